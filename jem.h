@@ -1770,7 +1770,7 @@ static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
         else start = calloc(1, total);
     }
     if (!start)
-        return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB asked for, %.1f MB held",
+        return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB requested, %.1f MB in use",
                            (double)bytes / 1048576.0, (double)ctx->held / 1048576.0);
     uintptr_t at = ((uintptr_t)start + sizeof(jem__head) + 63) & ~(uintptr_t)63;
     jem__head *head = (jem__head *)at - 1;
@@ -1832,7 +1832,7 @@ static float jem__fmaf(float a, float b, float c) {
 #define JEM__FLOATS (PTRDIFF_MAX / 8)
 
 static void *jem__too_much(jem_ctx *ctx) {
-    return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: more asked for than can be addressed");
+    return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: the size exceeds the address space");
 }
 
 /* Returns the bytes of n floats; for an impossible n, a size that no allocator has. */
@@ -4546,7 +4546,7 @@ jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (!(p >= 0 && p < 1) || !rng)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "dropout: p = %g is not in [0,1)%s", (double)p,
-                           rng ? "" : ", and there is no rng");
+                           rng ? "" : ", and rng is NULL");
     const jem_rng own = jem_rng_split(rng, rng->counter);
     rng->counter++;
     const jem__drop_user user = { p, 1 / (1 - p), own };
@@ -4893,7 +4893,7 @@ jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (x->h != 1 || x->w != 1 || !labels)
         return jem__refuse(ctx, JEM_BAD_SHAPE, "gather: x is %s, not (n,c,1,1)%s",
-                           jem__shape_text(x).s, labels ? "" : ", and there are no labels");
+                           jem__shape_text(x).s, labels ? "" : ", and labels is NULL");
     if (!jem__labels_good(ctx, "gather", labels, x->n, x->c)) return NULL;
     const int lanes = jem__groups(x->n) * JEM_LANES;
     const size_t bytes = (size_t)lanes * sizeof(int);
@@ -5384,7 +5384,7 @@ static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
                                 const char *value) {
     if (!key || !jem__utf8_valid(key, strlen(key)) ||
         (value && !jem__utf8_valid(value, strlen(value))))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": key or value is not UTF-8",
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "metadata \"%.80s\": key or value is not UTF-8",
                          key ? key : "");
     int count = 0;
     while (*list && strcmp((*list)->key, key)) {
@@ -5395,7 +5395,8 @@ static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
     jem__meta *rest = NULL;
     if (old) rest = old->next;
     if (value && !old && count == JEM__MAX_TEXTS)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": there are already %d", key, count);
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "metadata \"%.80s\": already %d entries", key,
+                         count);
     if (value) {
         jem__meta *replacement = jem__meta_create(ctx, key, value);
         if (!replacement) return JEM_NO_MEMORY;
@@ -5603,8 +5604,8 @@ static void jem__meta_take(jem_net *net, jem__meta *from, int take) {
 jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
     if (!net) return JEM_BAD_ARGUMENT;
     if (key && value && !strncmp(key, "jem.", 4))
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "text \"%.80s\": names that begin with jem. "
-                         "are the library's", key);
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "metadata \"%.80s\": names that begin with "
+                         "jem. are reserved", key);
     jem__known_forget(net);
     return jem__meta_set(net->ctx, &net->meta, key, value);
 }
@@ -5666,7 +5667,7 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     const int shrink = 4 * d->stem_stride;         /* of the sides, from images to features */
     if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "must be 6k + 4");
     if (d->unet && d->separate_energy)
-        jem__fields_fail(f, "jem.unet", NULL, 1, "not together with separate_energy");
+        jem__fields_fail(f, "jem.unet", NULL, 1, "cannot be combined with separate_energy");
     if (d->unet && (d->height % shrink || d->width % shrink))
         jem__fields_fail(f, "jem.unet", NULL, 1, "sides must be multiples of 4 stem strides");
     double pixels = 1;
@@ -5804,7 +5805,8 @@ jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *sh
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %s: not a possible shape", name);
     ctx->params_left -= (double)size;
     if (ctx->params_left < 0)
-        return jem__refuse(ctx, JEM_BAD_FILE, "the file describes a larger network than it holds");
+        return jem__refuse(ctx, JEM_BAD_FILE,
+                           "the file describes more parameters than it contains");
     if (jem_net_find(net, name))
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %s already exists", name);
     jem_param *p = jem__param_create(ctx, name, ndim, shape, trainable);
@@ -5903,7 +5905,7 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
     layer.kind = JEM_LAYER_NORM;
     if (!net) return layer;
     if ((int)norm < 0 || norm > JEM_NORM_ACT) {
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "norm_layer: there is no norm %d", (int)norm);
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "norm_layer: unknown norm %d", (int)norm);
         return layer;
     }
     if (norm == JEM_NORM_ACT) {
@@ -5954,7 +5956,7 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
     case JEM_ACTIVATION_TANH: return jem_tanh(ctx, x);
     case JEM_ACTIVATION_LEAKY_RELU: return jem_leaky_relu(ctx, x, slope);
     }
-    return jem__refuse(ctx, JEM_BAD_ARGUMENT, "activate: there is no activation %d",
+    return jem__refuse(ctx, JEM_BAD_ARGUMENT, "activate: unknown activation %d",
                        (int)activation);
 }
 
@@ -5973,7 +5975,7 @@ static int jem__is_per_image(jem_net *net, const jem_tensor *t, const char *what
     if (!t || (t->n == n && t->c == 1 && t->h == 1 && t->w == 1)) return 1;
     net->energy = NULL;
     net->shift = NULL;
-    jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s of %s, not (%d,1,1,1)",
+    jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: the network returned %s as %s, not (%d,1,1,1)",
               jem__shape_text(t).s, what, n);
     return 0;
 }
@@ -5986,7 +5988,8 @@ static int jem__are_logits(jem_net *net, const jem_tensor *logits, int n) {
         return 0;
     }
     if (logits->n != n || logits->c != net->classes || logits->h != 1 || logits->w != 1) {
-        jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: the network made %s, not logits (%d,%d,1,1)",
+        jem__fail(net->ctx, JEM_BAD_SHAPE,
+                  "forward: the network returned %s, not logits (%d,%d,1,1)",
                   jem__shape_text(logits).s, n, net->classes);
         return 0;
     }
@@ -5997,20 +6000,20 @@ static int jem__are_logits(jem_net *net, const jem_tensor *logits, int n) {
 jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     if (!net || !x) return NULL;
     if (x->c != net->channels || x->h != net->height || x->w != net->width)
-        return jem__refuse(net->ctx, JEM_BAD_SHAPE, "forward: x is %s, the network takes "
+        return jem__refuse(net->ctx, JEM_BAD_SHAPE, "forward: x is %s, the network expects "
                            "(n,%d,%d,%d)", jem__shape_text(x).s, net->channels, net->height,
                            net->width);
     if (!net->forward)
-        return jem__refuse(net->ctx, JEM_BAD_ARGUMENT, "forward: this network was made without a "
-                           "function");
+        return jem__refuse(net->ctx, JEM_BAD_ARGUMENT, "forward: this network was created without "
+                           "a function");
     net->energy = NULL;
     net->shift = NULL;
     net->features = NULL;
     jem_tensor *logits = net->forward(net, x, training, net->user);
     if (!jem__are_logits(net, logits, x->n)) return NULL;
     if (net->features && net->features->n != x->n)
-        return jem__refuse(net->ctx, JEM_BAD_SHAPE, "forward: the network made features of %s, not "
-                           "(%d,c,h,w)", jem__shape_text(net->features).s, x->n);
+        return jem__refuse(net->ctx, JEM_BAD_SHAPE, "forward: the network returned features %s, "
+                           "not (%d,c,h,w)", jem__shape_text(net->features).s, x->n);
     return logits;
 }
 
@@ -6037,7 +6040,7 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
     if (jem_net_meta(net, jem__units_key)) most = (float)JEM__MOST;
     for (ptrdiff_t i = 0; i < n * size; i++) {
         if (jem__finite(x[i]) && fabsf(x[i]) <= most) continue;
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains a %g; values must be "
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains %g; values must be "
                          "from -%g to %g", what, (int)(i / size), (double)x[i],
                          (double)most, (double)most);
     }
@@ -6176,8 +6179,8 @@ jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
                          x ? "" : ", x is NULL");
     for (ptrdiff_t i = 0; i < n * jem__image(net); i++)
         if (!jem__finite(x[i]) || fabsf(x[i]) > 1e12f)
-            return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: image %d has a %g among its "
-                             "numbers, which may be from -1e12 to 1e12",
+            return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: image %d contains %g; values "
+                             "must be from -1e12 to 1e12",
                              (int)(i / jem__image(net)), (double)x[i]);
     const jem_mark mark = jem_begin(ctx);
     float *units = jem__push_floats(ctx, 2 * net->channels);
@@ -6513,7 +6516,7 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
         if (f.status) return NULL;
         return jem__stack_create(ctx, &d, f.kind, 0);
     }
-    return jem__refuse(ctx, JEM_BAD_FILE, "%s: names no network that this version knows (jem.net = "
+    return jem__refuse(ctx, JEM_BAD_FILE, "%s: this version has no network of that kind (jem.net = "
                        "\"%.40s\"): register its constructor (jem_register_net), or create the "
                        "network first, then call jem_net_load", where, kind);
 }
@@ -6713,7 +6716,7 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp
     if (!x) return NULL;
     jem_tensor *y = logp(ctx, x, user);
     if (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1) return y;
-    jem__fail(ctx, JEM_BAD_SHAPE, "%s: the log-density made %s of x %s", what,
+    jem__fail(ctx, JEM_BAD_SHAPE, "%s: the log-density returned %s for x %s", what,
               y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
     return NULL;
 }
@@ -7342,8 +7345,9 @@ jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
     if (budget) b = *budget;
     if (b.steps < 0 || !jem__finite((float)b.microseconds) || b.microseconds < 0 ||
         (b.microseconds > 0 && !b.clock))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: %d steps, %g microseconds: both are "
-                         "0 or more, and a time needs a clock", b.steps, b.microseconds);
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: %d steps, %g microseconds: both "
+                         "must be 0 or more, and a time limit needs a clock", b.steps,
+                         b.microseconds);
     const jem_sampler before = *s;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *x = jem__sampler_leaf(s);
@@ -7456,7 +7460,7 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
 jem_status jem_buffer_restart(jem_buffer *b, jem_rng *rng, float lo, float hi) {
     if (!b) return JEM_BAD_ARGUMENT;
     if (!rng || !(lo < hi) || !jem__finite(hi - lo))
-        return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_restart: U(%g,%g) is no range%s",
+        return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_restart: U(%g,%g) is not a range%s",
                          (double)lo, (double)hi, rng ? "" : ", or no rng");
     b->lo = lo;
     b->hi = hi;
@@ -7948,7 +7952,7 @@ static void jem__optim_fill(jem_optim *o) {
     if (largest) o->scratch = jem__alloc_floats(ctx, largest);
     if (o->count) return;
     if (*only)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update, none that "
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update whose name "
                   "begins with %.80s", only);
     else jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update");
 }
@@ -8856,7 +8860,7 @@ static jem_tensor *jem__own_term(jem_trainer *tr, const jem_term_inputs *in) {
     if (!(tr->desc.w_term > 0) || !jem_ok(ctx)) return NULL;
     jem_tensor *term = tr->desc.term(in, tr->desc.term_user);
     if (jem_ok(ctx) && !(term && jem__live(term, "train_step: term") && jem__one_number(term)))
-        jem__fail(ctx, JEM_BAD_SHAPE, "train_step: the term made %s, not one number",
+        jem__fail(ctx, JEM_BAD_SHAPE, "train_step: the term returned %s, not one number",
                   jem__shape_text(term).s);
     if (!jem_ok(ctx)) return NULL;
     return term;
@@ -8990,7 +8994,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
                                  &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term };
     char why[160], note[320];
     if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
-    else snprintf(why, sizeof why, "f(x+) - f(x-) is %.3g in the mean", (double)g->gap);
+    else snprintf(why, sizeof why, "the mean of f(x+) - f(x-) is %.3g", (double)g->gap);
     jem_clear_error(ctx);
     jem__guard_restore(tr);
     const int given_up = g->returns >= tr->desc.max_returns;
@@ -9005,14 +9009,14 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
     }
     if (given_up) {
-        s->status = jem__fail(ctx, JEM_DIVERGED, "train_step: update %d: %s; the guard returned %d "
-                              "times already: lower lr or sgld.step_size, or set weights.energy_l2",
-                              tr->updates, why, g->returns);
+        s->status = jem__fail(ctx, JEM_DIVERGED, "train_step: update %d: %s; the guard has already "
+                              "rolled back %d times: lower lr or sgld.step_size, or set "
+                              "weights.energy_l2", tr->updates, why, g->returns);
         return;
     }
-    snprintf(note, sizeof note, "train_step: update %d: %s; return %d of %d to the last good "
-             "state, with %g of the rate and %g of the step of SGLD", tr->updates, why, g->returns,
-             tr->desc.max_returns, (double)g->rate, (double)g->walk);
+    snprintf(note, sizeof note, "train_step: update %d: %s; rollback %d of %d to the last good "
+             "state, with %g of the learning rate and %g of the SGLD step", tr->updates, why,
+             g->returns, tr->desc.max_returns, (double)g->rate, (double)g->walk);
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
     s->status = JEM_OK;
     s->returned = 1;
@@ -9835,7 +9839,7 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
     if (jem__images_check(net, all->what, x, n) != JEM_OK) return ctx->status;
     const int features = all->dims[JEM__FEATURES];
     if (features != 0 && jem__feature_count(net) != features && ctx->status == JEM_OK)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the calibration is of %d features, which the network "
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the calibration has %d features, which the network "
                   "does not have", all->what, features);
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
         int m = n - i;
@@ -10218,8 +10222,8 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: %d gradients (0 to %d, or JEM_AUTO)",
                          gradients, (int)JEM__MOST_SLOPES);
     if (most > 1 && !(net->noise_lo > 0))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: %d gradients: this network has learned "
-                         "no score, and takes 0 or 1", gradients);
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: %d gradients: a network without a "
+                         "score can use 0 or 1", gradients);
     const jem_mark mark = jem_begin(ctx);
     jem__meta *texts = NULL;
     jem__rows r;
@@ -10262,8 +10266,8 @@ const char *jem_verdict_name(jem_verdict verdict) {
 const char *jem_reason_name(jem_reason reason) {
     static const char *const names[] = {
         "", "between classes", "of unusual density", "too smooth for its class",
-        "edges as in nothing it knows", "log p(x) too steep or too flat",
-        "features of no class it knows", "values that do not go together"
+        "edges unlike any training image", "log p(x) too steep or too flat",
+        "features unlike any class", "an unusual combination of values"
     };
     if ((int)reason < 0 || reason > JEM_REASON_VALUES) return "";
     return names[reason];
@@ -10294,7 +10298,7 @@ static void jem__ood_known(jem_net *net, jem_ood kind, const float *x, int m, fl
     const int joint = kind == JEM_OOD_FAMILIAR;
     const int part = (int)kind - (int)JEM_OOD_SLOPES;
     if (!joint && !k.part[part].own.dims) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: the network names no features");
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: the network defines no features");
         return;
     }
     jem__seen seen[JEM__EVAL_BATCH];
@@ -10700,7 +10704,7 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
     if (!x || !found || n < 0)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images, or x NULL, or found NULL", n);
     if (!rng && d.random_start)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: no rng to start at random");
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: a random start needs an rng");
     if (jem__images_check(net, "attack", x, n) != JEM_OK) return ctx->status;
     if (n > 0 && !jem__labels_good(ctx, "attack", labels, n, net->classes)) return ctx->status;
     if (found != x) memcpy(found, x, (size_t)(n * size) * sizeof *x);
@@ -10905,9 +10909,9 @@ static jem_status jem__pixels_check(const jem_net *net, int width, int height, i
         (double)width * height * channels > 1e9)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT,
                          "pixels: a picture of %d x %d pixels of %d bytes: 1 to 4 bytes each, up "
-                         "to 10^9 in all", width, height, channels);
+                         "to 10^9 in total", width, height, channels);
     if (net->channels != 1 && net->channels != 3)
-        return jem__fail(net->ctx, JEM_BAD_SHAPE, "pixels: the network takes %d channels, and "
+        return jem__fail(net->ctx, JEM_BAD_SHAPE, "pixels: the network has %d channels, but "
                          "pictures have 1 or 3", net->channels);
     if (!(d->lo < d->hi) || d->background < 0 || d->background > 255)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: from %g to %g, background %d "
@@ -11319,9 +11323,9 @@ static const char *jem__entry_refused(const jem_archive *a, const char *name, je
                                       int ndim, const int64_t *shape, const void *data) {
     if (!name || !jem__utf8_valid(name, strlen(name))) return "the name is not UTF-8";
     if (!strcmp(name, "__metadata__")) return "this name is reserved";
-    if (jem_archive_find(a, name)) return "there is one of this name already";
-    if ((int)dtype < 0 || (int)dtype > JEM_DTYPE_U8) return "no such dtype";
-    if (ndim < 0 || ndim > 8 || (ndim && !shape)) return "0 to 8 dimensions are possible";
+    if (jem_archive_find(a, name)) return "this name already exists";
+    if ((int)dtype < 0 || (int)dtype > JEM_DTYPE_U8) return "unknown dtype";
+    if (ndim < 0 || ndim > 8 || (ndim && !shape)) return "must have 0 to 8 dimensions";
     const ptrdiff_t n = jem__elements(ndim, shape);
     if (n < 0) return "a size is negative or too large";
     if (n && !data) return "data is NULL";
@@ -11458,8 +11462,8 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     const size_t n = text.n;
     const uint64_t length = n;
     if (n > JEM__MAX_HEADER)
-        return jem__refuse(a->ctx, JEM_BAD_ARGUMENT, "%s: names and metadata make a header of "
-                         "%.0f MB, 100 are allowed", a->where, (double)n / 1e6);
+        return jem__refuse(a->ctx, JEM_BAD_ARGUMENT, "%s: the header with names and metadata "
+                         "has %.0f MB; the maximum is 100", a->where, (double)n / 1e6);
     char *out = (char *)jem__alloc(a->ctx, 8 + n + (size_t)total + 1);     /* 1: vsnprintf's 0 */
     if (!out) return NULL;
     jem__copy_numbers(out, &length, 8, 8);
@@ -11579,7 +11583,7 @@ static const char *jem__json_string(jem__json *j) {
     }
     if (*j->at == '"') j->at++;
     else if (j->at < j->end) jem__json_fail(j, "control byte in a string", "");
-    else jem__json_fail(j, "a string does not end", "");
+    else jem__json_fail(j, "unterminated string", "");
     *out = 0;
     return start;
 }
@@ -11620,7 +11624,7 @@ static void jem__json_metadata(jem__json *j) {
         const char *key = jem__json_key(j);
         const char *value = jem__json_string(j);
         if (jem__meta_get(a->meta, key)) jem__json_fail(j, "repeated key in metadata: ", key);
-        else if (i == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 texts", "");
+        else if (i == JEM__MAX_TEXTS) jem__json_fail(j, "more than 4096 strings", "");
         else jem__meta_set(a->ctx, &a->meta, key, value);
     }
 }
@@ -11661,7 +11665,7 @@ static const char *jem__described_wrong(const jem__described *d, size_t room) {
     if (n < 0) return "the shape is too large";
     if (bytes < 0 || (d->dtype >= 0 && bytes != n * (ptrdiff_t)jem__dtypes[d->dtype].size))
         return "data_offsets do not agree with dtype and shape";
-    if ((uint64_t)d->offsets[1] > room) return "its data extend beyond the file's end";
+    if ((uint64_t)d->offsets[1] > room) return "its data extend beyond the end of the file";
     return NULL;
 }
 
@@ -11700,7 +11704,7 @@ static void jem__json_header(jem__json *j) {
         }
     }
     jem__json_space(j);
-    if (j->at < j->end) jem__json_fail(j, "text after its end", "");
+    if (j->at < j->end) jem__json_fail(j, "text after the end", "");
 }
 
 /* Order entries for qsort by name, and by place; an empty tensor precedes another at its place. */
@@ -11754,8 +11758,8 @@ static void jem__archive_skip(jem_archive *a) {
         else a->entries[kept++] = entry;
     }
     a->count = kept;
-    snprintf(note, sizeof note, "%.80s: skipped %d of %d tensors, as \"%.60s\", whose dtype cannot "
-             "be read", a->where, skips, kept + skips, a->skipped[0]->e.name);
+    snprintf(note, sizeof note, "%.80s: skipped %d of %d tensors, such as \"%.60s\", whose dtype "
+             "cannot be read", a->where, skips, kept + skips, a->skipped[0]->e.name);
     jem__mask_controls(note, 0);
     if (a->ctx->desc.log) a->ctx->desc.log(a->ctx->desc.user, note);
 }
@@ -11964,7 +11968,7 @@ static const char *jem__file_replace(const char *path, char *temp, size_t room, 
         errno = error;
         return failed;
     }
-    if (!jem__folder_sync(temp)) return "is written, but its folder cannot be synced";
+    if (!jem__folder_sync(temp)) return "is written, but its directory cannot be synced";
     return NULL;
 }
 
@@ -11980,7 +11984,7 @@ static const char *jem__file_read(jem_ctx *ctx, FILE *f, char **bytes, size_t *s
     if (n <= 0 || fseek(f, 0, SEEK_SET)) return "cannot be read";
     *size = (size_t)n;
     *bytes = (char *)jem__alloc(ctx, *size);
-    if (*bytes && fread(*bytes, 1, *size, f) != *size) return "cannot be read to its end";
+    if (*bytes && fread(*bytes, 1, *size, f) != *size) return "cannot be read completely";
     return NULL;
 }
 
@@ -12081,12 +12085,12 @@ static void jem__array_missing(jem__arrays *v, const char *name) {
     jem__fields *f = &v->f;
     for (int i = 0; i < v->in->skips; i++) {
         if (strcmp(v->in->skipped[i]->e.name, name)) continue;
-        f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\", which the %s has, is of a "
+        f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\", which the %s needs, has a "
                               "dtype that cannot be read (" JEM__READABLE ")", f->where, name,
                               f->kind);
         return;
     }
-    f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: misses \"%.80s\", which the %s has (the "
+    f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: lacks \"%.80s\", which the %s needs (the "
                           "file has %d tensors)", f->where, name, f->kind, v->in->count);
 }
 
@@ -12128,8 +12132,8 @@ static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int nd
     if (!jem__array_fits(v, e, dtype, ndim, shape)) return;
     if (!v->fill) {
         if (!jem__entry_good(e, dtype))
-            f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" holds a number that is not "
-                                  "finite, or cannot be there", f->where, name);
+            f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" contains a value that is "
+                                  "not finite or out of range", f->where, name);
     } else if (e->dtype != dtype) {
         *(float *)data = jem__to_float((int)e->dtype, (const unsigned char *)e->data);
     } else if (e->bytes) {
@@ -12161,7 +12165,7 @@ static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param 
    NULL. */
 static jem_status jem__null_argument(jem_ctx *ctx, const jem_archive *a, const char *what) {
     if (!a) return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the archive is NULL", what);
-    return jem__fail(ctx ? ctx : a->ctx, JEM_BAD_ARGUMENT, "%s: what goes with the archive is NULL",
+    return jem__fail(ctx ? ctx : a->ctx, JEM_BAD_ARGUMENT, "%s: the object of the archive is NULL",
                      what);
 }
 
@@ -12268,7 +12272,7 @@ static int jem__kind_good(const char *kind) {
 }
 static jem_status jem__kind_refused(jem_ctx *ctx, const char *what, const char *kind) {
     if (!kind) kind = "";
-    return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: \"%.80s\" cannot name a kind of your own: 1 to 63 "
+    return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: \"%.80s\" cannot name a custom kind: 1 to 63 "
                      "letters, digits, _ and -, and not wrn, convnet or mlp", what, kind);
 }
 
@@ -12317,17 +12321,17 @@ static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_
     jem_net *net = kind->construct(ctx, a, kind->user);
     if (!net) {
         if (ctx->errors == errors)
-            jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made no network", a->where,
-                      kind->name);
+            jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" returned no network",
+                      a->where, kind->name);
         return NULL;
     }
     if (net->ctx == ctx && net->channels == n.channels && net->height == n.height &&
         net->width == n.width && net->classes == n.classes) return net;
     if (net->ctx != ctx)
-        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made a network of another "
+        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" returned a network of another "
                   "context", a->where, kind->name);
     else
-        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" made a network for images "
+        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" returned a network for images "
                   "(%d,%d,%d) and %d classes; the file has (%d,%d,%d) and %d", a->where, kind->name,
                   net->channels, net->height, net->width, net->classes, n.channels, n.height,
                   n.width, n.classes);
@@ -12466,8 +12470,8 @@ static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *t
     jem__guard_arrays(v, to, tr->buffer);
     if (v->f.status) return;
     if (!jem__guard_unpack(to) || (to->good && !jem__guard_sound(tr, to->kept, to->size)))
-        v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"guard\" holds a number that cannot "
-                                "be there", v->f.where);
+        v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"guard\" contains a value that is "
+                                "out of range", v->f.where);
 }
 
 jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {

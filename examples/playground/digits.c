@@ -1,10 +1,10 @@
-/* The panels with digits: what is it, fill it in, dreams, attacks. What the page shows beside them
-   stands between the marks [name] and [end]. */
+/* The panels with digits: classify, fill in, dream, attack. The page shows the code between the
+   marks [name] and [end]. */
 #include "page.h"
 
 enum {
     SIDE = 28, PIXELS = SIDE * SIDE, CLASSES = 10,
-    CHAINS = 10,                                   /* as many as one: there are 16 lanes */
+    CHAINS = 10,                                   /* as fast as one: there are 16 lanes */
     POINTS = 4000, LEVELS = 400
 };
 static jem_net *nets[2];                           /* the JEM; a plain classifier */
@@ -17,7 +17,7 @@ static float chance[CHAINS * CLASSES], found[PIXELS];
 static float chain[CHAINS * PIXELS], shown[CHAINS * PIXELS];
 static float spread[LEVELS];                       /* quantiles of log p(x) of known digits */
 static float result[8];
-static float sight[CHAINS];                        /* what `verdict` says of each chain */
+static float sight[CHAINS];                        /* the verdict on each chain */
 
 PAGE(int, load_net)(int which, const void *bytes, int size);
 PAGE(float *, place)(int what);
@@ -42,7 +42,7 @@ PAGE(int, load_net)(int which, const void *bytes, int size) {
     rng = jem_rng_seed(1);
     if (net && (net->channels != 1 || net->height != SIDE || net->width != SIDE ||
                 net->classes != CLASSES))
-        return jem_fail(ctx, JEM_BAD_SHAPE, "the page wants a network for digits of 28 x 28"), 0;
+        return jem_fail(ctx, JEM_BAD_SHAPE, "the page requires a network for digits of 28 x 28"), 0;
     return net != NULL;
 }
 PAGE(float *, place)(int what) {
@@ -51,7 +51,7 @@ PAGE(float *, place)(int what) {
     };
     return all[what];
 }
-/* What the page's sliders begin with: whether the JEM has learned a score, and at which noise. */
+/* Returns the initial values of the sliders: whether the JEM has learned a score, and its noise. */
 PAGE(float, fact)(int what) {
     const jem_net *net = nets[0];
     const float all[] = { net->noise_hi > 0, net->noise_lo, net->noise_hi, net->mean, net->scale };
@@ -69,8 +69,8 @@ PAGE(int, spread_count)(void) {
 
 /* ---- draw ------------------------------------------------------------------------------------ */
 
-/* [centre] A drawing as MNIST has its digits: its box made 20 pixels large, its centre of mass in
-   the middle of 28 x 28, ink 1, paper -1. */
+/* [centre] Centres a drawing like the digits of MNIST: its box scaled to 20 pixels, its centre of
+   mass in the middle of 28 x 28, ink 1, paper -1. */
 static float ink_at(int n, const float *p, float x, float y) {
     float nearest = 1e9f;
     for (int i = 0; i < n; i++, p += 3) {
@@ -80,7 +80,7 @@ static float ink_at(int n, const float *p, float x, float y) {
         const float t = length > 0 ? fminf(1, fmaxf(0, (ux * vx + uy * vy) / length)) : 0;
         nearest = fminf(nearest, hypotf(vx - t * ux, vy - t * uy));
     }
-    return fminf(1, fmaxf(0, 1.9f - nearest));     /* a pen some 3 pixels wide, with soft edges */
+    return fminf(1, fmaxf(0, 1.9f - nearest));     /* a pen about 3 pixels wide, with soft edges */
 }
 PAGE(void, centre)(int n) {
     float lo[2] = { 1, 1 }, hi[2] = { 0, 0 }, mass = 0, at[2] = { 0, 0 };
@@ -105,8 +105,8 @@ PAGE(void, centre)(int n) {
 }
 /* [end] */
 
-/* [verdict] What the density says of a picture. Familiarity is the share of known digits that are
-   stranger than it. */
+/* [verdict] Rates the familiarity of a picture: the fraction of known digits that are less
+   typical. */
 enum { FAMILIAR, ODD, STRANGE, UNKNOWN };
 static int verdict(const jem_answer *a) {
     switch (jem_judge(a->familiarity)) {
@@ -148,11 +148,11 @@ static int fill_watch(void *user, int step, jem_tensor *x) {
     if (++fill_steps % 8 == 0 && jem_read(x, shown) == JEM_OK) progress(fill_steps, 0);
     return 0;
 }
-/* [fill] The known pixels are held; chains find what goes with them. */
+/* [fill] Samples the unknown pixels by chains that keep the known ones. */
 PAGE(int, fill_in)(int ways, int seed) {
     jem_impute_desc how = jem_impute_desc_default();
     how.walk.watch = how.denoise.watch = fill_watch;
-    if (nets[0]->noise_hi > 0) {                   /* it knows its score: down from much noise */
+    if (nets[0]->noise_hi > 0) {               /* it has learned a score: denoise from high noise */
         how.denoise.steps = 150, how.denoise.beta = 0.038f;
         how.denoise.sigma_max = nets[0]->noise_hi;
         how.walk.steps = 150, how.walk.step_size = 0.01f, how.walk.noise_std = 0.1f;
@@ -177,7 +177,7 @@ typedef struct wish { int kind, a, b, labels[CHAINS], others[CHAINS]; float weig
 static wish wanted = { 0, 0, 0, { 0 }, { 0 }, 1, 1 };
 static int age[CHAINS];
 
-/* [wish] What the chains are to dream: a density, put together from p(x) and p(y|x). */
+/* [wish] The target of the chains: a density composed of p(x) and p(y|x). */
 static jem_tensor *wished(jem_ctx *c, jem_tensor *x, void *user) {
     const wish *w = (const wish *)user;
     jem_tensor *f = jem_forward(nets[0], x, 0);
@@ -188,7 +188,7 @@ static jem_tensor *wished(jem_ctx *c, jem_tensor *x, void *user) {
         jem_tensor *b = jem_gather(c, log_py, w->others);
         if (w->kind == OR) a = jem_logsumexp(c, jem_concat(c, a, b));
         if (w->kind == AND) a = jem_add(c, a, b);
-        if (w->kind == NOT)                        /* with a floor, or 'not' would fall for ever */
+        if (w->kind == NOT)                        /* with a floor, or 'not' would be unbounded */
             a = jem_sub(c, a, jem_log(c, jem_add_constant(c, jem_exp(c, b), 1e-3f)));
         logp = jem_add(c, logp, jem_scale(c, a, w->weight));
     }
@@ -201,7 +201,7 @@ PAGE(void, dream_wish)(int kind, int a, int b, float weight, float temperature) 
     wanted.weight = weight, wanted.heat = temperature;
 }
 
-/* [fresh] A chain begins in noise. */
+/* [fresh] Starts a chain from noise. */
 PAGE(void, dream_fresh)(int which, int seed) {
     float *x = chain + which * PIXELS;
     const float high = nets[0]->noise_hi;
@@ -213,8 +213,9 @@ PAGE(void, dream_fresh)(int which, int seed) {
 /* [end] */
 PAGE(int, dream_age)(int which) { return age[which]; }
 
-/* A poke adds noise, most of it there. Some noise everywhere lets the chain rebuild what is around,
-   too: it estimates one noise level for the whole image, and would keep a blot on a clean one. */
+/* Adds noise, most of it around the click. Some noise everywhere lets the chain also rebuild the
+   surroundings: it estimates one noise level for the whole image, and would keep a blot on a clean
+   one. */
 PAGE(void, dream_poke)(int which, float x, float y, float size) {
     const float most = nets[0]->noise_hi > 0 ? nets[0]->noise_hi : 1;
     for (int k = 0; k < PIXELS; k++) {
@@ -222,10 +223,10 @@ PAGE(void, dream_poke)(int which, float x, float y, float size) {
         const float noise = fmaxf(most * expf(-far * far / (2 * size * size)), 0.35f * most);
         chain[which * PIXELS + k] += noise * jem_rng_normal(&rng);
     }
-    age[which] = age[which] < 60 ? age[which] : 60;        /* early in its way from noise */
+    age[which] = age[which] < 60 ? age[which] : 60;        /* recently started from noise */
 }
 
-/* Takes those chains out that are `young` or not, and puts them back. */
+/* Selects the chains that are `young` or not, and puts them back. */
 static int pick(int young, int until, float *x, wish *w) {
     int n = 0;
     *w = wanted;
@@ -255,7 +256,7 @@ PAGE(int, dream)(int steps, float step, float noise) {
         if (!n) continue;
         const jem_mark mark = jem_begin(ctx);
         jem_tensor *t = jem_input(ctx, x, n, 1, SIDE, SIDE);
-        if (young) {                               /* much noise: find how much, take some off */
+        if (young) {                               /* high noise: estimate it, remove some */
             jem_denoise_desc d = usual.denoise;
             d.steps = steps, d.sigma_max = nets[0]->noise_hi;
             d.fraction = fminf(1, d.fraction * step / usual.walk.step_size);
@@ -274,11 +275,11 @@ PAGE(int, dream)(int steps, float step, float noise) {
 }
 /* [end] */
 
-/* The chains as they are shown, perhaps without their last noise, and what they are taken for. */
+/* Returns the chains to show, optionally without their last noise, and their classes. */
 PAGE(int, dream_show)(int clean) {
     const jem_mark mark = jem_begin(ctx);
     wish w;
-    pick(0, 0, chain, &w);                         /* all of them: only to fill in w */
+    pick(0, 0, chain, &w);                         /* all of them, only to fill in w */
     jem_tensor *x = jem_input(ctx, chain, CHAINS, 1, SIDE, SIDE);
     if (clean && nets[0]->noise_lo > 0) {
         const float last_sigma = jem_net_generate_desc(nets[0]).last_sigma;
@@ -296,7 +297,8 @@ PAGE(int, dream_show)(int clean) {
 
 /* ---- fool it --------------------------------------------------------------------------------- */
 
-/* [fool] For the curve: down the log-odds of the label to the end, whatever the answer becomes. */
+/* [fool] For the curve: reduces the log-odds of the label in all steps, even after the answer has
+   changed. */
 static jem_status to_the_end(void *net, const float *x, const int *labels, int n, float *f,
                              float *g) {
     jem_query query;
@@ -310,7 +312,7 @@ static jem_status to_the_end(void *net, const float *x, const int *labels, int n
     return jem_error_status(ctx);
 }
 
-/* The same for the JEM and the plain classifier. on: do not stop where the answer changes. */
+/* Attacks the JEM or the plain classifier. on: do not stop when the answer changes. */
 PAGE(int, fool)(int which, int label, float eps, int l2, int steps, int on) {
     int fooled = 0;
     jem_answer a;

@@ -1,6 +1,6 @@
 /* ---- Draw ---- */
 panels.draw = (() => {
-  let lines = [];                                 /* of points [x, y], 0..1 */
+  let lines = [];                                 /* of points [x, y] in 0..1 */
   let digit = -1;                                 /* or one of the held-out digits */
   let pen = null, cursor = null, down = false;    /* pointer's line; the keyboard's pen */
   let hidden = new Float32Array(784), before = null, cell = null;
@@ -72,7 +72,7 @@ panels.draw = (() => {
     pen = [at], lines.push(pen), changed();
   }
   function lift() {
-    if (pen) pen = null, ask();                    /* once more, to be said */
+    if (pen) pen = null, ask();                    /* again, for the announcement */
     down = false;
   }
   function padEvents() {
@@ -117,7 +117,7 @@ panels.draw = (() => {
   }
   function clear() { stopStory(), lift(), lines = [], digit = -1, changed(); }
   function undo() { stopStory(), lift(), lines.pop(), digit = -1, changed(); }
-  /* A digit that the network was not trained on, of a class or of the next. */
+  /* Shows a held-out digit of a class, or of the next one. */
   function heldOut(label = digit < 0 ? 7 : (Math.floor(digit / 10) + 3) % 10) {
     const same = digit >= 0 && Math.floor(digit / 10) === label;
     stopStory(), lift(), lines = [];
@@ -138,10 +138,10 @@ panels.draw = (() => {
       between([[.63, .36], [.63, .46]]), circle(.5, .5, .2, .5, 2.64)],
   ];
   let telling = 0, told = false;
-  const invitation = "Your turn: softmax has to name a digit. Draw what is none, and make it sure " +
-    "and wrong. Does the density notice?";
+  const invitation = "Your turn: softmax has to name a digit. Draw something else, so that it is " +
+    "confident and wrong. Does the density detect it?";
   function lead(text) { $("story").textContent = text; }
-  /* Ends it; true if what is on the pad is the story's. */
+  /* Ends the story; returns true if the pad shows its drawing. */
   function stopStory() {
     const was = told;
     telling++, told = false;
@@ -154,7 +154,7 @@ panels.draw = (() => {
     told = true;
     for (const [k, scene] of scenes.entries()) {
       lines = [], digit = -1;
-      lead(k ? "Now a face." : "Two questions about a picture. First: a seven.");
+      lead(k ? "Next: a face." : "Two questions about a picture. First: a seven.");
       for (const line of scene) {
         lines.push([]);
         for (const at of line) {
@@ -166,7 +166,7 @@ panels.draw = (() => {
       await ask();
       if (mine !== telling || !answer) return;
       lead(`Softmax: ${$("label").textContent}. Density: ` +
-        (k && answer.verdict === 2 ? "nothing like it seen." : $("verdict").textContent + "."));
+        (k && answer.verdict === 2 ? "unlike all training images." : $("verdict").textContent + "."));
       await wait(3000);
       if (mine !== telling) return;
     }
@@ -174,7 +174,7 @@ panels.draw = (() => {
     $("story").dataset.told = "yes";
   }
 
-  /* ---- what it sees ---- */
+  /* ---- network input ---- */
   function paintSeen() {
     const canvas = $("seen"), shown = filled ?? before ?? answer?.seen;
     let most = 1e-9;
@@ -190,21 +190,21 @@ panels.draw = (() => {
     $("fill").disabled = !some || filling > 0;
     $("unhide").disabled = !some;
     $("fill").classList.toggle("main", some && !filled);
-    $("seen-note").textContent = filling ? "Chains look for what goes with the rest."
-      : filled ? "Ten ways to fill it in; the first is above."
-      : over ? "More ink where it is blue, less where it is orange, and f(x) rises."
-      : "Paint out a part of it, and let it be filled in.";
+    $("seen-note").textContent = filling ? "Chains sample the missing part."
+      : filled ? "Ten samples of the missing part; the first is above."
+      : over ? "More ink in blue areas, or less in orange ones, increases f(x)."
+      : "Erase a part, and let the network fill it in.";
   }
   function hide(x, y) {
     if (!answer || filling) return;
     stopStory();
-    if (filled) stopFilling(), ask();              /* the answer was that of the filling */
+    if (filled) stopFilling(), ask();              /* the answer was for the filled picture */
     before ??= answer.seen;
     for (let k = 0; k < 784; k++)
       if (Math.hypot(k % 28 + .5 - x, Math.floor(k / 28) + .5 - y) < 2.4) hidden[k] = 1;
     paintSeen(), writeUrl();
   }
-  /* Ends the filling in, and forgets what it found, perhaps half of the way from noise. */
+  /* Stops filling in, and discards its result, which may be unfinished. */
   function stopFilling() {
     if (filling) worker("chains").anew();
     filling = 0, filled = null, $("ways").hidden = true;
@@ -263,10 +263,10 @@ panels.draw = (() => {
     $("verdict").dataset.verdict = seen ? seen.name : "";
     paintVerdict($("verdict"), answer?.verdict);
     $("familiar").textContent = seen ? seen.says(percent(answer.familiar))
-      : "Is the picture itself like those that it learned from?";
+      : "Does the picture resemble the training images?";
     gauge();
   }
-  /* How many of the known digits are stranger, from 0.1% to all of them, and the three verdicts. */
+  /* Draws the fraction of known digits that are less typical, from 0.1% to all, and verdicts. */
   function gauge() {
     const canvas = $("gauge"), { c, w, h } = fit(canvas, 74);
     if (!w) return;
@@ -289,7 +289,7 @@ panels.draw = (() => {
     c.beginPath(), c.moveTo(x - 7, 6), c.lineTo(x + 7, 6), c.lineTo(x, 20), c.fill();
     c.fillRect(x - 1.5, 18, 3, 22);
     canvas.setAttribute("aria-label", `${(100 * answer.familiar).toFixed(1)}% of known digits ` +
-      `are stranger: ${verdicts[answer.verdict].name}`);
+      `are less typical: ${verdicts[answer.verdict].name}`);
   }
   function paint() { paintPad(), paintSeen(), paintAnswer(); }
 

@@ -3,12 +3,12 @@ panels.dream = (() => {
   const kinds = ["any", "class", "each", "or", "and", "not"];     /* as in digits.c */
   let now, usual, running = false, paused = false, started = null, frame = null;
 
-  /* What the model was made for: see jem_net_generate_desc and jem_net_query in jem.h. */
+  /* Defaults of the model: see jem_net_generate_desc and jem_net_query in jem.h. */
   function defaults() {
     return model.score ? { step: .01, noise: .1, weight: 7, clean: true }
       : { step: 1, noise: .01, weight: 1, clean: false };
   }
-  /* What a slider's place means. */
+  /* Values of slider positions. */
   const meant = {
     step: (v) => Number((usual.step * 10 ** v).toPrecision(2)),
     noise: (v) => Number((usual.noise * v).toPrecision(3)),
@@ -38,14 +38,15 @@ panels.dream = (() => {
     $("dream-run").textContent = running ? "Pause" : "Resume";
   }
   function changed() { controls(), tell(), look(), writeUrl(); }
-  /* What was done to chains that stand still. */
+  /* Changes made to chains while they are paused. */
   const look = () => {
     if (!running) worker("chains").ask("dream", { on: false }, { tell: show, keep: true });
   };
 
   function show(told) {
     frame = told, paint();
-    $("dream-speed").textContent = told.diverged ? "They ran away: begun again in noise."
+    $("dream-speed").textContent = told.diverged
+      ? "The chains diverged, and were restarted from noise."
       : `${told.steps} steps` +
       (told.rate ? `, ${told.rate.toFixed(0)} a second` : "");
     Object.assign($("chains").dataset, { steps: told.steps, rate: told.rate.toFixed(1),
@@ -73,13 +74,14 @@ panels.dream = (() => {
     await worker("chains").opened;
     tell(), worker("chains").ask("dream", { on: running }, { tell: show, keep: true });
   }
-  /* While nobody looks; what the visitor has paused stays so. */
+  /* Pauses while the page is hidden; chains that the visitor has paused stay paused. */
   function rest(yes) { if (!paused && running === yes) run(!yes); }
   function chainCanvas(k) {
     const figure = document.createElement("figure"), canvas = document.createElement("canvas");
     canvas.width = canvas.height = 28, canvas.tabIndex = 0;
     canvas.setAttribute("role", "button");
-    canvas.setAttribute("aria-label", `Chain ${k + 1}: poke it; R begins it again in noise`);
+    canvas.setAttribute("aria-label",
+      `Chain ${k + 1}: click to disturb it; R restarts it from noise`);
     const poke = (x, y) => {
       worker("chains").ask("poke", { which: k, x, y, size: 4.5 }, { key: "poke" + k });
       look();
@@ -133,7 +135,7 @@ panels.dream = (() => {
         if (state[name] !== undefined && Number.isFinite(v) && v >= 0) now[name] = v;
       }
       now.a = Math.min(9, Math.floor(now.a)), now.b = Math.min(9, Math.floor(now.b));
-      for (const name in meant) {                 /* as far as the sliders go */
+      for (const name in meant) {                 /* within the range of the sliders */
         const { min, max } = $("dream-" + name), of = (v) => meant[name](Number(v));
         now[name] = Math.min(of(max), Math.max(of(min), now[name]));
       }

@@ -3,7 +3,8 @@ panels.fool = (() => {
   const names = ["JEM", "Plain classifier"], order = [1, 0];      /* nets as in digits.c; shown */
   const now = { eps: .2, steps: 10, norm: "inf" };
   const LEVELS = 10;
-  let round = 0, results = [], curve = [[], []], first = [];     /* each network's own answer */
+  let round = 0, results = [], curve = [[], []];
+  let first = [];                                 /* answer of each network without an attack */
 
   const most = () => (now.norm === "inf" ? .4 : 4);
   const seen = () => panels.draw.answer()?.seen;
@@ -32,7 +33,7 @@ panels.fool = (() => {
       const got = await ask(which, now.eps, "fool" + which);
       if (got && mine === round) results[which] = got, paint();
     }));
-    for (let k = 0; k <= LEVELS; k++)             /* then, at leisure, the curve */
+    for (let k = 0; k <= LEVELS; k++)             /* then, with lower priority, the curve */
       for (const which of order) {
         if (mine !== round || current !== "fool") return;
         const got = await ask(which, most() * k / LEVELS, "curve", 1);
@@ -67,10 +68,11 @@ panels.fool = (() => {
       label.textContent = got ? `${words[got.label]}, ${percent(got.p)}` : "\u2026";
       label.classList.toggle("strange", Boolean(fooled));
       card.querySelector(".note").textContent = !got ? "" : fooled
-        ? `Fooled: without the attack it said ${words[first[which]]}.` : "It still says the same.";
+        ? `Fooled: without the attack, the answer was ${words[first[which]]}.`
+        : "The answer has not changed.";
       const density = card.querySelector(".density");
       density.textContent = !got ? "" : which === 1
-        ? "It has no density to ask." : `Density: ${verdicts[got.verdict].name}.`;
+        ? "It has no density." : `Density: ${verdicts[got.verdict].name}.`;
       paintVerdict(density, which === 0 ? got?.verdict : undefined);
       bars(card.querySelector(".bars"), got?.chance);
       card.dataset.label = got?.label ?? "";
@@ -88,7 +90,7 @@ panels.fool = (() => {
           aria-label="The picture after the attack"></canvas>
         <figcaption>attacked</figcaption></figure>
         <figure><canvas class="pixels" width="28" height="28" role="img"
-          aria-label="What was changed"></canvas>
+          aria-label="The change"></canvas>
         <figcaption>the change</figcaption></figure></div>
         <p class="verdict"></p><p class="note"></p><p class="density"></p>
         <div class="bars small" role="img" aria-label="p(y|x)"></div></div>`).join("");

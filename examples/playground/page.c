@@ -20,7 +20,7 @@ PAGE(int, start)(void) {
 PAGE(void *, room)(int bytes) { return malloc((size_t)bytes); }
 PAGE(void, give_back)(void *room) { free(room); }
 
-/* The first error since it was last asked for, or "". */
+/* Returns and clears the first error, or "". */
 PAGE(const char *, problem)(void) {
     static char text[512];
     strncpy(text, jem_error(ctx), sizeof text - 1);

@@ -1,5 +1,5 @@
-/* What the playground's C files share: how the page calls them, and the context. Each worker of the
-   page has an instance of this module to itself: one context, nothing shared. */
+/* Declarations for the C files of the playground: calls from the page, and the context. Each worker
+   of the page has its own instance of this module: one context, no shared data. */
 #ifndef PLAYGROUND_PAGE_H
 #define PLAYGROUND_PAGE_H
 
@@ -9,8 +9,8 @@
 
 #include "jem.h"
 
-/* A function that JavaScript calls by its name. Where it can fail it returns 1 if it did not; the
-   reason is in problem(). Arrays lie in the module's memory: their addresses are in place(). */
+/* A function that JavaScript calls by its name. If it can fail, it returns 1 on success, or 0 with
+   the reason in problem(). Arrays are in the module's memory: place() has their addresses. */
 #ifdef __wasm__
 #define PAGE(type, name) __attribute__((export_name(#name))) type name
 #else
@@ -19,7 +19,7 @@
 
 extern jem_ctx *ctx;
 
-/* Shows what there is in the midst of a long calculation; from JavaScript. */
+/* Shows intermediate results of a long calculation; from JavaScript. */
 #ifdef __wasm__
 __attribute__((import_module("page"), import_name("progress")))
 #endif

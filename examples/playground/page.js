@@ -1,4 +1,4 @@
-/* The page: opens what is inlined, keeps the workers, the tabs, and the state in the URL. */
+/* The page: unpacks inlined data, manages the workers, the tabs, and the state in the URL. */
 const $ = (id) => document.getElementById(id);
 const words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
 const panels = {};                  /* each: { show(state), state(), paint(), hide(), rest(yes) } */
@@ -6,15 +6,15 @@ let parts, model, current;
 
 function trouble(error) {
   $("trouble").hidden = false, $("trouble").classList.remove("waiting");
-  $("trouble").textContent = "Something went wrong: " + (error?.message ?? error);
+  $("trouble").textContent = "Error: " + (error?.message ?? error);
   console.error(error);
 }
-/* For those who listen to the page: what has come to rest, not what changes many times a second. */
+/* Announces results to screen readers: final ones, not those that change many times a second. */
 function say(text) { if ($("said").textContent !== text) $("said").textContent = text; }
 addEventListener("error", (event) => trouble(event.error ?? event.message));
 addEventListener("unhandledrejection", (event) => trouble(event.reason));
 
-/* ---- what is inlined: gzip, in base64 ---- */
+/* ---- inlined data: gzip in base64 ---- */
 async function inlined(id) {
   const raw = Uint8Array.from(atob($(id).textContent.trim()), (c) => c.charCodeAt(0));
   const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -32,7 +32,7 @@ class Worked {
     Worked.url ??= URL.createObjectURL(new Blob([$("worker").textContent],
       { type: "text/javascript" }));
     this.worker = new Worker(Worked.url);
-    this.worker.onerror = (event) => trouble(event.message ?? "no worker can start");
+    this.worker.onerror = (event) => trouble(event.message ?? "the worker cannot start");
     this.worker.onmessage = ({ data: { id, done, told, error } }) => {
       const asked = this.asked.get(id);
       if (told) return asked?.tell?.(told);
@@ -42,17 +42,17 @@ class Worked {
     };
     this.opened = this.ask("open", { wasm: parts.wasm, models: this.models });
   }
-  /* The answer; null if a newer question of its kind came first, or after an error. */
+  /* Returns the answer; null if a newer question of its kind replaced it, or after an error. */
   ask(kind, given = {}, { tell, key, keep } = {}) {
     return new Promise((resolve) => {
       const id = ++this.last;
       for (const [old, { keep: on, kind: of }] of keep ? this.asked : [])
-        if (on && of === kind) this.asked.delete(old);     /* told by the new one from now on */
+        if (on && of === kind) this.asked.delete(old);     /* the new one reports from now on */
       this.asked.set(id, { resolve, tell, keep, kind });
       this.worker.postMessage({ id, kind, key, given });
     });
   }
-  /* Drops what it is doing. */
+  /* Cancels the current question. */
   anew() {
     this.worker.terminate();
     for (const { resolve } of this.asked.values()) resolve(null);
@@ -95,7 +95,7 @@ function open_(name, state) {
 async function copyLink() {
   const link = location.href;
   try { await navigator.clipboard.writeText(link); }
-  catch {                                         /* where a page may not: by hand */
+  catch {                                         /* not permitted here: copy by hand */
     const field = document.createElement("textarea");
     field.value = link, document.body.append(field), field.select();
     document.execCommand("copy"), field.remove();
@@ -103,7 +103,7 @@ async function copyLink() {
   $("copy").textContent = "Copied";
   setTimeout(() => { $("copy").textContent = "Copy link"; }, 1500);
 }
-/* For a projector: large, without the C; ?present in the URL. */
+/* For projectors: large, without the C code; ?present in the URL. */
 function present(on) {
   document.documentElement.classList.toggle("present", on);
   $("present").setAttribute("aria-pressed", on);
@@ -113,7 +113,7 @@ function present(on) {
   if (current) panels[current].paint();
 }
 
-/* ---- colours, as the visitor has them ---- */
+/* ---- colours of the visitor's scheme ---- */
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const colour = (name) =>
   getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
@@ -153,31 +153,31 @@ function bars(element, chance) {
 const percent = (p) =>
   (p > .995 && p < 1 ? ">99" : p < .005 && p > 0 ? "<1" : (100 * p).toFixed(0)) + "%";
 
-/* The way that an arrow key points, y down; undefined for others. */
+/* Returns the direction of an arrow key, y down; undefined for other keys. */
 const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-/* What digits.c's `verdict` says; share: of known digits that are stranger. */
+/* Verdicts of digits.c; share: the fraction of known digits that are less typical. */
 const verdicts = [
-  { name: "familiar", says: (share) => `Familiar: ${share} of known digits are stranger.` },
-  { name: "odd", says: (share) => `Odd: only ${share} of known digits are stranger.` },
+  { name: "familiar", says: (share) => `Familiar: ${share} of known digits are less typical.` },
+  { name: "odd", says: (share) => `Odd: only ${share} of known digits are less typical.` },
   { name: "strange", says: (share) =>
-    `Strange: it has seen nothing like it. ${share} of known digits are stranger.` },
-  { name: "unknown", says: () => "This network was never told what is usual." },
+    `Strange: unlike all training images. ${share} of known digits are less typical.` },
+  { name: "unknown", says: () => "This network is not calibrated." },
 ];
 function paintVerdict(element, verdict) {
   for (const { name } of verdicts) element.classList.toggle(name, verdicts[verdict]?.name === name);
 }
 
-/* Keys that are the browser's: Ctrl+0, Alt and an arrow. */
+/* Keys of the browser: Ctrl+0, Alt and an arrow. */
 const browsers = (event) => event.ctrlKey || event.altKey || event.metaKey;
 
-/* Where in a canvas an event is, 0..1. */
+/* Returns the position of an event in a canvas, 0..1. */
 function within(event, canvas) {
   const box = canvas.getBoundingClientRect();
   return [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
 }
 
-/* What a pointer draws in a canvas: down(event) where it begins (false: it does not), drag(event),
+/* Handles drawing with a pointer in a canvas: down(event) at the start (false: none), drag(event),
    up(mistaken). One at a time, or a second finger, or the palm, would draw the same line from
    elsewhere. A pen takes over from a palm that was there first, which was mistaken. */
 function draws(canvas, { down, drag, up }) {
@@ -197,7 +197,7 @@ function draws(canvas, { down, drag, up }) {
   };
 }
 
-/* A canvas as large as it is on the screen; then everything is in CSS pixels. */
+/* Resizes a canvas to its size on the screen; coordinates are CSS pixels. */
 function fit(canvas, h) {
   const w = canvas.parentElement.clientWidth && canvas.clientWidth, dots = devicePixelRatio || 1;
   canvas.style.height = h + "px";
@@ -249,11 +249,11 @@ function colourCode() {
 async function begin() {
   try {
     if (!window.DecompressionStream || !window.WebAssembly)
-      throw Error("this page wants a browser of 2023 or later");
+      throw Error("this page requires a browser of 2023 or later");
     const [wasm, jem] = await Promise.all(["wasm", "jem"].map(inlined));
     parts = { wasm, jem };
     model = await worker("answers").opened;
-    if (!model) return;                            /* the trouble is told */
+    if (!model) return;                            /* the error is displayed */
     $("speed").textContent = model.isa === "wasm" ? "" : "(without SIMD: slow)";
     const tabs = Object.keys(panels);
     tabs.forEach((name, k) => {
@@ -278,7 +278,7 @@ async function begin() {
     addEventListener("resize", () => panels[current].paint());
     $("trouble").hidden = true;
     document.body.dataset.ready = "yes";
-    parts.plain = inlined("plain").then((bytes) =>                 /* wanted later, if at all */
+    parts.plain = inlined("plain").then((bytes) =>                 /* needed later, if at all */
       worker("answers").ask("load", { which: 1, bytes }));
   } catch (error) { trouble(error); }
 }

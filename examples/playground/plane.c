@@ -1,8 +1,8 @@
 /* The panel with the plane: two networks learn the same points side by side, by cross-entropy alone
-   or as a JEM. What the page shows beside it stands between the marks [name] and [end]. */
+   or as a JEM. The page shows the code between the marks [name] and [end]. */
 #include "page.h"
 
-#include "points.h"
+#include "examples/points.h"
 
 enum {
     BATCH = 128, GRID = 64, CELLS = GRID * GRID, DREAMS = 120, TEST = 500,
@@ -22,7 +22,7 @@ static float own[2 * OWN];
 
 static float density[CELLS], best[CELLS], sure[CELLS], points[3 * TEST], facts[16];
 
-/* What the page sets: the way of each, and the same for both. */
+/* Settings from the page: the method of each network, and values common to both. */
 typedef struct plan { int ways[2], steps; float rate, noise, fresh, energy_l2; } plan;
 enum { ALONE, CHAINS, SCORE };
 #define STEP 0.01f
@@ -43,7 +43,7 @@ PAGE(float *, plane_place)(int what) {
     return all[what];
 }
 
-/* Labels come as floats behind the points, 0 to classes - 1, each of them in use. */
+/* Labels are floats after the points, 0 to classes - 1, each of them in use. */
 PAGE(void, plane_own)(int n, int classes) {
     own_count = n < OWN ? n : OWN;
     own_classes = classes;
@@ -62,7 +62,8 @@ static void sample(jem_rng *rng, int n, float *x, int *y) {
     }
 }
 
-/* Two networks with the same first weights. WORLDS and above: the visitor's own points. */
+/* Creates two networks with the same initial weights. WORLDS and above: the visitor's own points.
+   */
 PAGE(int, plane_start)(int world, int seed) {
     world_now = world;
     const int classes = world < WORLDS ? worlds[world].classes : own_classes;
@@ -86,15 +87,15 @@ PAGE(int, plane_start)(int world, int seed) {
     return jem_ok(ctx);
 }
 
-/* [plan] How each of them learns. */
+/* [plan] Sets how each network learns. */
 static jem_train_desc training(int way, const plan *p) {
     jem_train_desc how = jem_train_desc_default();
-    how.max_returns = 0;                           /* no guard: divergence is to be seen */
+    how.max_returns = 0;                           /* no guard: the divergence should be visible */
     how.lr = 2e-3f * p->rate, how.data_noise = 0;
     how.weights.ce = 1, how.weights.cd = 0;                    /* cross-entropy alone */
-    if (way == SCORE)                              /* and: from noise, the slope leads to data */
+    if (way == SCORE)                             /* also: from noise, the gradient leads to data */
         how.w_score = 1, how.noise_lo = how.noise_hi = 0.12f;
-    if (way == CHAINS) {                           /* and: data lift f, chains push it down */
+    if (way == CHAINS) {                           /* also: data raise f, chains lower it */
         how.weights.cd = 1, how.weights.energy_l2 = p->energy_l2;
         how.sgld = jem_sgld_desc_langevin(STEP, p->steps), how.sgld.noise_std *= p->noise;
         how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX;
@@ -105,7 +106,7 @@ static jem_train_desc training(int way, const plan *p) {
 }
 /* [end] */
 
-/* A new plan for networks that go on: what the optimiser and the chains have is carried over. */
+/* Changes the plan during training: optimiser and chains keep their state. */
 PAGE(int, plane_plan)(int left, int right, int steps, float rate, float noise, float fresh,
                       float energy_l2) {
     const plan p = { { left, right }, steps, rate, noise, fresh, energy_l2 };
@@ -115,7 +116,7 @@ PAGE(int, plane_plan)(int left, int right, int steps, float rate, float noise, f
         jem_trainer *next = jem_trainer_create(l->net, &how);
         jem_archive *a = l->trainer ? jem_archive_create(ctx) : NULL;
         if (a && jem_trainer_to_archive(l->trainer, a) == JEM_OK) jem_trainer_from_archive(next, a);
-        if (next) jem_clear_error(ctx);            /* other ways have other chains: begin anew */
+        if (next) jem_clear_error(ctx);            /* another method has other chains: restart */
         jem_archive_free(a), jem_trainer_free(l->trainer);
         l->trainer = next, l->stopped = 0;
     }
@@ -143,7 +144,7 @@ PAGE(int, plane_learn)(int which, int updates) {
 static void walk(learner *l, int steps, float noise) {
     jem_sgld_desc d = jem_sgld_desc_langevin(STEP, steps);
     d.noise_std *= noise, d.clamp_lo = -WORLD_BOX, d.clamp_hi = WORLD_BOX;
-    for (int i = 0; i < DREAMS; i++)               /* now and then a chain begins anew */
+    for (int i = 0; i < DREAMS; i++)               /* a few chains restart */
         if (jem_rng_uniform(&walk_rng) < 0.01f)
             jem_fill_uniform(ctx, &walk_rng, l->dream + 2 * i, 2, -WORLD_BOX, WORLD_BOX);
     const jem_mark mark = jem_begin(ctx);
@@ -154,7 +155,7 @@ static void walk(learner *l, int steps, float noise) {
 }
 /* [end] */
 
-/* log p(x) on a grid, by its own Z, and the class everywhere; new points; then the chains. */
+/* Computes log p(x) on a grid, with its own Z, and the class everywhere; new points; the chains. */
 PAGE(int, plane_view)(int which, int walk_steps, float noise) {
     static float x[2 * CELLS], at[2 * TEST];
     static jem_answer a[CELLS];
@@ -182,7 +183,7 @@ PAGE(int, plane_view)(int which, int walk_steps, float noise) {
     return jem_ok(ctx);
 }
 
-/* Mean log p of the test points by the truth: the best there is. */
+/* Returns the mean log p of the test points under the true density: the maximum. */
 PAGE(float, plane_truth)(void) {
     static float at[2 * TEST], logp[TEST];
     double mean = 0;

@@ -4,7 +4,7 @@ panels.plane = (() => {
     "swiss", "own"];
   const titles = ["Two moons", "Two circles", "Eight Gaussians", "Pinwheel", "Two spirals",
     "Checkerboard", "Four rings", "Swiss roll", "Your own points"];
-  /* told apart by deuteranopes, too (Okabe and Ito 2008) */
+  /* distinguishable for deuteranopes (Okabe and Ito 2008) */
   const palette = [0x0072b2, 0xe69f00, 0x009e73, 0xd55e00, 0x56b4e9, 0xcc79a7, 0x6b6b6b, 0xf0e442]
     .map((v) => [v >> 16, v >> 8 & 255, v & 255]);
   const ways = ["alone", "cd", "score"];          /* as in plane.c */
@@ -12,29 +12,29 @@ panels.plane = (() => {
   const short = ["alone", "chains", "score"];
   const healthy = { steps: 20, rate: 1, noise: 1, fresh: .05, l2: 0 };
   const breaks = {
-    rate: [{ rate: 30 }, "The landscape changes faster than the chains can follow, grows steep, " +
-      "and throws them off. It takes some 500 updates."],
+    rate: [{ rate: 30 }, "The landscape changes faster than the chains can follow, becomes " +
+      "steep, and the chains diverge, after about 500 updates."],
     noise: [{ noise: 0 },
-      "Without noise, chains climb to a ridge and stay there: dreams on thin lines."],
+      "Without noise, chains climb to a ridge and stay there: samples on thin lines."],
     one: [{ steps: 1, fresh: 1 },
-      "One step from noise is noise: all that is not noise is good, and the density runs away."],
-    "rate-l2": [{ rate: 30, l2: .1 }, "Rate \u00d7 30 again, but 0.1 mean f\u00b2 more in the " +
+      "One step from noise is still noise: f rises everywhere else, and the density diverges."],
+    "rate-l2": [{ rate: 30, l2: .1 }, "Rate \u00d7 30 again, but adding 0.1 mean f\u00b2 to the " +
       "loss keeps the landscape flat (Du and Mordatch 2019)."],
     twenty: [{ steps: 20, fresh: 1 },
-      "Twenty steps from noise reach the data; the weights of its parts stay wrong."],
-    healthy: [{}, "Twenty steps, with noise, of chains that go on from update to update."],
+      "Twenty steps from noise reach the data; the weights of the modes remain wrong."],
+    healthy: [{}, "Twenty steps, with noise, of chains that continue from update to update."],
   };
   let now = { world: "moons", left: "alone", right: "cd", ...healthy }, own = [], kind = 0,
     running = false, paused = false, round = 0;
   let points = new Float32Array(0), truth = NaN, views = null, cursor = null, why = "";
-  let series = [[], []];                          /* ce, f(data) - f(dream), residual */
-  let updates = 0, every = 1;                     /* made; of how many one is in the series */
+  let series = [[], []];                          /* ce, f(data) - f(sample), residual */
+  let updates = 0, every = 1;                     /* updates made; updates per value of series */
 
   const plan = () => worker("plane").ask("plan",
     { ...now, left: ways.indexOf(now.left), right: ways.indexOf(now.right) });
   const side = (k) => (k ? now.right : now.left);
   const has = (way) => now.left === way || now.right === way;
-  /* The classes that have points: the networks are given these alone, so that they name no other. */
+  /* Classes with points: the networks receive only these, so that they predict no others. */
   const used = () => [...new Set(own.filter((v, i) => i % 3 === 2))].sort();
   const can = () => now.world !== "own" || used().length > 1;
   function status(text, strange) {
@@ -68,7 +68,7 @@ panels.plane = (() => {
     if (!can()) {
       points = Float32Array.from(own), views = null, running = false, controls(), paint();
       worker("plane").ask("learn", { on: false });
-      return status("Set some points of two or more classes.");
+      return status("Add points of two or more classes.");
     }
     await worker("plane").ask("learn", { on: false });
     const got = await worker("plane").ask("world", { world: worlds.indexOf(now.world), seed: 1,
@@ -80,12 +80,12 @@ panels.plane = (() => {
     if (mine === round) learn(current === "plane" && !document.hidden);
   }
   function learn(on) {
-    const mine = round;                            /* what an older run still tells is not heard */
+    const mine = round;                            /* messages of older runs are ignored */
     running = on && can(), controls();
     worker("plane").ask("learn", { on: running, once: !on && can() },
       { tell: (told) => { if (mine === round) show(told); }, keep: true });
   }
-  /* While nobody looks; what the visitor has paused, or has diverged, stays so. */
+  /* Pauses while the page is hidden; a run that is paused or has diverged stays so. */
   function rest(yes) { if (!paused && !why && running === yes) learn(!yes); }
   function show({ facts, views: seen, stopped, ms, updates: more }) {
     views = seen;
@@ -93,14 +93,14 @@ panels.plane = (() => {
       updates = t;
       if (t % every === 0) series[k % 2].push({ t, ce, gap, residual });
     });
-    while (series[1].length > 2000) {             /* in an hour there are 300,000 */
+    while (series[1].length > 2000) {             /* an hour makes 300,000 */
       every *= 2;
       series = series.map((all) => all.filter(({ t }) => t % every === 0));
     }
     if (stopped.length) why = stopped.find((s) => s) ?? "stopped", running = false, controls();
     if (updates) {
       const speed = more ? `, ${(1000 * more / ms).toFixed(0)} a second` : "";
-      status(why ? `Diverged after ${updates} updates: f(x) ran away.`
+      status(why ? `Diverged after ${updates} updates.`
         : `${updates} updates${speed}`, why);
     }
     paint();
@@ -109,7 +109,7 @@ panels.plane = (() => {
   /* ---- pictures ---- */
   const small = document.createElement("canvas");
   small.width = small.height = 64;
-  /* shades: a table of colours; which(k): the one of cell k */
+  /* shades: a table of colours; which(k): the index for cell k */
   function image(canvas, shades, which) {
     const c = small.getContext("2d"), data = c.createImageData(64, 64);
     for (let k = 0; k < 4096; k++) {
@@ -183,7 +183,7 @@ panels.plane = (() => {
     if (has("cd")) chart($("plane-cd"), { ...x, title: "f(data) \u2212 f(chains)", y0: -6, y1: 6,
       curves: of("cd", "gap").map((c) => ({ ...c, name: "" })) });
     if (has("score")) chart($("plane-score"), {
-      ...x, title: "noise that the slope does not explain", y0: .4,
+      ...x, title: "noise not explained by the gradient", y0: .4,
       y1: 1.2, places: 2, curves: of("score", "residual").map((c) => ({ ...c, name: "" })) });
     const first = series[1][0];
     if (first) Object.assign($("plane").dataset, {
@@ -280,7 +280,7 @@ panels.plane = (() => {
           const name = button.dataset.break;
           Object.assign(now, healthy, breaks[name][0], { broken: name });
           if (!has("cd")) now.right = "cd";
-          if (now.world === "moons") now.world = "rings";          /* where it shows best */
+          if (now.world === "moons") now.world = "rings";          /* most visible there */
           restart(), writeUrl();
         };
       plots();

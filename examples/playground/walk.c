@@ -1,9 +1,9 @@
-/* The panel with chains on known densities. What the page shows beside it stands between the marks
-   [name] and [end]. */
+/* The panel with chains on known densities. The page shows the code between the marks [name] and
+   [end]. */
 #include "page.h"
 
 #include "tools/support/measures.h"
-#include "points.h"
+#include "examples/points.h"
 
 enum {
     CHAINS = 16, LADDER = 4, GRID = 64, CELLS = GRID * GRID, BINS = 60, OWN = 12,
@@ -32,7 +32,7 @@ PAGE(float *, walk_place)(int what) {
     return all[what];
 }
 
-/* [known] Densities whose moments are known: of u, v the narrow one has E (u-v)^2 = 0.2, the banana
+/* [known] Densities with known moments: of u, v the narrow one has E (u-v)^2 = 0.2, the banana
    E v^2 = 0.75, the two modes E u = 0.72; own points are Gaussians around them. */
 static jem_tensor *gaussian(jem_ctx *c, jem_tensor *x, float mean, float std) {
     return jem_scale(c, jem_square(c, jem_add_constant(c, x, -mean)), -0.5f / (std * std));
@@ -62,7 +62,7 @@ static jem_tensor *known(jem_ctx *c, jem_tensor *x, void *user) {
 }
 /* [end] */
 
-/* The number of a point whose distribution is shown. */
+/* Returns the coordinate of a point whose distribution is shown. */
 static float shown(const float *x) {
     if (density_now == NARROW) return x[0] - x[1];
     return density_now == BANANA ? x[1] : x[0];
@@ -94,7 +94,7 @@ static double marginal(double t) {
     return sum;
 }
 
-/* log p on a grid, without its Z. */
+/* Computes log p on a grid, without its Z. */
 static void fill_grid(void) {
     static float x[2 * CELLS];
     for (int k = 0; k < CELLS; k++) {
@@ -128,8 +128,8 @@ PAGE(void, walk_drop)(float x, float y) {
     chain[1] = y;
 }
 
-/* The leapfrog steps of chain 0 that jem_mcmc is about to make, to be drawn: its momenta are the
-   next numbers of its generator. */
+/* Predicts the next leapfrog steps of chain 0 in jem_mcmc, to be drawn: its momenta are the next
+   numbers of its generator. */
 static void foresee(jem_tensor *x, const jem_mcmc_desc *how) {
     float p[2 * CHAINS], at[2 * CHAINS], g[2 * CHAINS];
     jem_rng same = walk_rng;
@@ -153,7 +153,8 @@ static void foresee(jem_tensor *x, const jem_mcmc_desc *how) {
     jem_write(x, chain);
 }
 
-/* Keeps what is shown of each chain of temperature 1; of too many, the newer half. */
+/* Keeps the coordinate shown of each chain of temperature 1; if there are too many, the newer
+   half. */
 static void keep(int ladder) {
     const int kept = CHAINS / ladder;
     if (recorded == RECORD) {
@@ -165,28 +166,28 @@ static void keep(int ladder) {
     steps_made++;
 }
 
-/* [steps] One step of all chains. a is the step of Langevin's equation; noise a multiple of its
+/* [steps] Makes one step of all chains. a is the step of Langevin's equation; noise a multiple of
    sqrt(a): 0 makes it gradient ascent. */
 static jem_status one_step(jem_tensor *x, int kind, float a, float noise, int leaps,
                            float *accepted) {
     if (kind <= LANGEVIN) {
-        jem_sgld_desc how = jem_sgld_desc_langevin(a, 1);  /* x + a/2 slope + sqrt(a) N(0,I) */
+        jem_sgld_desc how = jem_sgld_desc_langevin(a, 1);  /* x + a/2 gradient + sqrt(a) N(0,I) */
         how.noise_std *= kind == ASCENT ? 0 : noise;
         return jem_sgld(ctx, known, NULL, x, &how, &walk_rng);
     }
     jem_mcmc_desc how = jem_mcmc_desc_default();
     how.steps = 1;
-    how.step_size = sqrtf(a);                      /* the same step, but some are refused */
+    how.step_size = sqrtf(a);                      /* the same step, but some are rejected */
     how.leapfrog = kind == HMC ? leaps : 1;
     how.temperatures = kind == TEMPERED ? LADDER : 1;
     how.hottest = HOTTEST;
-    if (kind == TEMPERED) how.steps = 2;           /* so that all neighbours in T may trade places */
+    if (kind == TEMPERED) how.steps = 2;           /* so that all neighbours in T can swap */
     else foresee(x, &how);
     return jem_mcmc(ctx, known, NULL, x, &how, &walk_rng, accepted);
 }
 /* [end] */
 
-/* path: where chain 0 was, where its slope leads, what was proposed, where it is, 1 if it was
+/* path: the last position of chain 0, the end of its gradient, the proposal, its position, 1 if
    accepted, then the leapfrog steps and their number. */
 PAGE(int, walk_step)(int kind, float a, float noise, int leaps) {
     float accepted[CHAINS], g[2 * CHAINS];
@@ -218,8 +219,8 @@ PAGE(int, walk_step)(int kind, float a, float noise, int leaps) {
     return jem_ok(ctx);
 }
 
-/* From the newer half of what is kept: the histogram, and facts: the moment, its error, the known
-   one, how many errors they are apart, tau, R-hat, accepted proposals, steps. */
+/* Computes, from the newer half of the values, the histogram and facts: the moment, its error, the
+   known one, their difference in errors, tau, R-hat, accepted proposals, steps. */
 PAGE(int, walk_facts)(void) {
     static float value[RECORD * CHAINS];
     const int kept = kind_now == TEMPERED ? CHAINS / LADDER : CHAINS, from = recorded / 2;

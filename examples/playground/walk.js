@@ -5,13 +5,13 @@ panels.walk = (() => {
   const moments = ["E (u \u2212 v)\u00b2", "E v\u00b2", "E u", "E u"];
   const kinds = ["ascent", "langevin", "mala", "hmc", "tempered"];
   const why = {
-    ascent: "Uphill, without noise: every chain ends on a summit. That is no sample.",
-    langevin: "x \u2190 x + a/2 \u2207\u2093 f + \u221aa N(0, I). The step is never refused, so " +
-      "the error stays, however long the chains walk; it shrinks with a.",
-    mala: "The same step, but refused with just the probability that makes it exact.",
-    hmc: "A path without friction, of several gradients; its end may be refused.",
-    tempered: "Every fourth chain is drawn from p; the others are hotter, cross from mode to mode, " +
-      "and trade places (pale).",
+    ascent: "Uphill, without noise: every chain ends at a maximum, which is not a sample.",
+    langevin: "x \u2190 x + a/2 \u2207\u2093 f + \u221aa N(0, I). No step is rejected, so " +
+      "the error remains for chains of any length; it shrinks with a.",
+    mala: "The same step, but rejected with the probability that makes the sampler exact.",
+    hmc: "A frictionless path of several gradients; its end may be rejected.",
+    tempered: "Every fourth chain samples p; the others are hotter, cross from mode to mode, " +
+      "and swap points (pale).",
   };
   const usual = { density: "banana", kind: "langevin", a: .05, noise: 1, leaps: 10, rate: 8 };
   let now = { ...usual }, own = [-1.5, -1, -1.5, 1, 1.2, 0], grid = null, truth = null;
@@ -155,15 +155,16 @@ panels.walk = (() => {
       rows.push(["accepted", percent(accepted)]);
     if (ready) rows.push(
       [name, `${number(mean, 3)} \u00b1 ${error.toPrecision(2)}`],
-      ["the truth", number(known, 3)],
+      ["true value", number(known, 3)],
       ["off by", `<b class="${far ? "strange" : ""}">${Math.abs(off).toFixed(1)} \u03c3</b>`],
       ["correlation time \u03c4", tau.toFixed(tau < 10 ? 1 : 0)],
       ["R-hat", `<b class="${rhat > 1.05 ? "strange" : ""}">${rhat.toFixed(2)}</b>`]);
     $("walk-facts").innerHTML = rows.map(([k, v]) => `<dt>${k}</dt><dd>${v}</dd>`).join("");
-    $("walk-note").textContent = frame?.ranAway ? "They ran away, and begin again: a is too large."
+    $("walk-note").textContent = frame?.ranAway
+      ? "The chains diverged, and were restarted: a is too large."
       : !ready ? "" : rhat > 1.05
-        ? "The chains do not agree yet: no mean is to be trusted, its \u03c3 neither."
-        : far ? "The chains agree, and are wrong." : "Right, as far as can be told by now.";
+        ? "The chains do not agree yet: neither their mean nor its \u03c3 is reliable."
+        : far ? "The chains agree, but are wrong." : "Correct, within the current error.";
     Object.assign($("walk").dataset, { steps: steps ?? 0, off: ready ? off : "", rhat: rhat ?? "",
       accepted: accepted ?? "", tau: tau ?? "",
       summits: frame ? [...frame.chain].filter((v, k) => k % 2 === 0).map((v) => v.toFixed(2))

@@ -1,4 +1,4 @@
-/* A worker: an instance of the module, and what the page asks of it. Of each kind only the newest
+/* A worker: an instance of the module, and the requests of the page. Of each kind only the newest
    question is answered; what takes long is done a little at a time, so that questions get in. */
 "use strict";
 let C, onProgress = () => {};
@@ -45,7 +45,7 @@ const jobs = {
     must(ok, "model");
   },
 
-  /* points: x, y, pen; or pixels as they are */
+  /* points: x, y, pen; or pixels */
   see({ points, pixels }) {
     if (pixels) floats(C.place(SEEN), N).set(pixels);
     else {
@@ -72,7 +72,7 @@ const jobs = {
     return now();
   },
 
-  /* ---- chains that go on ---- */
+  /* ---- continuous chains ---- */
   wish({ kind, a, b, weight, temperature, ...rest }) {
     C.dream_wish(kind, a, b, weight, temperature);
     Object.assign(chains, rest);
@@ -85,7 +85,7 @@ const jobs = {
   renew({ which }) { C.dream_fresh(which, 0); },
   dream({ on }, tell) {
     clearTimeout(chains.timer);
-    if (!on) return tellChains(tell);              /* as they are */
+    if (!on) return tellChains(tell);              /* the current state */
     chains.last = chains.mark = performance.now(), chains.made = chains.speed = 0;
     chainStep(tell);
   },
@@ -194,7 +194,7 @@ function learnStep(tell, once) {
   } while (!once && !stopped.length && performance.now() - start < 70);
   const views = [0, 1].map((k) => {
     C.plane_view(k, once ? 0 : 4, plane.noise);
-    C.problem();                                  /* where f has run away, it cannot be drawn */
+    C.problem();                                  /* if f has diverged, it cannot be drawn */
     return { density: copy(C.plane_place(DENSITY), 4096), best: copy(C.plane_place(BEST), 4096),
       sure: copy(C.plane_place(SURE), 4096), dream: copy(C.plane_place(DREAM + k), 240),
       likely: floats(C.plane_place(FACTS), 8)[6] };

@@ -514,7 +514,7 @@ static void test_buffer(jem_ctx *ctx) {
                                : jem_buffer_draw(b, &rng, -3, NULL, 0, x, drawn);
         CHECK(s == JEM_BAD_ARGUMENT && says(ctx, "-3 chains"), "fewer than none");
         CHECK(jem_buffer_restart(b, &rng, k ? 0 : -INFINITY, INFINITY) == JEM_BAD_ARGUMENT &&
-              says(ctx, "is no range"), "an endless range");
+              says(ctx, "is not a range"), "an endless range");
     }
     CHECK(same_bits(data, b->data, SLOTS * SIZE) && !memcmp(visits, b->visits, sizeof visits) &&
           b->lo == -1 && b->hi == 1, "what is refused changes nothing");
@@ -693,7 +693,7 @@ static void test_energy_shape(jem_ctx *ctx) {
     const float x[MOST] = { 0 };
     for (int k = 0; k < 2; k++) {
         jem_net *net = line_net(ctx, 3, 2, 0.1f, k ? one_number : all_pixels);
-        const char *const what = k ? "(1,1,1,1) of energy" : "(3,9,1,1) of energy";
+        const char *const what = k ? "(1,1,1,1) as energy" : "(3,9,1,1) as energy";
         jem_answer a[3];
         float score[3];
         CHECK(!jem_forward(net, jem_input(ctx, x, 3, 1, 3, 3), 0) &&

@@ -561,7 +561,7 @@ static void test_errors(jem_ctx *ctx) {
           says(ctx, "decay_b = -1"), "b");
     ais.walk.temperatures = 1;
     CHECK(jem_ais(ctx, nothing, NULL, x, &ais, &rng, &r) == JEM_BAD_SHAPE &&
-          says(ctx, "ais: the log-density made nothing"), "no density");
+          says(ctx, "ais: the log-density returned nothing"), "no density");
     CHECK(jem_mcmc(NULL, gauss, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT, "no context");
 
     d = jem_mcmc_desc_default(), d.steps = 50, d.step_size = 1e20f, d.leapfrog = 3;

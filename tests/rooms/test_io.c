@@ -415,13 +415,13 @@ static void test_skipped(void) {
     CHECK(a && jem_ok(ctx) && jem_archive_count(a) == 1, "%s", jem_error(ctx));
     CHECK(e && e->bytes == 1 && *(const char *)e->data == 4 && jem_archive_at(a, 0) == e, "b");
     CHECK(!jem_archive_find(a, "q") && !jem_archive_at(a, 1), "only what can be read");
-    CHECK(!strcmp(n.note, "archive: skipped 2 of 3 tensors, as \"q\", whose dtype cannot be read"),
-          "%s", n.note);
+    CHECK(!strcmp(n.note, "archive: skipped 2 of 3 tensors, such as \"q\", whose dtype cannot be "
+                          "read"), "%s", n.note);
     const int shape[2] = { 2, 2 };
     jem_net *net = jem_net_create(ctx, NULL, NULL, 0, 1, 1, 1, 1, 1);
     CHECK(jem_net_param(net, "linear.weight", 2, shape, 1), "%s", jem_error(ctx));
     CHECK(jem_net_load(net, a) == JEM_BAD_FILE && says(ctx, "\"linear.weight\", which the network "
-          "has, is of a dtype that cannot be read (F32,"), "what is needed is not skipped");
+          "needs, has a dtype that cannot be read (F32,"), "what is needed is not skipped");
     jem_net_free(net);
     jem_archive_free(a);
     close_ctx(ctx, &n.c, "skipped");
@@ -446,7 +446,7 @@ static void test_headers(void) {
         { "{", 0, "expected \"" }, { "{}}", 0, "text after" }, { "{} x", 0, "text after" },
         { "{,}", 0, "expected \"" }, { "{\"a\"}", 0, "expected :" },
         { "{\"a\":1}", 0, "expected {" },
-        { "{\"a\":{}}", 0, "are needed" }, { "{\"a", 0, "does not end" },
+        { "{\"a\":{}}", 0, "are needed" }, { "{\"a", 0, "unterminated string" },
         { "{\"a\\", 0, "bad escape" },
         { "{\"a\\u12", 0, "bad escape" }, { "{\"\\u0000\":{}}", 0, "bad escape" },
         { "{\"\\x41\":{}}", 0, "bad escape" }, { "{\"\\ud800\":{}}", 0, "bad escape" },
@@ -466,7 +466,7 @@ static void test_headers(void) {
         { "{\"__metadata__\":{\"a\":\"\",}}", 0, "expected \"" },
         { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, "repeated key __metadata__" },
         { ONE("I8", "[1]", "[1,0]"), 1, "data_offsets do not agree" },
-        { ONE("I8", "[1]", "[0,2]"), 1, "beyond the file's end" },
+        { ONE("I8", "[1]", "[0,2]"), 1, "beyond the end of the file" },
         { ONE("I8", "[1]", "[0,1]"), 2, "2 bytes of data, the header describes 1" },
         { ONE("I8", "[4611686018427387904]", "[0,1]"), 1, "the shape is too large" },
         { ONE("", "[1]", "[0,1]"), 1, "dtype" },
@@ -492,10 +492,10 @@ static void test_headers(void) {
         { ONE("U8", "[1]", "[0,2]"), 2, "do not agree" },
         { ONE("U8", "[1]", "[1,0]"), 1, "do not agree" },
         { ONE("F32", "[]", "[0,1]"), 1, "do not agree" },
-        { ONE("U8", "[2]", "[0,2]"), 1, "beyond the file's end" },
-        { ONE("U8", "[1000000000000]", "[0,1000000000000]"), 1, "beyond the file's end" },
+        { ONE("U8", "[2]", "[0,2]"), 1, "beyond the end of the file" },
+        { ONE("U8", "[1000000000000]", "[0,1000000000000]"), 1, "beyond the end of the file" },
         { ONE("U8", "[1]", "[9223372036854775806,9223372036854775807]"), 1,
-          "beyond the file's end" },
+          "beyond the end of the file" },
         { ONE("U8", "[1]", "[0,1]"), 2, "2 bytes of data, the header describes 1" },
         { "{}", 1, "1 bytes of data, the header describes 0" },
         { ONE("U8", "[1]", "[1,2]"), 2, "\"w\" begins at byte 1 of the data" },
@@ -709,9 +709,9 @@ static void test_arguments(void) {
     CHECK(jem_save(NULL, "x") == JEM_BAD_ARGUMENT, "no net");
     CHECK(jem_ok(ctx), "%s", jem_error(ctx));
     jem_archive_free(NULL), jem_release(ctx, NULL);
-    CHECK(jem_net_to_archive(NULL, a) && says(ctx, "net_to_archive: what goes with"), "no net");
-    CHECK(jem_net_load(NULL, a) && says(ctx, "net_load: what goes with"), "no net");
-    CHECK(!jem_net_from_archive(NULL, a) && says(ctx, "net_from_archive: what goes"), "no context");
+    CHECK(jem_net_to_archive(NULL, a) && says(ctx, "net_to_archive: the object of"), "no net");
+    CHECK(jem_net_load(NULL, a) && says(ctx, "net_load: the object of"), "no net");
+    CHECK(!jem_net_from_archive(NULL, a) && says(ctx, "net_from_archive: the object"), "no context");
     CHECK(!jem_net_from_archive(ctx, NULL) && says(ctx, "the archive is NULL"), "no archive");
 
     static const struct { const char *name, *says; } wrong[] = {
@@ -727,7 +727,7 @@ static void test_arguments(void) {
     }
 #ifndef __cplusplus                                /* where such a value cannot even be made */
     CHECK(jem_archive_add(a, "w", (jem_dtype)4, 1, shape, &x), "dtype 4");
-    CHECK(says(ctx, "\"w\": no such dtype"), "dtype 4");
+    CHECK(says(ctx, "\"w\": unknown dtype"), "dtype 4");
 #endif
     CHECK(jem_archive_add(a, "w", JEM_DTYPE_F32, 9, shape, &x) && says(ctx, "0 to 8"), "ndim 9");
     CHECK(jem_archive_add(a, "w", JEM_DTYPE_F32, -1, shape, &x) && says(ctx, "0 to 8"), "ndim -1");
@@ -1426,7 +1426,7 @@ static void test_nets(void) {
                                 zeros ? zeros : p->value);
             }
             CHECK(jem_net_load(other, less) == JEM_BAD_FILE, "%s: one is missing", name);
-            CHECK(strstr(jem_error(ctx), "misses") && says(ctx, other->last->name), "%s", name);
+            CHECK(strstr(jem_error(ctx), "lacks") && says(ctx, other->last->name), "%s", name);
             CHECK(same_params(other, copy), "%s: a load that failed changed it", name);
             for (int i = 0; i < jem_archive_count(less); i++)
                 free((void *)(uintptr_t)jem_archive_at(less, i)->data);
@@ -1436,7 +1436,7 @@ static void test_nets(void) {
         jem_archive *bare = jem_archive_create(ctx);   /* no description; then no tensors */
         CHECK(!jem_net_from_archive(ctx, bare), "%s: no description", name);
         CHECK(jem_error_status(ctx) == JEM_BAD_FILE, "%s", name);
-        CHECK(says(ctx, "archive: names no network that this version knows"), "%s", name);
+        CHECK(says(ctx, "archive: this version has no network of that kind"), "%s", name);
         static const char *const keys[] = {
             "jem.net", "jem.channels", "jem.height", "jem.width", "jem.classes", "jem.activation",
             "jem.slope", "jem.depth", "jem.widen", "jem.norm", "jem.dropout", "jem.head",
@@ -1444,7 +1444,7 @@ static void test_nets(void) {
         };
         for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
             jem_archive_set_meta(bare, keys[i], jem_archive_meta(a, keys[i]));
-        CHECK(!jem_net_from_archive(ctx, bare) && says(ctx, "archive: misses \""), "%s", name);
+        CHECK(!jem_net_from_archive(ctx, bare) && says(ctx, "archive: lacks \""), "%s", name);
         jem_archive_free(a), jem_archive_free(bare);
         jem_net_free(net), jem_net_free(fresh), jem_net_free(loaded);
         jem_net_free(other), jem_net_free(copy);
@@ -1567,7 +1567,7 @@ static void test_trainers(void) {
             const int averages = kind == 3 && its.optim.ema == 0;      /* trained ones are lost */
             if (lacks_v || lacks_buffer || lacks_ema || lacks_more || lacks_norm || averages) {
                 CHECK(jem_trainer_from_archive(v.tr, a) == JEM_BAD_FILE &&
-                      says(ctx, averages ? "number 2 is 1" : "misses"), "%s from %s",
+                      says(ctx, averages ? "number 2 is 1" : "lacks"), "%s from %s",
                       trainer_kinds[other], name);
                 CHECK(learner_is(&v, bytes, before), "%s from %s: it changed",
                       trainer_kinds[other], name);
@@ -1604,7 +1604,7 @@ static void test_one_number_state(void) {
                             it ? (const void *)&number : e->data);
         }
         const jem_status s = jem_trainer_from_archive(tr, a);
-        CHECK(number > 0 ? s == JEM_OK : s == JEM_BAD_FILE && says(ctx, "cannot be there"),
+        CHECK(number > 0 ? s == JEM_OK : s == JEM_BAD_FILE && says(ctx, "out of range"),
               "a second moment of %d: %s", (int)number, jem_error(ctx));
         jem_archive_free(a);
     }
@@ -1622,21 +1622,21 @@ static void test_trainer_files(void) {
     void *bytes = learner_bytes(&t, &n);
     jem_archive *whole = jem_archive_parse(ctx, bytes, n);
     static const struct { const char *entry; int what; const char *message; } cases[] = {
-        { "trainer.state", 0, "misses \"trainer.state\"" },
+        { "trainer.state", 0, "lacks \"trainer.state\"" },
         { "trainer.state", 1, "\"trainer.state\" is F32 (9) in the file, I64 (9) in the trainer" },
         { "trainer.state", 2, "I64 (10) in the file, I64 (9) in the trainer" },
         { "trainer.state", 3, "\"trainer.state\": number 0 is -" },
         { "trainer.state", 4, "number 2 is 1" },
         { "trainer.state", 5, "number 1 is 9" },
-        { "replay_buffer", 0, "misses \"replay_buffer\"" },
+        { "replay_buffer", 0, "lacks \"replay_buffer\"" },
         { "replay_buffer", 2, "(13,3,4,4) in the file, F32 (12,3,4,4) in the trainer" },
         { "replay_visits", 1, "is F32 (12) in the file, I32 (12) in the trainer" },
         { "replay_visits", 2, "(13) in the file" },
-        { "optim.m.f.conv1.weight", 0, "misses" }, { "optim.v.f.conv1.bias", 2, "(17) in" },
+        { "optim.m.f.conv1.weight", 0, "lacks" }, { "optim.v.f.conv1.bias", 2, "(17) in" },
         { "optim.v.class_output.weight", 6, "is I32 (3,64) in the file" },
         { "trainer.state", 7, "number 0 is 2147483647" },
-        { "optim.v.class_output.weight", 8, "cannot be there" },
-        { "replay_visits", 9, "cannot be there" }
+        { "optim.v.class_output.weight", 8, "out of range" },
+        { "replay_visits", 9, "out of range" }
     };
     static const float zeros[4096] = { 0 }, negative[4096] = { 0, 1, -1 };
     static const int32_t many[4096] = { 0, -1, INT32_MAX };
@@ -1678,9 +1678,9 @@ static void test_trainer_files(void) {
     }
     CHECK(jem_trainer_from_archive(t.tr, NULL) && says(ctx, "the archive is NULL"), "NULL");
     CHECK(jem_trainer_to_archive(t.tr, NULL) && says(ctx, "the archive is NULL"), "NULL");
-    CHECK(jem_trainer_from_archive(NULL, whole) && says(ctx, "what goes with"), "NULL");
-    CHECK(jem_trainer_to_archive(NULL, whole) && says(ctx, "what goes with"), "NULL");
-    CHECK(jem_trainer_to_archive(t.tr, whole) == JEM_BAD_ARGUMENT && says(ctx, "of this name"),
+    CHECK(jem_trainer_from_archive(NULL, whole) && says(ctx, "the object of"), "NULL");
+    CHECK(jem_trainer_to_archive(NULL, whole) && says(ctx, "the object of"), "NULL");
+    CHECK(jem_trainer_to_archive(t.tr, whole) == JEM_BAD_ARGUMENT && says(ctx, "already exists"),
           "twice into one archive");
     long k = 1;
     for (int done = 0; !done && k < 1000; k++) {   /* no memory at the k-th time */
@@ -1698,8 +1698,8 @@ static void test_trainer_files(void) {
     jem_ctx *elsewhere = open_ctx(&d);
     jem_archive *theirs = jem_archive_parse(elsewhere, bytes, n), *none;
     none = jem_archive_create(elsewhere);
-    CHECK(jem_net_load(t.net, none) == JEM_BAD_FILE && says(ctx, "misses"), "net");
-    CHECK(jem_trainer_from_archive(t.tr, none) == JEM_BAD_FILE && says(ctx, "misses"), "trainer");
+    CHECK(jem_net_load(t.net, none) == JEM_BAD_FILE && says(ctx, "lacks"), "net");
+    CHECK(jem_trainer_from_archive(t.tr, none) == JEM_BAD_FILE && says(ctx, "lacks"), "trainer");
     CHECK(jem_net_load(t.net, theirs) == JEM_OK && jem_trainer_from_archive(t.tr, theirs) == JEM_OK
           && learner_is(&t, bytes, n), "%s", jem_error(ctx));
     CHECK(jem_ok(elsewhere), "%s", jem_error(elsewhere));

@@ -220,8 +220,10 @@ static void test_wrong_terms(jem_ctx *ctx) {
         d = term_desc(&n, wrong[i]);
         CHECK(!jem_trainer_create(net, &d) && says(ctx, "w_term"), "weight %g", (double)wrong[i]);
     }
-    const char *const errors[4] = { "made NULL, not one number", "made (16,1,1,1), not one number",
-                                    "the term's own error", "diverged at update 0" };
+    const char *const errors[4] = {
+        "returned NULL, not one number", "returned (16,1,1,1), not one number",
+        "the term's own error", "diverged at update 0"
+    };
     d = term_desc(&n, 1);
     for (n.wrong = 1; n.wrong <= 4; n.wrong++) {
         jem_trainer *tr = jem_trainer_create(net, &d);
@@ -294,7 +296,7 @@ static void test_files(jem_ctx *ctx) {
         CHECK(again && net_hash(again) == net_hash(net), "saved a second time");
         jem_net_free(again);
     }
-    const char *const errors[] = { "", "made no network", "hidden is not",
+    const char *const errors[] = { "", "returned no network", "hidden is not",
         "images (1,1,1) and 1 classes; the file has (6,1,1) and 3", "of another context",
         "too late" };
     for (n.wrong = MAKES_NOTHING; n.wrong <= FAILS_LATE; n.wrong++)
@@ -315,7 +317,8 @@ static void test_hostile(jem_ctx *ctx) {
     printf("a network of one's own, from hostile files\n");
     static const struct { const char *key, *value, *error; } texts[] = {
         { "hidden", NULL, "hidden is not" }, { "hidden", "-3", "hidden is not" },
-        { "hidden", "6", "in.weight" }, { "hidden", "100000000", "larger network than it holds" },
+        { "hidden", "6", "in.weight" },
+        { "hidden", "100000000", "more parameters than it contains" },
         { "jem.classes", "4", "and 3 classes; the file has (6,1,1) and 4" },
         { "jem.classes", "x", "jem.classes = x" }, { "jem.height", NULL, "jem.height = (nothing)" },
         { "jem.channels", "-1", "jem.channels = -1" }, { "jem.width", "1e9", "jem.width = 1e9" },
@@ -344,8 +347,8 @@ static void test_names(jem_ctx *ctx) {
     jem_net *mlp = jem_mlp_create(ctx, NULL, 1);
     for (int i = 0; i < (int)(sizeof bad / sizeof bad[0]); i++) {
         CHECK(jem_register_net(ctx, bad[i], own_construct, NULL) == JEM_BAD_ARGUMENT &&
-              says(ctx, "cannot name a kind"), "registered %s", bad[i] ? bad[i] : "NULL");
-        CHECK(jem_net_set_kind(net, bad[i]) == JEM_BAD_ARGUMENT && says(ctx, "cannot name a kind"),
+              says(ctx, "name a custom kind"), "registered %s", bad[i] ? bad[i] : "NULL");
+        CHECK(jem_net_set_kind(net, bad[i]) == JEM_BAD_ARGUMENT && says(ctx, "name a custom kind"),
               "set %s", bad[i] ? bad[i] : "NULL");
     }
     CHECK(jem_net_set_kind(mlp, "own") == JEM_BAD_ARGUMENT && says(ctx, "\"mlp\""), "an MLP");

@@ -133,7 +133,7 @@ static void test_refused(jem_ctx *ctx) {
           "no answer");
     CHECK(jem_classify_pixels(NULL, p, 4, 4, 1, NULL, &a, NULL) == JEM_BAD_ARGUMENT, "no network");
     CHECK(jem_classify_pixels(two, p, 4, 4, 1, NULL, &a, NULL) == JEM_BAD_SHAPE &&
-          says(ctx, "takes 2 channels"), "two channels");
+          says(ctx, "has 2 channels"), "two channels");
     jem_pixels_desc d = { 1, -1, 0, 0 };
     CHECK(jem_floats_to_pixels(net, x, 1, &d, out) != JEM_OK && says(ctx, "from 1 to -1"), "range");
     d = unit(), d.background = 256;
@@ -142,7 +142,7 @@ static void test_refused(jem_ctx *ctx) {
     CHECK(jem_floats_to_pixels(net, NULL, 1, NULL, out) != JEM_OK && says(ctx, "NULL"), "no images");
     CHECK(jem_floats_to_pixels(net, x, -1, NULL, out) != JEM_OK && says(ctx, "-1 images"), "-1");
     x[5] = (float)NAN;
-    CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "image 0 contains a nan"),
+    CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "image 0 contains nan"),
           "NaN");
     x[5] = 1e30f;
     CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "1e+30"), "absurd");

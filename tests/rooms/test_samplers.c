@@ -1035,7 +1035,7 @@ static void test_divergence(jem_ctx *ctx) {
         else if (how == 3) {
             x[5] = NAN;
             fails(ctx, "data that are NaN", tr, net, x, labels, IMAGES, JEM_BAD_ARGUMENT,
-                  "image 0 contains a nan");
+                  "image 0 contains nan");
             x[5] = -1e30f;
             fails(ctx, "absurd data", tr, net, x, labels, IMAGES, JEM_BAD_ARGUMENT, "a -1e+30");
             x[5] = 0;

@@ -253,7 +253,7 @@ static void test_scores(jem_ctx *ctx) {
           "which?");
     x[5] = NAN;
     CHECK(jem_ood_score(net, JEM_OOD_MASS, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
-          says(ctx, "image 0 contains a nan"), "NaN");
+          says(ctx, "image 0 contains nan"), "NaN");
     free(x), jem_net_free(net);
 }
 
@@ -523,7 +523,7 @@ static void test_slopes_share(jem_ctx *ctx) {
     free(known);
     jem_archive_free(file);
     net->noise_lo = 0;                             /* what a network without a score refuses */
-    CHECK(jem_calibrate(net, x, CAL, 2) == JEM_BAD_ARGUMENT && says(ctx, "no score"), "2");
+    CHECK(jem_calibrate(net, x, CAL, 2) == JEM_BAD_ARGUMENT && says(ctx, "without a score"), "2");
     CHECK(jem_calibrate(net, x, CAL, 4) == JEM_BAD_ARGUMENT && says(ctx, "gradients"), "4");
     CHECK(jem_calibrate(net, x, 1, 0) == JEM_BAD_ARGUMENT && says(ctx, "images"), "1 image");
     jem_net_set_meta(net, "jem.known", NULL);
