@@ -30,6 +30,7 @@ EXAMPLES := $(filter-out %/mpi,$(call programs,examples/*.c))
 TESTS    := $(call programs,tests/*/test_*.c)
 TOOLS    := $(call programs,tools/*.c tools/cli/jem.c)
 HEADERS  := jem.h $(wildcard examples/*.h tests/support/*.h tools/*/*.h)
+LINKED   := $(HEADERS) $(BUILD)/support.a $(BUILD)/jem.o
 # Tests of a second or two come first: what is broken everywhere shows at once.
 QUICK    := $(addprefix $(BUILD)/test_,house rng tiny portable pictures batches models details)
 AGAIN     = +@$(MAKE) --no-print-directory
@@ -44,7 +45,7 @@ STILLS  = $(filter-out film,$(LESSONS)) film_strip
 .PHONY: FORCE help demo demo-long gallery examples tools mpi test tests check strict portability \
         fuzz graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
         bench bench-torch \
-        bench-wasm check-torch check-bf16 seeds recipes debug stb playground clean
+        bench-wasm check-torch check-bf16 seeds recipes debug stb playground site clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -80,9 +81,10 @@ tests: $(TESTS)
 mpi: stb    ## build/jem-mpi: `jem` on several machines (mpirun -n N build/jem-mpi train ..)
 	@tools/get_package.sh mpi
 	$(AGAIN) $(BUILD)/jem-mpi
-$(BUILD)/jem-mpi: examples/mpi.c $(wildcard tools/cli/*.c) $(HEADERS) $(BUILD)/jem.o
+$(BUILD)/jem-mpi: examples/mpi.c $(wildcard tools/cli/*.c) $(LINKED)
 	@rm -f $@
-	OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) -DJEM_DECLARATIONS $< $(BUILD)/jem.o -o $@ -lm
+	OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) -DJEM_DECLARATIONS $< $(BUILD)/support.a \
+	    $(BUILD)/jem.o -o $@ -lm
 
 # What does not compile is one failed test of many: hence -k, and run.sh looks what is there.
 test: stb   ## build and run every test; the last line is: N passed, N failed
@@ -92,7 +94,7 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	@tests/run.sh $(EXAMPLES) $(TOOLS) $(QUICK) $(filter-out $(QUICK),$(TESTS)) \
 		documents two_units sanitized python cmake cli uses \
 		smoke mpi get_data report limits mutate lessons \
-		with strict fuzz portability examine playground s390x wasm neon
+		with strict fuzz portability examine playground site s390x wasm neon
 
 # Whatever this machine can run or emulate: emulated programs take hours.
 EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))
@@ -222,6 +224,13 @@ $(BUILD)/playground.html: $(BUILD)/playground.wasm $(wildcard examples/playgroun
 	@examples/playground/build.sh examples/playground/page.html $< $(PLAYGROUND_JEM) \
 	    $(PLAYGROUND_PLAIN) >$@.part && mv $@.part $@
 
+# SITE_ADDRESS, as https://name.github.io/jem: where it will be, for the preview that is shown when
+# an address is shared.
+SITE_ADDRESS ?=
+site: $(BUILD)/playground.html  ## build/site/: course, playground and pages, to publish
+	@rm -rf $(BUILD)/site
+	@python3 tools/make_site.py $(BUILD)/site $(BUILD)/playground.html $(SITE_ADDRESS)
+
 debug:      ## everything for a debugger, into build/debug/
 	$(AGAIN) BUILD=build/debug CFLAGS="-O0 -g" examples tools tests
 
@@ -236,10 +245,18 @@ $(BUILD)/command: stb
 	@mkdir -p $(@D)
 	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' >$@
 
-# The implementation is compiled once and linked to all that do not look inside it.
+# The implementation is compiled once and linked to all that do not look inside it; so is the code
+# that programs share.
 INSIDE := $(shell grep -lE 'jem__|JEM__|->node' examples/*.c tests/*/*.c tools/*.c tools/cli/*.c)
 $(BUILD)/jem.o: jem.h $(BUILD)/command
 	$(COMPILE) -x c -DJEM_IMPLEMENTATION -c jem.h -o $@
+SUPPORT := $(patsubst tools/support/%.c,$(BUILD)/support/%.o,$(wildcard tools/support/*.c))
+$(BUILD)/support/%.o: tools/support/%.c $(wildcard tools/support/*.h) jem.h $(BUILD)/command
+	@mkdir -p $(@D)
+	$(COMPILE) -c $< -o $@
+$(BUILD)/support.a: $(SUPPORT)
+	@rm -f $@
+	$(AR) -rcs $@ $^
 # For tools/jem.py.
 $(BUILD)/libjem.so: jem.h $(BUILD)/command
 	$(COMPILE) -fPIC -shared -x c -DJEM_IMPLEMENTATION jem.h -o $@ -lm
@@ -247,9 +264,11 @@ $(BUILD)/libjem.so: jem.h $(BUILD)/command
 # A failed compilation must not leave the program of before: run.sh would take it for the new one.
 define program
 	@rm -f $@
-	$(COMPILE) $(if $(filter $<,$(INSIDE)),$<,-DJEM_DECLARATIONS $< $(BUILD)/jem.o) -o $@ -lm
+	$(COMPILE) $(if $(filter $<,$(INSIDE)),$<,-DJEM_DECLARATIONS $<) $(filter %.a,$^) \
+	    $(if $(filter $<,$(INSIDE)),,$(BUILD)/jem.o) -o $@ -lm
 endef
-$(BUILD)/%: examples/%.c $(HEADERS) $(BUILD)/jem.o
+
+$(BUILD)/%: examples/%.c $(LINKED)
 	$(program)
 $(BUILD)/%: tests/rooms/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
@@ -257,13 +276,16 @@ $(BUILD)/%: tests/properties/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 $(BUILD)/%: tests/tools/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
+# Few tests need code that programs share; the others are built without stb.
+SHARING := $(shell grep -lE '#include "(tools|examples)/' tests/*/test_*.c)
+$(call programs,$(SHARING)): $(BUILD)/support.a
 $(BUILD)/test_tiny: examples/tiny_jem.c
 $(BUILD)/test_lessons: examples/hello.c
 $(BUILD)/test_amx: tests/rooms/test_kernels.c
 $(BUILD)/test_soak: private FLAGS += -pthread
-$(BUILD)/%: tools/%.c $(HEADERS) $(BUILD)/jem.o
+$(BUILD)/%: tools/%.c $(LINKED)
 	$(program)
-$(BUILD)/jem: tools/cli/jem.c $(wildcard tools/cli/*.c) $(HEADERS) $(BUILD)/jem.o
+$(BUILD)/jem: tools/cli/jem.c $(wildcard tools/cli/*.c) $(LINKED)
 	$(program)
 
 export GRAPHS SEED
