@@ -30,6 +30,7 @@ EXAMPLES := $(filter-out %/mpi,$(call programs,examples/*.c))
 TESTS    := $(call programs,tests/*/test_*.c)
 TOOLS    := $(call programs,tools/*.c tools/cli/jem.c)
 HEADERS  := jem.h $(wildcard examples/*.h tests/support/*.h tools/*/*.h)
+LINKED   := $(HEADERS) $(BUILD)/support.a $(BUILD)/jem.o
 # Tests of a second or two come first: what is broken everywhere shows at once.
 QUICK    := $(addprefix $(BUILD)/test_,house rng tiny portable pictures batches models details)
 AGAIN     = +@$(MAKE) --no-print-directory
@@ -83,9 +84,10 @@ tests: $(TESTS)
 mpi: stb    ## build/jem-mpi: `jem` on several machines (mpirun -n N build/jem-mpi train ..)
 	@tools/get_package.sh mpi
 	$(AGAIN) $(BUILD)/jem-mpi
-$(BUILD)/jem-mpi: examples/mpi.c $(wildcard tools/cli/*.c) $(HEADERS) $(BUILD)/jem.o
+$(BUILD)/jem-mpi: examples/mpi.c $(wildcard tools/cli/*.c) $(LINKED)
 	@rm -f $@
-	OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) -DJEM_DECLARATIONS $< $(BUILD)/jem.o -o $@ -lm
+	OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) -DJEM_DECLARATIONS $< $(BUILD)/support.a \
+	    $(BUILD)/jem.o -o $@ -lm
 
 # What does not compile is one failed test of many: hence -k, and run.sh looks what is there.
 test: stb   ## build and run every test; the last line is: N passed, N failed
@@ -251,10 +253,18 @@ $(BUILD)/command: stb
 	@mkdir -p $(@D)
 	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' >$@
 
-# The implementation is compiled once and linked to all that do not look inside it.
+# The implementation is compiled once and linked to all that do not look inside it; so is the code
+# that programs share.
 INSIDE := $(shell grep -lE 'jem__|JEM__|->node' examples/*.c tests/*/*.c tools/*.c tools/cli/*.c)
 $(BUILD)/jem.o: jem.h $(BUILD)/command
 	$(COMPILE) -x c -DJEM_IMPLEMENTATION -c jem.h -o $@
+SUPPORT := $(patsubst tools/support/%.c,$(BUILD)/support/%.o,$(wildcard tools/support/*.c))
+$(BUILD)/support/%.o: tools/support/%.c $(wildcard tools/support/*.h) jem.h $(BUILD)/command
+	@mkdir -p $(@D)
+	$(COMPILE) -c $< -o $@
+$(BUILD)/support.a: $(SUPPORT)
+	@rm -f $@
+	$(AR) -rcs $@ $^
 # For tools/jem.py.
 $(BUILD)/libjem.so: jem.h $(BUILD)/command
 	$(COMPILE) -fPIC -shared -x c -DJEM_IMPLEMENTATION jem.h -o $@ -lm
@@ -262,9 +272,11 @@ $(BUILD)/libjem.so: jem.h $(BUILD)/command
 # A failed compilation must not leave the program of before: run.sh would take it for the new one.
 define program
 	@rm -f $@
-	$(COMPILE) $(if $(filter $<,$(INSIDE)),$<,-DJEM_DECLARATIONS $< $(BUILD)/jem.o) -o $@ -lm
+	$(COMPILE) $(if $(filter $<,$(INSIDE)),$<,-DJEM_DECLARATIONS $<) $(filter %.a,$^) \
+	    $(if $(filter $<,$(INSIDE)),,$(BUILD)/jem.o) -o $@ -lm
 endef
-$(BUILD)/%: examples/%.c $(HEADERS) $(BUILD)/jem.o
+
+$(BUILD)/%: examples/%.c $(LINKED)
 	$(program)
 $(BUILD)/%: tests/rooms/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
@@ -272,13 +284,16 @@ $(BUILD)/%: tests/properties/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 $(BUILD)/%: tests/tools/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
+# Few tests need code that programs share; the others are built without stb.
+SHARING := $(shell grep -lE '#include "(tools|examples)/' tests/*/test_*.c)
+$(call programs,$(SHARING)): $(BUILD)/support.a
 $(BUILD)/test_tiny: examples/tiny_jem.c
 $(BUILD)/test_lessons: examples/hello.c
 $(BUILD)/test_amx: tests/rooms/test_kernels.c
 $(BUILD)/test_soak: private FLAGS += -pthread
-$(BUILD)/%: tools/%.c $(HEADERS) $(BUILD)/jem.o
+$(BUILD)/%: tools/%.c $(LINKED)
 	$(program)
-$(BUILD)/jem: tools/cli/jem.c $(wildcard tools/cli/*.c) $(HEADERS) $(BUILD)/jem.o
+$(BUILD)/jem: tools/cli/jem.c $(wildcard tools/cli/*.c) $(LINKED)
 	$(program)
 
 export GRAPHS SEED

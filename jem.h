@@ -542,11 +542,20 @@ typedef struct jem_net jem_net;
    May set net->energy, shift and features. Reports errors with jem_fail, and returns NULL. */
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
+/* A log-density's question: of which network, for which label of each image, and, in
+   jem_logp_guided, with which weight of the label. */
+typedef struct jem_query {
+    jem_net *net;
+    const int *labels;                             /* [n], 0..classes-1; NULL for log p(x) alone */
+    float weight;
+} jem_query;
+
 /* A network with log p(x) = scale * logsumexp f(x) - log Z. A score (>>losses) is best learned with
    a scale of 10. A forward function can compute log p(x) separately: see `energy`. One that sets
    `features` to what enters its last linear layer gives jem_calibrate more to compare. */
 struct jem_net {
-    const struct jem_net *self;                    /* private: see jem_logp */
+    jem_query query;                               /* this network, no labels: as the first field it
+                                                      makes a jem_net * a jem_query * (>>losses) */
     jem_ctx *ctx;
     int channels, height, width, classes;
     float scale;                                   /* 1. This and the next three are saved */
@@ -622,7 +631,14 @@ typedef struct jem_convnet_desc {
     int separate_energy;                           /* as in jem_wrn_desc */
     float quadratic;                               /* 0; q adds -q/2 ||x||^2 to log p(x), as
                                                       jem_net.shift: far from the data it falls as
-                                                      a normal density does. .5 for vectors */
+                                                      a normal density does */
+    int student;                                   /* 0; nu, for vectors (height and width 1, up to
+                                                      1024 numbers): log p(x) is that of Student's
+                                                      distribution with nu degrees of freedom, as
+                                                      jem_net.shift, plus scale * logsumexp f. Both
+                                                      take z = A u: jem_net_fit_units sets A, the
+                                                      buffer "whiten.weight", so that the data have
+                                                      uncorrelated coordinates of size 1 */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
 JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
@@ -631,6 +647,9 @@ JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, 
 typedef struct jem_convnet_desc jem_mlp_desc;
 JEM_API jem_mlp_desc jem_mlp_desc_default(void);
 JEM_API jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed);
+/* Returns the desc for vectors of `length` numbers, for jem_train_desc_vectors: widths 64, 64, 64,
+   student = 3. */
+JEM_API jem_mlp_desc jem_mlp_desc_vectors(int length, int classes);
 
 JEM_API void jem_net_free(jem_net *net);                           /* accepts NULL */
 
@@ -693,7 +712,8 @@ JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
    jem_unstandardize lead there and back. The text "jem.units" holds both for each channel, is saved
    with the network, and removing it undoes this. */
 /* Fits units to x[n][c][h][w], n > 0, numbers of up to 1e12: the training data, before training. A
-   channel that is constant gets its own absolute value as the scale, or 1. */
+   channel that is constant gets its own absolute value as the scale, or 1. In a network with
+   `student`, also sets A. */
 JEM_API jem_status jem_net_fit_units(jem_net *net, const float *x, int n);
 /* x[n][c][h][w] to u, in the network's units, and back; in place if both are the same. u is limited
    to -10^4 .. 10^4. Without units they copy. */
@@ -703,23 +723,20 @@ JEM_API jem_status jem_unstandardize(const jem_net *net, const float *u, int n, 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
 /* Log-densities up to a constant, for samplers: each records one number per image of x(n,c,h,w), in
-   evaluation mode (no dropout, running statistics), and returns (n,1,1,1). `user` is a jem_net *
-   for jem_logp, a jem_guide * for jem_logp_guided, and either of the two structs for the others;
-   labels are [n], 0..classes-1, and are copied. NULL, a network in place of a struct, or a struct
-   in place of a network is an error; a jem_class_of in place of a jem_guide cannot be detected. An
-   unconditional network has no log p(x,y). */
-typedef struct jem_class_of { jem_net *net; const int *labels; } jem_class_of;
-typedef struct jem_guide { jem_net *net; const int *labels; float weight; } jem_guide;
-JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net);             /* log p(x) */
-JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(x,y) */
-JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(y|x) */
+   evaluation mode (no dropout, running statistics), and returns (n,1,1,1). The last argument is a
+   jem_query *; a jem_net *, which begins with one, does where no labels are needed. Labels are
+   copied. NULL, or no labels where they are needed, is an error. An unconditional network has no
+   log p(x,y). */
+JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *query);           /* log p(x) */
+JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(x,y) */
+JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(y|x) */
 /* Records log [p(y|x) / (1 - p(y|x))], without a fitted temperature. Its gradient has the direction
    of that of log p(y|x), which vanishes in fp32 where p(y|x) is nearly 1. For one class it is
    1e18. */
-JEM_API jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *class_of);
+JEM_API jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *query);
 /* Records log p(x) + weight log p(y|x): with weight 1 that is log p(x,y); a larger weight gives
-   samples more typical of the class. */
-JEM_API jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide);
+   samples more typical of the class. jem_net_query chooses it. */
+JEM_API jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *query);
 
 /* Records the mean of -log p(y|x) over the batch, mean(logsumexp(logits) - logits[y]), as one
    number, for logits (n,classes,1,1) and labels[n]. */
@@ -1068,6 +1085,12 @@ typedef struct jem_train_desc {
     jem_optim_desc optim;                          /* Adam */
     jem_loss_weights weights;                      /* ce 1, cd 1, cd_class 0, energy_l2 0 */
     float w_score;                                 /* weight of score matching (>>losses): 0 */
+    float w_nce;                                   /* weight of noise-contrastive estimation
+                                                      (Gutmann & Hyvarinen 2010), which learns to
+                                                      tell vectors from as many draws of the
+                                                      network's Student distribution: 0. log p(x)
+                                                      then needs no constant Z. Only for networks
+                                                      with `student` */
     float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
     /* A term of your own, and its weight: NULL, 0. Checkpoints hold neither it nor data of its own:
@@ -1127,11 +1150,10 @@ JEM_API jem_train_desc jem_train_desc_default(void);
    chains alone, and gives better samples. Its least_scale is 2: it rejects a network with the
    default scale of 1 and no shift, which cannot learn a score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
-/* Returns the desc for a run of this many updates, 2000 for example, with batches of 64 vectors in
-   units of the network (jem_net_fit_units), and an MLP with quadratic = .5: score matching with
-   noise of .05 to .2, no chains, averaged weights. The noise of the desc for images, .12 to 2,
-   would hide what vectors differ in. One class without labels: classes = 1 and labels of 0; log
-   p(x) is learned better so than with several classes (tests/rooms/test_vectors.c). */
+/* Returns the desc for a run of this many updates, 1000 for example, with batches of 64 vectors and
+   a network of jem_mlp_desc_vectors that has units (jem_net_fit_units): noise-contrastive
+   estimation, no chains, averaged weights. log p(x) is normalised. One class without labels:
+   classes = 1 and labels of 0. */
 JEM_API jem_train_desc jem_train_desc_vectors(int updates);
 
 /* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
@@ -1142,6 +1164,7 @@ typedef struct jem_stats {
     float loss, ce, cd;                            /* cd = f_sample - f_data */
     float score, residual, kl;                     /* see jem_score_matching, jem_kl_walk */
     float term;                                    /* your own (jem_train_desc), without weight */
+    float nce;                                     /* log 4 if it cannot tell data from draws */
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
     float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: as the guard reduced it */
@@ -1343,7 +1366,7 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
    largest noise. Otherwise: 300 steps of SGLD from U(-1,1). The guidance is 7 for a score with a
    scale above 1, for clear specimens of a class, and otherwise 1, which is p(x,y) itself. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
-JEM_API jem_guide jem_net_guide(jem_net *net, const int *labels);
+JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
 /* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
    way, or as desc says, in the network's units. The network must stay. Returns NULL on an error. */
 JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
@@ -5673,6 +5696,8 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     return jem__features(f, 64.0 * d->widen * pixels);
 }
 
+#define JEM__MOST_WHITE 1024                       /* values of a vector that is whitened */
+
 /* Visits the fields of a convnet or an MLP; returns its number of features. */
 static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
@@ -5684,6 +5709,12 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
         d->widths[i] = jem__int(f, key, d->widths[i], 1, 65536);
     }
     d->quadratic = jem__optional_field(f, "jem.quadratic", d->quadratic, 0, 0, 1e6f, 0);
+    d->student = (int)jem__optional_field(f, "jem.student", (float)d->student, 0, 0, 1000, 1);
+    if (d->student && (d->height > 1 || d->width > 1 || d->channels > JEM__MOST_WHITE ||
+                       !strcmp(f->kind, "convnet")))
+        jem__fields_fail(f, "jem.student", NULL, d->student, "needs vectors of up to 1024 numbers");
+    if (d->student && d->quadratic > 0)
+        jem__fields_fail(f, "jem.student", NULL, d->student, "not together with quadratic");
     const int last = d->layers - 1;
     double features = (double)d->channels * d->height * d->width;
     if (!strcmp(f->kind, "convnet"))               /* layers after the first halve the sides */
@@ -5711,7 +5742,7 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
     const int errors = ctx->errors;
     jem_net *net = (jem_net *)jem__alloc(ctx, sizeof *net);
     if (!net) return NULL;
-    net->self = net;
+    net->query.net = net;
     net->ctx = ctx;
     net->channels = channels;
     net->height = height;
@@ -6165,6 +6196,8 @@ static void jem__units_of(const jem_net *net, const float *x, int n, int c, floa
     unit[1] = scale > 1e-12 ? (float)scale : 1;
 }
 
+static void jem__whiten_fit(jem_net *net, const float *x, int n);
+
 jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
@@ -6180,6 +6213,7 @@ jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
     float *units = jem__push_floats(ctx, 2 * net->channels);
     for (int c = 0; units && c < net->channels; c++) jem__units_of(net, x, n, c, units + 2 * c);
     if (units) jem__numbers_write(net, &net->meta, jem__units_key, units, 2 * net->channels);
+    if (jem_ok(ctx)) jem__whiten_fit(net, x, n);
     jem_end(ctx, mark);
     return ctx->status;
 }
@@ -6385,7 +6419,21 @@ typedef struct jem__stack {
     jem_convnet_desc desc;
     int convs;                                     /* conv layers, then linear ones */
     jem_layer layer[8], head, energy;
+    jem_param *whiten;                             /* A, (d,d), lower triangular; or NULL */
 } jem__stack;
+
+/* Records the log-density of Student's distribution in u, for z = A u. */
+static jem_tensor *jem__student_logp(jem_net *net, const jem__stack *stack, jem_tensor *z) {
+    jem_ctx *ctx = net->ctx;
+    const int d = net->channels;
+    const double nu = stack->desc.student;
+    double constant = lgamma((nu + d) / 2) - lgamma(nu / 2) - d / 2.0 * log(nu * 3.14159265358979);
+    for (int i = 0; i < d; i++) constant += log(fabs((double)stack->whiten->value[i * d + i]));
+    jem_tensor *square = jem_sum_image(ctx, jem_square(ctx, z));
+    jem_tensor *grown = jem_add_constant(ctx, jem_scale(ctx, square, (float)(1 / nu)), 1);
+    jem_tensor *fall = jem_scale(ctx, jem_log(ctx, grown), (float)(-(nu + d) / 2));
+    return jem_add_constant(ctx, fall, (float)constant);
+}
 
 /* Builds the logits of a convnet or an MLP. */
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
@@ -6394,6 +6442,10 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
     if (d->quadratic > 0) {
         jem_tensor *square = jem_sum_image(net->ctx, jem_square(net->ctx, x));
         net->shift = jem_scale(net->ctx, square, -0.5f * d->quadratic);
+    }
+    if (stack->whiten) {
+        x = jem_linear(net->ctx, x, stack->whiten, NULL);
+        net->shift = jem__student_logp(net, stack, x);
     }
     for (int i = 0; i < d->layers; i++) {
         if (i == stack->convs) x = jem_flatten(net->ctx, x);
@@ -6431,6 +6483,86 @@ static void jem__stack_add_layers(jem_net *net, jem__stack *stack, int features)
     if (d->separate_energy) stack->energy = jem_linear_layer(net, "energy_output", in, 1);
 }
 
+/* Returns the parts of a network with a Student distribution, or NULL. */
+static const jem__stack *jem__student(const jem_net *net) {
+    if (net->forward != jem__stack_forward) return NULL;
+    const jem__stack *stack = (const jem__stack *)net->user;
+    return stack->whiten ? stack : NULL;
+}
+
+/* Adds A, the identity before jem_net_fit_units. */
+static void jem__stack_add_whiten(jem_net *net, jem__stack *stack) {
+    const int d = net->channels;
+    const int shape[2] = { d, d };
+    if (!stack->desc.student) return;
+    stack->whiten = jem_net_param(net, "whiten.weight", 2, shape, 0);
+    for (int i = 0; stack->whiten && i < d; i++) stack->whiten->value[i * d + i] = 1;
+}
+
+/* Replaces the lower half of the matrix cov[d][d] by its Cholesky factor L. */
+static void jem__whiten_factor(double *cov, int d) {
+    for (int i = 0; i < d; i++)
+        for (int k = 0; k <= i; k++) {
+            double sum = cov[i * d + k];
+            for (int j = 0; j < k; j++) sum -= cov[i * d + j] * cov[k * d + j];
+            if (k < i) cov[i * d + k] = sum / cov[k * d + k];
+            else cov[i * d + i] = sqrt(fmax(sum, 1e-6));
+        }
+}
+
+/* Sets A, if the network has it, to the inverse of L, where L L^T is the covariance of n vectors x
+   in units of the network. */
+static void jem__whiten_fit(jem_net *net, const float *x, int n) {
+    enum { ROWS = 16384 };                         /* enough for any covariance */
+    const jem__stack *stack = jem__student(net);
+    const float *u = stack ? jem__in_units(net, x, n) : NULL;
+    if (!u) return;
+    jem_param *whiten = stack->whiten;
+    const int d = net->channels;
+    const int step = (n - 1) / ROWS + 1;
+    const int rows = (n - 1) / step + 1;
+    double *cov = (double *)jem__push(net->ctx, (size_t)d * (size_t)d * sizeof *cov);
+    if (!cov) return;
+    for (int i = 0; i < d * d; i++) cov[i] = i % (d + 1) ? 0 : 1e-4;
+    for (int row = 0; row < n; row += step) {
+        const float *v = u + (ptrdiff_t)row * d;
+        for (int i = 0; i < d; i++)
+            for (int k = 0; k <= i; k++) cov[i * d + k] += (double)v[i] * (double)v[k] / rows;
+    }
+    jem__whiten_factor(cov, d);
+    for (int k = 0; k < d; k++)                    /* column k of the inverse */
+        for (int i = 0; i < d; i++) {
+            double sum = i == k;
+            for (int j = k; j < i; j++) sum -= cov[i * d + j] * (double)whiten->value[j * d + k];
+            whiten->value[i * d + k] = i < k ? 0 : (float)(sum / cov[i * d + i]);
+        }
+    jem_param_changed(whiten);
+}
+
+/* Draws n vectors u[n][d] from the network's Student distribution: A u = z sqrt(nu / chi^2). */
+static jem_status jem__student_draw(const jem_net *net, jem_rng *rng, int n, float *u) {
+    const jem__stack *stack = jem__student(net);
+    const int d = net->channels;
+    const int nu = stack->desc.student;
+    float *chi = jem__push_floats(net->ctx, (ptrdiff_t)n * nu);
+    if (!chi) return JEM_NO_MEMORY;
+    jem_fill_normal(net->ctx, rng, u, (ptrdiff_t)n * d, 0, 1);
+    jem_fill_normal(net->ctx, rng, chi, (ptrdiff_t)n * nu, 0, 1);
+    for (int row = 0; row < n; row++) {
+        float *x = u + (ptrdiff_t)row * d;
+        float sum = 0;
+        for (int k = 0; k < nu; k++) sum = jem__fmaf(chi[row * nu + k], chi[row * nu + k], sum);
+        const float factor = sqrtf((float)nu / fmaxf(sum, 1e-6f));
+        for (int i = 0; i < d; i++) {
+            const float *a = stack->whiten->value + i * d;
+            float left = x[i] * factor;
+            for (int k = 0; k < i; k++) left = jem__fmaf(-a[k], x[k], left);
+            x[i] = fminf(fmaxf(left / a[i], -JEM__LARGEST), JEM__LARGEST);
+        }
+    }
+    return JEM_OK;
+}
+
 /* Creates a network of the kind "convnet" or "mlp". */
 static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *desc, const char *kind,
                                   uint64_t seed) {
@@ -6450,6 +6582,7 @@ static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *desc, co
     stack->desc = d;
     if (!strcmp(kind, "convnet")) stack->convs = d.layers;
     jem__stack_add_layers(net, stack, features);
+    jem__stack_add_whiten(net, stack);
     fields.out = &net->meta;
     jem__stack_fields(&fields, &d);
     return jem__net_done(net, errors);
@@ -6487,6 +6620,20 @@ jem_mlp_desc jem_mlp_desc_default(void) {
 jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed) {
     const jem_mlp_desc usual = jem_mlp_desc_default();
     return jem__stack_create(ctx, desc ? desc : &usual, "mlp", seed);
+}
+
+jem_mlp_desc jem_mlp_desc_vectors(int length, int classes) {
+    jem_mlp_desc d = jem_mlp_desc_default();
+    d.channels = length;
+    d.height = 1;
+    d.width = 1;
+    d.classes = classes;
+    d.layers = 3;
+    d.widths[0] = 64;
+    d.widths[1] = 64;
+    d.widths[2] = 64;
+    d.student = 3;
+    return d;
 }
 
 /* ---- a network from its description ---------------------------------------------------------- */
@@ -6564,57 +6711,46 @@ static jem_tensor *jem__logp_class(jem_net *net, jem_tensor *logits, const int *
     return jem_add(net->ctx, logp, jem__logp_label(net, logits, labels));
 }
 
-/* Returns the network of a density's `user`: the network itself, or, with is_struct, the first
-   field of a jem_class_of or jem_guide. The first field of a network points to the network, which
-   distinguishes it from these structs before anything else is read. */
-static jem_net *jem__net_of(jem_ctx *ctx, const char *what, void *user, int is_struct) {
-    const char *needed = "jem_net";
-    const char *given = "something else, or a network after jem_net_free";
-    jem_net *first;
-    if (!user) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user is NULL", what);
-        return NULL;
-    }
-    memcpy(&first, user, sizeof first);
-    if (first && (first == user) == !is_struct) return first;
-    if (is_struct) {
-        needed = "struct of a network and labels";
-        given = "a jem_net itself";
-    }
-    if (!first) given = "a struct whose net is NULL";
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user must point to a %s, but this is %s", what, needed,
-              given);
+/* Returns what a density was asked, or NULL after an error. */
+static const jem_query *jem__query(jem_ctx *ctx, const char *what, const void *user, int labelled) {
+    const jem_query *query = (const jem_query *)user;
+    const char *wrong = NULL;
+    if (!query) wrong = "it is NULL";
+    else if (!query->net) wrong = "its net is NULL";
+    else if (labelled && !query->labels) wrong = "its labels are NULL";
+    if (!wrong) return query;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: a jem_query of a network%s is needed: %s", what,
+              labelled ? " and labels" : "", wrong);
     return NULL;
 }
 
 jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *user) {
-    jem_net *net = jem__net_of(ctx, "logp", user, 0);
-    if (!net) return NULL;
-    return jem__logp(net, jem_forward(net, x, 0));
+    const jem_query *query = jem__query(ctx, "logp", user, 0);
+    if (!query) return NULL;
+    return jem__logp(query->net, jem_forward(query->net, x, 0));
 }
-jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of) {
-    jem_net *net = jem__net_of(ctx, "logp_class", class_of, 1);
-    if (!net) return NULL;
-    return jem__logp_class(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
+jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem_query *query = jem__query(ctx, "logp_class", user, 1);
+    if (!query) return NULL;
+    return jem__logp_class(query->net, jem_forward(query->net, x, 0), query->labels);
 }
-jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of) {
-    jem_net *net = jem__net_of(ctx, "logp_label", class_of, 1);
-    if (!net) return NULL;
-    return jem__logp_label(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
+jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem_query *query = jem__query(ctx, "logp_label", user, 1);
+    if (!query) return NULL;
+    return jem__logp_label(query->net, jem_forward(query->net, x, 0), query->labels);
 }
-jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *class_of) {
-    jem_net *net = jem__net_of(ctx, "log_odds", class_of, 1);
-    if (!net) return NULL;
-    return jem__odds(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
+jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem_query *query = jem__query(ctx, "log_odds", user, 1);
+    if (!query) return NULL;
+    return jem__odds(query->net, jem_forward(query->net, x, 0), query->labels);
 }
-jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide) {
-    jem_net *net = jem__net_of(ctx, "logp_guided", guide, 1);
-    if (!net) return NULL;
-    const jem_guide *g = (const jem_guide *)guide;
-    jem_tensor *logits = jem_forward(net, x, 0);
-    jem_tensor *logp = jem__logp(net, logits);
-    jem_tensor *logp_label = jem__logp_label(net, logits, g->labels);
-    return jem_add(ctx, logp, jem_scale(ctx, logp_label, g->weight));
+jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem_query *query = jem__query(ctx, "logp_guided", user, 1);
+    if (!query) return NULL;
+    jem_tensor *logits = jem_forward(query->net, x, 0);
+    jem_tensor *logp = jem__logp(query->net, logits);
+    jem_tensor *logp_label = jem__logp_label(query->net, logits, query->labels);
+    return jem_add(ctx, logp, jem_scale(ctx, logp_label, query->weight));
 }
 
 jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels) {
@@ -8317,18 +8453,15 @@ jem_train_desc jem_train_desc_score(int updates) {
 
 jem_train_desc jem_train_desc_vectors(int updates) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 0.02f;
+    d.lr = 0.01f;
     d.optim.ema = 0.99f;
     d.schedule.kind = JEM_SCHEDULE_COSINE;
     d.schedule.total = updates;
     d.schedule.floor = 0.02f;
     d.schedule.warmup = updates / 20;
-    d.weights.ce = 0.1f;
     d.weights.cd = 0;
-    d.w_score = 0.1f;
-    d.noise_lo = 0.05f;
-    d.noise_hi = 0.2f;
-    d.data_noise = d.noise_lo;
+    d.w_nce = 1;
+    d.data_noise = 0;
     return d;
 }
 
@@ -8356,6 +8489,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(weights.cd, 0, most),
         JEM__LIMIT(weights.cd_class, 0, most),
         JEM__LIMIT(w_score, 0, most),
+        JEM__LIMIT(w_nce, 0, most),
         JEM__LIMIT(w_kl, 0, most),
         JEM__LIMIT(kl_entropy, 0, most),
         JEM__LIMIT(weights.energy_l2, 0, most),
@@ -8391,7 +8525,7 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     const jem_status bad = JEM_BAD_ARGUMENT;
     const jem_loss_weights *w = &d->weights;
     const double sum = (double)w->ce + (double)w->cd + (double)w->cd_class + (double)w->energy_l2 +
-                       (double)d->w_score + (double)d->w_kl + (double)d->w_term;
+                       (double)d->w_score + (double)d->w_nce + (double)d->w_kl + (double)d->w_term;
     jem__in_range(ctx, "trainer", "the sum of all weights", sum, JEM__TINY, JEM__MOST);
     if (d->sam > 0 && d->w_score > 0)
         jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
@@ -8420,6 +8554,11 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
 static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_ctx *ctx = net->ctx;
     const int small = fabsf(net->scale) < d->least_scale;
+    if (d->w_nce > 0 && !jem__student(net)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: w_nce = %g needs a network with a Student "
+                  "distribution (jem_mlp_desc_vectors)", (double)d->w_nce);
+        return 0;
+    }
     if (!net->forward || !(small || jem__by_class(d))) return 1;
     const jem_mark mark = jem_begin(ctx);
     jem_forward(net, jem__images(net, NULL, 1), 0);
@@ -8553,10 +8692,10 @@ static float *jem__scaled_copy(float *to, const float *x, ptrdiff_t n, float fac
 /* Replaces gradients and statistics of the update by their means over all ranks, and buffers
    (running statistics) by those of rank 0. */
 static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
-    enum { COUNT = 8 };
+    enum { COUNT = 9 };
     jem_ctx *ctx = tr->net->ctx;
     float *const numbers[COUNT] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample,
-                                    &s->score, &s->residual, &s->term };
+                                    &s->score, &s->residual, &s->term, &s->nce };
     const float part = 1 / (float)(1 + ctx->others);
     const float of_first = (float)!ctx->rank;
     float *flat = tr->flat;
@@ -8613,28 +8752,26 @@ static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
 /* The density that a walk follows: log p(x), or log p(x,y) of given labels. */
 typedef struct jem__target {
     jem_logp_fn logp;
-    void *user;                                    /* the network, or `given` */
-    jem_class_of given;
+    jem_query query;
 } jem__target;
 
-/* Sets t for this rank's chains of n; labels[n] may be NULL. t must not be moved. */
-static void jem__set_target(const jem_trainer *tr, int n, const int *labels, jem__target *t) {
-    t->logp = jem_logp;
-    t->user = tr->net;
-    t->given.net = tr->net;
-    t->given.labels = labels;
-    if (!labels) return;
-    t->logp = jem_logp_class;
-    t->user = &t->given;
-    t->given.labels += jem__rank_first(tr, n);
+/* Returns the density for this rank's chains of n; labels[n] may be NULL. */
+static jem__target jem__chain_target(const jem_trainer *tr, int n, const int *labels) {
+    jem__target t;
+    t.logp = jem_logp;
+    t.query = tr->net->query;
+    if (labels) {
+        t.logp = jem_logp_class;
+        t.query.labels = labels + jem__rank_first(tr, n);
+    }
+    return t;
 }
 
 /* Draws n new samples x[n][c][h][w], starting from noise, with restart_denoise. labels: their
    classes, or NULL. */
 static jem_status jem__generate_chains(jem_trainer *tr, int n, const int *labels, float *x) {
     jem_ctx *ctx = tr->net->ctx;
-    jem__target target;
-    jem__set_target(tr, n, labels, &target);
+    jem__target target = jem__chain_target(tr, n, labels);
     jem_generate_desc d = jem_generate_desc_default();
     d.mean = tr->net->mean;
     d.denoise = tr->desc.restart_denoise;
@@ -8642,7 +8779,7 @@ static jem_status jem__generate_chains(jem_trainer *tr, int n, const int *labels
     d.last_sigma = 0;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem__rank_images(tr, NULL, n);
-    jem_generate(ctx, target.logp, target.user, t, &d, &tr->rng);
+    jem_generate(ctx, target.logp, &target.query, t, &d, &tr->rng);
     jem__gather(tr, t, n, x);
     jem_end(ctx, mark);
     return ctx->status;
@@ -8738,14 +8875,13 @@ static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, f
     const jem_train_desc *d = &tr->desc;
     jem_ctx *ctx = tr->net->ctx;
     jem_tensor *t = jem__rank_images(tr, x, n);
-    jem__target target;
-    jem__set_target(tr, n, labels, &target);
+    jem__target target = jem__chain_target(tr, n, labels);
     jem_sgld_desc walk = d->sgld;
     walk.step_size *= tr->guard.walk;
     if (tr->guard.walk < 1) walk.noise_std *= sqrtf(tr->guard.walk);
     if (d->w_kl > 0)
-        *kl = jem_kl_walk(ctx, target.logp, target.user, t, &walk, d->kl_entropy, &tr->rng);
-    else jem_sgld(ctx, target.logp, target.user, t, &walk, &tr->rng);
+        *kl = jem_kl_walk(ctx, target.logp, &target.query, t, &walk, d->kl_entropy, &tr->rng);
+    else jem_sgld(ctx, target.logp, &target.query, t, &walk, &tr->rng);
     return jem__gather(tr, t, n, x) == JEM_OK ? t : NULL;
 }
 
@@ -8817,6 +8953,26 @@ static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_s
                               &s->residual);
 }
 
+/* Records the mean of log(1 + e^(sign g)) for g = log p(x) - log q(x), with q the network's Student
+   distribution. */
+static jem_tensor *jem__nce_half(jem_net *net, jem_tensor *x, float sign) {
+    jem_ctx *ctx = net->ctx;
+    jem_tensor *logp = jem__logp(net, jem_forward(net, x, 1));
+    if (!logp) return NULL;
+    jem_tensor *g = jem_sub(ctx, logp, net->shift);
+    return jem_mean(ctx, jem_softplus(ctx, jem_scale(ctx, g, sign)));
+}
+
+/* Records noise-contrastive estimation: n images with noise, and as many draws of q. */
+static jem_tensor *jem__nce_term(jem_trainer *tr, const float *x, int n) {
+    jem_net *net = tr->net;
+    float *drawn = jem__push_floats(net->ctx, (ptrdiff_t)n * net->channels);
+    if (!drawn || jem__student_draw(net, &tr->rng, n, drawn) != JEM_OK) return NULL;
+    jem_tensor *data = jem__nce_half(net, jem__noisy(tr, x, n), -1);
+    jem_tensor *draws = jem__nce_half(net, jem__rank_images(tr, drawn, n), 1);
+    return jem_add(net->ctx, data, draws);
+}
+
 /* Lets act norm set its parameters from the first batch, before any other use of them. The loss
    will draw the same numbers for dropout. */
 static void jem__set_act_norm(jem_net *net, jem_tensor *x) {
@@ -8838,7 +8994,7 @@ typedef struct jem__batch {
 /* Terms of the loss; NULL where the desc's weights are 0. */
 typedef struct jem__terms {
     jem_loss_terms loss;                           /* those of jem_loss */
-    jem_tensor *score, *kl, *own;                  /* own: the user's */
+    jem_tensor *score, *nce, *kl, *own;            /* own: the user's */
 } jem__terms;
 
 /* Samples of an update; NULL, and labels NULL, before desc.cd_from. */
@@ -8898,6 +9054,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
         data = jem__noisy(tr, b->x_data, b->n_data);
     if (sets_buffers) jem__set_act_norm(tr->net, labelled ? labelled : data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
+    if (d->w_nce > 0) terms->nce = jem__nce_term(tr, b->x_data, b->n_data);
     jem_tensor *loss = jem__loss(tr->net, &d->weights, labelled, b->labels, data, sample.x,
                                  sample.labels, &terms->loss);
     jem_term_inputs in = { tr->net, labelled, NULL, terms->loss.logits, data, sample.x, &tr->rng };
@@ -8905,6 +9062,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     if (!data) in.x_data = labelled;
     terms->own = jem__own_term(tr, &in);
     loss = jem__accumulate(ctx, loss, d->w_term, terms->own);
+    loss = jem__accumulate(ctx, loss, d->w_nce, terms->nce);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
     return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
@@ -8998,8 +9156,10 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
 static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
-    float *const numbers[11] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
-                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term };
+    enum { COUNT = 12 };
+    float *const numbers[COUNT] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
+                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term,
+                                 &s->nce };
     char why[160], note[320];
     if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
     else snprintf(why, sizeof why, "the mean of f(x+) - f(x-) is %.3g", (double)g->gap);
@@ -9013,7 +9173,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->walk *= 0.5f;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
-    for (int i = 0; i < 11; i++) {
+    for (int i = 0; i < COUNT; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
     }
     if (given_up) {
@@ -9137,6 +9297,7 @@ static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem
     s->score = jem__term(t->score);
     s->kl = jem__term(t->kl);
     s->term = jem__term(t->own);
+    s->nce = jem__term(t->nce);
     jem_status status = ctx->status;
     if (ctx->others) status = jem__average_ranks(tr, s);
     if (t->loss.f_sample) s->cd = s->f_sample - s->f_data;
@@ -11056,13 +11217,13 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
     return d;
 }
 
-jem_guide jem_net_guide(jem_net *net, const int *labels) {
-    jem_guide g;
-    g.net = net;
-    g.labels = labels;
-    g.weight = 1;
-    if (net && net->noise_hi > 0 && net->scale > 1) g.weight = 7;
-    return g;
+jem_query jem_net_query(jem_net *net, const int *labels) {
+    jem_query query;
+    query.net = net;
+    query.labels = labels;
+    query.weight = 1;
+    if (net && net->noise_hi > 0 && net->scale > 1) query.weight = 7;
+    return query;
 }
 
 jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
@@ -11075,12 +11236,12 @@ jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t se
     if (!labels) return jem_sampler_create(ctx, jem_logp, net, shape, &how, &rng);
     if (!jem__labels_good(ctx, "net_sampler", labels, n, net->classes)) return NULL;
     const size_t bytes = (size_t)n * sizeof *labels;
-    jem_guide *guide = (jem_guide *)jem__alloc(ctx, sizeof *guide + bytes);
-    if (!guide) return NULL;
-    *guide = jem_net_guide(net, (const int *)memcpy(guide + 1, labels, bytes));
-    jem_sampler *s = jem_sampler_create(ctx, jem_logp_guided, guide, shape, &how, &rng);
-    if (s) s->owned = guide;
-    else jem__free(ctx, guide);
+    jem_query *query = (jem_query *)jem__alloc(ctx, sizeof *query + bytes);
+    if (!query) return NULL;
+    *query = jem_net_query(net, (const int *)memcpy(query + 1, labels, bytes));
+    jem_sampler *s = jem_sampler_create(ctx, jem_logp_guided, query, shape, &how, &rng);
+    if (s) s->owned = query;
+    else jem__free(ctx, query);
     return s;
 }
 
@@ -15401,6 +15562,8 @@ JEM__COMPILE_END
                      JEM_LEAKY_RELU, _RELU, _SILU, _TANH   JEM_ACTIVATION_LEAKY_RELU, ...
                      JEM_F32, _I32, _I64, _U8              JEM_DTYPE_F32, ...
                      jem_fn                                jem_logp_fn
+                     jem_class_of, jem_guide               jem_query
+                     jem_net_guide                         jem_net_query
                      jem_shift, jem_slope                  jem_add_constant, jem_slope_along
                      jem_fresh, jem_fresh_desc             jem_generate, jem_generate_desc
                      jem_net_fresh                         jem_net_generate_desc

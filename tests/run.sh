@@ -186,15 +186,32 @@ sanitized() {
         echo "== sanitized: SKIPPED, $CC has no sanitizers"
         return
     fi
-    rm -f "$dir"/*.o "$dir"/test_*
+    rm -f "$dir"/*.[oa] "$dir"/test_*
     try "jem.h compiles with sanitizers" $cc -x c -DJEM_IMPLEMENTATION -c jem.h -o "$dir/jem.o"
     for test in calls details misuse uses; do
         program=$dir/test_$test
-        if $cc -DJEM_DECLARATIONS tests/*/test_$test.c "$dir/jem.o" -o "$program" -lm
+        source=$(echo tests/*/test_$test.c)
+        if $cc -DJEM_DECLARATIONS "$source" $(shared "$source" "$dir" ar $cc) "$dir/jem.o" \
+            -o "$program" -lm
         then run "sanitized_$test" "$program"
         else try "build $program" false
         fi
     done
+}
+
+# shared SOURCE FOLDER AR COMPILER...: an archive in the folder of what programs share, if the test
+# includes any of it; prints its name.
+shared() {
+    grep -qE '#include "(tools|examples)/' "$1" || return
+    folder=$2 ar=$3
+    shift 3
+    if [ ! -e "$folder/support.a" ]; then
+        for part in tools/support/*.c; do
+            "$@" -c "$part" -o "$folder/support_$(basename "$part" .c).o" || return
+        done
+        $ar rcs "$folder/support.a" "$folder"/support_*.o
+    fi
+    echo "$folder/support.a"
 }
 
 # emulated NAME ARCHITECTURE TESTS FLAGS...: the same programs for another processor.
@@ -212,12 +229,15 @@ emulated() {
         return
     fi
     mkdir -p "$BUILD/$what"
+    rm -f "$BUILD/$what"/*.[oa]
     for test in $tests; do
         program=$BUILD/$what/test_$test
         room "${what}_$test" || { left_out "${what}_$test"; continue; }
         rm -f "$program"
-        if $compiler -std=c99 $WARN -O2 "$@" -I. -idirafter build -idirafter /usr/include -static \
-            tests/*/test_$test.c -o "$program" -lm
+        source=$(echo tests/*/test_$test.c)
+        cc="$compiler -std=c99 $WARN -O2 $* -I. -idirafter build -idirafter /usr/include"
+        if $cc -static "$source" $(shared "$source" "$BUILD/$what" $machine-linux-gnu-ar $cc) \
+            -o "$program" -lm
         then run "${what}_$test" env JEM_WANT_ISA="$([ $what != neon ] || echo neon)" \
                 $emulator "$program"
         else try "build $program" false

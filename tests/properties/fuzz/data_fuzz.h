@@ -2,7 +2,8 @@
 #ifndef DATA_FUZZ_H
 #define DATA_FUZZ_H
 
-#include "tools/support/data.h"
+#include "tools/support/stb.c"
+#include "tools/support/data.c"
 #include "fuzz.h"
 
 /* Loads one half of what stands in the folder; looks at all of it. 1 if it is a data set. */
