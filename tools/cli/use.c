@@ -1,28 +1,30 @@
-/* What `jem` does with a trained model: sample, classify, eval, info, export. */
-#ifndef TOOLS_JEM_USE_H
-#define TOOLS_JEM_USE_H
+/* sample, classify, eval, info, export. */
+#include "tools/cli/system.h"
 
-#include "tools/cli/train.c"
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tools/cli/memory.h"
+#include "tools/cli/train.h"
+#include "tools/cli/train_options.h"
+#include "tools/cli/use.h"
+#include "tools/support/chart.h"
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-enum { NAME_SIZE = 64 };
-
-typedef struct model {
-    jem_ctx *ctx;
-    jem_archive *archive;                          /* all that the file holds */
-    jem_net *net;
-    const char *path;
-} model;
-
-static int model_fail(const char *command, const model *m) {
+int model_fail(const char *command, const model *m) {
     char hint[80];
     fprintf(stderr, "%s: %s%s\n", command, m->ctx ? jem_error(m->ctx) : "no memory",
             memory_hint(hint));
     return 0;
 }
 
-static ptrdiff_t image_size(const jem_net *net) {
+ptrdiff_t image_size(const jem_net *net) {
     return (ptrdiff_t)net->channels * net->height * net->width;
 }
 
@@ -37,8 +39,8 @@ static int model_fits(const model *m, const char *command) {
     return 0;
 }
 
-static int model_open(model *m, const char *command, const char *path, int threads, int precision,
-                      int max_memory) {
+int model_open(model *m, const char *command, const char *path, int threads, int precision,
+               int max_memory) {
     memset(m, 0, sizeof *m);
     limit_memory(max_memory);
     m->path = path, m->ctx = make_ctx(threads, precision);
@@ -47,8 +49,7 @@ static int model_open(model *m, const char *command, const char *path, int threa
     return m->net ? model_fits(m, command) : model_fail(command, m);
 }
 
-/* The file's; or its run's, for runs/NAME/last.safetensors. */
-static void model_name(const char *path, char name[NAME_SIZE]) {
+void model_name(const char *path, char name[NAME_SIZE]) {
     const char *end = strrchr(path, '/'), *from = end ? end + 1 : path;
     char *whole = NULL;                            /* its run's folder may be the one we are in */
     if (!strcmp(from, "last.safetensors") && (*path == '.' || !end) &&
@@ -61,14 +62,11 @@ static void model_name(const char *path, char name[NAME_SIZE]) {
     free(whole);
 }
 
-static void model_close(model *m) {
+void model_close(model *m) {
     jem_net_free(m->net), jem_archive_free(m->archive), jem_ctx_free(m->ctx);
 }
 
-/* May what is made from one file (NULL: from none) be written to another? Not to the same, and to
-   none that a run goes on from: what else they hold would be gone. 0 and a line on stderr if it may
-   not. */
-static int may_write(const char *command, const char *from, const char *to) {
+int may_write(const char *command, const char *from, const char *to) {
     struct stat source, target;
     if (stat(to, &target)) return 1;
     if (from && !stat(from, &source) && source.st_dev == target.st_dev && source.st_ino == target.st_ino)
@@ -83,15 +81,13 @@ static int may_write(const char *command, const char *from, const char *to) {
     return !goes_on;
 }
 
-/* A text out of a file, for the terminal: cut, and without what would command it. */
-static const char *clean(const char *text, char to[NAME_SIZE]) {
+const char *clean(const char *text, char to[NAME_SIZE]) {
     snprintf(to, NAME_SIZE, "%s", text);
     harmless(to, 0);
     return to;
 }
 
-/* The name of a class, as the data set had it; its number if the file does not say. */
-static const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]) {
+const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]) {
     char key[32];
     snprintf(key, sizeof key, CLASS_PREFIX "%d", label);
     const char *name = jem_net_meta(net, key);
@@ -126,10 +122,8 @@ static int class_of(const jem_net *net, const char *command, const char *text, i
     return 0;
 }
 
-/* Takes the options of one of these commands; the words are between `least` and `most`. Returns -1
-   to go on, or what to exit with. A word too many is named: it is often a misspelt one. */
-static int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
-                        int most, const char *usage) {
+int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
+                 int most, const char *usage) {
     const int parsed = options_parse(o, argc, argv, 2, words, n_words);
     if (parsed < 0) {
         printf("%s\n", usage);
@@ -157,7 +151,7 @@ typedef struct sample_options {
 } sample_options;
 
 enum { FROM_NOISE = 0, FROM_BUFFER };
-enum { SAMPLE_AT_ONCE = 128, GRID_MOST = 400, SHOTS = 12, STRIPS_MOST = 10 };
+enum { GRID_MOST = 400, SHOTS = 12, STRIPS_MOST = 10 };
 
 #define SAMPLE_AT(field) offsetof(sample_options, field)
 static const option sample_table[] = {
@@ -442,7 +436,7 @@ static int as_in_training(options *o, const jem_archive *a, const char *name,
     return !text || option_default(o, option_find(o, name), text);
 }
 
-static int sample_command(int argc, char **argv) {
+int sample_command(int argc, char **argv) {
     static options table;
     static sample_options values;
     static sampling s;
@@ -557,7 +551,7 @@ static int classify_one(const model *m, const classify_options *o, const char *p
     return ok;
 }
 
-static int classify_command(int argc, char **argv) {
+int classify_command(int argc, char **argv) {
     static options table;
     static classify_options values;
     model m;
@@ -584,10 +578,6 @@ static int classify_command(int argc, char **argv) {
 
 /* ---- jem eval -------------------------------------------------------------------------------- */
 
-typedef struct eval_options {
-    char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];
-    int split, n, threads, precision, max_memory, max_file, max_picture;
-} eval_options;
 static const option eval_table[] = {
     { "dataset", OPTION_TEXT, OPTION_NOW, offsetof(eval_options, dataset), "NAME", NO_PRESETS(""),
       0, 0, "as in jem train (if not given, the model's own)" },
@@ -627,8 +617,7 @@ static int label_as(const jem_net *net, data_set *d) {
     return ok;
 }
 
-/* A folder's images come class after class: mixed, so that the first n are of all classes. */
-static void mix_classes(data_set *d) {
+void mix_classes(data_set *d) {
     const size_t size = (size_t)d->c * (size_t)d->h * (size_t)d->w;
     jem_rng rng = jem_rng_seed(1);
     int runs = 1;
@@ -644,9 +633,7 @@ static void mix_classes(data_set *d) {
     }
 }
 
-/* The images that the options name, the model's own if they name none, as the model takes them.
-   0; or a line on stderr, and what to exit with. */
-static int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
+int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     data_desc desc;
     char error[512];
     if (!as_in_training(o, m->archive, "dataset", NULL) ||
@@ -703,7 +690,7 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     return status;
 }
 
-static int eval_command(int argc, char **argv) {
+int eval_command(int argc, char **argv) {
     static options table;
     static eval_options values;
     char *words[64];
@@ -727,7 +714,7 @@ static int eval_command(int argc, char **argv) {
 
 /* ---- jem info, jem export -------------------------------------------------------------------- */
 
-static int begins(const char *text, const char *with) { return !strncmp(text, with, strlen(with)); }
+int begins(const char *text, const char *with) { return !strncmp(text, with, strlen(with)); }
 
 static void print_tensor(const jem_entry *e) {
     static const char *const dtypes[] = { "F32", "I32", "I64", "U8" };
@@ -847,7 +834,7 @@ static int info_file(const char *path) {
         info_network(net);
         info_run(a);
         printf("  options   ");
-        for (int i = 0; i < (int)(sizeof train_table / sizeof *train_table); i++) {
+        for (int i = 0; i < train_count; i++) {
             char key[64], clear[NAME_SIZE];
             const option *t = &train_table[i];
             snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
@@ -878,7 +865,7 @@ static int info_file(const char *path) {
     return ok;
 }
 
-static int is_help(const char *word) { return !strcmp(word, "--help") || !strcmp(word, "-h"); }
+int is_help(const char *word) { return !strcmp(word, "--help") || !strcmp(word, "-h"); }
 
 /* jem info has no options; --max-memory is what the others begin with. Words from argv[first];
    a lone -- lets them begin with a dash. */
@@ -890,7 +877,7 @@ static int plain_words(int argc, char **argv) {
     return first;
 }
 
-static int info_command(int argc, char **argv) {
+int info_command(int argc, char **argv) {
     static const char usage[] = "jem info FILE...: says what checkpoints hold\n";
     int failed = 0;
     if (argc > 2 && is_help(argv[2])) return printf("%s", usage) < 0;
@@ -918,8 +905,7 @@ static jem_status export_net(const jem_net *net, const char *path, int dtype) {
     return status;
 }
 
-/* What the run took from its machine is of no use on another. */
-static int export_command(int argc, char **argv) {
+int export_command(int argc, char **argv) {
     static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
                                 "without optimiser and buffer";
     export_options values = { EXPORT_F32 };
@@ -943,5 +929,3 @@ static int export_command(int argc, char **argv) {
     model_close(&m);
     return status;
 }
-
-#endif
