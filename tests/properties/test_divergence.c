@@ -259,7 +259,7 @@ static outcome run_train(int way, int seed, int at) {
     }
     if (log) fclose(log);
     read_said("err");
-    for (const char *c = said; (c = strstr(c, "; back to update ")) != NULL; c++) o.told++;
+    for (const char *c = said; (c = strstr(c, "; rollback to update ")) != NULL; c++) o.told++;
     const char *first = strstr(said, "jem train: update ");
     if (first) shared->noticed = atoi(first + 18);
     return o;

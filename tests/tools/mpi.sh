@@ -76,7 +76,7 @@ check "the curve of one process" same_curve score1 moves
 echo "a run that diverges"
 ranks 2 0 train $small --iters 30 --max-gap 1.1 --retries 30 --n-steps 1 --lr 3e-3 --out wild2
 ranks 1 0 train $small --iters 30 --max-gap 1.1 --retries 30 --n-steps 1 --lr 3e-3 --out wild1
-check "it went back" grep -q "back to update" err
+check "it went back" grep -q "rollback to update" err
 check "the same way" same_curve wild1 wild2
 
 echo "processes that are asked to stop, or die"
@@ -109,7 +109,7 @@ check "dies: nobody lives on" test -z "$(rank_of 0)$(rank_of 2)"
 check "dies: the checkpoint is whole" "$root/$BUILD/jem" info dies/last.safetensors
 at=$("$root/$BUILD/jem" info dies/last.safetensors | sed -n 's/.*after update \([0-9]*\),.*/\1/p')
 ranks 2 0 train --resume dies --iters $((at + 5))
-check "dies: and goes on" grep -q "going on after update $at" out
+check "dies: and goes on" grep -q "resuming after update $at" out
 
 echo "mistakes, said once"
 ranks 3 2 train $small --iters 5 --out odd

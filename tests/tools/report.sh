@@ -138,7 +138,7 @@ says "^5 of 10: .*, left out$"
 check "the page says so" grep -q "<li>Calibration: no time was left for it" quick.html
 refuses 1 "cifar10.safetensors (3,32,32)" $mnist --beside "${mnist%mnist*}cifar10.safetensors" \
     --out none.html
-refuses 2 "are one file" "$unkind.safetensors" --out "./$unkind.safetensors"
+refuses 2 "are the same file" "$unkind.safetensors" --out "./$unkind.safetensors"
 refuses 1 "nosuch.safetensors: cannot be opened" $mnist --beside nosuch.safetensors --out none.html
 refuses 1 "nosuch.safetensors: cannot be opened" $mnist --judge nosuch.safetensors --out none.html
 check "no page then" sh -c '! ls | grep -q none.html'

@@ -80,11 +80,11 @@ for what in calibration ood attack impute samples; do
 done
 refuses 2 "jem eval MODEL attack" attack
 refuses 2 "jem eval MODEL ood" $model ood another
-refuses 2 "eps .1: rising" $model attack --dataset digits --eps .2,.1
+refuses 2 "eps .1: must be increasing" $model attack --dataset digits --eps .2,.1
 refuses 2 "eps ,: a list of 0; 1 to 12 are taken" $model attack --dataset digits --eps ,
 refuses 2 "a list of 13; 1 to 12 are taken" $model attack --dataset digits \
     --eps 1,2,3,4,5,6,7,8,9,10,11,12,13
-refuses 2 "eps x: rising" $model attack --dataset digits --eps x
+refuses 2 "eps x: must be increasing" $model attack --dataset digits --eps x
 refuses 2 "choose from half" $model impute --hide all
 refuses 1 "nowhere.safetensors: cannot be opened" $model attack --beside nowhere.safetensors \
     --dataset digits
@@ -111,18 +111,18 @@ status 0 "ood, not calibrated" t/last.safetensors ood --n 100 --other digits --o
 says "calibrated with 5000 training images"
 before=$(number 6 mean)
 cp -r t again && cp t/last.safetensors t.jem
-refuses 2 "t/last.safetensors and t/../t/last.safetensors are one file" t/last.safetensors ood \
+refuses 2 "t/last.safetensors and t/../t/last.safetensors are the same file" t/last.safetensors ood \
     --n 20 --other digits --save t/../t/last.safetensors
 check "nothing was measured" test ! -s out
-refuses 2 "again/last.safetensors: holds a run" t/last.safetensors ood --n 20 --other digits \
+refuses 2 "again/last.safetensors: contains a run" t/last.safetensors ood --n 20 --other digits \
     --save again/last.safetensors
-refuses 2 "c.jem and ./c.jem are one file" t/last.safetensors ood --n 20 --other digits \
+refuses 2 "c.jem and ./c.jem are the same file" t/last.safetensors ood --n 20 --other digits \
     --beside c.jem --save ./c.jem
 check "the run is as it was" cmp t/last.safetensors t.jem
 check "the other too" cmp again/last.safetensors t.jem
 "$jem" export c.jem again/last.safetensors >out 2>err
 check "export: not onto a run" test $? = 2
-check "says so" grep -q "jem export: again/last.safetensors: holds a run" err
+check "says so" grep -q "jem export: again/last.safetensors: contains a run" err
 check "nor was it" cmp again/last.safetensors t.jem
 status 0 "ood, calibrated" c.jem ood --n 100 --other digits --out o.png
 check "nothing to calibrate" sh -c '! grep -q calibrated out'
@@ -189,7 +189,7 @@ holds "L2 of 9" "$(number 2 '9  ')" "<" 20
 status 0 "pictures and labels only" $model attack --dataset digits --n 20 --steps 10 --norm l2 \
     --eps 1,3,9 --queries 300 --smallest small.png --beside $model --out a.png
 check "small.png" is_png small.png
-says "mnist, labels only, 300 queries an image, on [12][0-9] of 20"
+says "mnist, labels only, 300 queries per image, on [12][0-9] of 20"
 far=$(grep "labels only" out | head -n 1 | grep -o "[0-9.]* (50%)" | cut -d ' ' -f 1)
 holds "labels only: farther than the least eps, nearer than another digit" "${far:-0}" ">" 1
 holds "labels only, an upper end" "${far:-99}" "<" 9
@@ -207,7 +207,7 @@ holds "refined, nothing done" "$(number 2 '0  ')" ">" 80
 holds "refined, much" "$(number 2 '0.3 ')" "<" "$(number 2 '0  ')"
 status 0 "straight" $model attack --dataset digits --n 20 --steps 3 --eps 0,.3 --refine 3 --chains 2 \
     --gradient straight --out a.png
-says "as if the steps did nothing"
+says "past the steps"
 
 echo "impute"
 for hide in half block random; do
@@ -267,7 +267,7 @@ numbers 16384 0 >zeros && numbers 12288 0 >most && numbers 4096 1 >rest
 idx few/train 16384 8 pixels zeros
 idx few/test 16384 8 pixels "most rest"
 "$jem" judge --dataset ./few --iters 300 --out few.jem >out 2>err
-says "10000 test images: 100.0% recognised, 7[0-9]\.[0-9]% as what they are"
+says "10000 test images: 100.0% recognised, 7[0-9]\.[0-9]% correctly"
 refuses 1 "there is no such folder\|judge-digits.safetensors: cannot be opened" $model samples \
     --dataset digits
 refuses 1 "holds no judge" $model samples --dataset digits --judge $model

@@ -1,6 +1,6 @@
-/* Command-line options as a table: it parses, checks, fills in defaults, and prints the help. A
-   value keeps its text besides, so that a checkpoint can store it and give it back unchanged.
-   For programs of one .c file. */
+/* Command-line options as a table: parses, checks, fills in defaults, and prints the help. Values
+   keep their text, so that a checkpoint can store and restore it unchanged. For programs of one .c
+   file. */
 #ifndef TOOLS_OPTIONS_H
 #define TOOLS_OPTIONS_H
 
@@ -17,7 +17,7 @@
 
 /* ---- the terminal ---------------------------------------------------------------------------- */
 
-/* Names of files, and their contents, must not control it (see jem_mask_controls). With lines = 0,
+/* Masks control characters in names and contents of files (see jem_mask_controls). With lines = 0,
    a newline remains only at the end. */
 static inline void harmless(char *text, int lines) {
     const size_t n = strlen(text);
@@ -32,7 +32,7 @@ static inline int lines_of(const char *s) {
     for (; *s; s++) n += *s == '\n' || *s == '\r' || *s == '\t';
     return n;
 }
-/* fprintf, by which all of this program's text goes. */
+/* Prints like fprintf; the only output function of the program. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
@@ -45,7 +45,7 @@ static inline int speak(FILE *to, const char *format, ...) {
     if (n >= (int)sizeof some && (to == stdout || to == stderr)) {
         text = (char *)malloc((size_t)n + 1);
         if (text) vsnprintf(text, (size_t)n + 1, format, again);
-        else text = some;                          /* its beginning */
+        else text = some;                          /* its start */
     }
     va_end(args), va_end(again);
     if (to != stdout && to != stderr) return n;
@@ -55,7 +55,7 @@ static inline int speak(FILE *to, const char *format, ...) {
     return n;
 }
 #define printf(...) speak(stdout, __VA_ARGS__)
-#ifndef fprintf                                    /* a test may have its own */
+#ifndef fprintf                                    /* tests may define their own */
 #define fprintf speak
 #endif
 
@@ -73,8 +73,8 @@ enum { OPTION_TEXT_SIZE = 256, OPTION_LIST_SIZE = 8, OPTIONS_MAX = 96 };
 typedef struct option_list { int n, at[OPTION_LIST_SIZE]; } option_list;
 
 typedef enum option_life {
-    OPTION_FIXED = 0,                              /* stored; the same for all of a resumed run */
-    OPTION_FREE,                                   /* stored; may be changed when resuming */
+    OPTION_FIXED = 0,                              /* stored; constant during a resumed run */
+    OPTION_FREE,                                   /* stored; may change when resuming */
     OPTION_NOW                                     /* for this command only */
 } option_life;
 
@@ -90,12 +90,12 @@ typedef struct option {
 } option;
 
 typedef struct options {
-    const char *command;                           /* "jem train" */
+    const char *command;                           /* such as "jem train" */
     const option *table;
     int count;
     void *values;                                  /* the caller's struct */
     char text[OPTIONS_MAX][OPTION_TEXT_SIZE];
-    unsigned char given[OPTIONS_MAX];              /* on the command line */
+    unsigned char given[OPTIONS_MAX];              /* given on the command line */
 } options;
 
 static inline int option_find(const options *o, const char *name) {
@@ -104,7 +104,7 @@ static inline int option_find(const options *o, const char *name) {
     return -1;
 }
 
-/* Is it the n letters at `word`? */
+/* Returns 1 if the n letters at `word` are `text`. */
 static inline int option__is(const char *word, size_t n, const char *text) {
     return strlen(text) == n && !strncmp(word, text, n);
 }
@@ -121,7 +121,7 @@ static inline int option__list(const char *text, option_list *list, double lo, d
     return 1;
 }
 
-/* Says what option i would have taken; 0. */
+/* Prints the possible values of option i; returns 0. */
 static inline int option__wanted(const options *o, int i, const char *text) {
     const option *t = &o->table[i];
     fprintf(stderr, "%s: --%s %.60s: ", o->command, t->name, text);
@@ -136,7 +136,7 @@ static inline int option__wanted(const options *o, int i, const char *text) {
     return 0;
 }
 
-/* Sets a value from its text; 0 and a line on stderr if it is not one. */
+/* Sets a value from its text; returns 0 and prints the reason if it is invalid. */
 static inline int option_set(options *o, int i, const char *text) {
     const option *t = &o->table[i];
     void *at = (char *)o->values + t->at;
@@ -171,7 +171,7 @@ static inline int option_set(options *o, int i, const char *text) {
     return ok || option__wanted(o, i, text);
 }
 
-/* The value of option i, spelled in one way. */
+/* Returns the value of option i in its normal form. */
 static inline void option_spell(const options *o, int i, char to[OPTION_TEXT_SIZE]) {
     const option *t = &o->table[i];
     const void *at = (const char *)o->values + t->at;
@@ -186,7 +186,7 @@ static inline void option_spell(const options *o, int i, char to[OPTION_TEXT_SIZ
     } else snprintf(to, OPTION_TEXT_SIZE, "%d", *(const int *)at);
 }
 
-/* Fills in what was not given. */
+/* Fills in options that were not given. */
 static inline int option_default(options *o, int i, const char *text) {
     return i < 0 || o->given[i] || option_set(o, i, text);
 }
@@ -199,9 +199,9 @@ static inline int options_defaults(options *o, int preset) {
     return 1;
 }
 
-/* Takes options out of argv[first..]; what remains is moved to `words`. Underscores do for dashes,
-   and what follows a lone -- is no option, whatever it looks like. 0 and a line on stderr if one is
-   unknown or has no good value; -1 if help was asked for. */
+/* Removes options from argv[first..] and moves the rest to `words`. Underscores equal dashes;
+   arguments after a lone -- are not options. Returns 0 and prints the reason if an option is
+   unknown or has an invalid value; -1 for a request of help. */
 static inline int options_parse(options *o, int argc, char **argv, int first, char **words,
                                 int *n_words) {
     int help = 0;
@@ -213,7 +213,7 @@ static inline int options_parse(options *o, int argc, char **argv, int first, ch
             break;
         }
         if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) {
-            help = 1;                              /* what follows may change the defaults */
+            help = 1;                              /* later ones may depend on its defaults */
             continue;
         }
         if (strncmp(arg, "--", 2)) {
@@ -269,7 +269,8 @@ static inline int options_parse(options *o, int argc, char **argv, int first, ch
     return help ? -1 : 1;
 }
 
-/* A line for each option: its defaults and what it does. presets: how many columns of defaults. */
+/* Prints a line for each option: its defaults and its purpose. presets: the number of columns of
+   defaults. */
 static inline void options_print(const options *o, int presets) {
     for (int i = 0; i < o->count; i++) {
         const option *t = &o->table[i];
