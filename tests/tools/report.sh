@@ -130,7 +130,7 @@ if [ -n "$python" ]; then
     holds unkind '^x<i>&�$'
     holds unkind "images 28 x 28 grey, 2 classes: <!-- ü a <b>&\"c\" d'"
     holds unkind "^Samples in the replay buffer: the buffer has too few chains"
-    holds unkind "^How it was trained: the model was given, not the folder of its run"
+    holds unkind "^Training: the argument is not the directory of its run"
     holds unkind "^Samples, judged: .*cannot be opened"
 fi
 status 0 "no time" "$unkind.safetensors" --minutes .00001 --out quick.html
