@@ -44,7 +44,7 @@ STILLS  = $(filter-out film,$(LESSONS)) film_strip
 .PHONY: FORCE help demo demo-long gallery examples tools mpi test tests check strict portability \
         fuzz graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
         bench bench-torch \
-        bench-wasm check-torch check-bf16 seeds recipes debug stb playground clean
+        bench-wasm check-torch check-bf16 seeds recipes debug stb playground site clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -92,7 +92,7 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	@tests/run.sh $(EXAMPLES) $(TOOLS) $(QUICK) $(filter-out $(QUICK),$(TESTS)) \
 		documents two_units sanitized python cmake cli uses \
 		smoke mpi get_data report limits mutate lessons \
-		with strict fuzz portability examine playground s390x wasm neon
+		with strict fuzz portability examine playground site s390x wasm neon
 
 # Whatever this machine can run or emulate: emulated programs take hours.
 EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))
@@ -221,6 +221,13 @@ $(BUILD)/playground.html: $(BUILD)/playground.wasm $(wildcard examples/playgroun
         $(BUILD)/playground.models $(PLAYGROUND_JEM) $(PLAYGROUND_PLAIN)
 	@examples/playground/build.sh examples/playground/page.html $< $(PLAYGROUND_JEM) \
 	    $(PLAYGROUND_PLAIN) >$@.part && mv $@.part $@
+
+# SITE_ADDRESS, as https://name.github.io/jem: where it will be, for the preview that is shown when
+# an address is shared.
+SITE_ADDRESS ?=
+site: $(BUILD)/playground.html  ## build/site/: course, playground and pages, to publish
+	@rm -rf $(BUILD)/site
+	@python3 tools/make_site.py $(BUILD)/site $(BUILD)/playground.html $(SITE_ADDRESS)
 
 debug:      ## everything for a debugger, into build/debug/
 	$(AGAIN) BUILD=build/debug CFLAGS="-O0 -g" examples tools tests

@@ -2,7 +2,7 @@
 # Runs the tests named as arguments and adds them up; `make test` names them all.
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
-#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground
+#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site
 #   cmake get_data cli uses report limits fuzz musl clang exceptions folders compilers x86_32
 #   processors portability examine graphs
 #                  the functions and scripts below
@@ -431,6 +431,13 @@ playground() {
     else echo "== playground: SKIPPED, needs clang for WebAssembly, Chromium and node"
     fi
 }
+site() {
+    if command -v python3 >/dev/null && tools/get_package.sh wasm
+    then try "make site" ${MAKE:-make} -s site BUILD="$BUILD" &&
+        run site python3 tests/tools/test_site.py "$BUILD/site"
+    else echo "== site: SKIPPED, needs python3 and clang for WebAssembly"
+    fi
+}
 
 # Several processes: make has installed Open MPI and built jem-mpi, if it could.
 mpi() {
@@ -474,7 +481,7 @@ for test in $here; do
     case $test in
         graphs) torch_graphs "${GRAPHS:-4000}" "${SEED:-1}" ;;
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
-        mutate | mpi | playground) $test ;;
+        mutate | mpi | playground | site) $test ;;
         cmake) users_projects ;;
         strict | get_data | cli | uses | report | fuzz | limits) run $test tests/*/$test.sh ;;
         musl | clang | exceptions | folders | compilers | x86_32 | processors)

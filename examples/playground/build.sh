@@ -15,7 +15,7 @@ while IFS= read -r line; do
     set -- $line
     case $1 in
         @@file) cat "$dir/$2" ;;
-        @@base64) base64 "$dir/$2" ;;
+        @@base64) base64 <"$dir/$2" ;;
         @@code) awk -v mark="[$3]" -v name="$2" '
             /\/\* \[end\] \*\// { on = 0 }
             index($0, "/* " mark) {

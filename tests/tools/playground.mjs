@@ -1,84 +1,10 @@
-/* The playground in a real browser: node playground.mjs PAGE.html FOLDER, the folder for its
-   screenshots; then perhaps the parts to visit, as draw walk. Chromium (CHROMIUM=...) without a window, asked over a pipe by the DevTools
-   protocol; no package but node itself. The last line is: N passed, N failed. */
-import { spawn } from "node:child_process";
+/* The playground in a real browser: node playground.mjs PAGE.html FOLDER [PART...], as draw walk.
+   Screenshots go to FOLDER. The last line is: N passed, N failed. */
 import fs from "node:fs";
-import os from "node:os";
 import path from "node:path";
+import { check, click, home, js, key, open, page, says, screen, send, sleep,
+  troubles, until, visit } from "./browser.mjs";
 
-const [page, folder] = process.argv.slice(2, 4).map((name) => path.resolve(name));
-const chosen = process.argv.slice(4);               /* parts, by name; without any, all of them */
-const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
-let passed = 0, failed = 0;
-function check(what, ok, seen = "") {
-  if (ok) passed++;
-  else failed++;
-  console.log(`${ok ? "ok" : "FAILED"} ${what}${seen === "" || ok ? "" : ": " + seen}`);
-}
-
-/* ---- the browser ---- */
-const home = fs.mkdtempSync(path.join(os.tmpdir(), "playground-"));
-const browser = spawn(process.env.CHROMIUM || "chromium", ["--headless", "--no-sandbox",
-  "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-  "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
-  "--user-data-dir=" + home, "about:blank"], {
-    stdio: ["ignore", "ignore", "ignore", "pipe", "pipe"] });
-const gone = new Promise((done) => browser.on("exit", done).on("error", done));
-let asked = 0, rest = "", session;
-const waiting = new Map(), troubles = [], requests = [];
-function arrived(message) {
-  const { id, method, params, result, error } = message;
-  if (id) {
-    const { done, fail } = waiting.get(id);
-    waiting.delete(id);
-    if (error) fail(Error(error.message));
-    else done(result);
-  } else if (method === "Runtime.exceptionThrown")
-    troubles.push(params.exceptionDetails.exception?.description ?? params.exceptionDetails.text);
-  else if (method === "Runtime.consoleAPICalled" && ["error", "warning"].includes(params.type))
-    troubles.push(params.args.map((a) => a.description ?? a.value).join(" "));
-  else if (method === "Log.entryAdded" && params.entry.level === "error")
-    troubles.push(params.entry.text);
-  else if (method === "Network.requestWillBeSent") requests.push(params.request.url);
-}
-browser.stdio[4].setEncoding("utf8").on("data", (data) => {
-  const messages = (rest + data).split("\0");
-  rest = messages.pop();
-  messages.forEach((m) => arrived(JSON.parse(m)));
-});
-const send = (method, params = {}) => new Promise((done, fail) => {
-  waiting.set(++asked, { done, fail });
-  browser.stdio[3].write(JSON.stringify({ id: asked, method, params, sessionId: session }) + "\0");
-});
-async function js(expression) {
-  const { result, exceptionDetails } = await send("Runtime.evaluate",
-    { expression, awaitPromise: true, returnByValue: true });
-  if (exceptionDetails)
-    throw Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
-  return result.value;
-}
-/* What the expression is when it is true at last; undefined if it takes too long. */
-async function until(expression, seconds = 60) {
-  for (const end = Date.now() + 1000 * seconds; Date.now() < end; await sleep(40)) {
-    const value = await js(expression);
-    if (value) return value;
-  }
-}
-async function open(hash) {
-  await send("Page.navigate", { url: "about:blank" });
-  await send("Page.navigate", { url: "file://" + page + hash });
-  if (!(await until("document.body?.dataset.ready"))) throw Error("the page does not get ready");
-}
-async function screen(name, width, height, dark) {
-  await send("Emulation.setDeviceMetricsOverride",
-    { width, height, deviceScaleFactor: width < 500 ? 2 : 1, mobile: width < 500 });
-  await send("Emulation.setEmulatedMedia",
-    { features: [{ name: "prefers-color-scheme", value: dark ? "dark" : "light" }] });
-  await sleep(250);
-  if (!name) return;
-  const { data } = await send("Page.captureScreenshot", { format: "png" });
-  fs.writeFileSync(path.join(folder, name + ".png"), Buffer.from(data, "base64"));
-}
 /* Each panel as it is now, on a desk and on a phone, in light and dark. */
 async function pictures(panel) {
   for (const dark of [false, true]) {
@@ -110,13 +36,6 @@ async function stroke(id, points, touch) {
       await event(points[k].map((v, i) => points[k - 1][i] + (v - points[k - 1][i]) * t / 8), 1);
   await event(points.at(-1), 2);
 }
-async function key(text, code = text) {
-  await send("Input.dispatchKeyEvent",
-    { type: "keyDown", key: text, code, text: text.length === 1 ? text : undefined });
-  await send("Input.dispatchKeyEvent", { type: "keyUp", key: text, code });
-}
-const click = (id) => js(`document.getElementById("${id}").click()`);
-const says = (id) => js(`document.getElementById("${id}").textContent.trim()`);
 const answer = () => js("({ ...document.getElementById('label').dataset })");
 const canvas = (id) => js(`document.getElementById("${id}").toDataURL()`);
 const seven = [[.3, .32], [.32, .27], [.5, .26], [.66, .24], [.68, .3], [.58, .55], [.47, .84]];
@@ -133,6 +52,10 @@ async function story() {
     await says("verdict") === "strange", await says("story"));
   check("the story: leaves no drawing in the URL", !/ink=/.test(await js("location.hash")));
   await pictures("story");
+  await js("document.getElementById('present').click()");
+  await screen("preview", 1200, 630, false);        /* examples/gallery/preview.png */
+  await js("document.getElementById('present').click()");
+  await screen("", 1280, 900, false);
   await stroke("pad", seven);
   check("the story: the visitor's first stroke begins on an empty pad",
     await until("document.getElementById('label').dataset.label === '7'", 20) &&
@@ -580,24 +503,14 @@ async function wrong() {
   troubles.length = before;
 }
 
-try {
-  const source = fs.readFileSync(page, "utf8");
-  check("one file of at most 2 MB", source.length <= 2e6, source.length);
-  check("nothing is left to put in", !source.includes("@@"));
-  const { targetInfos } = await send("Target.getTargets");
-  const { targetId } = targetInfos.find(({ type }) => type === "page");
-  ({ sessionId: session } = await send("Target.attachToTarget", { targetId, flatten: true }));
-  for (const domain of ["Runtime", "Page", "Log", "Network"]) await send(domain + ".enable");
-  await send("Emulation.setScrollbarsHidden", { hidden: true });
-  await screen("", 1280, 900, false);
-  for (const part of [story, draw, fill, dream, fool, walk, plane, shared, keys, wrong]) {
-    if (chosen.length && !chosen.includes(part.name)) continue;
-    try { await part(); }
-    catch (error) { check(part.name, false, error.message); }
-  }
+const source = fs.readFileSync(page, "utf8");
+check("one file of at most 2 MB", source.length <= 2e6, source.length);
+check("nothing is left to put in", !source.includes("@@"));
+await visit([story, draw, fill, dream, fool, walk, plane, shared, keys, wrong], async () => {
   const shown = await js("[...document.querySelectorAll('pre.code')]" +
     ".map((p) => p.textContent).join('')");
-  const root = path.join(path.dirname(new URL(import.meta.url).pathname), "../examples/playground");
+  const root = path.join(path.dirname(new URL(import.meta.url).pathname),
+    "../../examples/playground");
   const sources = ["digits.c", "walk.c", "plane.c"].map((f) =>
     fs.readFileSync(path.join(root, f), "utf8")).join("");
   const lines = shown.split("\n").map((l) => l.trim()).filter((l) => l.includes("jem_") &&
@@ -605,14 +518,4 @@ try {
   check("the C that is shown is the C that runs", lines.length > 20 &&
     lines.every((l) => sources.includes(l)),
     lines.find((l) => !sources.includes(l)));
-  check("no error on the console", troubles.length === 0, troubles.join("; "));
-  const outside = requests.filter((url) => !/^(file|blob|data|about):/.test(url));
-  check("no network", outside.length === 0, outside.join(" "));
-} catch (error) { check("the browser", false, error.message); }
-send("Browser.close").catch(() => {});
-await Promise.race([gone, sleep(3000)]);
-browser.kill("SIGKILL");
-await sleep(200);
-fs.rmSync(home, { recursive: true, force: true, maxRetries: 5, retryDelay: 200 });
-console.log(`${passed} passed, ${failed} failed`);
-process.exit(failed ? 1 : 0);
+});

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Checks a folder that `make site` has built: every link and picture leads to a file of the folder,
+every anchor to an element, and no Markdown is left in the pages.
+    test_site.py FOLDER          the last line is: N passed, N failed"""
+import html.parser
+import os
+import re
+import sys
+import urllib.parse
+
+VOID = {"meta", "link", "img", "br", "input", "hr"}
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects links, anchors and the text outside of code; checks that tags close in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.links, self.anchors, self.open = [], set(), []
+        self.text, self.wrong, self.title = "", [], ""
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if "id" in given:
+            if given["id"] in self.anchors:
+                self.wrong.append("two elements have the id " + given["id"])
+            self.anchors.add(given["id"])
+        for name in ("href", "src"):
+            if name in given:
+                self.links.append(given[name])
+        if tag == "img" and not given.get("alt"):
+            self.wrong.append("a picture without alt: %s" % given.get("src"))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append("</%s> at %s" % (tag, self.getpos()))
+
+    def handle_data(self, data):
+        if "title" in self.open:
+            self.title += data
+        elif not {"code", "pre", "script", "style"} & set(self.open):
+            self.text += data
+
+
+def main(folder):
+    passed, failed, pages = 0, 0, {}
+
+    def check(what, ok, seen=""):
+        nonlocal passed, failed
+        passed, failed = passed + bool(ok), failed + (not ok)
+        if not ok:
+            print("FAILED %s: %s" % (what, seen))
+
+    for path, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(".html") and name not in ("playground.html", "slides.html"):
+                full = os.path.normpath(os.path.join(path, name))
+                reader = Reader()
+                with open(full, encoding="utf-8") as file:
+                    reader.feed(file.read())
+                pages[full] = reader
+    for path, reader in sorted(pages.items()):
+        check(path + ": elements close", not reader.open and not reader.wrong,
+              "; ".join(reader.wrong + reader.open)[:300])
+        left = re.search(r"\*\*|\]\(|^#+ |```|\0|^ *\| ", reader.text, re.M)
+        check(path + ": no Markdown is left", not left,
+              left and repr(reader.text[max(left.start() - 40, 0):left.end() + 40]))
+        check(path + ": a title", reader.title, "none")
+        lost = []
+        for link in reader.links:
+            address, _, anchor = link.partition("#")
+            if re.match(r"[a-z]+:", address):
+                continue
+            target = os.path.normpath(os.path.join(os.path.dirname(path), urllib.parse.unquote(
+                address))) if address else path
+            if not os.path.isfile(target):
+                lost.append(link)
+            elif anchor and target in pages and anchor not in pages[target].anchors:
+                lost.append(link)
+        check(path + ": its links lead somewhere", not lost, " ".join(lost)[:300])
+    for name in ("index.html", "course.html", "playground.html", "pictures/preview.png"):
+        check(name, os.path.exists(os.path.join(folder, name)), "is not there")
+    course = pages.get(os.path.normpath(os.path.join(folder, "course.html")))
+    panels = {link.split("#")[1].split("?")[0] for link in course.links
+              if link.startswith("playground.html#")} if course else set()
+    check("the course leads into panels", {"draw", "dream", "fool", "walk", "plane"} <= panels,
+          " ".join(sorted(panels)))
+    print("%d passed, %d failed" % (passed, failed))
+    return failed > 0
+
+
+sys.exit(main(sys.argv[1]))
