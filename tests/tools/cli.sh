@@ -420,7 +420,7 @@ for how in "--class 7" "--class all" "--from buffer" "--from buffer --class 1 --
     check "another picture: $how" differs s1.png s4.png
 done
 refuses 2 "class 10: the network has classes 0 to 9" sample $model --class 10 --out new
-refuses 2 "holds no replay buffer" sample b/best.safetensors --from buffer --out new
+refuses 2 "has no replay buffer" sample b/best.safetensors --from buffer --out new
 refuses 1 "the buffer has too few" sample $model --from buffer --min-visits 100000 --out new
 refuses 1 "nowhere" sample $model --n 1 --steps 1 --out noise.safetensors/nowhere.png
 status 0 "classify" classify $model each/000000.png --top 3
@@ -441,9 +441,9 @@ status 0 "the first of a folder" eval a/last.safetensors --dataset ./sorted --n 
 check "are of both classes" sh -c "! grep -q 'accuracy 100.00%\|accuracy 0.00%' out"
 says "log p(x)"
 "$jem" classify $model - <s1.png >out 2>err
-check "from standard input" grep -q "^-: .*was [0-9]* x [0-9]*" out
+check "from standard input" grep -q "^-: .*; from [0-9]* x [0-9]*" out
 status 0 "of another size" classify $model s1.png examples/gallery/chains.png --invert
-says "was [0-9]* x [0-9]*.* made 28 x 28 grey"
+says "from [0-9]* x [0-9]*.* to 28 x 28 grey"
 status 1 "one that is no image" classify $model nowhere.png each/000001.png
 says "each/000001.png: "
 echo "words that look like options, and limits"
@@ -569,7 +569,7 @@ check "it is right early" sh -c "sed -n 6p easy1/log.csv | cut -d, -f10 | grep -
 check "with a score" sh -c "grep -q 'f_sample' easy1/log.csv && head -c 9000 easy1/last.safetensors |
     LC_ALL=C grep -aq '\"train.score-weight\":\".016\"'"
 status 0 "its best" info easy1/best.safetensors
-says "of update 40"
+says "update 40"
 says "use        classification (100.00% of 8 validation images.*score error.*with score and chains"
 status 0 "without chains" train $easy --iters 10 --eval-every 5 --p-x-weight 0 --score-weight 0 \
     --out easy2
