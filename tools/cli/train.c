@@ -134,9 +134,9 @@ static void on_signal(int number) {
     if (train_signal) _exit(128 + number);
     train_signal = number;
     const int error = errno;                       /* of the interrupted calls */
-    const long told = team.ranks > 1 ? (long)write(2, more, sizeof more - 1)
+    const long written = team.ranks > 1 ? (long)write(2, more, sizeof more - 1)
                                      : (long)write(2, one, sizeof one - 1);
-    (void)told;                                    /* standard error may be closed */
+    (void)written;                                    /* standard error may be closed */
     errno = error;
 }
 

@@ -6,8 +6,8 @@
 #include "tools/support/pictures.h"
 
 /* ---- letters --------------------------------------------------------------------------------- */
-/* A letter is lines between points "xy" on a grid: capitals are 4 wide and reach from 0 down to 6,
-   small letters begin at 2, tails end at 8. A blank lifts the pen. */
+/* A letter consists of lines between points "xy" on a grid: capitals are 4 wide and reach from 0
+   down to 6, small letters start at 2, descenders end at 8. A blank lifts the pen. */
 static const struct letter { char c; const char *lines; } letters[] = {
     { 'A', "062046 1434" }, { 'B', "06003041423303 3344453606" }, { 'C', "4130100105163645" },
     { 'D', "06003041453606" }, { 'E', "40000646 0333" }, { 'F', "400006 0333" },
@@ -39,12 +39,12 @@ static const struct letter { char c; const char *lines; } letters[] = {
       "1646" }
 };
 
-/* Draws text whose left end is at x and whose capitals begin at y, `unit` pixels to a square of the
-   grid; returns where it ends. With p NULL only measures. */
+/* Draws text with its left end at x and the top of its capitals at y, `unit` pixels per square of
+   the grid; returns its right end. With p NULL only measures. */
 static inline float text(plot *p, float x, float y, float unit, unsigned colour,
                          const char *s) {
     for (; *s; s++) {
-        float width = 2;                           /* of a blank, and of what is not known */
+        float width = 2;                           /* for a blank, and for unknown characters */
         for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
             if (letters[i].c != *s) continue;
             float ax = 0, ay = 0;
@@ -77,7 +77,7 @@ static inline void box(plot *p, float x0, float y0, float x1, float y1, unsigned
 
 /* ---- curves ---------------------------------------------------------------------------------- */
 
-/* One curve of a panel: y[i] over x[i]; what is not finite is left out. */
+/* One curve of a panel: y[i] over x[i]; values that are not finite are omitted. */
 typedef struct curve {
     const char *name;
     unsigned colour;
@@ -86,8 +86,8 @@ typedef struct curve {
     float width;                                   /* in pixels */
 } curve;
 
-/* The numbers under `name` in a CSV file with a header, NaN where there is none. To be freed; NULL
-   if there is no such file or column, or no row. */
+/* Returns the numbers under `name` in a CSV file with a header, NaN where missing, to be freed;
+   NULL without such a file, column or row. */
 static inline float *chart_column(const char *path, const char *name, int *n) {
     char line[1024];
     float *x = NULL;
@@ -118,7 +118,7 @@ static inline float *chart_column(const char *path, const char *name, int *n) {
     return x;
 }
 
-/* Axes and curves in a box of the picture. y_lo >= y_hi: as the curves need. */
+/* Axes and curves in a box of the picture. y_lo >= y_hi: automatic. */
 typedef struct panel {
     const char *title, *x_name;
     float left, top, right, bottom;                /* of the axes, in pixels */
@@ -127,7 +127,7 @@ typedef struct panel {
     int n;
 } panel;
 
-/* A step of 1, 2 or 5 times a power of ten, so that there are about `count` in the range. */
+/* Returns a step of 1, 2 or 5 times a power of ten, for about `count` steps in the range. */
 static inline double chart__step(double range, int count) {
     const double raw = range / count, ten = pow(10, floor(log10(raw)));
     return raw / ten <= 1 ? ten : raw / ten <= 2 ? 2 * ten : raw / ten <= 5 ? 5 * ten : 10 * ten;
@@ -137,8 +137,9 @@ static inline void chart__number(char *to, size_t size, double v, double step) {
     snprintf(to, size, "%.*f", places, fabs(v) < step / 2 ? 0.0 : v);
 }
 
-/* The range of all curves' finite values, a little wider; 0 if there is none. The most extreme
-   hundredth at either end is cut off, so that one jump does not flatten the rest. */
+/* Computes the range of all curves' finite values, slightly enlarged; returns 0 if there are none.
+   Cuts off the most extreme hundredth at either end, so that single jumps do not flatten the rest.
+   */
 static inline int chart__compare(const void *a, const void *b) {
     const float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
@@ -197,7 +198,7 @@ static inline void draw_panel(plot *p, const panel *q) {
         text_right(p, q->right, q->bottom + 25, 1.5f, 0x333333, q->x_name);
     float right = q->right;                        /* the legend, from the right */
     for (int k = q->n - 1; k >= 0; k--) {
-        if (!*q->curves[k].name) continue;         /* another of the group before it */
+        if (!*q->curves[k].name) continue;         /* another curve of the group before it */
         const float width = text(NULL, 0, 0, 1.6f, 0, q->curves[k].name);
         text(p, right - width, q->top - 26, 1.6f, 0x333333, q->curves[k].name);
         box(p, right - width - 24, q->top - 23, right - width - 8, q->top - 19,
@@ -222,8 +223,8 @@ static inline void draw_panel(plot *p, const panel *q) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Named rows of `lines` lines each on one axis, from[row][line] -> to[row][line], which gets a dot;
-   where `to` is below lo, or no number, a cross at the edge. */
+/* Named rows of `lines` lines each on one axis, from[row][line] -> to[row][line], which has a dot;
+   if `to` is below lo, or NaN, a cross at the edge. */
 typedef struct row_chart {
     const char *title, *const *names;
     int rows, lines;

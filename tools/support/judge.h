@@ -1,7 +1,7 @@
-/* A judge of samples: a small classifier with one class more, 'none of these', trained on real
-   images and on damaged ones (tools/cli/judge.c). It knows nothing of the model that it judges. What its
-   last hidden layer says of an image is the space in which distributions are compared. For programs
-   of one .c file. */
+/* A judge of samples: a small classifier with an additional class, 'none of these', trained on real
+   images and on damaged ones (tools/cli/judge.c), independently of the model that it judges. Its
+   last hidden layer is the space in which distributions are compared. For programs of one .c file.
+   */
 #ifndef TOOLS_JUDGE_H
 #define TOOLS_JUDGE_H
 
@@ -21,20 +21,20 @@ static jem_tensor *judge_hidden(const jem_net *judge, jem_tensor *x) {
         x = jem_silu(judge->ctx, jem_apply(&l->conv[i], x, 0));
     return jem_silu(judge->ctx, jem_apply(&l->hidden, jem_flatten(judge->ctx, x), 0));
 }
-/* (n,c,h,w) -> (n,classes,1,1), the last of them: none of these. */
+/* Computes logits (n,c,h,w) -> (n,classes,1,1), the last of them: none of these. */
 static jem_tensor *judge_forward(jem_net *judge, jem_tensor *x, int training, void *user) {
     (void)training;
     return jem_apply(&((const judge_layers *)user)->output, judge_hidden(judge, x), 0);
 }
 
-/* Are there judges of such images? What damages them needs some room. */
+/* Returns 1 if judges support such images. The damaging functions need a minimum size. */
 enum { JUDGE_SIDE_LEAST = 8, JUDGE_SIDE_MOST = 1024, JUDGE_CLASSES_MOST = 4095 };
 static int judge_takes(int height, int width, int classes) {
     return height >= JUDGE_SIDE_LEAST && width >= JUDGE_SIDE_LEAST && height <= JUDGE_SIDE_MOST &&
            width <= JUDGE_SIDE_MOST && classes >= 1 && classes <= JUDGE_CLASSES_MOST;
 }
 
-/* classes: of the data, without the last one. Freed with jem_net_free. */
+/* Creates a judge. classes: of the data, without the last one. Freed with jem_net_free. */
 static jem_net *judge_create(jem_ctx *ctx, int channels, int height, int width, int classes,
                              uint64_t seed) {
     jem_net *judge = jem_net_create(ctx, judge_forward, NULL, sizeof(judge_layers), channels,
@@ -57,7 +57,7 @@ static jem_net *judge_create(jem_ctx *ctx, int channels, int height, int width, 
     return NULL;
 }
 
-/* The context has an error if it is NULL. */
+/* Loads a judge; NULL with an error of the context. */
 static jem_net *judge_load(jem_ctx *ctx, const char *path) {
     int c, h, w, classes;
     jem_net *judge = NULL;
@@ -72,8 +72,8 @@ static jem_net *judge_load(jem_ctx *ctx, const char *path) {
     return judge;
 }
 
-/* Of images x[n]: logp[n][classes + 1], log p(class|x), and features[n][JUDGE_FEATURES] (either
-   may be NULL). What is outside of [-1,1] is clamped: only what a picture shows is judged. */
+/* Computes, for images x[n], logp[n][classes + 1], log p(class|x), and features[n][JUDGE_FEATURES]
+   (either may be NULL). Clamps to [-1,1], the values of pictures. */
 static int judge_look(jem_net *judge, const float *x, int n, float *logp, float *features) {
     const ptrdiff_t size = (ptrdiff_t)judge->channels * judge->height * judge->width;
     for (int i = 0; i < n && jem_ok(judge->ctx); i += JUDGE_AT_ONCE) {
@@ -90,9 +90,9 @@ static int judge_look(jem_net *judge, const float *x, int n, float *logp, float 
     return jem_ok(judge->ctx);
 }
 
-/* ---- what is none of these ------------------------------------------------------------------- */
+/* ---- other images: 'none of these' ----------------------------------------------------------- */
 
-/* Mean over 3 x 3 pixels, as often as said; scratch[h * w]. Black around the image. */
+/* Takes the mean over 3 x 3 pixels `times` times; scratch[h * w]. Black around the image. */
 static void judge_blur(float *x, int channels, int h, int w, int times, float *scratch) {
     for (; times > 0; times--)
         for (int c = 0; c < channels; c++) {
@@ -109,7 +109,7 @@ static void judge_blur(float *x, int channels, int h, int w, int times, float *s
         }
 }
 
-/* Up to four curved strokes that mean nothing, on black. */
+/* Draws up to four random curved strokes on black. */
 static void judge_strokes(jem_rng *rng, float *x, int channels, int h, int w) {
     const float from = .2f, range = .6f;
     for (ptrdiff_t i = 0; i < (ptrdiff_t)channels * h * w; i++) x[i] = -1;
@@ -132,7 +132,7 @@ static void judge_strokes(jem_rng *rng, float *x, int channels, int h, int w) {
     }
 }
 
-/* Made of two real images a and b, into x; scratch[h * w]. One of JUDGE_KINDS kinds. */
+/* Damages two real images a and b to x; scratch[h * w]. One of JUDGE_KINDS kinds. */
 static void judge_damage(jem_rng *rng, int kind, const float *a, const float *b, int channels,
                          int h, int w, float *x, float *scratch) {   /* Many parameters: an image */
     const int pixels = h * w, tile = h / 4 ? h / 4 : 1, wide = w / 4 ? w / 4 : 1;
@@ -153,7 +153,7 @@ static void judge_damage(jem_rng *rng, int kind, const float *a, const float *b,
         case 7: x[i] = grey; break;
         case 8: x[i] = (z / wide + y / tile) % 2 ? a[i] : -1; break;         /* a chessboard of it */
         case 9: x[i] = a[plane + source % h * w + source_z % w]; break;      /* tiles shuffled */
-        case 10: x[i] = a[i] + (.7f + share) * jem_rng_normal(rng); break;   /* drowned in noise */
+        case 10: x[i] = a[i] + (.7f + share) * jem_rng_normal(rng); break;   /* mostly noise */
         default: break;
         }
     }

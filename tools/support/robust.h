@@ -1,5 +1,5 @@
-/* More ways to attack: a classifier that refines its images by SGLD before it looks, with honest
-   gradients; an attack that sees labels only. For programs of one .c file. */
+/* Further attacks: on a classifier that refines its images by SGLD first, with true gradients; and
+   by labels only. For programs of one .c file. */
 #ifndef TOOLS_ROBUST_H
 #define TOOLS_ROBUST_H
 
@@ -15,14 +15,14 @@ static inline int robust_best(const float *f, int classes) {
 
 /* ---- a classifier that refines first --------------------------------------------------------- */
 
-/* log p(y|x) = log mean over chains of p(y|x_n), x_n from x by n steps of SGLD on log p(x): the
-   defence of Grathwohl et al. (2020), section 5.4. `through`: gradients go back through the steps,
+/* A classifier that refines first: log p(y|x) = log mean over chains of p(y|x_n), x_n from x by n
+   steps of SGLD on log p(x): the defence of Grathwohl et al. (2020), section 5.4. `through`:
+   gradients go back through the steps,
 
        d log p(y|x_n)/dx = (I + a H(x_0)) ... (I + a H(x_n-1)) d log p(y|x_n)/dx_n,
 
-   a the step size, H the second derivative of log p, of which H v is a difference of two first
-   ones; and are the expectation over the chains (Athalye et al. 2018). Otherwise the steps count
-   as if they did nothing. */
+   a the step size, H the Hessian of log p, with H v as a difference of two gradients; and are the
+   expectation over the chains (Athalye et al. 2018). Otherwise the steps count as the identity. */
 typedef struct refined {
     jem_net *net;
     jem_sgld_desc walk;
@@ -37,14 +37,14 @@ static void refined_free(refined *r) {
     free(r->path), free(r->slope), free(r->logp), free(r->work);
 }
 
-/* What its arrays take. */
+/* Returns the memory of its arrays. */
 static inline double refined_bytes(const jem_net *net, int steps, int chains) {
     const double size = (double)net->channels * net->height * net->width;
     return sizeof(float) * REFINED_MOST * (size * ((double)steps + 4 + chains) +
                                            (double)net->classes * chains);
 }
 
-/* For up to REFINED_MOST images at once; 0: no memory. */
+/* Creates one for up to REFINED_MOST images at once; returns 0 without memory. */
 static int refined_create(refined *r, jem_net *net, jem_sgld_desc walk, int chains, int through,
                           uint64_t seed) {
     const size_t size = (size_t)(net->channels * net->height * net->width) * REFINED_MOST;
@@ -60,7 +60,7 @@ static int refined_create(refined *r, jem_net *net, jem_sgld_desc walk, int chai
     return 0;
 }
 
-/* The gradient of a log-density at x[n][size]. */
+/* Computes the gradient of a log-density at x[n][size]. */
 static int refined_slope(refined *r, jem_logp_fn logp, void *user, const float *x, int n,
                          float *g) {
     jem_ctx *ctx = r->net->ctx;
@@ -71,7 +71,7 @@ static int refined_slope(refined *r, jem_logp_fn logp, void *user, const float *
     return jem_ok(ctx);
 }
 
-/* g[n][size] += a H(x) g, by the difference of slopes at x +- h u, u = g/|g|. */
+/* Adds a H(x) g to g[n][size], by the difference of gradients at x +- h u, u = g/|g|. */
 static int refined_back(refined *r, const float *x, int n, ptrdiff_t size, float *g) {
     const float h = .003f * sqrtf((float)size);
     float *moved = r->work, *here = moved + n * size, *there = here + n * size;
@@ -93,7 +93,7 @@ static int refined_back(refined *r, const float *x, int n, ptrdiff_t size, float
     return 1;
 }
 
-/* One chain of each image: log p(y|x_n) to logp[n][classes]; the gradient of the label's log-odds
+/* Runs one chain per image: log p(y|x_n) to logp[n][classes]; the gradient of the label's log-odds
    to g (not if NULL). */
 static int refined_chain(refined *r, const float *x, const int *labels, int n, float *logp,
                          float *g) {
@@ -118,14 +118,15 @@ static int refined_chain(refined *r, const float *x, const int *labels, int n, f
     return ok;
 }
 
-/* p of the label, and of all others: not 1 less the first, which rounding takes for 0. */
+/* Computes p of the label, and of all others: not 1 minus the first, which would round to 0. */
 static void refined_split(const float *logp, int classes, int label, double p[2]) {
     p[0] = p[1] = 1e-300;
     for (int k = 0; k < classes; k++) p[k != label] += exp((double)logp[k]);
 }
 
-/* As jem_attack_desc's classify; user: a refined *. Of the log-odds of the mean p of C chains, since
-   d log p/(1 - p) = dp / (p (1 - p)), the gradient is 1/C sum p_c (1 - p_c) d_c / (p (1 - p)). */
+/* Classifies, as jem_attack_desc's classify; user: a refined *. For the log-odds of the mean p of C
+   chains, since d log p/(1 - p) = dp / (p (1 - p)), the gradient is
+   1/C sum p_c (1 - p_c) d_c / (p (1 - p)). */
 static jem_status refined_classify(void *user, const float *x, const int *labels, int n, float *f,
                                    float *g) {
     refined *r = (refined *)user;
@@ -136,7 +137,7 @@ static jem_status refined_classify(void *user, const float *x, const int *labels
         for (int c = 0; c < r->chains; c++)
             if (!refined_chain(r, x + i * size, labels + i, m, r->logp + c * numbers,
                                g ? r->slope + c * m * size : NULL))
-                return JEM_BAD_ARGUMENT;       /* the context says what it was */
+                return JEM_BAD_ARGUMENT;       /* the context has the error */
         for (int k = 0; k < numbers; k++) {
             double mean = 0;
             for (int c = 0; c < r->chains; c++) mean += exp((double)r->logp[c * numbers + k]);
@@ -161,8 +162,8 @@ static jem_status refined_classify(void *user, const float *x, const int *labels
 /* ---- labels only ----------------------------------------------------------------------------- */
 
 /* The boundary attack (Brendel et al. 2018): from an image with another label, random steps along
-   the boundary that come nearer, and are kept where the label stays another. */
-enum { BISECT = 16 };                              /* questions on the straight way, first */
+   the boundary towards the original, kept if the label stays different. */
+enum { BISECT = 16 };                              /* queries on the straight line, first */
 
 typedef struct decision { float side, nearer; int tried[2], kept[2]; } decision;
 
@@ -173,7 +174,8 @@ static double robust_apart(const float *a, const float *b, ptrdiff_t n) {
     return sqrt(sum);
 }
 
-/* From a, along the sphere around x by `side` radii in a random direction, then nearer to x. */
+/* Moves from a, along the sphere around x by `side` radii in a random direction, then closer to x.
+   */
 static void decision_propose(const decision *d, const float *x, const float *a, jem_rng *rng,
                              jem_ctx *ctx, ptrdiff_t n, float *to) {
     const double radius = robust_apart(a, x, n);
@@ -191,7 +193,8 @@ static void decision_propose(const decision *d, const float *x, const float *a, 
         to[k] = fminf(fmaxf(x[k] + (float)shrink * (to[k] - x[k]), -1), 1);
 }
 
-/* Half of the proposals without a step nearer should succeed, and a quarter of those with one. */
+/* Half of the proposals without a step towards x should succeed, and a quarter of those with one.
+   */
 static void decision_adapt(decision *d) {
     if (d->tried[0] + d->tried[1] < 20) return;
     if (d->tried[0]) d->side *= 2 * d->kept[0] > d->tried[0] ? 1.1f : .9f;
@@ -200,10 +203,10 @@ static void decision_adapt(decision *d) {
     d->tried[0] = d->tried[1] = d->kept[0] = d->kept[1] = 0;
 }
 
-/* For each of n images that is right to begin with, found[n]: the nearest one with another label
-   that `queries` questions lead to, far: its L2 distance. Not for one whose next neighbour of
-   another label is taken for its own. Returns how many that leaves: `far` has as many; -1: an
-   error, or no memory. */
+/* Finds, for each of n correctly classified images, found[n]: the nearest one with another label
+   within `queries` queries, far: its L2 distance. Omits an image if its nearest neighbour of
+   another label is classified like it. Returns the number of the others, which is the size of
+   `far`; -1: an error, or no memory. */
 static int robust_decision(jem_net *net, const jem_attack_desc *how, const float *x,
                            const int *labels, int n, int queries, uint64_t seed, float *found,
                            float *far) {   /* Long: a search. Many parameters: as jem_attack */
@@ -221,12 +224,12 @@ static int robust_decision(jem_net *net, const jem_attack_desc *how, const float
     for (int i = 0; ok && i < n; i++) {
         right[i] = robust_best(f + i * k, k) == labels[i];
         d[i].side = .1f, d[i].nearer = .5f;
-        int other = (i + 1) % n;                   /* begin at another image, of another label */
+        int other = (i + 1) % n;                   /* start at another image, of another label */
         while (other != i && labels[other] == labels[i]) other = (other + 1) % n;
         memcpy(found + i * size, x + other * size, (size_t)size * sizeof *x);
         right[i] = right[i] && other != i;
     }
-    ok = ok && ROBUST_ASK(found) == JEM_OK;        /* is that seen as another? */
+    ok = ok && ROBUST_ASK(found) == JEM_OK;        /* is its classification different? */
     for (int i = 0; ok && i < n; i++) right[i] = right[i] && robust_best(f + i * k, k) != labels[i];
     for (int q = 0; ok && q < queries; q++) {
         const int bisect = q < BISECT, kind = q % 2;
