@@ -542,11 +542,20 @@ typedef struct jem_net jem_net;
    May set net->energy, shift and features. Reports errors with jem_fail, and returns NULL. */
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
+/* A log-density's question: of which network, for which label of each image, and, in
+   jem_logp_guided, with which weight of the label. */
+typedef struct jem_query {
+    jem_net *net;
+    const int *labels;                             /* [n], 0..classes-1; NULL for log p(x) alone */
+    float weight;
+} jem_query;
+
 /* A network with log p(x) = scale * logsumexp f(x) - log Z. A score (>>losses) is best learned with
    a scale of 10. A forward function can compute log p(x) separately: see `energy`. One that sets
    `features` to what enters its last linear layer gives jem_calibrate more to compare. */
 struct jem_net {
-    const struct jem_net *self;                    /* private: see jem_logp */
+    jem_query query;                               /* this network, no labels: as the first field it
+                                                      makes a jem_net * a jem_query * (>>losses) */
     jem_ctx *ctx;
     int channels, height, width, classes;
     float scale;                                   /* 1. This and the next three are saved */
@@ -703,23 +712,20 @@ JEM_API jem_status jem_unstandardize(const jem_net *net, const float *u, int n, 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
 /* Log-densities up to a constant, for samplers: each records one number per image of x(n,c,h,w), in
-   evaluation mode (no dropout, running statistics), and returns (n,1,1,1). `user` is a jem_net *
-   for jem_logp, a jem_guide * for jem_logp_guided, and either of the two structs for the others;
-   labels are [n], 0..classes-1, and are copied. NULL, a network in place of a struct, or a struct
-   in place of a network is an error; a jem_class_of in place of a jem_guide cannot be detected. An
-   unconditional network has no log p(x,y). */
-typedef struct jem_class_of { jem_net *net; const int *labels; } jem_class_of;
-typedef struct jem_guide { jem_net *net; const int *labels; float weight; } jem_guide;
-JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *net);             /* log p(x) */
-JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(x,y) */
-JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of);  /* log p(y|x) */
+   evaluation mode (no dropout, running statistics), and returns (n,1,1,1). The last argument is a
+   jem_query *; a jem_net *, which begins with one, does where no labels are needed. Labels are
+   copied. NULL, or no labels where they are needed, is an error. An unconditional network has no
+   log p(x,y). */
+JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *query);           /* log p(x) */
+JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(x,y) */
+JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(y|x) */
 /* Records log [p(y|x) / (1 - p(y|x))], without a fitted temperature. Its gradient has the direction
    of that of log p(y|x), which vanishes in fp32 where p(y|x) is nearly 1. For one class it is
    1e18. */
-JEM_API jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *class_of);
+JEM_API jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *query);
 /* Records log p(x) + weight log p(y|x): with weight 1 that is log p(x,y); a larger weight gives
-   samples more typical of the class. */
-JEM_API jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide);
+   samples more typical of the class. jem_net_query chooses it. */
+JEM_API jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *query);
 
 /* Records the mean of -log p(y|x) over the batch, mean(logsumexp(logits) - logits[y]), as one
    number, for logits (n,classes,1,1) and labels[n]. */
@@ -1343,7 +1349,7 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
    largest noise. Otherwise: 300 steps of SGLD from U(-1,1). The guidance is 7 for a score with a
    scale above 1, for clear specimens of a class, and otherwise 1, which is p(x,y) itself. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
-JEM_API jem_guide jem_net_guide(jem_net *net, const int *labels);
+JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
 /* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
    way, or as desc says, in the network's units. The network must stay. Returns NULL on an error. */
 JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
@@ -2359,7 +2365,8 @@ static int jem__has(const jem__node *node, int flag) {
     return node->op && node->op->traits && node->op->traits->flags & flag;
 }
 
-/* Returns the floats that a parameter's arrays have room for. */
+/* Returns the length of a parameter's arrays: its size, rounded up to whole vectors, so that
+   kernels need no code for a remainder. */
 static ptrdiff_t jem__padded(const jem_param *p) {
     return (p->size + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
 }
@@ -4150,6 +4157,7 @@ static ptrdiff_t jem__framed(const jem__conv *q) {
     return jem__floats(jem__shape(1, q->ci, q->hi, q->wi));
 }
 
+/* Packs the weights if they have changed: for forward and, on request, for the input gradient. */
 static jem_status jem__conv_prepare(const jem_call *call, int need_input_grad) {
     const jem__conv_user *user = (const jem__conv_user *)call->user;
     jem_param *w = call->inner->param[0];
@@ -4798,7 +4806,7 @@ static void jem__move_backward(const jem_call *call) {
         }
 }
 
-/* Records an op that moves numbers. x2: the second input, or NULL. */
+/* Records an op that only copies values. x2: the second input, or NULL. */
 static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *x2, jem_shape out,
                              int a) {
 #define JEM__MOVE_OP(name, backward) { name, jem__move_forward, backward, JEM_KEEPS_NOTHING, NULL }
@@ -5143,7 +5151,7 @@ static void jem__norm_batch_moment(const jem_call *call, const float *mean, int 
     }
 }
 
-/* Returns count / (count - 1), the factor from a variance of the sample to an unbiased one. */
+/* Returns count / (count - 1), which makes the variance of a sample unbiased; 1 for one value. */
 static double jem__unbiased(double count) {
     if (count > 1) return count / (count - 1);
     return 1;
@@ -5711,7 +5719,7 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
     const int errors = ctx->errors;
     jem_net *net = (jem_net *)jem__alloc(ctx, sizeof *net);
     if (!net) return NULL;
-    net->self = net;
+    net->query.net = net;
     net->ctx = ctx;
     net->channels = channels;
     net->height = height;
@@ -6069,7 +6077,7 @@ static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char 
     return s;
 }
 
-/* Reads a text into units[channels][2], each channel's mean and scale; 0: it is no such text. */
+/* Parses units[channels][2], the mean and scale of each channel; returns 0 for invalid text. */
 static int jem__units_in(const jem_net *net, const char *text, float *units) {
     if (jem__numbers_in(text, units, 2 * net->channels) < 2 * net->channels) return 0;
     for (int c = 0; c < net->channels; c++)
@@ -6564,57 +6572,46 @@ static jem_tensor *jem__logp_class(jem_net *net, jem_tensor *logits, const int *
     return jem_add(net->ctx, logp, jem__logp_label(net, logits, labels));
 }
 
-/* Returns the network of a density's `user`: the network itself, or, with is_struct, the first
-   field of a jem_class_of or jem_guide. The first field of a network points to the network, which
-   distinguishes it from these structs before anything else is read. */
-static jem_net *jem__net_of(jem_ctx *ctx, const char *what, void *user, int is_struct) {
-    const char *needed = "jem_net";
-    const char *given = "something else, or a network after jem_net_free";
-    jem_net *first;
-    if (!user) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user is NULL", what);
-        return NULL;
-    }
-    memcpy(&first, user, sizeof first);
-    if (first && (first == user) == !is_struct) return first;
-    if (is_struct) {
-        needed = "struct of a network and labels";
-        given = "a jem_net itself";
-    }
-    if (!first) given = "a struct whose net is NULL";
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: user must point to a %s, but this is %s", what, needed,
-              given);
+/* Returns what a density was asked, or NULL after an error. */
+static const jem_query *jem__query(jem_ctx *ctx, const char *what, const void *user, int labelled) {
+    const jem_query *query = (const jem_query *)user;
+    const char *wrong = NULL;
+    if (!query) wrong = "it is NULL";
+    else if (!query->net) wrong = "its net is NULL";
+    else if (labelled && !query->labels) wrong = "its labels are NULL";
+    if (!wrong) return query;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: a jem_query of a network%s is needed: %s", what,
+              labelled ? " and labels" : "", wrong);
     return NULL;
 }
 
 jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *user) {
-    jem_net *net = jem__net_of(ctx, "logp", user, 0);
-    if (!net) return NULL;
-    return jem__logp(net, jem_forward(net, x, 0));
+    const jem_query *query = jem__query(ctx, "logp", user, 0);
+    if (!query) return NULL;
+    return jem__logp(query->net, jem_forward(query->net, x, 0));
 }
-jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *class_of) {
-    jem_net *net = jem__net_of(ctx, "logp_class", class_of, 1);
-    if (!net) return NULL;
-    return jem__logp_class(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
+jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem_query *query = jem__query(ctx, "logp_class", user, 1);
+    if (!query) return NULL;
+    return jem__logp_class(query->net, jem_forward(query->net, x, 0), query->labels);
 }
-jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *class_of) {
-    jem_net *net = jem__net_of(ctx, "logp_label", class_of, 1);
-    if (!net) return NULL;
-    return jem__logp_label(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
+jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem_query *query = jem__query(ctx, "logp_label", user, 1);
+    if (!query) return NULL;
+    return jem__logp_label(query->net, jem_forward(query->net, x, 0), query->labels);
 }
-jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *class_of) {
-    jem_net *net = jem__net_of(ctx, "log_odds", class_of, 1);
-    if (!net) return NULL;
-    return jem__odds(net, jem_forward(net, x, 0), ((const jem_class_of *)class_of)->labels);
+jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem_query *query = jem__query(ctx, "log_odds", user, 1);
+    if (!query) return NULL;
+    return jem__odds(query->net, jem_forward(query->net, x, 0), query->labels);
 }
-jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *guide) {
-    jem_net *net = jem__net_of(ctx, "logp_guided", guide, 1);
-    if (!net) return NULL;
-    const jem_guide *g = (const jem_guide *)guide;
-    jem_tensor *logits = jem_forward(net, x, 0);
-    jem_tensor *logp = jem__logp(net, logits);
-    jem_tensor *logp_label = jem__logp_label(net, logits, g->labels);
-    return jem_add(ctx, logp, jem_scale(ctx, logp_label, g->weight));
+jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *user) {
+    const jem_query *query = jem__query(ctx, "logp_guided", user, 1);
+    if (!query) return NULL;
+    jem_tensor *logits = jem_forward(query->net, x, 0);
+    jem_tensor *logp = jem__logp(query->net, logits);
+    jem_tensor *logp_label = jem__logp_label(query->net, logits, query->labels);
+    return jem_add(ctx, logp, jem_scale(ctx, logp_label, query->weight));
 }
 
 jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels) {
@@ -6725,7 +6722,7 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp
               y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
     return NULL;
 }
-/* Records log p likewise, and computes d log p/dx. */
+/* Records log p as jem__density does, and computes d log p/dx. */
 static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
                                           void *user,
                                           jem_tensor *x) {
@@ -8140,8 +8137,9 @@ static void jem__clip_gradients(const jem_optim *o, float norm) {
     }
 }
 
-/* Sets the kernels' arguments for the next update, and counts it. An update weighs 1 - ema in the
-   averages; the first ones weigh more, 10/(t + 10), so that the start is forgotten. */
+/* Sets the kernels' arguments for the next update, and counts it. lr and root2 receive Adam's bias
+   corrections. The weight of an update in the averages is 1 - ema; it is larger for the first ones,
+   10/(t + 10), so that the averages forget the initial weights. */
 static void jem__optim_prepare(jem_optim *o, float lr) {
     const double t = o->updates;
     double keep = t / (t + 10);
@@ -8613,28 +8611,26 @@ static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
 /* The density that a walk follows: log p(x), or log p(x,y) of given labels. */
 typedef struct jem__target {
     jem_logp_fn logp;
-    void *user;                                    /* the network, or `given` */
-    jem_class_of given;
+    jem_query query;
 } jem__target;
 
-/* Sets t for this rank's chains of n; labels[n] may be NULL. t must not be moved. */
-static void jem__set_target(const jem_trainer *tr, int n, const int *labels, jem__target *t) {
-    t->logp = jem_logp;
-    t->user = tr->net;
-    t->given.net = tr->net;
-    t->given.labels = labels;
-    if (!labels) return;
-    t->logp = jem_logp_class;
-    t->user = &t->given;
-    t->given.labels += jem__rank_first(tr, n);
+/* Returns the density for this rank's chains of n; labels[n] may be NULL. */
+static jem__target jem__chain_target(const jem_trainer *tr, int n, const int *labels) {
+    jem__target t;
+    t.logp = jem_logp;
+    t.query = tr->net->query;
+    if (labels) {
+        t.logp = jem_logp_class;
+        t.query.labels = labels + jem__rank_first(tr, n);
+    }
+    return t;
 }
 
 /* Draws n new samples x[n][c][h][w], starting from noise, with restart_denoise. labels: their
    classes, or NULL. */
 static jem_status jem__generate_chains(jem_trainer *tr, int n, const int *labels, float *x) {
     jem_ctx *ctx = tr->net->ctx;
-    jem__target target;
-    jem__set_target(tr, n, labels, &target);
+    jem__target target = jem__chain_target(tr, n, labels);
     jem_generate_desc d = jem_generate_desc_default();
     d.mean = tr->net->mean;
     d.denoise = tr->desc.restart_denoise;
@@ -8642,7 +8638,7 @@ static jem_status jem__generate_chains(jem_trainer *tr, int n, const int *labels
     d.last_sigma = 0;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem__rank_images(tr, NULL, n);
-    jem_generate(ctx, target.logp, target.user, t, &d, &tr->rng);
+    jem_generate(ctx, target.logp, &target.query, t, &d, &tr->rng);
     jem__gather(tr, t, n, x);
     jem_end(ctx, mark);
     return ctx->status;
@@ -8738,14 +8734,13 @@ static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, f
     const jem_train_desc *d = &tr->desc;
     jem_ctx *ctx = tr->net->ctx;
     jem_tensor *t = jem__rank_images(tr, x, n);
-    jem__target target;
-    jem__set_target(tr, n, labels, &target);
+    jem__target target = jem__chain_target(tr, n, labels);
     jem_sgld_desc walk = d->sgld;
     walk.step_size *= tr->guard.walk;
     if (tr->guard.walk < 1) walk.noise_std *= sqrtf(tr->guard.walk);
     if (d->w_kl > 0)
-        *kl = jem_kl_walk(ctx, target.logp, target.user, t, &walk, d->kl_entropy, &tr->rng);
-    else jem_sgld(ctx, target.logp, target.user, t, &walk, &tr->rng);
+        *kl = jem_kl_walk(ctx, target.logp, &target.query, t, &walk, d->kl_entropy, &tr->rng);
+    else jem_sgld(ctx, target.logp, &target.query, t, &walk, &tr->rng);
     return jem__gather(tr, t, n, x) == JEM_OK ? t : NULL;
 }
 
@@ -9061,7 +9056,7 @@ static float *jem__keep_params(const jem_net *net) {
     }
     return kept;
 }
-/* Copies them back: `all`, or only the buffers, which are not trained. kept may be NULL. */
+/* Restores `all` parameters, or only the buffers, which are not trained. kept may be NULL. */
 static void jem__restore_params(jem_net *net, const float *kept, int all) {
     for (jem_param *p = net->params; kept && p; p = p->next) {
         if (all || !p->grad) {
@@ -9271,6 +9266,7 @@ static float jem__temperature_of(const jem_net *net) {
     return 1;
 }
 
+/* Computes label, probability, mean logit and log-odds from the logits of an image. */
 static jem__seen jem__see_logits(const float *f, int classes, float temperature) {
     JEM__ZEROED(jem__seen, s);
     double sum = 0, others = 0, cooled = 0;
@@ -9289,7 +9285,7 @@ static jem__seen jem__see_logits(const float *f, int classes, float temperature)
     }
     s.mean = (float)(sum / classes);
     s.p = (float)(1 / (1 + cooled));
-    s.odds = 1e18f;                                /* log p/(1-p): has no ties near p = 1 */
+    s.odds = 1e18f;                                /* log p/(1-p): differs where p rounds to 1 */
     if (next >= 0) s.odds = (float)((double)f[s.label] - (double)f[next] - log(others));
     return s;
 }
@@ -9504,7 +9500,7 @@ static int jem__slope_dims(const jem_net *net, int gradients) {
     return dims;
 }
 
-/* Lays out arrays in `all`, or counts their floats if it is NULL. */
+/* Returns the place of the next n floats in `all` (NULL if `all` is), and counts them in *used. */
 static float *jem__known_take(float *all, int *used, int n) {
     float *at = NULL;
     if (all) at = all + *used;
@@ -9765,7 +9761,8 @@ static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x
     return at + r->dims[JEM__IMAGE];
 }
 
-/* Looks at m images without noise, in one pass: forward, and back if there are gradients. */
+/* Computes the traits of m images without noise in one pass: forward, and backward if they include
+   gradients. */
 static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int m,
                            jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
@@ -9946,13 +9943,13 @@ static float jem__known_score(const jem__known *k, const jem__rows *r, int i, in
     return -(float)sum;
 }
 
-/* Returns 1 if the fine details of an image are fewer than its class's; of a vector 0. */
+/* Returns 1 if an image has less fine detail than the mean of its class; 0 for a vector. */
 static int jem__is_smooth(const jem_net *net, const jem__trait *image, const float *v, int label) {
-    const int fine = net->channels > 1;            /* the number after that of colours */
+    const int fine = net->channels > 1;            /* its index, after that of colours */
     return !jem__is_vector(net) && v[fine] < image->own.mean[label * image->own.dims + fine];
 }
 
-/* Finds the number of the slopes part that deviates most, and returns what it is about. */
+/* Returns the reason that belongs to the most deviating value of the slopes part. */
 static jem_reason jem__slopes_reason(const jem_net *net, const jem__trait *p, const float *v,
                                      int label) {
     const float *mean = p->own.mean + (ptrdiff_t)label * p->own.dims;
@@ -10031,7 +10028,8 @@ static int jem__gauss_sum(const float *v, int dims, const jem__seen *seen, int n
     return count;
 }
 
-/* Computes L of correlations r[dims][dims], lower triangle by rows, into `root`, in units. */
+/* Computes the Cholesky factor of the correlations r into `root`, as whole numbers in units of
+   1/JEM__UNITS. Both are lower triangles, by rows. */
 static void jem__cholesky(const double *r, int dims, float *root) {
     for (int a = 0; a < dims; a++) {
         const float *rows = root + a * (a + 1) / 2;
@@ -11056,13 +11054,13 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
     return d;
 }
 
-jem_guide jem_net_guide(jem_net *net, const int *labels) {
-    jem_guide g;
-    g.net = net;
-    g.labels = labels;
-    g.weight = 1;
-    if (net && net->noise_hi > 0 && net->scale > 1) g.weight = 7;
-    return g;
+jem_query jem_net_query(jem_net *net, const int *labels) {
+    jem_query query;
+    query.net = net;
+    query.labels = labels;
+    query.weight = 1;
+    if (net && net->noise_hi > 0 && net->scale > 1) query.weight = 7;
+    return query;
 }
 
 jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
@@ -11075,12 +11073,12 @@ jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t se
     if (!labels) return jem_sampler_create(ctx, jem_logp, net, shape, &how, &rng);
     if (!jem__labels_good(ctx, "net_sampler", labels, n, net->classes)) return NULL;
     const size_t bytes = (size_t)n * sizeof *labels;
-    jem_guide *guide = (jem_guide *)jem__alloc(ctx, sizeof *guide + bytes);
-    if (!guide) return NULL;
-    *guide = jem_net_guide(net, (const int *)memcpy(guide + 1, labels, bytes));
-    jem_sampler *s = jem_sampler_create(ctx, jem_logp_guided, guide, shape, &how, &rng);
-    if (s) s->owned = guide;
-    else jem__free(ctx, guide);
+    jem_query *query = (jem_query *)jem__alloc(ctx, sizeof *query + bytes);
+    if (!query) return NULL;
+    *query = jem_net_query(net, (const int *)memcpy(query + 1, labels, bytes));
+    jem_sampler *s = jem_sampler_create(ctx, jem_logp_guided, query, shape, &how, &rng);
+    if (s) s->owned = query;
+    else jem__free(ctx, query);
     return s;
 }
 
@@ -15401,6 +15399,8 @@ JEM__COMPILE_END
                      JEM_LEAKY_RELU, _RELU, _SILU, _TANH   JEM_ACTIVATION_LEAKY_RELU, ...
                      JEM_F32, _I32, _I64, _U8              JEM_DTYPE_F32, ...
                      jem_fn                                jem_logp_fn
+                     jem_class_of, jem_guide               jem_query
+                     jem_net_guide                         jem_net_query
                      jem_shift, jem_slope                  jem_add_constant, jem_slope_along
                      jem_fresh, jem_fresh_desc             jem_generate, jem_generate_desc
                      jem_net_fresh                         jem_net_generate_desc

@@ -39,8 +39,8 @@ typedef struct model { jem_net *net[2]; float level[2]; const asked *row; } mode
 static jem_tensor *one(jem_ctx *ctx, jem_tensor *x, const model *m, int k) {
     int labels[CHAINS];
     for (int i = 0; i < CHAINS; i++) labels[i] = m->row->label[k];
-    jem_guide guide = { m->net[k], labels, WEIGHT };
-    jem_tensor *f = labels[0] < 0 ? jem_logp(ctx, x, m->net[k]) : jem_logp_guided(ctx, x, &guide);
+    jem_query query = { m->net[k], labels, WEIGHT };
+    jem_tensor *f = labels[0] < 0 ? jem_logp(ctx, x, &query) : jem_logp_guided(ctx, x, &query);
     return jem_add_constant(ctx, f, -m->level[k]);
 }
 static jem_tensor *both(jem_ctx *ctx, jem_tensor *x, void *user) {

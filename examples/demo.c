@@ -117,13 +117,15 @@ static int dream(jem_net *net, uint64_t seed) {
     if (ok) {
         jem_mark mark = jem_begin(ctx);
         jem_tensor *x = jem_zeros(ctx, DREAMS, 1, DIGIT, DIGIT);
-        jem_guide guide;
-        guide.net = net, guide.labels = labels, guide.weight = 5;
+        jem_query query;
+        query.net = net;
+        query.labels = labels;
+        query.weight = 5;
         jem_generate_desc how = jem_generate_desc_default();
         how.mean = net->mean, how.denoise.steps = FROM_NOISE, how.walk.steps = WALK;
         how.denoise.watch = how.walk.watch = chains_film_watch;
         how.denoise.watch_user = how.walk.watch_user = &f;
-        ok = jem_generate(ctx, jem_logp_guided, &guide, x, &how, &rng) == JEM_OK;
+        ok = jem_generate(ctx, jem_logp_guided, &query, x, &how, &rng) == JEM_OK;
         ok = ok && !chains_film_take(&f, x) &&     /* without its last noise */
              picture_grid(DREAMS_PATH, f.all, DREAMS, PER_CLASS, 1, DIGIT, DIGIT, 2) &&
              picture_grid(CHAINS_PATH, f.x, CLASSES * SHOTS, SHOTS, 1, DIGIT, DIGIT, 2);

@@ -24,9 +24,8 @@ static jem_status draw(jem_net *net, int label, jem_tensor *t, jem_rng *rng) {
     jem_ctx *ctx = net->ctx;
     int labels[CHAINS];
     for (int i = 0; i < CHAINS; i++) labels[i] = label;
-    jem_guide guide = jem_net_guide(net, labels);
+    jem_query query = jem_net_query(net, labels);
     jem_logp_fn logp = label < 0 ? jem_logp : jem_logp_guided;  /* log p(x) + weight log p(y|x) */
-    void *user = label < 0 ? (void *)net : (void *)&guide;
     chains_film film = { moments[net->noise_hi > 0], SHOTS, FILMED, 1, x[0], shots[0][0], 0, 0 };
     /* Without a score, the walk has steps of 1 and noise of .01. */
     jem_generate_desc how = jem_net_generate_desc(net);
@@ -34,7 +33,7 @@ static jem_status draw(jem_net *net, int label, jem_tensor *t, jem_rng *rng) {
     else how.walk.steps = STEPS;
     how.denoise.watch = how.walk.watch = chains_film_watch;
     how.denoise.watch_user = how.walk.watch_user = &film;
-    return jem_generate(ctx, logp, user, t, &how, rng);
+    return jem_generate(ctx, logp, &query, t, &how, rng);
 }
 
 static int sample(jem_net *net, int label, const char *path) {

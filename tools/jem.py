@@ -41,20 +41,20 @@ class PixelsDesc(Structure):
     _fields_ = [("lo", c_float), ("hi", c_float), ("background", c_int), ("invert", c_int)]
 
 
-class ClassOf(Structure):
-    _fields_ = [("net", c_void_p), ("labels", POINTER(c_int))]
+class Query(Structure):
+    _fields_ = [("net", c_void_p), ("labels", POINTER(c_int)), ("weight", c_float)]
 
 
 class NetHead(Structure):
     """The first fields of jem_net, of which a Net reads the sizes."""
-    _fields_ = [("self", c_void_p), ("ctx", c_void_p), ("channels", c_int), ("height", c_int),
+    _fields_ = [("query", Query), ("ctx", c_void_p), ("channels", c_int), ("height", c_int),
                 ("width", c_int), ("classes", c_int), ("scale", c_float), ("noise_lo", c_float),
                 ("noise_hi", c_float), ("mean", c_float)]
 
 
 # C's names of the structures above.
 STRUCTS = {"jem_mark": Mark, "jem_answer": Answer, "jem_pixels_desc": PixelsDesc,
-           "jem_class_of": ClassOf, "jem_net": NetHead}
+           "jem_query": Query, "jem_net": NetHead}
 
 FLOATS, INTS, BYTES, NET = POINTER(c_float), POINTER(c_int), POINTER(c_ubyte), POINTER(NetHead)
 # name: result, arguments. Contexts, tensors and descs that are always NULL are plain pointers.
@@ -238,8 +238,8 @@ class Net:
             if labels is None:
                 y = lib.jem_logp(ctx, leaf, net)
             else:
-                of = ClassOf(net, _pointer(labels, INTS))
-                y = lib.jem_logp_class(ctx, leaf, ctypes.addressof(of))
+                query = Query(net, _pointer(labels, INTS))
+                y = lib.jem_logp_class(ctx, leaf, ctypes.addressof(query))
             if not y:
                 self._check(1)
             if gradient is not None:

@@ -301,11 +301,12 @@ PAGE(int, dream_show)(int clean) {
    changed. */
 static jem_status to_the_end(void *net, const float *x, const int *labels, int n, float *f,
                              float *g) {
-    jem_class_of of;
-    of.net = (jem_net *)net, of.labels = labels;
+    jem_query query;
+    query.net = (jem_net *)net;
+    query.labels = labels;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, n, 1, SIDE, SIDE);
-    if (g && jem_grad(jem_log_odds(ctx, t, &of), t) == JEM_OK) jem_read_grad(t, g);
+    if (g && jem_grad(jem_log_odds(ctx, t, &query), t) == JEM_OK) jem_read_grad(t, g);
     for (int k = 0; k < n * CLASSES; k++) f[k] = k % CLASSES == labels[k / CLASSES] ? 1 : 0;
     jem_end(ctx, mark);
     return jem_error_status(ctx);

@@ -3,7 +3,7 @@ panels.dream = (() => {
   const kinds = ["any", "class", "each", "or", "and", "not"];     /* as in digits.c */
   let now, usual, running = false, paused = false, started = null, frame = null;
 
-  /* Defaults of the model: see jem_net_generate_desc and jem_net_guide in jem.h. */
+  /* Defaults of the model: see jem_net_generate_desc and jem_net_query in jem.h. */
   function defaults() {
     return model.score ? { step: .01, noise: .1, weight: 7, clean: true }
       : { step: 1, noise: .01, weight: 1, clean: false };

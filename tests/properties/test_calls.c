@@ -202,25 +202,30 @@ static jem_logp_fn LOGP(void) {
     const int k = wrong(3);
     return k == 1 ? NULL : k == 2 ? makes_nothing : k ? makes_x : jem_logp;
 }
-static jem_class_of of_class;
-static jem_guide guide;
+static jem_query query;
+/* A network, or a query without labels, for log p(x). */
 static void *USER(void) {
-    of_class.net = here.net, of_class.labels = labels;
     const int k = wrong(3);
-    return k == 1 ? NULL : k == 2 ? (void *)there.net : k ? (void *)&of_class : (void *)here.net;
+    query.net = NULL;
+    query.labels = NULL;
+    if (k == 1) return NULL;
+    if (k == 2) return there.net;
+    return k == 3 ? (void *)&query : (void *)here.net;
 }
-static void *OF_CLASS(void) {
-    const int k = wrong(4);
-    of_class.net = k == 2 ? NULL : k == 3 ? there.net : here.net;
-    of_class.labels = k == 4 ? bad_labels : labels;
-    return k == 1 ? NULL : (void *)&of_class;
+/* A query with labels; `weighted`, with a weight that matters. */
+static void *query_of(int weighted) {
+    const int k = wrong(4 + weighted);
+    query.net = here.net;
+    query.labels = labels;
+    query.weight = 2;
+    if (k == 2) query.net = NULL;
+    if (k == 3) query.labels = NULL;
+    if (k == 4) query.labels = bad_labels;
+    if (k == 5) query.weight = NAN;
+    return k == 1 ? NULL : (void *)&query;
 }
-static void *GUIDE(void) {
-    const int k = wrong(4);
-    guide.net = k == 2 ? NULL : here.net, guide.labels = k == 3 ? NULL : labels;
-    guide.weight = k == 4 ? NAN : 2;
-    return k == 1 ? NULL : (void *)&guide;
-}
+static void *LABELLED(void) { return query_of(0); }
+static void *GUIDED(void) { return query_of(1); }
 
 /* A desc with one of its first `words` words of 4 bytes as no sane program has it; -1 and NaN come
    in every place, sizes beyond all memory only where they do not mean work (`huge`). */
@@ -355,7 +360,7 @@ static const char always[] =
     " jem_rng_below jem_fill_uniform jem_fill_normal jem_memory jem_release jem_begin jem_end"
     " jem_reset jem_param_changed jem_keep jem_net_size jem_zero_grad jem_noise_levels"
     " jem_sgld_desc_langevin jem_denoise_desc_clean jem_learning_rate jem_train_desc_score"
-    " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_guide"
+    " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_query"
     " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name jem_compute_exp"
     " jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors ";
 /* These have none to tell of it: they look something up, or make the context. */
@@ -494,10 +499,10 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_standardize, got = jem_standardize(NET(), IN(), COUNT(3), OUT())) \
     ROW(jem_unstandardize, got = jem_unstandardize(NET(), IN(), COUNT(3), OUT())) \
     ROW(jem_logp, got = jem_read(jem_logp(CTX(), X(), USER()), out)) \
-    ROW(jem_logp_class, got = jem_read(jem_logp_class(CTX(), X(), OF_CLASS()), out)) \
-    ROW(jem_logp_label, got = jem_read(jem_logp_label(CTX(), X(), OF_CLASS()), out)) \
-    ROW(jem_log_odds, got = jem_read(jem_log_odds(CTX(), X(), OF_CLASS()), out)) \
-    ROW(jem_logp_guided, got = jem_read(jem_logp_guided(CTX(), X(), GUIDE()), out)) \
+    ROW(jem_logp_class, got = jem_read(jem_logp_class(CTX(), X(), LABELLED()), out)) \
+    ROW(jem_logp_label, got = jem_read(jem_logp_label(CTX(), X(), LABELLED()), out)) \
+    ROW(jem_log_odds, got = jem_read(jem_log_odds(CTX(), X(), LABELLED()), out)) \
+    ROW(jem_logp_guided, got = jem_read(jem_logp_guided(CTX(), X(), GUIDED()), out)) \
     ROW(jem_cross_entropy, (void)jem_item(jem_cross_entropy(CTX(), EACH(), LABELS()))) \
     ROW(jem_contrastive, (void)jem_item(jem_contrastive(CTX(), EACH(), EACH()))) \
     ROW(jem_noise_levels, jem_noise_levels(RNG(), COUNT(3), F(.1f), F(2), OUT())) \
@@ -563,7 +568,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_impute_desc_default, (void)jem_impute_desc_default()) \
     ROW(jem_impute, got = jem_impute(CTX(), LOGP(), USER(), X(), IN(), jem_impute_desc_(), RNG())) \
     ROW(jem_net_generate_desc, (void)jem_net_generate_desc(NET())) \
-    ROW(jem_net_guide, (void)jem_net_guide(NET(), LABELS())) \
+    ROW(jem_net_query, (void)jem_net_query(NET(), LABELS())) \
     ROW(jem_pixels_to_floats, got = jem_pixels_to_floats(IMAGES(), BYTES(), COUNT(9), COUNT(7), \
                                                          INT(3), PIXELS(), OUT(), SLOTS())) \
     ROW(jem_floats_to_pixels, got = jem_floats_to_pixels(IMAGES(), IN(), COUNT(2), PIXELS(), \

@@ -105,15 +105,15 @@ static void test_walks(jem_ctx *ctx) {
     blind.sigma_max = 0;
     CHECK(jem_denoise(ctx, jem_logp, net, x, &blind, &rng) && says(ctx, "sigma_max = 0"), "no noise");
     int label = 0;
-    jem_class_of of = { net, &label };
-    CHECK(!jem_kl_walk(ctx, jem_logp, &of, x, NULL, 1, &rng) && says(ctx, "logp"), "a class");
+    CHECK(!jem_kl_walk(ctx, jem_logp, NULL, x, NULL, 1, &rng) && says(ctx, "NULL"), "no query");
     CHECK(!jem_kl_walk(ctx, jem_logp, net, NULL, NULL, 1, &rng) && says(ctx, "a leaf"), "no x");
     CHECK(!jem_kl_walk(NULL, jem_logp, net, x, NULL, 1, &rng) && !jem_slope_along(NULL, jem_logp,
                                                                                   net, x,
           x, 0), "no context");
     CHECK(!jem_slope_along(ctx, jem_logp, net, x, NULL, 0) && says(ctx, "leaves"), "no direction");
     CHECK(jem_sgld(ctx, jem_logp_class, net, x, NULL, &rng) && says(ctx, "logp_class"), "a net");
-    CHECK(jem_sgld(ctx, jem_logp, &of, x, NULL, &rng) && says(ctx, "logp"), "a class");
+    jem_query nothing = { NULL, &label, 0 };
+    CHECK(jem_sgld(ctx, jem_logp, &nothing, x, NULL, &rng) && says(ctx, "net is NULL"), "no net");
     CHECK(!jem_buffer_create(ctx, 65536, 65536, 65536, 65536, 0, &rng) && says(ctx, "65536"),
           "a buffer of 2^64 numbers");
     jem_reset(ctx), jem_net_free(net);

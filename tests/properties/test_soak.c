@@ -81,10 +81,10 @@ static jem_status sample(jem_net *net, unsigned char *pixels) {
     float x[2 * PIXELS];
     jem_rng rng = jem_rng_seed(6);
     jem_generate_desc d = jem_net_generate_desc(net);
-    jem_guide guide = jem_net_guide(net, labels);
+    jem_query query = jem_net_query(net, labels);
     jem_tensor *t = jem_zeros(net->ctx, 2, 1, SIDE, SIDE);
     d.denoise.steps = d.walk.steps = 3;
-    jem_status s = jem_generate(net->ctx, jem_logp_guided, &guide, t, &d, &rng);
+    jem_status s = jem_generate(net->ctx, jem_logp_guided, &query, t, &d, &rng);
     if (!s) s = jem_read(t, x);
     return s ? s : jem_floats_to_pixels(net, x, 2, NULL, pixels);
 }

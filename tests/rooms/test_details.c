@@ -471,7 +471,7 @@ static void test_flat_samples(jem_ctx *ctx) {
         net->mean = score ? -0.5f : 0;
         const jem_generate_desc d = jem_net_generate_desc(net);
         const int labels[1] = { 1 };
-        const jem_guide g = jem_net_guide(net, labels);
+        const jem_query g = jem_net_query(net, labels);
         CHECK(d.walk.steps == 300 && d.walk.step_size == (score ? 0.01f : 1) &&
               d.walk.noise_std == (score ? 0.1f : 0.01f) && !d.walk.watch, "score %d: walk", score);
         CHECK(d.lo == (score ? 0 : -1) && d.hi == (score ? 0 : 1), "score %d: range", score);
@@ -481,7 +481,7 @@ static void test_flat_samples(jem_ctx *ctx) {
                          d.denoise.beta == 0.3f, "noise-blind, from its largest noise");
         CHECK(g.net == net && g.labels == labels && g.weight == 1, "no guidance with a scale of 1");
         net->scale = 10;
-        const float weight = jem_net_guide(net, labels).weight;
+        const float weight = jem_net_query(net, labels).weight;
         net->scale = 1;
         CHECK(weight == (score ? 7 : 1), "guidance with a scale of 10: %g", (double)weight);
     }

@@ -405,16 +405,16 @@ static jem_tensor *of_net(jem_ctx *c, jem_tensor *x, const things *t) {
 }
 BUILDER(of_logp, jem_logp(c, x, t->net))
 static jem_tensor *of_logp_class(jem_ctx *c, jem_tensor *x, const things *t) {
-    jem_class_of of = { t->net, t->labels };
-    return jem_logp_class(c, x, &of);
+    jem_query query = { t->net, t->labels, 0 };
+    return jem_logp_class(c, x, &query);
 }
 static jem_tensor *of_logp_label(jem_ctx *c, jem_tensor *x, const things *t) {
-    jem_class_of of = { t->net, t->labels };
-    return jem_logp_label(c, x, &of);
+    jem_query query = { t->net, t->labels, 0 };
+    return jem_logp_label(c, x, &query);
 }
 static jem_tensor *of_log_odds(jem_ctx *c, jem_tensor *x, const things *t) {
-    jem_class_of of = { t->net, t->labels };
-    return jem_log_odds(c, x, &of);
+    jem_query query = { t->net, t->labels, 0 };
+    return jem_log_odds(c, x, &query);
 }
 BUILDER(of_cross_entropy, jem_cross_entropy(c, jem_forward(t->net, x, 0), t->labels))
 BUILDER(of_contrast, jem_contrastive(c, jem_logp(c, t->other[0], t->net), jem_logp(c, x, t->net)))

@@ -38,10 +38,10 @@ static jem_generate_desc few_steps(int denoise, int walk, float last_sigma) {
 static void at_once(jem_net *net, const int *labels, const jem_generate_desc *d, float *x) {
     jem_ctx *ctx = net->ctx;
     jem_rng rng = jem_rng_seed(11);
-    jem_guide guide = jem_net_guide(net, labels);
+    jem_query query = jem_net_query(net, labels);
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_zeros(ctx, N, 1, SIDE, SIDE);
-    jem_generate(ctx, labels ? jem_logp_guided : jem_logp, labels ? (void *)&guide : (void *)net, t,
+    jem_generate(ctx, labels ? jem_logp_guided : jem_logp, labels ? (void *)&query : (void *)net, t,
                  d, &rng);
     CHECK(jem_read(t, x) == JEM_OK, "%s", jem_error(ctx));
     jem_end(ctx, mark);

@@ -875,11 +875,10 @@ static void test_evaluation(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(3);
     float *x = random_floats(&rng, N * SIDE * SIDE, -1, 1), f[N * 3], in_training[N * 3], logp[N];
     const int labels[N] = { 2, 0, 1, 1, 0 };
-    jem_class_of of = { net, labels };
-    jem_guide guide = { net, labels, 3 };
+    jem_query query = { net, labels, 3 };
     const struct { jem_logp_fn fn; void *user; float of_label, of_all; } all[4] = {
-        { jem_logp, net, 0, 1 }, { jem_logp_class, &of, 1, 0 }, { jem_logp_label, &of, 1, -1 },
-        { jem_logp_guided, &guide, 3, -2 }
+        { jem_logp, net, 0, 1 }, { jem_logp_class, &query, 1, 0 }, { jem_logp_label, &query, 1, -1 },
+        { jem_logp_guided, &query, 3, -2 }
     };
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, N, 1, SIDE, SIDE);
@@ -963,10 +962,10 @@ static void test_unconditional(jem_ctx *ctx) {
             CHECK(fabsf(lse[i] - before[i]) > 1e-3f, "it is not that of the logits");
         }
         CHECK(jem_check_gradient(ctx, jem_logp, net, t, NULL, 0.02f) < 2e-3f, "its gradient");
-        jem_class_of of;
-        of.net = net, of.labels = in.labels;
-        CHECK(!jem_logp_class(ctx, t, &of) && says(ctx, "unconditional"), "no log p(x,y)");
-        CHECK(jem_logp_label(ctx, t, &of) != NULL, "but log p(y|x): %s", jem_error(ctx));
+        jem_query query;
+        query.net = net, query.labels = in.labels;
+        CHECK(!jem_logp_class(ctx, t, &query) && says(ctx, "unconditional"), "no log p(x,y)");
+        CHECK(jem_logp_label(ctx, t, &query) != NULL, "but log p(y|x): %s", jem_error(ctx));
         jem_end(ctx, mark);
 
         jem_train_desc how = small_training();

@@ -529,23 +529,21 @@ static void test_mistakes(void) {
     jem_ctx *ctx = open_ctx(&count);
     jem_net *net = small_net(ctx);
     int labels[2] = { 0, 1 };
-    jem_class_of of;
-    jem_guide guide;
-    of.net = guide.net = net, of.labels = guide.labels = labels, guide.weight = 3;
+    jem_query query = { net, labels, 3 };
     jem_tensor *x = jem_zeros(ctx, 2, 1, SIDE, SIDE);
-    CHECK(!jem_logp_class(ctx, x, net) && says(ctx, "a jem_net itself"), "a net, not a class");
-    CHECK(!jem_logp_label(ctx, x, net) && says(ctx, "logp_label"), "a net, not a class");
-    CHECK(!jem_log_odds(ctx, x, net) && says(ctx, "log_odds"), "a net, not a class");
-    CHECK(!jem_logp_guided(ctx, x, net) && says(ctx, "logp_guided"), "a net, not a guide");
-    CHECK(!jem_logp(ctx, x, &of) && says(ctx, "jem_net"), "a class, not a net");
+    CHECK(!jem_logp_class(ctx, x, net) && says(ctx, "labels are NULL"), "a net without labels");
+    CHECK(!jem_logp_label(ctx, x, net) && says(ctx, "logp_label"), "a net without labels");
+    CHECK(!jem_log_odds(ctx, x, net) && says(ctx, "log_odds"), "a net without labels");
+    CHECK(!jem_logp_guided(ctx, x, net) && says(ctx, "logp_guided"), "a net without labels");
     CHECK(!jem_logp(ctx, x, NULL) && says(ctx, "NULL"), "nothing");
-    of.net = NULL;
-    CHECK(!jem_logp_class(ctx, x, &of) && says(ctx, "NULL"), "no net");
-    of.net = net;
+    query.net = NULL;
+    CHECK(!jem_logp_class(ctx, x, &query) && says(ctx, "NULL"), "no net");
+    query.net = net;
     float two[5][2];
-    jem_read(jem_logp(ctx, x, net), two[0]), jem_read(jem_logp_class(ctx, x, &of), two[1]);
-    jem_read(jem_logp_label(ctx, x, &of), two[2]);
-    jem_read(jem_logp_guided(ctx, x, &guide), two[3]), jem_read(jem_log_odds(ctx, x, &of), two[4]);
+    jem_read(jem_logp(ctx, x, net), two[0]), jem_read(jem_logp_class(ctx, x, &query), two[1]);
+    jem_read(jem_logp_label(ctx, x, &query), two[2]);
+    jem_read(jem_logp_guided(ctx, x, &query), two[3]);
+    jem_read(jem_log_odds(ctx, x, &query), two[4]);
     for (int i = 0; i < 2; i++) {
         CHECK_CLOSE(two[1][i], two[0][i] + two[2][i], 1e-4, "p(x,y) = p(x) p(y|x), scaled");
         CHECK_CLOSE(two[3][i], two[0][i] + 3 * two[2][i], 1e-4, "guided");
@@ -567,8 +565,8 @@ static void test_mistakes(void) {
     for (int k = 0; k < 3; k++) {                  /* labels of n images are enough, each its own */
         int own[2] = { k == 2 ? 1 : 0, k ? 1 : 0 };
         jem_rng same = jem_rng_seed(3);
-        of.labels = own, d.weight = first;
-        loss[k] = jem_item(jem_score_matching(ctx, class_of_two, &of, x, &d, &same, NULL));
+        query.labels = own, d.weight = first;
+        loss[k] = jem_item(jem_score_matching(ctx, class_of_two, &query, x, &d, &same, NULL));
     }
     CHECK(jem_ok(ctx) && loss[0] == loss[1] && loss[0] != loss[2], "%s: %g, %g, %g",
           jem_error(ctx), (double)loss[0], (double)loss[1], (double)loss[2]);

@@ -78,8 +78,7 @@ static void test_shift(jem_ctx *ctx) {
     int labels[N];
     float f[N * CLASSES], logp[N], joint[N], label[N], guided[N], shift[N], lse[N];
     random_labels(&rng, labels, N, CLASSES);
-    jem_class_of of = { net, labels };
-    jem_guide guide = { net, labels, 3 };
+    jem_query query = { net, labels, 3 };
     jem_param *out = jem_net_find(net, "u.energy_output.weight");
     jem_param *out_bias = jem_net_find(net, "u.energy_output.bias");
     if (!CHECK(out && out_bias && bare, "it has a U-Net: %s", jem_error(ctx))) return;
@@ -92,9 +91,9 @@ static void test_shift(jem_ctx *ctx) {
         CHECK(jem_read(logits, f) == JEM_OK && jem_read(e, shift) == JEM_OK, "%s", jem_error(ctx));
         CHECK(jem_read(jem_logsumexp(ctx, logits), lse) == JEM_OK, "%s", jem_error(ctx));
         CHECK(jem_read(jem_logp(ctx, t, net), logp) == JEM_OK, "%s", jem_error(ctx));
-        CHECK(jem_read(jem_logp_class(ctx, t, &of), joint) == JEM_OK, "%s", jem_error(ctx));
-        CHECK(jem_read(jem_logp_label(ctx, t, &of), label) == JEM_OK, "%s", jem_error(ctx));
-        CHECK(jem_read(jem_logp_guided(ctx, t, &guide), guided) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_read(jem_logp_class(ctx, t, &query), joint) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_read(jem_logp_label(ctx, t, &query), label) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_read(jem_logp_guided(ctx, t, &query), guided) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < N; i++) {
             const double own = (double)f[i * CLASSES + labels[i]];
             const double density = (double)shift[i] + scale * (double)lse[i];

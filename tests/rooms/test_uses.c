@@ -277,9 +277,9 @@ static void test_max(jem_ctx *ctx) {
         CHECK(jem_ood_score(net, JEM_OOD_MAXP, NULL, f, M, s) == JEM_OK &&
               jem_classify(net, f, M, a) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < M; i++) labels[i] = a[i].label;
-        jem_class_of of = { net, labels };
+        jem_query query = { net, labels, 0 };
         jem_tensor *x = jem_input(ctx, f, M, k, 1, 1);
-        CHECK(jem_read(jem_log_odds(ctx, x, &of), odds) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_read(jem_log_odds(ctx, x, &query), odds) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < M; i++) {
             double others = 0, next = -HUGE_VAL;
             const double top = (double)f[i * k + labels[i]];

@@ -54,16 +54,18 @@ static void dreams(jem_net *net, const shipped *s) {
     CHECK(familiar == 0, "%s finds %d of %d noises familiar", s->path, familiar, CHAINS);
 
     jem_tensor *t = jem_input(net->ctx, x, CHAINS, s->channels, s->side, s->side);
-    jem_guide guide;
-    guide.net = net, guide.labels = labels, guide.weight = 1;
+    jem_query query;
+    query.net = net;
+    query.labels = labels;
+    query.weight = 1;
     jem_sgld_desc walk = jem_sgld_desc_default();
     jem_generate_desc fresh = jem_generate_desc_default();
     walk.steps = fresh.walk.steps = s->steps, walk.clamp_lo = -2, walk.clamp_hi = 2;
     fresh.mean = net->mean;
     if (net->noise_hi > 0) {                       /* it has learned a score */
-        guide.weight = 5;
-        jem_generate(net->ctx, jem_logp_guided, &guide, t, &fresh, &rng);
-    } else jem_sgld(net->ctx, jem_logp_guided, &guide, t, &walk, &rng);
+        query.weight = 5;
+        jem_generate(net->ctx, jem_logp_guided, &query, t, &fresh, &rng);
+    } else jem_sgld(net->ctx, jem_logp_guided, &query, t, &walk, &rng);
     CHECK(jem_read(t, x) == JEM_OK && jem_classify(net, x, CHAINS, a) == JEM_OK, "%s",
           jem_error(net->ctx));
     familiar = 0;

@@ -338,15 +338,15 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     const jem_denoise_desc last = jem_denoise_desc_clean(s->how.last_sigma);
     if (s->done == 0 && s->strips)
         walk.watch = denoise.watch = watch_chains, walk.watch_user = denoise.watch_user = s;
-    jem_guide guide = jem_net_guide(s->m.net, s->labels);
-    if (s->o->guidance > 0) guide.weight = s->o->guidance;
+    jem_query query = jem_net_query(s->m.net, s->labels);
+    if (s->o->guidance > 0) query.weight = s->o->guidance;
     const int labelled = s->one_class || s->all_classes;
-    const jem_logp_fn fn = guide.weight == 1 ? jem_logp_class : jem_logp_guided;
-    void *user = labelled ? (void *)&guide : (void *)s->m.net;
-    if (s->fresh_steps) jem_denoise(ctx, labelled ? fn : jem_logp, user, t, &denoise, rng);
-    jem_sgld(ctx, labelled ? fn : jem_logp, user, t, &walk, rng);
+    jem_logp_fn logp = jem_logp;
+    if (labelled) logp = query.weight == 1 ? jem_logp_class : jem_logp_guided;
+    if (s->fresh_steps) jem_denoise(ctx, logp, &query, t, &denoise, rng);
+    jem_sgld(ctx, logp, &query, t, &walk, rng);
     if (s->how.last_sigma > 0 && s->fresh_steps + s->steps > 0)             /* remaining noise */
-        jem_denoise(ctx, labelled ? fn : jem_logp, user, t, &last, NULL);
+        jem_denoise(ctx, logp, &query, t, &last, NULL);
     jem_read(t, s->x);
     jem_end(ctx, mark);
     if (jem_classify(s->m.net, s->x, n, a) != JEM_OK) return model_fail("jem sample", &s->m);

@@ -102,8 +102,10 @@ static int refined_chain(refined *r, const float *x, const int *labels, int n, f
     const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
     float *path = r->path;
     jem_sgld_desc one = r->walk;
-    jem_class_of of;
-    one.steps = 1, of.net = net, of.labels = labels;
+    jem_query query;
+    one.steps = 1;
+    query.net = net;
+    query.labels = labels;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, n, net->channels, net->height, net->width);
     jem_read(t, path);
@@ -112,7 +114,7 @@ static int refined_chain(refined *r, const float *x, const int *labels, int n, f
     jem_read(jem_log_softmax(ctx, jem_forward(net, t, 0)), logp);
     jem_end(ctx, mark);
     if (!g || !jem_ok(ctx)) return jem_ok(ctx);
-    int ok = refined_slope(r, jem_log_odds, &of, path, n, g);
+    int ok = refined_slope(r, jem_log_odds, &query, path, n, g);
     while (ok && r->through && path > r->path)
         path -= n * size, ok = refined_back(r, path, n, size, g);
     return ok;
