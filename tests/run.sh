@@ -6,7 +6,7 @@
 #   cmake get_data cli uses report limits fuzz musl clang exceptions folders compilers x86_32
 #   processors portability examine graphs
 #                  the functions and scripts below
-#   with           what stands behind it runs beside the others, on another core; it is shown last
+#   with           items after it run in parallel to the others, on another core, and are shown last
 # A test that crashes, hangs, or does not end with that line is one failure. One that a busy machine
 # kept from ending in time is skipped, with a warning (limited, below).
 BUILD=${BUILD:-build} CC=${CC:-cc} CXX=${CXX:-c++}
@@ -136,7 +136,7 @@ try() {
 }
 
 # What jem.h must choose on this processor (jem__x86_has says of which flags): common.h, check_isa.
-# Nothing where that cannot be told.
+# Empty if that is unknown.
 native_isa() {
     case $(uname -m) in
         aarch64) echo neon ;;
@@ -226,7 +226,7 @@ emulated() {
 }
 # The other kind of vector registers.
 neon() { emulated neon aarch64 "$NEON_TESTS"; }
-# The other order of bytes. Without the flag, gcc computes in double there when it is told -std=c99.
+# The other byte order. Without the flag, gcc computes in double there with -std=c99.
 s390x() { emulated s390x s390x "$S390X_TESTS" -fexcess-precision=fast; }
 
 # The same programs on WebAssembly, in plain C (the same bits) and with simd128 (close to them). In
@@ -266,7 +266,7 @@ documents() {
     try "jem.h: the complete program compiles" document header
     limited "$dir/header" >"$dir/header.txt"
     cat "$dir/header.txt"
-    try "jem.h: it tells the moons apart" sh -c "cut -c 1-6 '$dir/header.txt' | tr '\n' , |
+    try "jem.h: it separates the moons" sh -c "cut -c 1-6 '$dir/header.txt' | tr '\n' , |
         grep -q '^moon 0,moon 1,'"
     try "README.md: the program compiles" document readme
     try "README.md: it rejects a photograph" sh -c "'$dir/readme' examples/gallery/cifar10.png |
@@ -276,7 +276,7 @@ documents() {
     try "README.md: an unreadable picture is named" sh -c "'$dir/readme' nowhere.png |
         grep -q '^nowhere.png: cannot be read: '"
     awk '/^   TRY/ { on = 1 } /^ *$|^   RUN/ { on = 0 } on' examples/*.c >"$dir/to_try.txt"
-    try "lessons: numbers to try are floats, as the compiler wants them" sh -c "
+    try "lessons: numbers to try are floats, as the compiler requires" sh -c "
         test \$(wc -l <'$dir/to_try.txt') -gt 20 && ! grep -E \
         '(^|[^A-Za-z0-9_.])([0-9]*\.[0-9]+|[0-9.]+e-?[0-9]+)([^0-9fe]|\$)' '$dir/to_try.txt'"
 }
@@ -308,7 +308,7 @@ smoke() {
         '$1 == "step" { loss = $4 } END { exit !(loss < 0.02 && loss > 0) }'
     claim own_energy "the banana's moments" \
         '/[0-9]$/ { n++; if (($NF - $(NF - 1))^2 > 0.01) bad = 1 } END { exit bad || n != 5 }'
-    for lines in "worlds 6 8" "film 5 6"; do       # where log Z stands, how many lines have one
+    for lines in "worlds 6 8" "film 5 6"; do       # field of log Z, number of lines with one
         set -- $lines
         claim $1 "log Z by a grid and by AIS" '/by AIS/ { n++; off = $'$2' - $('$2' + 3)
             if (off < 0) off = -off
@@ -340,7 +340,7 @@ lessons() {
     claim learn "the exact way is the best, one step from data or twenty from noise are the worst" '
         { p[$1] = $NF } END { exit !(p["exact"] > p["persistent"] && p["exact"] > p["score"] &&
             p["persistent"] > p["CD-1"] + 0.2 && p["persistent"] > p["short-run"] + 0.2) }'
-    claim break_it "what breaks it, and what mends it" '
+    claim break_it "failures and their remedies" '
         /diverged/ { diverged = 1 } /mean log p/ { p[$1 " " $2 " " $4] = $NF }
         END { for (k in p) { if (k ~ /^healthy/) well = p[k]; if (k ~ /^no noise/) still = p[k]
                 if (k ~ /^one step/) one = p[k]; if (k ~ /^rate x 30,/) mended = p[k] }
@@ -500,6 +500,6 @@ if [ -n "$beside" ]; then
     run beside sh -c "cat '$second'; exit $?"
 fi
 [ -n "$late" ] && echo "skipped, the machine is too busy: ${late#, }"
-[ -n "$broken" ] && echo "not well: ${broken#, }"
+[ -n "$broken" ] && echo "failing: ${broken#, }"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

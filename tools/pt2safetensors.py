@@ -32,7 +32,7 @@ import zipfile
 
 
 class Bad(Exception):
-    """What is wrong with the file, in a line."""
+    """An error of the file, in a line."""
 
 
 def shown(text):
@@ -58,7 +58,7 @@ class Storage:
     def __init__(self, kind, key, count):
         self.kind, self.key, self.count = kind, key, count
         self.bytes, self.becomes = STORAGES[kind]
-        self.data = None            # a memoryview, once it is known where it lies
+        self.data = None            # a memoryview, once its place is known
 
 
 class Tensor:
@@ -499,7 +499,7 @@ def expected(depth, widen, norm, channels, classes, uncond):
 
 
 def describe(state, buffer, options):
-    """The description that jem.h wants, once every tensor is known to fit it."""
+    """Returns the description for jem.h, after checking every tensor."""
     def size(name, dimensions):
         if name not in state:
             raise Bad("holds no %s: not the reference's wide-resnet" % name)
@@ -647,7 +647,7 @@ def image_size(text):
     height, x, width = text.partition("x")
     if not (x and height.isdigit() and width.isdigit() and 0 < int(height) <= 65536
             and 0 < int(width) <= 65536):
-        raise argparse.ArgumentTypeError("HEIGHTxWIDTH is wanted, such as 32x32")
+        raise argparse.ArgumentTypeError("must be HEIGHTxWIDTH, such as 32x32")
     return int(height), int(width)
 
 
@@ -657,7 +657,7 @@ def fraction(text):
     except ValueError:
         value = -1
     if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError("a number from 0 to below 1 is wanted")
+        raise argparse.ArgumentTypeError("must be a number from 0 to below 1")
     return value
 
 

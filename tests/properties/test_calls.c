@@ -13,7 +13,7 @@
 
 enum { MANY = 1 << 16, N = 3, SIDE = 4, CHANNELS = 3, CLASSES = 5 };
 
-/* ---- the world, made anew for every call ----------------------------------------------------- */
+/* ---- the objects, created for every call ----------------------------------------------------- */
 
 /* A machine of 64 MB: absurd sizes must not get far. */
 typedef struct machine { long alive; size_t held, most; } machine;

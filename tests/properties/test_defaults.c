@@ -1,4 +1,4 @@
-/* What the header says of defaults, and of options in company: a trainer's schedule, fresh chains of
+/* Defaults as documented in the header, and options in combination: a trainer's schedule, fresh chains of
    each class, walks that are given, ends of ranges. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"

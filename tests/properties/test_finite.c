@@ -43,7 +43,7 @@ static jem_train_desc small_desc(void) {
     d.sgld.steps = 2, d.buffer_size = 16, d.negatives = 4;
     return d;
 }
-/* All but the copies that batch norm makes of what passes through. */
+/* All except the running statistics of batch norm. */
 static uint64_t trained_hash(const jem_net *net) {
     uint64_t h = FNV_START;
     for (const jem_param *p = net->params; p; p = p->next)

@@ -176,7 +176,7 @@ static int choose_other(jem_rng *rng, op_kind op, jem_tensor *const *t, int coun
     return good[jem_rng_below(rng, found)];
 }
 
-/* Tells whether an op makes sense for a tensor, and is not too large. */
+/* Returns 1 if an op is possible for a tensor, and not too large. */
 static int possible(op_kind op, const jem_tensor *a) {
     const int flat = a->h == 1 && a->w == 1, pixels = a->h * a->w;
     switch (op) {

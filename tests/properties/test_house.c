@@ -3,7 +3,7 @@
    >>platform); no line is too long; a function that is long, or has many parameters, says why. In
    rooms that have been rewritten into plain C and plain English no comma joins two statements, no
    ternary contains another, and few are left; the table `unfinished` says how far the other rooms
-   are from that. Pages, examples and tools, too, are in plain English. */
+   are from that. Pages, examples, tools and tests, too, are in plain English. */
 #include <ctype.h>
 #include <dirent.h>
 #include <stdio.h>
@@ -503,7 +503,7 @@ static int check_texts(const char *directory, const char *const *endings) {
         const char *ending = strrchr(e->d_name, '.');
         int wanted = 0;
         for (int k = 0; ending && endings[k]; k++) wanted += !strcmp(ending, endings[k]);
-        if (!wanted) continue;
+        if (!wanted || !strcmp(e->d_name, "test_house.c")) continue;        /* it has the phrases */
         snprintf(path, sizeof path, "%.200s/%.200s", directory, e->d_name);
         check_text(path);
         count++;
@@ -516,15 +516,15 @@ static void test_pages(void) {
     static const char *const endings[] = { ".md", ".c", ".h", ".html", NULL };
     static const char *const directories[] = {
         ".github", "examples", "examples/data", "examples/models", "examples/playground", "tools",
-        "tools/cli", "tools/support"
+        "tools/cli", "tools/support", "tests", "tests/rooms", "tests/properties",
+        "tests/properties/fuzz", "tests/tools", "tests/support"
     };
-    int files = 2;
-    printf("plain English: nor are %d in pages, examples, tools\n",
+    int files = 1;
+    printf("plain English: %d phrases are not in pages, examples, tools, tests\n",
            COUNT(phrases) + COUNT(page_phrases));
     check_text("README.md");
-    check_text("tests/README.md");
     for (int d = 0; d < COUNT(directories); d++) files += check_texts(directories[d], endings);
-    CHECK(files > 60, "%d files were found", files);
+    CHECK(files > 120, "%d files were found", files);
 }
 
 /* Lets the parser count what it must find, and pass over what it must not. */

@@ -117,7 +117,7 @@ static uint64_t file_hash(const char *path) {
     return h;
 }
 
-/* Runs a part in a process of its own, with so many threads and these instructions. */
+/* Runs a part in a separate process, with these threads and instructions. */
 static int part_in_process(const char *program, const char *path, int number, int from, int to,
                            int threads, jem_isa isa) {
     char words[5][16];

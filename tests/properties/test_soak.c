@@ -132,7 +132,7 @@ static uint64_t live(jem_ctx *ctx, const char *path) {
     return jem_ok(ctx) && !s ? hash : 0;
 }
 
-/* ---- threads of one's own -------------------------------------------------------------------- */
+/* ---- custom threads -------------------------------------------------------------------- */
 
 /* Tasks in a shuffled order, each taken by whichever of the threads comes first. */
 typedef struct crew {
@@ -279,8 +279,8 @@ static void see(peak *p, int early, double bytes) {
 /* Rounds in one context that stays, and in one for each round, until the time is up. What malloc
    has given out grows by some KB until its lists of small pieces are full (they count as given
    out); what is resident may jump once, by .75 MB here: whether malloc gives the heap's top back
-   to the system depends on where the system let the heap begin. (By 8 MB, and at any time, if it
-   may change its mind on which blocks come from the heap: it is told.) */
+   to the system depends on the start of the heap. (By 8 MB, and at any time, with malloc's dynamic
+   threshold for blocks from the heap, which this test therefore fixes.) */
 static void soak(double seconds, uint64_t want, const char *path) {
     counter c;
 #ifdef MALLOC_TELLS

@@ -32,8 +32,8 @@ static void test_tile(void) {
 #endif
 }
 
-/* Linux tells of the processor's tiles, and lends them: then jem.h has them, and uses them if
-   nothing else is asked for. If it did not, all below would be left out, and nobody would know. */
+/* Checks that jem.h uses AMX tiles by default if Linux reports and grants them. Otherwise the tests
+   below would be skipped without notice. */
 #if defined(JEM__AMX) && defined(__linux__)
 extern long syscall(long number, ...);             /* -std=c99 hides it */
 static int linux_lends_tiles(void) {

@@ -330,7 +330,7 @@ static void test_muon(jem_ctx *ctx) {
         }
 }
 
-/* Biases and last layers are updated as by Adam alone, to the bit. */
+/* Biases and last layers are updated as by Adam alone, bit for bit. */
 static void test_rest(jem_ctx *ctx) {
     printf("Adam updates the rest\n");
     jem_net *net[2] = { small_net(ctx, 1), small_net(ctx, 1) };

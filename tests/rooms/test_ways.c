@@ -372,7 +372,7 @@ static void test_sharpness(jem_ctx *ctx) {
           (double)kept[1]);
 }
 
-/* The gradient that training has after so many updates that change next to nothing. */
+/* Returns the gradient of training after `updates` updates with a negligible rate. */
 static double *gradient_of(jem_ctx *ctx, jem_norm norm, jem_train_desc d, int updates,
                            ptrdiff_t *n) {
     jem_wrn_desc wrn = jem_wrn_desc_default();

@@ -1,5 +1,5 @@
 /* What several test programs need: contexts that count and fail, random numbers in every place,
-   and comparison to the bit. Include it after jem.h and test.h. */
+   and comparison of bits. Include it after jem.h and test.h. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -184,7 +184,7 @@ static inline int same_bits(const float *a, const float *b, ptrdiff_t n) {
     return !memcmp(a, b, (size_t)n * sizeof *a);
 }
 
-/* FNV-1a over the bits of the numbers, whatever the order of bytes; begin with h = FNV_START. */
+/* Computes FNV-1a over the bits of the numbers, in any byte order; start with h = FNV_START. */
 #define FNV_START 14695981039346656037u
 static inline uint64_t fnv(uint64_t h, const float *x, ptrdiff_t n) {
     for (ptrdiff_t i = 0; i < n; i++) {

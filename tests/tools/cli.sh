@@ -194,7 +194,7 @@ says "20 samples after 7 steps from noise"
 status 0 "more guidance" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
     --out f3.png --guidance 50
 for file in f1.png f2.png; do check $file is_png $file 100; done
-check "it tells" differs f1.png f3.png
+check "it has an effect" differs f1.png f3.png
 
 echo "what may change when a run goes on"
 sums() { sed -n 's/.*\(accuracy .*\); retries.*/\1/p' out; }
@@ -238,7 +238,7 @@ loss() { tail -n 1 "$1/log.csv" | cut -d, -f4; }
 check "more noise, fewer steps" test "$(loss d)" != "$(loss dd)"
 cp b/last.safetensors kept.safetensors
 
-echo "what is asked for tells"
+echo "each option has an effect"
 # rows NAME OPTIONS: a run's log, without the seconds.
 rows() {
     to=rows_$1 && shift
@@ -378,7 +378,7 @@ check "are not followed" grep -q untouched victim
 cp -r h unread                          # (a log that breaks off while it is read: test_faults.c)
 rm unread/log.csv
 mkdir unread/log.csv
-status 1 "a log that is none" train --resume unread --iters 30
+status 1 "an invalid log" train --resume unread --iters 30
 check "says so" grep -q "unread/log.csv: cannot be " err
 check "nothing is left beside it" sh -c '! ls unread | grep -q tmp'
 if [ -e /dev/full ]; then
@@ -455,14 +455,14 @@ esc=$(printf '\033') csi=$(printf '\302\233') line=$(printf 'x\ny')
 cp each/000000.png "a$esc[31m.png" && cp $model "m$csi$line.safetensors"
 harmless() {
     status 0 "a name that commands: $1" "$@"
-    check "is told without it" sh -c "! LC_ALL=C grep -q '$esc\|$csi\|^y' out err && grep -q '?' out"
+    check "is printed without it" sh -c "! LC_ALL=C grep -q '$esc\|$csi\|^y' out err && grep -q '?' out"
 }
 harmless classify $model "a$esc[31m.png"
 harmless info "m$csi$line.safetensors"
 harmless export $model "e$esc[1m$line.safetensors"
 harmless sample $model --n 1 --steps 1 --fresh-steps 1 --out "s$esc[1m$line.png"
 status 1 "one that is not there" classify $model "no$esc[1m.png"
-check "is told without it, too" sh -c "! grep -q '$esc' err && grep -q 'no?' err"
+check "is printed without it as well" sh -c "! grep -q '$esc' err && grep -q 'no?' err"
 cp $model ./--m
 status 0 "info --" info -- --m
 says "^--m: "
@@ -583,7 +583,7 @@ done
 status 0 "larger images" train $easy --dataset wide --size 40 --grey --n-valid 2 --iters 1 --out easy3
 says "1600 numbers an image: --score-weight 0.0078"
 
-status 0 "labels that nobody asks for" train $tiny --p-y-given-x-weight 0 --batches separate \
+status 0 "unused labels" train $tiny --p-y-given-x-weight 0 --batches separate \
     --iters 5 --out l
 check "no cross-entropy" sh -c 'tail -n 1 l/log.csv | cut -d, -f5,6 | grep -q "^,$"'
 status 0 "unconditional" train $tiny --uncond --iters 2 --out m

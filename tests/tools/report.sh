@@ -53,7 +53,7 @@ read_page() {
     says "^$2 pictures, $3 sections$"
 }
 # look NAME WIDTH MAIN: the page in a browser, photographed; what it shows is MAIN wide. A window
-# may not get as narrow as a telephone: so the page is made so in a copy, which tells what it shows.
+# may not get as narrow as a telephone: so the page is made so in a copy, which reports its layout.
 look() {
     script="<style>html{width:$2px}</style><script>addEventListener('load',()=>{document.title=
         [...document.images].filter(i=>i.naturalWidth).length+' seen, '+

@@ -100,7 +100,7 @@ static void test_moves(run *r) {
 
 int main(int argc, char **argv) {
     static run a, b;
-    (void)train_command;                           /* the whole of it: test_divergence.c, cli.sh */
+    (void)train_command;                           /* tested in test_divergence.c, cli.sh */
     test_begin(argc, argv);
     if (!CHECK(open_run(&a, "1") && open_run(&b, "2"), "digits")) return test_report();
     if (test_wants("test_epochs")) {

@@ -426,7 +426,7 @@ static void test_folders(void) {
     refuses(ROOT "/pets", "train", &desc, "pets", "0 x 0");
     desc = shaped(0, 9, 0, DATA_AS_IS);
     refuses(ROOT "/pets", "train", &desc, "pets", "0 x 9");
-    put_text("pets/cat", "05.png", "this is no picture");
+    put_text("pets/cat", "05.png", "this is not a picture");
     refuses(ROOT "/pets", "train", NULL, "cat/05.png", "not a picture");
     make_folder(in("pets/dog", ""));
     refuses(ROOT "/pets", "train", NULL, "pets/dog", "no pictures");
@@ -679,7 +679,7 @@ static void test_limits(void) {
     refuses(ROOT "/limits", "train", NULL, "x.png: is 16000 x 16000, which takes 768 MB",
             "more than 100");
 
-    b.n = 0;                                       /* gzip that says it unpacks to 50 MB */
+    b.n = 0;                                       /* gzip with a claimed size of 50 MB */
     for (int i = 0; i < 10; i++) add(&b, i == 0 ? 0x1f : i == 1 ? 0x8b : i == 2 ? 8 : 0);
     add_noise(&b, 60000);
     add_little(&b, 0), add_little(&b, 50000000);

@@ -10,7 +10,7 @@ enum { CLASSES = 10, EACH = 2, CHAINS = CLASSES * EACH };
 
 typedef struct shipped {
     const char *path, *dataset, *first, *last;     /* names of the first and last class */
-    int channels, side, steps, familiar;           /* at least so many of 20 look familiar */
+    int channels, side, steps, familiar;           /* familiar: minimum number of 20 */
 } shipped;
 
 static const shipped models[] = {

@@ -129,7 +129,7 @@ check "nothing to calibrate" sh -c '! grep -q calibrated out'
 check "the same numbers: $before" test "$(number 6 mean)" = "${before:-none}"
 status 0 "ood" $model ood --dataset digits --n 100 --data nowhere --out o.png
 check "o.png" is_png o.png
-check "what nobody named and is not there is left out" test "$(grep -c "left out: now" err)" = 2
+check "default data sets that are missing are left out" test "$(grep -c "left out: now" err)" = 2
 check "MNIST is no other: the digits are of it" sh -c '! grep -q "left out: .*/mnist" err'
 holds "black pictures, log p(x)" "$(number 1 black)" ">" .97
 holds "black pictures, usual" "$(number 6 black)" ">" .97
