@@ -533,7 +533,7 @@ says "two: few images: --batch-size 18"
 says "two: few images: --eval-every 100"
 status 0 "still few" train --resume n --iters 3
 mv two moved
-refuses 1 "there is no such folder" train --resume k
+refuses 1 "no such folder" train --resume k
 status 0 "elsewhere" train --resume k --dataset moved/ --stop-at 3
 mv moved/train/light moved/train/airy; mv moved/test/light moved/test/airy
 refuses 1 "not the data that this run started with" train --resume k

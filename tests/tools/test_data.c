@@ -218,7 +218,7 @@ static void test_idx(void) {
     put_idx("idx2", 0, &images, &labels);
     refuses(ROOT "/idx2", "train", NULL, "train-images", "neither grey nor colour");
     refuses(ROOT "/idx2", "test", NULL, "idx2", "t10k-images");
-    refuses(ROOT "/idx1", "valid", NULL, "valid", "train and test");
+    refuses(ROOT "/idx1", "valid", NULL, "valid", "train or test");
 
     data_desc desc = shaped(0, 0, 0, DATA_AS_IS);
     desc.root = ROOT;
@@ -239,7 +239,7 @@ static void test_idx(void) {
     refuses("fashion-mnist", "train", &desc, ROOT "/fashion-mnist", "tools/get-data fashion-mnist");
     refuses("cifar100", "train", &desc, ROOT "/cifar100", "cifar-100-binary.tar.gz");
     make_folder(in("cifar10", ""));
-    refuses("cifar10", "train", &desc, "not in it", "DATA=" ROOT " tools/get-data cifar10");
+    refuses("cifar10", "train", &desc, "does not contain", "DATA=" ROOT " tools/get-data cifar10");
     idx(&images, &labels, 3, 1, 28, 28, 3);
     put("cross", "train-images-idx3-ubyte", &labels);
     put("cross", "train-labels-idx1-ubyte", &images);
@@ -252,7 +252,7 @@ static void test_idx(void) {
             for (int i = 0; i < dims; i++) add_big(&images, big);
             add_noise(&images, 100);
             put("cross", "train-images-idx3-ubyte", &images);
-            refuses(ROOT "/cross", "train", NULL, "train-images", "more than it does");
+            refuses(ROOT "/cross", "train", NULL, "train-images", "more data than it has");
         }
 }
 
@@ -430,7 +430,7 @@ static void test_folders(void) {
     refuses(ROOT "/pets", "train", NULL, "cat/05.png", "not a picture");
     make_folder(in("pets/dog", ""));
     refuses(ROOT "/pets", "train", NULL, "pets/dog", "no pictures");
-    refuses(ROOT "/pets/dog", "train", NULL, "pets/dog", "holds no data set");
+    refuses(ROOT "/pets/dog", "train", NULL, "pets/dog", "is not a data set");
     refuses(ROOT "/nothing", "train", NULL, ROOT "/nothing", "no such folder");
     refuses(ROOT "/pets/ant/00.PNG", "train", NULL, "00.PNG", "no such folder");
     char deep[1100];                               /* the same folder, by a very long name */
@@ -460,7 +460,7 @@ static void test_folders(void) {
 
     make_folder(in("few", ""));
     put_png("few/a", "1.png", 3, 2, 1, p);
-    refuses(ROOT "/few", "test", NULL, "few", "left for testing");
+    refuses(ROOT "/few", "test", NULL, "few", "remain for testing");
 }
 
 static void test_one_image(void) {
@@ -479,7 +479,7 @@ static void test_one_image(void) {
     }
     CHECK(!data_load_image(&d, in("one", "y.png"), NULL, NULL, error, sizeof error) &&
           strstr(error, "one/y.png"), "%s", error);
-    refuses(ROOT "/one", "train", NULL, "one", "holds no data set");
+    refuses(ROOT "/one", "train", NULL, "one", "is not a data set");
 }
 
 /* ---- resizing: known answers ----------------------------------------------------------------- */

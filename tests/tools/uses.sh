@@ -76,7 +76,7 @@ for what in calibration ood attack impute samples; do
     says "jem eval MODEL $what"
     refuses 1 "nowhere.safetensors: cannot be opened" nowhere.safetensors $what
     refuses 2 "n 0: a whole number" $model $what --n 0
-    refuses 1 "there is no such folder" $model $what --dataset ./nowhere
+    refuses 1 "no such folder" $model $what --dataset ./nowhere
 done
 refuses 2 "jem eval MODEL attack" attack
 refuses 2 "jem eval MODEL ood" $model ood another
@@ -138,7 +138,7 @@ holds "a mean" "$(number 6 mean)" ">" .94
 status 0 "ood beside" $model ood --dataset digits --n 40 --other digits --beside $plain --out o.png
 check "a row more for each of nine, and the mean" test "$(grep -c '^  mnist-plain' out)" = 10
 check "the data set itself is not an outlier" sh -c '! grep -q "^  digits" out'
-refuses 1 "other: ./nothing: there is no such folder" $model ood --dataset digits --n 40 \
+refuses 1 "other: ./nothing: no such folder" $model ood --dataset digits --n 40 \
     --other digits,./nothing
 check "nothing was measured" test ! -s out
 refuses 2 "other a,.*: a list of 9; 0 to 8 are taken" $model ood --dataset digits \
@@ -197,7 +197,7 @@ holds "labels only, an upper end" "${far:-99}" "<" 9
     --out large >out 2>err
 status 0 "beside a model of larger images" $model attack --dataset digits --n 20 --steps 1 \
     --eps 0,.3 --smallest small.png --beside large/last.safetensors --out a.png
-says "large takes images of another shape: it is not in the picture"
+says "large has images of another shape: it is not in the picture"
 says "^  0  .*%  .*%  .*%  .*%"
 check "both models' least eps" test "$(grep -c '^  \(mnist\|large\)  .*  0.3' out)" = 2
 status 0 "refined" $model attack --dataset digits --n 20 --steps 3 --eps 0,.3 --refine 3 --chains 2 \
@@ -268,7 +268,7 @@ idx few/train 16384 8 pixels zeros
 idx few/test 16384 8 pixels "most rest"
 "$jem" judge --dataset ./few --iters 300 --out few.jem >out 2>err
 says "10000 test images: 100.0% recognised, 7[0-9]\.[0-9]% correctly"
-refuses 1 "there is no such folder\|judge-digits.safetensors: cannot be opened" $model samples \
+refuses 1 "no such folder\|judge-digits.safetensors: cannot be opened" $model samples \
     --dataset digits
 refuses 1 "holds no judge" $model samples --dataset digits --judge $model
 judge=examples/models/judge-mnist.safetensors

@@ -153,7 +153,7 @@ static inline int data__bad(data__job *job, const char *path, const char *reason
                       other ? " " : "", k->name);
 }
 static inline int data__no_memory(data__job *job, const char *path) {
-    return data__fail(job, "%s: no memory for it", path);
+    return data__fail(job, "%s: out of memory", path);
 }
 
 static inline void *data__alloc(size_t count, size_t size) {           /* at least one byte */
@@ -278,7 +278,7 @@ static inline const char *data__gunzip(const unsigned char *in, size_t n, size_t
     if (size > INT_MAX || n > INT_MAX || size / 1032 > n) return "is cut short, or damaged";
     if (size > most) return "";
     *out = (unsigned char *)data__alloc(size, 1);
-    if (!*out) return "no memory to unpack it";
+    if (!*out) return "out of memory to unpack it";
     /* With the 8 bytes after the stream: stb's decoder looks ahead. */
     const int got = stbi_zlib_decode_noheader_buffer((char *)*out, (int)size,
                                                      (const char *)in + at, (int)(n - at));
@@ -310,7 +310,7 @@ static inline unsigned char *data__read(data__job *job, const char *path, size_t
     while (!wrong) {
         if (room > most) room = most + 1;
         unsigned char *more = (unsigned char *)realloc(bytes, room);
-        if (!more) { wrong = "no memory for it"; break; }
+        if (!more) { wrong = "out of memory"; break; }
         bytes = more;
         n += fread(bytes + n, 1, room - n, f);
         if (n < room) { if (ferror(f)) wrong = strerror(errno); break; }
@@ -397,13 +397,13 @@ static inline void data__fit(unsigned char *to, int c, int h, int w, const unsig
 static inline int data__shape(data__job *job, const char *path, int n, int c, int h, int w) {
     data_set *d = job->d;
     const data_desc *want = &job->desc;
-    if (n < 1 || h < 1 || w < 1) return data__bad(job, path, "holds no images");
+    if (n < 1 || h < 1 || w < 1) return data__bad(job, path, "contains no images");
     if (c != 1 && c != 3) return data__bad(job, path, "its images are neither grey nor colour");
     d->n = n, d->c = want->channels ? want->channels : c;
     d->h = want->height ? want->height : h, d->w = want->width ? want->width : w;
     if (want->resize == DATA_AS_IS && (d->h != h || d->w != w))
         return data__fail(job, "%s: is %d x %d (width x height), not %d x %d, and resizing was not "
-                          "asked for", path, w, h, d->w, d->h);
+                          "requested", path, w, h, d->w, d->h);
     const double mb = (double)n * d->c * d->h * d->w / 1e6;
     if (want->memory_mb > 0 && mb > want->memory_mb)
         return data__fail(job, "%s: %d images of %d x %d take %.0f MB, more than %.0f "
@@ -493,7 +493,7 @@ static inline unsigned char *data__idx(data__job *job, const char *path, int ima
     for (int i = 0; !wrong && i < dims; i++) {
         const unsigned long n = data__big(bytes + 4 + 4 * i);
         if (n < 1 || n > INT_MAX || n > size / product)
-            wrong = n ? "is cut short, or damaged: it says that it holds more than it does"
+            wrong = n ? "is cut short, or damaged: its header claims more data than it has"
                       : "is empty";
         else shape[i] = (int)n, product *= n;
     }
@@ -516,9 +516,8 @@ static inline int data__load_idx(data__job *job, const char *folder) {
     if (!data__find_idx(job, folder, job->test, "images", path) ||
         !data__find_idx(job, folder, job->test, "labels", labels_path))
         return data__bad(job, folder, job->test
-                         ? "there are no IDX files *t10k-images*idx* and *t10k-labels*idx* in it"
-                         : "there are no IDX files *train-images*idx* and *train-labels*idx* in "
-                           "it");
+                         ? "has no IDX files *t10k-images*idx* and *t10k-labels*idx*"
+                         : "has no IDX files *train-images*idx* and *train-labels*idx*");
     unsigned char *image_bytes = data__idx(job, path, 1, shape, &pixels);
     unsigned char *label_bytes = image_bytes ? data__idx(job, labels_path, 0, labels_shape, &labels)
                                              : NULL;
@@ -663,7 +662,7 @@ static inline int data__look(data__job *job, const char *path, const unsigned ch
         return data__fail(job, "%s: is not a picture that can be read: %s", path,
                           stbi_failure_reason());
     if (w < 1 || h < 1 || (double)w * h > 1e4 * (double)size + 65536)
-        return data__bad(job, path, "is damaged: it says that it holds more than it does");
+        return data__bad(job, path, "is damaged: its header claims more data than it has");
     const double most = job->desc.picture_mb > 0 ? job->desc.picture_mb : 100;
     const int deep = stbi_is_16_bit_from_memory(bytes, (int)size) ? 2 : 1;
     const double mb = (double)deep * w * h * channels / 1e6;
@@ -717,7 +716,7 @@ static inline int data__digits(data__job *job) {
     unsigned char *bytes = data__read(job, path, &size), tile[SIDE * SIDE];
     if (!bytes) {
         if (data__kind(path) != 'f')
-            data__fail(job, "%s: is not there (run this in the project's folder)", path);
+            data__fail(job, "%s: does not exist (run this in the project's folder)", path);
         return 0;
     }
     const int looks = data__look(job, path, bytes, size, shape);
@@ -909,7 +908,7 @@ static inline int data__load_items(data__job *job, const data__item *items, int 
         if (!i) h = shape[1], w = shape[2];
         if (job->desc.resize == DATA_AS_IS && (h != shape[1] || w != shape[2]))
             return data__fail(job, "%s: is %d x %d (width x height), but %s is %d x %d, and "
-                              "resizing was not asked for", path, shape[2], shape[1],
+                              "resizing was not requested", path, shape[2], shape[1],
                               items[0].path, w, h);
     }
     if (!data__shape(job, items[0].path, n, c, h, w)) return 0;
@@ -953,14 +952,14 @@ static inline int data__load_folders(data__job *job, const char *folder) {
         for (int i = 0; ok && i < mine.n; i++)
             if (!bsearch(mine.at + i, classes.at, (size_t)classes.n, sizeof *classes.at,
                          data__by_name))
-                ok = data__fail(job, "%s/%s: there is no such class in train", half, mine.at[i]);
+                ok = data__fail(job, "%s/%s: no such class in train", half, mine.at[i]);
     }
     if (ok && classes.n < 1)
-        ok = data__fail(job, "%s: holds no data set: neither IDX, CIFAR, sheets, nor a folder of "
+        ok = data__fail(job, "%s: is not a data set: neither IDX, CIFAR, sheets, nor a folder of "
                         "pictures per class", folder);
     ok = ok && data__collect(job, halves ? half : folder, halves, &classes, &items, &n);
     if (ok && n < 1)
-        ok = data__fail(job, "%s: no pictures are left for testing: have 10 or more per class, or "
+        ok = data__fail(job, "%s: no pictures remain for testing: use 10 or more per class, or "
                         "make folders train and test", folder);
     ok = ok && data__load_items(job, items, n) &&
          data__classes(job, classes.n, (const char *const *)classes.at, classes.n);
@@ -994,11 +993,11 @@ static inline int data__begin(data__job *job, data_set *d, const char *what, con
     if (desc) job->desc = *desc;
     const data_desc *want = &job->desc;
     if (want->channels != 0 && want->channels != 1 && want->channels != 3)
-        return data__fail(job, "%s: %d channels were asked for, not 1 (grey) or 3 (colour)", what,
+        return data__fail(job, "%s: %d channels requested, not 1 (grey) or 3 (colour)", what,
                           want->channels);
     if (want->height < 0 || want->width < 0 || want->height > 32768 || want->width > 32768 ||
         !want->height != !want->width || (want->resize != DATA_AS_IS && !want->height))
-        return data__fail(job, "%s: cannot be made %d x %d", what, want->width, want->height);
+        return data__fail(job, "%s: cannot be resized to %d x %d", what, want->width, want->height);
     errno = 0;
     data__fail(job, "a name is too long: %s", what);        /* the only failure without a message */
     return 1;
@@ -1025,7 +1024,7 @@ static inline int data__load_folder(data__job *job, const char *folder) {
     char path[DATA__PATH];
     data__names files;
     if (data__kind(folder) != 'd')
-        return data__bad(job, folder, "there is no such folder");
+        return data__bad(job, folder, "no such folder");
     if (!data__list(job, folder, 'f', &files)) return 0;
     int idx = 0, cifar10 = 0, cifar100 = 0, flat = 0, tiles = 0;
     for (int i = 0; i < files.n; i++) {
@@ -1047,7 +1046,7 @@ static inline int data__load_folder(data__job *job, const char *folder) {
         return data__path(path, folder, "cifar-10-batches-bin") && data__load_folder(job, path);
     if (data__kind_in(folder, "cifar-100-binary") == 'd')
         return data__path(path, folder, "cifar-100-binary") && data__load_folder(job, path);
-    if (job->known) return data__bad(job, folder, "the data set is not in it");
+    if (job->known) return data__bad(job, folder, "does not contain the data set");
     return data__load_folders(job, folder);
 }
 
@@ -1060,7 +1059,7 @@ static inline int data_load(data_set *d, const char *what, const char *split, co
     job.split = split, job.test = !strcmp(split, "test");
     job.known = data__find_known(what);
     if (!job.test && strcmp(split, "train"))
-        return data__fail(&job, "%s: there is no split '%s', only train and test", what, split);
+        return data__fail(&job, "%s: unknown split '%s', use train or test", what, split);
     const char *name = what;
     for (const char *at = what; *at; at++) if (*at == '/' && at[1]) name = at + 1;
     snprintf(d->name, sizeof d->name, "%.*s", (int)strcspn(name, "/"), name);
@@ -1068,7 +1067,7 @@ static inline int data_load(data_set *d, const char *what, const char *split, co
     else if (!job.known) ok = data__load_folder(&job, what);
     else {
         ok = data__path(folder, job.desc.root ? job.desc.root : "data", what);
-        ok = ok ? data__load_folder(&job, folder) : data__fail(&job, "%s: too long a path", what);
+        ok = ok ? data__load_folder(&job, folder) : data__fail(&job, "%s: the path is too long", what);
     }
     if (ok) error[0] = 0;
     else data_free(d);
