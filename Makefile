@@ -30,6 +30,7 @@ EXAMPLES := $(filter-out %/mpi,$(call programs,examples/*.c))
 TESTS    := $(call programs,tests/*/test_*.c)
 TOOLS    := $(call programs,tools/*.c tools/cli/jem.c)
 HEADERS  := jem.h $(wildcard examples/*.h tests/support/*.h tools/*/*.h)
+LINKED   := $(HEADERS) $(BUILD)/support.a $(BUILD)/jem.o
 # Tests of a second or two come first, so that widespread failures appear at once.
 QUICK    := $(addprefix $(BUILD)/test_,house rng tiny portable pictures batches models details)
 AGAIN     = +@$(MAKE) --no-print-directory
@@ -39,12 +40,13 @@ LESSONS  = glance mend_it score compose_images ways compose_nets learn break_it 
 LESSONS += samplers pooled
 LESSONS += compose three_densities own_net own_energy autograd
 # pngquant does not support the animated film.png: its strip replaces it.
-STILLS  = $(filter-out film,$(LESSONS)) film_strip
+STILLS  = $(filter-out film,$(LESSONS)) film_strip attack_digits
 
 .PHONY: FORCE help demo demo-long gallery examples tools mpi test tests check strict portability \
         fuzz graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
         bench bench-torch \
-        bench-wasm check-torch check-bf16 seeds recipes debug stb playground site clean
+        bench-wasm check-torch check-bf16 seeds recipes debug stb playground site slides \
+        clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +62,8 @@ gallery: demo $(EXAMPLES)  ## run the examples and update their pictures in exam
 	@cp build/pictures/dreams.png build/pictures/chains.png examples/gallery/
 	$(AGAIN) -j2 $(LESSONS:%=gallery-%)
 	@cp build/pictures/film_strip.png examples/gallery/
+	$(BUILD)/attack
+	@cp build/pictures/attack.png examples/gallery/attack_digits.png
 	@if command -v pngquant >/dev/null; then cd examples/gallery && \
 	    pngquant --nofs --strip --force --ext .png $(STILLS:=.png); fi
 
@@ -80,9 +84,10 @@ tests: $(TESTS)
 mpi: stb    ## build/jem-mpi: `jem` on several machines (mpirun -n N build/jem-mpi train ..)
 	@tools/get_package.sh mpi
 	$(AGAIN) $(BUILD)/jem-mpi
-$(BUILD)/jem-mpi: examples/mpi.c $(wildcard tools/cli/*.c) $(HEADERS) $(BUILD)/jem.o
+$(BUILD)/jem-mpi: examples/mpi.c $(wildcard tools/cli/*.c) $(LINKED)
 	@rm -f $@
-	OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) -DJEM_DECLARATIONS $< $(BUILD)/jem.o -o $@ -lm
+	OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) -DJEM_DECLARATIONS $< $(BUILD)/support.a \
+	    $(BUILD)/jem.o -o $@ -lm
 
 # A program that does not compile is one failed test of many: hence -k; run.sh checks for programs.
 test: stb   ## build and run every test; the last line is: N passed, N failed
@@ -92,7 +97,7 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	@tests/run.sh $(EXAMPLES) $(TOOLS) $(QUICK) $(filter-out $(QUICK),$(TESTS)) \
 		documents two_units sanitized python cmake cli uses \
 		smoke mpi get_data report limits mutate lessons \
-		with strict fuzz portability examine playground site s390x wasm neon
+		with strict fuzz portability examine playground slides site s390x wasm neon
 
 # Everything that this machine can run or emulate: emulated programs take hours.
 EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))
@@ -225,9 +230,14 @@ $(BUILD)/playground.html: $(BUILD)/playground.wasm $(wildcard examples/playgroun
 # SITE_ADDRESS, as https://name.github.io/jem: where it will be, for the preview that is shown when
 # an address is shared.
 SITE_ADDRESS ?=
-site: $(BUILD)/playground.html  ## build/site/: course, playground and pages, to publish
+site: $(BUILD)/playground.html slides  ## build/site/: course, playground and pages, to publish
 	@rm -rf $(BUILD)/site
-	@python3 tools/make_site.py $(BUILD)/site $(BUILD)/playground.html $(SITE_ADDRESS)
+	@python3 tools/make_site.py $(BUILD)/site $(BUILD)/playground.html \
+	    $(BUILD)/slides.html $(SITE_ADDRESS)
+
+slides:     ## build/slides.html: a lecture of 90 minutes, made of the lessons
+	@mkdir -p $(BUILD)
+	@python3 tools/make_slides.py $(BUILD)/slides.html
 
 debug:      ## everything for a debugger, into build/debug/
 	$(AGAIN) BUILD=build/debug CFLAGS="-O0 -g" examples tools tests
@@ -243,10 +253,18 @@ $(BUILD)/command: stb
 	@mkdir -p $(@D)
 	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' >$@
 
-# The implementation is compiled once and linked to all programs that only use the API.
+# The implementation is compiled once and linked to all programs that only use the API, as is shared
+# code.
 INSIDE := $(shell grep -lE 'jem__|JEM__|->node' examples/*.c tests/*/*.c tools/*.c tools/cli/*.c)
 $(BUILD)/jem.o: jem.h $(BUILD)/command
 	$(COMPILE) -x c -DJEM_IMPLEMENTATION -c jem.h -o $@
+SUPPORT := $(patsubst tools/support/%.c,$(BUILD)/support/%.o,$(wildcard tools/support/*.c))
+$(BUILD)/support/%.o: tools/support/%.c $(wildcard tools/support/*.h) jem.h $(BUILD)/command
+	@mkdir -p $(@D)
+	$(COMPILE) -c $< -o $@
+$(BUILD)/support.a: $(SUPPORT)
+	@rm -f $@
+	$(AR) -rcs $@ $^
 # For tools/jem.py.
 $(BUILD)/libjem.so: jem.h $(BUILD)/command
 	$(COMPILE) -fPIC -shared -x c -DJEM_IMPLEMENTATION jem.h -o $@ -lm
@@ -254,9 +272,11 @@ $(BUILD)/libjem.so: jem.h $(BUILD)/command
 # A failed compilation must not leave the old program: run.sh would run it.
 define program
 	@rm -f $@
-	$(COMPILE) $(if $(filter $<,$(INSIDE)),$<,-DJEM_DECLARATIONS $< $(BUILD)/jem.o) -o $@ -lm
+	$(COMPILE) $(if $(filter $<,$(INSIDE)),$<,-DJEM_DECLARATIONS $<) $(filter %.a,$^) \
+	    $(if $(filter $<,$(INSIDE)),,$(BUILD)/jem.o) -o $@ -lm
 endef
-$(BUILD)/%: examples/%.c $(HEADERS) $(BUILD)/jem.o
+
+$(BUILD)/%: examples/%.c $(LINKED)
 	$(program)
 $(BUILD)/%: tests/rooms/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
@@ -264,13 +284,16 @@ $(BUILD)/%: tests/properties/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 $(BUILD)/%: tests/tools/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
+# Few tests need code that programs share; the others are built without stb.
+SHARING := $(shell grep -lE '#include "(tools|examples)/' tests/*/test_*.c)
+$(call programs,$(SHARING)): $(BUILD)/support.a
 $(BUILD)/test_tiny: examples/tiny_jem.c
 $(BUILD)/test_lessons: examples/hello.c
 $(BUILD)/test_amx: tests/rooms/test_kernels.c
 $(BUILD)/test_soak: private FLAGS += -pthread
-$(BUILD)/%: tools/%.c $(HEADERS) $(BUILD)/jem.o
+$(BUILD)/%: tools/%.c $(LINKED)
 	$(program)
-$(BUILD)/jem: tools/cli/jem.c $(wildcard tools/cli/*.c) $(HEADERS) $(BUILD)/jem.o
+$(BUILD)/jem: tools/cli/jem.c $(wildcard tools/cli/*.c) $(LINKED)
 	$(program)
 
 export GRAPHS SEED

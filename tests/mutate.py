@@ -226,6 +226,13 @@ class Bench:
         mark = digest(api, *[open(t).read() for t in texts])
         if os.path.exists(BUILD + "/mark") and open(BUILD + "/mark").read() == mark:
             return
+        for part in sorted(glob.glob(ROOT + "/tools/support/*.c")):
+            part = os.path.relpath(part, ROOT)
+            ready = "../support_%s.o" % os.path.basename(part)[:-2]
+            status, said = self.command([CC] + FLAGS + ["-c", part, "-o", ready], place, 300)
+            if status:
+                sys.exit("%s: %s" % (part, said))
+        self.command(["sh", "-c", "ar rcs ../support.a ../support_*.o"], place, 300)
         for name in names:
             if not self.inside[name]:
                 status, said = self.command([CC] + FLAGS + [
@@ -236,7 +243,8 @@ class Bench:
         open(BUILD + "/mark", "w").write(mark)
 
     def program(self, place, name, extra=()):
-        words = [self.tests[name]] if self.inside[name] else ["../%s.o" % name, "build/jem.o"]
+        words = [self.tests[name], "../support.a"] if self.inside[name] else [
+            "../%s.o" % name, "../support.a", "build/jem.o"]
         return self.command([CC] + FLAGS + list(extra) + words +
                             ["-o", "build/test_" + name, "-lm"], place, 300)
 

@@ -2,7 +2,7 @@
 # Runs the tests named as arguments and adds them up; `make test` names them all.
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
-#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site
+#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site slides
 #   cmake get_data cli uses report limits fuzz musl clang exceptions folders compilers x86_32
 #   processors portability examine graphs
 #                  the functions and scripts below
@@ -22,7 +22,7 @@ longest() {                                         # seconds on a slow machine
         neon_kernels) echo 480 ;; lessons) echo 800 ;; strict) echo 330 ;; smoke) echo 240 ;;
         fuzz | portability | examine | report) echo 180 ;;
         cli | cmake | wasm_*) echo 100 ;; uses | mutate) echo 240 ;;
-        playground | python | mpi | get_data) echo 60 ;; *) echo 40 ;;
+        playground | slides | python | mpi | get_data) echo 60 ;; *) echo 40 ;;
     esac
 }
 left_out() { echo "== $1: LEFT OUT, there is no time for it (make test has it)"; }
@@ -186,15 +186,32 @@ sanitized() {
         echo "== sanitized: SKIPPED, $CC has no sanitizers"
         return
     fi
-    rm -f "$dir"/*.o "$dir"/test_*
+    rm -f "$dir"/*.[oa] "$dir"/test_*
     try "jem.h compiles with sanitizers" $cc -x c -DJEM_IMPLEMENTATION -c jem.h -o "$dir/jem.o"
     for test in calls details misuse uses; do
         program=$dir/test_$test
-        if $cc -DJEM_DECLARATIONS tests/*/test_$test.c "$dir/jem.o" -o "$program" -lm
+        source=$(echo tests/*/test_$test.c)
+        if $cc -DJEM_DECLARATIONS "$source" $(shared "$source" "$dir" ar $cc) "$dir/jem.o" \
+            -o "$program" -lm
         then run "sanitized_$test" "$program"
         else try "build $program" false
         fi
     done
+}
+
+# shared SOURCE FOLDER AR COMPILER...: an archive in the folder of what programs share, if the test
+# includes any of it; prints its name.
+shared() {
+    grep -qE '#include "(tools|examples)/' "$1" || return
+    folder=$2 ar=$3
+    shift 3
+    if [ ! -e "$folder/support.a" ]; then
+        for part in tools/support/*.c; do
+            "$@" -c "$part" -o "$folder/support_$(basename "$part" .c).o" || return
+        done
+        $ar rcs "$folder/support.a" "$folder"/support_*.o
+    fi
+    echo "$folder/support.a"
 }
 
 # emulated NAME ARCHITECTURE TESTS FLAGS...: the same programs for another processor.
@@ -212,12 +229,15 @@ emulated() {
         return
     fi
     mkdir -p "$BUILD/$what"
+    rm -f "$BUILD/$what"/*.[oa]
     for test in $tests; do
         program=$BUILD/$what/test_$test
         room "${what}_$test" || { left_out "${what}_$test"; continue; }
         rm -f "$program"
-        if $compiler -std=c99 $WARN -O2 "$@" -I. -idirafter build -idirafter /usr/include -static \
-            tests/*/test_$test.c -o "$program" -lm
+        source=$(echo tests/*/test_$test.c)
+        cc="$compiler -std=c99 $WARN -O2 $* -I. -idirafter build -idirafter /usr/include"
+        if $cc -static "$source" $(shared "$source" "$BUILD/$what" $machine-linux-gnu-ar $cc) \
+            -o "$program" -lm
         then run "${what}_$test" env JEM_WANT_ISA="$([ $what != neon ] || echo neon)" \
                 $emulator "$program"
         else try "build $program" false
@@ -431,6 +451,12 @@ playground() {
     else echo "== playground: SKIPPED, needs clang for WebAssembly, Chromium and node"
     fi
 }
+slides() {
+    if command -v python3 >/dev/null && tools/get_package.sh wasm && tools/get_package.sh browser
+    then run slides tests/tools/slides.sh
+    else echo "== slides: SKIPPED, needs python3, clang for WebAssembly, Chromium and node"
+    fi
+}
 site() {
     if command -v python3 >/dev/null && tools/get_package.sh wasm
     then try "make site" ${MAKE:-make} -s site BUILD="$BUILD" &&
@@ -481,7 +507,7 @@ for test in $here; do
     case $test in
         graphs) torch_graphs "${GRAPHS:-4000}" "${SEED:-1}" ;;
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
-        mutate | mpi | playground | site) $test ;;
+        mutate | mpi | playground | site | slides) $test ;;
         cmake) users_projects ;;
         strict | get_data | cli | uses | report | fuzz | limits) run $test tests/*/$test.sh ;;
         musl | clang | exceptions | folders | compilers | x86_32 | processors)

@@ -362,7 +362,7 @@ static const char always[] =
     " jem_sgld_desc_langevin jem_denoise_desc_clean jem_learning_rate jem_train_desc_score"
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_query"
     " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name jem_compute_exp"
-    " jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors ";
+    " jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors jem_mlp_desc_vectors ";
 /* These have none to tell of it: they look something up, or make the context. */
 static const char silent[] =
     " jem_ctx_create jem_error_status jem_fail jem_net_find jem_net_meta jem_trainer_buffer"
@@ -476,6 +476,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_convnet_desc_default, (void)jem_convnet_desc_default()) \
     ROW(jem_convnet_create, jem_net_free(made(jem_convnet_create(CTX(), jem_convnet_desc_(), 1)))) \
     ROW(jem_mlp_desc_default, (void)jem_mlp_desc_default()) \
+    ROW(jem_mlp_desc_vectors, (void)jem_mlp_desc_vectors(INT(4), INT(2))) \
     ROW(jem_mlp_create, jem_net_free(made(jem_mlp_create(CTX(), jem_convnet_desc_(), 1)))) \
     ROW(jem_net_free, jem_net_free(NULL)) \
     ROW(jem_net_create, jem_net_free(made(jem_net_create(CTX(), own_net_forward, IN(), 4, INT(1), \

@@ -11,6 +11,7 @@
 #define _DEFAULT_SOURCE
 #endif
 #include <ctype.h>
+#include <dirent.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

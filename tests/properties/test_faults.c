@@ -171,6 +171,16 @@ static int world_clock(clockid_t clock, struct timespec *t) {
 #define rename world_rename
 #define clock_gettime world_clock
 #define main jem_main
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include "tools/support/stb.c"
+#include "tools/support/new_file.c"
+#include "tools/support/pictures.c"
+#include "tools/support/chart.c"
+#include "tools/support/data.c"
+#include "tools/support/options.c"
+#include "tools/support/robust.c"
+#include "tools/support/judge.c"
 #include "tools/cli/jem.c"
 #undef malloc
 #undef calloc

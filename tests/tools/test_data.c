@@ -3,7 +3,7 @@
    turned over, which must never crash, leak or load more than they hold (make sanitize). */
 #include "jem.h"
 #include "tools/support/pictures.h"
-#include "tools/support/data.h"
+#include "tools/support/data.c"
 #include "tests/support/test.h"
 
 #ifdef _WIN32
@@ -83,9 +83,9 @@ static void gzip(bytes *to, const bytes *from, int flags, int stored) {
         unsigned char *z = stbi_zlib_compress((unsigned char *)from->at, (int)from->n, &n, 8);
         CHECK(z && n > 6, "stbi_zlib_compress");
         for (int i = 2; z && i < n - 4; i++) add(to, z[i]);
-        STBIW_FREE(z);
+        stb_free(z);
     }
-    add_little(to, data__crc32(from->at, from->n));
+    add_little(to, data_crc32(from->at, from->n));
     add_little(to, (unsigned long)from->n);
 }
 
@@ -623,7 +623,7 @@ static void test_cifar10_itself(void) {
             records[(ptrdiff_t)i * RECORD] = (unsigned char)d.labels[k];
             memcpy(records + (ptrdiff_t)i * RECORD + 1, d.pixels + k * 3072, 3072);
         }
-        CHECK(data__crc32(records, (size_t)RECORD * COUNT) == crc[file], "file %d", file);
+        CHECK(data_crc32(records, (size_t)RECORD * COUNT) == crc[file], "file %d", file);
         if (file >= 4) data_free(&d);
     }
     free(records);

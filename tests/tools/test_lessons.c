@@ -8,6 +8,8 @@
 #include "tests/support/common.h"
 
 #define main hello_main
+#include "tools/support/stb.c"
+#include "tools/support/pictures.c"
 #include "examples/hello.c"
 #undef main
 #include "examples/shapes.h"

@@ -358,6 +358,12 @@ static int ood_row(ood_table *t, const char *name, const float *x, int n) {
     return 1;
 }
 
+/* Orders floats, the lowest first, for qsort. */
+static int compare_floats(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
 /* Sets the range of the shown scores to twice that of the usual images. */
 static void ood_range(ood_table *t) {
     for (int k = 0; k < 2; k++) {
@@ -365,7 +371,7 @@ static void ood_range(ood_table *t) {
         float *sorted = uses_floats(t->s->n);
         if (!sorted) { t->lo[k] = -1, t->hi[k] = 1; continue; }
         memcpy(sorted, v, (size_t)t->s->n * sizeof *v);
-        qsort(sorted, (size_t)t->s->n, sizeof *sorted, chart__compare);
+        qsort(sorted, (size_t)t->s->n, sizeof *sorted, compare_floats);
         const double lo = (double)sorted[t->s->n / 50], hi = (double)sorted[t->s->n - 1];
         t->lo[k] = lo - 2 * (hi - lo) - 1e-6, t->hi[k] = hi + (k ? 0 : .5) * (hi - lo) + 1e-6;
         if (k) t->hi[k] = 0;
@@ -651,7 +657,7 @@ static int attack_decision(uses *s) {
                                        (uint64_t)s->u->seed, found, far) : -1;
     if (n < 0) { if (!jem_ok(s->m.ctx)) model_fail("jem eval", &s->m); }
     else {
-        qsort(far, (size_t)n, sizeof *far, chart__compare);
+        qsort(far, (size_t)n, sizeof *far, compare_floats);
         printf("%s, labels only, %d queries per image, on %d of %d (classified correctly, with "
                "another image to start from); L2 distance of the attack, for pixels in [0,1]:",
                s->name, s->u->queries, n, s->n);

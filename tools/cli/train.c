@@ -14,8 +14,10 @@
 #ifndef TOOLS_JEM_TRAIN_H
 #define TOOLS_JEM_TRAIN_H
 
+#include <ctype.h>
 #include <fcntl.h>
 #include <float.h>
+#include <limits.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -207,7 +209,7 @@ static int holds_a_run(const run *r) { return holds(r, "last.safetensors"); }
 
 /* Checks that a new run would not overwrite a network. */
 static int is_free(run *r) {
-    char text[1200], word[DATA__PATH];
+    char text[1200], word[DATA_PATH];
     if (team.rank) return 1;
     if (!holds_a_run(r))
         return !holds(r, "best.safetensors") ||
@@ -360,8 +362,8 @@ static int load_data(run *r) {
     if (s->c != 1 && s->c != 3) return complain(r, 1, t->dataset, ": neither grey nor colour");
     const size_t bytes = (size_t)s->n * (size_t)(s->c * s->h * s->w);
     snprintf(r->data_mark, sizeof r->data_mark, "%d images, checksum %08lx", s->n,
-             data__crc32(s->pixels, bytes) ^
-             data__crc32((const unsigned char *)s->labels, (size_t)s->n * sizeof *s->labels));
+             data_crc32(s->pixels, bytes) ^
+             data_crc32((const unsigned char *)s->labels, (size_t)s->n * sizeof *s->labels));
     desc.height = s->h, desc.width = s->w, desc.channels = s->c;
     if (!data_load(&r->test, t->dataset, "test", &desc, error, sizeof error))
         say(r, "no test at the end: ", error);
@@ -666,9 +668,9 @@ static int same_everywhere(run *r) {
     unsigned long hash = 0;
     for (const char *c = r->data_mark; *c; c++) hash = hash * 31 + (unsigned char)*c;
     for (const jem_param *p = r->net->params; p; p = p->next)
-        hash = hash * 31 + data__crc32((const unsigned char *)p->value,
+        hash = hash * 31 + data_crc32((const unsigned char *)p->value,
                                        (size_t)p->size * sizeof *p->value);
-    if (b) hash = hash * 31 + data__crc32((const unsigned char *)b->data,
+    if (b) hash = hash * 31 + data_crc32((const unsigned char *)b->data,
                                           (size_t)b->capacity * sizeof *b->data *
                                           (size_t)(b->channels * b->height * b->width));
     const float mine[2] = { (float)(hash & 4095), (float)(hash >> 12 & 4095) };
@@ -1505,7 +1507,7 @@ static int train_command(int argc, char **argv) {
         ok = log_open(&r, r.update) && (r.update || save(&r)) && train(&r);
         if (isatty(1) && r.shown > 0 && r.update < r.total) printf("\n");
         if (ok && r.update < r.total) {
-            char word[DATA__PATH];
+            char word[DATA_PATH];
             printf("stopped after update %d; to continue: jem train --resume %s\n", r.update,
                    data_quoted(values.out, word, sizeof word));
             r.status = train_signal ? 128 + train_signal : 0;

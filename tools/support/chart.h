@@ -1,79 +1,17 @@
-/* Letters, boxes and charts of curves, on the plots of pictures.h. For programs of one .c
-   file. Plots here have y downwards: plot_create(&p, w, h, 0, w, h, 0). */
-#ifndef TOOLS_CHART_H
-#define TOOLS_CHART_H
+/* Letters, boxes and charts of curves, on the plots of pictures.h. Plots here have y downwards:
+   plot_create(&p, w, h, 0, w, h, 0). */
+#ifndef SUPPORT_CHART_H
+#define SUPPORT_CHART_H
 
 #include "tools/support/pictures.h"
 
 /* ---- letters --------------------------------------------------------------------------------- */
-/* A letter consists of lines between points "xy" on a grid: capitals are 4 wide and reach from 0
-   down to 6, small letters start at 2, descenders end at 8. A blank lifts the pen. */
-static const struct letter { char c; const char *lines; } letters[] = {
-    { 'A', "062046 1434" }, { 'B', "06003041423303 3344453606" }, { 'C', "4130100105163645" },
-    { 'D', "06003041453606" }, { 'E', "40000646 0333" }, { 'F', "400006 0333" },
-    { 'G', "41301001051636454323" }, { 'H', "0006 4046 0343" }, { 'I', "0006" },
-    { 'J', "3035261605" }, { 'K', "0006 400346" }, { 'L', "000646" }, { 'M', "0600234046" },
-    { 'N', "06004640" }, { 'O', "100105163645413010" }, { 'P', "06003041423303" },
-    { 'Q', "100105163645413010 2446" }, { 'R', "06003041423303 2346" },
-    { 'S', "413010010213334445361605" }, { 'T', "0040 2026" }, { 'U', "000516364540" },
-    { 'V', "002640" }, { 'W', "0016233640" }, { 'X', "0046 4006" }, { 'Y', "002340 2326" },
-    { 'Z', "00400646" },
-    { '0', "100105162635312010" }, { '1', "112026" }, { '2', "01102031320636" },
-    { '3', "01102031322313 233435261605" }, { '4', "26200434" }, { '5', "300003233435261605" },
-    { '6', "312010010516263534231304" }, { '7', "003016" },
-    { '8', "100102132332312010 1304051626353423" }, { '9', "051626353120100102132332" },
-    { 'a', "3236 3322120305162635" }, { 'b', "0006 0312223335261605" }, { 'c', "3322120305162635" },
-    { 'd', "3036 3322120305162635" }, { 'e', "04343322120305162635" }, { 'f', "201116 0222" },
-    { 'g', "3237281807 3322120305162635" }, { 'h', "0006 0312223336" }, { 'i', "00 0206" },
-    { 'j', "10 121708" }, { 'k', "0006 320436" }, { 'l', "000516" },
-    { 'm', "0206 03122326 23324346" }, { 'n', "0206 0312223336" }, { 'o', "120305162635332212" },
-    { 'p', "0208 0312223335261605" }, { 'q', "3238 3322120305162635" }, { 'r', "0206 031222" },
-    { 's', "3212031424352606" }, { 't', "101526 0222" }, { 'u', "0205162635 3236" },
-    { 'v', "022642" }, { 'w', "0216233642" }, { 'x', "0236 3206" }, { 'y', "0226 4218" },
-    { 'z', "02320636" },
-    { '.', "06" }, { ',', "1608" }, { ':', "03 06" }, { ';', "13 1608" }, { '-', "0434" },
-    { '_', "0747" }, { '+', "0444 2226" }, { '=', "0333 0535" }, { '/', "3007" },
-    { '(', "10020517" }, { ')', "00121507" }, { '%', "4006 00 46" }, { '\'', "0002" },
-    { '!', "0004 06" }, { '<', "320436" }, { '>', "023406" }, { '|', "1017" },
-    { '[', "20101626" }, { ']', "10202616" }, { '^', "021022" }, { '@', "3323243433 34444130100105"
-      "1646" }
-};
 
 /* Draws text with its left end at x and the top of its capitals at y, `unit` pixels per square of
    the grid; returns its right end. With p NULL only measures. */
-static inline float text(plot *p, float x, float y, float unit, unsigned colour,
-                         const char *s) {
-    for (; *s; s++) {
-        float width = 2;                           /* for a blank, and for unknown characters */
-        for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
-            if (letters[i].c != *s) continue;
-            float ax = 0, ay = 0;
-            int pen = 0;
-            width = *s >= '0' && *s <= '9' ? 3 : 0;                    /* columns of figures */
-            for (const char *l = letters[i].lines; *l; l++) {
-                if (*l == ' ') { pen = 0; continue; }
-                const float bx = (float)(*l - '0'), by = (float)(l[1] - '0');
-                const float px = pen ? ax : bx, py = pen ? ay : by;
-                if (p && (pen || l[2] == ' ' || !l[2]))
-                    plot_line(p, x + px * unit, y + py * unit, x + bx * unit, y + by * unit,
-                              unit * .72f, colour);
-                width = bx > width ? bx : width;
-                ax = bx, ay = by, pen = 1, l++;
-            }
-        }
-        x += (width + 1.8f) * unit;
-    }
-    return x;
-}
-static inline void text_right(plot *p, float x, float y, float unit, unsigned colour,
-                              const char *s) {
-    text(p, x - text(NULL, 0, 0, unit, colour, s), y, unit, colour, s);
-}
-static inline void box(plot *p, float x0, float y0, float x1, float y1, unsigned colour) {
-    for (int i = (int)y0; i < (int)y1; i++)
-        for (int j = (int)x0; j < (int)x1; j++)
-            if (i >= 0 && j >= 0 && i < p->h && j < p->w) plot_blend(p, i, j, colour, 1);
-}
+float text(plot *p, float x, float y, float unit, unsigned colour, const char *s);
+void text_right(plot *p, float x, float y, float unit, unsigned colour, const char *s);
+void box(plot *p, float x0, float y0, float x1, float y1, unsigned colour);
 
 /* ---- curves ---------------------------------------------------------------------------------- */
 
@@ -88,35 +26,7 @@ typedef struct curve {
 
 /* Returns the numbers under `name` in a CSV file with a header, NaN where missing, to be freed;
    NULL without such a file, column or row. */
-static inline float *chart_column(const char *path, const char *name, int *n) {
-    char line[1024];
-    float *x = NULL;
-    int room = 0, column = -1;
-    FILE *f = fopen(path, "r");
-    *n = 0;
-    if (f && fgets(line, sizeof line, f)) {
-        const char *s = line;
-        for (int c = 0; column < 0 && s; c++) {
-            const size_t wide = strcspn(s, ",\r\n");
-            if (wide == strlen(name) && !strncmp(s, name, wide)) column = c;
-            s = s[wide] == ',' ? s + wide + 1 : NULL;
-        }
-    }
-    while (column >= 0 && fgets(line, sizeof line, f)) {
-        const char *s = line;
-        char *end;
-        for (int c = 0; c < column && s; c++) s = strchr(s, ','), s += s != NULL;
-        if (*n == room) {
-            float *more = (float *)realloc(x, (size_t)(2 * room + 64) * sizeof *x);
-            if (!more) break;
-            x = more, room = 2 * room + 64;
-        }
-        const float v = strtof(s ? s : "", &end);
-        x[(*n)++] = s && end > s ? v : NAN;
-    }
-    if (f) fclose(f);
-    return x;
-}
+float *chart_column(const char *path, const char *name, int *n);
 
 /* Axes and curves in a box of the picture. y_lo >= y_hi: automatic. */
 typedef struct panel {
@@ -127,99 +37,8 @@ typedef struct panel {
     int n;
 } panel;
 
-/* Returns a step of 1, 2 or 5 times a power of ten, for about `count` steps in the range. */
-static inline double chart__step(double range, int count) {
-    const double raw = range / count, ten = pow(10, floor(log10(raw)));
-    return raw / ten <= 1 ? ten : raw / ten <= 2 ? 2 * ten : raw / ten <= 5 ? 5 * ten : 10 * ten;
-}
-static inline void chart__number(char *to, size_t size, double v, double step) {
-    const int places = step >= 1 ? 0 : (int)ceil(-log10(step) - 1e-9);
-    snprintf(to, size, "%.*f", places, fabs(v) < step / 2 ? 0.0 : v);
-}
-
-/* Computes the range of all curves' finite values, slightly enlarged; returns 0 if there are none.
-   Cuts off the most extreme hundredth at either end, so that single jumps do not flatten the rest.
-   */
-static inline int chart__compare(const void *a, const void *b) {
-    const float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-static inline int chart__range(const panel *q, int of_y, double *lo, double *hi) {
-    size_t total = 0, n = 0;
-    for (int k = 0; k < q->n; k++) total += (size_t)q->curves[k].n;
-    float *all = (float *)malloc((total + 1) * sizeof *all);
-    if (!all) return 0;
-    for (int k = 0; k < q->n; k++)
-        for (int i = 0; i < q->curves[k].n; i++) {
-            const float v = of_y ? q->curves[k].y[i] : q->curves[k].x[i];
-            if (isfinite(v)) all[n++] = v;
-        }
-    if (n) {
-        const size_t cut = of_y && n >= 200 ? n / 100 : 0;
-        qsort(all, n, sizeof *all, chart__compare);
-        *lo = (double)all[cut], *hi = (double)all[n - 1 - cut];
-        const double room = of_y ? (*hi - *lo) * .05 : 0;
-        *lo -= room, *hi += room;
-        if (!(*hi > *lo)) {
-            const double around = fabs(*lo) > 0 ? fabs(*lo) * .1 : 1;
-            *lo -= around, *hi += around;
-        }
-    }
-    free(all);
-    return n > 0;
-}
-
 /* Draws the axes with ticks and numbers, the title, a legend, the curves. */
-static inline void draw_panel(plot *p, const panel *q) {
-    double x0 = 0, x1 = 1, y0 = (double)q->y_lo, y1 = (double)q->y_hi;
-    char label[32];
-    chart__range(q, 0, &x0, &x1);
-    if (!(y1 > y0)) y0 = 0, y1 = 1, chart__range(q, 1, &y0, &y1);
-    const double sx = (double)(q->right - q->left) / (x1 - x0);
-    const double sy = (double)(q->bottom - q->top) / (y1 - y0);
-    text(p, q->left, q->top - 30, 2, 0x000000, q->title);
-    const double dy = chart__step(y1 - y0, 5), dx = chart__step(x1 - x0, 8);
-    for (double v = ceil(y0 / dy) * dy; v <= y1 + dy * 1e-6; v += dy) {
-        const float at = q->bottom - (float)((v - y0) * sy);
-        box(p, q->left - 4, at, q->right, at + 1, 0xdddddd);
-        chart__number(label, sizeof label, v, dy);
-        text_right(p, q->left - 6, at - 5, 1.5f, 0x555555, label);
-    }
-    for (double v = ceil(x0 / dx) * dx; v <= x1 + dx * 1e-6; v += dx) {
-        const float at = q->left + (float)((v - x0) * sx);
-        box(p, at, q->top, at + 1, q->bottom + 4, 0xdddddd);
-        chart__number(label, sizeof label, v, dx);
-        text(p, at + 1 - text(NULL, 0, 0, 1.5f, 0, label) / 2, q->bottom + 9, 1.5f, 0x555555,
-             label);
-    }
-    box(p, q->left - 1, q->top, q->left + 1, q->bottom + 1, 0x000000);
-    box(p, q->left - 1, q->bottom, q->right, q->bottom + 2, 0x000000);
-    if (q->x_name)
-        text_right(p, q->right, q->bottom + 25, 1.5f, 0x333333, q->x_name);
-    float right = q->right;                        /* the legend, from the right */
-    for (int k = q->n - 1; k >= 0; k--) {
-        if (!*q->curves[k].name) continue;         /* another curve of the group before it */
-        const float width = text(NULL, 0, 0, 1.6f, 0, q->curves[k].name);
-        text(p, right - width, q->top - 26, 1.6f, 0x333333, q->curves[k].name);
-        box(p, right - width - 24, q->top - 23, right - width - 8, q->top - 19,
-            q->curves[k].colour);
-        right -= width + 44;
-    }
-    for (int k = 0; k < q->n; k++) {
-        const curve *c = &q->curves[k];
-        float px = 0, py = 0;
-        int pen = 0;
-        for (int i = 0; i < c->n; i++) {
-            if (!isfinite(c->x[i]) || !isfinite(c->y[i])) continue;
-            const double t = ((double)c->y[i] - y0) * sy, most = (double)(q->bottom - q->top);
-            const float x = q->left + (float)(((double)c->x[i] - x0) * sx);
-            const float y = q->bottom - (float)(t < 0 ? 0 : t > most ? most : t);
-            if (pen) plot_line(p, px, py, x, y, c->width, c->colour);
-            else plot_dot(p, x, y, 3, c->colour);
-            px = x, py = y, pen = 1;
-        }
-    }
-}
+void draw_panel(plot *p, const panel *q);
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
@@ -233,56 +52,9 @@ typedef struct row_chart {
     const char *const *line_names;
     float lo, hi, mark;                            /* mark: a black line here */
 } row_chart;
-enum { ROWS_LEFT = 210, ROWS_RIGHT = 880, ROWS_TOP = 60, ROWS_EACH = 40 };     /* in pixels */
 
-static inline void draw_rows(plot *p, const row_chart *q) {
-    const float low = ROWS_LEFT, right_end = ROWS_RIGHT, top = ROWS_TOP, each = ROWS_EACH;
-    const float scale = (right_end - low) / (q->hi - q->lo);
-    const float bottom = top + each * (float)q->rows;
-    const double dx = chart__step((double)(q->hi - q->lo), 8);
-    char label[32];
-    text(p, 10, top - 34, 2, 0x000000, q->title);
-    for (int r = 0; r < q->rows; r += 2) {
-        const float y = top + each * (float)r;
-        box(p, 10, y, right_end, y + each, 0xf3f3f3);
-    }
-    for (double v = ceil((double)q->lo / dx) * dx; v <= (double)q->hi + dx * 1e-6; v += dx) {
-        const float at = low + ((float)v - q->lo) * scale;
-        box(p, at, top, at + 1, bottom, 0xcccccc);
-        chart__number(label, sizeof label, v, dx);
-        text(p, at - text(NULL, 0, 0, 1.5f, 0, label) / 2, bottom + 9, 1.5f, 0x555555, label);
-    }
-    box(p, low + (q->mark - q->lo) * scale - 1, top, low + (q->mark - q->lo) * scale + 1, bottom,
-        0x000000);
-    float right = right_end;
-    for (int k = q->lines - 1; k >= 0; k--) {      /* the legend, from the right */
-        text_right(p, right, top - 30, 1.6f, 0x333333, q->line_names[k]);
-        right -= text(NULL, 0, 0, 1.6f, 0, q->line_names[k]) + 8;
-        plot_dot(p, right, top - 24, 9, q->colours[k]);
-        right -= 24;
-    }
-    for (int i = 0; i < q->rows * q->lines; i++) {
-        const int r = i / q->lines, k = i % q->lines;
-        const float y = top + each * ((float)r + ((float)k + 1) / (float)(q->lines + 1));
-        if (!k) text(p, 14, top + each * ((float)r + .5f) - 5, 1.6f, 0x222222, q->names[r]);
-        if (q->to[i] >= q->lo) {
-            const float x = low + (q->to[i] - q->lo) * scale;
-            const float from = q->from[i] >= q->lo ? low + (q->from[i] - q->lo) * scale : low;
-            plot_line(p, from, y, x, y, 1.8f, q->colours[k]);
-            plot_dot(p, x, y, 8, q->colours[k]);
-        } else for (int s = -3; s <= 3; s += 6)
-            plot_line(p, low + 5, y - (float)s, low + 11, y + (float)s, 1.8f, q->colours[k]);
-    }
-}
+void draw_rows(plot *p, const row_chart *q);
 
-static inline int rows_write(const row_chart *q, const char *path) {
-    const int w = ROWS_RIGHT + 20, h = ROWS_TOP + ROWS_EACH * q->rows + 40;
-    plot p;
-    if (!plot_create(&p, w, h, 0, (float)w, (float)h, 0)) return 0;
-    draw_rows(&p, q);
-    const int ok = plot_write(&p, path);
-    plot_free(&p);
-    return ok;
-}
+int rows_write(const row_chart *q, const char *path);
 
 #endif

@@ -1,48 +1,25 @@
-/* Shared code of the examples: the digits, image grids, plots of the plane. For programs of one
-   file. A function that can fail returns 1 on success; otherwise it prints the reason to stderr,
-   and returns 0 or NULL. Pictures are PNG files; a missing directory is created. */
-#ifndef EXAMPLES_PICTURES_H
-#define EXAMPLES_PICTURES_H
+/* Shared code of the examples: the digits, image grids, plots of the plane. A function that can
+   fail returns 1 on success; otherwise it prints the reason to stderr, and returns 0 or NULL.
+   Pictures are PNG files; a missing directory is created. */
+#ifndef SUPPORT_PICTURES_H
+#define SUPPORT_PICTURES_H
 
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#ifdef _WIN32
-#include <direct.h>
-#endif
 
 #include "jem.h"
-#include "tools/support/new_file.h"
 #include "tools/support/stb.h"
 
 /* Returns 0 if the context has no error; otherwise prints it and returns 1. The last call of an
    example. */
-static inline int report(const jem_ctx *ctx) {
-    if (ctx && jem_ok(ctx)) return 0;
-    fprintf(stderr, "error: %s\n", ctx ? jem_error(ctx) : "no memory for a context");
-    return 1;
-}
+int report(const jem_ctx *ctx);
 
 /* Reads a picture as bytes[h][w]: converted to grey, on white paper where it is transparent. Free
    them with stbi_image_free. */
-static inline unsigned char *picture_read(const char *path, int *w, int *h) {
-    int channels;
-    errno = 0;
-    unsigned char *grey = stbi_load(path, w, h, &channels, 2);         /* and alpha */
-    if (!grey) {
-        fprintf(stderr, "%s: cannot be read: %s\n", path,
-                errno ? strerror(errno) : stbi_failure_reason());
-        return NULL;
-    }
-    for (ptrdiff_t k = 0; k < (ptrdiff_t)*w * *h; k++) {
-        const int alpha = grey[2 * k + 1];
-        grey[k] = (unsigned char)((grey[2 * k] * alpha + 255 * (255 - alpha) + 127) / 255);
-    }
-    return grey;
-}
+unsigned char *picture_read(const char *path, int *w, int *h);
 
 /* ---- the digits ------------------------------------------------------------------------------ */
 
@@ -63,76 +40,16 @@ typedef struct digits {
     int *y, *test_y;       /* labels 0..9 */
 } digits;
 
-static inline void digits_free(digits *d) {
-    free(d->x), free(d->test_x), free(d->y), free(d->test_y);
-    memset(d, 0, sizeof *d);
-}
+void digits_free(digits *d);
 
 /* Cuts the sheet into digits; examples/data/README.md describes the layout. */
-static inline int digits_load(const char *path, digits *d) {
-    enum { ACROSS = 100, CLASSES = 10, ROWS = 10, SIDE = ACROSS * DIGIT };
-    memset(d, 0, sizeof *d);
-    int w = 0, h = 0;
-    unsigned char *sheet = picture_read(path, &w, &h);
-    if (!sheet) {
-        fprintf(stderr, "(the examples run in the project's directory: build/NAME)\n");
-        return 0;
-    }
-    const int fits = w == SIDE && h == SIDE;
-    if (fits) {
-        d->x = (float *)malloc(DIGITS_TRAIN * DIGIT_PIXELS * sizeof *d->x);
-        d->y = (int *)malloc(DIGITS_TRAIN * sizeof *d->y);
-        d->test_x = (float *)malloc(DIGITS_TEST * DIGIT_PIXELS * sizeof *d->test_x);
-        d->test_y = (int *)malloc(DIGITS_TEST * sizeof *d->test_y);
-    }
-    if (!fits || !d->x || !d->y || !d->test_x || !d->test_y) {
-        if (fits) fprintf(stderr, "%s: out of memory\n", path);
-        else fprintf(stderr, "%s: is %d x %d, not the sheet of %d x %d\n", path, w, h, SIDE, SIDE);
-        stbi_image_free(sheet);
-        digits_free(d);
-        return 0;
-    }
-    for (int row = 0; row < ACROSS; row++)
-        for (int column = 0; column < ACROSS; column++) {
-            const int label = row / ROWS, held_out = row % ROWS == ROWS - 1;
-            const int i = (held_out ? column : row % ROWS * ACROSS + column) * CLASSES + label;
-            const unsigned char *from = sheet + (ptrdiff_t)row * DIGIT * SIDE + column * DIGIT;
-            float *to = (held_out ? d->test_x : d->x) + (ptrdiff_t)i * DIGIT_PIXELS;
-            (held_out ? d->test_y : d->y)[i] = label;
-            for (int k = 0; k < DIGIT_PIXELS; k++)
-                to[k] = (float)from[k / DIGIT * SIDE + k % DIGIT] / 127.5f - 1;
-        }
-    stbi_image_free(sheet);
-    return 1;
-}
+int digits_load(const char *path, digits *d);
 
 /* Draws n training images with replacement: x[n][28][28], y[n]. */
-static inline void digits_batch(const digits *d, jem_rng *rng, int n, float *x, int *y) {
-    for (int k = 0; k < n; k++) {
-        const int i = jem_rng_below(rng, DIGITS_TRAIN);
-        memcpy(x + k * DIGIT_PIXELS, d->x + i * DIGIT_PIXELS, DIGIT_PIXELS * sizeof *x);
-        y[k] = d->y[i];
-    }
-}
+void digits_batch(const digits *d, jem_rng *rng, int n, float *x, int *y);
 
 /* Loads a network. NULL: the one that `make demo` saved or, before that, the included one. */
-static inline jem_net *digits_model(jem_ctx *ctx, const char *path) {
-    FILE *own = path ? NULL : fopen(MODEL_PATH, "rb");
-    const int ships = !path && !own;
-    if (!path) path = own ? MODEL_PATH : SHIPPED_PATH;
-    if (own) fclose(own);
-    jem_net *net = jem_load(ctx, path);
-    if (net && net->channels == 1 && net->height == DIGIT && net->width == DIGIT &&
-        net->classes == 10) {
-        if (ships) printf("(the network of %s: `make demo` trains one of your own)\n", path);
-        return net;
-    }
-    if (net) fprintf(stderr, "%s: not a network for digits\n", path);
-    else report(ctx);
-    fprintf(stderr, "(the examples run in the project's directory: build/NAME)\n");
-    jem_net_free(net);
-    return NULL;
-}
+jem_net *digits_model(jem_ctx *ctx, const char *path);
 
 /* Records chains on their way: a watch function for one sampler, or for several in a row. Keeps
    chains 0, every, 2 every, ... after the steps in `moments` (`shots` of them, ascending). */
@@ -144,203 +61,28 @@ typedef struct chains_film {
     int step, taken;
 } chains_film;
 
-static inline int chains_film_take(chains_film *f, jem_tensor *x) {
-    if (f->taken == f->shots || jem_read(x, f->all) != JEM_OK) return 1;
-    for (int i = 0; i < f->chains; i++)
-        memcpy(f->x + (i * f->shots + f->taken) * DIGIT_PIXELS,
-               f->all + i * f->every * DIGIT_PIXELS, DIGIT_PIXELS * sizeof *f->x);
-    f->taken++;
-    return 0;
-}
+int chains_film_take(chains_film *f, jem_tensor *x);
 /* Records the chains; samplers call it after every step. A nonzero result would stop them. */
-static inline int chains_film_watch(void *user, int step, jem_tensor *x) {
-    chains_film *f = (chains_film *)user;
-    (void)step;                                    /* it restarts with the second sampler */
-    f->step++;
-    return f->taken < f->shots && f->step == f->moments[f->taken] ? chains_film_take(f, x) : 0;
-}
+int chains_film_watch(void *user, int step, jem_tensor *x);
 
 /* ---- image files ----------------------------------------------------------------------------- */
 
-static inline unsigned char picture_byte(float in_0_1) {
-    return in_0_1 >= 1 ? 255 : in_0_1 > 0 ? (unsigned char)(in_0_1 * 255 + .5f) : 0;  /* NaN: 0 */
-}
-
-static inline void picture__bytes(void *file, void *bytes, int n) {
-    FILE *f = (FILE *)file;
-    if (!ferror(f)) fwrite(bytes, 1, (size_t)n, f);        /* the error flag stays set */
-}
-
-/* Compresses into a zlib stream, to be freed with STBIW_FREE. If memory runs out, stb gives up by a
-   jump; returns NULL. */
-static inline unsigned char *picture__pack(unsigned char *bytes, int n, int *packed) {
-    if (setjmp(stb_out)) return stb_armed = 0, (unsigned char *)NULL;
-    stb_armed = 1;
-    unsigned char *data = stbi_zlib_compress(bytes, n, packed, 8);
-    stb_armed = 0;
-    return data;
-}
-static inline int picture__png(FILE *f, const unsigned char *bytes, int w, int h, int c) {
-    if (setjmp(stb_out)) return stb_armed = 0;
-    stb_armed = 1;
-    const int ok = stbi_write_png_to_func(picture__bytes, f, w, h, c, bytes, w * c) != 0;
-    stb_armed = 0;
-    return ok;
-}
-
-/* Replaces a file when the new one is complete; creates a missing directory. Writes directly to a
-   path that is not a regular file, as a device; rejects a symbolic link. */
-static inline int picture__open(new_file *n, const char *path) {
-    char directory[512] = "";
-    for (size_t i = 0; path[i] && i + 1 < sizeof directory; i++) {
-        if (path[i] == '/' && i > 0)
-#ifdef _WIN32
-            _mkdir(directory);
-#else
-            mkdir(directory, 0777);                /* on failure, the next line fails */
-#endif
-        directory[i] = path[i], directory[i + 1] = 0;
-    }
-    return new_file_open(n, path);
-}
-static inline int picture__close(new_file *n, const char *path, int ok) {
-    if (!ok && n->f && !n->wrong && !ferror(n->f))
-        n->wrong = "cannot be written: no memory, or too large a picture";
-    if (new_file_done(n, path, ok)) return 1;
-    fprintf(stderr, "%s: %s%s%s\n", path, n->wrong, errno ? ": " : "",
-            errno ? strerror(errno) : "");
-    return 0;
-}
+unsigned char picture_byte(float in_0_1);
 
 /* Writes bytes[h][w][c], c = 1 grey or 3 RGB. */
-static inline int picture_write(const char *path, const unsigned char *bytes, int w, int h, int c) {
-    new_file n;
-    const int ok = picture__open(&n, path) && (double)w * h * c < 1e9 &&  /* sizes are int in stb */
-                   picture__png(n.f, bytes, w, h, c);
-    return picture__close(&n, path, ok);
-}
+int picture_write(const char *path, const unsigned char *bytes, int w, int h, int c);
 
 /* Writes n images x[n][c][h][w] in [-1,1] (clamped), c = 1 or 3, `columns` per row; each pixel is a
    square of zoom x zoom. */
-static inline int picture_grid(const char *path, const float *x, int n, int columns, int c, int h,
-                               int w, int zoom) {
-    const int MARGIN = 2, GREY = 72;
-    if (n < 1 || columns < 1 || (c != 1 && c != 3) || h < 1 || w < 1 || zoom < 1) {
-        fprintf(stderr, "%s: no grid of %d images (%d,%d,%d), %d side by side, zoom %d\n", path, n,
-                c, h, w, columns, zoom);
-        return 0;
-    }
-    if (((double)w * zoom + MARGIN) * columns * ((double)h * zoom + MARGIN) *
-        ((double)n / columns + 1) * c > 1e9) {
-        fprintf(stderr, "%s: %d images of %d x %d are too much for a picture\n", path, n, w, h);
-        return 0;
-    }
-    const int cell_w = w * zoom + MARGIN, cell_h = h * zoom + MARGIN;
-    const int width = columns * cell_w + MARGIN;
-    const int height = (n + columns - 1) / columns * cell_h + MARGIN;
-    unsigned char *bytes = (unsigned char *)malloc((size_t)width * (size_t)height * (size_t)c);
-    if (!bytes) {
-        fprintf(stderr, "%s: no memory for %d x %d pixels\n", path, width, height);
-        return 0;
-    }
-    memset(bytes, GREY, (size_t)width * (size_t)height * (size_t)c);
-    for (int i = 0; i < n; i++)
-        for (int k = 0; k < c; k++)
-            for (int py = 0; py < h * zoom; py++)
-                for (int px = 0; px < w * zoom; px++) {
-                    const float v = x[(((ptrdiff_t)i * c + k) * h + py / zoom) * w + px / zoom];
-                    const ptrdiff_t down = MARGIN + i / columns * cell_h + py;
-                    const ptrdiff_t right = MARGIN + i % columns * cell_w + px;
-                    bytes[(down * width + right) * c + k] = picture_byte((v + 1) / 2);
-                }
-    const int ok = picture_write(path, bytes, width, height, c);
-    free(bytes);
-    return ok;
-}
+int picture_grid(const char *path, const float *x, int n, int columns, int c, int h,
+                 int w, int zoom);
 
 /* ---- films ----------------------------------------------------------------------------------- */
-/* Animated PNG (the APNG chapter of the PNG specification, third edition): a PNG whose first image
-   is the first frame, with chunks that other readers skip. acTL: the number of frames; fcTL: the
-   position and duration of a frame; fdAT: its pixels, after the first one's IDAT. */
-
-static inline void picture__u32(unsigned char *to, unsigned v) {
-    for (int k = 0; k < 4; k++) to[k] = (unsigned char)(v >> (24 - 8 * k));
-}
-static inline unsigned picture__crc(unsigned crc, const unsigned char *bytes, int n) {
-    for (int i = 0; i < n; i++) {
-        crc ^= bytes[i];
-        for (int k = 0; k < 8; k++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
-    }
-    return crc;
-}
-/* Writes a chunk: its length, type, up to 28 bytes, then n more, and a checksum of all but the
-   length. */
-static inline void picture__chunk(FILE *f, const char *type, const unsigned char *first, int few,
-                                  const unsigned char *rest, int n) {
-    unsigned char head[40];
-    picture__u32(head, (unsigned)(few + n)), memcpy(head + 4, type, 4);
-    if (few) memcpy(head + 8, first, (size_t)few);
-    const unsigned crc = picture__crc(picture__crc(0xffffffffu, head + 4, few + 4), rest, n);
-    fwrite(head, 1, (size_t)few + 8, f);
-    if (n) fwrite(rest, 1, (size_t)n, f);
-    picture__u32(head, ~crc), fwrite(head, 1, 4, f);
-}
-/* Finds left, top, width, height of the difference of two pictures; one pixel if they are equal. */
-static inline void picture__changed(const unsigned char *a, const unsigned char *b, int w, int h,
-                                    int at[4]) {
-    int left = w, right = -1, top = h, bottom = -1;
-    for (int i = 0; i < h; i++)
-        for (int j = 0; j < w; j++)
-            if (memcmp(a + ((ptrdiff_t)i * w + j) * 3, b + ((ptrdiff_t)i * w + j) * 3, 3)) {
-                left = j < left ? j : left, right = j > right ? j : right;
-                top = i < top ? i : top, bottom = i;
-            }
-    if (right < 0) left = right = top = bottom = 0;
-    at[0] = left, at[1] = top, at[2] = right - left + 1, at[3] = bottom - top + 1;
-}
 
 /* Writes frames of rgb[h][w][3], one after the other; each is shown for `ms` ms, the last one
    for `hold` ms; then the film repeats. Of a frame only the rectangle that changes is written. */
-static inline int picture_film(const char *path, const unsigned char *rgb, int frames, int w, int h,
-                               int ms, int hold) {
-    static const unsigned char png[9] = "\211PNG\r\n\032\n";
-    const ptrdiff_t size = (ptrdiff_t)w * h * 3;
-    unsigned char *lines = (unsigned char *)malloc((size_t)(size + h)), c[32];
-    unsigned count = 0;                            /* fcTL and fdAT share a sequence number */
-    new_file p;
-    int ok = picture__open(&p, path) && lines && frames > 0;
-    if (ok) {
-        fwrite(png, 1, 8, p.f), memset(c, 0, sizeof c);
-        picture__u32(c, (unsigned)w), picture__u32(c + 4, (unsigned)h), c[8] = 8, c[9] = 2;
-        picture__chunk(p.f, "IHDR", c, 13, NULL, 0);               /* 8 bits, RGB */
-        picture__u32(c, (unsigned)frames), memset(c + 4, 0, 4);    /* for ever */
-        picture__chunk(p.f, "acTL", c, 8, NULL, 0);
-    }
-    for (int k = 0; k < frames && ok; k++) {
-        const unsigned char *now = rgb + k * size;
-        int at[4] = { 0, 0, w, h }, packed = 0;
-        if (k) picture__changed(now - size, now, w, h, at);
-        const int row = at[2] * 3 + 1;             /* the filter of a row: 0, no filter */
-        for (int i = 0; i < at[3]; i++) {
-            lines[(ptrdiff_t)i * row] = 0;
-            memcpy(lines + (ptrdiff_t)i * row + 1,
-                   now + ((ptrdiff_t)(at[1] + i) * w + at[0]) * 3, (size_t)row - 1);
-        }
-        unsigned char *data = picture__pack(lines, row * at[3], &packed);
-        picture__u32(c, count++), memset(c + 4, 0, sizeof c - 4);
-        for (int i = 0; i < 4; i++) picture__u32(c + 4 + 4 * i, (unsigned)at[(i + 2) % 4]);
-        const int stays = k == frames - 1 ? hold : ms;
-        c[20] = (unsigned char)(stays >> 8), c[21] = (unsigned char)stays, c[22] = 3, c[23] = 232;
-        picture__chunk(p.f, "fcTL", c, 26, NULL, 0);               /* stays/1000 s; drawn over */
-        if (k) picture__u32(c, count++);
-        ok = data != NULL;
-        if (ok) picture__chunk(p.f, k ? "fdAT" : "IDAT", c, k ? 4 : 0, data, packed);
-        STBIW_FREE(data);
-    }
-    if (ok) picture__chunk(p.f, "IEND", NULL, 0, NULL, 0);
-    free(lines);
-    return picture__close(&p, path, ok);
-}
+int picture_film(const char *path, const unsigned char *rgb, int frames, int w, int h,
+                 int ms, int hold);
 
 /* ---- plots of the plane ---------------------------------------------------------------------- */
 
@@ -352,157 +94,40 @@ typedef struct plot {
     float *values;         /* [h][w]: the last result of plot_function */
 } plot;
 
-static inline void plot_free(plot *p) {
-    free(p->rgb), free(p->values);
-    p->rgb = NULL, p->values = NULL;
-}
+void plot_free(plot *p);
 
-static inline int plot_create(plot *p, int w, int h, float x0, float x1, float y0, float y1) {
-    const size_t pixels = (size_t)w * (size_t)h;
-    p->w = w, p->h = h, p->x0 = x0, p->x1 = x1, p->y0 = y0, p->y1 = y1;
-    p->rgb = (unsigned char *)malloc(pixels * 3);
-    p->values = (float *)calloc(pixels, sizeof *p->values);
-    if (p->rgb && p->values) {
-        memset(p->rgb, 255, pixels * 3);           /* white paper */
-        return 1;
-    }
-    fprintf(stderr, "no memory for a plot of %d x %d pixels\n", w, h);
-    plot_free(p);
-    return 0;
-}
+int plot_create(plot *p, int w, int h, float x0, float x1, float y0, float y1);
 
-static inline void plot_blend(plot *p, int i, int j, unsigned colour, float opacity) {
-    unsigned char *at = p->rgb + ((ptrdiff_t)i * p->w + j) * 3;
-    for (int k = 0; k < 3; k++) {
-        const float ink = (float)((colour >> (16 - 8 * k)) & 255), paper = (float)at[k];
-        at[k] = picture_byte((paper + (ink - paper) * opacity) / 255);
-    }
-}
+void plot_blend(plot *p, int i, int j, unsigned colour, float opacity);
 
 /* Draws a line from a to b, `width` pixels wide, with round ends and smooth edges. */
-static inline void plot_line(plot *p, float ax, float ay, float bx, float by, float width,
-                             unsigned colour) {
-    const float sx = (float)p->w / (p->x1 - p->x0), sy = (float)p->h / (p->y1 - p->y0);
-    const float r = width / 2, m = r + 1;
-    ax = (ax - p->x0) * sx, bx = (bx - p->x0) * sx;                    /* now in pixels */
-    ay = (p->y1 - ay) * sy, by = (p->y1 - by) * sy;
-    const float length2 = (bx - ax) * (bx - ax) + (by - ay) * (by - ay);
-    const float w = (float)p->w, h = (float)p->h;
-    const int left = (int)fminf(fmaxf(fminf(ax, bx) - m, 0), w);
-    const int right = (int)fminf(fmaxf(fmaxf(ax, bx) + m, 0), w);
-    const int top = (int)fminf(fmaxf(fminf(ay, by) - m, 0), h);
-    const int bottom = (int)fminf(fmaxf(fmaxf(ay, by) + m, 0), h);
-    for (int i = top; i < bottom; i++)
-        for (int j = left; j < right; j++) {
-            const float x = (float)j + .5f - ax, y = (float)i + .5f - ay;
-            float t = length2 > 0 ? (x * (bx - ax) + y * (by - ay)) / length2 : 0;
-            t = t < 0 ? 0 : t > 1 ? 1 : t;                             /* nearest: a + t(b-a) */
-            const float cover = r + .5f - hypotf(x - t * (bx - ax), y - t * (by - ay));
-            if (cover > 0) plot_blend(p, i, j, colour, fminf(cover, 1));
-        }
-}
+void plot_line(plot *p, float ax, float ay, float bx, float by, float width, unsigned colour);
 
-static inline void plot_dot(plot *p, float x, float y, float width, unsigned colour) {
-    plot_line(p, x, y, x, y, width, colour);
-}
+void plot_dot(plot *p, float x, float y, float width, unsigned colour);
 /* Draws n points xy[n][2]: each as a dot; or joined, as a path. */
-static inline void plot_dots(plot *p, const float *xy, int n, float width, unsigned colour) {
-    for (int i = 0; i < n; i++) plot_dot(p, xy[2 * i], xy[2 * i + 1], width, colour);
-}
-static inline void plot_way(plot *p, const float *xy, int n, float width, unsigned colour) {
-    for (int i = 1; i < n; i++, xy += 2) plot_line(p, xy[0], xy[1], xy[2], xy[3], width, colour);
-}
+void plot_dots(plot *p, const float *xy, int n, float width, unsigned colour);
+void plot_way(plot *p, const float *xy, int n, float width, unsigned colour);
 
 /* Evaluates fn, a number per point, at every pixel. A point is an image (2,1,1): its channels are x
    and y. */
-static inline jem_status plot_function(plot *p, jem_ctx *ctx, jem_logp_fn fn, void *user) {
-    float *points = (float *)malloc((size_t)p->w * 2 * sizeof *points);
-    if (!points) return jem_fail(ctx, JEM_NO_MEMORY, "plot_function: no memory");
-    for (int i = 0; i < p->h && jem_ok(ctx); i++) {
-        for (int j = 0; j < p->w; j++) {
-            points[2 * j] = p->x0 + (p->x1 - p->x0) * ((float)j + .5f) / (float)p->w;
-            points[2 * j + 1] = p->y1 - (p->y1 - p->y0) * ((float)i + .5f) / (float)p->h;
-        }
-        const jem_mark mark = jem_begin(ctx);
-        jem_read(fn(ctx, jem_input(ctx, points, p->w, 2, 1, 1), user),
-                 p->values + (ptrdiff_t)i * p->w);
-        jem_end(ctx, mark);
-    }
-    free(points);
-    return jem_error_status(ctx);
-}
+jem_status plot_function(plot *p, jem_ctx *ctx, jem_logp_fn fn, void *user);
 
 /* Draws those values as a heat map: lo and below is almost black, hi and above pale yellow. In
    steps too small to see, which make a smaller file. */
-static inline void plot_heat(plot *p, float lo, float hi) {
-    static const unsigned colours[] = {
-        0x000004, 0x1d1147, 0x51127c, 0x832681, 0xb73779, 0xe75263, 0xfc8961, 0xfec488, 0xfcfdbf
-    };                             /* matplotlib's magma, by Smith and van der Walt (CC0) */
-    const int last = (int)(sizeof colours / sizeof *colours) - 1;
-    for (int k = 0; k < p->w * p->h; k++) {
-        const float t = floorf((p->values[k] - lo) / (hi - lo) * (float)(6 * last) + .5f) / 6;
-        const int c = t >= (float)last ? last - 1 : t > 0 ? (int)t : 0;
-        plot_blend(p, k / p->w, k % p->w, colours[c], 1);
-        plot_blend(p, k / p->w, k % p->w, colours[c + 1], fminf(fmaxf(t - (float)c, 0), 1));
-    }
-}
+void plot_heat(plot *p, float lo, float hi);
 
 /* Draws the line where those values cross a level. */
-static inline void plot_contour(plot *p, float level, float width, unsigned colour) {
-    const float dx = (p->x1 - p->x0) / (float)p->w, dy = (p->y1 - p->y0) / (float)p->h;
-    for (int i = 0; i + 1 < p->h; i++)
-        for (int j = 0; j + 1 < p->w; j++) {
-            const float *v = p->values + (ptrdiff_t)i * p->w + j;
-            const int above = v[0] > level;
-            const float x = p->x0 + dx * (float)(j + 1), y = p->y1 - dy * (float)(i + 1);
-            if (above != (v[1] > level) || above != (v[p->w] > level))
-                plot_dot(p, x, y, width, colour);
-        }
-}
+void plot_contour(plot *p, float level, float width, unsigned colour);
 
-static inline int plot_write(const plot *p, const char *path) {
-    stbi_write_force_png_filter = 0;               /* few colours: smaller without a filter */
-    const int ok = picture_write(path, p->rgb, p->w, p->h, 3);
-    stbi_write_force_png_filter = -1;
-    return ok;
-}
+int plot_write(const plot *p, const char *path);
 
 /* ---- digits and other images ----------------------------------------------------------------- */
 
 /* Draws lines on a black canvas of 28 x 28, y upwards. */
-static inline int digits_draw(const float (*line)[4], int n, float width, float *x) {
-    plot p;
-    if (!plot_create(&p, DIGIT, DIGIT, 0, DIGIT, 0, DIGIT)) return 0;
-    memset(p.rgb, 0, DIGIT_PIXELS * 3);
-    for (int i = 0; i < n; i++)
-        plot_line(&p, line[i][0], line[i][1], line[i][2], line[i][3], width, 0xffffff);
-    for (int k = 0; k < DIGIT_PIXELS; k++) x[k] = (float)p.rgb[3 * k] / 127.5f - 1;
-    plot_free(&p);
-    return 1;
-}
+int digits_draw(const float (*line)[4], int n, float width, float *x);
 
 /* Makes six images: a 4 by a writer not in the training set, the same upside down, its negative,
    noise, the letter M, a shirt. */
-static inline int digits_and_others(jem_ctx *ctx, float (*x)[DIGIT_PIXELS]) {
-    static const float letter[4][4] = {
-        { 6, 5, 6, 22 }, { 6, 22, 14, 10 }, { 14, 10, 22, 22 }, { 22, 22, 22, 5 }
-    };
-    static const float shirt[6][4] = {
-        { 14, 6, 14, 20 }, { 9, 20, 19, 20 }, { 11, 6, 11, 20 }, { 17, 6, 17, 20 },
-        { 5, 17, 9, 21 }, { 23, 17, 19, 21 }
-    };
-    digits d;
-    jem_rng rng = jem_rng_seed(1);
-    if (!digits_load(DIGITS_PATH, &d)) return 0;
-    const float *four = d.test_x + 14 * DIGIT_PIXELS;               /* number i is a digit i % 10 */
-    for (int k = 0; k < DIGIT_PIXELS; k++) {
-        x[0][k] = four[k];
-        x[1][k] = four[DIGIT_PIXELS - 1 - k];
-        x[2][k] = -four[k];
-    }
-    digits_free(&d);
-    jem_fill_uniform(ctx, &rng, x[3], DIGIT_PIXELS, -1, 1);
-    return digits_draw(letter, 4, 2.2f, x[4]) && digits_draw(shirt, 6, 5, x[5]);
-}
+int digits_and_others(jem_ctx *ctx, float (*x)[DIGIT_PIXELS]);
 
 #endif

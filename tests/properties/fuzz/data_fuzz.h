@@ -2,7 +2,8 @@
 #ifndef DATA_FUZZ_H
 #define DATA_FUZZ_H
 
-#include "tools/support/data.h"
+#include "tools/support/stb.c"
+#include "tools/support/data.c"
 #include "fuzz.h"
 
 /* Loads one split of the folder's data, and reads all of it. Returns 1 if it is a data set. */

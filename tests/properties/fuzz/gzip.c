@@ -23,10 +23,10 @@ size_t LLVMFuzzerCustomMutator(uint8_t *in, size_t n, size_t most, unsigned seed
     if (stream && 18 + stream <= most) {
         static const uint8_t head[10] = { 0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3 };
         memcpy(in, head, 10), memcpy(in + 10, packed + 2, stream), n = 10 + stream;
-        n += put_little(in + n, data__crc32(plain, size));
+        n += put_little(in + n, data_crc32(plain, size));
         n += put_little(in + n, (unsigned long)size);
     }
-    STBIW_FREE(packed);
+    stb_free(packed);
     return n;
 }
 

@@ -12,7 +12,7 @@ static size_t png_chunk(uint8_t *to, const char *type, const uint8_t *bytes, siz
     png_word(to, (unsigned long)n);
     memcpy(to + 4, type, 4);
     if (n) memcpy(to + 8, bytes, n);
-    png_word(to + 8 + n, data__crc32(to + 4, n + 4));
+    png_word(to + 8 + n, data_crc32(to + 4, n + 4));
     return 12 + n;
 }
 
@@ -53,7 +53,7 @@ static size_t png_mutate(uint8_t *in, size_t n, size_t most, unsigned seed) {
             size = (int)LLVMFuzzerMutate((uint8_t *)room, (size_t)size, ROOM);
             unsigned char *z = stbi_zlib_compress((unsigned char *)room, size, &again, 5);
             if (z && (size_t)again <= ROOM) memcpy(packed, z, packs = (size_t)again);
-            STBIW_FREE(z), free(room);
+            stb_free(z), free(room);
         }
     }
     size_t m = 8;

