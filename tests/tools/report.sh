@@ -136,7 +136,7 @@ fi
 status 0 "no time" "$unkind.safetensors" --minutes .00001 --out quick.html
 says "^5 of 10: .*, left out$"
 check "the page says so" grep -q "<li>Calibration: not enough time" quick.html
-refuses 1 "cifar10.safetensors (3,32,32)" $mnist --beside "${mnist%mnist*}cifar10.safetensors" \
+refuses 1 "cifar10.safetensors has (3,32,32)" $mnist --beside "${mnist%mnist*}cifar10.safetensors" \
     --out none.html
 refuses 2 "are the same file" "$unkind.safetensors" --out "./$unkind.safetensors"
 refuses 1 "nosuch.safetensors: cannot be opened" $mnist --beside nosuch.safetensors --out none.html

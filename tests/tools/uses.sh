@@ -282,7 +282,7 @@ holds "samples are recognised" "$(number 2 'from noise   ')" ">" 80
 holds "as what they are meant to be" "$(number 3 'from noise   ')" ">" 80
 usual=$(number 7 'test images   ')
 check "no buffer in this file" sh -c '! grep -q "^  buffer" out'
-refuses 1 "takes images (1,28,28), and .* (1,16,16)" $model samples --judge $judge \
+refuses 1 "has images (1,28,28), but .* has (1,16,16)" $model samples --judge $judge \
     --dataset digits --beside small/last.safetensors
 status 0 "samples and a buffer" t/last.safetensors samples --n 40 --judge $judge --out s.png \
     --beside $model
