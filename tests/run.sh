@@ -7,15 +7,15 @@
 #   processors portability examine graphs
 #                  the functions and scripts below
 #   with           items after it run in parallel to the others, on another core, and are shown last
-# A test that crashes, hangs, or does not end with that line is one failure. One that a busy machine
-# kept from ending in time is skipped, with a warning (limited, below).
+# A test that crashes, hangs, or does not end with that line is one failure. A test that a busy machine
+# kept from finishing in time is skipped with a warning (limited, below).
 BUILD=${BUILD:-build} CC=${CC:-cc} CXX=${CXX:-c++}
 passed=0 failed=0 broken="" late=""
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}  # or waiting threads eat what others need
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}  # or waiting threads use up the processor
 mkdir -p "$BUILD/log"
 
-# What would not be done by TEST_UNTIL (seconds since 1970; .ci/run sets it) on a slow machine is
-# left out, and named. Without it everything runs.
+# Tests that would not finish by TEST_UNTIL (seconds since 1970; .ci/run sets it) on a slow machine are
+# left out, and listed. Without it everything runs.
 room() { [ -z "$TEST_UNTIL" ] || [ $(($(date +%s) + $(longest "$1"))) -lt "$TEST_UNTIL" ]; }
 longest() {                                         # seconds on a slow machine
     case $1 in
@@ -25,16 +25,16 @@ longest() {                                         # seconds on a slow machine
         playground | slides | python | mpi | get_data) echo 60 ;; *) echo 40 ;;
     esac
 }
-left_out() { echo "== $1: LEFT OUT, there is no time for it (make test has it)"; }
+left_out() { echo "== $1: LEFT OUT for lack of time (make test runs it)"; }
 
 count() { passed=$((passed + $1)); failed=$((failed + $2)); }
 
-# limited COMMAND...: ends it, with status 124, and says in $outcome why, if it
+# limited COMMAND...: ends it, with status 124 and the reason in $outcome, if it
 #   spun: took more than 2 TEST_SECONDS (2 x 600) of processor time, all its processes together,
 #   hung: took hardly any for TEST_IDLE seconds (120), or
-#   late: took more than TEST_WALL seconds, by default 3 TEST_SECONDS times how busy the machine is.
-# Only the last is the machine's fault. Without /proc, processor time is unknown: nothing else is
-# found. $outcome is a file, since many a command runs in a subshell.
+#   late: took more than TEST_WALL seconds, by default 3 TEST_SECONDS times the load of the machine.
+# Only the last is due to the machine. Without /proc, processor time is unknown, and only the last is
+# detected. $outcome is a file, since many commands run in a subshell.
 outcome=$(cd "$BUILD/log" && pwd)/outcome.$$
 trap 'rm -f "$outcome" "$outcome.pid"' EXIT
 limited() {
@@ -51,12 +51,12 @@ limited() {
     [ -z "$watcher" ] || { kill "$watcher" && wait "$watcher"; } 2>/dev/null
     if [ -s "$outcome" ]; then ended=124
     elif [ $ended = 124 ]; then
-        echo "late: it was not done after $wall seconds, though it went on working" >"$outcome"
+        echo "late: it had not finished after $wall seconds, but was still working" >"$outcome"
     fi
     return $ended
 }
 
-# How long a thing takes, in percent of what it takes with the processors to itself.
+# Prints the duration of a fixed task, in percent of its duration on idle processors.
 busy() {
     load=$(awk '{ print $1 }' /proc/loadavg 2>/dev/null || echo 0)
     awk -v load="${load:-0}" -v n="$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)" \

@@ -1,12 +1,12 @@
-/* Training that is driven apart in ten ways, and finds back: `jem train` (tools/cli/train.c), its
-   steps in the hands of this test. What must hold of each run: what goes wrong is noticed, at once
-   where a number is not finite; each rollback is printed on stderr and counted in log.csv; there are no
-   more of them than --retries; all that is saved is finite; the status is 0; and the model
-   classifies as well as that of a run to which nothing was done (WORSE, below).
+/* Training that is made to diverge in ten ways, and recovers: `jem train` (tools/cli/train.c),
+   with its steps controlled by this test. For each run: the divergence is detected, at once if a
+   number is not finite; each rollback is printed on stderr and counted in log.csv; there are at
+   most --retries of them; all saved values are finite; the status is 0; and the model classifies
+   as well as that of an undisturbed run (WORSE, below).
 
        build/test_divergence          each way once, in some seconds
        build/test_divergence all      each with ten seeds: 100 runs (make diverge)
-       build/test_divergence 3 7      the fourth way, seed 7, with all that is said */
+       build/test_divergence 3 7      the fourth way, seed 7, with its whole output */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE
 #endif

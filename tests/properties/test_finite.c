@@ -1,6 +1,6 @@
-/* Where numbers stop being finite, that is an error: JEM_OK means finite weights, finite answers.
-   strict.sh compiles this with -ffast-math, too, under which a compiler takes no number to be
-   a NaN: so all is made, and looked at, by bits. */
+/* Numbers that are not finite are an error: JEM_OK means finite weights and finite answers.
+   strict.sh also compiles this with -ffast-math, under which compilers assume that NaN does not
+   occur: so values are created and checked as bits. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

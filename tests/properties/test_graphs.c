@@ -1,6 +1,6 @@
 /* Random graphs of ops: odd sizes, strides, pads, norms, pools with ties, 1 to 33 images. The plan
-   has the bits of the plain tape, scalar code those of the vector registers: of values, of the
-   input's gradient, and of the parameters'.
+   has the bits of the plain tape, and scalar code those of vector code: for values, for the
+   gradient of the input, and for those of the parameters.
 
        test_graphs [FILE [COUNT [SEED]]]      also writes them, for torch_graphs.py */
 #define JEM_IMPLEMENTATION

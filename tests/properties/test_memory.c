@@ -1,5 +1,5 @@
-/* How much memory each network takes, measured by a counting allocator, equals the context's report
-   of it, and what tests/README.md promises: its table is read, and each figure must hold.
+/* The memory of each network, measured by a counting allocator, equals the context's report, and
+   the table in tests/README.md: the test reads the table and checks each figure.
        build/test_memory --table    prints that table */
 #include <stdio.h>
 #include <stdlib.h>

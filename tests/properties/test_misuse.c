@@ -1,5 +1,5 @@
-/* What a caller can get wrong: NULL everywhere, hyper-parameters out of range, names that command a
-   terminal. Nothing crashes; what is refused is named. */
+/* Misuse by callers: NULL everywhere, hyper-parameters out of range, names with control characters.
+   No call crashes; each rejected argument is named. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

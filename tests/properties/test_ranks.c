@@ -1,6 +1,6 @@
-/* Several processes that train one network (jem_sum_fn): the curve of one process, equal state on
-   all, resuming with another number, errors. Here the ranks are forked, and the parent adds up what
-   comes through pipes; tests/tools/mpi.sh does the same with MPI. */
+/* Several processes that train one network (jem_sum_fn): the curve of a single process, equal
+   state of all, resuming with another number, errors. Here the ranks are forked, and the parent
+   sums their messages through pipes; tests/tools/mpi.sh does the same with MPI. */
 #ifndef _XOPEN_SOURCE
 #define _XOPEN_SOURCE 700
 #endif

@@ -1,10 +1,10 @@
-/* A model's life, over and over: trained, saved, loaded, trained on, sampled, asked. After the first
-   rounds no more memory is held, and every round ends in the same bits. First it is lived on many
-   threads that take their tasks in a shuffled order, by two contexts at once. And OpenMP's threads
-   are used, where it is enabled.
+/* The life cycle of a model in a loop: train, save, load, resume, sample, classify. After the first
+   rounds memory is constant, and every round ends with the same bits. The first rounds run on many
+   threads that execute their tasks in a shuffled order, in two contexts at once. If OpenMP is
+   enabled, its threads are used.
        build/test_soak            some seconds
        build/test_soak SECONDS    make soak: an hour; 0 is a single round, for valgrind
-   examine.sh has it run under ThreadSanitizer and under valgrind too. */
+   examine.sh also runs it under ThreadSanitizer and under valgrind. */
 #ifndef _XOPEN_SOURCE
 #define _XOPEN_SOURCE 700
 #endif

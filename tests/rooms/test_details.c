@@ -1,5 +1,5 @@
-/* What the API's comments promise in half a sentence: options of training, limits of ops, watches,
-   attacks in place, fitted texts, messages. Each check has a change of jem.h that breaks it. */
+/* Details in the comments of the API: options of training, limits of ops, watch functions, attacks
+   in place, fitted values, messages. For each check there is a change of jem.h that breaks it. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

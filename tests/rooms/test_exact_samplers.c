@@ -1,6 +1,6 @@
-/* The exact samplers of >>samplers against densities whose moments are known, to within a number of
-   standard errors that their own diagnostics give; AIS against known Z; the diagnostics against
-   what arviz says of the same numbers, and against chains whose autocorrelation is known. */
+/* The exact samplers of >>samplers compared with known moments of densities, within a number of
+   standard errors from their own diagnostics; AIS compared with known Z; the diagnostics compared
+   with arviz on the same numbers, and with chains of known autocorrelation. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

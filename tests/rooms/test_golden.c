@@ -1,5 +1,5 @@
-/* What PyTorch computes, stored by make_golden.py, which also defines the nets and all names
-   here. Weights and images are not stored: both sides make them from their names. */
+/* Comparison with values of PyTorch, stored by make_golden.py, which also defines the networks and
+   all names here. Weights and images are not stored: both sides derive them from their names. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

@@ -1,5 +1,5 @@
-/* >>io, >>checkpoint: what is written comes back bit for bit; what is damaged gives a message,
-   nothing worse. */
+/* >>io, >>checkpoint: written values are read back bit for bit; damaged files give an error
+   message. */
 #ifndef _XOPEN_SOURCE
 #define _XOPEN_SOURCE 700                          /* lstat, symlink */
 #endif

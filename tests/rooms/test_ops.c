@@ -1,5 +1,6 @@
-/* >>tape, >>ops, >>nets, >>losses: every gradient against differences; random tapes against plain C
-   in double; the order of questions, marks, errors, failing allocations, steady memory. */
+/* >>tape, >>ops, >>nets, >>losses: every gradient compared with finite differences; random tapes
+   compared with plain C in double; the order of calls, marks, errors, failing allocations, constant
+   memory. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

@@ -1,4 +1,4 @@
-/* What users add to the library: a term of the loss, and networks that files can name. */
+/* User extensions of the library: a term of the loss, and networks with constructors for files. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

@@ -1,5 +1,5 @@
-/* >>samplers, >>optim, >>train, >>eval: chains against what is known of them, to within a number of
-   standard errors; updates against hand-made ones; and that a step that fails leaves no trace. */
+/* >>samplers, >>optim, >>train, >>eval: chains compared with known results, within a number of
+   standard errors; updates compared with manual ones; and steps that fail without side effects. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

@@ -1,6 +1,6 @@
-/* Residual networks without norms, log p(x) with a U-Net's energy, and Muon: against definitions in
-   double. `test_unet FILE` writes a network, images and answers, which torch_unet.py computes
-   again in PyTorch. */
+/* Residual networks without norms, log p(x) with the energy of a U-Net, and Muon: compared with
+   definitions in double. `test_unet FILE` writes a network, images and answers, for comparison with
+   PyTorch by torch_unet.py. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 

@@ -1,5 +1,5 @@
-/* Units: a network with them gives for data in units of their own what one without them gives for
-   standardised data; a file keeps them. */
+/* Units: a network with units gives the same results for raw data as one without them for
+   standardised data; files keep them. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

@@ -1,7 +1,7 @@
-/* What a JEM is for: calibration and detection against scikit-learn's numbers (golden_uses.h, made
-   by make_golden_uses.py), what is usual against its formula, attacks on a linear model whose
-   best perturbation is known and against PyTorch's, imputation on a Gaussian whose conditional mean
-   is known. */
+/* Applications of a JEM: calibration and detection compared with scikit-learn (golden_uses.h, made
+   by make_golden_uses.py), familiarity compared with its formula, attacks on a linear model with a
+   known best perturbation and compared with PyTorch's, imputation of a Gaussian with a known
+   conditional mean. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

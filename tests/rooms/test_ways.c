@@ -1,6 +1,6 @@
-/* Ways to learn a density besides those of test_score.c: the full loss of contrastive divergence
-   against double precision, the sharpness-aware step by hand, the tricks of tricks.h, and the
-   losses of examples/losses.h on densities that are known. */
+/* Ways to learn a density that are not in test_score.c: the full loss of contrastive divergence
+   compared with double precision, the sharpness-aware step computed by hand, the tricks of
+   tricks.h, and the losses of examples/losses.h on known densities. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

@@ -1,5 +1,5 @@
-/* What `jem train` shows its network: each training image once an epoch, in another order each time;
-   those that it holds out never, and the same ones for every seed; moved and mirrored evenly. */
+/* The batches of `jem train`: each training image once per epoch, in a different order each time;
+   never the held-out images, which are the same for every seed; moved and mirrored uniformly. */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE
 #endif

@@ -1,6 +1,6 @@
-/* data.h: every format from files written here, odd shapes, grey and colour, what must be
-   refused and what the message must name; then the same files cut at every length and with bytes
-   turned over, which must never crash, leak or load more than they hold (make sanitize). */
+/* data.h: every format from files written here, odd shapes, grey and colour, files to be rejected
+   and their messages; then the same files cut at every length and with flipped bytes, which must
+   never crash, leak or load more than their contents (make sanitize). */
 #include "jem.h"
 #include "tools/support/pictures.h"
 #include "tools/support/data.c"

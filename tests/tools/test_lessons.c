@@ -1,7 +1,7 @@
-/* The worlds of the lessons: their samples come from the density that they claim; a grid adds up to
-   Z. Films play, frame by frame. Pictures of shapes are identified; a digit is found on any
-   paper. With arguments FILE WIDTH HEIGHT it looks at a picture instead: is it of that size, and is
-   there something on it? (tests/run.sh asks, after it has run the examples.) */
+/* The worlds of the lessons: their samples follow their stated density; a grid sums to Z. Films
+   play, frame by frame. Pictures of shapes are identified; a digit is found on any paper. With
+   arguments FILE WIDTH HEIGHT it checks size and contents of a picture instead. (tests/run.sh
+   calls it after it has run the examples.) */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
