@@ -631,7 +631,14 @@ typedef struct jem_convnet_desc {
     int separate_energy;                           /* as in jem_wrn_desc */
     float quadratic;                               /* 0; q adds -q/2 ||x||^2 to log p(x), as
                                                       jem_net.shift: far from the data it falls as
-                                                      a normal density does. .5 for vectors */
+                                                      a normal density does */
+    int student;                                   /* 0; nu, for vectors (height and width 1, up to
+                                                      1024 numbers): log p(x) is that of Student's
+                                                      distribution with nu degrees of freedom, as
+                                                      jem_net.shift, plus scale * logsumexp f. Both
+                                                      take z = A u: jem_net_fit_units sets A, the
+                                                      buffer "whiten.weight", so that the data have
+                                                      uncorrelated coordinates of size 1 */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
 JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
@@ -640,6 +647,9 @@ JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, 
 typedef struct jem_convnet_desc jem_mlp_desc;
 JEM_API jem_mlp_desc jem_mlp_desc_default(void);
 JEM_API jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed);
+/* Returns the desc for vectors of `length` numbers, for jem_train_desc_vectors: widths 64, 64, 64,
+   student = 3. */
+JEM_API jem_mlp_desc jem_mlp_desc_vectors(int length, int classes);
 
 JEM_API void jem_net_free(jem_net *net);                           /* accepts NULL */
 
@@ -702,7 +712,8 @@ JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
    jem_unstandardize lead there and back. The text "jem.units" holds both for each channel, is saved
    with the network, and removing it undoes this. */
 /* Fits units to x[n][c][h][w], n > 0, numbers of up to 1e12: the training data, before training. A
-   channel that is constant gets its own absolute value as the scale, or 1. */
+   channel that is constant gets its own absolute value as the scale, or 1. In a network with
+   `student`, also sets A. */
 JEM_API jem_status jem_net_fit_units(jem_net *net, const float *x, int n);
 /* x[n][c][h][w] to u, in the network's units, and back; in place if both are the same. u is limited
    to -10^4 .. 10^4. Without units they copy. */
@@ -1074,6 +1085,12 @@ typedef struct jem_train_desc {
     jem_optim_desc optim;                          /* Adam */
     jem_loss_weights weights;                      /* ce 1, cd 1, cd_class 0, energy_l2 0 */
     float w_score;                                 /* weight of score matching (>>losses): 0 */
+    float w_nce;                                   /* weight of noise-contrastive estimation
+                                                      (Gutmann & Hyvarinen 2010), which learns to
+                                                      tell vectors from as many draws of the
+                                                      network's Student distribution: 0. log p(x)
+                                                      then needs no constant Z. Only for networks
+                                                      with `student` */
     float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
     /* A term of your own, and its weight: NULL, 0. Checkpoints hold neither it nor data of its own:
@@ -1133,11 +1150,10 @@ JEM_API jem_train_desc jem_train_desc_default(void);
    chains alone, and gives better samples. Its least_scale is 2: it rejects a network with the
    default scale of 1 and no shift, which cannot learn a score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
-/* Returns the desc for a run of this many updates, 2000 for example, with batches of 64 vectors in
-   units of the network (jem_net_fit_units), and an MLP with quadratic = .5: score matching with
-   noise of .05 to .2, no chains, averaged weights. The noise of the desc for images, .12 to 2,
-   would hide what vectors differ in. One class without labels: classes = 1 and labels of 0; log
-   p(x) is learned better so than with several classes (tests/rooms/test_vectors.c). */
+/* Returns the desc for a run of this many updates, 1000 for example, with batches of 64 vectors and
+   a network of jem_mlp_desc_vectors that has units (jem_net_fit_units): noise-contrastive
+   estimation, no chains, averaged weights. log p(x) is normalised. One class without labels:
+   classes = 1 and labels of 0. */
 JEM_API jem_train_desc jem_train_desc_vectors(int updates);
 
 /* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
@@ -1148,6 +1164,7 @@ typedef struct jem_stats {
     float loss, ce, cd;                            /* cd = f_sample - f_data */
     float score, residual, kl;                     /* see jem_score_matching, jem_kl_walk */
     float term;                                    /* your own (jem_train_desc), without weight */
+    float nce;                                     /* log 4 if it cannot tell data from draws */
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
     float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: as the guard reduced it */
@@ -2365,7 +2382,8 @@ static int jem__has(const jem__node *node, int flag) {
     return node->op && node->op->traits && node->op->traits->flags & flag;
 }
 
-/* Returns the floats that a parameter's arrays have room for. */
+/* Returns the length of a parameter's arrays: its size, rounded up to whole vectors, so that
+   kernels need no code for a remainder. */
 static ptrdiff_t jem__padded(const jem_param *p) {
     return (p->size + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
 }
@@ -4156,6 +4174,7 @@ static ptrdiff_t jem__framed(const jem__conv *q) {
     return jem__floats(jem__shape(1, q->ci, q->hi, q->wi));
 }
 
+/* Packs the weights if they have changed: for forward and, on request, for the input gradient. */
 static jem_status jem__conv_prepare(const jem_call *call, int need_input_grad) {
     const jem__conv_user *user = (const jem__conv_user *)call->user;
     jem_param *w = call->inner->param[0];
@@ -4804,7 +4823,7 @@ static void jem__move_backward(const jem_call *call) {
         }
 }
 
-/* Records an op that moves numbers. x2: the second input, or NULL. */
+/* Records an op that only copies values. x2: the second input, or NULL. */
 static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *x2, jem_shape out,
                              int a) {
 #define JEM__MOVE_OP(name, backward) { name, jem__move_forward, backward, JEM_KEEPS_NOTHING, NULL }
@@ -5149,7 +5168,7 @@ static void jem__norm_batch_moment(const jem_call *call, const float *mean, int 
     }
 }
 
-/* Returns count / (count - 1), the factor from a variance of the sample to an unbiased one. */
+/* Returns count / (count - 1), which makes the variance of a sample unbiased; 1 for one value. */
 static double jem__unbiased(double count) {
     if (count > 1) return count / (count - 1);
     return 1;
@@ -5679,6 +5698,8 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     return jem__features(f, 64.0 * d->widen * pixels);
 }
 
+#define JEM__MOST_WHITE 1024                       /* values of a vector that is whitened */
+
 /* Visits the fields of a convnet or an MLP; returns its number of features. */
 static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
@@ -5690,6 +5711,12 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
         d->widths[i] = jem__int(f, key, d->widths[i], 1, 65536);
     }
     d->quadratic = jem__optional_field(f, "jem.quadratic", d->quadratic, 0, 0, 1e6f, 0);
+    d->student = (int)jem__optional_field(f, "jem.student", (float)d->student, 0, 0, 1000, 1);
+    if (d->student && (d->height > 1 || d->width > 1 || d->channels > JEM__MOST_WHITE ||
+                       !strcmp(f->kind, "convnet")))
+        jem__fields_fail(f, "jem.student", NULL, d->student, "needs vectors of up to 1024 numbers");
+    if (d->student && d->quadratic > 0)
+        jem__fields_fail(f, "jem.student", NULL, d->student, "not together with quadratic");
     const int last = d->layers - 1;
     double features = (double)d->channels * d->height * d->width;
     if (!strcmp(f->kind, "convnet"))               /* layers after the first halve the sides */
@@ -6075,7 +6102,7 @@ static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char 
     return s;
 }
 
-/* Reads a text into units[channels][2], each channel's mean and scale; 0: it is no such text. */
+/* Parses units[channels][2], the mean and scale of each channel; returns 0 for invalid text. */
 static int jem__units_in(const jem_net *net, const char *text, float *units) {
     if (jem__numbers_in(text, units, 2 * net->channels) < 2 * net->channels) return 0;
     for (int c = 0; c < net->channels; c++)
@@ -6171,6 +6198,8 @@ static void jem__units_of(const jem_net *net, const float *x, int n, int c, floa
     unit[1] = scale > 1e-12 ? (float)scale : 1;
 }
 
+static void jem__whiten_fit(jem_net *net, const float *x, int n);
+
 jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
@@ -6186,6 +6215,7 @@ jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
     float *units = jem__push_floats(ctx, 2 * net->channels);
     for (int c = 0; units && c < net->channels; c++) jem__units_of(net, x, n, c, units + 2 * c);
     if (units) jem__numbers_write(net, &net->meta, jem__units_key, units, 2 * net->channels);
+    if (jem_ok(ctx)) jem__whiten_fit(net, x, n);
     jem_end(ctx, mark);
     return ctx->status;
 }
@@ -6391,7 +6421,21 @@ typedef struct jem__stack {
     jem_convnet_desc desc;
     int convs;                                     /* conv layers, then linear ones */
     jem_layer layer[8], head, energy;
+    jem_param *whiten;                             /* A, (d,d), lower triangular; or NULL */
 } jem__stack;
+
+/* Records the log-density of Student's distribution in u, for z = A u. */
+static jem_tensor *jem__student_logp(jem_net *net, const jem__stack *stack, jem_tensor *z) {
+    jem_ctx *ctx = net->ctx;
+    const int d = net->channels;
+    const double nu = stack->desc.student;
+    double constant = lgamma((nu + d) / 2) - lgamma(nu / 2) - d / 2.0 * log(nu * 3.14159265358979);
+    for (int i = 0; i < d; i++) constant += log(fabs((double)stack->whiten->value[i * d + i]));
+    jem_tensor *square = jem_sum_image(ctx, jem_square(ctx, z));
+    jem_tensor *grown = jem_add_constant(ctx, jem_scale(ctx, square, (float)(1 / nu)), 1);
+    jem_tensor *fall = jem_scale(ctx, jem_log(ctx, grown), (float)(-(nu + d) / 2));
+    return jem_add_constant(ctx, fall, (float)constant);
+}
 
 /* Builds the logits of a convnet or an MLP. */
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
@@ -6400,6 +6444,10 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
     if (d->quadratic > 0) {
         jem_tensor *square = jem_sum_image(net->ctx, jem_square(net->ctx, x));
         net->shift = jem_scale(net->ctx, square, -0.5f * d->quadratic);
+    }
+    if (stack->whiten) {
+        x = jem_linear(net->ctx, x, stack->whiten, NULL);
+        net->shift = jem__student_logp(net, stack, x);
     }
     for (int i = 0; i < d->layers; i++) {
         if (i == stack->convs) x = jem_flatten(net->ctx, x);
@@ -6437,6 +6485,86 @@ static void jem__stack_add_layers(jem_net *net, jem__stack *stack, int features)
     if (d->separate_energy) stack->energy = jem_linear_layer(net, "energy_output", in, 1);
 }
 
+/* Returns the parts of a network with a Student distribution, or NULL. */
+static const jem__stack *jem__student(const jem_net *net) {
+    if (net->forward != jem__stack_forward) return NULL;
+    const jem__stack *stack = (const jem__stack *)net->user;
+    return stack->whiten ? stack : NULL;
+}
+
+/* Adds A, the identity before jem_net_fit_units. */
+static void jem__stack_add_whiten(jem_net *net, jem__stack *stack) {
+    const int d = net->channels;
+    const int shape[2] = { d, d };
+    if (!stack->desc.student) return;
+    stack->whiten = jem_net_param(net, "whiten.weight", 2, shape, 0);
+    for (int i = 0; stack->whiten && i < d; i++) stack->whiten->value[i * d + i] = 1;
+}
+
+/* Replaces the lower half of the matrix cov[d][d] by its Cholesky factor L. */
+static void jem__whiten_factor(double *cov, int d) {
+    for (int i = 0; i < d; i++)
+        for (int k = 0; k <= i; k++) {
+            double sum = cov[i * d + k];
+            for (int j = 0; j < k; j++) sum -= cov[i * d + j] * cov[k * d + j];
+            if (k < i) cov[i * d + k] = sum / cov[k * d + k];
+            else cov[i * d + i] = sqrt(fmax(sum, 1e-6));
+        }
+}
+
+/* Sets A, if the network has it, to the inverse of L, where L L^T is the covariance of n vectors x
+   in units of the network. */
+static void jem__whiten_fit(jem_net *net, const float *x, int n) {
+    enum { ROWS = 16384 };                         /* enough for any covariance */
+    const jem__stack *stack = jem__student(net);
+    const float *u = stack ? jem__in_units(net, x, n) : NULL;
+    if (!u) return;
+    jem_param *whiten = stack->whiten;
+    const int d = net->channels;
+    const int step = (n - 1) / ROWS + 1;
+    const int rows = (n - 1) / step + 1;
+    double *cov = (double *)jem__push(net->ctx, (size_t)d * (size_t)d * sizeof *cov);
+    if (!cov) return;
+    for (int i = 0; i < d * d; i++) cov[i] = i % (d + 1) ? 0 : 1e-4;
+    for (int row = 0; row < n; row += step) {
+        const float *v = u + (ptrdiff_t)row * d;
+        for (int i = 0; i < d; i++)
+            for (int k = 0; k <= i; k++) cov[i * d + k] += (double)v[i] * (double)v[k] / rows;
+    }
+    jem__whiten_factor(cov, d);
+    for (int k = 0; k < d; k++)                    /* column k of the inverse */
+        for (int i = 0; i < d; i++) {
+            double sum = i == k;
+            for (int j = k; j < i; j++) sum -= cov[i * d + j] * (double)whiten->value[j * d + k];
+            whiten->value[i * d + k] = i < k ? 0 : (float)(sum / cov[i * d + i]);
+        }
+    jem_param_changed(whiten);
+}
+
+/* Draws n vectors u[n][d] from the network's Student distribution: A u = z sqrt(nu / chi^2). */
+static jem_status jem__student_draw(const jem_net *net, jem_rng *rng, int n, float *u) {
+    const jem__stack *stack = jem__student(net);
+    const int d = net->channels;
+    const int nu = stack->desc.student;
+    float *chi = jem__push_floats(net->ctx, (ptrdiff_t)n * nu);
+    if (!chi) return JEM_NO_MEMORY;
+    jem_fill_normal(net->ctx, rng, u, (ptrdiff_t)n * d, 0, 1);
+    jem_fill_normal(net->ctx, rng, chi, (ptrdiff_t)n * nu, 0, 1);
+    for (int row = 0; row < n; row++) {
+        float *x = u + (ptrdiff_t)row * d;
+        float sum = 0;
+        for (int k = 0; k < nu; k++) sum = jem__fmaf(chi[row * nu + k], chi[row * nu + k], sum);
+        const float factor = sqrtf((float)nu / fmaxf(sum, 1e-6f));
+        for (int i = 0; i < d; i++) {
+            const float *a = stack->whiten->value + i * d;
+            float left = x[i] * factor;
+            for (int k = 0; k < i; k++) left = jem__fmaf(-a[k], x[k], left);
+            x[i] = fminf(fmaxf(left / a[i], -JEM__LARGEST), JEM__LARGEST);
+        }
+    }
+    return JEM_OK;
+}
+
 /* Creates a network of the kind "convnet" or "mlp". */
 static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *desc, const char *kind,
                                   uint64_t seed) {
@@ -6456,6 +6584,7 @@ static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *desc, co
     stack->desc = d;
     if (!strcmp(kind, "convnet")) stack->convs = d.layers;
     jem__stack_add_layers(net, stack, features);
+    jem__stack_add_whiten(net, stack);
     fields.out = &net->meta;
     jem__stack_fields(&fields, &d);
     return jem__net_done(net, errors);
@@ -6493,6 +6622,20 @@ jem_mlp_desc jem_mlp_desc_default(void) {
 jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed) {
     const jem_mlp_desc usual = jem_mlp_desc_default();
     return jem__stack_create(ctx, desc ? desc : &usual, "mlp", seed);
+}
+
+jem_mlp_desc jem_mlp_desc_vectors(int length, int classes) {
+    jem_mlp_desc d = jem_mlp_desc_default();
+    d.channels = length;
+    d.height = 1;
+    d.width = 1;
+    d.classes = classes;
+    d.layers = 3;
+    d.widths[0] = 64;
+    d.widths[1] = 64;
+    d.widths[2] = 64;
+    d.student = 3;
+    return d;
 }
 
 /* ---- a network from its description ---------------------------------------------------------- */
@@ -6720,7 +6863,7 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp
               y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
     return NULL;
 }
-/* Records log p likewise, and computes d log p/dx. */
+/* Records log p as jem__density does, and computes d log p/dx. */
 static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
                                           void *user,
                                           jem_tensor *x) {
@@ -8135,8 +8278,9 @@ static void jem__clip_gradients(const jem_optim *o, float norm) {
     }
 }
 
-/* Sets the kernels' arguments for the next update, and counts it. An update weighs 1 - ema in the
-   averages; the first ones weigh more, 10/(t + 10), so that the start is forgotten. */
+/* Sets the kernels' arguments for the next update, and counts it. lr and root2 receive Adam's bias
+   corrections. The weight of an update in the averages is 1 - ema; it is larger for the first ones,
+   10/(t + 10), so that the averages forget the initial weights. */
 static void jem__optim_prepare(jem_optim *o, float lr) {
     const double t = o->updates;
     double keep = t / (t + 10);
@@ -8312,18 +8456,15 @@ jem_train_desc jem_train_desc_score(int updates) {
 
 jem_train_desc jem_train_desc_vectors(int updates) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 0.02f;
+    d.lr = 0.01f;
     d.optim.ema = 0.99f;
     d.schedule.kind = JEM_SCHEDULE_COSINE;
     d.schedule.total = updates;
     d.schedule.floor = 0.02f;
     d.schedule.warmup = updates / 20;
-    d.weights.ce = 0.1f;
     d.weights.cd = 0;
-    d.w_score = 0.1f;
-    d.noise_lo = 0.05f;
-    d.noise_hi = 0.2f;
-    d.data_noise = d.noise_lo;
+    d.w_nce = 1;
+    d.data_noise = 0;
     return d;
 }
 
@@ -8351,6 +8492,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(weights.cd, 0, most),
         JEM__LIMIT(weights.cd_class, 0, most),
         JEM__LIMIT(w_score, 0, most),
+        JEM__LIMIT(w_nce, 0, most),
         JEM__LIMIT(w_kl, 0, most),
         JEM__LIMIT(kl_entropy, 0, most),
         JEM__LIMIT(weights.energy_l2, 0, most),
@@ -8386,7 +8528,7 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     const jem_status bad = JEM_BAD_ARGUMENT;
     const jem_loss_weights *w = &d->weights;
     const double sum = (double)w->ce + (double)w->cd + (double)w->cd_class + (double)w->energy_l2 +
-                       (double)d->w_score + (double)d->w_kl + (double)d->w_term;
+                       (double)d->w_score + (double)d->w_nce + (double)d->w_kl + (double)d->w_term;
     jem__in_range(ctx, "trainer", "the sum of all weights", sum, JEM__TINY, JEM__MOST);
     if (d->sam > 0 && d->w_score > 0)
         jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
@@ -8415,6 +8557,11 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
 static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_ctx *ctx = net->ctx;
     const int small = fabsf(net->scale) < d->least_scale;
+    if (d->w_nce > 0 && !jem__student(net)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: w_nce = %g needs a network with a Student "
+                  "distribution (jem_mlp_desc_vectors)", (double)d->w_nce);
+        return 0;
+    }
     if (!net->forward || !(small || jem__by_class(d))) return 1;
     const jem_mark mark = jem_begin(ctx);
     jem_forward(net, jem__images(net, NULL, 1), 0);
@@ -8548,10 +8695,10 @@ static float *jem__scaled_copy(float *to, const float *x, ptrdiff_t n, float fac
 /* Replaces gradients and statistics of the update by their means over all ranks, and buffers
    (running statistics) by those of rank 0. */
 static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
-    enum { COUNT = 8 };
+    enum { COUNT = 9 };
     jem_ctx *ctx = tr->net->ctx;
     float *const numbers[COUNT] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample,
-                                    &s->score, &s->residual, &s->term };
+                                    &s->score, &s->residual, &s->term, &s->nce };
     const float part = 1 / (float)(1 + ctx->others);
     const float of_first = (float)!ctx->rank;
     float *flat = tr->flat;
@@ -8809,6 +8956,26 @@ static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_s
                               &s->residual);
 }
 
+/* Records the mean of log(1 + e^(sign g)) for g = log p(x) - log q(x), with q the network's Student
+   distribution. */
+static jem_tensor *jem__nce_half(jem_net *net, jem_tensor *x, float sign) {
+    jem_ctx *ctx = net->ctx;
+    jem_tensor *logp = jem__logp(net, jem_forward(net, x, 1));
+    if (!logp) return NULL;
+    jem_tensor *g = jem_sub(ctx, logp, net->shift);
+    return jem_mean(ctx, jem_softplus(ctx, jem_scale(ctx, g, sign)));
+}
+
+/* Records noise-contrastive estimation: n images with noise, and as many draws of q. */
+static jem_tensor *jem__nce_term(jem_trainer *tr, const float *x, int n) {
+    jem_net *net = tr->net;
+    float *drawn = jem__push_floats(net->ctx, (ptrdiff_t)n * net->channels);
+    if (!drawn || jem__student_draw(net, &tr->rng, n, drawn) != JEM_OK) return NULL;
+    jem_tensor *data = jem__nce_half(net, jem__noisy(tr, x, n), -1);
+    jem_tensor *draws = jem__nce_half(net, jem__rank_images(tr, drawn, n), 1);
+    return jem_add(net->ctx, data, draws);
+}
+
 /* Lets act norm set its parameters from the first batch, before any other use of them. The loss
    will draw the same numbers for dropout. */
 static void jem__set_act_norm(jem_net *net, jem_tensor *x) {
@@ -8830,7 +8997,7 @@ typedef struct jem__batch {
 /* Terms of the loss; NULL where the desc's weights are 0. */
 typedef struct jem__terms {
     jem_loss_terms loss;                           /* those of jem_loss */
-    jem_tensor *score, *kl, *own;                  /* own: the user's */
+    jem_tensor *score, *nce, *kl, *own;            /* own: the user's */
 } jem__terms;
 
 /* Samples of an update; NULL, and labels NULL, before desc.cd_from. */
@@ -8890,6 +9057,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
         data = jem__noisy(tr, b->x_data, b->n_data);
     if (sets_buffers) jem__set_act_norm(tr->net, labelled ? labelled : data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
+    if (d->w_nce > 0) terms->nce = jem__nce_term(tr, b->x_data, b->n_data);
     jem_tensor *loss = jem__loss(tr->net, &d->weights, labelled, b->labels, data, sample.x,
                                  sample.labels, &terms->loss);
     jem_term_inputs in = { tr->net, labelled, NULL, terms->loss.logits, data, sample.x, &tr->rng };
@@ -8897,6 +9065,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     if (!data) in.x_data = labelled;
     terms->own = jem__own_term(tr, &in);
     loss = jem__accumulate(ctx, loss, d->w_term, terms->own);
+    loss = jem__accumulate(ctx, loss, d->w_nce, terms->nce);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
     return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
@@ -8990,8 +9159,10 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
 static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
-    float *const numbers[11] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
-                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term };
+    enum { COUNT = 12 };
+    float *const numbers[COUNT] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
+                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term,
+                                 &s->nce };
     char why[160], note[320];
     if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
     else snprintf(why, sizeof why, "the mean of f(x+) - f(x-) is %.3g", (double)g->gap);
@@ -9005,7 +9176,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->walk *= 0.5f;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
-    for (int i = 0; i < 11; i++) {
+    for (int i = 0; i < COUNT; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
     }
     if (given_up) {
@@ -9053,7 +9224,7 @@ static float *jem__keep_params(const jem_net *net) {
     }
     return kept;
 }
-/* Copies them back: `all`, or only the buffers, which are not trained. kept may be NULL. */
+/* Restores `all` parameters, or only the buffers, which are not trained. kept may be NULL. */
 static void jem__restore_params(jem_net *net, const float *kept, int all) {
     for (jem_param *p = net->params; kept && p; p = p->next) {
         if (all || !p->grad) {
@@ -9129,6 +9300,7 @@ static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem
     s->score = jem__term(t->score);
     s->kl = jem__term(t->kl);
     s->term = jem__term(t->own);
+    s->nce = jem__term(t->nce);
     jem_status status = ctx->status;
     if (ctx->others) status = jem__average_ranks(tr, s);
     if (t->loss.f_sample) s->cd = s->f_sample - s->f_data;
@@ -9263,6 +9435,7 @@ static float jem__temperature_of(const jem_net *net) {
     return 1;
 }
 
+/* Computes label, probability, mean logit and log-odds from the logits of an image. */
 static jem__seen jem__see_logits(const float *f, int classes, float temperature) {
     JEM__ZEROED(jem__seen, s);
     double sum = 0, others = 0, cooled = 0;
@@ -9281,7 +9454,7 @@ static jem__seen jem__see_logits(const float *f, int classes, float temperature)
     }
     s.mean = (float)(sum / classes);
     s.p = (float)(1 / (1 + cooled));
-    s.odds = 1e18f;                                /* log p/(1-p): has no ties near p = 1 */
+    s.odds = 1e18f;                                /* log p/(1-p): differs where p rounds to 1 */
     if (next >= 0) s.odds = (float)((double)f[s.label] - (double)f[next] - log(others));
     return s;
 }
@@ -9496,7 +9669,7 @@ static int jem__slope_dims(const jem_net *net, int gradients) {
     return dims;
 }
 
-/* Lays out arrays in `all`, or counts their floats if it is NULL. */
+/* Returns the place of the next n floats in `all` (NULL if `all` is), and counts them in *used. */
 static float *jem__known_take(float *all, int *used, int n) {
     float *at = NULL;
     if (all) at = all + *used;
@@ -9757,7 +9930,8 @@ static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x
     return at + r->dims[JEM__IMAGE];
 }
 
-/* Looks at m images without noise, in one pass: forward, and back if there are gradients. */
+/* Computes the traits of m images without noise in one pass: forward, and backward if they include
+   gradients. */
 static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int m,
                            jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
@@ -9938,13 +10112,13 @@ static float jem__known_score(const jem__known *k, const jem__rows *r, int i, in
     return -(float)sum;
 }
 
-/* Returns 1 if the fine details of an image are fewer than its class's; of a vector 0. */
+/* Returns 1 if an image has less fine detail than the mean of its class; 0 for a vector. */
 static int jem__is_smooth(const jem_net *net, const jem__trait *image, const float *v, int label) {
-    const int fine = net->channels > 1;            /* the number after that of colours */
+    const int fine = net->channels > 1;            /* its index, after that of colours */
     return !jem__is_vector(net) && v[fine] < image->own.mean[label * image->own.dims + fine];
 }
 
-/* Finds the number of the slopes part that deviates most, and returns what it is about. */
+/* Returns the reason that belongs to the most deviating value of the slopes part. */
 static jem_reason jem__slopes_reason(const jem_net *net, const jem__trait *p, const float *v,
                                      int label) {
     const float *mean = p->own.mean + (ptrdiff_t)label * p->own.dims;
@@ -10023,7 +10197,8 @@ static int jem__gauss_sum(const float *v, int dims, const jem__seen *seen, int n
     return count;
 }
 
-/* Computes L of correlations r[dims][dims], lower triangle by rows, into `root`, in units. */
+/* Computes the Cholesky factor of the correlations r into `root`, as whole numbers in units of
+   1/JEM__UNITS. Both are lower triangles, by rows. */
 static void jem__cholesky(const double *r, int dims, float *root) {
     for (int a = 0; a < dims; a++) {
         const float *rows = root + a * (a + 1) / 2;

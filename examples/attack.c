@@ -1,10 +1,17 @@
-/* Finds the smallest changes that make the network wrong: ten digits, each attacked in steps of
-   growing size until it is classified as another (PGD in L2 norm). The changes are visible: strokes
-   are added and erased. Then the reverse: noise is changed until the network is confident that it
-   is a digit. p(y|x) does not reveal that, but `familiarity` does.
-       build/attack [MODEL]    a network for digits
-                               build/pictures/attack.png: digits; the changes (grey: unchanged), at
-                               twice their strength; the results; noise made into 0 to 9 */
+/* QUESTION  What is the smallest change that makes a network wrong, and does its density notice?
+
+   FORMULA   x <- x - a g/|g|,  g = d log p(y|x)/dx, y the right class; then back into the ball
+             |x - x0| <= r (projected gradient descent: Madry and others 2018). r grows until
+             another class is more likely.
+
+   LOOK FOR  Rows: digits; the changes (grey: unchanged), at twice their strength; the results, with
+             strokes added and erased; noise that was changed until the network was confident of 0
+             to 9. p(y|x) does not reveal the last row, but `familiarity` does.
+
+   TRY       build/attack examples/models/mnist-plain.safetensors: a network that was only trained to
+             classify.
+
+   RUN       build/attack [MODEL]        Picture: build/pictures/attack.png */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 

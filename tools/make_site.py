@@ -2,7 +2,7 @@
 """Writes a folder to publish: the project's pages as HTML whose links work without a server, their
 pictures, the sources that they link to, and the playground.
 
-    tools/make_site.py FOLDER PLAYGROUND.html [ADDRESS]
+    tools/make_site.py FOLDER PLAYGROUND.html SLIDES.html [ADDRESS]
 
 ADDRESS is where the folder will be, as https://name.github.io/jem: a preview needs a whole address.
 """
@@ -18,6 +18,7 @@ from support.markdown import convert  # noqa: E402
 PAGES = {                                           # what is converted, and its name in the folder
     "README.md": "index.html",
     "examples/README.md": "course.html",
+    "examples/lecture.md": "lecture.html",
     "examples/models/README.md": "models.html",
     "examples/models/measured.md": "measured.html",
     "examples/models/recipes.md": "recipes.html",
@@ -27,7 +28,8 @@ PAGES = {                                           # what is converted, and its
     "tests/README.md": "tests.html",
     ".github/CONTRIBUTING.md": "contributing.html",
 }
-MENU = [("index.html", "jem.h"), ("course.html", "Course"), ("playground.html", "Playground"),
+MENU = [("index.html", "jem.h"), ("course.html", "Course"), ("lecture.html", "Lecture"),
+        ("slides.html", "Slides"), ("playground.html", "Playground"),
         ("models.html", "Models"), ("tools.html", "Tools"), ("benchmarks.html", "Benchmarks")]
 DESCRIPTION = ("An energy-based model in one C header: it classifies images, generates new ones, and "
                "detects images unlike its training data. With a course and a playground.")
@@ -73,8 +75,8 @@ summary { cursor: pointer; font-weight: 600; }
 @media print { header, footer { display: none; } main { max-width: none; } }
 """
 
-folder, playground = sys.argv[1:3]
-address = sys.argv[3].rstrip("/") + "/" if len(sys.argv) > 3 and sys.argv[3] else ""
+folder, playground, slides = sys.argv[1:4]
+address = sys.argv[4].rstrip("/") + "/" if len(sys.argv) > 4 and sys.argv[4] else ""
 os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 sources = {}                                        # files shown as pages: path, and name of the page
 
@@ -119,8 +121,8 @@ def page(name, title, body, wide=False):
 
 def place(path):
     """Returns where a file of the project is in the folder, and sees to it that it gets there."""
-    if path == "build/playground.html":
-        return "playground.html"
+    if path in ("build/playground.html", "build/slides.html"):
+        return os.path.basename(path)
     if os.path.isdir(path) and os.path.exists(path + "/README.md"):
         path += "/README.md"
     if path in PAGES:
@@ -195,6 +197,7 @@ def main():
         shown.add(path)
         show_source(path, sources[path])
     add_playground()
+    shutil.copyfile(slides, os.path.join(folder, "slides.html"))
     print("%s: %d pages, %d sources" % (folder, len(PAGES), len(shown)))
 
 

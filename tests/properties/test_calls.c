@@ -1,8 +1,9 @@
-/* Every public function, with each of its arguments wrong in every way there is (a row per function
-   below): nothing crashes, hangs or leaks, as many calls as ever are refused, an error leaves the
-   context usable, and what was good before stays good. Arguments come from pools: a good one, or,
-   when it is their turn, the next of the wrong ones. What C cannot check is left out: a pointer to
-   too little memory, a freed object. jem.h is read to see that no function is missing here. */
+/* Every public function, with each of its arguments wrong in every possible way (a row per function
+   below): no call crashes, hangs or leaks, the number of rejected calls is constant, an error
+   leaves the context usable, and valid objects stay valid. Arguments come from pools: a valid one,
+   or, one argument at a time, each of the invalid ones. Pointers that C cannot check are omitted:
+   to too little memory, or to a freed object. The test reads jem.h to ensure that no function is
+   missing. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include <ctype.h>
@@ -13,7 +14,7 @@
 
 enum { MANY = 1 << 16, N = 3, SIDE = 4, CHANNELS = 3, CLASSES = 5 };
 
-/* ---- the world, made anew for every call ----------------------------------------------------- */
+/* ---- the objects, created for every call ----------------------------------------------------- */
 
 /* A machine of 64 MB: absurd sizes must not get far. */
 typedef struct machine { long alive; size_t held, most; } machine;
@@ -362,7 +363,7 @@ static const char always[] =
     " jem_sgld_desc_langevin jem_denoise_desc_clean jem_learning_rate jem_train_desc_score"
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_query"
     " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name jem_compute_exp"
-    " jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors ";
+    " jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors jem_mlp_desc_vectors ";
 /* These have none to tell of it: they look something up, or make the context. */
 static const char silent[] =
     " jem_ctx_create jem_error_status jem_fail jem_net_find jem_net_meta jem_trainer_buffer"
@@ -476,6 +477,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_convnet_desc_default, (void)jem_convnet_desc_default()) \
     ROW(jem_convnet_create, jem_net_free(made(jem_convnet_create(CTX(), jem_convnet_desc_(), 1)))) \
     ROW(jem_mlp_desc_default, (void)jem_mlp_desc_default()) \
+    ROW(jem_mlp_desc_vectors, (void)jem_mlp_desc_vectors(INT(4), INT(2))) \
     ROW(jem_mlp_create, jem_net_free(made(jem_mlp_create(CTX(), jem_convnet_desc_(), 1)))) \
     ROW(jem_net_free, jem_net_free(NULL)) \
     ROW(jem_net_create, jem_net_free(made(jem_net_create(CTX(), own_net_forward, IN(), 4, INT(1), \

@@ -60,11 +60,7 @@ static void test_recipe(jem_ctx *ctx, int classes, uint64_t seed) {
     jem_rng rng = jem_rng_seed(seed);
     const machine m = machine_create(&rng);
     measure(&m, &rng, TRAIN, 0.25f, x, labels);
-    jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = SENSORS;
-    shape.height = shape.width = 1;
-    shape.classes = classes;
-    shape.quadratic = 0.5f;
+    const jem_mlp_desc shape = jem_mlp_desc_vectors(SENSORS, classes);
     jem_net *net = jem_mlp_create(ctx, &shape, seed);
     jem_net_fit_units(net, x, TRAIN);
     const int updates = 1000;
@@ -93,10 +89,8 @@ static void test_recipe(jem_ctx *ctx, int classes, uint64_t seed) {
     const double shuffled = auroc(usual, odd, TEST);
     printf("    %d classes, seed %d: %d right, AUROC of noise %.3f, of shuffled sensors %.3f\n",
            classes, (int)seed, right, noisy, shuffled);
-    /* Missed with labels: noise is found less well there (.98 and .88 where one class has .99 and
-       .97), for a reason not yet known. */
-    CHECK(classes > 1 || noisy > 0.97, "noise: %.3f", noisy);
-    CHECK(shuffled > 0.97, "shuffled: %.3f", shuffled);
+    CHECK(noisy > 0.99, "noise: %.3f", noisy);
+    CHECK(shuffled > 0.99, "shuffled: %.3f", shuffled);
     jem_trainer_free(tr);
     jem_net_free(net);
 }
@@ -109,7 +103,121 @@ static void test_recipes(jem_ctx *ctx) {
     }
 }
 
+/* Creates a network of vectors of two numbers, which are correlated and in units of their own, and
+   whose units and A fit data x[n][2]. */
+static jem_net *pair_net(jem_ctx *ctx, float *x, int n) {
+    const jem_mlp_desc shape = jem_mlp_desc_vectors(2, 1);
+    jem_net *net = jem_mlp_create(ctx, &shape, 1);
+    jem_rng rng = jem_rng_seed(2);
+    for (int i = 0; i < n; i++) {
+        const float angle = 6.28f * jem_rng_uniform(&rng);
+        const float a = cosf(angle) + 0.1f * jem_rng_normal(&rng);
+        const float b = sinf(angle) + 0.1f * jem_rng_normal(&rng);
+        x[2 * i] = 100 * a + 7;
+        x[2 * i + 1] = 0.01f * (a + 0.5f * b);
+    }
+    CHECK(jem_net_fit_units(net, x, n) == JEM_OK, "%s", jem_error(ctx));
+    return net;
+}
+
+/* Integrates p(x) over a grid of [7 - 800, 7 + 800] x [-.08, .08]. */
+static double integral(jem_net *net) {
+    enum { SIDE = 400 };
+    static float x[SIDE * 2];
+    static jem_answer a[SIDE];
+    double sum = 0;
+    for (int i = 0; i < SIDE; i++) {
+        for (int k = 0; k < SIDE; k++) {
+            x[2 * k] = 7 + 1600 * ((float)i + 0.5f) / SIDE - 800;
+            x[2 * k + 1] = 0.16f * ((float)k + 0.5f) / SIDE - 0.08f;
+        }
+        CHECK(jem_classify(net, x, SIDE, a) == JEM_OK, "%s", jem_error(net->ctx));
+        for (int k = 0; k < SIDE; k++) sum += exp((double)a[k].log_density);
+    }
+    return sum * 1600 / SIDE * 0.16 / SIDE;
+}
+
+static void test_normalised(jem_ctx *ctx) {
+    printf("vectors: log p(x) is normalised: the Student distribution's, and what is learned\n");
+    enum { N = 1000 };
+    static float x[N * 2], u[N * 2];
+    static int labels[N];
+    jem_net *net = pair_net(ctx, x, N);
+    const jem_param *a = jem_net_find(net, "whiten.weight");
+    jem_standardize(net, x, N, u);
+    double cov[3] = { 0, 0, 0 };
+    for (int i = 0; i < N; i++) {
+        const double z0 = (double)(a->value[0] * u[2 * i]);
+        const double z1 = (double)(a->value[2] * u[2 * i] + a->value[3] * u[2 * i + 1]);
+        cov[0] += z0 * z0 / N;
+        cov[1] += z0 * z1 / N;
+        cov[2] += z1 * z1 / N;
+    }
+    CHECK(a->value[1] == 0, "A is lower triangular");
+    CHECK_CLOSE(cov[0], 1, 2e-3, "variance of z0");
+    CHECK_CLOSE(cov[1], 0, 2e-3, "covariance");
+    CHECK_CLOSE(cov[2], 1, 2e-3, "variance of z1");
+    jem_param *head = jem_net_find(net, "class_output.weight");
+    jem_param *bias = jem_net_find(net, "class_output.bias");
+    memset(head->value, 0, (size_t)head->size * sizeof *head->value);
+    bias->value[0] = 0;
+    jem_param_changed(head);
+    jem_param_changed(bias);
+    const double alone = integral(net);
+    CHECK(alone > 0.98 && alone < 1, "Student's, all but its tails: %.4f", alone);
+    jem_net_free(net);
+    net = pair_net(ctx, x, N);
+    const int updates = 600;
+    const jem_train_desc how = jem_train_desc_vectors(updates);
+    jem_trainer *tr = jem_trainer_create(net, &how);
+    float first = 0, last = 0;
+    for (int i = 0; i < updates; i++) {
+        const jem_stats s = jem_train_step(tr, x + i % 15 * 128, labels, 64);
+        CHECK(s.status == JEM_OK, "%s", jem_error(ctx));
+        if (i == 0) first = s.nce;
+        if (i >= updates - 100) last += s.nce / 100;
+    }
+    CHECK(first > 1 && last < 1, "noise-contrastive loss: %.3f, at last %.3f", (double)first,
+          (double)last);
+    jem_trainer_use_average(tr, 1);
+    const double learned = integral(net);
+    printf("    integral of p(x): %.4f before, %.4f learned\n", alone, learned);
+    CHECK(learned > 0.9 && learned < 1.1, "learned: %.4f", learned);
+    jem_archive *file = jem_archive_create(ctx);
+    CHECK(jem_net_to_archive(net, file) == JEM_OK, "%s", jem_error(ctx));
+    jem_net *back = jem_net_from_archive(ctx, file);
+    jem_answer answers[2];
+    CHECK(back && jem_classify(net, x, 1, answers) == JEM_OK &&
+          jem_classify(back, x, 1, answers + 1) == JEM_OK &&
+          answers[0].log_density == answers[1].log_density, "a file keeps A: %s", jem_error(ctx));
+    jem_net_free(back);
+    jem_archive_free(file);
+    jem_trainer_free(tr);
+    jem_net_free(net);
+}
+
+static void test_refused(jem_ctx *ctx) {
+    printf("vectors: what has no Student distribution is refused\n");
+    jem_mlp_desc shape = jem_mlp_desc_default();
+    jem_net *net = jem_mlp_create(ctx, &shape, 1);
+    const jem_train_desc how = jem_train_desc_vectors(100);
+    CHECK(!jem_trainer_create(net, &how) && says(ctx, "Student"), "an MLP without");
+    shape.student = 3;
+    CHECK(!jem_mlp_create(ctx, &shape, 1) && says(ctx, "student = 3: needs vectors"), "images");
+    shape = jem_mlp_desc_vectors(2, 1);
+    shape.quadratic = 1;
+    CHECK(!jem_mlp_create(ctx, &shape, 1) && says(ctx, "not together with quadratic"), "both");
+    shape = jem_mlp_desc_vectors(2000, 1);
+    CHECK(!jem_mlp_create(ctx, &shape, 1) && says(ctx, "up to 1024"), "long ones");
+    jem_convnet_desc convs = jem_mlp_desc_vectors(2, 1);
+    convs.layers = 1;
+    CHECK(!jem_convnet_create(ctx, &convs, 1) && says(ctx, "needs vectors"), "a convnet");
+    jem_net_free(net);
+}
+
 int main(int argc, char **argv) {
-    static const test_case all[] = { TEST_IN(test_recipes) };
+    static const test_case all[] = {
+        TEST_IN(test_recipes), TEST_IN(test_normalised), TEST_IN(test_refused)
+    };
     return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }

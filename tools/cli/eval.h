@@ -1,7 +1,7 @@
-/* What a JEM is for, measured: `jem eval MODEL calibration|ood|attack|impute|samples`, each a table
-   and a picture; --beside OTHER puts another model's numbers next to it, a plain classifier's say.
-   In what is printed, a line that begins with two blanks is a row of a table, whose cells are two
-   blanks or more apart: report.c makes tables of a page out of it. */
+/* Measurements of a JEM: `jem eval MODEL calibration|ood|attack|impute|samples`, each with a table
+   and a picture; --beside OTHER adds the results of another model, for example a plain classifier.
+   A printed line that begins with two blanks is a row of a table, whose cells are separated by two
+   blanks or more: report.c converts it to a table of a page. */
 #ifndef CLI_EVAL_H
 #define CLI_EVAL_H
 
@@ -17,7 +17,7 @@ typedef struct uses_options {
     float share, noise_step, noise_beta;
 } uses_options;
 
-typedef struct uses {                              /* a model, what it is asked about, where to */
+typedef struct uses {                              /* a model, its options, its output */
     model m;
     options *o;
     const uses_options *u;
@@ -28,15 +28,17 @@ typedef struct uses {                              /* a model, what it is asked 
     const int *labels;
 } uses;
 
+/* Allocates n numbers; NULL beyond the limit of memory. */
 float *uses_floats(ptrdiff_t n);
+/* Reports the lack of memory; returns the exit status. */
 int uses_no_memory(void);
 
-/* May both look at the same images? */
+/* Checks that both models can use the same images. */
 int uses_alike(const uses *s, const uses *beside);
 
 /* ---- ood ------------------------------------------------------------------------------------- */
 
-/* The next name of a list separated by commas or blanks, which is moved on; 0: none left. */
+/* Returns the next name of a list separated by commas or blanks, and moves on; 0 at the end. */
 int next_name(const char **list, char *name, size_t size);
 
 /* ---- the command ----------------------------------------------------------------------------- */

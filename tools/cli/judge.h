@@ -1,5 +1,5 @@
-/* `jem judge` trains a judge of samples (judge.h); `jem eval MODEL samples` asks it how good a
-   model's samples are: those it draws from noise, and those of its replay buffer. */
+/* `jem judge` trains a judge of samples (judge.h); `jem eval MODEL samples` uses it to rate the
+   samples of a model: from noise, and from its replay buffer. */
 #ifndef CLI_JUDGE_H
 #define CLI_JUDGE_H
 

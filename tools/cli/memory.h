@@ -4,16 +4,17 @@
 
 #include "jem.h"
 
-/* What all contexts hold, and may: a file can ask for any amount in a few bytes. */
+/* Memory in use by all contexts, and its limit: a few bytes in a file can request any amount. */
 typedef struct memory_budget { double most, held; int hit; } memory_budget;
 extern memory_budget budget;
 
-/* --max-memory; 0: three quarters of what the machine has. */
+/* Sets the limit, --max-memory; 0: three quarters of the memory of the machine. */
 void limit_memory(int mb);
+/* Returns 1 if that much more fits into the limit. */
 int memory_has(double bytes);
-/* n numbers, to be freed; none if there may not be so many. */
+/* Allocates n numbers, to be freed; NULL beyond the limit. */
 float *new_floats(double n);
-/* What to add to a message: how more memory is allowed, if that was too little. */
+/* Returns the hint on allowing more memory, if the limit was reached. */
 const char *memory_hint(char text[80]);
 
 /* Makes a context under the limit; says so if the processor lacks the precision. */

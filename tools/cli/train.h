@@ -1,16 +1,16 @@
-/* `jem train`: a training run that can be interrupted, and goes on to the bit (after a
-   retry, not always to those of an uninterrupted one).
+/* `jem train`: a training run that can be interrupted, and resumes bit for bit (after a rollback,
+   not always to the bits of an uninterrupted run).
 
-   All random choices of the data (order, shifts, flips) are functions of the seed and the number of
-   the update, so nothing of them needs saving; the trainer's own state goes into the checkpoint.
-   A run lives in a folder:
+   All random choices of the data (order, shifts, flips) are functions of the seed and the update
+   number, so they need not be saved; the checkpoint contains the state of the trainer.
+   A run has a directory:
 
        last.safetensors      the checkpoint: network, optimiser, replay buffer, options
-       best.safetensors      the network alone, when its loss on the validation images was lowest;
-                             of losses that do not differ by more than chance, the latest
+       best.safetensors      the network alone, at its lowest loss on the validation images; of
+                             losses that do not differ significantly, the latest
        log.csv               a row per report       curves.png       the same, drawn
-       samples_000704.png    chains of the replay buffer after so many updates; before there are
-                             any, what score matching has learned, from noise */
+       samples_000704.png    chains of the replay buffer after that many updates; before there are
+                             chains, samples from noise by the learned score */
 #ifndef CLI_TRAIN_H
 #define CLI_TRAIN_H
 
@@ -19,7 +19,7 @@
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-/* The processes that make this run together (examples/mpi.c). All compute; rank 0 writes. */
+/* The processes of this run (examples/mpi.c). All compute; rank 0 writes. */
 typedef struct run_team { int rank, ranks; jem_sum_fn sum; void *user; } run_team;
 extern run_team team;
 
@@ -29,19 +29,21 @@ enum {
     STATE_LOWEST, STATE_BEST_AT, STATES
 };
 
+/* Returns seconds of a clock that never goes back. */
 double now(void);
 
-/* mkdir -p */
+/* Creates a directory and its parents. */
 int make_folder(const char *path);
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
+/* Shuffles a[0..n-1]. */
 void shuffle(int *a, int n, jem_rng *rng);
 
-/* Image i of the data moved by (dy,dx), beyond the border reflected, and mirrored. */
+/* Copies image i of the data moved by (dy,dx), reflected beyond the border, and mirrored. */
 void move_image(const float *from, float *to, int c, int h, int w, int dy, int dx, int mirror);
 
-/* What images and their labels say about a network. */
+/* Statistics of a network on labelled images. */
 typedef struct evaluation {
     double accuracy, nll;                          /* nll: mean of -log p(y|x) */
     double error;                                  /* standard error of that mean */
@@ -59,9 +61,10 @@ int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-/* Draws a log.csv. */
+/* Draws the curves of a log.csv. */
 int draw_log(const char *log, const char *png);
 
+/* Writes a duration as text. */
 void time_text(char text[32], double seconds);
 
 /* ---- the command ----------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-/* The options of `jem train`: the table, the presets, and which of them go together. */
+/* Options of `jem train`: the table, the presets, and the checks of combinations. */
 #ifndef CLI_TRAIN_OPTIONS_H
 #define CLI_TRAIN_OPTIONS_H
 
@@ -31,29 +31,31 @@ enum { NET_WRN = 0, NET_CONVNET };
 enum { BATCHES_SEPARATE = 0, BATCHES_SHARED };
 enum { SCHEDULE_STEPS = 0, SCHEDULE_COSINE };
 
-/* What a file may ask for; the defaults are above all that real ones need. */
+/* Limits on files; the defaults are above the needs of real files. */
 #define LIMIT_MEMORY(type, mb) \
     { "max-memory", OPTION_INT, OPTION_NOW, offsetof(type, max_memory), "MB", { mb, NULL }, 0, \
-      1e9, "refuse to take more (0: three quarters of the machine's)" }
+      1e9, "limit on memory (0: three quarters of the machine's)" }
 #define LIMIT_FILES(type, mb) \
     { "max-file", OPTION_INT, OPTION_NOW, offsetof(type, max_file), "MB", { mb, NULL }, 1, 2000, \
-      "refuse larger files of data, also when unpacked" }, \
+      "limit on files of data, also unpacked" }, \
     { "max-picture", OPTION_INT, OPTION_NOW, offsetof(type, max_picture), "MB", { "100", NULL }, \
-      1, 8000, "refuse pictures whose pixels take more" }
+      1, 8000, "limit on the pixels of a picture" }
 #define LIMIT_OPTIONS(type, mb) LIMIT_MEMORY(type, mb), LIMIT_FILES(type, "1000")
 
 #define NO_PRESETS(text) { text, NULL }
 
-/* Returns 1 if the fast preset has neither numbers for the data set nor its own column for it. */
-int is_folder(const char *dataset);
-
-extern const option train_table[];                 /* two columns of defaults: paper, fast */
+/* The table of options, with two columns of defaults: paper, fast. */
+extern const option train_table[];
 extern const int train_count;
 
-/* 1, or 0 and a line on stderr: what was not given, from the preset and the data set. */
+/* Returns 1 if the fast preset has neither values for the data set nor its own column for it. */
+int is_folder(const char *dataset);
+
+/* Fills in options that were not given, from the preset and the data set. Returns 0 and prints the
+   reason if it fails. */
 int train_defaults(options *o, train_options *t);
 
-/* Combinations that make no sense: a line on stderr. */
+/* Rejects inconsistent combinations; prints the reason. */
 int train_combination(const options *o, const train_options *t);
 
 #endif

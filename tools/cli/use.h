@@ -1,4 +1,4 @@
-/* What `jem` does with a trained model: sample, classify, eval, info, export. */
+/* Commands of `jem` for trained models: sample, classify, eval, info, export. */
 #ifndef CLI_USE_H
 #define CLI_USE_H
 
@@ -12,7 +12,7 @@ enum { NAME_SIZE = 64 };
 
 typedef struct model {
     jem_ctx *ctx;
-    jem_archive *archive;                          /* all that the file holds */
+    jem_archive *archive;                          /* all contents of the file */
     jem_net *net;
     const char *path;
 } model;
@@ -24,24 +24,23 @@ ptrdiff_t image_size(const jem_net *net);
 int model_open(model *m, const char *command, const char *path, int threads, int precision,
                int max_memory);
 
-/* The file's; or its run's, for runs/NAME/last.safetensors. */
+/* Returns a text of the file; or of its run, for runs/NAME/last.safetensors. */
 void model_name(const char *path, char name[NAME_SIZE]);
 
 void model_close(model *m);
 
-/* May what is made from one file (NULL: from none) be written to another? Not to the same, and to
-   none that a run goes on from: what else they hold would be gone. 0 and a line on stderr if it may
-   not. */
+/* Checks that the output made from one file (NULL: from no file) can be written to another:
+   neither to the same file, nor over a run. Returns 0 and prints the reason if it cannot. */
 int may_write(const char *command, const char *from, const char *to);
 
-/* A text out of a file, for the terminal: cut, and without what would command it. */
+/* Copies a text of a file for the terminal: shortened, without control characters. */
 const char *clean(const char *text, char to[NAME_SIZE]);
 
-/* The name of a class, as the data set had it; its number if the file does not say. */
+/* Returns the name of a class in the data set; its number if the file has no names. */
 const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
 
-/* Takes the options of one of these commands; the words are between `least` and `most`. Returns -1
-   to go on, or what to exit with. A word too many is named: it is often a misspelt one. */
+/* Parses the options of one of these commands; checks that it has `least` to `most` words. Returns
+   -1 to continue, or the exit status. Names the first extra word: it is often a misspelt option. */
 int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
                  int most, const char *usage);
 
@@ -62,11 +61,12 @@ typedef struct eval_options {
     int split, n, threads, precision, max_memory, max_file, max_picture;
 } eval_options;
 
-/* A folder's images come class after class: mixed, so that the first n are of all classes. */
+/* Shuffles the images of a folder, which are sorted by class, so that the first n are of all
+   classes. */
 void mix_classes(data_set *d);
 
-/* The images that the options name, the model's own if they name none, as the model takes them.
-   0; or a line on stderr, and what to exit with. */
+/* Loads the images that the options name, or those of the model, in the network's format. Returns
+   0, or prints the reason and returns the exit status. */
 int data_for(const model *m, options *o, const eval_options *e, data_set *d);
 
 int eval_command(int argc, char **argv);
@@ -79,7 +79,7 @@ int is_help(const char *word);
 
 int info_command(int argc, char **argv);
 
-/* What the run took from its machine is of no use on another. */
+/* machine-dependent options are of no use on another machine */
 int export_command(int argc, char **argv);
 
 #endif

@@ -1,0 +1,84 @@
+/* The slides in a real browser: node slides.mjs SLIDES.html FOLDER [PART...], with playground.html
+   beside SLIDES.html. A screenshot of each slide goes to FOLDER. */
+import fs from "node:fs";
+import { check, click, js, key, open, page, says, screen, send, sleep, visit } from
+  "./browser.mjs";
+
+/* Every slide, at four widths, in light and dark: nothing is cut off. */
+async function sizes() {
+  for (const [width, height, dark] of [[1280, 720, false], [1920, 1080, true], [768, 1024, false],
+    [390, 844, true]]) {
+    await screen("", width, height, dark);
+    await open("#1");
+    const n = await js("all.length"), wrong = [], small = [];
+    for (let k = 0; k < n; k++) {
+      await js(`show(${k})`), await sleep(60);
+      const [wide, high, least] = await js(`(() => { const e = document.documentElement;
+        const sizes = [...all[${k}].querySelectorAll("p, dt, dd, pre, summary, a")]
+          .map((t) => parseFloat(getComputedStyle(t).fontSize));
+        return [e.scrollWidth, e.scrollHeight, Math.min(...sizes)]; })()`);
+      if (wide > width || (width > 1000 && high > height)) wrong.push(`${k + 1}: ${wide} x ${high}`);
+      if (least < 16) small.push(k + 1);
+      await screen(`slide-${width}-${String(k + 1).padStart(2, "0")}`, width, height, dark);
+    }
+    check(`slides: all ${n} fit ${width} x ${height}`, n > 15 && !wrong.length, wrong.join("; "));
+    check(`slides: no text below 16 pixels at ${width}`, !small.length, small.join(" "));
+  }
+  await screen("", 1280, 720, false);
+}
+
+async function contents() {
+  await open("#1");
+  check("slides: each has a picture that loads, a formula, a question and an answer", await js(`
+    all.slice(1).every((s) => s.querySelector("img").naturalWidth > 100 &&
+      s.querySelector("img").alt && s.querySelector(".formula").textContent.trim().length > 10 &&
+      /[?.]$/.test(s.querySelector(".question").textContent.trim()) &&
+      s.querySelector("details").textContent.length > 40)`),
+    await js(`all.slice(1).filter((s) => !s.querySelector("details")).map((s) =>
+      s.dataset.program).join()`));
+  check("slides: answers are folded", await js(
+    'document.querySelectorAll("details[open]").length === 0'));
+  const links = await js('[...document.querySelectorAll("a.live")].map((a) => ' +
+    'a.getAttribute("href").match(/^playground.html#(\\w+)/)?.[1])');
+  check("slides: live links lead into panels", links.length > 12 && links.every((panel) =>
+    ["draw", "dream", "fool", "walk", "plane"].includes(panel)), links.join(" "));
+  check("slides: one file of at most 3 MB", fs.statSync(page).size <= 3e6, fs.statSync(page).size);
+}
+
+async function keyboard() {
+  await open("#1");
+  const at = () => says("count");
+  const n = await js("all.length");
+  await key("ArrowRight"), await key("PageDown");
+  check("slides: keys go on", await at() === `3 / ${n}`, await at());
+  check("slides: the URL knows the slide", await js("location.hash") === "#3");
+  await key("ArrowLeft");
+  check("slides: and back", await at() === `2 / ${n}`, await at());
+  await key("End");
+  check("slides: to the end", await at() === `${n} / ${n}`, await at());
+  await key("ArrowRight");
+  check("slides: and not beyond", await at() === `${n} / ${n}`, await at());
+  await open("#3");
+  check("slides: an address leads to a slide", await at() === `3 / ${n}`, await at());
+  await key("a", "KeyA");
+  check("slides: A shows the answer", await js('all[2].querySelector("details").open'));
+  await key("a", "KeyA");
+  check("slides: and hides it", !(await js('all[2].querySelector("details").open')));
+  await key("l", "KeyL");
+  check("slides: L opens a panel within the slide", await js(
+    '!live.hidden && /^playground.html\\?present#/.test(live.firstChild.getAttribute("src"))'));
+  await sleep(2500), await screen("slide-live", 1280, 720, false);
+  await key("Escape");
+  check("slides: Escape closes it", await js("live.hidden && !live.firstChild"));
+  await click("on");
+  check("slides: buttons do the same", await at() === `4 / ${n}`, await at());
+}
+
+async function printed() {
+  await open("#1");
+  const { data } = await send("Page.printToPDF", { preferCSSPageSize: true });
+  const pages = Buffer.from(data, "base64").toString("latin1").match(/\/Type\s*\/Page\b/g)?.length;
+  check("slides: a page each in print", pages === await js("all.length"), pages);
+}
+
+await visit([contents, sizes, keyboard, printed]);

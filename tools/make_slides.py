@@ -1,0 +1,332 @@
+#!/usr/bin/env python3
+"""Writes the slides of a lecture: one HTML file, made of the lessons' own text and pictures. A slide
+has one picture, one formula and one question, whose answer is folded; it links to the playground,
+which it expects beside it.
+
+    tools/make_slides.py SLIDES.html
+"""
+import base64
+import html
+import os
+import re
+import sys
+
+sys.dont_write_bytecode = True
+from support.markdown import convert, inline  # noqa: E402
+
+COURSE = "examples/README.md"
+# The order of a lecture, in minutes (examples/lecture.md). The rest follows as further slides.
+PARTS = [
+    ("Hook", 10, ["glance"]),
+    ("Energy", 15, ["three_densities"]),
+    ("Walk", 20, ["own_energy", "samplers"]),
+    ("Learn", 20, ["learn", "film", "score"]),
+    ("A JEM", 15, ["tiny_jem", "worlds"]),
+    ("Break it, and mend it", 10, ["break_it", "mend_it"]),
+    ("Further", 0, ["autograd", "attack", "compose", "compose_nets"]),
+]
+WIDE = 2                                            # pictures wider than this are above the text
+
+
+def playground_only(address):
+    """Leaves links to the playground and to other sites; a slide has no other pages beside it."""
+    if "playground.html" in address:
+        return "playground.html" + address[address.index("playground.html") + 15:]
+    return address if re.match(r"https?:", address) else ""
+
+
+def markdown(text):
+    return re.sub(r'<a href="">(.*?)</a>', r"\1", convert(text, playground_only), flags=re.S)
+
+
+def picture(path):
+    """Returns the picture as a data address, its width and its height."""
+    with open(path, "rb") as file:
+        data = file.read()
+    size = [int.from_bytes(data[at:at + 4], "big") for at in (16, 20)]
+    return "data:image/png;base64," + base64.b64encode(data).decode(), size[0], size[1]
+
+
+def source_formula(program):
+    """Returns the lines under FORMULA in a lesson's source, or the indented ones of its comment."""
+    with open("examples/%s.c" % program, encoding="utf-8") as file:
+        top = file.read().split("*/")[0].split("\n")
+    found = []
+    for line in top:
+        if line.startswith("   FORMULA"):
+            found = [line[13:]]
+        elif found and re.match(r"   [A-Z]{3}", line):
+            break
+        elif found:
+            found.append(line[13:])
+    if not found:
+        for line in top:
+            if line.startswith("       ") and "build/" not in line:
+                found.append(line[7:])
+            elif found:
+                break
+    return "\n".join(found).strip("\n")
+
+
+def formula(text):
+    """Converts a formula: rows with two columns if a gap separates them, joined lines otherwise."""
+    lines = text.split("\n")
+    if "+---" in text:
+        return '<pre class="drawing">%s</pre>' % html.escape(text)
+    rows = []
+    for line in lines:
+        parts = re.split(r"(?<=[^\s,])\s{3,}(?=\S)", line.strip(), maxsplit=1)
+        if len(parts) == 1:                         # a label: two spaces are enough
+            label = re.match(r"([\w-]{1,9})\s\s+(.*)", line.strip())
+            parts = list(label.groups()) if label else parts
+        begins = re.match(r"[^.;]{1,24}(?: = |: )", line.strip())
+        if not line.strip():
+            continue
+        if len(parts) == 2:
+            rows.append(parts)
+        elif rows and not begins and not (len(rows[-1]) == 2 and rows[-1][1].endswith(".")):
+            rows[-1][-1] += " " + line.strip()
+        else:
+            rows.append([re.sub(r",\s+", ", ", line.strip())])
+    out = ""
+    for row in rows:
+        if len(row) == 2:
+            out += "<dt>%s</dt><dd>%s</dd>\n" % tuple(html.escape(part) for part in row)
+        else:
+            kind = "whole prose" if len(row[0]) > 80 else "whole"
+            out += '<dt class="%s">%s</dt>\n' % (kind, html.escape(row[0]))
+    return "<dl>\n%s</dl>" % out
+
+
+def lessons():
+    """Reads the course: for each picture its lesson, program, formulas, questions and links."""
+    with open(COURSE, encoding="utf-8") as file:
+        text = file.read()
+    text = text[text.index("\n## A course\n"):]
+    text = text[:text.index("\n## A network of your own")]
+    units = {}
+    for section in re.split(r"^### ", text, flags=re.M)[1:]:
+        title = section.split("\n", 1)[0]
+        pieces = re.split(r"^(!\[[^\]]*\]\([^)]*\))$", section, flags=re.M)
+        for k in range(1, len(pieces), 2):
+            before, after = pieces[k - 1], pieces[k + 1]
+            if k > 1:                               # what precedes it, after the last answer or link
+                before = re.split(r"</details>|^\*Try it:\*", before, flags=re.M)[-1]
+            alt, path = re.match(r"!\[([^\]]*)\]\(([^)]*)\)", pieces[k]).groups()
+            program = re.findall(r"make build/(\w+)", before)[-1]
+            blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", before, re.M)
+            blocks = [block.strip("\n") for block in blocks]
+            blocks = [re.sub(r"^    ", "", block, flags=re.M) for block in blocks
+                      if block.strip() and "make build" not in block]
+            asked = re.findall(r"^\*Question:\*(.*?)\n\n<details><summary>Answer</summary>(.*?)"
+                               r"</details>", after, re.M | re.S)
+            tries = re.findall(r"^\*Try it:\*(.*?)(?:\n\n|\Z)", after, re.M | re.S)
+            links = [link for one in tries for link in
+                     re.findall(r"\[([^\]]*)\]\(([^)]*)\)", one)]
+            units[program] = {
+                "lesson": title.strip(), "alt": alt, "path": os.path.join("examples", path),
+                "formulas": blocks or [source_formula(program)], "asked": asked, "links": links}
+    return units
+
+
+def slide(part, minutes, unit, program, k):
+    data, width, height = picture(unit["path"])
+    question, answer = unit["asked"][k] if unit["asked"] else ("", "")
+    formulas = unit["formulas"]
+    links = "".join('<a class="live" href="%s">%s</a>' % (html.escape(playground_only(to)),
+                                                        inline(text, str))
+                    for text, to in (unit["links"] if k == 0 else []))
+    return """<section class="%s" data-program="%s">
+<p class="part"><span>%s</span><span>%s</span></p>
+<h2>%s</h2>
+<img src="%s" width="%d" height="%d" alt="%s">
+<div class="text">
+<div class="formula">%s</div>
+<p class="question">%s</p>
+%s
+<p class="links">%s</p>
+</div>
+</section>
+""" % ("wide" if width > WIDE * height else "tall", program, part, minutes,
+       inline(re.sub(r"^(\d+)\. ", "", unit["lesson"]), playground_only), data, width, height,
+       html.escape(unit["alt"]), formula(formulas[min(k, len(formulas) - 1)]),
+       inline(question.strip()[:1].upper() + question.strip()[1:], playground_only),
+       "<details><summary>Answer</summary>%s</details>" % markdown(answer) if answer else "", links)
+
+
+def deck(units):
+    slides, at = [], 0
+    for part, minutes, programs in PARTS:
+        when = "%d&ndash;%d min" % (at, at + minutes) if minutes else "for questions"
+        at += minutes
+        for program in programs:
+            unit = units[program]
+            for k in range(max(1, len(unit["asked"]))):
+                slides.append(slide(html.escape(part), when, unit, program, k))
+    missing = set(units) - {program for _, _, programs in PARTS for program in programs}
+    if missing:
+        sys.exit("make_slides: no part has the lesson %s" % ", ".join(sorted(missing)))
+    return slides
+
+
+STYLE = """
+:root { --paper: #fff; --ink: #1b1d21; --soft: #5b616b; --line: #dcdcd8; --well: #f2f2f0;
+  --accent: #1d5fc4; }
+@media (prefers-color-scheme: dark) { :root { --paper: #16181b; --ink: #eceef1; --soft: #a3a9b3;
+  --line: #34373d; --well: #22252a; --accent: #82b1ff; } }
+* { box-sizing: border-box; }
+html { font-size: clamp(16px, 1.4vw, 28px); -webkit-text-size-adjust: 100%; }
+body { margin: 0; background: var(--paper); color: var(--ink);
+  font: 1rem/1.4 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
+section { display: none; min-height: 100vh; padding: 1.2rem 2rem 3.6rem; gap: 0 2rem;
+  grid-template: auto auto 1fr / 1fr 1fr; align-items: start; }
+section.shown { display: grid; }
+section.wide { grid-template: auto auto auto 1fr / 1fr; }
+.part { grid-column: 1 / -1; display: flex; justify-content: space-between; margin: 0;
+  color: var(--soft); }
+h2 { grid-column: 1 / -1; font-size: 1.7rem; line-height: 1.2; margin: 0 0 .8rem;
+  letter-spacing: -.01em; }
+img { max-width: 100%; height: auto; border-radius: 6px; background: #fff; justify-self: center; }
+.tall img { max-height: calc(100vh - 9.4rem); width: auto; }
+.wide img { max-height: 37vh; width: auto; margin-bottom: .8rem; }
+.wide .text { display: grid; grid-template: auto auto 1fr / 11fr 9fr; gap: 0 2rem;
+  align-content: start; }
+.wide .formula { grid-row: 1 / 4; align-self: start; }
+.wide .text details { align-self: start; }
+.formula { background: var(--well); border-radius: 8px; padding: .6rem .9rem; }
+dl { margin: 0; display: grid; grid-template-columns: fit-content(60%) 1fr; gap: .2rem 1rem; }
+dt { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
+  font-size: max(16px, .85rem); }
+dt.whole { grid-column: 1 / -1; }
+dt.prose { font: inherit; font-size: max(16px, .9rem); }
+dd { margin: 0; color: var(--soft); font-size: max(16px, .85rem); }
+.drawing { margin: 0; font: max(16px, .8rem)/1.3 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono",
+  monospace; overflow-x: auto; }
+.question { font-size: 1.25rem; line-height: 1.35; margin: .8rem 0; }
+.wide .question { margin-top: 0; }
+details { border: 1px solid var(--line); border-radius: 8px; padding: .3rem .8rem; }
+details p { margin: .4rem 0; }
+summary { cursor: pointer; font-weight: 600; }
+code { background: var(--well); border-radius: 4px; padding: 0 4px; }
+.links { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: .7rem 0 0; }
+a { color: var(--accent); }
+.first { align-content: center; }
+section.first { grid-template: auto / 1fr; }
+h1 { font-size: 2.6rem; line-height: 1.1; margin: 0 0 1rem; letter-spacing: -.02em; }
+.first ol { margin: 1rem 0; padding-left: 1.4em; }
+#bar { position: fixed; left: 0; right: 0; bottom: 0; display: flex; gap: 12px; align-items: center;
+  padding: 6px 2rem; background: var(--paper); border-top: 1px solid var(--line); color: var(--soft); }
+button { font: inherit; font-size: 16px; color: var(--ink); background: var(--paper);
+  min-height: 36px; border: 1px solid var(--line); border-radius: 7px; padding: 2px 14px;
+  cursor: pointer; }
+#live { position: fixed; inset: 0 0 49px; background: var(--paper); }
+#live iframe { width: 100%; height: 100%; border: 0; }
+[hidden] { display: none !important; }
+#bar .keys { margin-left: auto; }
+:focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; }
+@media (max-width: 900px) {
+  section, section.wide { grid-template: auto / minmax(0, 1fr); padding: 1rem 1rem 5rem; }
+  section.first { grid-template: auto / minmax(0, 1fr); }
+  .tall img, .wide img { max-height: none; margin-bottom: .8rem; }
+  .wide .text { display: block; }
+  .wide .question { margin-top: .8rem; }
+  dl { grid-template-columns: minmax(0, 1fr); }
+  dd { padding-left: 1.5em; }
+  #bar { padding: 6px 1rem; }
+  #bar .keys { display: none; }
+}
+@media print {
+  @page { size: 320mm 180mm; margin: 8mm; }
+  :root { --paper: #fff; --ink: #1b1d21; --soft: #5b616b; --line: #dcdcd8; --well: #f2f2f0; }
+  html { font-size: 15px; }
+  section { display: grid; min-height: 0; height: 162mm; padding: 0; break-after: page;
+    break-inside: avoid; overflow: hidden; }
+  .tall img { max-height: 138mm; }
+  .wide img { max-height: 70mm; }
+  #bar, #live, .links { display: none !important; }
+}
+"""
+
+SCRIPT = """
+"use strict";
+const all = [...document.querySelectorAll("section")], live = document.getElementById("live");
+let now = 0;
+function close() { live.hidden = true, live.replaceChildren(); }
+function show(k) {
+  now = Math.max(0, Math.min(all.length - 1, k));
+  close();
+  all.forEach((s, i) => s.classList.toggle("shown", i === now));
+  document.getElementById("count").textContent = `${now + 1} / ${all.length}`;
+  history.replaceState(null, "", "#" + (now + 1));
+  scrollTo(0, 0);
+}
+function embed(link) {
+  const frame = document.createElement("iframe"), [page, state] = link.getAttribute("href").split("#");
+  frame.src = page + "?present#" + state, frame.title = link.textContent;
+  live.replaceChildren(frame), live.hidden = false;
+}
+function answer() {
+  const d = all[now].querySelector("details");
+  if (d) d.open = !d.open;
+}
+document.querySelectorAll("a.live").forEach((link) => link.onclick = (event) => {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault(), embed(link);
+});
+document.getElementById("back").onclick = () => show(now - 1);
+document.getElementById("on").onclick = () => show(now + 1);
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.altKey || event.metaKey) return;
+  const to = { ArrowRight: now + 1, PageDown: now + 1, ArrowDown: now + 1, ArrowLeft: now - 1,
+    PageUp: now - 1, ArrowUp: now - 1, Home: 0, End: all.length - 1 }[event.key];
+  const key = event.key.toLowerCase(), link = all[now].querySelector("a.live");
+  if (event.key === "Escape") close();
+  else if (key === "a") answer();
+  else if (key === "l" && link) if (live.hidden) embed(link); else close();
+  else if (to === undefined) return;
+  else event.preventDefault(), show(to);
+});
+addEventListener("hashchange", () => show(Number(location.hash.slice(1)) - 1 || 0));
+show(Number(location.hash.slice(1)) - 1 || 0);
+document.body.dataset.ready = 1;
+"""
+
+
+def main(path):
+    os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+    slides = deck(lessons())
+    contents = "".join("<li>%s, %d minutes</li>" % (html.escape(part), minutes)
+                       for part, minutes, _ in PARTS if minutes)
+    first = """<section class="first"><div>
+<h1>A classifier that knows what it has not seen</h1>
+<p class="question">One network, two answers: p(y|x), and p(x).</p>
+<ol>%s</ol>
+<p class="links"><a class="live" href="playground.html#draw">Draw a digit, then a face</a></p>
+</div></section>
+""" % contents
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>jem.h: slides</title>
+<meta name="description" content="A lecture of 90 minutes on energy-based models.">
+<link rel="icon" href="data:,">
+<style>%s</style>
+</head>
+<body>
+%s%s<div id="live" hidden></div>
+<nav id="bar" aria-label="Slides"><button id="back">Back</button><button id="on">Next</button>
+<span id="count" aria-live="polite"></span>
+<span class="keys">arrow keys; A: answer; L: live; Esc: back to the slide</span></nav>
+<script>%s</script>
+</body>
+</html>
+""" % (STYLE, first, "".join(slides), SCRIPT))
+    print("%s: %d slides" % (path, len(slides) + 1))
+
+
+here = os.path.abspath(sys.argv[1])
+main(here)
