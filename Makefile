@@ -37,7 +37,7 @@ AGAIN     = +@$(MAKE) --no-print-directory
 
 # The longest first: two run side by side.
 LESSONS  = glance mend_it score compose_images ways compose_nets learn break_it tiny_jem worlds film
-LESSONS += samplers pooled
+LESSONS += samplers pooled vectors
 LESSONS += compose three_densities own_net own_energy autograd
 # film.png moves, which pngquant does not understand: its strip stands in for it.
 STILLS  = $(filter-out film,$(LESSONS)) film_strip attack_digits
