@@ -46,7 +46,7 @@ STILLS  = $(filter-out film,$(LESSONS)) film_strip attack_digits
         fuzz graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
         bench bench-torch \
         bench-wasm check-torch check-bf16 seeds recipes debug stb playground site slides \
-        clean
+        grade clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -97,7 +97,7 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	@tests/run.sh $(EXAMPLES) $(TOOLS) $(QUICK) $(filter-out $(QUICK),$(TESTS)) \
 		documents two_units sanitized python cmake cli uses \
 		smoke mpi get_data report limits mutate lessons \
-		with strict fuzz portability examine playground slides site s390x wasm neon
+		with strict fuzz portability examine playground slides site grade s390x wasm neon
 
 # Whatever this machine can run or emulate: emulated programs take hours.
 EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))
@@ -238,6 +238,10 @@ site: $(BUILD)/playground.html slides  ## build/site/: course, playground and pa
 slides:     ## build/slides.html: a lecture of 90 minutes, made of the lessons
 	@mkdir -p $(BUILD)
 	@python3 tools/make_slides.py $(BUILD)/slides.html
+
+ANSWERS ?= examples/assignments
+grade: $(BUILD)/jem.o  ## points for the assignments in examples/assignments, or ANSWERS=FOLDER
+	@OPENMP="$(OPENMP)" tools/grade.sh $(ANSWERS)
 
 debug:      ## everything for a debugger, into build/debug/
 	$(AGAIN) BUILD=build/debug CFLAGS="-O0 -g" examples tools tests

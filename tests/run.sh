@@ -2,7 +2,7 @@
 # Runs the tests named as arguments and adds them up; `make test` names them all.
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
-#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site slides
+#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site slides grade
 #   cmake get_data cli uses report limits fuzz musl clang exceptions folders compilers x86_32
 #   processors portability examine graphs
 #                  the functions and scripts below
@@ -509,6 +509,7 @@ for test in $here; do
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
         mutate | mpi | playground | site | slides) $test ;;
         cmake) users_projects ;;
+        grade) OPENMP=$(cat "$BUILD/command" 2>/dev/null | grep -o -e -fopenmp) run grade tests/tools/grade.sh ;;
         strict | get_data | cli | uses | report | fuzz | limits) run $test tests/*/$test.sh ;;
         musl | clang | exceptions | folders | compilers | x86_32 | processors)
             run $test tests/properties/portability.sh $test ;;
