@@ -45,7 +45,7 @@ ROOMS = {
     "checkpoint": "io misuse", "engine": "uses golden kernels ops",
 }
 LEFT_OUT = ["house", "data", "faults", "divergence", "amx", "exact_samplers"]
-SANITIZED = 4                          # so many tests of a survivor run under the sanitizers, too
+SANITIZED = 4                          # number of a survivor's tests that also run under the sanitizers
 SANITIZE = ["-g0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
@@ -409,14 +409,14 @@ def smoke():
 def main():
     ask = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     ask.add_argument("--number", type=int, default=250, help="mutants to try: 250")
-    ask.add_argument("--skip", type=int, default=0, help="leave out the first so many of them: 0")
+    ask.add_argument("--skip", type=int, default=0, help="number of mutants to skip: 0")
     ask.add_argument("--seed", type=int, default=1, help="another seed, other mutants: 1")
     ask.add_argument("--room", help="only of this room: " + " ".join(ROOMS))
     ask.add_argument("--jobs", type=int, default=1, help="at the same time: 1")
     ask.add_argument("--most", type=float, default=100, help="no test that takes longer: 100 s")
     ask.add_argument("--quick", action="store_true", help="three quarters of a minute, "
                      "no sanitizers: more survive, to be tried --survivors later")
-    ask.add_argument("--minutes", type=float, default=1e9, help="stop after so many; --go-on then")
+    ask.add_argument("--minutes", type=float, default=1e9, help="time limit; --go-on continues")
     ask.add_argument("--go-on", action="store_true", help="keep what build/mutate.csv has of these")
     ask.add_argument("--survivors", action="store_true", help="try again those that survived there")
     ask.add_argument("--smoke", action="store_true", help="is this program itself well?")

@@ -1,4 +1,5 @@
-/* ASSIGNMENT 3: a JEM (lessons 2, 6 and 8). Fill in the five functions. `make grade` checks them. */
+/* ASSIGNMENT 3: a JEM (lessons 2, 6 and 8). Fill in the five functions; `make grade` checks
+   them. */
 
 /* Returns f(x) = logsumexp of the logits. It has to be right for logits of 1000, too. */
 static double logsumexp(const double *logits, int classes) {

@@ -1,7 +1,7 @@
 /* ASSIGNMENT 1: sampling (lesson 3). Fill in the three functions. `make grade` checks them. */
 
-/* Makes one step of Langevin dynamics: *x moves uphill by a/2 times the slope d log p/dx, plus noise
-   of variance a. `noise` is a random number from N(0,1). */
+/* Makes one step of Langevin dynamics: *x moves uphill by a/2 times the slope d log p/dx, plus
+   noise of variance a. `noise` is a random number from N(0,1). */
 static void langevin_step(double *x, double slope, double a, double noise) {
     (void)x;
     (void)slope;

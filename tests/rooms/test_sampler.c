@@ -1,4 +1,4 @@
-/* Samples made in pieces have the bits of samples made at once, however the steps are divided. */
+/* Sampling in pieces has the bits of sampling at once, for any division of the steps. */
 #include "jem.h"
 #include "tests/support/test.h"
 #include "tests/support/common.h"

@@ -1,4 +1,4 @@
-/* The options of `jem train`: the table, the presets, and which of them go together. */
+/* Options of `jem train`: the table, the presets, and the checks of combinations. */
 #ifndef TOOLS_TRAIN_OPTIONS_H
 #define TOOLS_TRAIN_OPTIONS_H
 
@@ -31,15 +31,15 @@ enum { NET_WRN = 0, NET_CONVNET };
 enum { BATCHES_SEPARATE = 0, BATCHES_SHARED };
 enum { SCHEDULE_STEPS = 0, SCHEDULE_COSINE };
 
-/* What a file may ask for; the defaults are above all that real ones need. */
+/* Limits on files; the defaults are above the needs of real files. */
 #define LIMIT_MEMORY(type, mb) \
     { "max-memory", OPTION_INT, OPTION_NOW, offsetof(type, max_memory), "MB", { mb, NULL }, 0, \
-      1e9, "refuse to take more (0: three quarters of the machine's)" }
+      1e9, "limit on memory (0: three quarters of the machine's)" }
 #define LIMIT_FILES(type, mb) \
     { "max-file", OPTION_INT, OPTION_NOW, offsetof(type, max_file), "MB", { mb, NULL }, 1, 2000, \
-      "refuse larger files of data, also when unpacked" }, \
+      "limit on files of data, also unpacked" }, \
     { "max-picture", OPTION_INT, OPTION_NOW, offsetof(type, max_picture), "MB", { "100", NULL }, \
-      1, 8000, "refuse pictures whose pixels take more" }
+      1, 8000, "limit on the pixels of a picture" }
 #define LIMIT_OPTIONS(type, mb) LIMIT_MEMORY(type, mb), LIMIT_FILES(type, "1000")
 
 #define AT(field) offsetof(train_options, field)
@@ -47,23 +47,23 @@ enum { SCHEDULE_STEPS = 0, SCHEDULE_COSINE };
 static const option train_table[] = {              /* two columns: paper, fast */
     { "the run", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
     { "preset", OPTION_CHOICE, OPTION_FIXED, AT(preset), "paper|fast", { "paper", "fast" }, 0, 0,
-      "which column of defaults (fast if not given)" },
+      "column of defaults (default: fast)" },
     { "dataset", OPTION_TEXT, OPTION_FREE, AT(dataset), "NAME", { "cifar10", "digits" }, 0, 0,
       "digits, mnist, fashion-mnist, cifar10, or a folder" },
     { "data", OPTION_TEXT, OPTION_FREE, AT(data), "DIR", NO_PRESETS("data"), 0, 0,
       "the folder that tools/get-data filled" },
     { "size", OPTION_INT, OPTION_FIXED, AT(size), "N", NO_PRESETS("0"), 0, 1024,
-      "resize the images to N x N (0: as they are)" },
+      "resize the images to N x N (0: no)" },
     { "grey", OPTION_FLAG, OPTION_FIXED, AT(grey), "", NO_PRESETS("off"), 0, 0,
       "convert the images to greyscale" },
     { "epochs", OPTION_INT, OPTION_FREE, AT(epochs), "N", { "200", "0" }, 0, 1e6,
       "length of the run in epochs, or" },
     { "iters", OPTION_INT, OPTION_FREE, AT(iters), "N", { "0", "1500" }, 0, 1e9,
-      "in updates; schedules follow it" },
+      "in updates; schedules depend on it" },
     { "stop-at", OPTION_INT, OPTION_NOW, AT(stop_at), "K", NO_PRESETS("0"), 0, 1e9,
       "stop after K updates, as if interrupted" },
     { "out", OPTION_TEXT, OPTION_NOW, AT(out), "DIR", NO_PRESETS(""), 0, 0,
-      "folder for the results (runs/DATASET)" },
+      "directory for the results (runs/DATASET)" },
     { "resume", OPTION_TEXT, OPTION_NOW, AT(resume), "DIR", NO_PRESETS(""), 0, 0,
       "continue the run in DIR" },
     { "init", OPTION_TEXT, OPTION_FIXED, AT(init), "FILE", NO_PRESETS(""), 0, 0,
@@ -83,7 +83,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "blocks", OPTION_CHOICE, OPTION_FIXED, AT(blocks), "wrn|zero", NO_PRESETS("wrn"), 0, 0,
       "wrn: zero: blocks begin as the identity" },
     { "unet", OPTION_FLAG, OPTION_FIXED, AT(unet), "", NO_PRESETS("off"), 0, 0,
-      "wrn: log p(x) gets a U-Net of its own" },
+      "wrn: log p(x) has a separate U-Net" },
     { "norm", OPTION_CHOICE, OPTION_FIXED, AT(norm), "none|batch|instance|layer|act",
       NO_PRESETS("none"), 0, 0, "wrn" },
     { "dropout-rate", OPTION_FLOAT, OPTION_FIXED, AT(dropout), "P", NO_PRESETS("0"), 0, .99,
@@ -93,7 +93,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "widths", OPTION_LIST, OPTION_FIXED, AT(widths), "N...", NO_PRESETS("16 32 64 64"), 1, 4096,
       "convnet: channels of each layer" },
     { "uncond", OPTION_FLAG, OPTION_FIXED, AT(uncond), "", NO_PRESETS("off"), 0, 0,
-      "give log p(x) its own output" },
+      "separate output for log p(x)" },
     { "activation", OPTION_CHOICE, OPTION_FIXED, AT(activation), "leaky-relu|relu|silu|tanh",
       { "leaky-relu", "silu" }, 0, 0, "" },
 
@@ -103,7 +103,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "batches", OPTION_CHOICE, OPTION_FIXED, AT(batches), "separate|shared",
       { "separate", "shared" }, 0, 0, "batches for p(x) and p(y|x)" },
     { "p-x-batch", OPTION_INT, OPTION_FIXED, AT(batch_x), "N", NO_PRESETS("0"), 0, 65536,
-      "separate ones, of N images for p(x) (0: batch-size)" },
+      "separate: N images for p(x) (0: batch-size)" },
     { "optimizer", OPTION_CHOICE, OPTION_FIXED, AT(optimizer), "adam|sgd|muon",
       NO_PRESETS("adam"), 0, 0, "(sgd: momentum .9)" },
     { "lr", OPTION_FLOAT, OPTION_FREE, AT(lr), "X", { "1e-4", "1e-3" }, 1e-12, 1e6,
@@ -111,7 +111,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "schedule", OPTION_CHOICE, OPTION_FIXED, AT(schedule), "steps|cosine",
       { "steps", "cosine" }, 0, 0, "of the learning rate" },
     { "warmup-iters", OPTION_INT, OPTION_FIXED, AT(warmup), "N", { "1000", "100" }, -1, 1e9,
-      "raise the rate from 0 over N updates" },
+      "raise the learning rate from 0 over N updates" },
     { "decay-epochs", OPTION_LIST, OPTION_FIXED, AT(decay_epochs), "N...", NO_PRESETS("160 180"),
       0, 1e6, "steps: at these epochs (4 at most)" },
     { "decay-rate", OPTION_FLOAT, OPTION_FIXED, AT(decay_rate), "X", NO_PRESETS(".3"), 0, 1,
@@ -119,7 +119,7 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "weight-decay", OPTION_FLOAT, OPTION_FREE, AT(weight_decay), "X", NO_PRESETS("0"), 0, 1e3,
       "L2 penalty, added to the gradient" },
     { "clip-grad", OPTION_FLOAT, OPTION_FREE, AT(clip_grad), "X", { "0", "20" }, 0, 1e9,
-      "limit on the gradient's norm (0: none)" },
+      "limit on the gradient's norm (0: no limit)" },
     { "ema", OPTION_FLOAT, OPTION_FIXED, AT(ema), "X", { "0", ".999" }, 0, .999999,
       "decay of the averaged weights (0: off)" },
     { "p-y-given-x-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_y), "X", NO_PRESETS("1"), 0, 1e6,
@@ -131,15 +131,15 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "energy-l2", OPTION_FLOAT, OPTION_FREE, AT(energy_l2), "X", NO_PRESETS("0"), 0, 1e6,
       "weight of the mean square of f(x)" },
     { "kl-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_kl), "X", NO_PRESETS("0"), 0, 1e6,
-      "of L_KL: samples depend on the weights (0: off)" },
+      "weight of L_KL: samples depend on weights (0: off)" },
     { "entropy", OPTION_FLOAT, OPTION_FIXED, AT(entropy), "X", NO_PRESETS("1"), 0, 1e6,
-      "of the samples' entropy in L_KL" },
+      "weight of the samples' entropy in L_KL" },
     { "sam", OPTION_FLOAT, OPTION_FIXED, AT(sam), "X", NO_PRESETS("0"), 0, 1e6,
       "sharpness-aware: gradients this far uphill (0: off)" },
     { "spectral-norm", OPTION_FLOAT, OPTION_FIXED, AT(spectral), "X", NO_PRESETS("0"), 0, 1e6,
-      "of every weight, at most (0: as it is)" },
+      "limit on the norm of each weight (0: no limit)" },
     { "labels-per-class", OPTION_INT, OPTION_FIXED, AT(labels_per_class), "N", NO_PRESETS("0"),
-      -1, 1e9, "use only N labels; p(x) sees all images (0: all)" },
+      -1, 1e9, "use only N labels; p(x) uses all images (0: all)" },
     { "clf-only", OPTION_FLAG, OPTION_FIXED, AT(clf_only), "", NO_PRESETS("off"), 0, 0,
       "train the last layer only" },
     { "sigma", OPTION_FLOAT, OPTION_FREE, AT(sigma), "X", NO_PRESETS(".03"), 0, 1e3,
@@ -149,9 +149,9 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "flip", OPTION_FLAG, OPTION_FIXED, AT(flip), "", { "on", "off" }, 0, 0,
       "mirror half of the images (--no-flip: off)" },
     { "plain-p-x", OPTION_FLAG, OPTION_FIXED, AT(plain_px), "", NO_PRESETS("off"), 0, 0,
-      "neither moves nor mirrors the images for p(x)" },
+      "neither move nor mirror the images for p(x)" },
 
-    { "score matching (examples/models/README.md: when)", OPTION_TITLE, OPTION_NOW, 0, NULL,
+    { "score matching (see examples/models/README.md)", OPTION_TITLE, OPTION_NOW, 0, NULL,
       { NULL, NULL }, 0, 0, NULL },
     { "score-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_score), "X", NO_PRESETS("0"), 0, 1e6,
       "weight of score matching (0: off)" },
@@ -162,11 +162,11 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "noise-hi", OPTION_FLOAT, OPTION_FIXED, AT(noise_hi), "X", NO_PRESETS("2"), 1e-6, 1e3,
       "highest noise level" },
     { "label-noise", OPTION_FLOAT, OPTION_FIXED, AT(label_noise), "X", NO_PRESETS("0"), 0, 1e3,
-      "noise on labelled images: std 0 to X" },
+      "noise on labelled images: std up to X" },
     { "label-wide", OPTION_FLOAT, OPTION_FIXED, AT(label_wide), "P", NO_PRESETS("0"), 0, 1,
-      "share of them that gets every noise level" },
+      "fraction of them with all noise levels" },
     { "chains-from", OPTION_FLOAT, OPTION_FIXED, AT(chains_from), "P", NO_PRESETS("0"), 0, 1,
-      "start the chains after this share of the run" },
+      "start the chains after this fraction of the run" },
     { "fresh-steps", OPTION_INT, OPTION_FIXED, AT(fresh_steps), "N", NO_PRESETS("0"), 0, 1e5,
       "noise-blind steps of a new chain (0: uniform noise)" },
 
@@ -180,17 +180,17 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "clamp", OPTION_FLOAT, OPTION_FREE, AT(clamp), "X", { "0", "2" }, 0, 1e9,
       "keep samples within +-X (0: off)" },
     { "clamp-grad", OPTION_FLOAT, OPTION_FREE, AT(clamp_grad), "X", NO_PRESETS("0"), 0, 1e9,
-      "limit slopes to +-X: proximal SGLD (0: do not)" },
+      "limit gradients to +-X: proximal SGLD (0: off)" },
     { "negatives", OPTION_INT, OPTION_FIXED, AT(negatives), "N", { "0", "32" }, 0, 65536,
       "chains per update (0: batch-size)" },
     { "buffer-size", OPTION_INT, OPTION_FIXED, AT(buffer_size), "N", { "10000", "1000" }, 1, 1e7,
       "chains in the replay buffer" },
     { "reinit-freq", OPTION_FLOAT, OPTION_FREE, AT(reinit), "P", { ".05", ".025" }, 0, 1,
-      "share of chains restarted from noise" },
+      "fraction of chains restarted from noise" },
     { "informative", OPTION_INT, OPTION_FIXED, AT(informative), "N", NO_PRESETS("0"), 0, 1e6,
-      "chains begin like N images of a class (0: noise)" },
+      "chains start like N images of a class (0: noise)" },
     { "move-chains", OPTION_FLOAT, OPTION_FIXED, AT(move_chains), "P", NO_PRESETS("0"), 0, 1,
-      "share of chains moved as images are (--shift, --flip)" },
+      "fraction of chains moved like images (--shift, --flip)" },
     { "class-cond-p-x-sample", OPTION_FLAG, OPTION_FIXED, AT(class_cond), "", NO_PRESETS("off"), 0,
       0, "chains follow p(x|y), for random y" },
 
@@ -208,14 +208,14 @@ static const option train_table[] = {              /* two columns: paper, fast *
     { "save-minutes", OPTION_FLOAT, OPTION_FREE, AT(save_minutes), "X", NO_PRESETS("10"), 0, 1e6,
       "minutes between further checkpoints" },
     { "max-gap", OPTION_FLOAT, OPTION_FIXED, AT(max_gap), "X", NO_PRESETS("100"), 1e-6, 1e30,
-      "largest |f(x+) - f(x-)| / scale; more has diverged" },
+      "|f(x+) - f(x-)| / scale above this is divergence" },
     { "retries", OPTION_INT, OPTION_FREE, AT(retries), "N", NO_PRESETS("8"), 0, 1e6,
-      "how often to go back to a checkpoint then" },
+      "limit on rollbacks after divergence" },
     LIMIT_OPTIONS(train_options, "0")
 };
 typedef char train_table_fits[sizeof train_table / sizeof *train_table <= OPTIONS_MAX ? 1 : -1];
 
-/* What is best for a data set, in the fast preset; examples/models/recipes.md: how it was found. */
+/* Best values per data set, in the fast preset; from examples/models/recipes.md. */
 static const struct { const char *dataset, *name, *value; } train_fast[] = {
     { "mnist", "iters", "18000" }, { "mnist", "warmup-iters", "200" }, { "mnist", "lr", "1.5e-3" },
     { "mnist", "n-valid", "5000" }, { "mnist", "print-every", "100" },
@@ -255,7 +255,7 @@ static const struct { const char *name, *value; } train_folder[] = {
     { "fresh-steps", "200" }, { "sgld-lr", ".01" }, { "sgld-std", ".1" }, { "buffer-size", "200" }
 };
 
-/* Returns 1 if the fast preset has neither numbers for the data set nor its own column for it. */
+/* Returns 1 if the fast preset has neither values for the data set nor its own column for it. */
 static int is_folder(const char *dataset) {
     int known = !strcmp(dataset, "digits");
     for (size_t i = 0; i < sizeof train_fast / sizeof *train_fast; i++)
@@ -263,7 +263,8 @@ static int is_folder(const char *dataset) {
     return !known;
 }
 
-/* 1, or 0 and a line on stderr: what was not given, from the preset and the data set. */
+/* Fills in options that were not given, from the preset and the data set. Returns 0 and prints the
+   reason if it fails. */
 static int train_defaults(options *o, train_options *t) {
     if (!option_default(o, option_find(o, "preset"), "fast")) return 0;
     const int preset = t->preset, dataset = option_find(o, "dataset");
@@ -277,11 +278,11 @@ static int train_defaults(options *o, train_options *t) {
         const int at = option_find(o, train_folder[i].name);
         if (!option_default(o, at, train_folder[i].value)) return 0;
     }
-    /* a preset's chains are by class only if there are chains */
+    /* the chains of a preset are by class only if there are chains */
     const int by_class = option_find(o, "class-cond-p-x-sample");
     if (t->w_x == 0 && t->w_xy == 0 && !o->given[by_class] && !option_set(o, by_class, "off"))
         return 0;
-    /* epochs and iters are two names of one length */
+    /* epochs and iters are two units of one length */
     if (o->given[option_find(o, "epochs")] && !option_default(o, option_find(o, "iters"), "0"))
         return 0;
     if (o->given[option_find(o, "iters")] && !option_default(o, option_find(o, "epochs"), "0"))
@@ -289,7 +290,7 @@ static int train_defaults(options *o, train_options *t) {
     return 1;
 }
 
-/* Combinations that make no sense: a line on stderr. */
+/* Rejects inconsistent combinations; prints the reason. */
 static int train_combination(const options *o, const train_options *t) {
     const int given_epochs = o->given[option_find(o, "epochs")];
     const char *wrong = NULL;
@@ -306,7 +307,7 @@ static int train_combination(const options *o, const train_options *t) {
         wrong = "--widths is for --net convnet, not wrn";
     if (t->net == NET_WRN && (t->depth - 4) % 6) wrong = "--depth must be 6k + 4: 10, 16, 22, 28";
     if (given_epochs && o->given[option_find(o, "iters")] && t->epochs && t->iters)
-        wrong = "--epochs and --iters are two names of one length: give one";
+        wrong = "--epochs and --iters both set the length: give one";
     else if (!t->epochs && !t->iters) wrong = "--epochs or --iters must be above 0";
     if (t->w_y == 0 && t->w_x == 0 && t->w_xy == 0 && t->w_score == 0 && t->w_kl == 0)
         wrong = "all weights are 0 (--p-y-given-x-weight, --p-x-weight, --p-x-y-weight, "
@@ -315,14 +316,14 @@ static int train_combination(const options *o, const train_options *t) {
     if (t->w_x == 0 && t->w_xy == 0 && t->class_cond)
         wrong = "--class-cond-p-x-sample needs --p-x-weight or --p-x-y-weight";
     if (t->uncond && (t->class_cond || t->w_xy > 0))
-        wrong = "--uncond has no p(x,y): not with --class-cond-p-x-sample, nor --p-x-y-weight";
-    if (t->unet && t->uncond) wrong = "--unet or --uncond: not both";
+        wrong = "--uncond has no p(x,y): use neither --class-cond-p-x-sample nor --p-x-y-weight";
+    if (t->unet && t->uncond) wrong = "--unet excludes --uncond";
     if (t->w_xy > 0 && (t->label_noise > 0 || t->label_wide > 0))
-        wrong = "--p-x-y-weight wants --label-noise 0 --label-wide 0: the data of p(x,y) are the "
+        wrong = "--p-x-y-weight needs --label-noise 0 --label-wide 0: the data of p(x,y) are the "
                 "images of cross-entropy";
-    if (t->sam > 0 && t->w_score > 0) wrong = "--sam is not for --score-weight";
+    if (t->sam > 0 && t->w_score > 0) wrong = "--sam excludes --score-weight";
     if (t->w_kl > 0 && t->n_steps < 1) wrong = "--kl-weight needs --n-steps above 0";
-    if (t->informative && t->fresh_steps) wrong = "--informative or --fresh-steps: not both";
+    if (t->informative && t->fresh_steps) wrong = "--informative excludes --fresh-steps";
     if (t->informative == 1) wrong = "--informative 1: a Gaussian needs two images";
     if (t->decay_epochs.n > 4) wrong = "--decay-epochs takes 4 numbers at most";
     if (wrong) fprintf(stderr, "%s: %s\n", o->command, wrong);
