@@ -206,10 +206,11 @@ shared() {
     folder=$2 ar=$3
     shift 3
     if [ ! -e "$folder/support.a" ]; then
-        for part in tools/support/*.c; do
-            "$@" -c "$part" -o "$folder/support_$(basename "$part" .c).o" || return
+        for part in tools/support/*.c tools/cli/*.c; do
+            [ $part != tools/cli/jem.c ] || continue
+            "$@" -c "$part" -o "$folder/shared_$(echo "${part%.c}" | tr / _).o" || return
         done
-        $ar rcs "$folder/support.a" "$folder"/support_*.o
+        $ar rcs "$folder/support.a" "$folder"/shared_*.o
     fi
     echo "$folder/support.a"
 }
