@@ -38,7 +38,7 @@ AGAIN     = +@$(MAKE) --no-print-directory
 
 # The longest first: two run side by side.
 LESSONS  = glance mend_it score compose_images ways compose_nets learn break_it tiny_jem worlds film
-LESSONS += samplers pooled
+LESSONS += samplers pooled vectors
 LESSONS += compose three_densities own_net own_energy autograd
 # pngquant does not support the animated film.png: its strip replaces it.
 STILLS  = $(filter-out film,$(LESSONS)) film_strip attack_digits
@@ -47,7 +47,7 @@ STILLS  = $(filter-out film,$(LESSONS)) film_strip attack_digits
         fuzz graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
         bench bench-torch \
         bench-wasm check-torch check-bf16 seeds recipes debug stb playground site slides \
-        clean
+        grade clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -98,7 +98,7 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	@tests/run.sh $(EXAMPLES) $(TOOLS) $(QUICK) $(filter-out $(QUICK),$(TESTS)) \
 		documents two_units sanitized python cmake cli uses \
 		smoke mpi get_data report limits mutate lessons \
-		with strict fuzz portability examine playground slides site s390x wasm neon
+		with strict fuzz portability examine playground slides site grade s390x wasm neon
 
 # Everything that this machine can run or emulate: emulated programs take hours.
 EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))
@@ -240,6 +240,10 @@ slides:     ## build/slides.html: a lecture of 90 minutes, made of the lessons
 	@mkdir -p $(BUILD)
 	@python3 tools/make_slides.py $(BUILD)/slides.html
 
+ANSWERS ?= examples/assignments
+grade: $(BUILD)/jem.o  ## points for the assignments in examples/assignments, or ANSWERS=FOLDER
+	@OPENMP="$(OPENMP)" tools/grade.sh $(ANSWERS)
+
 debug:      ## everything for a debugger, into build/debug/
 	$(AGAIN) BUILD=build/debug CFLAGS="-O0 -g" examples tools tests
 
@@ -300,6 +304,7 @@ $(BUILD)/test_faults $(BUILD)/test_batches $(BUILD)/test_divergence: $(wildcard 
 $(BUILD)/test_faults $(BUILD)/test_data $(BUILD)/test_lessons: $(wildcard tools/support/*.c)
 $(BUILD)/test_tiny: examples/tiny_jem.c
 $(BUILD)/test_lessons: examples/hello.c
+$(BUILD)/test_answers: examples/samplers.c
 $(BUILD)/test_amx: tests/rooms/test_kernels.c
 $(BUILD)/test_soak: private FLAGS += -pthread
 $(BUILD)/%: tools/%.c $(LINKED)

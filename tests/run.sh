@@ -2,7 +2,7 @@
 # Runs the tests named as arguments and adds them up; `make test` names them all.
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
-#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site slides
+#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site slides grade
 #   cmake get_data cli uses report limits fuzz musl clang exceptions folders compilers x86_32
 #   processors portability examine graphs
 #                  the functions and scripts below
@@ -310,11 +310,11 @@ smoke() {
         "demo --updates 15" hello "sample 7" \
         "train --iters 3" autograd own_energy own_op own_net frame "tiny_jem --quick" \
         "worlds --quick" "worlds --quick all" "ways --quick" compose three_densities score \
-        out_of_distribution calibration attack imputation
+        out_of_distribution calibration attack imputation vectors
     pictures "film 580 221" "film_strip 1340 697" "samplers 1040 1211" "dreams 582 582" \
         "train 582 582" "autograd 800 560" "own_energy 720 720" "own_net 640 640" \
         "tiny_jem 928 580" "worlds 1010 2213" "ways 900 820" "compose 1010 557" \
-        "three_densities 820 893" "frame 848 700"
+        "three_densities 820 893" "frame 848 700" "vectors 1000 420"
     refused "attack examples/models/cifar10.safetensors" "not a network for digits"
     refused "tiny_jem many" usage
     refused "compose_images --updates" usage
@@ -324,7 +324,11 @@ smoke() {
         do refused "$command $beyond" "a whole number from 1 to 100000000"
         done
     done
+    refused "vectors train.csv" usage
+    refused "vectors nowhere.csv nowhere.csv" "nowhere.csv: cannot be opened"
     # What the examples printed: the numbers that their texts promise.
+    claim vectors "mixed regimes are unusual" \
+        '/two regimes mixed/ { seen = $4 > 0.99 && $6 > 0.97 } END { exit !seen }'
     claim autograd "the curve is fitted" \
         '$1 == "step" { loss = $4 } END { exit !(loss < 0.02 && loss > 0) }'
     claim own_energy "the banana's moments" \
@@ -342,6 +346,10 @@ smoke() {
         /^two modes/ && /tempered/ { n++; if (off > 4.5 || $NF > 1.2) bad = 1 }
         /^two modes/ && !/tempered/ { n++; if ($NF < 2) bad = 1 }
         END { exit bad || n != 13 }'
+    claim attack "familiarity rejects noise that is classified as a digit" '
+        /^ +[0-9] +[01]/ { n++; if ($NF > 0.05) bad = 1 }
+        /^noise classified/ { n++; for (i = NF - 9; i <= NF; i++) if ($i > 0.01) bad = 1 }
+        END { exit bad || n != 11 }'
     claim compose "the moments of what is composed" '
         /sampled/ { n++; for (i = 1; i < NF; i++) {
             if ($i == "exact") off = $(i + 1) + 0
@@ -408,6 +416,10 @@ python() {
     if ! /usr/bin/python3 -c "import numpy" 2>/dev/null
     then echo "== jem_py: SKIPPED, needs python3-numpy"
     else run jem_py /usr/bin/python3 tests/tools/test_jem_py.py "$BUILD/libjem.so"
+    fi
+    if ! /usr/bin/python3 -c "import sklearn" 2>/dev/null
+    then echo "== sklearn_vectors: SKIPPED, needs python3-sklearn"
+    else run sklearn_vectors /usr/bin/python3 tests/tools/sklearn_vectors.py "$BUILD/vectors"
     fi
     if ! /usr/bin/python3 -c "import torch" 2>/dev/null
     then echo "== torch_unet: SKIPPED, needs python3-torch"
@@ -510,6 +522,7 @@ for test in $here; do
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
         mutate | mpi | playground | site | slides) $test ;;
         cmake) users_projects ;;
+        grade) OPENMP=$(cat "$BUILD/command" 2>/dev/null | grep -o -e -fopenmp) run grade tests/tools/grade.sh ;;
         strict | get_data | cli | uses | report | fuzz | limits) run $test tests/*/$test.sh ;;
         musl | clang | exceptions | folders | compilers | x86_32 | processors)
             run $test tests/properties/portability.sh $test ;;
