@@ -1,9 +1,9 @@
-# GNU make. `make` alone lists what there is to do.
+# GNU make. `make` alone lists the targets.
 CC     ?= cc
 CXX    ?= c++
 CFLAGS ?= -O2
 BUILD  ?= build
-# Warnings are errors; `make WERROR=` for a compiler with warnings that we have not met.
+# Warnings are errors; `make WERROR=` for a compiler with unknown warnings.
 WERROR ?= -Werror
 WARN    = -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow $(WERROR)
 # OpenMP if a program with it runs (musl has no library to run it with); `make OPENMP=` for one
@@ -24,41 +24,42 @@ S390X_TESTS ?= portable
 WASM_TESTS ?= scalar_kernels simd128_rng simd128_ops simd128_kernels
 WASM_CC    ?= clang --target=wasm32-wasi --sysroot=/usr
 
-# Each of these .c files is a program of its own, build/NAME.
+# Each of these .c files is a separate program, build/NAME.
 programs = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard $(1))))
 EXAMPLES := $(filter-out %/mpi,$(call programs,examples/*.c))
 TESTS    := $(call programs,tests/*/test_*.c)
 TOOLS    := $(call programs,tools/*.c tools/cli/jem.c)
 HEADERS  := jem.h $(wildcard examples/*.h tests/support/*.h tools/*/*.h)
 LINKED   := $(HEADERS) $(BUILD)/support.a $(BUILD)/jem.o
-# Tests of a second or two come first: what is broken everywhere shows at once.
+CLI      := $(BUILD)/cli.a $(LINKED)
+# Tests of a second or two come first, so that widespread failures appear at once.
 QUICK    := $(addprefix $(BUILD)/test_,house rng tiny portable pictures batches models details)
 AGAIN     = +@$(MAKE) --no-print-directory
 
 # The longest first: two run side by side.
 LESSONS  = glance mend_it score compose_images ways compose_nets learn break_it tiny_jem worlds film
-LESSONS += samplers pooled
+LESSONS += samplers pooled vectors
 LESSONS += compose three_densities own_net own_energy autograd
-# film.png moves, which pngquant does not understand: its strip stands in for it.
+# pngquant does not support the animated film.png: its strip replaces it.
 STILLS  = $(filter-out film,$(LESSONS)) film_strip attack_digits
 
 .PHONY: FORCE help demo demo-long gallery examples tools mpi test tests check strict portability \
         fuzz graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
         bench bench-torch \
         bench-wasm check-torch check-bf16 seeds recipes debug stb playground site slides \
-        clean
+        grade clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-demo:       ## train on the digits and draw what the model dreams
+demo:       ## train on the digits, draw samples
 demo-long:  ## the same, trained for longer
-# passive: threads that spin while they wait halve the speed wherever another program runs
+# passive: threads that spin while they wait halve the speed if another program runs
 demo demo-long: $(BUILD)/demo
 	OMP_WAIT_POLICY=passive $(BUILD)/demo $(if $(filter demo-long,$@),--long)
 
-# With pngquant, if there is one, the files are a third of the size: 256 colours are enough.
-gallery: demo $(EXAMPLES)  ## make every picture of an example in examples/gallery again
+# With pngquant, if installed, the files are a third of the size: 256 colours are enough.
+gallery: demo $(EXAMPLES)  ## run the examples and update their pictures in examples/gallery
 	@cp build/pictures/dreams.png build/pictures/chains.png examples/gallery/
 	$(AGAIN) -j2 $(LESSONS:%=gallery-%)
 	@cp build/pictures/film_strip.png examples/gallery/
@@ -84,12 +85,12 @@ tests: $(TESTS)
 mpi: stb    ## build/jem-mpi: `jem` on several machines (mpirun -n N build/jem-mpi train ..)
 	@tools/get_package.sh mpi
 	$(AGAIN) $(BUILD)/jem-mpi
-$(BUILD)/jem-mpi: examples/mpi.c $(wildcard tools/cli/*.c) $(LINKED)
+$(BUILD)/jem-mpi: examples/mpi.c tools/cli/jem.c $(CLI)
 	@rm -f $@
-	OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) -DJEM_DECLARATIONS $< $(BUILD)/support.a \
+	OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) -DJEM_DECLARATIONS $< $(BUILD)/cli.a $(BUILD)/support.a \
 	    $(BUILD)/jem.o -o $@ -lm
 
-# What does not compile is one failed test of many: hence -k, and run.sh looks what is there.
+# A program that does not compile is one failed test of many: hence -k; run.sh checks for programs.
 test: stb   ## build and run every test; the last line is: N passed, N failed
 	$(AGAIN) -k tests examples tools || true
 	$(AGAIN) $(BUILD)/libjem.so || true
@@ -97,9 +98,9 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	@tests/run.sh $(EXAMPLES) $(TOOLS) $(QUICK) $(filter-out $(QUICK),$(TESTS)) \
 		documents two_units sanitized python cmake cli uses \
 		smoke mpi get_data report limits mutate lessons \
-		with strict fuzz portability examine playground slides site s390x wasm neon
+		with strict fuzz portability examine playground slides site grade s390x wasm neon
 
-# Whatever this machine can run or emulate: emulated programs take hours.
+# Everything that this machine can run or emulate: emulated programs take hours.
 EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))
 portability: stb  ## every compiler, standard, processor; PLATFORMS="compilers x86_32" for less
 	@tools/get_package.sh cross
@@ -108,7 +109,7 @@ portability: stb  ## every compiler, standard, processor; PLATFORMS="compilers x
 	    $(or $(PLATFORMS),musl clang exceptions folders compilers x86_32 processors strict \
 	        neon s390x wasm)
 
-# Those that tell the most for their processor time: with jem.h compiled some times they take a
+# The most effective tests for their processor time: with several compilations of jem.h they take a
 # minute or two on two idle cores.
 CHECK = house defaults misuse details finite io calls own batches rng
 CHECK_WITH = $(WARN) -DJEM_IMPLEMENTATION -fsyntax-only
@@ -121,38 +122,38 @@ check: stb  ## after an edit, in under two minutes: strict compilation, the quic
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
 	@tests/properties/strict.sh
 
-# 600 is what is wanted before a release: 80 minutes in all. TARGETS="gzip idx" for less.
+# 600 is for releases: 80 minutes in total. TARGETS="gzip idx" for less.
 SECONDS ?= 600
-fuzz: stb   ## hostile files for every loader, SECONDS for each (600); what is found: build/fuzz
+fuzz: stb   ## hostile files for every loader, SECONDS for each (600); findings: build/fuzz
 	@tools/get_package.sh fuzzer
 	@tests/properties/fuzz.sh $(SECONDS) $(TARGETS)
 
 # SEED=5000 for others
-graphs: $(BUILD)/test_graphs  ## random graphs of ops against PyTorch: GRAPHS=4000, some minutes
+graphs: $(BUILD)/test_graphs  ## compare random graphs of ops with PyTorch: GRAPHS=4000, some minutes
 	@tests/run.sh graphs
 
 resume: $(BUILD)/test_resume  ## 300 random training runs, interrupted and resumed
 	OMP_WAIT_POLICY=passive $(BUILD)/test_resume 300 $(or $(SEED),100)
 
-faults: $(BUILD)/test_faults  ## every call that can fail is made to, all of them: half an hour
+faults: $(BUILD)/test_faults  ## make every call that can fail do so: half an hour
 	$(BUILD)/test_faults all
 
-diverge: $(BUILD)/test_divergence  ## training driven apart, ten ways and seeds: 100 runs, minutes
+diverge: $(BUILD)/test_divergence  ## training that diverges, ten causes and seeds: 100 runs, minutes
 	$(BUILD)/test_divergence all
 
 # MUTATE="--number 500 --seed 2 --room train --jobs 2"; python3 tests/mutate.py --help
-mutate: stb ## change jem.h in one place, run the tests, 250 times: who notices? Some hours
+mutate: stb ## change jem.h in one place, run the tests, 250 times; some hours
 	python3 tests/mutate.py $(MUTATE)
 
 examine:    ## static analysis, ThreadSanitizer, valgrind: PARTS="static threads leaks" for less
 	@tools/get_package.sh examine
 	@tests/properties/examine.sh $(or $(PARTS),static threads leaks)
 
-soak:       ## a model's life, over and over: memory stays flat; SECONDS=60 for less than an hour
+soak:       ## train, save, load, sample in a loop; SECONDS=60 for less than an hour
 	@SOAK=$(if $(filter file,$(origin SECONDS)),3600,$(SECONDS)) tests/properties/examine.sh soak
 
 # Lines that ran in any program, for any instruction set: the list of the others is in $(BUILD).
-coverage: stb  ## how much of jem.h the test programs run, by line and by branch
+coverage: stb  ## lines and branches of jem.h that the test programs run
 	$(AGAIN) BUILD=build/coverage covered CFLAGS="-Og --coverage"
 covered:
 	$(AGAIN) -k tests $(BUILD)/jem || true
@@ -167,16 +168,16 @@ sanitized:
 	$(AGAIN) -k tests $(BUILD)/jem || true
 	@TEST_SECONDS=$${TEST_SECONDS:-3600} tests/run.sh $(TESTS) cli uses report
 
-bench: $(BUILD)/bench  ## GFLOP/s of every layer and pass, and what the rest takes
+bench: $(BUILD)/bench  ## GFLOP/s of every layer and pass, and times of the rest
 	@echo 'jem.h compiled with $(CC) -O2: user and system time, size'
 	@$(CC) -std=c99 -O2 -x c -DJEM_IMPLEMENTATION -c jem.h -o $(BUILD)/alone.o && \
 	    times >$(BUILD)/alone.txt && sed -n 2p $(BUILD)/alone.txt && size $(BUILD)/alone.o
 	$(BUILD)/bench --out $(BUILD)/bench.csv
 
-bench-torch: $(BUILD)/bench_torch $(BUILD)/bench_chart  ## against PyTorch; NETS="wrn-16-2" for one
+bench-torch: $(BUILD)/bench_torch $(BUILD)/bench_chart  ## compare speed with PyTorch; NETS="wrn-16-2" for one
 	@python=$$(tools/get_package.sh torch) && $$python tools/bench_torch.py
 
-# Neither main nor an import: what a page wants.
+# Neither main nor an import, as pages require.
 $(BUILD)/wasm/bench_%.wasm: tools/bench_wasm.c jem.h
 	@mkdir -p $(@D)
 	$(WASM_CC) -std=c99 $(WARN) -O2 $(if $(filter simd128,$*),-msimd128) -I. $< -o $@ -nostartfiles \
@@ -188,27 +189,27 @@ bench-wasm: $(BUILD)/bench_wasm  ## SGLD in WebAssembly, under node and in Chrom
 	$(AGAIN) $(BUILD)/wasm/bench_scalar.wasm $(BUILD)/wasm/bench_simd128.wasm
 	@tools/bench_wasm.sh
 
-check-torch: $(BUILD)/check_torch  ## the same numbers as PyTorch? NETS="wrn-10-1 curve" for less
+check-torch: $(BUILD)/check_torch  ## compare values with PyTorch; NETS="wrn-10-1 curve" for less
 	@python=$$(tools/get_package.sh torch) && $$python tools/check_torch.py
 
 # RUN="mnist --precision bf16" for `jem train` instead of the demo; SEEDS="1 2 3"
-seeds: $(BUILD)/jem $(BUILD)/demo  ## is it luck? training from seed after seed, a line for each
+seeds: $(BUILD)/jem $(BUILD)/demo  ## train with several seeds, a line for each
 	@tools/seeds.sh $(RUN)
 
-recipes: $(BUILD)/jem      ## what matters in a recipe? RUN="mnist 60": a row per change, 60 s each
+recipes: $(BUILD)/jem      ## ablations of a recipe; RUN="mnist 60": a row per change, 60 s each
 	@tools/recipes.sh $(RUN)
 
-check-bf16: $(BUILD)/jem $(BUILD)/runs_chart  ## training in bf16 beside fp32, three seeds of each
+check-bf16: $(BUILD)/jem $(BUILD)/runs_chart  ## compare training in bf16 with fp32, three seeds of each
 	@tools/check_bf16.sh
 
-# One file for any browser: the examples' ideas to draw, poke and break, computed by jem.h as
+# One file for any browser: the ideas of the examples as interactive panels, computed by jem.h as
 # WebAssembly. Another JEM for its digits: make playground PLAYGROUND_JEM=FILE
 PLAYGROUND_JEM   ?= examples/models/mnist.safetensors
 PLAYGROUND_PLAIN ?= examples/models/mnist-plain.safetensors
 PAGE_C = $(wildcard examples/playground/*.c)
 playground: $(BUILD)/playground.html  ## build/playground.html: draw, dream, break it, in a browser
 	@ls -l $<
-# page.c holds the implementation of jem.h, which takes the longest: an object file of its own.
+# page.c contains the implementation of jem.h, which takes longest to compile: a separate object.
 PAGE_CC = $(WASM_CC) -msimd128 -O2 -std=c99 $(WARN) -I. -DJEM_NO_STDIO
 PAGE_O  = $(PAGE_C:examples/playground/%.c=$(BUILD)/wasm/page_%.o)
 $(BUILD)/wasm/page_%.o: examples/playground/%.c examples/playground/page.h examples/points.h jem.h
@@ -239,22 +240,26 @@ slides:     ## build/slides.html: a lecture of 90 minutes, made of the lessons
 	@mkdir -p $(BUILD)
 	@python3 tools/make_slides.py $(BUILD)/slides.html
 
+ANSWERS ?= examples/assignments
+grade: $(BUILD)/jem.o  ## points for the assignments in examples/assignments, or ANSWERS=FOLDER
+	@OPENMP="$(OPENMP)" tools/grade.sh $(ANSWERS)
+
 debug:      ## everything for a debugger, into build/debug/
 	$(AGAIN) BUILD=build/debug CFLAGS="-O0 -g" examples tools tests
 
-stb:        ## see that the stb headers are there, and install them if not
+stb:        ## install the stb headers if they are missing
 	@tools/get_package.sh stb
 
 clean:      ## remove build/
 	rm -rf build
 
-# Another compiler or other flags make everything anew.
+# Another compiler or other flags rebuild everything.
 $(BUILD)/command: stb
 	@mkdir -p $(@D)
 	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' >$@
 
-# The implementation is compiled once and linked to all that do not look inside it; so is the code
-# that programs share.
+# The implementation is compiled once and linked to all programs that only use the API, as is shared
+# code.
 INSIDE := $(shell grep -lE 'jem__|JEM__|->node' examples/*.c tests/*/*.c tools/*.c tools/cli/*.c)
 $(BUILD)/jem.o: jem.h $(BUILD)/command
 	$(COMPILE) -x c -DJEM_IMPLEMENTATION -c jem.h -o $@
@@ -265,11 +270,18 @@ $(BUILD)/support/%.o: tools/support/%.c $(wildcard tools/support/*.h) jem.h $(BU
 $(BUILD)/support.a: $(SUPPORT)
 	@rm -f $@
 	$(AR) -rcs $@ $^
+PARTS := $(filter-out %/jem.o,$(patsubst tools/cli/%.c,$(BUILD)/cli/%.o,$(wildcard tools/cli/*.c)))
+$(BUILD)/cli/%.o: tools/cli/%.c $(HEADERS) $(BUILD)/command
+	@mkdir -p $(@D)
+	$(COMPILE) -c $< -o $@
+$(BUILD)/cli.a: $(PARTS)
+	@rm -f $@
+	$(AR) -rcs $@ $^
 # For tools/jem.py.
 $(BUILD)/libjem.so: jem.h $(BUILD)/command
 	$(COMPILE) -fPIC -shared -x c -DJEM_IMPLEMENTATION jem.h -o $@ -lm
 
-# A failed compilation must not leave the program of before: run.sh would take it for the new one.
+# A failed compilation must not leave the old program: run.sh would run it.
 define program
 	@rm -f $@
 	$(COMPILE) $(if $(filter $<,$(INSIDE)),$<,-DJEM_DECLARATIONS $<) $(filter %.a,$^) \
@@ -286,14 +298,18 @@ $(BUILD)/%: tests/tools/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 # Few tests need code that programs share; the others are built without stb.
 SHARING := $(shell grep -lE '#include "(tools|examples)/' tests/*/test_*.c)
-$(call programs,$(SHARING)): $(BUILD)/support.a
+$(call programs,$(SHARING)): $(BUILD)/cli.a $(BUILD)/support.a
+# These look inside.
+$(BUILD)/test_faults $(BUILD)/test_batches $(BUILD)/test_divergence: $(wildcard tools/cli/*.c)
+$(BUILD)/test_faults $(BUILD)/test_data $(BUILD)/test_lessons: $(wildcard tools/support/*.c)
 $(BUILD)/test_tiny: examples/tiny_jem.c
 $(BUILD)/test_lessons: examples/hello.c
+$(BUILD)/test_answers: examples/samplers.c
 $(BUILD)/test_amx: tests/rooms/test_kernels.c
 $(BUILD)/test_soak: private FLAGS += -pthread
 $(BUILD)/%: tools/%.c $(LINKED)
 	$(program)
-$(BUILD)/jem: tools/cli/jem.c $(wildcard tools/cli/*.c) $(LINKED)
+$(BUILD)/jem: tools/cli/jem.c $(CLI)
 	$(program)
 
 export GRAPHS SEED

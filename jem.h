@@ -1150,7 +1150,7 @@ JEM_API jem_train_desc jem_train_desc_default(void);
    chains alone, and gives better samples. Its least_scale is 2: it rejects a network with the
    default scale of 1 and no shift, which cannot learn a score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
-/* Returns the desc for a run of this many updates, 1000 for example, with batches of 64 vectors and
+/* Returns the desc for a run of this many updates, 2000 for example, with batches of 64 vectors and
    a network of jem_mlp_desc_vectors that has units (jem_net_fit_units): noise-contrastive
    estimation, no chains, averaged weights. log p(x) is normalised. One class without labels:
    classes = 1 and labels of 0. */
@@ -2383,7 +2383,8 @@ static int jem__has(const jem__node *node, int flag) {
     return node->op && node->op->traits && node->op->traits->flags & flag;
 }
 
-/* Returns the floats that a parameter's arrays have room for. */
+/* Returns the length of a parameter's arrays: its size, rounded up to whole vectors, so that
+   kernels need no code for a remainder. */
 static ptrdiff_t jem__padded(const jem_param *p) {
     return (p->size + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
 }
@@ -4174,6 +4175,7 @@ static ptrdiff_t jem__framed(const jem__conv *q) {
     return jem__floats(jem__shape(1, q->ci, q->hi, q->wi));
 }
 
+/* Packs the weights if they have changed: for forward and, on request, for the input gradient. */
 static jem_status jem__conv_prepare(const jem_call *call, int need_input_grad) {
     const jem__conv_user *user = (const jem__conv_user *)call->user;
     jem_param *w = call->inner->param[0];
@@ -4822,7 +4824,7 @@ static void jem__move_backward(const jem_call *call) {
         }
 }
 
-/* Records an op that moves numbers. x2: the second input, or NULL. */
+/* Records an op that only copies values. x2: the second input, or NULL. */
 static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *x2, jem_shape out,
                              int a) {
 #define JEM__MOVE_OP(name, backward) { name, jem__move_forward, backward, JEM_KEEPS_NOTHING, NULL }
@@ -5167,7 +5169,7 @@ static void jem__norm_batch_moment(const jem_call *call, const float *mean, int 
     }
 }
 
-/* Returns count / (count - 1), the factor from a variance of the sample to an unbiased one. */
+/* Returns count / (count - 1), which makes the variance of a sample unbiased; 1 for one value. */
 static double jem__unbiased(double count) {
     if (count > 1) return count / (count - 1);
     return 1;
@@ -6101,7 +6103,7 @@ static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char 
     return s;
 }
 
-/* Reads a text into units[channels][2], each channel's mean and scale; 0: it is no such text. */
+/* Parses units[channels][2], the mean and scale of each channel; returns 0 for invalid text. */
 static int jem__units_in(const jem_net *net, const char *text, float *units) {
     if (jem__numbers_in(text, units, 2 * net->channels) < 2 * net->channels) return 0;
     for (int c = 0; c < net->channels; c++)
@@ -6862,7 +6864,7 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp
               y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
     return NULL;
 }
-/* Records log p likewise, and computes d log p/dx. */
+/* Records log p as jem__density does, and computes d log p/dx. */
 static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
                                           void *user,
                                           jem_tensor *x) {
@@ -8277,8 +8279,9 @@ static void jem__clip_gradients(const jem_optim *o, float norm) {
     }
 }
 
-/* Sets the kernels' arguments for the next update, and counts it. An update weighs 1 - ema in the
-   averages; the first ones weigh more, 10/(t + 10), so that the start is forgotten. */
+/* Sets the kernels' arguments for the next update, and counts it. lr and root2 receive Adam's bias
+   corrections. The weight of an update in the averages is 1 - ema; it is larger for the first ones,
+   10/(t + 10), so that the averages forget the initial weights. */
 static void jem__optim_prepare(jem_optim *o, float lr) {
     const double t = o->updates;
     double keep = t / (t + 10);
@@ -9222,7 +9225,7 @@ static float *jem__keep_params(const jem_net *net) {
     }
     return kept;
 }
-/* Copies them back: `all`, or only the buffers, which are not trained. kept may be NULL. */
+/* Restores `all` parameters, or only the buffers, which are not trained. kept may be NULL. */
 static void jem__restore_params(jem_net *net, const float *kept, int all) {
     for (jem_param *p = net->params; kept && p; p = p->next) {
         if (all || !p->grad) {
@@ -9433,6 +9436,7 @@ static float jem__temperature_of(const jem_net *net) {
     return 1;
 }
 
+/* Computes label, probability, mean logit and log-odds from the logits of an image. */
 static jem__seen jem__see_logits(const float *f, int classes, float temperature) {
     JEM__ZEROED(jem__seen, s);
     double sum = 0, others = 0, cooled = 0;
@@ -9451,7 +9455,7 @@ static jem__seen jem__see_logits(const float *f, int classes, float temperature)
     }
     s.mean = (float)(sum / classes);
     s.p = (float)(1 / (1 + cooled));
-    s.odds = 1e18f;                                /* log p/(1-p): has no ties near p = 1 */
+    s.odds = 1e18f;                                /* log p/(1-p): differs where p rounds to 1 */
     if (next >= 0) s.odds = (float)((double)f[s.label] - (double)f[next] - log(others));
     return s;
 }
@@ -9675,7 +9679,7 @@ static int jem__slope_dims(const jem_net *net, int gradients) {
     return dims;
 }
 
-/* Lays out arrays in `all`, or counts their floats if it is NULL. */
+/* Returns the place of the next n floats in `all` (NULL if `all` is), and counts them in *used. */
 static float *jem__known_take(float *all, int *used, int n) {
     float *at = NULL;
     if (all) at = all + *used;
@@ -9954,7 +9958,8 @@ static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x
     return at + r->dims[JEM__IMAGE];
 }
 
-/* Looks at m images without noise, in one pass: forward, and back if there are gradients. */
+/* Computes the traits of m images without noise in one pass: forward, and backward if they include
+   gradients. */
 static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int m,
                            jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
@@ -10147,9 +10152,9 @@ static float jem__known_score(const jem__known *k, const jem__rows *r, int i, in
     return jem__join(k, surprise);
 }
 
-/* Returns 1 if the fine details of an image are fewer than its class's; of a vector 0. */
+/* Returns 1 if an image has less fine detail than the mean of its class; 0 for a vector. */
 static int jem__is_smooth(const jem_net *net, const jem__trait *image, const float *v, int label) {
-    const int fine = net->channels > 1;            /* the number after that of colours */
+    const int fine = net->channels > 1;            /* its index, after that of colours */
     return !jem__is_vector(net) && v[fine] < image->own.mean[label * image->own.dims + fine];
 }
 
@@ -10243,7 +10248,8 @@ static int jem__gauss_sum(const float *v, int dims, const jem__seen *seen, int n
     return count;
 }
 
-/* Computes L of correlations r[dims][dims], lower triangle by rows, into `root`, in units. */
+/* Computes the Cholesky factor of the correlations r into `root`, as whole numbers in units of
+   1/JEM__UNITS. Both are lower triangles, by rows. */
 static void jem__cholesky(const double *r, int dims, float *root) {
     for (int a = 0; a < dims; a++) {
         const float *rows = root + a * (a + 1) / 2;

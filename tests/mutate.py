@@ -45,7 +45,7 @@ ROOMS = {
     "checkpoint": "io misuse", "engine": "uses golden kernels ops",
 }
 LEFT_OUT = ["house", "data", "faults", "divergence", "amx", "exact_samplers"]
-SANITIZED = 4                          # so many tests of a survivor run under the sanitizers, too
+SANITIZED = 4                          # number of a survivor's tests that also run under the sanitizers
 SANITIZE = ["-g0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
@@ -226,13 +226,16 @@ class Bench:
         mark = digest(api, *[open(t).read() for t in texts])
         if os.path.exists(BUILD + "/mark") and open(BUILD + "/mark").read() == mark:
             return
-        for part in sorted(glob.glob(ROOT + "/tools/support/*.c")):
+        for part in sorted(glob.glob(ROOT + "/tools/support/*.c") +
+                           glob.glob(ROOT + "/tools/cli/*.c")):
             part = os.path.relpath(part, ROOT)
-            ready = "../support_%s.o" % os.path.basename(part)[:-2]
+            if part == "tools/cli/jem.c":
+                continue
+            ready = "../support_%s.o" % part[:-2].replace("/", "_")
             status, said = self.command([CC] + FLAGS + ["-c", part, "-o", ready], place, 300)
             if status:
                 sys.exit("%s: %s" % (part, said))
-        self.command(["sh", "-c", "ar rcs ../support.a ../support_*.o"], place, 300)
+        self.command(["sh", "-c", "ar rcs ../support.a ../support_tools_*.o"], place, 300)
         for name in names:
             if not self.inside[name]:
                 status, said = self.command([CC] + FLAGS + [
@@ -409,14 +412,14 @@ def smoke():
 def main():
     ask = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     ask.add_argument("--number", type=int, default=250, help="mutants to try: 250")
-    ask.add_argument("--skip", type=int, default=0, help="leave out the first so many of them: 0")
+    ask.add_argument("--skip", type=int, default=0, help="number of mutants to skip: 0")
     ask.add_argument("--seed", type=int, default=1, help="another seed, other mutants: 1")
     ask.add_argument("--room", help="only of this room: " + " ".join(ROOMS))
     ask.add_argument("--jobs", type=int, default=1, help="at the same time: 1")
     ask.add_argument("--most", type=float, default=100, help="no test that takes longer: 100 s")
     ask.add_argument("--quick", action="store_true", help="three quarters of a minute, "
                      "no sanitizers: more survive, to be tried --survivors later")
-    ask.add_argument("--minutes", type=float, default=1e9, help="stop after so many; --go-on then")
+    ask.add_argument("--minutes", type=float, default=1e9, help="time limit; --go-on continues")
     ask.add_argument("--go-on", action="store_true", help="keep what build/mutate.csv has of these")
     ask.add_argument("--survivors", action="store_true", help="try again those that survived there")
     ask.add_argument("--smoke", action="store_true", help="is this program itself well?")

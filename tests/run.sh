@@ -2,20 +2,20 @@
 # Runs the tests named as arguments and adds them up; `make test` names them all.
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
-#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site slides
+#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site slides grade
 #   cmake get_data cli uses report limits fuzz musl clang exceptions folders compilers x86_32
 #   processors portability examine graphs
 #                  the functions and scripts below
-#   with           what stands behind it runs beside the others, on another core; it is shown last
-# A test that crashes, hangs, or does not end with that line is one failure. One that a busy machine
-# kept from ending in time is skipped, with a warning (limited, below).
+#   with           items after it run in parallel to the others, on another core, and are shown last
+# A test that crashes, hangs, or does not end with that line is one failure. A test that a busy machine
+# kept from finishing in time is skipped with a warning (limited, below).
 BUILD=${BUILD:-build} CC=${CC:-cc} CXX=${CXX:-c++}
 passed=0 failed=0 broken="" late=""
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}  # or waiting threads eat what others need
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}  # or waiting threads use up the processor
 mkdir -p "$BUILD/log"
 
-# What would not be done by TEST_UNTIL (seconds since 1970; .ci/run sets it) on a slow machine is
-# left out, and named. Without it everything runs.
+# Tests that would not finish by TEST_UNTIL (seconds since 1970; .ci/run sets it) on a slow machine are
+# left out, and listed. Without it everything runs.
 room() { [ -z "$TEST_UNTIL" ] || [ $(($(date +%s) + $(longest "$1"))) -lt "$TEST_UNTIL" ]; }
 longest() {                                         # seconds on a slow machine
     case $1 in
@@ -25,16 +25,16 @@ longest() {                                         # seconds on a slow machine
         playground | slides | python | mpi | get_data) echo 60 ;; *) echo 40 ;;
     esac
 }
-left_out() { echo "== $1: LEFT OUT, there is no time for it (make test has it)"; }
+left_out() { echo "== $1: LEFT OUT for lack of time (make test runs it)"; }
 
 count() { passed=$((passed + $1)); failed=$((failed + $2)); }
 
-# limited COMMAND...: ends it, with status 124, and says in $outcome why, if it
+# limited COMMAND...: ends it, with status 124 and the reason in $outcome, if it
 #   spun: took more than 2 TEST_SECONDS (2 x 600) of processor time, all its processes together,
 #   hung: took hardly any for TEST_IDLE seconds (120), or
-#   late: took more than TEST_WALL seconds, by default 3 TEST_SECONDS times how busy the machine is.
-# Only the last is the machine's fault. Without /proc, processor time is unknown: nothing else is
-# found. $outcome is a file, since many a command runs in a subshell.
+#   late: took more than TEST_WALL seconds, by default 3 TEST_SECONDS times the load of the machine.
+# Only the last is due to the machine. Without /proc, processor time is unknown, and only the last is
+# detected. $outcome is a file, since many commands run in a subshell.
 outcome=$(cd "$BUILD/log" && pwd)/outcome.$$
 trap 'rm -f "$outcome" "$outcome.pid"' EXIT
 limited() {
@@ -51,12 +51,12 @@ limited() {
     [ -z "$watcher" ] || { kill "$watcher" && wait "$watcher"; } 2>/dev/null
     if [ -s "$outcome" ]; then ended=124
     elif [ $ended = 124 ]; then
-        echo "late: it was not done after $wall seconds, though it went on working" >"$outcome"
+        echo "late: it had not finished after $wall seconds, but was still working" >"$outcome"
     fi
     return $ended
 }
 
-# How long a thing takes, in percent of what it takes with the processors to itself.
+# Prints the duration of a fixed task, in percent of its duration on idle processors.
 busy() {
     load=$(awk '{ print $1 }' /proc/loadavg 2>/dev/null || echo 0)
     awk -v load="${load:-0}" -v n="$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)" \
@@ -136,7 +136,7 @@ try() {
 }
 
 # What jem.h must choose on this processor (jem__x86_has says of which flags): common.h, check_isa.
-# Nothing where that cannot be told.
+# Empty if that is unknown.
 native_isa() {
     case $(uname -m) in
         aarch64) echo neon ;;
@@ -206,10 +206,11 @@ shared() {
     folder=$2 ar=$3
     shift 3
     if [ ! -e "$folder/support.a" ]; then
-        for part in tools/support/*.c; do
-            "$@" -c "$part" -o "$folder/support_$(basename "$part" .c).o" || return
+        for part in tools/support/*.c tools/cli/*.c; do
+            [ $part != tools/cli/jem.c ] || continue
+            "$@" -c "$part" -o "$folder/shared_$(echo "${part%.c}" | tr / _).o" || return
         done
-        $ar rcs "$folder/support.a" "$folder"/support_*.o
+        $ar rcs "$folder/support.a" "$folder"/shared_*.o
     fi
     echo "$folder/support.a"
 }
@@ -246,7 +247,7 @@ emulated() {
 }
 # The other kind of vector registers.
 neon() { emulated neon aarch64 "$NEON_TESTS"; }
-# The other order of bytes. Without the flag, gcc computes in double there when it is told -std=c99.
+# The other byte order. Without the flag, gcc computes in double there with -std=c99.
 s390x() { emulated s390x s390x "$S390X_TESTS" -fexcess-precision=fast; }
 
 # The same programs on WebAssembly, in plain C (the same bits) and with simd128 (close to them). In
@@ -286,7 +287,7 @@ documents() {
     try "jem.h: the complete program compiles" document header
     limited "$dir/header" >"$dir/header.txt"
     cat "$dir/header.txt"
-    try "jem.h: it tells the moons apart" sh -c "cut -c 1-6 '$dir/header.txt' | tr '\n' , |
+    try "jem.h: it separates the moons" sh -c "cut -c 1-6 '$dir/header.txt' | tr '\n' , |
         grep -q '^moon 0,moon 1,'"
     try "README.md: the program compiles" document readme
     try "README.md: it rejects a photograph" sh -c "'$dir/readme' examples/gallery/cifar10.png |
@@ -296,7 +297,7 @@ documents() {
     try "README.md: an unreadable picture is named" sh -c "'$dir/readme' nowhere.png |
         grep -q '^nowhere.png: cannot be read: '"
     awk '/^   TRY/ { on = 1 } /^ *$|^   RUN/ { on = 0 } on' examples/*.c >"$dir/to_try.txt"
-    try "lessons: numbers to try are floats, as the compiler wants them" sh -c "
+    try "lessons: numbers to try are floats, as the compiler requires" sh -c "
         test \$(wc -l <'$dir/to_try.txt') -gt 20 && ! grep -E \
         '(^|[^A-Za-z0-9_.])([0-9]*\.[0-9]+|[0-9.]+e-?[0-9]+)([^0-9fe]|\$)' '$dir/to_try.txt'"
 }
@@ -309,11 +310,11 @@ smoke() {
         "demo --updates 15" hello "sample 7" \
         "train --iters 3" autograd own_energy own_op own_net frame "tiny_jem --quick" \
         "worlds --quick" "worlds --quick all" "ways --quick" compose three_densities score \
-        out_of_distribution calibration attack imputation
+        out_of_distribution calibration attack imputation vectors
     pictures "film 580 221" "film_strip 1340 697" "samplers 1040 1211" "dreams 582 582" \
         "train 582 582" "autograd 800 560" "own_energy 720 720" "own_net 640 640" \
         "tiny_jem 928 580" "worlds 1010 2213" "ways 900 820" "compose 1010 557" \
-        "three_densities 820 893" "frame 848 700"
+        "three_densities 820 893" "frame 848 700" "vectors 1000 420"
     refused "attack examples/models/cifar10.safetensors" "not a network for digits"
     refused "tiny_jem many" usage
     refused "compose_images --updates" usage
@@ -323,12 +324,16 @@ smoke() {
         do refused "$command $beyond" "a whole number from 1 to 100000000"
         done
     done
+    refused "vectors train.csv" usage
+    refused "vectors nowhere.csv nowhere.csv" "nowhere.csv: cannot be opened"
     # What the examples printed: the numbers that their texts promise.
+    claim vectors "mixed regimes are unusual" \
+        '/two regimes mixed/ { seen = $4 > 0.99 && $6 > 0.97 } END { exit !seen }'
     claim autograd "the curve is fitted" \
         '$1 == "step" { loss = $4 } END { exit !(loss < 0.02 && loss > 0) }'
     claim own_energy "the banana's moments" \
         '/[0-9]$/ { n++; if (($NF - $(NF - 1))^2 > 0.01) bad = 1 } END { exit bad || n != 5 }'
-    for lines in "worlds 6 8" "film 5 6"; do       # where log Z stands, how many lines have one
+    for lines in "worlds 6 8" "film 5 6"; do       # field of log Z, number of lines with one
         set -- $lines
         claim $1 "log Z by a grid and by AIS" '/by AIS/ { n++; off = $'$2' - $('$2' + 3)
             if (off < 0) off = -off
@@ -341,6 +346,10 @@ smoke() {
         /^two modes/ && /tempered/ { n++; if (off > 4.5 || $NF > 1.2) bad = 1 }
         /^two modes/ && !/tempered/ { n++; if ($NF < 2) bad = 1 }
         END { exit bad || n != 13 }'
+    claim attack "familiarity rejects noise that is classified as a digit" '
+        /^ +[0-9] +[01]/ { n++; if ($NF > 0.05) bad = 1 }
+        /^noise classified/ { n++; for (i = NF - 9; i <= NF; i++) if ($i > 0.01) bad = 1 }
+        END { exit bad || n != 11 }'
     claim compose "the moments of what is composed" '
         /sampled/ { n++; for (i = 1; i < NF; i++) {
             if ($i == "exact") off = $(i + 1) + 0
@@ -360,7 +369,7 @@ lessons() {
     claim learn "the exact way is the best, one step from data or twenty from noise are the worst" '
         { p[$1] = $NF } END { exit !(p["exact"] > p["persistent"] && p["exact"] > p["score"] &&
             p["persistent"] > p["CD-1"] + 0.2 && p["persistent"] > p["short-run"] + 0.2) }'
-    claim break_it "what breaks it, and what mends it" '
+    claim break_it "failures and their remedies" '
         /diverged/ { diverged = 1 } /mean log p/ { p[$1 " " $2 " " $4] = $NF }
         END { for (k in p) { if (k ~ /^healthy/) well = p[k]; if (k ~ /^no noise/) still = p[k]
                 if (k ~ /^one step/) one = p[k]; if (k ~ /^rate x 30,/) mended = p[k] }
@@ -407,6 +416,10 @@ python() {
     if ! /usr/bin/python3 -c "import numpy" 2>/dev/null
     then echo "== jem_py: SKIPPED, needs python3-numpy"
     else run jem_py /usr/bin/python3 tests/tools/test_jem_py.py "$BUILD/libjem.so"
+    fi
+    if ! /usr/bin/python3 -c "import sklearn" 2>/dev/null
+    then echo "== sklearn_vectors: SKIPPED, needs python3-sklearn"
+    else run sklearn_vectors /usr/bin/python3 tests/tools/sklearn_vectors.py "$BUILD/vectors"
     fi
     if ! /usr/bin/python3 -c "import torch" 2>/dev/null
     then echo "== torch_unet: SKIPPED, needs python3-torch"
@@ -509,6 +522,7 @@ for test in $here; do
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
         mutate | mpi | playground | site | slides) $test ;;
         cmake) users_projects ;;
+        grade) OPENMP=$(cat "$BUILD/command" 2>/dev/null | grep -o -e -fopenmp) run grade tests/tools/grade.sh ;;
         strict | get_data | cli | uses | report | fuzz | limits) run $test tests/*/$test.sh ;;
         musl | clang | exceptions | folders | compilers | x86_32 | processors)
             run $test tests/properties/portability.sh $test ;;
@@ -526,6 +540,6 @@ if [ -n "$beside" ]; then
     run beside sh -c "cat '$second'; exit $?"
 fi
 [ -n "$late" ] && echo "skipped, the machine is too busy: ${late#, }"
-[ -n "$broken" ] && echo "not well: ${broken#, }"
+[ -n "$broken" ] && echo "failing: ${broken#, }"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

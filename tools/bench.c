@@ -1,17 +1,17 @@
-/* make bench: how fast each part of jem.h is on this machine, and how far from what the processor
-   could do. A table on the screen, build/bench.csv for programs.
+/* make bench: the speed of each part of jem.h on this machine, compared with the peak of the
+   processor. Prints a table, and writes build/bench.csv for programs.
 
        build/bench [--quick] [--batch N] [--isa NAME] [--net wrn-DEPTH-WIDEN] [--out FILE]
 
    --quick     some layers, little repetition: under 20 seconds
-   --batch N   images per layer (64): each group of 16 has memory of its own, so 64 read from the
-               last-level cache what 16 find nearer
-   --isa NAME  only this one; `scalar`, which is very slow, only if asked for
-   --net NAME  nothing but an SGLD step and an update of this network, on --batch images and chains
+   --batch N   images per layer (64): each group of 16 has separate memory, so 64 images read from
+               the last-level cache, and 16 from a closer one
+   --isa NAME  only this one; `scalar`, which is very slow, runs only with this option
+   --net NAME  only an SGLD step and an update of this network, on --batch images and chains
 
-   The precisions are jem.h's: where it can, `exact` runs Winograd F(2x2), `fast` F(4x4).
-   A layer's GFLOP/s count what the direct convolution would do, taps in the padding included, so
-   Winograd can exceed the peak, and so can direct, which skips those taps. Packing the
+   The precisions are jem.h's: if possible, `exact` runs Winograd F(2x2), `fast` F(4x4).
+   A layer's GFLOP/s count the operations of the direct convolution, taps in the padding included,
+   so Winograd can exceed the peak, and so can direct, which skips those taps. Packing the
    weights is not in the time, since an SGLD chain packs once. One thread, the best of several. */
 #if !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200112L                    /* clock_gettime */
@@ -23,7 +23,7 @@
 static double patience = 0.06, enough = 1e9;       /* seconds: until `enough` 3 runs, after it 1 */
 static int quick, batch = 64;
 static FILE *csv;
-static int failed;                                 /* to exit with */
+static int failed;                                 /* exit status */
 
 static void csv_row(const char *kind, const char *name, const char *pass, jem_isa isa,
                     const char *how, int threads, double value, const char *unit, double share) {
@@ -34,7 +34,7 @@ static void csv_row(const char *kind, const char *name, const char *pass, jem_is
     fflush(csv);
 }
 
-/* Seconds of one call, the best of several after one that does not count. */
+/* Returns the seconds of one call, the best of several after an untimed one. */
 static double best_of(void (*work)(void *), void *arg) {
     double best = 1e30, spent = 0;
     work(arg);
@@ -49,7 +49,7 @@ static double best_of(void (*work)(void *), void *arg) {
 
 /* ---- the peak: independent multiply-adds in registers ---------------------------------------- */
 
-static volatile float peak_a = 1, peak_b = 0;      /* so that the compiler cannot know them */
+static volatile float peak_a = 1, peak_b = 0;      /* unknown to the compiler */
 enum { PEAK_CHAINS = 12, PEAK_TIMES = 200000 };
 
 #define PEAK(name, target, vector, width, set, fma, store)                                         \
@@ -78,7 +78,7 @@ PEAK(peak_avx512, __attribute__((target("avx512f"))), __m512, 16, _mm512_set1_ps
 PEAK(peak_neon, , float32x4_t, 4, vdupq_n_f32, PEAK_NEON, vst1q_f32)
 #endif
 
-/* The step that all bf16 is made of, on operands in the first cache: as good as a peak. */
+/* Measures the basic step of bf16, on operands in the first cache: comparable to a peak. */
 static const jem__bf16 *bf16_step;
 static void peak_bf16(void *flops) {
     static uint16_t a[32 * 512], b[16 * 512];
@@ -146,7 +146,7 @@ static const layer layers[] = {
 };
 
 /* A convolution on the tape, whose three passes are called here as the tape calls them: with memory
-   for all groups, and nothing around them. */
+   for all groups, and nothing else. */
 typedef struct conv {
     jem_ctx *ctx;
     jem_net *net;
@@ -225,7 +225,7 @@ static void (*const pass_of[PASSES])(void *) = {
     conv_output, conv_input_gradient, conv_weight_gradient
 };
 
-/* Or is it what a precision before it has done? */
+/* Returns 1 if an earlier precision does the same. */
 static int is_new(const conv *c, const layer *l, jem_precision precision, int pass) {
     const jem__conv_user *u = (const jem__conv_user *)c->y->user;
     if (precision == JEM_PRECISION_BF16)
@@ -271,7 +271,8 @@ static void bench_layer(jem_isa isa, const layer *l, double peak, double bf16_pe
 
 /* ---- exactness ------------------------------------------------------------------------------- */
 
-/* One group of a 3x3 convolution with padding 1, as plain loops in double; in and out are lanes. */
+/* Computes one group of a 3x3 convolution with padding 1, as plain loops in double; in and out are
+   lanes. */
 static void in_double(const layer *l, int gradient, const float *in, const float *w, const float *b,
                       double *out) {
     const int side = l->size, ci = gradient ? l->co : l->ci, co = gradient ? l->ci : l->co;
@@ -401,7 +402,7 @@ static void whole_score(void *arg) {
     subject_update((subject *)arg, 1, &loss, &norm);
 }
 
-/* The fastest way of training WRN-16-2 that was met: ms of an update with its chains. */
+/* The fastest measured way of training WRN-16-2: ms of an update with its chains. */
 static struct { double ms; char how[64]; int threads; } night = { 1e30, "", 1 };
 enum { NIGHT_STEPS = 10, NIGHT_EPOCHS = 150, NIGHT_IMAGES = 50000 };
 
@@ -434,7 +435,7 @@ static void bench_whole(const char *net, int images, jem_isa isa, const struct b
     subject_close(&s);
 }
 
-/* Networks with every instruction set, precision, and one or all threads. */
+/* Measures networks with every instruction set, precision, and one or all threads. */
 static void bench_wholes(const char *const *nets, int n_nets, int images, const jem_isa *isas,
                          int n) {
     jem_ctx *all = jem_ctx_create(NULL);
@@ -469,7 +470,7 @@ static void precision_names(int times) {
     printf("\n");
 }
 
-/* What to exit with. */
+/* Returns the exit status. */
 static int bench_done(const char *out) {
     const int whole = !ferror(csv);
     if (fclose(csv) || !whole) return fprintf(stderr, "%s: cannot be written\n", out), 1;

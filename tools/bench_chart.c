@@ -27,17 +27,17 @@ static int read_rows(const char *path, row *rows) {
         row *r = rows + n;
         n += sscanf(line, "%23[^,],%23[^,],%d,%d,%11[^,],%11[^,],%f,%7[^,],%f,%f", r->what, r->net,
                     &r->batch, &threads, r->isa, r->precision, &r->ours, r->torch, &r->theirs,
-                    &r->ratio) == 10 && r->ratio > 0;              /* not the line of names */
+                    &r->ratio) == 10 && r->ratio > 0;              /* skip the header */
     }
     fclose(f);
     return n;
 }
 
-/* Is r the comparison that gets a bar: of equals? */
+/* Returns 1 if r compares equal precisions, and has a bar. */
 static int is_bar(const row *r) {
     return !strcmp(r->torch, strcmp(r->precision, "bf16") ? "fp32" : "bf16");
 }
-/* A hue for an instruction set, a shade for a precision. */
+/* Returns a hue for an instruction set, a shade for a precision. */
 static unsigned colour_of(const row *r, const row *first) {
     static const unsigned shades[2][2] = { { 0x1f5fa8, 0x8ab6e0 }, { 0xd2691e, 0xf0b27a } };
     if (!strcmp(r->precision, "bf16")) return 0x2e8b57;

@@ -1,20 +1,20 @@
-/* jem.h's half of `make bench-torch`: does what tools/bench_torch.py asks for, a line in, a line
-   out, so that the two can take turns.
+/* jem.h's side of `make bench-torch`: executes the requests of tools/bench_torch.py, a line in, a
+   line out, so that the two can alternate.
 
        WHAT NET BATCH THREADS ISA PRECISION ARGUMENT      for example
        sgld wrn-16-2 64 2 avx2 fast 3                     ok 91.2
 
    sgld update iteration one-image one-image-sgld
-             milliseconds, the mean of ARGUMENT runs (of several, one more goes before, untimed)
-   memory    MB that resident memory grows at the peak of a chain of ARGUMENT steps, in a context
-             of its own
+             milliseconds, the mean of ARGUMENT runs (of several; one more runs before, untimed)
+   memory    growth of the resident memory in MB at the peak of a chain of ARGUMENT steps, in a
+             separate context
    weights   the network, written to the file ARGUMENT
-   answers   what it makes of its images, to the same, for the other side to compare
-   hello     the best instruction set; whether threads were compiled in; the precisions there are
+   answers   its results for its images, to the same file, for comparison by the other side
+   hello     the best instruction set; whether threads are compiled in; the precisions
    close     frees everything
 
-   Networks stay until `close`, with all they have packed. A line that cannot be done is answered
-   by its error. */
+   Networks are kept until `close`, with their packed weights. A failed request is answered by its
+   error. */
 #if !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200112L                    /* clock_gettime */
 #endif
@@ -45,7 +45,7 @@ static double milliseconds(subject *s, const char *what, int runs) {
     return 1e3 * (bench_now() - start) / runs;
 }
 
-/* The inputs, and four answers: logits and d log p/dx of the chains, loss and gradient norm of an
+/* The inputs, and four results: logits and d log p/dx of the chains, loss and gradient norm of an
    update. */
 static void answers(subject *s, const char *path) {
     const jem_net *net = s->net;
@@ -78,7 +78,7 @@ static void answers(subject *s, const char *path) {
     free(x), free(gradient), free(logits);
 }
 
-/* MB, as Linux counts the pages that have been touched; 0 elsewhere. */
+/* Returns MB of touched pages, as counted by Linux; 0 elsewhere. */
 static double resident(const char *key) {
     FILE *file = fopen("/proc/self/status", "r");
     char line[256];
@@ -88,7 +88,7 @@ static double resident(const char *key) {
     if (file) fclose(file);
     return kb / 1024;
 }
-static double resident_from_here(void) {           /* the peak starts here too */
+static double resident_from_here(void) {           /* the peak starts here as well */
     FILE *file = fopen("/proc/self/clear_refs", "w");
     if (file) fputs("5", file), fclose(file);
     return resident("VmRSS:");
@@ -104,7 +104,7 @@ static const char *find(subject *all, const request *r, subject **found) {
     if (isa > JEM_ISA_AMX) return "no such instruction set";
     if (r->batch < 1 || r->threads < 1) return "batch and threads are 1 or more";
     snprintf(name, sizeof name, "%.20s %.3d %.10s %.10s", r->net, r->threads, r->isa, r->precision);
-    subject *s = all;                              /* the first is for those that are used once */
+    subject *s = all;                              /* the first slot is for networks used once */
     if (fresh) subject_close(s);
     else for (s = all + 1; s < all + SUBJECTS && s->ctx && strcmp(s->name, name); ) s++;
     if (s == all + SUBJECTS) return "too many networks: close";

@@ -1,10 +1,11 @@
-/* Ten chains of SGLD on the MNIST model: how many steps a second? `make bench-wasm` compiles this
-   natively and for WebAssembly, with simd128 and without, where tools/bench_wasm.js calls it under
-   node and in a browser.
+/* Ten chains of SGLD on the MNIST model: steps per second. `make bench-wasm` compiles this
+   natively and for WebAssembly, with simd128 and without; tools/bench_wasm.js calls it under node
+   and in a browser.
 
        build/bench_wasm [SECONDS]      natively, in one thread
 
-   For WebAssembly: no main, no file, no import; the page brings the model's bytes and the clock. */
+   For WebAssembly: no main, no file, no import; the page supplies the model's bytes and the clock.
+   */
 #ifdef __wasm__
 #define JEM_NO_STDIO
 #endif
@@ -26,7 +27,7 @@ const char *bench_step(int steps);
 
 void *bench_room(size_t bytes) { return malloc(bytes); }
 
-/* Takes a safetensors file in memory. Returns what is wrong, or "". */
+/* Takes a safetensors file in memory. Returns an error, or "". */
 const char *bench_open(const void *model, size_t bytes) {
     static float noise[CHAINS * PIXELS];
     jem_ctx_desc how;

@@ -1,12 +1,13 @@
-/* jem.h's half of `make check-torch`; tools/check_torch.py is the other, and asks for all this.
+/* jem.h's side of `make check-torch`; tools/check_torch.py is the other side, which calls it.
 
        check_torch make NET NORM SEED UPDATES OUT      a network of random weights and statistics,
-                                                       trained for so many updates on the digits
+                                                       trained for UPDATES updates on the digits
        check_torch ask MODEL IN OUT                    logits, log p(x), d log p(x)/dx of IN's "x"
        check_torch walk START UPDATES RATE OUT         a training run without noise, and its data
-       check_torch draw IN OUT.png                     two runs, and how far they are apart
+       check_torch draw IN OUT.png                     two runs, and their difference
 
-   NET is wrn-DEPTH-WIDEN, for images of 3 x 32 x 32: the digits are framed, and made colour. */
+   NET is wrn-DEPTH-WIDEN, for images of 3 x 32 x 32: the digits are framed, and converted to
+   colour. */
 #if !defined(_POSIX_C_SOURCE)
 #define _POSIX_C_SOURCE 200112L                    /* clock_gettime, for bench.h */
 #endif
@@ -29,7 +30,7 @@ static void *need(size_t count, size_t size) {
     return p;
 }
 
-/* Digit k % n, as x[3][32][32] in [-1,1]. */
+/* Copies digit k % n to x[3][32][32] in [-1,1]. */
 static void show_digit(const data_set *d, int k, float *x) {
     const unsigned char *from = d->pixels + (ptrdiff_t)(k % d->n) * d->h * d->w;
     for (int i = 0; i < IMAGE; i++) {
@@ -45,7 +46,7 @@ static int digits_open(data_set *d) {
 
 /* ---- make ------------------------------------------------------------------------------------ */
 
-/* Norms begin as the identity, with which a wrong one would go unnoticed. */
+/* Norms begin as the identity, which would hide a wrong one. */
 static void stir_norms(jem_net *net, jem_rng *rng) {
     for (jem_param *p = net->params; p; p = p->next) {
         const char *leaf = strrchr(p->name, '.') + 1;
@@ -131,8 +132,8 @@ static int ask(jem_ctx *ctx, const char *model, const char *in, const char *out)
 
 /* ---- walk ------------------------------------------------------------------------------------ */
 
-/* A JEM's training without its noise: the same chains go on in every update. "x" and "labels" are
-   all batches in a row, "chains" the start, "losses" total, CE, f(x+), f(x-) of every update. */
+/* Trains a JEM without noise: the same chains continue in every update. "x" and "labels" are all
+   batches in a row, "chains" the start, "losses" total, CE, f(x+), f(x-) of every update. */
 static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const char *out) {
     data_set d;
     if (!digits_open(&d)) return 0;
@@ -154,7 +155,7 @@ static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const 
         show_digit(&d, (int)k, x + k * IMAGE), labels[k] = d.labels[k % (size_t)d.n];
     for (int i = 0; i < updates && jem_ok(ctx); i++) {
         jem_loss_terms terms;
-        float *told = losses + 4 * i;
+        float *row = losses + 4 * i;
         const jem_mark mark = jem_begin(ctx);
         jem_tensor *sample = jem_input(ctx, chains, BATCH, 3, SIDE, SIDE);
         jem_sgld(ctx, jem_logp, net, sample, &sgld, NULL);
@@ -165,8 +166,8 @@ static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const 
         jem_keep(terms.f_data), jem_keep(terms.f_sample);
         jem_zero_grad(net);
         jem_backward(loss);
-        told[0] = jem_item(loss), told[1] = jem_item(terms.ce);
-        told[2] = jem_item(terms.f_data), told[3] = jem_item(terms.f_sample);
+        row[0] = jem_item(loss), row[1] = jem_item(terms.ce);
+        row[2] = jem_item(terms.f_data), row[3] = jem_item(terms.f_sample);
         jem_optim_step(optim, rate, NULL);
         jem_end(ctx, mark);
     }

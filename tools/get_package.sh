@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees to it that something is there that this project does not bring along:
+# Installs a dependency if it is missing:
 #     tools/get_package.sh stb      stb_image.h and stb_image_write.h, for picture files
 #     tools/get_package.sh fuzzer   clang with libFuzzer, for make fuzz
 #     tools/get_package.sh torch    PyTorch, for bench-torch and check-torch; prints the python
@@ -10,8 +10,8 @@
 #     tools/get_package.sh cross    compilers and emulators of other processors, for make portability
 #     tools/get_package.sh examine  valgrind, clang, cppcheck and clang-tidy, for make examine
 #     tools/get_package.sh mpi      Open MPI (or another one), for make mpi
-# What is missing comes from the system's package manager if that needs no password; otherwise this
-# prints the command and fails.
+# It uses the system's package manager if that needs no password; otherwise it prints the command and
+# fails.
 cc=${CC:-cc}
 
 found_browser() {
@@ -40,7 +40,7 @@ found_examine() {
     done
 }
 found_mpi() { command -v "${MPICC:-mpicc}" >/dev/null && command -v mpirun >/dev/null; }
-# The system's python may not be the first one of this user.
+# The system's python may not be the first one in the PATH.
 found_torch() {
     for python in ${PYTHON:-python3 /usr/bin/python3}; do
         $python tools/bench_torch.py --check >/dev/null 2>&1 && echo "$python" && return 0
@@ -61,7 +61,7 @@ case $1 in
         what="Chromium or node"
         apt="chromium nodejs" dnf="chromium nodejs" pacman="chromium nodejs"
         zypper="chromium nodejs" apk="chromium nodejs"
-        by_hand="name a browser of Chromium's kind: CHROMIUM=..., and have a node in the PATH"
+        by_hand="set CHROMIUM=... to a browser like Chromium, and put node into the PATH"
         ;;
     stb)
         what="stb_image.h"
@@ -72,7 +72,7 @@ case $1 in
         ;;
     fuzzer)
         what="clang with libFuzzer"
-        # The runtime must be that of the clang that is there, or of the one that will come.
+        # The runtime must match the installed clang, or the one to be installed.
         version=$(clang -dumpversion 2>/dev/null | cut -d . -f 1)
         [ -n "$version" ] || version=$(apt-cache depends clang 2>/dev/null |
             sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -n 1)
@@ -86,26 +86,26 @@ case $1 in
         apt="python3-torch python3-numpy libopenblas0-openmp" dnf="python3-torch python3-numpy"
         pacman="python-pytorch python-numpy" zypper="python3-torch python3-numpy"
         apk="py3-pytorch py3-numpy"
-        by_hand="name a python that has it: make bench-torch PYTHON=..."
+        by_hand="select a python that has it: make bench-torch PYTHON=..."
         ;;
     wasm)
         what="clang for wasm32-wasi with its C library, or node,"
         apt="clang lld wasi-libc libclang-rt-dev-wasm32 nodejs" dnf="" pacman="" zypper="" apk=""
-        by_hand="name a compiler that links for it: make test WASM_CC='clang --target=wasm32-wasi"
-        by_hand="$by_hand --sysroot=...', and have a node in the PATH"
+        by_hand="select a compiler that links for it: make test WASM_CC='clang --target=wasm32-wasi"
+        by_hand="$by_hand --sysroot=...', and put node into the PATH"
         ;;
     cross)
         what="clang, or gcc or qemu for AArch64 or s390x,"
         apt="clang gcc-aarch64-linux-gnu libc6-dev-arm64-cross gcc-s390x-linux-gnu"
         apt="$apt libc6-dev-s390x-cross qemu-user musl-tools" dnf="" pacman="" zypper="" apk=""
-        by_hand="name what is there: make portability PLATFORMS='compilers x86_32'"
+        by_hand="select the available ones: make portability PLATFORMS='compilers x86_32'"
         ;;
     examine)
         what="clang, valgrind, cppcheck or clang-tidy"
         apt="clang clang-tidy cppcheck valgrind" dnf="clang clang-tools-extra cppcheck valgrind"
         pacman="clang cppcheck valgrind" zypper="clang clang-tools cppcheck valgrind"
         apk="clang clang-extra-tools cppcheck valgrind"
-        by_hand="name what is there: make examine PARTS='leaks threads'"
+        by_hand="select the available ones: make examine PARTS='leaks threads'"
         ;;
     mpi)
         what="MPI"
@@ -118,19 +118,19 @@ esac
 
 found_$1 && exit 0
 if [ $1 = stb ] && ! command -v "${cc%% *}" >/dev/null 2>&1; then
-    echo "There is no C compiler '$cc': install one, or name yours with make CC=..." >&2
+    echo "There is no C compiler '$cc': install one, or select yours with make CC=..." >&2
     exit 1
 fi
 
 if command -v apt-get >/dev/null; then
-    # A stale or partly broken list of sources may still have the package, so go on in any case.
+    # A stale or partly broken list of sources may still have the package, so continue in any case.
     install="apt-get update; apt-get install -y $apt"
 elif [ "$dnf" ] && command -v dnf >/dev/null; then install="dnf install -y $dnf"
 elif [ "$pacman" ] && command -v pacman >/dev/null; then install="pacman -S --noconfirm $pacman"
 elif [ "$zypper" ] && command -v zypper >/dev/null; then install="zypper --non-interactive install $zypper"
 elif [ "$apk" ] && command -v apk >/dev/null; then install="apk add $apk"
 else
-    echo "$what is missing, and no package manager known here has it:" >&2
+    echo "$what is missing, and no supported package manager has it:" >&2
     echo "    $by_hand" >&2
     exit 1
 fi

@@ -218,7 +218,7 @@ class Net:
         if x.shape == shape:
             x = x[None]
         if x.ndim != 4 or x.shape[1:] != shape:
-            raise ValueError("images of shape %s: (n, %d, %d, %d) is wanted" % ((x.shape,) + shape))
+            raise ValueError("images of shape %s: must be (n, %d, %d, %d)" % ((x.shape,) + shape))
         return x
 
     def _labels(self, labels, n):

@@ -1,6 +1,7 @@
-/* Makes examples/data/digits.png, the examples' data, from the four files of MNIST.
-   One sheet of 100 x 100 digits, so that a reader can look at the data, and one png is all the
-   I/O an example needs. The row says the rest: label = row / 10, held out = row % 10 == 9. */
+/* Makes examples/data/digits.png, the data of the examples, from the four files of MNIST. One
+   sheet of 100 x 100 digits, so that readers can look at the data, and a single png is all the I/O
+   that an example needs. The row determines the rest: label = row / 10, held out = row % 10 == 9.
+   */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ static long big_endian(const unsigned char *p)
     return ((long)p[0] << 24) | ((long)p[1] << 16) | ((long)p[2] << 8) | (long)p[3];
 }
 
-/* An IDX file is a magic number (0x08, the number of dimensions), the dimensions, the bytes.
+/* Reads an IDX file: a magic number (0x08, the number of dimensions), the dimensions, the bytes.
    Returns the bytes of `*count` items of `item` bytes each. */
 static unsigned char *read_idx(const char *path, int dims, long item, long *count)
 {
@@ -43,7 +44,7 @@ static unsigned char *read_idx(const char *path, int dims, long item, long *coun
     return data;
 }
 
-/* Puts the first `rows` rows' worth of each class into the sheet, from row `first` of its block. */
+/* Copies the first `rows` rows of each class into the sheet, from row `first` of its block. */
 static void place(unsigned char *sheet, const char *image_path, const char *label_path,
                   int first, int rows)
 {
@@ -79,7 +80,7 @@ int main(int argc, char **argv)
     }
     sheet = (unsigned char *)calloc((size_t)WIDTH * CLASSES * ROWS, SIDE);
     if (!sheet) fail("no memory", "the sheet");
-    place(sheet, argv[1], argv[2], 0, ROWS - 1);    /* rows 0..8 of a block: to learn from */
+    place(sheet, argv[1], argv[2], 0, ROWS - 1);    /* rows 0..8 of a block: for training */
     place(sheet, argv[3], argv[4], ROWS - 1, 1);    /* row 9: other writers, held out */
     stbi_write_png_compression_level = 32;
     if (!stbi_write_png(argv[5], WIDTH, CLASSES * ROWS * SIDE, 1, sheet, WIDTH))

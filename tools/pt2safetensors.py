@@ -32,7 +32,7 @@ import zipfile
 
 
 class Bad(Exception):
-    """What is wrong with the file, in a line."""
+    """An error of the file, in a line."""
 
 
 def shown(text):
@@ -58,7 +58,7 @@ class Storage:
     def __init__(self, kind, key, count):
         self.kind, self.key, self.count = kind, key, count
         self.bytes, self.becomes = STORAGES[kind]
-        self.data = None            # a memoryview, once it is known where it lies
+        self.data = None            # a memoryview, once its place is known
 
 
 class Tensor:
@@ -146,7 +146,7 @@ def rebuild_tensor(storage=None, offset=None, size=None, stride=None, grad=None,
 
 def rebuild_parameter(data=None, grad=None, hooks=None):
     if not isinstance(data, Tensor):
-        raise Bad("a parameter is no tensor")
+        raise Bad("a parameter is not a tensor")
     return data
 
 
@@ -190,14 +190,14 @@ class Machine:
 
     def pop(self):
         if not self.stack or self.stack[-1] is MARK:
-            raise Bad("the pickle takes what it has not put")
+            raise Bad("the pickle takes more than it has put")
         return self.stack.pop()
 
     def pop_to_mark(self):
         items = []
         while True:
             if not self.stack:
-                raise Bad("the pickle looks for a mark that is not there")
+                raise Bad("the pickle looks for a missing mark")
             item = self.stack.pop()
             if item is MARK:
                 return items[::-1]
@@ -205,7 +205,7 @@ class Machine:
 
     def top(self, kind):
         if not self.stack or not isinstance(self.stack[-1], kind):
-            raise Bad("the pickle fills something that is no %s" % kind.__name__)
+            raise Bad("the pickle fills something that is not a %s" % kind.__name__)
         return self.stack[-1]
 
     def put_items(self, items):
@@ -220,7 +220,7 @@ class Machine:
     def reduce(self):
         arguments, function = self.pop(), self.pop()
         if not isinstance(function, Called) or not isinstance(arguments, tuple):
-            raise Bad("the pickle calls what cannot be called")
+            raise Bad("the pickle calls something that cannot be called")
         try:
             self.stack.append(function.call(*arguments))
         except TypeError:
@@ -232,7 +232,7 @@ class Machine:
         if (not isinstance(told, tuple) or len(told) not in (5, 6) or told[0] != "storage"
                 or not isinstance(told[1], str) or told[1] not in STORAGES
                 or type(told[2]) is not str or not whole(told[4])):
-            raise Bad("the pickle refers to something that is no storage of a known kind")
+            raise Bad("the pickle refers to something that is not a storage of a known kind")
         if len(told) == 6 and told[5] is not None:
             raise Bad("a storage is a view of another, which only very old files have")
         storage = self.storages.setdefault(told[2], Storage(told[1], told[2], told[4]))
@@ -256,11 +256,11 @@ class Machine:
         try:
             return self.take(n).decode("utf-8")
         except UnicodeDecodeError:
-            raise Bad("the pickle holds text that is no text")
+            raise Bad("the pickle contains invalid text")
 
     def get(self, key):
         if key not in self.memo:
-            raise Bad("the pickle remembers what it has not put")
+            raise Bad("the pickle recalls a value that it has not stored")
         return self.memo[key]
 
     def remember(self, key):
@@ -272,7 +272,7 @@ class Machine:
         """What the pickle makes."""
         push = self.stack.append
         if self.take(1) != b"\x80" or self.number("B") != 2:
-            raise Bad("there is no pickle of protocol 2 where one should be")
+            raise Bad("a pickle of protocol 2 is missing")
         while True:
             at = self.at
             op = self.take(1)
@@ -314,7 +314,7 @@ class Machine:
                           "needs: refused" % (op[0], at))
         value = self.pop()
         if self.stack:
-            raise Bad("the pickle leaves something over")
+            raise Bad("the pickle leaves extra values")
         return value
 
 
@@ -333,15 +333,15 @@ def read_zip(path):
         entries = {}
         for info in archive.infolist():
             if info.filename in entries:
-                raise Bad("%s is there twice" % shown(info.filename))
+                raise Bad("%s occurs twice" % shown(info.filename))
             if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
                 raise Bad("%s is packed, which torch.save never does" % shown(info.filename))
             entries[info.filename] = info
         if sum(info.file_size for info in entries.values()) > os.path.getsize(path):
-            raise Bad("it says that it holds more than it does")
+            raise Bad("its headers claim more data than it has")
         pickles = [name for name in entries if name.split("/")[1:] == ["data.pkl"]]
         if len(pickles) != 1:
-            raise Bad("is a zip file, but no checkpoint: there is no data.pkl in it")
+            raise Bad("is a zip file, but not a checkpoint: it has no data.pkl")
         root = pickles[0].split("/")[0]
         order = entries.get(root + "/byteorder")
         if order and archive.read(order) != b"little":
@@ -369,20 +369,20 @@ def read_legacy(data):
         told.append(machine.run())
         at = machine.at
         if number == 0 and told[0] != MAGIC:
-            raise Bad("is no file of torch.save")
+            raise Bad("is not a file of torch.save")
     _, protocol, system, value, keys = told
     if protocol != PROTOCOL or not isinstance(system, dict):
-        raise Bad("is of a version of torch.save that is not known here")
+        raise Bad("is of an unknown version of torch.save")
     if system.get("little_endian") is not True:
         raise Bad("it was written by a big-endian machine")
     if not isinstance(keys, list) or not all(type(key) is str for key in keys) or (
             sorted(keys) != sorted(storages)):
-        raise Bad("the list of storages is not that of those in use")
+        raise Bad("the list of storages differs from those in use")
     for key in keys:
         storage = storages[key]
         count, = struct.unpack("<Q", data[at:at + 8].ljust(8, b"\xff"))
         if count != storage.count:
-            raise Bad("storage %s is cut short, or not of the size it should be" % shown(key))
+            raise Bad("storage %s is cut short, or has the wrong size" % shown(key))
         at += 8
         attach(storage, data[at:at + count * storage.bytes], "storage " + shown(key))
         at += count * storage.bytes
@@ -401,7 +401,7 @@ def read(path):
                     ValueError, OverflowError) as wrong:
                 raise Bad("is a damaged zip file: %s" % shown(wrong))
         if start[:2] != b"\x80\x02":
-            raise Bad("is no file of torch.save")
+            raise Bad("is not a file of torch.save")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             return read_legacy(mapped)
 
@@ -426,10 +426,10 @@ def state_dict(value):
     else:
         state, buffer = value, None
     if not isinstance(state, dict) or not state:
-        raise Bad("holds no model_state_dict")
+        raise Bad("has no model_state_dict")
     for name, tensor in state.items():
         if type(name) is not str or not isinstance(tensor, Tensor):
-            raise Bad("its state dict holds something that is no tensor: %s" % shown(name))
+            raise Bad("its state dict contains something that is not a tensor: %s" % shown(name))
     if all(name.startswith("module.") for name in state):      # torch.nn.DataParallel
         state = {name[7:]: tensor for name, tensor in state.items()}
     whole_ones = [name for name, tensor in state.items() if tensor.storage.becomes != "F32"
@@ -442,7 +442,7 @@ def state_dict(value):
         buffer = None
     if buffer is not None and (not isinstance(buffer, Tensor) or len(buffer.size) != 4
                                or buffer.storage.becomes != "F32" or not buffer.count):
-        raise Bad("its replay_buffer is no tensor of images")
+        raise Bad("its replay_buffer is not a tensor of images")
     return state, buffer
 
 
@@ -457,7 +457,7 @@ def find_norm(state, told):
     elif told in ("instance", "layer"):
         return told
     else:
-        raise Bad("its norm is instance or layer, which look the same here: say --norm instance "
+        raise Bad("its norm is instance or layer, which look the same here: use --norm instance "
                   "or --norm layer")
     if told not in (None, found):
         raise Bad("its norm is %s, not %s" % (found, told))
@@ -499,7 +499,7 @@ def expected(depth, widen, norm, channels, classes, uncond):
 
 
 def describe(state, buffer, options):
-    """The description that jem.h wants, once every tensor is known to fit it."""
+    """Returns the description for jem.h, after checking every tensor."""
     def size(name, dimensions):
         if name not in state:
             raise Bad("holds no %s: not the reference's wide-resnet" % name)
@@ -515,7 +515,7 @@ def describe(state, buffer, options):
     depth, widen = 6 * blocks + 4, size("f.layer1.0.conv2.weight", 4)[0] // 16
     norm = find_norm(state, options.norm)
     if not (1 <= widen <= 100 and depth <= 1000):
-        raise Bad("is no WRN of a depth and width that can be")
+        raise Bad("is not a WRN of a possible depth and width")
     shapes = expected(depth, widen, norm, channels, classes, options.uncond)
     for name, shape in shapes.items():
         if name not in state:
@@ -593,7 +593,7 @@ def write(path, tensors, meta):
             for name in order:
                 data = tensors[name].converted()
                 if len(data) != len(tensors[name]):
-                    raise Bad("%s does not have the size it should" % shown(name))
+                    raise Bad("%s has the wrong size" % shown(name))
                 if tensors[name].storage.becomes == "F32" and not finite(data):
                     raise Bad("%s holds a number that is not finite, which nothing opens"
                               % shown(name))
@@ -647,7 +647,7 @@ def image_size(text):
     height, x, width = text.partition("x")
     if not (x and height.isdigit() and width.isdigit() and 0 < int(height) <= 65536
             and 0 < int(width) <= 65536):
-        raise argparse.ArgumentTypeError("HEIGHTxWIDTH is wanted, such as 32x32")
+        raise argparse.ArgumentTypeError("must be HEIGHTxWIDTH, such as 32x32")
     return int(height), int(width)
 
 
@@ -657,7 +657,7 @@ def fraction(text):
     except ValueError:
         value = -1
     if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError("a number from 0 to below 1 is wanted")
+        raise argparse.ArgumentTypeError("must be a number from 0 to below 1")
     return value
 
 

@@ -94,7 +94,7 @@ done || exit
 rm -rf "$dir/try"
 
 echo
-echo "| | updates | accuracy | -log p(y\\|x) | recognised, of the class | went back |"
+echo "| | updates | accuracy | -log p(y\\|x) | recognised, of the class | rollbacks |"
 echo "| --- | --: | --: | --: | --: | --: |"
 rows | while IFS='|' read -r name options; do
     name=${name%"*"}

@@ -1,5 +1,5 @@
 /* Draws one column of the log.csv of several runs of `jem train` into one picture, a colour for
-   each group of runs, and prints what the groups' runs had at a quarter, half, and the end:
+   each group of runs, and prints the values of the groups' runs at a quarter, half, and the end:
 
        runs_chart OUT.png TITLE COLUMN NAME RUN... -- NAME RUN... */
 #define JEM_IMPLEMENTATION
@@ -57,7 +57,7 @@ int main(int argc, char **argv) {
         for (int part = 1; part <= 4; part += part) {
             printf("   %s:", part == 4 ? "end" : part == 2 ? "half" : "quarter");
             for (int k = first; k < n; k++) {
-                int at = curves[k].n * part / 4 - 1;       /* rows may be without: the last one */
+                int at = curves[k].n * part / 4 - 1;       /* rows may be empty: the last one */
                 while (at > 0 && !isfinite(curves[k].y[at])) at--;
                 printf(" %.4f", (double)curves[k].y[at > 0 ? at : 0]);
             }

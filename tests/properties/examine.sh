@@ -62,7 +62,7 @@ tidy="-*,bugprone-*,cert-*,clang-analyzer-*,misc-*,performance-*,portability-*"
 # Not asked for: parameters of one type (a picture is width, height, channels); products of int as
 # an offset (within an image or a block of registers, which are small); results of snprintf (a
 # message may be cut); strcmp as a truth; names and types as arguments of macros; sizeof a pointer,
-# in arrays of them; whole numbers divided where a whole number is wanted; an address made even to
+# in arrays of them; integer divisions that are intended; an address made even to
 # 64.
 for check in bugprone-easily-swappable-parameters bugprone-implicit-widening-of-multiplication-result \
     cert-err33-c bugprone-suspicious-string-compare bugprone-macro-parentheses \

@@ -3,7 +3,7 @@
 # Each target runs its corpus, with any compiler; and where clang has libFuzzer, it is fuzzed under
 # the address and undefined-behaviour sanitizers; fuzz/pickles.py needs Python.
 #     fuzz.sh             a minute in all, from seed 1: for `make test`
-#     fuzz.sh SECONDS     so long for each target, going on from last time: `make fuzz`
+#     fuzz.sh SECONDS     time for each target, continuing from last time: `make fuzz`
 #     fuzz.sh SECONDS NAME...    only these targets
 # What is found stays in build/fuzz/NAME-crash-...; run it again with build/fuzz/NAME FILE.
 BUILD=${BUILD:-build} CC=${CC:-cc} dir=${BUILD:-build}/fuzz

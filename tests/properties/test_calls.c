@@ -1,8 +1,9 @@
-/* Every public function, with each of its arguments wrong in every way there is (a row per function
-   below): nothing crashes, hangs or leaks, as many calls as ever are refused, an error leaves the
-   context usable, and what was good before stays good. Arguments come from pools: a good one, or,
-   when it is their turn, the next of the wrong ones. What C cannot check is left out: a pointer to
-   too little memory, a freed object. jem.h is read to see that no function is missing here. */
+/* Every public function, with each of its arguments wrong in every possible way (a row per function
+   below): no call crashes, hangs or leaks, the number of rejected calls is constant, an error
+   leaves the context usable, and valid objects stay valid. Arguments come from pools: a valid one,
+   or, one argument at a time, each of the invalid ones. Pointers that C cannot check are omitted:
+   to too little memory, or to a freed object. The test reads jem.h to ensure that no function is
+   missing. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include <ctype.h>
@@ -13,7 +14,7 @@
 
 enum { MANY = 1 << 16, N = 3, SIDE = 4, CHANNELS = 3, CLASSES = 5 };
 
-/* ---- the world, made anew for every call ----------------------------------------------------- */
+/* ---- the objects, created for every call ----------------------------------------------------- */
 
 /* A machine of 64 MB: absurd sizes must not get far. */
 typedef struct machine { long alive; size_t held, most; } machine;

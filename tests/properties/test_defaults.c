@@ -1,5 +1,5 @@
-/* What the header says of defaults, and of options in company: a trainer's schedule, fresh chains of
-   each class, walks that are given, ends of ranges. */
+/* Defaults as documented in the header, and options in combination: the schedule of a trainer,
+   fresh chains of each class, explicit walks, ends of ranges. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

@@ -1,12 +1,12 @@
-/* Training that is driven apart in ten ways, and finds back: `jem train` (tools/cli/train.c), its
-   steps in the hands of this test. What must hold of each run: what goes wrong is noticed, at once
-   where a number is not finite; each return is told on stderr and counted in log.csv; there are no
-   more of them than --retries; all that is saved is finite; the status is 0; and the model
-   classifies as well as that of a run to which nothing was done (WORSE, below).
+/* Training that is made to diverge in ten ways, and recovers: `jem train` (tools/cli/train.c),
+   with its steps controlled by this test. For each run: the divergence is detected, at once if a
+   number is not finite; each rollback is printed on stderr and counted in log.csv; there are at
+   most --retries of them; all saved values are finite; the status is 0; and the model classifies
+   as well as that of an undisturbed run (WORSE, below).
 
        build/test_divergence          each way once, in some seconds
        build/test_divergence all      each with ten seeds: 100 runs (make diverge)
-       build/test_divergence 3 7      the fourth way, seed 7, with all that is said */
+       build/test_divergence 3 7      the fourth way, seed 7, with its whole output */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE
 #endif
@@ -29,14 +29,14 @@ static const char *const ways[WAYS] = {
 };
 
 enum { SEEDS = 10, UPDATES = 600, TIMES = 3 };
-/* So many percent of the 1,000 test images less than healthy runs have in the mean will do: three
-   times what chance does to such a percentage. */
+/* Allowed loss of accuracy compared with the mean of healthy runs, in percent of the 1,000 test
+   images: three times the standard deviation of such a percentage. */
 #define WORSE 3.0
 
 /* What is done to a run, and what it noticed; in memory that parent and child share. */
 static struct shared {
-    int way, seed, at, long_for, passes;           /* -1: nothing; from this update on, for so many;
-                                                      in so many passes */
+    int way, seed, at, long_for, passes;           /* -1: nothing; from this update on, for
+                                                      long_for updates; number of passes */
     int last;                                      /* update of the step before */
     int armed;                                     /* the op below does its work */
     int first, noticed;                            /* updates: of the first harm, of its notice */
@@ -202,7 +202,7 @@ static void make_set(void) {
                 "--n-steps 5 --buffer-size 200 --negatives 16 --n-valid 300 --print-every 20 " \
                 "--warmup-iters 20 --clip-grad 0 --out run "
 
-typedef struct outcome { int status, retries, told, rows; double accuracy; } outcome;
+typedef struct outcome { int status, retries, printed, rows; double accuracy; } outcome;
 
 static char said[20000];
 
@@ -260,7 +260,7 @@ static outcome run_train(int way, int seed, int at) {
     }
     if (log) fclose(log);
     read_said("err");
-    for (const char *c = said; (c = strstr(c, "; back to update ")) != NULL; c++) o.told++;
+    for (const char *c = said; (c = strstr(c, "; rollback to update ")) != NULL; c++) o.printed++;
     const char *first = strstr(said, "jem train: update ");
     if (first) shared->noticed = atoi(first + 18);
     return o;
@@ -282,8 +282,8 @@ static int check_run(int way, int seed, double healthy, int loud) {
     CHECK(o.status == 0, "%s: status %d", what, o.status);
     CHECK(o.accuracy >= healthy - WORSE, "%s: %.1f%%, in a healthy run %.1f%%", what, o.accuracy,
           healthy);
-    CHECK(o.retries == o.told && o.retries <= 8, "%s: %d retries, %d told", what, o.retries,
-          o.told);
+    CHECK(o.retries == o.printed && o.retries <= 8, "%s: %d retries, %d printed", what, o.retries,
+          o.printed);
     CHECK(o.rows >= UPDATES / 20, "%s: the log's rows: %d", what, o.rows);
     CHECK(shared->unsound == 0, "%s: %d numbers saved are not finite", what, shared->unsound);
     CHECK(way == RATE || way == STEP || shared->harms > 0, "%s: nothing was done", what);
@@ -316,7 +316,7 @@ static double healthy_runs(int way, int seeds) {
     return sum / seeds;
 }
 
-/* The ways of which a test is wanted, or the one of the given number. */
+/* Returns 1 if a way is selected by name, or by the given number. */
 static int wants_way(int way, int only) {
     return only >= 0 ? way == only : test_wants(ways[way]);
 }

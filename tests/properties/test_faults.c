@@ -1,10 +1,10 @@
-/* Every failure injected. The whole life of a model (train, save, load, train on, sample, classify)
-   with the n-th allocation failing, for every n, once and from there on; with the n-th call of each
-   kind to the system failing; killed before each of them. Then the same for the commands of
-   tools/cli/jem.c, each in a process of its own. What must hold: an error that is reported, nothing
-   leaked, no file left over or half written, all usable after. jem__ looks inside, as it must.
+/* Injected failures. The life cycle of a model (train, save, load, resume, sample, classify) with a
+   failure of the n-th allocation, for every n, once and permanently; with a failure of the n-th
+   system call of each kind; killed before each of them. Then the same for the commands of
+   tools/cli/jem.c, each in a separate process. Required: a reported error, no leaks, no file left
+   over or half-written, all objects usable. This test uses internals (jem__).
 
-       build/test_faults          some of the commands' failures, in less than a minute
+       build/test_faults          some failures of the commands, in less than a minute
        build/test_faults all      all of them: half an hour (make faults) */
 #ifndef _XOPEN_SOURCE
 #define _XOPEN_SOURCE 700
@@ -181,6 +181,13 @@ static int world_clock(clockid_t clock, struct timespec *t) {
 #include "tools/support/options.c"
 #include "tools/support/robust.c"
 #include "tools/support/judge.c"
+#include "tools/cli/memory.c"
+#include "tools/cli/train_options.c"
+#include "tools/cli/train.c"
+#include "tools/cli/use.c"
+#include "tools/cli/eval.c"
+#include "tools/cli/judge.c"
+#include "tools/cli/report.c"
 #include "tools/cli/jem.c"
 #undef malloc
 #undef calloc

@@ -1,6 +1,6 @@
-/* Where numbers stop being finite, that is an error: JEM_OK means finite weights, finite answers.
-   strict.sh compiles this with -ffast-math, too, under which a compiler takes no number to be
-   a NaN: so all is made, and looked at, by bits. */
+/* Numbers that are not finite are an error: JEM_OK means finite weights and finite answers.
+   strict.sh also compiles this with -ffast-math, under which compilers assume that NaN does not
+   occur: so values are created and checked as bits. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -43,7 +43,7 @@ static jem_train_desc small_desc(void) {
     d.sgld.steps = 2, d.buffer_size = 16, d.negatives = 4;
     return d;
 }
-/* All but the copies that batch norm makes of what passes through. */
+/* All except the running statistics of batch norm. */
 static uint64_t trained_hash(const jem_net *net) {
     uint64_t h = FNV_START;
     for (const jem_param *p = net->params; p; p = p->next)

@@ -1,6 +1,6 @@
 /* Random graphs of ops: odd sizes, strides, pads, norms, pools with ties, 1 to 33 images. The plan
-   has the bits of the plain tape, scalar code those of the vector registers: of values, of the
-   input's gradient, and of the parameters'.
+   has the bits of the plain tape, and scalar code those of vector code: for values, for the
+   gradient of the input, and for those of the parameters.
 
        test_graphs [FILE [COUNT [SEED]]]      also writes them, for torch_graphs.py */
 #define JEM_IMPLEMENTATION
@@ -176,7 +176,7 @@ static int choose_other(jem_rng *rng, op_kind op, jem_tensor *const *t, int coun
     return good[jem_rng_below(rng, found)];
 }
 
-/* Tells whether an op makes sense for a tensor, and is not too large. */
+/* Returns 1 if an op is possible for a tensor, and not too large. */
 static int possible(op_kind op, const jem_tensor *a) {
     const int flat = a->h == 1 && a->w == 1, pixels = a->h * a->w;
     switch (op) {

@@ -3,8 +3,9 @@
    >>platform); no line is too long; a function that is long, or has many parameters, says why. In
    rooms that have been rewritten into plain C and plain English no comma joins two statements, no
    ternary contains another, and few are left; the table `unfinished` says how far the other rooms
-   are from that. */
+   are from that. Pages, examples, tools and tests, too, are in plain English. */
 #include <ctype.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -421,33 +422,109 @@ static int says(const char *s, const char *phrase) {
     return 0;
 }
 
-/* Habits of translated English. The comment at the top and rooms that have been rewritten, API and
-   implementation, do not contain them. */
+/* Habits of translated English, which neither jem.h nor the texts around it contain. */
+static const char *const phrases[] = {
+    "nobody", "somebody", "anew", "so many", "so much", "may be told", "cannot be told",
+    "can be told", "be told apart", "what makes no sense", "stands in", "stand in", "lies in",
+    "lies behind", "goes on through", "to the bit", "some hundreds", "is no regular",
+    "order of bytes", "not well", "numbers of an image", "last word", "meets nobody", "puts right",
+    "who is", "who reads", "who writes", "it wants", "wants a", "wanted of", "makes what it likes",
+    "of one's own", "of our own", "nor does", "which is none", "as it likes", "what is going on",
+    "told", "tells", "lies", "stands", "wants", "may make what", "more than it ever",
+    "what is promised", "got wrong", "thrown away"
+};
+/* More of them; 'beside' is an option of `jem eval`. */
+static const char *const header_phrases[] = { "beside" };
+static const char *const page_phrases[] = {
+    "told apart", "tell apart", "tells apart", "that are none", "that is none", "is none of",
+    "are none of", "what it has not seen", "seen nothing like", "knows what", "knows no",
+    "as often as said", "whatever it likes", "how near", "sets in", "comes off", "takes off",
+    "is no file", "is no picture", "is no digit", "are no digits", "no knowledge at all", "ran away",
+    "went back", "in company", "ways out", "give them back", "one's own", "by as many", "is sure",
+    "be sure", "are sure", "surer", "thinks", "likes", "at work", "going on", "what suits",
+    "is wanted", "are wanted", "what is wrong", "says it", "if nothing else", "sees through",
+    "dreamt", "makes of", "has learned by heart", "goes its way", "earns its", "the whole of it",
+    "no more than they do", "who flies", "what mends", "is it luck", "some 500"
+};
+#define COUNT(list) ((int)(sizeof (list) / sizeof *(list)))
+
+/* Returns the first phrase of a list that the text contains; NULL: no phrase. */
+static const char *phrase_in(const char *s, const char *const *list, int n) {
+    for (int p = 0; p < n; p++) {
+        if (says(s, list[p])) return list[p];
+    }
+    return NULL;
+}
+
 static void test_phrases(void) {
-    static const char *const phrases[] = {
-        "nobody", "somebody", "anew", "beside", "so many", "so much", "may be told", "cannot be told",
-        "can be told", "be told apart", "what makes no sense", "stands in", "stand in", "lies in",
-        "lies behind", "goes on through", "to the bit", "some hundreds", "is no regular",
-        "order of bytes", "not well", "numbers of an image", "last word", "meets nobody",
-        "puts right", "who is", "who reads", "who writes", "it wants", "wants a", "wanted of",
-        "makes what it likes", "of one's own", "of our own", "nor does", "which is none",
-        "as it likes", "what is going on", "told", "tells", "lies", "stands", "wants", "may make what",
-        "more than it ever", "what is promised", "got wrong", "thrown away"
-    };
-    const int n_phrases = (int)(sizeof phrases / sizeof *phrases);
-    printf("plain English: %d phrases are not in the rooms that have been rewritten\n", n_phrases);
+    printf("plain English: %d phrases are not in jem.h\n", COUNT(phrases) + COUNT(header_phrases));
     for (int i = 0; i < lines; i++) {
         const int k = room_of(i);
         int done = 1;
         for (int u = 0; k >= 0 && unfinished[u].room; u++) {
             if (!strcmp(unfinished[u].room, rooms[k].name)) done = 0;
         }
-        const char *found = NULL;
-        for (int p = 0; done && p < n_phrases; p++) {
-            if (says(line[i], phrases[p])) found = phrases[p];
-        }
+        if (!done) continue;
+        const char *found = phrase_in(line[i], phrases, COUNT(phrases));
+        if (!found) found = phrase_in(line[i], header_phrases, COUNT(header_phrases));
         CHECK(!found, "line %d, in %s: '%s'", i + 1, k < 0 ? "the top" : rooms[k].name, found);
     }
+}
+
+/* Makes one line of a text: white space of any length becomes a blank, so that a phrase is found
+   across the end of a line. */
+static void join_lines(char *s) {
+    char *to = s;
+    for (const char *from = s; *from; from++) {
+        if (!isspace((unsigned char)*from)) *to++ = *from;
+        else if (to > s && to[-1] != ' ') *to++ = ' ';
+    }
+    *to = 0;
+}
+
+static void check_text(const char *path) {
+    char *s = read_all(path);
+    if (!CHECK(s != NULL, "%s cannot be read", path)) return;
+    join_lines(s);
+    for (int p = 0; p < COUNT(phrases) + COUNT(page_phrases); p++) {
+        const char *phrase = p < COUNT(phrases) ? phrases[p] : page_phrases[p - COUNT(phrases)];
+        CHECK(!says(s, phrase), "%s: '%s'", path, phrase);
+    }
+    free(s);
+}
+
+/* Checks the files of a directory whose name has one of the endings. Returns their number. */
+static int check_texts(const char *directory, const char *const *endings) {
+    int count = 0;
+    DIR *d = opendir(directory);
+    if (!CHECK(d != NULL, "%s cannot be opened", directory)) return 0;
+    for (const struct dirent *e = readdir(d); e; e = readdir(d)) {
+        char path[512];
+        const char *ending = strrchr(e->d_name, '.');
+        int wanted = 0;
+        for (int k = 0; ending && endings[k]; k++) wanted += !strcmp(ending, endings[k]);
+        if (!wanted || !strcmp(e->d_name, "test_house.c")) continue;        /* it has the phrases */
+        snprintf(path, sizeof path, "%.200s/%.200s", directory, e->d_name);
+        check_text(path);
+        count++;
+    }
+    closedir(d);
+    return count;
+}
+
+static void test_pages(void) {
+    static const char *const endings[] = { ".md", ".c", ".h", ".html", NULL };
+    static const char *const directories[] = {
+        ".github", "examples", "examples/data", "examples/models", "examples/playground", "tools",
+        "tools/cli", "tools/support", "tests", "tests/rooms", "tests/properties",
+        "tests/properties/fuzz", "tests/tools", "tests/support"
+    };
+    int files = 1;
+    printf("plain English: %d phrases are not in pages, examples, tools, tests\n",
+           COUNT(phrases) + COUNT(page_phrases));
+    check_text("README.md");
+    for (int d = 0; d < COUNT(directories); d++) files += check_texts(directories[d], endings);
+    CHECK(files > 120, "%d files were found", files);
 }
 
 /* Lets the parser count what it must find, and pass over what it must not. */
@@ -472,7 +549,7 @@ static void test_parser(void) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_marks), TEST(test_places), TEST(test_uses), TEST(test_functions),
-        TEST(test_parser), TEST(test_style), TEST(test_phrases)
+        TEST(test_parser), TEST(test_style), TEST(test_phrases), TEST(test_pages)
     };
     int same;
     test_begin(argc, argv);

@@ -1,6 +1,6 @@
-/* How much memory each network takes, measured by an allocator of our own, is what the context says
-   of it, and what tests/README.md promises: its table is read, and each figure must hold.
-       build/test_memory --table    prints that table anew */
+/* The memory of each network, measured by a counting allocator, equals the context's report, and
+   the table in tests/README.md: the test reads the table and checks each figure.
+       build/test_memory --table    prints that table */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static long bypassed;
 #include "tests/support/test.h"
 #include "tests/support/common.h"
 
-/* malloc remembers no size, so it stands before each block. */
+/* malloc does not report sizes, so the size is stored before each block. */
 typedef struct meter { size_t bytes, peak; } meter;
 static void *meter_allocate(void *user, size_t bytes) {
     meter *m = (meter *)user;

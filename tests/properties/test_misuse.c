@@ -1,5 +1,5 @@
-/* What a caller can get wrong: NULL everywhere, hyper-parameters out of range, names that command a
-   terminal. Nothing crashes; what is refused is named. */
+/* Misuse by callers: NULL everywhere, hyper-parameters out of range, names with control characters.
+   No call crashes; each rejected argument is named. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -198,7 +198,7 @@ static void test_descs(jem_ctx *ctx) {
 
 /* What is no description, no activation, no noise, no error. */
 static void test_little(jem_ctx *ctx) {
-    printf("small things: a precision, an activation, a noise, an error that is none\n");
+    printf("small things: a precision, an activation, a noise, a status that is not an error\n");
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc), desc.precision = (jem_precision)9;
     CHECK(!jem_ctx_create(&desc), "a precision that there is not");
@@ -290,7 +290,7 @@ static void test_half_made(void) {
             whole = c.calls < c.fail_at;
             CHECK(!net == !whole, "%s, allocation %ld: %s", wrn ? "wrn" : "mlp", k,
                   net ? "half a network" : "no network");
-            CHECK(says(ctx, "of before"), "the first error stands");
+            CHECK(says(ctx, "of before"), "the first error remains");
             jem_net_free(net);
             close_ctx(ctx, &c, "half made");
         }

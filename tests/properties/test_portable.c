@@ -1,10 +1,10 @@
-/* The same bits in memory and in files, whatever compiles and runs this: fingerprints of random
+/* The same bits in memory and in files, for any compiler and processor: fingerprints of random
    numbers, of every op with its gradients, of walks, of training, of a checkpoint's bytes, and of
-   the run that goes on from it. Short, and C++ as well as C, because portability.sh runs it
-   for every compiler, standard and processor that it finds.
-       test_portable --save FILE      also leaves the checkpoint in FILE
-       test_portable --resume FILE    goes on from that one, of another machine
-   JEM_WANT_ISA=NAME: jem.h must choose this instruction set (common.h). */
+   the resumed run. It is short, and C++ as well as C, because portability.sh runs it for every
+   available compiler, standard and processor.
+       test_portable --save FILE      also writes the checkpoint to FILE
+       test_portable --resume FILE    resumes from that file, of another machine
+   JEM_WANT_ISA=NAME: the instruction set that jem.h must choose (common.h). */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

@@ -1,6 +1,6 @@
-/* Several processes that train one network (jem_sum_fn): the curve of one process, equal state on
-   all, going on in another number, errors. Here the ranks are forked, and the parent adds up what
-   comes through pipes; tests/tools/mpi.sh does the same with MPI. */
+/* Several processes that train one network (jem_sum_fn): the curve of a single process, equal
+   state of all, resuming with another number, errors. Here the ranks are forked, and the parent
+   sums their messages through pipes; tests/tools/mpi.sh does the same with MPI. */
 #ifndef _XOPEN_SOURCE
 #define _XOPEN_SOURCE 700
 #endif
@@ -221,7 +221,7 @@ static double distance(const outcome *a, const outcome *b) {
     return most;
 }
 
-/* One, two and four processes: the same to rounding; the ranks of a run to the bit. */
+/* One, two and four processes: equal up to rounding; the ranks of a run bit for bit. */
 static void test_one_curve(int kind) {
     outcome one[MOST_RANKS], many[MOST_RANKS];
     plan p = plan_of(kind, 1);
@@ -240,7 +240,7 @@ static void test_one_curve(int kind) {
     outcome_free(one);
 }
 
-/* Weights that are still equal walk chains to the bit as one process does. */
+/* With weights that are still equal, chains have the bits of a single process. */
 static void test_chains_to_the_bit(void) {
     outcome one[MOST_RANKS], many[MOST_RANKS];
     plan p = plan_of(CHAINS, 1);

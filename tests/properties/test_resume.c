@@ -1,10 +1,10 @@
 /* Thirty random training runs, interrupted at random updates and resumed in another process, with
-   another number of threads and other instructions: the same bits as without a break.
+   another number of threads and other instructions: the same bits as without interruption.
 
        test_resume [COUNT [SEED]]
        test_resume --part FILE RUN FROM TO THREADS ISA
 
-   The second is what the first starts: updates FROM to TO - 1 of a run, and a checkpoint. */
+   The first command starts the second: updates FROM to TO - 1 of a run, and a checkpoint. */
 #define _XOPEN_SOURCE 700
 #include <sys/wait.h>
 #include <unistd.h>
@@ -117,7 +117,7 @@ static uint64_t file_hash(const char *path) {
     return h;
 }
 
-/* Runs a part in a process of its own, with so many threads and these instructions. */
+/* Runs a part in a separate process, with these threads and instructions. */
 static int part_in_process(const char *program, const char *path, int number, int from, int to,
                            int threads, jem_isa isa) {
     char words[5][16];

@@ -1,10 +1,10 @@
-/* A model's life, over and over: trained, saved, loaded, trained on, sampled, asked. After the first
-   rounds no more memory is held, and every round ends in the same bits. First it is lived on many
-   threads that take their tasks in a shuffled order, by two contexts at once. And OpenMP's threads
-   are used, where it is enabled.
+/* The life cycle of a model in a loop: train, save, load, resume, sample, classify. After the first
+   rounds memory is constant, and every round ends with the same bits. The first rounds run on many
+   threads that execute their tasks in a shuffled order, in two contexts at once. If OpenMP is
+   enabled, its threads are used.
        build/test_soak            some seconds
        build/test_soak SECONDS    make soak: an hour; 0 is a single round, for valgrind
-   examine.sh has it run under ThreadSanitizer and under valgrind too. */
+   examine.sh also runs it under ThreadSanitizer and under valgrind. */
 #ifndef _XOPEN_SOURCE
 #define _XOPEN_SOURCE 700
 #endif
@@ -132,7 +132,7 @@ static uint64_t live(jem_ctx *ctx, const char *path) {
     return jem_ok(ctx) && !s ? hash : 0;
 }
 
-/* ---- threads of one's own -------------------------------------------------------------------- */
+/* ---- custom threads -------------------------------------------------------------------- */
 
 /* Tasks in a shuffled order, each taken by whichever of the threads comes first. */
 typedef struct crew {
@@ -279,8 +279,8 @@ static void see(peak *p, int early, double bytes) {
 /* Rounds in one context that stays, and in one for each round, until the time is up. What malloc
    has given out grows by some KB until its lists of small pieces are full (they count as given
    out); what is resident may jump once, by .75 MB here: whether malloc gives the heap's top back
-   to the system depends on where the system let the heap begin. (By 8 MB, and at any time, if it
-   may change its mind on which blocks come from the heap: it is told.) */
+   to the system depends on the start of the heap. (By 8 MB, and at any time, with malloc's dynamic
+   threshold for blocks from the heap, which this test therefore fixes.) */
 static void soak(double seconds, uint64_t want, const char *path) {
     counter c;
 #ifdef MALLOC_TELLS

@@ -81,7 +81,7 @@ class Graph:
         return self.params[i]
 
     def near(self, distance):
-        """Notes how near numbers come to a kink."""
+        """Records the distance of values from a kink."""
         self.margin = min(self.margin, float(distance.detach().abs().min()))
 
     def normalised(self, step, x, dims):
@@ -137,7 +137,7 @@ class Graph:
         return F.relu(x) if step.op == "relu" else F.leaky_relu(x, lo)
 
     def apply(self, step, tensors):
-        """What a step makes of the tensors so far."""
+        """Computes a step from the tensors so far."""
         a, b = tensors[step.a], tensors[step.b]
         first, second, _ = step.numbers
         factor = step.factors[0]
@@ -180,7 +180,7 @@ class Graph:
         }[op]()
 
     def conv_shape(self, count, a, step):
-        """Outputs and side of a kernel of so many numbers, which the third number tells."""
+        """Returns outputs and side of a kernel with this number of values; the third number encodes them."""
         k = step.numbers[2]
         return count // (a.shape[1] * k * k), k
 

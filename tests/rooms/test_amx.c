@@ -1,6 +1,7 @@
-/* AMX on the processor's own tiles, where it has them: one tile against Intel's manual, bit for
-   bit; the same bits for any number of threads, with the plan and without; every convolution and a
-   network against plain C. It begins as test_kernels.c, which makes its tiles of plain C. */
+/* AMX with the tiles of the processor, if it has them: one tile compared with Intel's manual, bit
+   for bit; the same bits for any number of threads, with and without the plan; every convolution
+   and a network compared with plain C. It includes test_kernels.c, which implements tiles in plain
+   C. */
 #define OWN_TILES
 #include "test_kernels.c"
 
@@ -32,8 +33,8 @@ static void test_tile(void) {
 #endif
 }
 
-/* Linux tells of the processor's tiles, and lends them: then jem.h has them, and uses them if
-   nothing else is asked for. If it did not, all below would be left out, and nobody would know. */
+/* Checks that jem.h uses AMX tiles by default if Linux reports and grants them. Otherwise the tests
+   below would be skipped without notice. */
 #if defined(JEM__AMX) && defined(__linux__)
 extern long syscall(long number, ...);             /* -std=c99 hides it */
 static int linux_lends_tiles(void) {

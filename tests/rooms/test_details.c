@@ -1,5 +1,5 @@
-/* What the API's comments promise in half a sentence: options of training, limits of ops, watches,
-   attacks in place, fitted texts, messages. Each check has a change of jem.h that breaks it. */
+/* Details in the comments of the API: options of training, limits of ops, watch functions, attacks
+   in place, fitted values, messages. For each check there is a change of jem.h that breaks it. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -453,7 +453,7 @@ static void test_impute_watches(jem_ctx *ctx) {
 /* ---- chains, samples ------------------------------------------------------------------------- */
 
 static void test_flat_samples(jem_ctx *ctx) {
-    printf("samples of a flat density, and what suits a network\n");
+    printf("samples of a flat density, and the defaults for a network\n");
     enum { N = 32, SIDE = 8, ALL = N * SIDE * SIDE };
     static unsigned char bytes[ALL];
     jem_net *net = line_net(ctx, SIDE, 2, 0, NULL);

@@ -1,6 +1,6 @@
-/* The exact samplers of >>samplers against densities whose moments are known, to within a number of
-   standard errors that their own diagnostics give; AIS against known Z; the diagnostics against
-   what arviz says of the same numbers, and against chains whose autocorrelation is known. */
+/* The exact samplers of >>samplers compared with known moments of densities, within a number of
+   standard errors from their own diagnostics; AIS compared with known Z; the diagnostics compared
+   with arviz on the same numbers, and with chains of known autocorrelation. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -98,7 +98,7 @@ static void check_moment(const trace *t, int from, int a, int b, double known, c
     const double z = moment(t, from, a, b, known, &s);
     CHECK(fabs(z) < 4.5, "%s: E u^%d v^%d is %.4f +- %.4f, known: %.4f", what, a, b, s.mean,
           s.error, known);
-    CHECK(s.error < 0.1 * (1 + fabs(known)), "%s: an error of %g tells nothing", what, s.error);
+    CHECK(s.error < 0.1 * (1 + fabs(known)), "%s: an error of %g is too large", what, s.error);
     CHECK(s.rhat < 1.01 + 2 * s.tau / (t->steps - from), "%s: R-hat %g, tau %g", what, s.rhat,
           s.tau);
 }
@@ -286,7 +286,7 @@ static void test_tempering(jem_ctx *ctx) {
             CHECK(swapped[k] > 0.2f && swapped[k] < 0.95f, "%s: %d and %d exchange %g", what, k,
                   k + 1, (double)swapped[k]);
         free(cold.v);
-        if (leapfrog == 1) {                       /* alone, nobody leaves */
+        if (leapfrog == 1) {                       /* single steps are all accepted */
             d.temperatures = 1, d.swapped = NULL;
             x = jem_input(ctx, start, ALL, 2, 1, 1);
             CHECK(jem_mcmc(ctx, apart, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
@@ -352,7 +352,7 @@ static void test_annealing(jem_ctx *ctx) {
             right[hot] += (at[2 * i] > 0) / (double)CHAINS, far += off * off / (2 * CHAINS);
         }
     }
-    CHECK(right[0] == 0, "without heat nobody crosses: %g", right[0]);
+    CHECK(right[0] == 0, "without heat no chain crosses: %g", right[0]);
     CHECK(right[1] > 0.4 && right[1] < 0.8, "with it, many do: %g", right[1]);
     CHECK(far < 0.4, "and end in a mode: %g", far);
     free(at), jem_reset(ctx);
@@ -408,19 +408,19 @@ static void test_z_error(jem_ctx *ctx) {
     d.levels = 1, d.walk.steps = 0, d.std = 1.2f;
     for (int n = 2; n < 6; n += 3) {
         jem_rng rng = jem_rng_seed((uint64_t)n);
-        double told = 0, sum = 0, squares = 0;     /* of the estimate of Z / Z */
+        double claimed = 0, sum = 0, squares = 0;     /* of the estimate of Z / Z */
         for (int i = 0; i < TIMES; i++) {
             jem_ais_result r;
             jem_ais(ctx, gauss, NULL, jem_zeros(ctx, n, 1, 1, 1), &d, &rng, &r);
             const double z = exp(r.log_z) / sqrt(6.283185307179586), error = z * r.error;
-            sum += z, squares += z * z, told += error * error;
+            sum += z, squares += z * z, claimed += error * error;
             jem_reset(ctx);
         }
         const double is = squares / TIMES - sum / TIMES * (sum / TIMES);
         CHECK(jem_ok(ctx) && fabs(sum / TIMES - 1) < 0.02, "%d chains: Z is %g of it", n,
               sum / TIMES);
-        CHECK(fabs(told / TIMES / is - 1) < 0.15, "%d chains: variance %g, told %g", n, is,
-              told / TIMES);
+        CHECK(fabs(claimed / TIMES / is - 1) < 0.15, "%d chains: variance %g, claimed %g", n, is,
+              claimed / TIMES);
     }
 }
 
@@ -517,7 +517,7 @@ static void test_golden(void) {
 /* ---- mistakes -------------------------------------------------------------------------------- */
 
 static void test_errors(jem_ctx *ctx) {
-    printf("mistakes are told, steps too wild refused, the same seed gives the same chains\n");
+    printf("errors are reported, too large steps rejected, the same seed gives the same chains\n");
     jem_rng rng = jem_rng_seed(1);
     jem_mcmc_desc d = jem_mcmc_desc_default();
     d.steps = 20;
@@ -567,7 +567,7 @@ static void test_errors(jem_ctx *ctx) {
     d = jem_mcmc_desc_default(), d.steps = 50, d.step_size = 1e20f, d.leapfrog = 3;
     CHECK(jem_read(x, a) == JEM_OK, "where they are");
     CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
-    CHECK(jem_read(x, b) == JEM_OK && same_bits(a, b, 40), "nobody moves with such steps");
+    CHECK(jem_read(x, b) == JEM_OK && same_bits(a, b, 40), "no chain moves with such steps");
     for (int i = 0; i < 20; i++) CHECK(accepted[i] == 0, "none is accepted");
 
     d.step_size = 0.5f;

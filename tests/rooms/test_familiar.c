@@ -1,7 +1,7 @@
-/* Familiarity is a p-value: of new data like that of the calibration, a share p has a familiarity
-   below p, of each class too, whatever the order of the calibration's data, with 500 of them as
-   with 5,000. It depends on neither threads nor instructions, and survives a file; files of before
-   keep what they had. */
+/* Familiarity is a p-value: a fraction p of new data like the calibration data has a familiarity
+   below p, also in each class, for any order of the calibration data, with 500 of them as with
+   5,000. It does not depend on threads or instructions, and is kept in files; older files keep
+   their values. */
 #include "jem.h"
 
 #include "tests/support/test.h"

@@ -1,5 +1,5 @@
-/* What PyTorch computes, stored by make_golden.py, which also defines the nets and all names
-   here. Weights and images are not stored: both sides make them from their names. */
+/* Comparison with values of PyTorch, stored by make_golden.py, which also defines the networks and
+   all names here. Weights and images are not stored: both sides derive them from their names. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -375,14 +375,14 @@ static void test_score(jem_ctx *ctx, double share) {
     jem_score_desc d;
     memset(&d, 0, sizeof d);
     d.sigma = sigma;
-    float told[2];
+    float values[2];
     jem_rng rng = jem_rng_seed(NOISE_SEED);
     jem_tensor *loss = jem_score_matching(ctx, jem_logp, w.net, images(ctx, &w, SCORED, ""), &d,
-                                          &rng, &told[1]);
+                                          &rng, &values[1]);
     jem_zero_grad(w.net);
     CHECK(jem_backward(loss) == JEM_OK, "%s", jem_error(ctx));
-    told[0] = jem_item(loss);
-    compare(w.name, "loss", told, 2, 1e-5);
+    values[0] = jem_item(loss);
+    compare(w.name, "loss", values, 2, 1e-5);
     check_gradients(&w, share);
     jem_reset(ctx);
     jem_net_free(w.net);

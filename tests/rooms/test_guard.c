@@ -1,5 +1,5 @@
-/* The guard of a trainer: a run that would run away returns to a good state and learns on, also
-   across a checkpoint; a run that is well has the same bits with the guard and without. */
+/* The guard of a trainer: a diverging run rolls back to a good state and continues, also across a
+   checkpoint; a healthy run has the same bits with and without the guard. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

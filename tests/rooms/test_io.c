@@ -1,5 +1,5 @@
-/* >>io, >>checkpoint: what is written comes back bit for bit; what is damaged gives a message,
-   nothing worse. */
+/* >>io, >>checkpoint: written values are read back bit for bit; damaged files give an error
+   message. */
 #ifndef _XOPEN_SOURCE
 #define _XOPEN_SOURCE 700                          /* lstat, symlink */
 #endif
@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The system's calls as jem.h meets them here: each may be told to fail, and to let something
+/* The system's calls as jem.h calls them here: each can be made to fail, and to let something
    happen before. */
 static struct {
     int calls;                                     /* so far */
@@ -743,7 +743,7 @@ static void test_arguments(void) {
     CHECK(!jem_archive_set_meta(a, "k", "1") && !jem_archive_set_meta(a, "k", "2"), "again");
     CHECK(!strcmp(jem_archive_meta(a, "k"), "2"), "%s", jem_archive_meta(a, "k"));
 
-    /* An error of before does not stop files, and each call still tells of itself. */
+    /* An earlier error does not prevent file operations, and each call still returns its status. */
     jem_fail(ctx, JEM_DIVERGED, "of before");
     CHECK(jem_archive_set_meta(a, "k", "3") == JEM_OK, "after an error");
     CHECK(jem_archive_add(a, "w", JEM_DTYPE_F32, 1, shape, &x) == JEM_OK, "after an error");
@@ -752,7 +752,7 @@ static void test_arguments(void) {
     void *bytes = jem_archive_to_memory(a, &n);
     jem_archive *b = jem_archive_parse(ctx, bytes, n);
     CHECK(jem_archive_count(b) == 2 && !jem_archive_parse(ctx, bytes, n - 1), "after an error");
-    CHECK(says(ctx, "of before"), "the first error stands");
+    CHECK(says(ctx, "of before"), "the first error remains");
     jem_release(ctx, bytes), jem_archive_free(a), jem_archive_free(b);
 
     a = jem_archive_create(ctx);                   /* a length that no memory has */
@@ -888,7 +888,7 @@ static void test_write_failures(void) {
     close_ctx(ctx, &c, "write failures");
 }
 
-/* Two archives of one size, to tell apart whoever wrote last. */
+/* Two archives of one size, to identify the last writer. */
 static jem_archive *filled(jem_ctx *ctx, unsigned char *data, size_t n, int value) {
     const int64_t shape[1] = { (int64_t)n };
     jem_archive *a = jem_archive_create(ctx);
@@ -1112,7 +1112,7 @@ static jem_net *design_create(jem_ctx *ctx, int kind, const design *d) {
     return kind == CONVNET ? jem_convnet_create(ctx, &s, 3) : jem_mlp_create(ctx, &s, 3);
 }
 
-/* Saved and loaded: the same description, to the bit. */
+/* Saved and loaded: the same description, bit for bit. */
 static void check_design(jem_ctx *ctx, int kind, const design *d, const char *what) {
     jem_net *net = design_create(ctx, kind, d);
     if (!CHECK(net != NULL, "%s, %s: %s", kinds[kind], what, jem_error(ctx))) return;
@@ -1248,7 +1248,7 @@ static void test_agreement(void) {
         d = design_default();                      /* sizes that overflow an int when multiplied */
         d.w.channels = d.w.height = d.w.width = d.widths[1] = 65536, d.w.head = JEM_HEAD_FLAT;
         CHECK(!design_create(ctx, kind, &d) && says(ctx, "features"), "%s", kinds[kind]);
-        jem_fail(ctx, JEM_DIVERGED, "of before");  /* does not hide what is wrong now */
+        jem_fail(ctx, JEM_DIVERGED, "of before");  /* does not hide the current error */
         d = design_default(), d.w.leak = NAN;
         CHECK(!design_create(ctx, kind, &d) && says(ctx, "of before"), "after an error");
     }

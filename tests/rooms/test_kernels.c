@@ -1,10 +1,10 @@
 /* >>kernels: the same bits on every instruction set, for any number of threads and in any order of
-   the tasks; convolutions against plain loops in double; and a fingerprint of the whole library,
-   the same on every machine. What is recorded under a name in one set-up is compared with what the
-   scalar code recorded; of WebAssembly's simd128, which has no fma, to 1e-4. bf16 is compared with
-   plain C too, bit for bit where the instruction adds in the same order (AVX-512), closely where it
-   does not (AMX: the tiles are made of plain C here, since few processors have them; test_amx.c is
-   this program with the processor's own, where there are any). */
+   the tasks; convolutions compared with plain loops in double; and a fingerprint of the whole
+   library, equal on every machine. Results recorded under a name in one configuration are compared
+   with those of the scalar code; for WebAssembly's simd128, which has no fma, within 1e-4. bf16 is
+   also compared with plain C, bit for bit if the instruction adds in the same order (AVX-512),
+   approximately if not (AMX: the tiles are implemented in plain C here, since few processors have
+   them; test_amx.c is this program with the tiles of the processor). */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

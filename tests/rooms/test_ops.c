@@ -1,5 +1,6 @@
-/* >>tape, >>ops, >>nets, >>losses: every gradient against differences; random tapes against plain C
-   in double; the order of questions, marks, errors, failing allocations, steady memory. */
+/* >>tape, >>ops, >>nets, >>losses: every gradient compared with finite differences; random tapes
+   compared with plain C in double; the order of calls, marks, errors, failing allocations, constant
+   memory. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -252,7 +253,7 @@ static void test_shapes(jem_ctx *ctx) {
     y = jem_add(ctx, y, jem_sum_image(ctx, x));
     CHECK(jem_grad(y, x) == JEM_OK && jem_read_grad(x, g) == JEM_OK, "%s", jem_error(ctx));
     for (int i = 0; i < 17 * 12; i++) bad += g[i] != 1;
-    CHECK(bad == 0, "nor does what leads to a detached end alone get any: %g", (double)g[0]);
+    CHECK(bad == 0, "no gradient where only a detached end follows: %g", (double)g[0]);
     CHECK(!jem_max_pool(ctx, x, 3, 1) && says(ctx, "max_pool: 3x3 windows"), "a window too large");
     CHECK(!jem_concat(ctx, x, y) && says(ctx, "concat: (17,3,2,2) and (17,1,1,1)"), "two shapes");
     CHECK(!jem_upsample(ctx, x, 0) && says(ctx, "upsample: x (17,3,2,2), 0 times"), "not at all");
@@ -611,7 +612,7 @@ static void test_loss_values(jem_ctx *ctx) {
     jem_reset(ctx);
 }
 
-/* ---- one's own ops --------------------------------------------------------------------------- */
+/* ---- custom ops ------------------------------------------------------------------------------ */
 
 /* y[c][i][j] = s a[c][i][j] b[c][h-1-i][j]: every index of the layout matters */
 static ptrdiff_t at_of(jem_shape s, int c, int i, int j, int lane) {
@@ -718,7 +719,7 @@ static void test_dead_lanes(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
-/* jem_backward moves running statistics if nothing is to be computed anew, too. */
+/* jem_backward also updates running statistics if no value has to be computed again. */
 static void test_read_before(jem_ctx *ctx) {
     printf("a loss that was read before its backward: statistics, weights\n");
     enum { SIZE = 10, N = 18 };
@@ -814,7 +815,7 @@ static void test_after_failure(jem_ctx *ctx) {
         CHECK(jem_read_grad(x, out) == JEM_BAD_ARGUMENT && says(ctx, "jem_grad first"),
               "and left no gradient");
         fails = 0;
-        CHECK(jem_read(y, out) == JEM_OK && out[0] == 6, "computed anew: %g", (double)out[0]);
+        CHECK(jem_read(y, out) == JEM_OK && out[0] == 6, "computed again: %g", (double)out[0]);
         CHECK(jem_grad(y, x) == JEM_OK && jem_read_grad(x, out) == JEM_OK && out[0] == 2, "%g",
               (double)out[0]);
     }
@@ -854,7 +855,7 @@ static void four_backward(const jem_call *call) {
 
 /* What backward did not ask for is NULL, and not the memory of another op. */
 static void test_unkept(jem_ctx *ctx) {
-    printf("an op of one's own sees what it asked for, and NULL for the rest\n");
+    printf("a custom op receives the requested arrays, and NULL for the others\n");
     const jem_shape shape = { 5, 2, 3, 3 };
     jem_rng rng = jem_rng_seed(9);
     for (int keeps = 0; keeps < 32; keeps++) {
@@ -906,7 +907,7 @@ static void test_compute(jem_ctx *ctx) {
 }
 
 static void test_custom(jem_ctx *ctx) {
-    printf("one's own ops: values, gradients, and none\n");
+    printf("custom ops: values, gradients, and no gradient\n");
     jem_tensor *(*const build[4])(jem_ctx *, jem_tensor *, const things *) =
         { of_mirror, of_mirror_same, of_bump, of_bumps };
     jem_rng rng = jem_rng_seed(6);
@@ -917,7 +918,7 @@ static void test_custom(jem_ctx *ctx) {
             t.build = build[i];
             t.other[0] = random_leaf(ctx, &rng, shapes[k], -1, 1);
             jem_tensor *x = random_leaf(ctx, &rng, shapes[k], -2, 2);
-            check_gradient(ctx, "an op of one's own", &t, x, NULL, 0.03f, 1e-3);
+            check_gradient(ctx, "a custom op", &t, x, NULL, 0.03f, 1e-3);
             jem_reset(ctx);
         }
     const jem_shape s = { 17, 3, 5, 4 };
@@ -1348,7 +1349,7 @@ typedef struct mix {
     jem_layer conv[4], norm[2], batch;
 } mix;
 
-/* So many layers, each of one or two before it: residual blocks of every kind, and detached ends. A
+/* Random layers, each of one or two before it: residual blocks of every kind, and detached ends. A
    sum is often activated, and the sum itself read again. */
 static jem_tensor *mix_make(jem_ctx *ctx, jem_tensor *x, mix *m, jem_rng *rng, int layers) {
     jem_tensor *t[16] = { jem_silu(ctx, jem_apply(&m->conv[0], x, 1)) }, *sum = NULL;
@@ -1595,7 +1596,7 @@ static void test_marks(jem_ctx *ctx) {
     CHECK(bad == 0 && !same_bits(x, data, N), "what is written is computed with");
     CHECK(jem_read(a, again) == JEM_OK, "%s", jem_error(ctx));
     for (int i = 0; i < N; i++) bad += !(again[i] * data[i] >= 0);
-    CHECK(bad == 0, "a kept value is computed anew");
+    CHECK(bad == 0, "a kept value is computed again");
     CHECK(jem_write(a, data) == JEM_BAD_ARGUMENT && says(ctx, "not a leaf"), "only leaves");
     free(x);
     jem_reset(ctx);

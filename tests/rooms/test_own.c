@@ -1,4 +1,4 @@
-/* What users add to the library: a term of the loss, and networks that files can name. */
+/* User extensions of the library: a term of the loss, and networks with constructors for files. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -6,7 +6,7 @@
 
 enum { PIXELS = 6, CLASSES = 3, HIDDEN = 8, BATCH = 16 };
 
-/* ---- a network of one's own ------------------------------------------------------------------ */
+/* ---- a custom network ------------------------------------------------------------------------ */
 
 typedef struct own { jem_layer in, out; } own;
 
@@ -268,7 +268,7 @@ static jem_net *own_construct(jem_ctx *ctx, const jem_archive *a, void *user) {
 }
 
 static void test_files(jem_ctx *ctx) {
-    printf("a network of one's own, opened from a file\n");
+    printf("a custom network, opened from a file\n");
     const char *path = "build/test_own.safetensors";
     float x[BATCH * PIXELS], f[BATCH * CLASSES], g[BATCH * CLASSES];
     int y[BATCH];
@@ -312,9 +312,9 @@ static void test_files(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
-/* A file is hostile: it names sizes and texts as it likes. */
+/* A hostile file has arbitrary sizes and strings. */
 static void test_hostile(jem_ctx *ctx) {
-    printf("a network of one's own, from hostile files\n");
+    printf("a custom network, from hostile files\n");
     static const struct { const char *key, *value, *error; } texts[] = {
         { "hidden", NULL, "hidden is not" }, { "hidden", "-3", "hidden is not" },
         { "hidden", "6", "in.weight" },

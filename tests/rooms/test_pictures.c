@@ -1,4 +1,4 @@
-/* Pictures as programs have them, 8-bit pixels, to what a network takes, and back. */
+/* Conversion of pictures with 8-bit pixels to the input of a network, and back. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

@@ -1,5 +1,6 @@
-/* >>rng: known answers, distributions, and that a number depends on nothing but seed and place. The
-   seeds are fixed, so nothing here is left to chance: the limits say how unlikely it would be. */
+/* >>rng: known answers, distributions, and dependence of a number on seed and position alone. The
+   seeds are fixed, so the results are deterministic: the limits correspond to small probabilities.
+   */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

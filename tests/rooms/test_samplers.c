@@ -1,5 +1,5 @@
-/* >>samplers, >>optim, >>train, >>eval: chains against what is known of them, to within a number of
-   standard errors; updates against hand-made ones; and that a step that fails leaves no trace. */
+/* >>samplers, >>optim, >>train, >>eval: chains compared with known results, within a number of
+   standard errors; updates compared with manual ones; and steps that fail without side effects. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -177,7 +177,7 @@ static void test_mixture(jem_ctx *ctx) {
     jem_net_free(bag), jem_reset(ctx);
 }
 
-/* ---- what a walk is, to the bit -------------------------------------------------------------- */
+/* ---- a walk, bit for bit --------------------------------------------------------------------- */
 
 static jem_net *small_net(jem_ctx *ctx, uint64_t seed) {
     jem_convnet_desc d = jem_convnet_desc_default();
@@ -253,7 +253,7 @@ static void test_walk(jem_ctx *ctx) {
     jem_sgld(ctx, jem_logp, net, u, &d, &b), jem_read(u, z), jem_read(twice, y);
     int stale = 0;
     for (int i = 0; i < ALL; i++) stale += x[i] != 2 * start[i] || y[i] != 2 * z[i];
-    CHECK(stale == 0, "what depends on x is computed anew after a walk");
+    CHECK(stale == 0, "values that depend on x are computed again after a walk");
     d.steps = 0;
     jem_write(u, start), jem_sgld(ctx, jem_logp, net, u, &d, &b), jem_read(u, z);
     CHECK(same_bits(start, z, ALL), "no steps");
@@ -450,7 +450,7 @@ static void test_schedules(void) {
     CHECK_CLOSE(jem_learning_rate(&s, 2, 24), 2 * 0.5 * (0.1 + 0.45 * (1 + cos(0.24 * pi))), 1e-6,
                 "cosine, warming up");
     static const struct { int updates, warmup; } runs[] = { { 1500, 150 }, { 30000, 200 } };
-    for (int i = 0; i < 2; i++) {                  /* the recipe for a run of so many */
+    for (int i = 0; i < 2; i++) {                  /* the recipe for a run of this length */
         const int n = runs[i].updates, full = runs[i].warmup;
         const jem_train_desc d = jem_train_desc_score(n);
         CHECK_CLOSE(jem_learning_rate(&d.schedule, 1, full - 1) /
@@ -724,13 +724,13 @@ static void test_alone(jem_ctx *ctx) {
         if (how[k].works) CHECK(s.status == JEM_OK, "case %d: %s", k, jem_error(ctx));
         else CHECK(s.status == JEM_BAD_ARGUMENT && says(ctx, "no term"), "case %d", k);
         CHECK((net_hash(net) != before) == how[k].works, "case %d: the weights", k);
-        CHECK(how[k].unlabelled || !how[k].works || s.ce > 0, "case %d: ce is told", k);
+        CHECK(how[k].unlabelled || !how[k].works || s.ce > 0, "case %d: ce is reported", k);
         jem_trainer_free(tr), jem_net_free(net);
     }
     free(in.x);
 }
 
-/* What marks a chain is what it was told of itself: a slot is often drawn twice here. */
+/* A chain is marked by its own values: a slot is often drawn twice here. */
 typedef struct marks { int wrong, young, old; } marks;
 static void mark_chain(void *user, jem_rng *rng, int visits, int label, float *x) {
     marks *m = (marks *)user;
@@ -926,7 +926,7 @@ static void test_changes(jem_ctx *ctx) {
     free(in.x);
 }
 
-/* log p(x) as an output of its own: what moves it is not what tells the classes apart. */
+/* log p(x) as a separate output: its gradient differs from that of the classes. */
 static void test_unconditional(jem_ctx *ctx) {
     printf("unconditional networks: log p(x) beside the logits\n");
     const data in = small_data();
@@ -980,7 +980,7 @@ static void test_unconditional(jem_ctx *ctx) {
             CHECK_CLOSE(s.loss, s.ce + s.cd, 1e-4, "the terms make the loss");
         }
         CHECK(weight && fnv(FNV_START, weight->value, weight->size) != old_weight, "it learns");
-        if (bias) CHECK_CLOSE(bias->value[0], old, 1e-3, "a constant tells nothing");
+        if (bias) CHECK_CLOSE(bias->value[0], old, 1e-3, "a constant has no gradient");
         jem_trainer_free(tr);
         how.weights.cd_class = 1;
         CHECK(!jem_trainer_create(net, &how) && says(ctx, "unconditional"), "no p(x,y) to train");
@@ -1197,7 +1197,7 @@ static void test_familiarity(jem_ctx *ctx) {
     }
     CHECK(jem_calibrate(net, x, 1, 0) == JEM_BAD_ARGUMENT && says(ctx, "calibrate"), "one image");
     const char *before = jem_net_meta(net, "jem.familiar");
-    for (int i = 0; i < 3; i++) {                  /* what cannot be told in a file's text */
+    for (int i = 0; i < 3; i++) {                  /* invalid in a file's text */
         *(float *)net->user = i == 0 ? NAN : i == 1 ? -1e35f : -3e8f;
         CHECK(jem_calibrate(net, x, N, JEM_AUTO) == JEM_DIVERGED &&
               says(ctx, i ? "log p(x)" : "not finite") &&

@@ -230,7 +230,7 @@ static void test_learned(void) {
 
 /* ---- samples --------------------------------------------------------------------------------- */
 /* Data of which everything is known: N(mean, spread^2) in the first SPREAD coordinates, 0 in the
-   others. With noise sigma it is a Gaussian too, and without being told sigma a mixture of those,
+   others. With noise sigma it is a Gaussian too, and for unknown sigma a mixture of those,
    the noise-blind density: LEVELS of them, log-uniform. */
 enum { PIXELS = 256, SPREAD = 8, LEVELS = 64 };
 static const double spread = 0.5, mean = 0.4;
@@ -318,7 +318,7 @@ static void test_fresh(jem_ctx *ctx, blind *b) {
     CHECK_CLOSE(squares / n, want, 5 * want * sqrt(2.0 / n), "fresh: the variance");
     CHECK(sqrt(off / (N * (PIXELS - SPREAD))) < 0.05, "fresh: noise left");
     CHECK(jem_generate(ctx, blind_logp, b, t, NULL, NULL) == JEM_BAD_ARGUMENT && says(ctx, "rng"),
-          "noise wants an rng");
+          "noise needs an rng");
     float *other = floats(N * PIXELS);
     d.denoise.steps = 2;
     for (d.walk.steps = 0; d.walk.steps < 2; d.walk.steps++) {

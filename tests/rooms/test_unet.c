@@ -1,6 +1,6 @@
-/* Residual networks without norms, log p(x) with a U-Net's energy, and Muon: against definitions in
-   double. `test_unet FILE` writes a network, images and answers, which torch_unet.py computes
-   again in PyTorch. */
+/* Residual networks without norms, log p(x) with the energy of a U-Net, and Muon: compared with
+   definitions in double. `test_unet FILE` writes a network, images and answers, for comparison with
+   PyTorch by torch_unet.py. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
@@ -330,7 +330,7 @@ static void test_muon(jem_ctx *ctx) {
         }
 }
 
-/* Biases and last layers are updated as by Adam alone, to the bit. */
+/* Biases and last layers are updated as by Adam alone, bit for bit. */
 static void test_rest(jem_ctx *ctx) {
     printf("Adam updates the rest\n");
     jem_net *net[2] = { small_net(ctx, 1), small_net(ctx, 1) };

@@ -1,5 +1,5 @@
-/* Units: a network with them gives for data in units of their own what one without them gives for
-   standardised data; a file keeps them. */
+/* Units: a network with units gives the same results for raw data as one without them for
+   standardised data; files keep them. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -91,7 +91,7 @@ static void test_same_answers(jem_ctx *ctx) {
     }
     CHECK(!memcmp(f[0], f[1], sizeof f[0]), "logits");
     CHECK(!memcmp(score[0], score[1], sizeof score[0]), "slopes");
-    CHECK(!memcmp(fooled[0], fooled[1], sizeof fooled[0]), "who is fooled");
+    CHECK(!memcmp(fooled[0], fooled[1], sizeof fooled[0]), "the fooled images");
     for (int i = 0; i < N * DIM; i++)
         CHECK_CLOSE(found[0][i], found[1][i], 2e-4, "what was found: %d", i);
     for (int i = 0; i < N; i++) {

@@ -1,7 +1,7 @@
-/* What a JEM is for: calibration and detection against scikit-learn's numbers (golden_uses.h, made
-   by make_golden_uses.py), what is usual against its formula, attacks on a linear model whose
-   best perturbation is known and against PyTorch's, imputation on a Gaussian whose conditional mean
-   is known. */
+/* Applications of a JEM: calibration and detection compared with scikit-learn (golden_uses.h, made
+   by make_golden_uses.py), familiarity compared with its formula, attacks on a linear model with a
+   known best perturbation and compared with PyTorch's, imputation of a Gaussian with a known
+   conditional mean. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -573,7 +573,7 @@ static double far_from(const float *v, const float *x, int l2) {
 
 /* A network so sure that its log p(y|x) is 0 in fp32: the way is as it would be were it less so. */
 static void test_sure(jem_ctx *ctx) {
-    printf("attacks: on a linear model that is sure of all that it says\n");
+    printf("attacks: on a linear model with high confidence\n");
     jem_net *net = plane_net(ctx, 2);
     jem_param *weight = ((const jem_layer *)net->user)->weight;
     float *w = weight->value, *bias = ((const jem_layer *)net->user)->bias->value;
@@ -669,7 +669,7 @@ static void test_linear(jem_ctx *ctx) {
     free(x), jem_net_free(net);
 }
 
-/* A classifier of one's own: the network, as jem_logp_class has it. */
+/* A custom classifier: the network, as in jem_logp_class. */
 static jem_status own_classify(void *user, const float *x, const int *labels, int n, float *f,
                                float *g) {
     jem_net *net = (jem_net *)user;
@@ -724,7 +724,7 @@ static void test_targets(jem_ctx *ctx) {
     for (int i = 0; i < IMAGES; i++)
         near += fooled[i] && f[3 * i + labels[i]] >= logf(0.8999f) &&
                 f[3 * i + labels[i]] < logf(0.92f);
-    CHECK(near == IMAGES, "a classifier of one's own: %d of %d just so", near, IMAGES);
+    CHECK(near == IMAGES, "a custom classifier: %d of %d equal", near, IMAGES);
     int asked = 0;
     d.classify = no_classify, d.user = &asked;
     CHECK(jem_attack(net, x, labels, IMAGES, &d, &again, found, NULL) == JEM_DIVERGED &&
@@ -867,7 +867,7 @@ static void test_decision(jem_ctx *ctx) {
 
 
 /* Pixels 0 and 1 are open. Their conditional mean is -A_oo^-1 A_ok x_k; a step of ULA of size a
-   makes of a variance 1/c one of 1/(c (1 - a c/4)), for each eigenvalue c of A_oo. */
+   changes a variance 1/c to 1/(c (1 - a c/4)), for each eigenvalue c of A_oo. */
 static void test_conditional(jem_ctx *ctx) {
     printf("imputation: a Gaussian's conditional mean and covariance, known pixels untouched\n");
     enum { D = 4, CHAINS = 4096 };
@@ -937,7 +937,7 @@ static void test_conditional(jem_ctx *ctx) {
 }
 
 /* Images that are one of two templates, with any noise: p(x) = integral of N(template, s^2) ds/s,
-   log p = -pixels/2 log |x - template|^2. Each half of a template tells which it is. */
+   log p = -pixels/2 log |x - template|^2. Each half of a template identifies it. */
 enum { SIDE = 8, PIXELS = SIDE * SIDE, PICTURES = 32 };
 static jem_tensor *templates(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_tensor *l[2];

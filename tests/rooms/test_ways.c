@@ -1,6 +1,6 @@
-/* Ways to learn a density besides those of test_score.c: the full loss of contrastive divergence
-   against double precision, the sharpness-aware step by hand, the tricks of tricks.h, and the
-   losses of examples/losses.h on densities that are known. */
+/* Ways to learn a density that are not in test_score.c: the full loss of contrastive divergence
+   compared with double precision, the sharpness-aware step computed by hand, the tricks of
+   tricks.h, and the losses of examples/losses.h on known densities. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -372,7 +372,7 @@ static void test_sharpness(jem_ctx *ctx) {
           (double)kept[1]);
 }
 
-/* The gradient that training has after so many updates that change next to nothing. */
+/* Returns the gradient of training after `updates` updates with a negligible rate. */
 static double *gradient_of(jem_ctx *ctx, jem_norm norm, jem_train_desc d, int updates,
                            ptrdiff_t *n) {
     jem_wrn_desc wrn = jem_wrn_desc_default();

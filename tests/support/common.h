@@ -1,5 +1,5 @@
-/* What several test programs need: contexts that count and fail, random numbers in every place,
-   and comparison to the bit. Include it after jem.h and test.h. */
+/* Shared code of test programs: contexts that count and fail, random numbers, and comparison of
+   bits. Include it after jem.h and test.h. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Counts what is alive; fails at the fail_at-th call, or from it on. */
+/* An allocator that counts live blocks, and fails at the fail_at-th call, or from it on. */
 typedef struct counter { long alive, calls, fail_at; int fail_on; } counter;
 
 static inline void *count_allocate(void *user, size_t bytes) {
@@ -25,7 +25,7 @@ static inline void count_release(void *user, void *memory) {
     free(memory);
 }
 
-/* One thread: on tensors as small as a test's, more would only wait for each other. */
+/* One thread: with tensors this small, more threads would only wait for each other. */
 static inline jem_ctx *open_ctx(counter *c) {
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc), memset(c, 0, sizeof *c);
@@ -39,8 +39,8 @@ static inline void close_ctx(jem_ctx *ctx, counter *c, const char *what) {
     CHECK(c->alive == 0, "%s: %ld blocks leak", what, c->alive);
 }
 
-/* Runs the tests of a program in one context, which must leak nothing: its main. `after` may be
-   NULL; it checks the context once the tests have run. */
+/* Runs the tests of a program in one context, and checks for leaks: its main. `after` may be NULL;
+   it checks the context after the tests. */
 static inline int run_in_ctx(int argc, char **argv, const test_case *all, size_t n,
                              void (*after)(jem_ctx *ctx)) {
     counter count;
@@ -56,7 +56,7 @@ static inline void no_error_left(jem_ctx *ctx) {
     CHECK(jem_ok(ctx), "an error is left: %s", jem_error(ctx));
 }
 
-/* Does the same, and checks after each test that it leaves no error. */
+/* Does the same, and checks after each test that there is no error. */
 static inline int run_each_in_ctx(int argc, char **argv, const test_case *all, size_t n) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
@@ -73,10 +73,10 @@ static inline int run_each_in_ctx(int argc, char **argv, const test_case *all, s
     return test_report();
 }
 
-/* Does the kept error tell of `text`? Clears it. */
+/* Returns 1 if the stored error contains `text`. Clears it. */
 static inline int says(jem_ctx *ctx, const char *text) {
     int yes = strstr(jem_error(ctx), text) != NULL;
-    if (!yes) printf("(the message is '%s', wanted was '%s')\n", jem_error(ctx), text);
+    if (!yes) printf("(the message is '%s', expected '%s')\n", jem_error(ctx), text);
     jem_clear_error(ctx);
     return yes;
 }
@@ -88,8 +88,8 @@ static inline jem_ctx *isa_ctx(jem_isa isa, int threads) {
     return jem_ctx_create(&desc);
 }
 
-/* JEM_WANT_ISA=NAME, from whoever starts the program and knows the processor: this is what must be
-   chosen. What jem.h denies to have would be left out by all tests, and none would tell. */
+/* JEM_WANT_ISA=NAME, set by a caller that knows the processor: jem.h must choose this instruction
+   set. If jem.h failed to detect it, all tests of it would be skipped without notice. */
 static inline void check_isa(const jem_ctx *ctx) {
 #if !defined(JEM_NO_SIMD) && (defined(__x86_64__) || defined(__aarch64__))
     const char *want = getenv("JEM_WANT_ISA"), *isa = jem_isa_name(jem_ctx_isa(ctx));
@@ -108,7 +108,7 @@ static inline jem_shape shape(int n, int c, int h, int w) {
 
 static inline float *floats(ptrdiff_t n) { return (float *)malloc((size_t)n * sizeof(float)); }
 
-/* Uniform in lo..hi; to be freed. */
+/* Returns n uniform numbers in lo..hi; to be freed. */
 static inline float *random_floats(jem_rng *rng, ptrdiff_t n, float lo, float hi) {
     float *x = floats(n);
     for (ptrdiff_t i = 0; i < n; i++) x[i] = lo + (hi - lo) * jem_rng_uniform(rng);
@@ -126,7 +126,7 @@ static inline void random_labels(jem_rng *rng, int *labels, int n, int classes) 
     for (int i = 0; i < n; i++) labels[i] = jem_rng_below(rng, classes);
 }
 
-/* A net without a forward function, to own parameters. */
+/* Creates a net without a forward function, as owner of parameters. */
 static inline jem_tensor *no_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     (void)net, (void)training, (void)user;
     return x;
@@ -135,7 +135,7 @@ static inline jem_net *bag_create(jem_ctx *ctx) {
     return jem_net_create(ctx, no_forward, NULL, 0, 1, 1, 1, 1, 1);
 }
 
-/* Adds parameter number i of a bag, of `ndim` sizes a, b, k, k. */
+/* Adds parameter number i of a bag, with `ndim` sizes a, b, k, k. */
 static inline jem_param *random_param(jem_net *bag, jem_rng *rng, int trainable, int ndim, int a,
                                       int b, int k, float lo, float hi) {
     char name[16];
@@ -151,7 +151,7 @@ static inline jem_param *random_param(jem_net *bag, jem_rng *rng, int trainable,
 
 /* ---- networks and densities ------------------------------------------------------------------ */
 
-/* The sizes of a small MLP; hidden = 0 is the default of layers. */
+/* Sizes of a small MLP; hidden = 0 is the default number of layers. */
 typedef struct small_shape { int channels, height, width, classes, hidden; } small_shape;
 
 static inline jem_net *small_mlp(jem_ctx *ctx, small_shape s, uint64_t seed) {
@@ -167,13 +167,13 @@ static inline jem_net *small_mlp(jem_ctx *ctx, small_shape s, uint64_t seed) {
     return jem_mlp_create(ctx, &d, seed);
 }
 
-/* log p = -|x|^2 / 2 + constant: N(0,1) in each number of x. `user` is not used. */
+/* Returns log p = -|x|^2 / 2 + constant: N(0,1) in each value of x. `user` is not used. */
 static inline jem_tensor *gauss(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
     return jem_scale(ctx, jem_sum_image(ctx, jem_square(ctx, x)), -0.5f);
 }
 
-/* log p = -|L x|^2 / 2 + constant: a Gaussian of precision L'L. `l` is the jem_param L. */
+/* Returns log p = -|L x|^2 / 2 + constant: a Gaussian of precision L'L. `l` is the jem_param L. */
 static inline jem_tensor *gauss_of(jem_ctx *ctx, jem_tensor *x, void *l) {
     return gauss(ctx, jem_linear(ctx, x, (jem_param *)l, NULL), NULL);
 }
@@ -184,7 +184,7 @@ static inline int same_bits(const float *a, const float *b, ptrdiff_t n) {
     return !memcmp(a, b, (size_t)n * sizeof *a);
 }
 
-/* FNV-1a over the bits of the numbers, whatever the order of bytes; begin with h = FNV_START. */
+/* Computes FNV-1a over the bits of the numbers, in any byte order; start with h = FNV_START. */
 #define FNV_START 14695981039346656037u
 static inline uint64_t fnv(uint64_t h, const float *x, ptrdiff_t n) {
     for (ptrdiff_t i = 0; i < n; i++) {
@@ -194,7 +194,7 @@ static inline uint64_t fnv(uint64_t h, const float *x, ptrdiff_t n) {
     }
     return h;
 }
-/* Gives a network one of its own texts, as a file would. */
+/* Sets a reserved text of a network, as a file does. */
 static inline jem_status load_text(jem_net *net, const char *key, const char *value) {
     jem_archive *a = jem_archive_create(net->ctx);
     jem_status s = jem_net_to_archive(net, a);
@@ -210,12 +210,12 @@ static inline uint64_t net_hash(const jem_net *net) {
     return h;
 }
 
-/* Largest |a - b|, relative to the largest |b|. */
+/* Returns the largest |a - b|, relative to the largest |b|. */
 static inline double largest_gap(const float *a, const float *b, ptrdiff_t n) {
     double worst = 0, largest = 1e-30;
     for (ptrdiff_t i = 0; i < n; i++) {
         const double d = fabs((double)a[i] - (double)b[i]);
-        if (!(d <= worst) && worst == worst) worst = d;     /* a NaN is the worst */
+        if (!(d <= worst) && worst == worst) worst = d;     /* NaN is the largest */
         if (fabs((double)b[i]) > largest) largest = fabs((double)b[i]);
     }
     return worst / largest;

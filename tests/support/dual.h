@@ -1,5 +1,5 @@
 /* Second derivatives in double precision, for tests: log p(x) of a SiLU convnet or MLP of the
-   library, by numbers with two infinitesimal parts. Include it after jem.h. */
+   library, with numbers that have two infinitesimal parts. Include it after jem.h. */
 #ifndef DUAL_H
 #define DUAL_H
 

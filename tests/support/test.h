@@ -1,5 +1,5 @@
-/* The tests' harness: CHECK what must hold, end main with `return test_report();`. A test program
-   is one .c file, so the counters may be static.
+/* The test harness: CHECK conditions, end main with `return test_report();`. A test program is one
+   .c file, so the counters may be static.
 
        build/test_x          runs every test
        build/test_x NAME     those whose name contains NAME
@@ -18,10 +18,10 @@
 #define TEST__FN(format_at)
 #endif
 
-/* CHECK(n == 3, "three of %d", n): counts; says where and what if it does not hold; is 1 or 0. */
+/* CHECK(n == 3, "three of %d", n): counts; prints place and message on failure; returns 1 or 0. */
 #define CHECK(condition, ...) \
     test__check((condition) ? 1 : 0, __FILE__, __LINE__, #condition, __VA_ARGS__)
-/* |a - b| <= tolerance, which a NaN or an infinity never is. */
+/* Checks |a - b| <= tolerance, which is false for a NaN or an infinity. */
 #define CHECK_CLOSE(a, b, tolerance, ...) \
     test__close((double)(a), (double)(b), (double)(tolerance), __FILE__, __LINE__, \
                 #a " ~ " #b, __VA_ARGS__)
@@ -42,7 +42,7 @@ static void test__say(const char *format, va_list args)
 {
     vprintf(format, args);
     printf("\n");
-    fflush(stdout);                    /* a crash later on must not swallow it */
+    fflush(stdout);                    /* a later crash must not lose it */
 }
 
 TEST__FN(5) static int test__check(int ok, const char *file, int line, const char *what,
@@ -71,7 +71,7 @@ TEST__FN(7) static int test__close(double a, double b, double tolerance, const c
     return ok;
 }
 
-/* The larger one; a NaN is larger than any number, where fmax would drop it. */
+/* Returns the larger one; NaN is larger than any number, unlike in fmax. */
 static inline double most_of(double worst, double d)
 {
     return d <= worst || worst != worst ? worst : d;
@@ -81,7 +81,7 @@ static inline double most_of(double worst, double d)
 
 struct jem_ctx;
 
-/* A test that runs by itself, or in the program's context. */
+/* A test without parameters, or in the program's context. */
 typedef struct test_case {
     const char *name;
     void (*run)(void);
@@ -94,7 +94,7 @@ typedef struct test_case {
 static const char *test__only;                     /* NAME, or NULL: every test */
 static int test__list, test__chosen;
 
-/* Reads NAME or --list; first in main, unless the program has read the argument itself. */
+/* Reads NAME or --list; the first call in main, unless the program has read the argument. */
 static inline void test_begin(int argc, char **argv)
 {
     if (argc < 2) return;
@@ -102,10 +102,10 @@ static inline void test_begin(int argc, char **argv)
     if (!test__list) test__only = argv[1];
 }
 
-/* Whether every test runs: what only the whole program shows is checked then. */
+/* Returns 1 if every test runs, for checks of the whole program. */
 static inline int test_all(void) { return !test__only && !test__list; }
 
-/* Whether the test of this name runs; prints the name instead for --list. */
+/* Returns 1 if the test of this name runs; with --list prints the name instead. */
 static inline int test_wants(const char *name)
 {
     if (test__list) printf("%s\n", name);
@@ -114,7 +114,7 @@ static inline int test_wants(const char *name)
     return 1;
 }
 
-/* Runs the wanted ones of n tests in their order. */
+/* Runs the selected ones of n tests in order. */
 static inline void test_run(const test_case *all, size_t n, struct jem_ctx *ctx)
 {
     for (size_t i = 0; i < n; i++) {
@@ -124,7 +124,7 @@ static inline void test_run(const test_case *all, size_t n, struct jem_ctx *ctx)
     }
 }
 
-/* Prints the line that tests/run.sh adds up; nothing tested is a failure too. */
+/* Prints the line that tests/run.sh adds up; a program without checks is a failure. */
 static int test_report(void)
 {
     if (test__list) return test__failed > 0;
@@ -137,7 +137,7 @@ static int test_report(void)
     return test__failed > 0 || test__passed == 0;
 }
 
-/* Runs the tests of a program that needs nothing around them: its main. */
+/* Runs the tests of a program without a context: its main. */
 static inline int test_main(int argc, char **argv, const test_case *all, size_t n)
 {
     test_begin(argc, argv);

@@ -90,11 +90,11 @@ refuses 2 "unknown command nonsense" nonsense
 set -- --out new
 refuses 2 "unknown option --nonsense" train --nonsense 1 "$@"
 refuses 2 "unknown option -x" train -x "$@"
-refuses 2 "what is 'word'" train word "$@"
+refuses 2 "unexpected 'word'" train word "$@"
 refuses 2 "needs a value" train --lr
 refuses 2 "resume has an empty value" train --resume "" "$@"
 refuses 2 "unknown option --no-flip" train --no-flip=on "$@"
-refuses 2 "out DIR must say" train --dataset ..
+refuses 2 "use --out DIR" train --dataset ..
 refuses 2 "not UTF-8" train --dataset "$(printf 'tw\377')" "$@"
 refuses 2 "lr 1e-3x: a number" train --lr 1e-3x "$@"
 refuses 2 "lr 0: a number" train --lr 0 "$@"
@@ -103,17 +103,17 @@ refuses 2 "iters 1.5: a whole number" train --iters 1.5 "$@"
 refuses 2 "seed 99999999999: a whole number" train --seed 99999999999 "$@"
 refuses 2 "choose from adam|sgd" train --optimizer adamw "$@"
 refuses 2 "a list of 1 to 8 numbers from 1 to 4096" train --widths 8,x "$@"
-refuses 2 "two names of one length" train --epochs 3 --iters 3 "$@"
+refuses 2 "both set the length" train --epochs 3 --iters 3 "$@"
 refuses 2 "must be above 0" train --iters 0 "$@"
 refuses 2 "6k + 4" train --net wrn --depth 11 "$@"
 refuses 2 "is for --net wrn" train --net convnet --norm batch "$@"
 refuses 2 "is for --net convnet" train --net wrn --widths 8 "$@"
 refuses 2 "nothing to learn" train --p-x-weight 0 --p-y-given-x-weight 0 "$@"
-refuses 2 "sam is not for" train --sam 1 --score-weight 1 "$@"
+refuses 2 "sam excludes" train --sam 1 --score-weight 1 "$@"
 refuses 2 "kl-weight needs" train --kl-weight 1 --n-steps 0 "$@"
-refuses 2 "p-x-y-weight wants" train --p-x-y-weight 1 --label-wide .5 "$@"
+refuses 2 "p-x-y-weight needs" train --p-x-y-weight 1 --label-wide .5 "$@"
 refuses 2 "needs two images" train --informative 1 "$@"
-refuses 2 "not both" train --informative 5 --fresh-steps 5 "$@"
+refuses 2 "informative excludes" train --informative 5 --fresh-steps 5 "$@"
 refuses 2 "uncond has no p(x,y)" train --uncond --class-cond-p-x-sample "$@"
 refuses 2 "multiple of the number of classes" train --class-cond-p-x-sample --buffer-size 101 "$@"
 refuses 2 "n-valid 9000 of 9000" train --n-valid 9000 "$@"
@@ -121,8 +121,8 @@ refuses 2 "batch-size 9000 is more" train --batch-size 9000 "$@"
 refuses 2 "labels-per-class 5000: class" train --labels-per-class 5000 "$@"
 refuses 2 "shift must be smaller" train --shift 28 "$@"
 refuses 2 "too small for 8 layers" train --widths 8,8,8,8,8,8,8,8 "$@"
-refuses 2 "out begins a run" train --resume somewhere "$@"
-refuses 2 "init begins a run" train --resume somewhere --init something
+refuses 2 "out starts a new run" train --resume somewhere "$@"
+refuses 2 "init starts a new run" train --resume somewhere --init something
 refuses 2 "jem sample MODEL" sample
 refuses 2 "jem classify MODEL IMAGE" classify model.safetensors
 refuses 2 "jem info FILE" info
@@ -140,7 +140,7 @@ refuses 2 "jem eval: unexpected 'calibraton'; usage: jem eval MODEL " eval nowhe
     calibraton
 refuses 1 "cannot be read" info examples
 refuses 1 "not a safetensors file" export noise.safetensors new
-refuses 1 "cannot be made: Not a directory" train $tiny --iters 5 --out noise.safetensors/a
+refuses 1 "cannot be created: Not a directory" train $tiny --iters 5 --out noise.safetensors/a
 
 echo "an interrupted run and a whole one are the same"
 status 0 "a whole run" train --dataset digits --iters 80 $small --out a
@@ -149,12 +149,12 @@ accuracy=$(sed -n 's/.*accuracy \([0-9.]*\)%, -log.*/\1/p' out)
 check "it learns: $accuracy%" test "${accuracy%.*}" -gt 60
 trained=$(sed -n 's/.*\(accuracy .*\); retries.*/\1/p' out)
 status 0 "the same, stopped" train --dataset digits --iters 80 $small --stop-at 40 --out b
-says "to go on: jem train --resume b"
+says "to continue: jem train --resume b"
 status 0 "in a folder with a blank" train --dataset digits --iters 80 $small --stop-at 1 --out "b c"
-says "to go on: jem train --resume 'b c'"
+says "to continue: jem train --resume 'b c'"
 refuses 1 "run DATA='it'.''s data' tools/get-data mnist" train --dataset mnist --data "it's data"
 status 0 "and resumed" train --resume b
-says "going on after update 40"
+says "resuming after update 40"
 check "80 = 40 + 40" same_run a b
 for file in curves.png samples_000080.png; do
     check "$file" is_png a/$file
@@ -194,7 +194,7 @@ says "20 samples after 7 steps from noise"
 status 0 "more guidance" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
     --out f3.png --guidance 50
 for file in f1.png f2.png; do check $file is_png $file 100; done
-check "it tells" differs f1.png f3.png
+check "it has an effect" differs f1.png f3.png
 
 echo "what may change when a run goes on"
 sums() { sed -n 's/.*\(accuracy .*\); retries.*/\1/p' out; }
@@ -228,7 +228,7 @@ status 0 "values again, spelled in other ways" train --resume d/last.safetensors
     --decay-rate 0.3 --widths "8 8"
 says "all updates are done"
 cp d/last.safetensors done.safetensors
-refuses 2 "3 updates were asked for, 22 are done" train --resume d --iters 3
+refuses 2 "3 updates requested, but 22 are done" train --resume d --iters 3
 check "nothing was written" cmp d/last.safetensors done.safetensors
 cp -r d dd
 status 0 "a lower rate" train --resume dd --iters 24 --lr 1e-4
@@ -238,7 +238,7 @@ loss() { tail -n 1 "$1/log.csv" | cut -d, -f4; }
 check "more noise, fewer steps" test "$(loss d)" != "$(loss dd)"
 cp b/last.safetensors kept.safetensors
 
-echo "what is asked for tells"
+echo "each option has an effect"
 # rows NAME OPTIONS: a run's log, without the seconds.
 rows() {
     to=rows_$1 && shift
@@ -294,11 +294,11 @@ for signal in INT:130 TERM:143; do
     wait $pid
     is=$?
     check "${signal%:*}: status $is" test $is = ${signal#*:}
-    check "it says that it heard" grep -q "finishing this update" err
-    says "to go on: jem train --resume e"
+    check "it says that it heard" grep -q "saving after this update" err
+    says "to continue: jem train --resume e"
     at=$(sed -n 's/stopped after update \([0-9]*\);.*/\1/p' out)
     status 0 "goes on after update $at" train --resume e --stop-at $((${at:-0} + 3))
-    says "going on after update $at"
+    says "resuming after update $at"
     check "rows of the log rise" rises e/log.csv
 done
 
@@ -308,16 +308,16 @@ rm -rf e
 pid=$!
 i=0
 while [ $((i += 1)) -lt 120 ] && ! grep -q '^10,' e/log.csv 2>/dev/null; do sleep .5; done
-refuses 1 "another jem train is at work" train --resume e
+refuses 1 "another jem train uses" train --resume e
 kill -s INT $pid
 wait $pid
-check "the first goes on" grep -q "to go on: jem train --resume e" out2
+check "the first goes on" grep -q "to continue: jem train --resume e" out2
 
 echo "a run that diverges"
 wild="$tiny --iters 130 --lr .03 --clamp 0 --clip-grad 0 --p-x-weight 1 --activation leaky-relu"
 status 0 "it comes back" train $wild --out f
-check "with other random numbers" grep -q "back to update 0 with other random numbers (1 of 8)" err
-check "with half the rate" grep -q "and half the rate (2 of 8)" err
+check "with other random numbers" grep -q "rollback to update 0, other random numbers (1 of 8)" err
+check "with half the rate" grep -q "and half the learning rate (2 of 8)" err
 says "130/130"
 check "retries are counted" sh -c 'tail -n 1 f/log.csv | cut -d, -f12 | grep -q "^[2-9]$"'
 check "rows of the log rise" rises f/log.csv
@@ -326,7 +326,7 @@ check "says so" grep -q "gave up after 1 retries" err
 status 0 "what is left is whole" info g/last.safetensors
 status 1 "one more attempt" train --resume g --retries 1
 check "is another one" grep -q "gave up after 2 retries" err
-check "and no more" sh -c '! grep -q "back to update" err'
+check "and no more" sh -c '! grep -q "rollback to update" err'
 worse="$tiny --batch-size 8 --negatives 4 --n-valid 8900 --print-every 12 --iters 120 --lr .02"
 status 0 "it gets worse" train $worse --max-gap 3 --p-x-weight .5 --seed 2 --retries 40 --out best
 left=$(cut -d, -f11 best/log.csv | grep '^[0-9]' | sort -n | head -n 1)
@@ -343,10 +343,10 @@ check "cross-entropy, which it does not learn, is no reason to go back" \
 echo "a full disk"
 status 0 "before" train $tiny --buffer-size 1000 --iters 20 --stop-at 10 --out h
 cp h/last.safetensors before
-refuses 2 "are one file" sample h/last.safetensors --n 2 --steps 1 --out h/../h/last.safetensors
-refuses 2 "h/last.safetensors: holds a run" sample a/last.safetensors --n 2 --steps 1 \
+refuses 2 "are the same file" sample h/last.safetensors --n 2 --steps 1 --out h/../h/last.safetensors
+refuses 2 "h/last.safetensors: contains a run" sample a/last.safetensors --n 2 --steps 1 \
     --out new --chains h/last.safetensors
-refuses 2 "h/last.safetensors: holds a run" judge --iters 1 --out h/last.safetensors
+refuses 2 "h/last.safetensors: contains a run" judge --iters 1 --out h/last.safetensors
 check "a run is no place for pictures" cmp h/last.safetensors before
 full() {                                # no file may grow beyond 200 KB or so
     (trap '' XFSZ; ulimit -f 400; "$jem" "$@" >out 2>err </dev/null)
@@ -378,7 +378,7 @@ check "are not followed" grep -q untouched victim
 cp -r h unread                          # (a log that breaks off while it is read: test_faults.c)
 rm unread/log.csv
 mkdir unread/log.csv
-status 1 "a log that is none" train --resume unread --iters 30
+status 1 "an invalid log" train --resume unread --iters 30
 check "says so" grep -q "unread/log.csv: cannot be " err
 check "nothing is left beside it" sh -c '! ls unread | grep -q tmp'
 if [ -e /dev/full ]; then
@@ -420,7 +420,7 @@ for how in "--class 7" "--class all" "--from buffer" "--from buffer --class 1 --
     check "another picture: $how" differs s1.png s4.png
 done
 refuses 2 "class 10: the network has classes 0 to 9" sample $model --class 10 --out new
-refuses 2 "holds no replay buffer" sample b/best.safetensors --from buffer --out new
+refuses 2 "has no replay buffer" sample b/best.safetensors --from buffer --out new
 refuses 1 "the buffer has too few" sample $model --from buffer --min-visits 100000 --out new
 refuses 1 "nowhere" sample $model --n 1 --steps 1 --out noise.safetensors/nowhere.png
 status 0 "classify" classify $model each/000000.png --top 3
@@ -441,9 +441,9 @@ status 0 "the first of a folder" eval a/last.safetensors --dataset ./sorted --n 
 check "are of both classes" sh -c "! grep -q 'accuracy 100.00%\|accuracy 0.00%' out"
 says "log p(x)"
 "$jem" classify $model - <s1.png >out 2>err
-check "from standard input" grep -q "^-: .*was [0-9]* x [0-9]*" out
+check "from standard input" grep -q "^-: .*; from [0-9]* x [0-9]*" out
 status 0 "of another size" classify $model s1.png examples/gallery/chains.png --invert
-says "was [0-9]* x [0-9]*.* made 28 x 28 grey"
+says "from [0-9]* x [0-9]*.* to 28 x 28 grey"
 status 1 "one that is no image" classify $model nowhere.png each/000001.png
 says "each/000001.png: "
 echo "words that look like options, and limits"
@@ -455,14 +455,14 @@ esc=$(printf '\033') csi=$(printf '\302\233') line=$(printf 'x\ny')
 cp each/000000.png "a$esc[31m.png" && cp $model "m$csi$line.safetensors"
 harmless() {
     status 0 "a name that commands: $1" "$@"
-    check "is told without it" sh -c "! LC_ALL=C grep -q '$esc\|$csi\|^y' out err && grep -q '?' out"
+    check "is printed without it" sh -c "! LC_ALL=C grep -q '$esc\|$csi\|^y' out err && grep -q '?' out"
 }
 harmless classify $model "a$esc[31m.png"
 harmless info "m$csi$line.safetensors"
 harmless export $model "e$esc[1m$line.safetensors"
 harmless sample $model --n 1 --steps 1 --fresh-steps 1 --out "s$esc[1m$line.png"
 status 1 "one that is not there" classify $model "no$esc[1m.png"
-check "is told without it, too" sh -c "! grep -q '$esc' err && grep -q 'no?' err"
+check "is printed without it as well" sh -c "! grep -q '$esc' err && grep -q 'no?' err"
 cp $model ./--m
 status 0 "info --" info -- --m
 says "^--m: "
@@ -484,7 +484,7 @@ refuses 1 "9000 images of 28 x 28 take 8 MB, more than 5 (--max-memory" train $t
     --max-memory 5 --out new
 refuses 1 "digits.png: is larger than 1 MB (--max-file" train $tiny --iters 1 --max-file 1 --out new
 status 0 "export" export $model small.safetensors
-refuses 2 "are one file" export small.safetensors ./small.safetensors
+refuses 2 "are the same file" export small.safetensors ./small.safetensors
 refuses 2 "dtype f16: choose from f32|bf16" export $model new --dtype f16
 refuses 2 "unknown option --half" export --half $model new
 refuses 2 "unexpected 'three'" export $model new three
@@ -533,11 +533,11 @@ says "two: few images: --batch-size 18"
 says "two: few images: --eval-every 100"
 status 0 "still few" train --resume n --iters 3
 mv two moved
-refuses 1 "there is no such folder" train --resume k
+refuses 1 "no such folder" train --resume k
 status 0 "elsewhere" train --resume k --dataset moved/ --stop-at 3
 mv moved/train/light moved/train/airy; mv moved/test/light moved/test/airy
-refuses 1 "not the data this run was begun with" train --resume k
-refuses 2 "class 'airy' is none of the model's" eval k/last.safetensors
+refuses 1 "not the data that this run started with" train --resume k
+refuses 2 "class 'airy': the model's are" eval k/last.safetensors
 rm -r moved/test
 mv moved/train/airy moved/train/light
 mv moved/train/light "moved/train/$(printf 'l\351ger')"
@@ -569,8 +569,8 @@ check "it is right early" sh -c "sed -n 6p easy1/log.csv | cut -d, -f10 | grep -
 check "with a score" sh -c "grep -q 'f_sample' easy1/log.csv && head -c 9000 easy1/last.safetensors |
     LC_ALL=C grep -aq '\"train.score-weight\":\".016\"'"
 status 0 "its best" info easy1/best.safetensors
-says "of update 40"
-says "good for   classifying (100.00% of 8 validation images.*error of the score.*by score and chains"
+says "update 40"
+says "use        classification (100.00% of 8 validation images.*score error.*with score and chains"
 status 0 "without chains" train $easy --iters 10 --eval-every 5 --p-x-weight 0 --score-weight 0 \
     --out easy2
 status 0 "is good for less" info easy2/best.safetensors
@@ -583,7 +583,7 @@ done
 status 0 "larger images" train $easy --dataset wide --size 40 --grey --n-valid 2 --iters 1 --out easy3
 says "1600 numbers an image: --score-weight 0.0078"
 
-status 0 "labels that nobody asks for" train $tiny --p-y-given-x-weight 0 --batches separate \
+status 0 "unused labels" train $tiny --p-y-given-x-weight 0 --batches separate \
     --iters 5 --out l
 check "no cross-entropy" sh -c 'tail -n 1 l/log.csv | cut -d, -f5,6 | grep -q "^,$"'
 status 0 "unconditional" train $tiny --uncond --iters 2 --out m

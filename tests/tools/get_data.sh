@@ -81,11 +81,11 @@ if [ -d $debian ]; then
     check "that a file was damaged" says "train-images-idx3-ubyte.gz holds .* bytes, not 47040016"
     check "all is there" test "$(ls -A "$home" | wc -l)" = 4
     check "again" status 0 fashion-mnist
-    check "nothing to do" says "is there; sizes and SHA-256 of all files are right"
+    check "nothing to do" says "exists; sizes and SHA-256 of all files are correct"
     rm -f "$home/t10k-labels-idx1-ubyte.gz"
     gzip -dc $debian/t10k-labels-idx1-ubyte.gz >"$home/t10k-labels-idx1-ubyte"
     check "an unpacked file" status 0 fashion-mnist
-    check "is as good" says "is there"
+    check "is as good" says "exists"
     printf x | dd of="$home/t10k-labels-idx1-ubyte" bs=1 seek=100 conv=notrunc 2>/dev/null
     check "a damaged one" status 0 fashion-mnist
     check "is noticed" says "t10k-labels-idx1-ubyte is damaged"

@@ -66,7 +66,7 @@ for kind in chains score; do
     check "$kind: processes said who they are" grep -q "^4 processes" out
 done
 
-echo "going on in another number"
+echo "resuming with another number"
 ranks 4 0 train $score --stop-at 15 --out moves
 check "it stopped" grep -q "stopped after update 15" out
 ranks 1 0 train --resume moves --stop-at 20
@@ -76,7 +76,7 @@ check "the curve of one process" same_curve score1 moves
 echo "a run that diverges"
 ranks 2 0 train $small --iters 30 --max-gap 1.1 --retries 30 --n-steps 1 --lr 3e-3 --out wild2
 ranks 1 0 train $small --iters 30 --max-gap 1.1 --retries 30 --n-steps 1 --lr 3e-3 --out wild1
-check "it went back" grep -q "back to update" err
+check "it rolled back" grep -q "rollback to update" err
 check "the same way" same_curve wild1 wild2
 
 echo "processes that are asked to stop, or die"
@@ -105,11 +105,11 @@ wait $job
 is=$?
 check "dies: status $is" test $is != 0
 check "dies: says which" grep -q "rank 1 .* signal 9" err
-check "dies: nobody lives on" test -z "$(rank_of 0)$(rank_of 2)"
+check "dies: no process remains" test -z "$(rank_of 0)$(rank_of 2)"
 check "dies: the checkpoint is whole" "$root/$BUILD/jem" info dies/last.safetensors
 at=$("$root/$BUILD/jem" info dies/last.safetensors | sed -n 's/.*after update \([0-9]*\),.*/\1/p')
 ranks 2 0 train --resume dies --iters $((at + 5))
-check "dies: and goes on" grep -q "going on after update $at" out
+check "dies: and goes on" grep -q "resuming after update $at" out
 
 echo "mistakes, said once"
 ranks 3 2 train $small --iters 5 --out odd

@@ -53,7 +53,7 @@ read_page() {
     says "^$2 pictures, $3 sections$"
 }
 # look NAME WIDTH MAIN: the page in a browser, photographed; what it shows is MAIN wide. A window
-# may not get as narrow as a telephone: so the page is made so in a copy, which tells what it shows.
+# may not get as narrow as a telephone: so the page is made so in a copy, which reports its layout.
 look() {
     script="<style>html{width:$2px}</style><script>addEventListener('load',()=>{document.title=
         [...document.images].filter(i=>i.naturalWidth).length+' seen, '+
@@ -79,14 +79,14 @@ refuses 2 "jem report RUN|MODEL"
 refuses 1 "nowhere: cannot be opened" nowhere
 refuses 2 "minutes x: a number" $mnist --minutes x
 refuses 1 "out/where.html: cannot be" $mnist --out out/where.html
-refuses 1 "/dev/null: is no file" $mnist --out /dev/null
+refuses 1 "/dev/null: is not a file" $mnist --out /dev/null
 check "no page, nothing left" sh -c '! ls *.html* 2>/dev/null'
 
 echo "a run"
 "$jem" train --dataset digits --iters 24 --print-every 4 --widths 8,8 --n-steps 2 --batch-size 32 \
     --buffer-size 32 --n-valid 200 --out run >out 2>err
 status 0 "report" run --n 8 --threads 1 --judge $judge --beside $mnist
-says "^1 of 11: What it is"
+says "^1 of 11: Model"
 says "^8 of 11: Out of distribution, [0-9.]* s$"
 says "^run/report.html$"
 check "nothing was left out" sh -c '! grep -q "left out$" out'
@@ -96,7 +96,7 @@ if [ -n "$python" ]; then
     read_page run 11 12
     holds run "^24 ([0-9.]* epochs)$\|^updates 24 ([0-9.]* epochs)$"
     holds run "^retries after divergence 0$"
-    holds run "^Nothing was left out"
+    holds run "^No section was omitted"
     echo "the commands of the page print what it holds"
     while read -r word command; do
         echo "$command" >asked
@@ -130,15 +130,15 @@ if [ -n "$python" ]; then
     holds unkind '^x<i>&�$'
     holds unkind "images 28 x 28 grey, 2 classes: <!-- ü a <b>&\"c\" d'"
     holds unkind "^Samples in the replay buffer: the buffer has too few chains"
-    holds unkind "^How it was trained: the model was given, not the folder of its run"
+    holds unkind "^Training: the argument is not the directory of its run"
     holds unkind "^Samples, judged: .*cannot be opened"
 fi
 status 0 "no time" "$unkind.safetensors" --minutes .00001 --out quick.html
 says "^5 of 10: .*, left out$"
-check "the page says so" grep -q "<li>Calibration: no time was left for it" quick.html
-refuses 1 "cifar10.safetensors (3,32,32)" $mnist --beside "${mnist%mnist*}cifar10.safetensors" \
+check "the page says so" grep -q "<li>Calibration: not enough time" quick.html
+refuses 1 "cifar10.safetensors has (3,32,32)" $mnist --beside "${mnist%mnist*}cifar10.safetensors" \
     --out none.html
-refuses 2 "are one file" "$unkind.safetensors" --out "./$unkind.safetensors"
+refuses 2 "are the same file" "$unkind.safetensors" --out "./$unkind.safetensors"
 refuses 1 "nosuch.safetensors: cannot be opened" $mnist --beside nosuch.safetensors --out none.html
 refuses 1 "nosuch.safetensors: cannot be opened" $mnist --judge nosuch.safetensors --out none.html
 check "no page then" sh -c '! ls | grep -q none.html'
@@ -156,7 +156,7 @@ done
 printf '#include <stdio.h>\nFILE *tmpfile(void) { return fmemopen(NULL, 300, "w+"); }\n' >full.c
 if [ "$(uname -s)" = Linux ] && ${CC:-cc} -D_GNU_SOURCE -shared -fPIC full.c -o full.so; then
     export LD_PRELOAD="$PWD/full.so"
-    refuses 1 "full.html: is not written: temporary files" $mnist --n 4 --minutes .01 --out full.html
+    refuses 1 "full.html: was not written: temporary files" $mnist --n 4 --minutes .01 --out full.html
     unset LD_PRELOAD
     check "a page that is not whole is none" sh -c '! ls | grep -q full.html'
 else echo "SKIPPED temporary files without room"

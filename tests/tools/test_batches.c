@@ -1,5 +1,5 @@
-/* What `jem train` shows its network: each training image once an epoch, in another order each time;
-   those that it holds out never, and the same ones for every seed; moved and mirrored evenly. */
+/* The batches of `jem train`: each training image once per epoch, in a different order each time;
+   never the held-out images, which are the same for every seed; moved and mirrored uniformly. */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE
 #endif
@@ -23,7 +23,7 @@ static int open_run(run *r, const char *seed) {
     for (int i = 0; i < 10; i++) words[i] = (char *)(uintptr_t)line[i];
     options *o = &table[made];
     o->command = "jem train", o->table = train_table, o->values = &values[made];
-    o->count = (int)(sizeof train_table / sizeof *train_table);
+    o->count = train_count;
     memset(r, 0, sizeof *r);
     r->table = o, r->o = &values[made++], r->lock = -1;
     limit_memory(0);
@@ -100,7 +100,7 @@ static void test_moves(run *r) {
 
 int main(int argc, char **argv) {
     static run a, b;
-    (void)train_command;                           /* the whole of it: test_divergence.c, cli.sh */
+    (void)train_command;                           /* tested in test_divergence.c, cli.sh */
     test_begin(argc, argv);
     if (!CHECK(open_run(&a, "1") && open_run(&b, "2"), "digits")) return test_report();
     if (test_wants("test_epochs")) {

@@ -1,6 +1,6 @@
-/* data.h: every format from files written here, odd shapes, grey and colour, what must be
-   refused and what the message must name; then the same files cut at every length and with bytes
-   turned over, which must never crash, leak or load more than they hold (make sanitize). */
+/* data.h: every format from files written here, odd shapes, grey and colour, files to be rejected
+   and their messages; then the same files cut at every length and with flipped bytes, which must
+   never crash, leak or load more than their contents (make sanitize). */
 #include "jem.h"
 #include "tools/support/pictures.h"
 #include "tools/support/data.c"
@@ -218,7 +218,7 @@ static void test_idx(void) {
     put_idx("idx2", 0, &images, &labels);
     refuses(ROOT "/idx2", "train", NULL, "train-images", "neither grey nor colour");
     refuses(ROOT "/idx2", "test", NULL, "idx2", "t10k-images");
-    refuses(ROOT "/idx1", "valid", NULL, "valid", "train and test");
+    refuses(ROOT "/idx1", "valid", NULL, "valid", "train or test");
 
     data_desc desc = shaped(0, 0, 0, DATA_AS_IS);
     desc.root = ROOT;
@@ -239,7 +239,7 @@ static void test_idx(void) {
     refuses("fashion-mnist", "train", &desc, ROOT "/fashion-mnist", "tools/get-data fashion-mnist");
     refuses("cifar100", "train", &desc, ROOT "/cifar100", "cifar-100-binary.tar.gz");
     make_folder(in("cifar10", ""));
-    refuses("cifar10", "train", &desc, "not in it", "DATA=" ROOT " tools/get-data cifar10");
+    refuses("cifar10", "train", &desc, "does not contain", "DATA=" ROOT " tools/get-data cifar10");
     idx(&images, &labels, 3, 1, 28, 28, 3);
     put("cross", "train-images-idx3-ubyte", &labels);
     put("cross", "train-labels-idx1-ubyte", &images);
@@ -252,7 +252,7 @@ static void test_idx(void) {
             for (int i = 0; i < dims; i++) add_big(&images, big);
             add_noise(&images, 100);
             put("cross", "train-images-idx3-ubyte", &images);
-            refuses(ROOT "/cross", "train", NULL, "train-images", "more than it does");
+            refuses(ROOT "/cross", "train", NULL, "train-images", "more data than it has");
         }
 }
 
@@ -426,11 +426,11 @@ static void test_folders(void) {
     refuses(ROOT "/pets", "train", &desc, "pets", "0 x 0");
     desc = shaped(0, 9, 0, DATA_AS_IS);
     refuses(ROOT "/pets", "train", &desc, "pets", "0 x 9");
-    put_text("pets/cat", "05.png", "this is no picture");
+    put_text("pets/cat", "05.png", "this is not a picture");
     refuses(ROOT "/pets", "train", NULL, "cat/05.png", "not a picture");
     make_folder(in("pets/dog", ""));
     refuses(ROOT "/pets", "train", NULL, "pets/dog", "no pictures");
-    refuses(ROOT "/pets/dog", "train", NULL, "pets/dog", "holds no data set");
+    refuses(ROOT "/pets/dog", "train", NULL, "pets/dog", "is not a data set");
     refuses(ROOT "/nothing", "train", NULL, ROOT "/nothing", "no such folder");
     refuses(ROOT "/pets/ant/00.PNG", "train", NULL, "00.PNG", "no such folder");
     char deep[1100];                               /* the same folder, by a very long name */
@@ -460,7 +460,7 @@ static void test_folders(void) {
 
     make_folder(in("few", ""));
     put_png("few/a", "1.png", 3, 2, 1, p);
-    refuses(ROOT "/few", "test", NULL, "few", "left for testing");
+    refuses(ROOT "/few", "test", NULL, "few", "remain for testing");
 }
 
 static void test_one_image(void) {
@@ -479,7 +479,7 @@ static void test_one_image(void) {
     }
     CHECK(!data_load_image(&d, in("one", "y.png"), NULL, NULL, error, sizeof error) &&
           strstr(error, "one/y.png"), "%s", error);
-    refuses(ROOT "/one", "train", NULL, "one", "holds no data set");
+    refuses(ROOT "/one", "train", NULL, "one", "is not a data set");
 }
 
 /* ---- resizing: known answers ----------------------------------------------------------------- */
@@ -679,7 +679,7 @@ static void test_limits(void) {
     refuses(ROOT "/limits", "train", NULL, "x.png: is 16000 x 16000, which takes 768 MB",
             "more than 100");
 
-    b.n = 0;                                       /* gzip that says it unpacks to 50 MB */
+    b.n = 0;                                       /* gzip with a claimed size of 50 MB */
     for (int i = 0; i < 10; i++) add(&b, i == 0 ? 0x1f : i == 1 ? 0x8b : i == 2 ? 8 : 0);
     add_noise(&b, 60000);
     add_little(&b, 0), add_little(&b, 50000000);

@@ -197,7 +197,7 @@ def test_samples(net):
 def test_errors(net, x):
     print("errors")
     raises(jem.JemError, "nowhere.safetensors", jem.Net, "nowhere.safetensors")
-    raises(ValueError, "(n, 1, 28, 28) is wanted", net.logits, numpy.zeros((1, 3, 28, 28)))
+    raises(ValueError, "must be (n, 1, 28, 28)", net.logits, numpy.zeros((1, 3, 28, 28)))
     raises(ValueError, "labels of shape", net.logp, x[:2], [1])
     raises(jem.JemError, "label 11", net.logp, x[:1], [11])
     raises(jem.JemError, "of class 10", net.sample, 10)

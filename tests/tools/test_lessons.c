@@ -1,7 +1,7 @@
-/* The worlds of the lessons: their samples come from the density that they claim; a grid adds up to
-   Z. Films play, frame by frame. What a picture of shapes shows is told; a digit is found on any
-   paper. With arguments FILE WIDTH HEIGHT it looks at a picture instead: is it of that size, and is
-   there something on it? (tests/run.sh asks, after it has run the examples.) */
+/* The worlds of the lessons: their samples follow their stated density; a grid sums to Z. Films
+   play, frame by frame. Pictures of shapes are identified; a digit is found on any paper. With
+   arguments FILE WIDTH HEIGHT it checks size and contents of a picture instead. (tests/run.sh
+   calls it after it has run the examples.) */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -25,7 +25,7 @@ static int look_at(const char *path, int width, int height) {
     stbi_image_free(p);
     const double share = (double)edges / w / h;
     const int ok = w == width && h == height && share > 0.01;
-    if (!ok) printf("%s is %d x %d (%d x %d is wanted), %.3f%% of it edges\n", path, w, h, width,
+    if (!ok) printf("%s is %d x %d, not %d x %d, or has too few edges: %.3f%%\n", path, w, h, width,
                     height, 100 * share);
     return !ok;
 }
@@ -181,7 +181,7 @@ static void test_film(void) {
     if (f) fclose(f);
     play(file, (unsigned)size, frames[0], FRAMES, W, H);
     int w, h, c;
-    unsigned char *rgb = stbi_load(path, &w, &h, &c, 3);               /* who knows no films */
+    unsigned char *rgb = stbi_load(path, &w, &h, &c, 3);               /* a reader without films */
     CHECK(rgb && w == W && h == H && !memcmp(rgb, frames[0], BYTES), "is its first frame");
     stbi_image_free(rgb), remove(path);
     CHECK(!picture_film(path, frames[0], 0, W, H, 1, 1) && !(f = fopen(path, "rb")), "no frames");
@@ -208,7 +208,7 @@ static void test_words(void) {
     CHECK(count == 12, "%d scenes", count);
 }
 
-/* What was drawn is told, in a little noise, too; what is none of them is told to be none. */
+/* Drawn scenes are identified, also with slight noise; other pictures are rejected. */
 static void test_shapes(void) {
     printf("shapes\n");
     enum { SCENES = 60 };
@@ -243,7 +243,7 @@ static void test_shapes(void) {
 /* A digit as someone would bring it: large, off the centre, in pencil on grey paper, or black on a
    transparent sheet, as drawing programs save it. */
 static void test_hello(void) {
-    printf("a digit of one's own\n");
+    printf("a custom digit\n");
     enum { ZOOM = 8, WIDE = 400, HIGH = 300, LEFT_EDGE = 150, UPPER_EDGE = 40 };
     static unsigned char white[HIGH * WIDE], pencil[HIGH * WIDE], clear[HIGH * WIDE * 4];
     static const char *const path = "build/test_hello.png";

@@ -1,6 +1,6 @@
-/* The models in examples/models: each opens, says what it is, and holds the network alone; it finds
-   noise unfamiliar; a walk from noise for a class ends where the network sees that class. Of their
-   data only MNIST's digits are here, so only that accuracy can be tested. */
+/* The models in examples/models: each opens, has a description, and contains only the network; it
+   rates noise as unfamiliar; a walk from noise for a class ends in that class. Of their data only
+   MNIST's digits are included, so only that accuracy can be tested. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tools/support/pictures.h"
@@ -10,7 +10,7 @@ enum { CLASSES = 10, EACH = 2, CHAINS = CLASSES * EACH };
 
 typedef struct shipped {
     const char *path, *dataset, *first, *last;     /* names of the first and last class */
-    int channels, side, steps, familiar;           /* at least so many of 20 look familiar */
+    int channels, side, steps, familiar;           /* familiar: minimum number of 20 */
 } shipped;
 
 static const shipped models[] = {

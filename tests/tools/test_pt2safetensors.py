@@ -384,14 +384,14 @@ def test_hostile():
         refused(as_zip(None, b"\x80\x02" + op), "refused", "instruction %r" % op)
     # Machinery used wrongly.
     order, tensor = b"ccollections\nOrderedDict\n", b"ctorch._utils\n_rebuild_tensor_v2\n"
-    for op, text in ((b"R.", "has not put"), (b"}NR.", "cannot be called"),
-                     (b"h\x05.", "remembers"), (b"t.", "mark"), (b"(", "cut short"), (b"X\xff\xff\xff\xffa", "cut short"),
-                     (b"X\x01\0\0\0\xff.", "no text"), (order + b"K\x01\x85R.", "made of"),
-                     (b"}}Ns.", "neither text"), (b"NN\x86Q.", "no storage"), (b"KQ.", ""),
- (b"}}b.", "no Ordered"), (b"NKa.", ""),
-                     (b"}(K\x01u.", "without a value"), (b"NN.", "leaves something"),
+    for op, text in ((b"R.", "than it has put"), (b"}NR.", "cannot be called"),
+                     (b"h\x05.", "recalls"), (b"t.", "mark"), (b"(", "cut short"), (b"X\xff\xff\xff\xffa", "cut short"),
+                     (b"X\x01\0\0\0\xff.", "invalid text"), (order + b"K\x01\x85R.", "made of"),
+                     (b"}}Ns.", "neither text"), (b"NN\x86Q.", "not a storage"), (b"KQ.", ""),
+ (b"}}b.", "not a Ordered"), (b"NKa.", ""),
+                     (b"}(K\x01u.", "without a value"), (b"NN.", "leaves extra"),
                      (tensor + b")R.", "no storage"), (tensor + b"(NNNNNNNNNtR.", "9 arguments"),
-                     (b"c" + b"a" * 1000, "cut short"), (b".", "has not put"), (b"", "cut short")):
+                     (b"c" + b"a" * 1000, "cut short"), (b".", "than it has put"), (b"", "cut short")):
         refused(as_zip(None, b"\x80\x02" + op), text, repr(op))
     # A laugh in a few lines: nothing walks through what is nested.
     laugh = b"\x80\x02(NNtq\0"
@@ -428,19 +428,19 @@ def test_wrong_tensors():
     with_("f.layer2.0.conv1.weight", shape(32, 16, 5, 5), "conv1.weight is [32, 16, 5, 5]")
     with_("f.extra", shape(3), "f.extra")
     with_("f.conv1.weight", shape(16, 3, 3), "f.conv1.weight has shape")
-    with_("f.conv1.weight", [1, 2], "no tensor: f.conv1.weight")
+    with_("f.conv1.weight", [1, 2], "not a tensor: f.conv1.weight")
     with_("class_output.weight", shape(10, 63), "class_output.weight")
     for name in ("f.conv1.weight", "class_output.bias", "f.layer3.0.conv2.bias"):
         changed = collections.OrderedDict(state)
         del changed[name]
         refused(as_zip(changed), name, "without " + name)
-    for buffer, text in ((shape(5, 3, 32), "no tensor of images"), (3, "no tensor of images"),
+    for buffer, text in ((shape(5, 3, 32), "not a tensor of images"), (3, "not a tensor of images"),
                          (shape(5, 1, 32, 32), "not of the network's images"),
-                         (shape(5, 3, 4, 4, kind="LongStorage"), "no tensor of images")):
+                         (shape(5, 3, 4, 4, kind="LongStorage"), "not a tensor of images")):
         refused(as_zip({"model_state_dict": state, "replay_buffer": buffer}), text, "a buffer")
     refused(as_zip({"model_state_dict": state}), "its norm is none", "a norm", "--norm", "act")
     refused(as_zip({}), "no model_state_dict", "an empty dict")
-    refused(as_zip({"epoch": 3}), "no tensor: epoch", "a dict of something else")
+    refused(as_zip({"epoch": 3}), "not a tensor: epoch", "a dict of something else")
     many = collections.OrderedDict(state)          # one storage as a thousand tensors
     big = numbers(20000)
     for i in range(1000):
@@ -455,10 +455,10 @@ def test_wrong_files():
     refused(as_zip(None, data, storages, drop=storages[3].key), "missing", "a missing storage")
     refused(as_zip(None, data, storages, compress=zipfile.ZIP_DEFLATED), "packed", "packed entries")
     for name, content, text in (("archive/byteorder", b"big", "big-endian"),
-                                ("other/data.pkl", data, "no checkpoint")):
+                                ("other/data.pkl", data, "not a checkpoint")):
         refused(as_zip(None, data, storages, extra=[(name, content)]), text, name)
     refused(as_legacy(state, dict(SYSTEM, little_endian=False)), "big-endian", "legacy")
-    refused(as_legacy(state, magic=5), "no file of torch.save", "another number")
+    refused(as_legacy(state, magic=5), "not a file of torch.save", "another number")
     refused(as_legacy(state, key=int), "list of storages", "keys that are numbers")
     refused(legacy + b"x", "left over", "a byte more")
     storages[2].values.append(1.0)
@@ -469,7 +469,7 @@ def test_wrong_files():
     refused(bomb.getvalue(), "packed", "100 MB in 100 kB")
     empty = io.BytesIO()
     zipfile.ZipFile(empty, "w").close()
-    refused(empty.getvalue(), "no file of torch.save", "an empty zip")
+    refused(empty.getvalue(), "not a file of torch.save", "an empty zip")
     for content in (b"", b"P", b"PK\x03\x04", b"hello, I am a text", b"\x80\x02", bytes(1000)):
         refused(content, "", "a file of %d bytes" % len(content))
     def survives(content):

@@ -1,5 +1,6 @@
-/* examples/tiny_jem.c, the JEM without jem.h, against jem.h: the same weights and images must give
-   the same logits, log p(x), slopes of it, and gradients of the loss; and training must learn. */
+/* examples/tiny_jem.c, the JEM without jem.h, compared with jem.h: the same weights and images
+   must give the same logits, log p(x), its gradients, and gradients of the loss; and training must
+   learn. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"

@@ -76,15 +76,15 @@ for what in calibration ood attack impute samples; do
     says "jem eval MODEL $what"
     refuses 1 "nowhere.safetensors: cannot be opened" nowhere.safetensors $what
     refuses 2 "n 0: a whole number" $model $what --n 0
-    refuses 1 "there is no such folder" $model $what --dataset ./nowhere
+    refuses 1 "no such folder" $model $what --dataset ./nowhere
 done
 refuses 2 "jem eval MODEL attack" attack
 refuses 2 "jem eval MODEL ood" $model ood another
-refuses 2 "eps .1: rising" $model attack --dataset digits --eps .2,.1
+refuses 2 "eps .1: must be increasing" $model attack --dataset digits --eps .2,.1
 refuses 2 "eps ,: a list of 0; 1 to 12 are taken" $model attack --dataset digits --eps ,
 refuses 2 "a list of 13; 1 to 12 are taken" $model attack --dataset digits \
     --eps 1,2,3,4,5,6,7,8,9,10,11,12,13
-refuses 2 "eps x: rising" $model attack --dataset digits --eps x
+refuses 2 "eps x: must be increasing" $model attack --dataset digits --eps x
 refuses 2 "choose from half" $model impute --hide all
 refuses 1 "nowhere.safetensors: cannot be opened" $model attack --beside nowhere.safetensors \
     --dataset digits
@@ -111,25 +111,25 @@ status 0 "ood, not calibrated" t/last.safetensors ood --n 100 --other digits --o
 says "calibrated with 5000 training images"
 before=$(number 6 mean)
 cp -r t again && cp t/last.safetensors t.jem
-refuses 2 "t/last.safetensors and t/../t/last.safetensors are one file" t/last.safetensors ood \
+refuses 2 "t/last.safetensors and t/../t/last.safetensors are the same file" t/last.safetensors ood \
     --n 20 --other digits --save t/../t/last.safetensors
 check "nothing was measured" test ! -s out
-refuses 2 "again/last.safetensors: holds a run" t/last.safetensors ood --n 20 --other digits \
+refuses 2 "again/last.safetensors: contains a run" t/last.safetensors ood --n 20 --other digits \
     --save again/last.safetensors
-refuses 2 "c.jem and ./c.jem are one file" t/last.safetensors ood --n 20 --other digits \
+refuses 2 "c.jem and ./c.jem are the same file" t/last.safetensors ood --n 20 --other digits \
     --beside c.jem --save ./c.jem
 check "the run is as it was" cmp t/last.safetensors t.jem
 check "the other too" cmp again/last.safetensors t.jem
 "$jem" export c.jem again/last.safetensors >out 2>err
 check "export: not onto a run" test $? = 2
-check "says so" grep -q "jem export: again/last.safetensors: holds a run" err
+check "says so" grep -q "jem export: again/last.safetensors: contains a run" err
 check "nor was it" cmp again/last.safetensors t.jem
 status 0 "ood, calibrated" c.jem ood --n 100 --other digits --out o.png
 check "nothing to calibrate" sh -c '! grep -q calibrated out'
 check "the same numbers: $before" test "$(number 6 mean)" = "${before:-none}"
 status 0 "ood" $model ood --dataset digits --n 100 --data nowhere --out o.png
 check "o.png" is_png o.png
-check "what nobody named and is not there is left out" test "$(grep -c "left out: now" err)" = 2
+check "default data sets that are missing are left out" test "$(grep -c "left out: now" err)" = 2
 check "MNIST is no other: the digits are of it" sh -c '! grep -q "left out: .*/mnist" err'
 holds "black pictures, log p(x)" "$(number 1 black)" ">" .97
 holds "black pictures, usual" "$(number 6 black)" ">" .97
@@ -138,7 +138,7 @@ holds "a mean" "$(number 6 mean)" ">" .94
 status 0 "ood beside" $model ood --dataset digits --n 40 --other digits --beside $plain --out o.png
 check "a row more for each of nine, and the mean" test "$(grep -c '^  mnist-plain' out)" = 10
 check "the data set itself is not an outlier" sh -c '! grep -q "^  digits" out'
-refuses 1 "other: ./nothing: there is no such folder" $model ood --dataset digits --n 40 \
+refuses 1 "other: ./nothing: no such folder" $model ood --dataset digits --n 40 \
     --other digits,./nothing
 check "nothing was measured" test ! -s out
 refuses 2 "other a,.*: a list of 9; 0 to 8 are taken" $model ood --dataset digits \
@@ -189,7 +189,7 @@ holds "L2 of 9" "$(number 2 '9  ')" "<" 20
 status 0 "pictures and labels only" $model attack --dataset digits --n 20 --steps 10 --norm l2 \
     --eps 1,3,9 --queries 300 --smallest small.png --beside $model --out a.png
 check "small.png" is_png small.png
-says "mnist, labels only, 300 queries an image, on [12][0-9] of 20"
+says "mnist, labels only, 300 queries per image, on [12][0-9] of 20"
 far=$(grep "labels only" out | head -n 1 | grep -o "[0-9.]* (50%)" | cut -d ' ' -f 1)
 holds "labels only: farther than the least eps, nearer than another digit" "${far:-0}" ">" 1
 holds "labels only, an upper end" "${far:-99}" "<" 9
@@ -197,7 +197,7 @@ holds "labels only, an upper end" "${far:-99}" "<" 9
     --out large >out 2>err
 status 0 "beside a model of larger images" $model attack --dataset digits --n 20 --steps 1 \
     --eps 0,.3 --smallest small.png --beside large/last.safetensors --out a.png
-says "large takes images of another shape: it is not in the picture"
+says "large has images of another shape: it is not in the picture"
 says "^  0  .*%  .*%  .*%  .*%"
 check "both models' least eps" test "$(grep -c '^  \(mnist\|large\)  .*  0.3' out)" = 2
 status 0 "refined" $model attack --dataset digits --n 20 --steps 3 --eps 0,.3 --refine 3 --chains 2 \
@@ -207,7 +207,7 @@ holds "refined, nothing done" "$(number 2 '0  ')" ">" 80
 holds "refined, much" "$(number 2 '0.3 ')" "<" "$(number 2 '0  ')"
 status 0 "straight" $model attack --dataset digits --n 20 --steps 3 --eps 0,.3 --refine 3 --chains 2 \
     --gradient straight --out a.png
-says "as if the steps did nothing"
+says "past the steps"
 
 echo "impute"
 for hide in half block random; do
@@ -267,8 +267,8 @@ numbers 16384 0 >zeros && numbers 12288 0 >most && numbers 4096 1 >rest
 idx few/train 16384 8 pixels zeros
 idx few/test 16384 8 pixels "most rest"
 "$jem" judge --dataset ./few --iters 300 --out few.jem >out 2>err
-says "10000 test images: 100.0% recognised, 7[0-9]\.[0-9]% as what they are"
-refuses 1 "there is no such folder\|judge-digits.safetensors: cannot be opened" $model samples \
+says "10000 test images: 100.0% recognised, 7[0-9]\.[0-9]% correctly"
+refuses 1 "no such folder\|judge-digits.safetensors: cannot be opened" $model samples \
     --dataset digits
 refuses 1 "holds no judge" $model samples --dataset digits --judge $model
 judge=examples/models/judge-mnist.safetensors
@@ -282,7 +282,7 @@ holds "samples are recognised" "$(number 2 'from noise   ')" ">" 80
 holds "as what they are meant to be" "$(number 3 'from noise   ')" ">" 80
 usual=$(number 7 'test images   ')
 check "no buffer in this file" sh -c '! grep -q "^  buffer" out'
-refuses 1 "takes images (1,28,28), and .* (1,16,16)" $model samples --judge $judge \
+refuses 1 "has images (1,28,28), but .* has (1,16,16)" $model samples --judge $judge \
     --dataset digits --beside small/last.safetensors
 status 0 "samples and a buffer" t/last.safetensors samples --n 40 --judge $judge --out s.png \
     --beside $model

@@ -1,49 +1,34 @@
-/* What a JEM is for, measured: `jem eval MODEL calibration|ood|attack|impute|samples`, each a table
-   and a picture; --beside OTHER puts another model's numbers next to it, a plain classifier's say.
-   In what is printed, a line that begins with two blanks is a row of a table, whose cells are two
-   blanks or more apart: report.c makes tables of a page out of it. */
-#ifndef TOOLS_JEM_EVAL_H
-#define TOOLS_JEM_EVAL_H
+/* calibration, ood, attack, impute. */
+#include "tools/cli/system.h"
 
-#include "tools/cli/use.c"
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/eval.h"
+#include "tools/cli/judge.h"
+#include "tools/cli/memory.h"
+#include "tools/cli/train.h"
+#include "tools/cli/train_options.h"
+#include "tools/support/chart.h"
 #include "tools/support/measures.h"
 #include "tools/support/robust.h"
-
-typedef struct uses_options {
-    eval_options e;                                /* first: data_for reads it */
-    char out[OPTION_TEXT_SIZE], beside[OPTION_TEXT_SIZE], save[OPTION_TEXT_SIZE];
-    char other[OPTION_TEXT_SIZE], eps[OPTION_TEXT_SIZE];
-    char smallest[OPTION_TEXT_SIZE];
-    int bins, measure, gradients, norm, steps, restarts, hide, seed, refine, chains, through;
-    int queries, noise_steps;
-    float share, noise_step, noise_beta;
-} uses_options;
-
-typedef struct uses {                              /* a model, what it is asked about, where to */
-    model m;
-    options *o;
-    const uses_options *u;
-    char name[NAME_SIZE];                          /* in tables */
-    data_set test;
-    int n;
-    float *x;                                      /* [n]: test images */
-    const int *labels;
-} uses;
 
 enum { USES_CURVES = 8 };
 static const unsigned uses_colours[USES_CURVES] = {
     0x1f5fb4, 0xd2491e, 0x2e8b57, 0x8b3a8b, 0xb8860b, 0x777777, 0x008b8b, 0xb22222
 };
 
-static float *uses_floats(ptrdiff_t n) { return new_floats((double)n); }
-static int uses_no_memory(void) {
+float *uses_floats(ptrdiff_t n) { return new_floats((double)n); }
+int uses_no_memory(void) {
     char hint[80];
-    fprintf(stderr, "jem eval: no memory for the images%s\n", memory_hint(hint));
+    fprintf(stderr, "jem eval: out of memory for the images%s\n", memory_hint(hint));
     return 1;
 }
 
-/* Images that the model was not trained on: those that `jem train` held out (if there are none:
-   training images), n of them in x; how many there are. Of another data set, any. */
+/* Loads images that were not used in training: those that `jem train` held out (if there are none:
+   training images), n of them in x; returns their number. Any images of another data set. */
 static int held_out_images(const uses *s, int n, float *x, const char **what) {
     eval_options e = s->u->e;
     data_set d;
@@ -66,7 +51,7 @@ static int held_out_images(const uses *s, int n, float *x, const char **what) {
     return order ? n : 0;
 }
 
-/* A walk that suits the model: steps as in its training. */
+/* Returns a walk for the model, with steps as in its training. */
 static jem_sgld_desc uses_walk(const uses *s, int steps) {
     jem_sgld_desc d = jem_sgld_desc_default();
     const char *size = jem_archive_meta(s->m.archive, OPTION_PREFIX "sgld-lr");
@@ -78,21 +63,20 @@ static jem_sgld_desc uses_walk(const uses *s, int steps) {
     return d;
 }
 
-/* Do both take images of one shape? */
+/* Returns 1 if both models have images of one shape. */
 static int uses_one_shape(const uses *s, const uses *beside) {
     const jem_net *a = s->m.net, *b = beside ? beside->m.net : a;
     return a->channels == b->channels && a->height == b->height && a->width == b->width;
 }
-/* May both look at the same images? */
-static int uses_alike(const uses *s, const uses *beside) {
+int uses_alike(const uses *s, const uses *beside) {
     if (uses_one_shape(s, beside)) return 1;
     const jem_net *a = s->m.net, *b = beside->m.net;
-    fprintf(stderr, "jem eval: %s takes images (%d,%d,%d), and %s (%d,%d,%d)\n", s->name,
+    fprintf(stderr, "jem eval: %s has images (%d,%d,%d), but %s has (%d,%d,%d)\n", s->name,
             a->channels, a->height, a->width, beside->name, b->channels, b->height, b->width);
     return 0;
 }
 
-/* A histogram's outline: 2 points for each of `bins` bars, and one at either end. */
+/* Computes the outline of a histogram: 2 points for each of `bins` bars, and one at either end. */
 static void outline(const double *heights, int bins, double lo, double hi, float *x, float *y) {
     for (int k = 0; k < bins; k++)
         for (int side = 0; side < 2; side++) {
@@ -125,8 +109,8 @@ static int uses_draw(const char *path, panel *panels, int n, int height) {
 
 enum { BINS_MOST = 100, RELIABLE_MOST = 4, FEW = 10 };
 
-/* Rows and curves of one model: as it is, and with the temperature that suits the first half of the
-   test images. All numbers are of the other half. */
+/* Computes rows and curves of a model: without a temperature, and with the temperature fitted to
+   the first half of the test images. All results are for the other half. */
 static int calibration_of(uses *s, reliability_bin *bin, int row) {
     const int half = s->n / 2, k = s->m.net->classes;
     float *f = uses_floats((ptrdiff_t)(s->n - half) * k);
@@ -207,7 +191,7 @@ static const char *const ood_made[OOD_MADE] = {
     "black", "white", "dimmed to a quarter"
 };
 
-/* n images that are none of the model's kind, out of those that are. */
+/* Makes n images unlike those of the model, from its own. */
 static void make_outliers(const uses *s, int kind, int n, float *out) {
     const ptrdiff_t size = image_size(s->m.net);
     const ptrdiff_t pixels = (ptrdiff_t)s->m.net->height * s->m.net->width;
@@ -230,31 +214,30 @@ static void make_outliers(const uses *s, int kind, int n, float *out) {
     free(order);
 }
 
-/* The next name of a list separated by commas or blanks, which is moved on; 0: none left. */
-static int next_name(const char **list, char *name, size_t size) {
+int next_name(const char **list, char *name, size_t size) {
     while (**list == ',' || **list == ' ') ++*list;
     const size_t n = strcspn(*list, ", ");
     snprintf(name, size, "%.*s", (int)n, *list);
     *list += n;
     return n > 0;
 }
-/* Has an option's list from `least` to `most` names? If not, a line on stderr. */
+/* Checks that an option's list has `least` to `most` names; prints the reason if not. */
 static int names_fit(const char *of, const char *list, int least, int most) {
     char name[OPTION_TEXT_SIZE];
     const char *at = list;
     int n = 0;
     while (next_name(&at, name, sizeof name)) n++;
     if (n >= least && n <= most) return 1;
-    fprintf(stderr, "jem eval: --%s %.60s: a list of %d; %d to %d are taken\n", of, list, n, least,
+    fprintf(stderr, "jem eval: --%s %.60s: a list of %d, not %d to %d\n", of, list, n, least,
             most);
     return 0;
 }
 
-/* Test images of another data set, as the model takes them. */
+/* Test images of another data set, in the model's format. */
 typedef struct other_set { char name[OPTION_TEXT_SIZE]; int n; float *x; } other_set;
 
-/* As many as the model's own, of all classes; 0 and a line on stderr that begins so: there are
-   none; -1: no memory. */
+/* Loads as many images as the model's own, of all classes; returns 0 and prints the reason if there
+   are no such images; -1: no memory. */
 static int other_open(other_set *to, const uses *s, const char *left_out) {
     data_set d;
     data_desc desc;
@@ -274,11 +257,11 @@ static int other_open(other_set *to, const uses *s, const char *left_out) {
     return to->x ? 1 : -1;
 }
 
-/* The sheet of digits is of MNIST. */
+/* the sheet of digits is from MNIST */
 static const char *drawn_from(const char *set) { return strcmp(set, "digits") ? set : "mnist"; }
 
-/* All that --other names, but the model's own; how many, -1: one cannot be opened. Of those that
-   nobody asked for, only what is there, and nothing that the model's own are drawn from. */
+/* Opens all data sets of --other except the model's own; returns their number; -1: one cannot be
+   opened. The default: those available that do not contain the model's own images. */
 static int others_open(other_set others[OOD_OTHERS], const uses *s) {
     const int asked = s->o->given[option_find(s->o, "other")];
     const char *list = s->u->other;
@@ -296,9 +279,9 @@ static int others_open(other_set others[OOD_OTHERS], const uses *s) {
 typedef struct ood_table {
     const uses *s;
     float *usual, *other;                          /* [OOD_SCORES][n] */
-    double sum[2][OOD_SCORES];                     /* of the measure; of what is flagged */
-    int rows, features;                            /* 0: the network names none */
-    char names[OOD_SHOWN][32];                     /* what the histograms show, the first: usual */
+    double sum[2][OOD_SCORES];                     /* of the measure; fraction flagged */
+    int rows, features;                            /* 0: the network defines none */
+    char names[OOD_SHOWN][32];         /* shown by the histograms, the first one for usual images */
     double *heights;                               /* [2][OOD_SHOWN][OOD_BINS] */
     double lo[2], hi[2];
     int shown;
@@ -307,7 +290,7 @@ typedef struct ood_table {
 static const int ood_drawn[2] = { JEM_OOD_LOGP, JEM_OOD_FAMILIAR };
 enum { OOD_FLAGGED = 3, OOD_BOTH };                /* of --measure */
 
-/* Scores that need more than the network has are left out. */
+/* Returns 0 for scores that need a feature that the network lacks. */
 static int ood_has(const ood_table *t, int score) {
     return t->features || score != JEM_OOD_FEATURES;
 }
@@ -318,7 +301,7 @@ static void ood_cell(const ood_table *t, double value, double flagged) {
     else printf("  %10.3f", value);
 }
 
-/* A histogram of each of the scores that are drawn; what is beyond the range is in the end bars. */
+/* Draws a histogram of each of the shown scores; values beyond the range are in the end bars. */
 static void ood_count(ood_table *t, const char *name, const float *scores, int n) {
     if (t->shown == OOD_SHOWN) return;
     snprintf(t->names[t->shown], sizeof t->names[0], "%s", name);
@@ -364,7 +347,7 @@ static int compare_floats(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The range of the drawn scores, from the images that are usual: twice as wide as theirs. */
+/* Sets the range of the shown scores to twice that of the usual images. */
 static void ood_range(ood_table *t) {
     for (int k = 0; k < 2; k++) {
         const float *v = t->usual + ood_drawn[k] * t->s->n;
@@ -381,7 +364,7 @@ static void ood_range(ood_table *t) {
 
 static int ood_draw(const ood_table *t) {
     static const char *const titles[2] = { "log p(x)",
-        "familiar: log p(x) and its slopes, logits, features and the image, joined" };
+        "familiar: log p(x) and its gradients, logits, features and the image, combined" };
     static float x[2][OOD_SHOWN][2 * OOD_BINS + 2], y[2][OOD_SHOWN][2 * OOD_BINS + 2];
     curve curves[2][OOD_SHOWN];
     panel panels[2];
@@ -393,14 +376,14 @@ static int ood_draw(const ood_table *t) {
                               2 * OOD_BINS + 2, i ? 1.6f : 3 };
             curves[k][i] = c;
         }
-        panels[k] = uses_panel(titles[k], "share of images; what is beyond the ends is in the end "
+        panels[k] = uses_panel(titles[k], "fraction of images; values beyond them are in the end "
                                "bars", k ? 440.0f : 60, k ? 700.0f : 320, curves[k], t->shown);
         panels[k].y_lo = 0, panels[k].y_hi = .4f;
     }
     return uses_draw(t->s->u->out, panels, 2, 750);
 }
 
-/* The same images for both models (`two`: there is another); its row has its name. */
+/* Measures both models (`two`: there is another) on the same images; its row has its name. */
 static int ood_pair(ood_table t[2], int two, const char *name, const float *x, int n) {
     return ood_row(t, name, x, n) && (!two || ood_row(t + 1, t[1].s->name, x, n));
 }
@@ -424,7 +407,7 @@ static int ood_rows(ood_table t[2], int two, const other_set *others, int n) {
     return ok;
 }
 
-/* Does the network name its features? */
+/* Returns 1 if the network defines features. */
 static int uses_features(const uses *s) {
     jem_net *net = s->m.net;
     const jem_mark mark = jem_begin(net->ctx);
@@ -449,7 +432,7 @@ static int ood_open(ood_table *t, const uses *s) {
     return 1;
 }
 
-/* The share of test images whose familiarity is below .01, .05 and .1: false alarms. */
+/* Prints the fraction of test images whose familiarity is below .01, .05 and .1: false alarms. */
 static int ood_alarms(const uses *s) {
     static const float at[3] = { 0.01f, 0.05f, 0.1f };
     int count[3] = { 0, 0, 0 };
@@ -465,8 +448,8 @@ static int ood_alarms(const uses *s) {
     return ok || model_fail("jem eval", &s->m);
 }
 
-/* Calibrates with images that training held out: a model that is not, or to be saved, or for a
-   number of gradients. */
+/* Calibrates with images that training held out: a model without calibration, or to be saved, or
+   with a given number of gradients. */
 static int uses_calibrate(uses *s) {
     enum { IMAGES = 5000 };
     if (jem_net_meta(s->m.net, "jem.statistics") && !*s->u->save && !s->u->gradients) return 1;
@@ -486,8 +469,8 @@ static int uses_calibrate(uses *s) {
 
 static int eval_ood(uses *s, uses *beside) {
     static const char *const measures[5] = {
-        "AUROC", "AUPR", "FPR at 95% TPR", "the share flagged at 1% false alarms",
-        "AUROC and the share flagged at 1% false alarms"
+        "AUROC", "AUPR", "FPR at 95% TPR", "percentage flagged at 1% false alarms",
+        "AUROC and the percentage flagged at 1% false alarms"
     };
     ood_table t[2];
     other_set others[OOD_OTHERS];
@@ -529,7 +512,7 @@ static int eval_ood(uses *s, uses *beside) {
 
 enum { EPS_MOST = 12, SMALLEST = 10 };
 
-/* What is attacked: the network, or the network after it has refined its images. */
+/* The target of an attack: the network, alone or after it has refined its images. */
 typedef struct attacked { uses *s; jem_attack_desc how; refined refined; } attacked;
 
 static int attacked_begin(attacked *a, uses *s) {
@@ -545,8 +528,8 @@ static int attacked_begin(attacked *a, uses *s) {
 }
 static void attacked_end(attacked *a) { if (a->how.classify) refined_free(&a->refined); }
 
-/* Which of n images get another label: fooled[n]. A classifier that draws random numbers is asked
-   anew: what fooled it once need not fool it again. */
+/* Finds the images with another label: fooled[n]. A classifier with random numbers is asked again,
+   because its answer may change. */
 static int attacked_again(attacked *a, const float *x, const int *labels, int n, int *fooled) {
     const int k = a->s->m.net->classes;
     float *f = uses_floats((ptrdiff_t)n * k);
@@ -558,9 +541,10 @@ static int attacked_again(attacked *a, const float *x, const int *labels, int n,
     return ok;
 }
 
-/* Images that no attack has fooled yet are attacked at the next eps. right[k]: share that is still
-   right; fgsm: after a single step. shown (may be NULL): the first SMALLEST images' perturbed
-   versions, at the least eps that fooled the model; shown_eps: that eps, < 0 if none did. */
+/* Attacks, at each eps, the images that no smaller eps has fooled. right[k]: fraction still
+   classified correctly; fgsm: after a single step. shown (may be NULL): perturbed versions of the
+   first SMALLEST images, at the smallest eps that fooled the model; shown_eps: that eps, < 0 if
+   there was none. */
 static int attack_curve(uses *s, const float *eps, int count, float *right, float *fgsm,
                         float *shown, float *shown_eps) {
     const ptrdiff_t size = image_size(s->m.net);
@@ -605,8 +589,8 @@ static int attack_curve(uses *s, const float *eps, int count, float *right, floa
     return ok;
 }
 
-/* Rows: images; what fooled the model, at the least eps of the list; the difference, as grey. Of
-   the other model too, if its images are alike. */
+/* Draws rows: images; perturbed versions at the smallest eps of the list that fooled the model;
+   their difference, as grey. The same for the other model, if its images have the same shape. */
 static int attack_pictures(const uses *s, const uses *beside, float *const shown[2],
                            const float eps[2][SMALLEST]) {
     const ptrdiff_t size = image_size(s->m.net);
@@ -626,10 +610,10 @@ static int attack_pictures(const uses *s, const uses *beside, float *const shown
     const int ok = picture_grid(s->u->smallest, grid, rows * columns, columns, s->m.net->channels,
                                 s->m.net->height, s->m.net->width, 3);
     if (ok) {
-        printf("%s: images; what fooled the model at the least eps of the list, and the "
+        printf("%s: images; perturbed at the smallest eps that fooled the model, and the "
                "difference%s\n", s->u->smallest, rows == 5 ? "; the same for the other model" : "");
         if (beside && rows == 3)
-            printf("%s takes images of another shape: it is not in the picture\n", beside->name);
+            printf("%s has images of another shape: it is not in the picture\n", beside->name);
         for (int b = 0; b < (beside ? 2 : 1); b++) {
             printf("  %-22.22s", b ? beside->name : s->name);
             for (int i = 0; i < columns; i++)
@@ -642,7 +626,7 @@ static int attack_pictures(const uses *s, const uses *beside, float *const shown
     return ok;
 }
 
-/* Without gradients: how far the nearest image is that gets another label. */
+/* Measures, without gradients, the distance of the nearest image with another label. */
 static int attack_decision(uses *s) {
     static const double shares[3] = { .25, .5, .75 };
     const ptrdiff_t size = image_size(s->m.net);
@@ -657,8 +641,8 @@ static int attack_decision(uses *s) {
     if (n < 0) { if (!jem_ok(s->m.ctx)) model_fail("jem eval", &s->m); }
     else {
         qsort(far, (size_t)n, sizeof *far, compare_floats);
-        printf("%s, labels only, %d queries an image, on %d of %d (right to begin with, unlike "
-               "another to start from); L2 distance of what fools it, for pixels in [0,1]:",
+        printf("%s, labels only, %d queries per image, on %d of %d (classified correctly, with "
+               "another image to start from); L2 distance of the attack, for pixels in [0,1]:",
                s->name, s->u->queries, n, s->n);
         for (int k = 0; k < 3 && n; k++)
             printf(" %.3g (%g%%)", (double)far[(int)(shares[k] * n)] / 2, 100 * shares[k]);
@@ -682,7 +666,7 @@ static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then
     while (n < EPS_MOST && next_name(&list, word, sizeof word)) {
         eps[n] = strtof(word, &end);
         if (*end || !(eps[n] >= 0 && eps[n] < 1e6f) || (n && !(eps[n] > eps[n - 1])))
-            return fprintf(stderr, "jem eval: --eps %.60s: rising numbers are needed\n", word), 2;
+            return fprintf(stderr, "jem eval: --eps %.60s: must be increasing numbers\n", word), 2;
         n++;
     }
     for (int b = 0; ok && b < (beside ? 2 : 1); b++) {
@@ -701,7 +685,7 @@ static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then
         if (s->u->refine)
             printf("images are refined first: %d SGLD steps of %d chains; gradients %s\n",
                    s->u->refine, s->u->chains, s->u->through == 1 ? "through the steps, mean over "
-                   "the chains" : "as if the steps did nothing");
+                   "the chains" : "past the steps");
         printf("  %-6s", "eps");
         for (int b = 0; b < (beside ? 2 : 1); b++)
             printf("  %16.16s, FGSM  %16.16s, PGD", both[b]->name, both[b]->name);
@@ -754,8 +738,8 @@ static void make_mask(const uses *s, float *known) {
     }
 }
 
-/* Root mean square of what was hidden, in units of the pixels' range; and the share that is
-   recognised. */
+/* Prints the root mean square error of the hidden pixels, in units of their range, and the fraction
+   classified correctly. */
 static int impute_row(const uses *s, const char *name, const float *filled, const float *known) {
     const ptrdiff_t all = s->n * image_size(s->m.net);
     double sum = 0, hidden = 0;
@@ -774,8 +758,8 @@ static int impute_once(const uses *s, const float *known, jem_rng *rng, float *f
     jem_net *net = s->m.net;
     jem_impute_desc d = jem_impute_desc_default();
     d.walk = uses_walk(s, s->u->steps);
-    if (net->noise_hi > 0)                         /* it has learned a score, and knows noise: to
-                                                      cut it off at -1 would be unlike any */
+    if (net->noise_hi > 0)                         /* it has learned a score, and is used to
+                                                      noise: a cut at -1 would be unlike any */
         d.denoise.steps = s->u->noise_steps, d.denoise.fraction = s->u->noise_step,
         d.denoise.beta = s->u->noise_beta, d.denoise.sigma_max = net->noise_hi;
     else d.walk.clamp_lo = -1, d.walk.clamp_hi = 1;
@@ -829,11 +813,11 @@ static int eval_impute(uses *s, uses *beside) {
     }
     ok = ok && impute_row(s, "mean of 4 samples", mean, known);
     snprintf(name, sizeof name, "one sample of %.40s", beside ? beside->name : "");
-    if (ok && beside)                              /* the first model still says what it sees */
+    if (ok && beside)                              /* the first model classifies the images */
         ok = impute_once(beside, known, &rng, filled) && impute_row(s, name, filled, known);
     ok = ok && picture_grid(s->u->out, grid, IMPUTE_ROWS * shown, shown, s->m.net->channels,
                             s->m.net->height, s->m.net->width, 2);
-    if (ok) printf("%s: images, what is known of them, filled with the mean, two samples\n",
+    if (ok) printf("%s: images, their known pixels, filled with the mean, two samples\n",
                    s->u->out);
     free(known), free(filled), free(mean), free(grid), free(held), free(pixel);
     return !ok;
@@ -844,7 +828,7 @@ static int eval_impute(uses *s, uses *beside) {
 #define USES_AT(field) offsetof(uses_options, field)
 #define USES_COMMON(count, out_file) \
     { "dataset", OPTION_TEXT, OPTION_NOW, USES_AT(e.dataset), "NAME", NO_PRESETS(""), 0, 0, \
-      "as in jem train (if not given, the model's own)" }, \
+      "as in jem train (default: that of the model)" }, \
     { "data", OPTION_TEXT, OPTION_NOW, USES_AT(e.data), "DIR", NO_PRESETS("data"), 0, 0, \
       "the folder that tools/get-data filled" }, \
     { "n", OPTION_INT, OPTION_NOW, USES_AT(e.n), "N", NO_PRESETS(count), 1, 1e9, \
@@ -871,12 +855,12 @@ static const option ood_table_options[] = {
     USES_COMMON("1000", "ood.png"), USES_BESIDE,
     { "other", OPTION_TEXT, OPTION_NOW, USES_AT(other), "NAMES",
       NO_PRESETS("mnist,fashion-mnist,cifar10"), 0, 0,
-      "other data sets or folders (8 at most, no blanks) to compare with, besides made-up images" },
+      "other data sets or folders (8 at most, no blanks) in addition to synthetic images" },
     { "measure", OPTION_CHOICE, OPTION_NOW, USES_AT(measure),
       "auroc|aupr|fpr95|flagged|both", NO_PRESETS("auroc"), 0, 0,
-      "what the table shows (both: AUROC, and the share flagged at 1% false alarms)" },
+      "contents of the table (both: AUROC, and percentage flagged at 1% false alarms)" },
     { "gradients", OPTION_CHOICE, OPTION_NOW, USES_AT(gradients), "auto|0|1|2|3",
-      NO_PRESETS("auto"), 0, 0, "recalibrate for answers of this cost (auto: as the model is)" },
+      NO_PRESETS("auto"), 0, 0, "gradients per answer for recalibration (auto: unchanged)" },
     { "save", OPTION_TEXT, OPTION_NOW, USES_AT(save), "FILE", NO_PRESETS(""), 0, 0,
       "calibrate with images that training held out, and save the model" }
 };
@@ -885,34 +869,34 @@ static const option attack_table[] = {
     { "norm", OPTION_CHOICE, OPTION_NOW, USES_AT(norm), "linf|l2", NO_PRESETS("linf"), 0, 0,
       "the norm that eps limits" },
     { "eps", OPTION_TEXT, OPTION_NOW, USES_AT(eps), "LIST", NO_PRESETS(""), 0, 0,
-      "rising numbers, 12 at most, for pixels in [0,1] (if not given: 7 that suit the norm)" },
+      "increasing numbers, 12 at most, for pixels in [0,1] (default: 7, depending on the norm)" },
     { "steps", OPTION_INT, OPTION_NOW, USES_AT(steps), "N", NO_PRESETS("40"), 1, 1e6,
       "steps of PGD" },
     { "restarts", OPTION_INT, OPTION_NOW, USES_AT(restarts), "N", NO_PRESETS("1"), 1, 1000,
       "random starts" },
     { "refine", OPTION_INT, OPTION_NOW, USES_AT(refine), "N", NO_PRESETS("0"), 0, 1000,
-      "SGLD steps that the classifier takes before it answers" },
+      "SGLD steps of the classifier before its answer" },
     { "chains", OPTION_INT, OPTION_NOW, USES_AT(chains), "N", NO_PRESETS("5"), 1, 100,
       "with --refine: chains per image, whose p(y|x) are averaged" },
     { "gradient", OPTION_CHOICE, OPTION_NOW, USES_AT(through), "straight|through",
       NO_PRESETS("through"), 0, 0, "with --refine: gradients past those steps, or through them" },
     { "queries", OPTION_INT, OPTION_NOW, USES_AT(queries), "N", NO_PRESETS("0"), 0, 1e6,
-      "also attack with labels only, in N queries (0: do not)" },
+      "also attack with labels only, in N queries (0: off)" },
     { "smallest", OPTION_TEXT, OPTION_NOW, USES_AT(smallest), "FILE.png", NO_PRESETS(""), 0, 0,
       "a picture of the smallest perturbations found" }
 };
 static const option impute_table[] = {
     USES_COMMON("200", "impute.png"), USES_BESIDE,
     { "hide", OPTION_CHOICE, OPTION_NOW, USES_AT(hide), "half|block|random", NO_PRESETS("half"), 0,
-      0, "what to hide" },
+      0, "pixels to hide" },
     { "share", OPTION_FLOAT, OPTION_NOW, USES_AT(share), "X", NO_PRESETS(".8"), 0, 1,
-      "random: share of the pixels to hide" },
+      "random: fraction of the pixels to hide" },
     { "noise-steps", OPTION_INT, OPTION_NOW, USES_AT(noise_steps), "N", NO_PRESETS("300"), 1, 1e6,
       "steps from noise, for a model that learned a score" },
     { "noise-step", OPTION_FLOAT, OPTION_NOW, USES_AT(noise_step), "X", NO_PRESETS(".8"), 0, 1,
-      "share of the noise that each of them takes off" },
+      "fraction of the noise that each step removes" },
     { "noise-beta", OPTION_FLOAT, OPTION_NOW, USES_AT(noise_beta), "X", NO_PRESETS(".019"), 0, 1,
-      "share of that which is not put back" },
+      "fraction of that which is not restored" },
     { "steps", OPTION_INT, OPTION_NOW, USES_AT(steps), "N", NO_PRESETS("300"), 0, 1e6,
       "steps of SGLD after them" }
 };
@@ -920,9 +904,8 @@ static const option impute_table[] = {
 static const option samples_table[] = {
     USES_COMMON("10000", "samples.png"), USES_BESIDE,
     { "judge", OPTION_TEXT, OPTION_NOW, USES_AT(other), "FILE", NO_PRESETS(""), 0, 0,
-      "made by jem judge (if not given, examples/models/judge-DATASET.safetensors)" }
+      "made by jem judge (default: examples/models/judge-DATASET.safetensors)" }
 };
-static int eval_samples(uses *s, uses *beside);    /* judge.c */
 
 static const struct use {
     const char *name, *help;
@@ -930,13 +913,13 @@ static const struct use {
     size_t bytes;
     int (*run)(uses *s, uses *beside);
 } uses_known[] = {
-    { "calibration", "can its probabilities be trusted?", calibration_table,
+    { "calibration", "reliability of its probabilities", calibration_table,
       sizeof calibration_table, eval_calibration },
-    { "ood", "does it know what it has not seen?", ood_table_options, sizeof ood_table_options,
+    { "ood", "detection of unfamiliar images", ood_table_options, sizeof ood_table_options,
       eval_ood },
-    { "attack", "how easily is it fooled?", attack_table, sizeof attack_table, eval_attack },
-    { "impute", "can it fill in what is missing?", impute_table, sizeof impute_table, eval_impute },
-    { "samples", "how good are its samples?", samples_table, sizeof samples_table, eval_samples }
+    { "attack", "robustness to attacks", attack_table, sizeof attack_table, eval_attack },
+    { "impute", "imputation of missing pixels", impute_table, sizeof impute_table, eval_impute },
+    { "samples", "quality of its samples", samples_table, sizeof samples_table, eval_samples }
 };
 
 static int uses_open(uses *s, options *o, const uses_options *u, const char *path) {
@@ -972,19 +955,19 @@ static int run_use(const struct use *what, options *o, const uses_options *u, co
     return status;
 }
 
-/* May the next word be the value of this one? */
+/* Returns 1 if the next word can be the value of this option. */
 static int awaits_value(const char *word) {
     return *word == '-' && !strchr(word, '=') && strcmp(word, "--") != 0 && !is_help(word);
 }
 
-static int uses_command(int argc, char **argv) {
+int uses_command(int argc, char **argv) {
     static options table;
     static uses_options values;
     char *words[64], usage[128];
     int n = 0;
     const struct use *what = NULL;
     for (size_t i = 0; i < sizeof uses_known / sizeof *uses_known; i++) {
-        int words_only = 0;                        /* behind -- there are no options */
+        int words_only = 0;                        /* after -- there are no options */
         for (int k = 2; k < argc; k++) {
             const int value = k > 2 && !words_only && awaits_value(argv[k - 1]);
             if (!strcmp(argv[k], uses_known[i].name) && !value) what = &uses_known[i];
@@ -1002,5 +985,3 @@ static int uses_command(int argc, char **argv) {
     if (read >= 0) return read;
     return run_use(what, o, &values, words[!strcmp(words[0], what->name)]);
 }
-
-#endif

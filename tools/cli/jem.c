@@ -4,25 +4,23 @@
        build/jem sample runs/a/last.safetensors
        build/jem classify runs/a/last.safetensors picture.png
 
-   train.c is the training run, train_options.h its options, use.c the other commands, eval.c what
-   `jem eval MODEL WHAT` measures, judge.c how samples are judged, report.c the model card,
-   tools/support/options.h how options are read.
-   Exit status: 0, 1 if something failed, 2 if it was asked for something impossible; 130 when
-   interrupted. */
-#if !defined(_WIN32) && !defined(_XOPEN_SOURCE)
-#define _XOPEN_SOURCE 600                          /* clock_gettime, isatty, sigaction, fsync */
-#define _DARWIN_C_SOURCE                           /* how much memory there is, on macOS */
-#endif
+   train.c is the training run, train_options.h its options, use.c the other commands, eval.c the
+   measurements of `jem eval MODEL WHAT`, judge.c the judges of samples, report.c the model card,
+   tools/support/options.h reads options.
+   Exit status: 0; 1 after a failure; 2 for an impossible request; 130 when interrupted. */
+#include "tools/cli/system.h"
+
+#include <stdio.h>
+#include <string.h>
+
 #define JEM_IMPLEMENTATION
 #include "jem.h"
-#include "tools/support/data.h"
-#include "tools/support/chart.h"
+#include "tools/cli/eval.h"
+#include "tools/cli/judge.h"
+#include "tools/cli/report.h"
+#include "tools/cli/train.h"
+#include "tools/cli/use.h"
 #include "tools/support/options.h"
-#include "tools/cli/train.c"
-#include "tools/cli/use.c"
-#include "tools/cli/eval.c"
-#include "tools/cli/judge.c"
-#include "tools/cli/report.c"
 
 static const struct command {
     const char *name, *arguments, *help;
@@ -31,15 +29,15 @@ static const struct command {
     { "train", "[OPTIONS]", "train a model on a data set, or continue an interrupted run",
       train_command },
     { "sample", "MODEL [OPTIONS]", "draw images from a model", sample_command },
-    { "classify", "MODEL IMAGE...", "say what image files show, and whether they look familiar",
+    { "classify", "MODEL IMAGE...", "classify image files, and rate their familiarity",
       classify_command },
-    { "eval", "MODEL [WHAT] [OPTIONS]", "accuracy on a data set; or WHAT: calibration, ood, "
+    { "eval", "MODEL [WHAT] [OPTIONS]", "measure accuracy; or WHAT: calibration, ood, "
       "attack, impute, samples", uses_command },
     { "judge", "[OPTIONS]", "train a judge of samples", judge_command },
-    { "report", "RUN|MODEL [OPTIONS]", "write a model card: one HTML page with all of that",
+    { "report", "RUN|MODEL [OPTIONS]", "write a model card: one HTML page with all results",
       report_command },
-    { "info", "FILE...", "list what a checkpoint holds", info_command },
-    { "export", "FROM TO", "copy only the network of a checkpoint, without the training state",
+    { "info", "FILE...", "list the contents of a checkpoint", info_command },
+    { "export", "FROM TO", "copy the network of a checkpoint, without the training state",
       export_command }
 };
 

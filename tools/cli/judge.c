@@ -1,10 +1,17 @@
-/* `jem judge` trains a judge of samples (judge.h); `jem eval MODEL samples` asks it how good a
-   model's samples are: those it draws from noise, and those of its replay buffer. */
-#ifndef TOOLS_JEM_JUDGE_H
-#define TOOLS_JEM_JUDGE_H
+/* Judges of samples. */
+#include "tools/cli/system.h"
 
-#include "tools/cli/eval.c"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/judge.h"
+#include "tools/cli/memory.h"
+#include "tools/cli/train.h"
+#include "tools/cli/train_options.h"
 #include "tools/support/judge.h"
+#include "tools/support/measures.h"
+#include "tools/support/pictures.h"
 
 /* ---- jem judge ------------------------------------------------------------------------------- */
 
@@ -36,11 +43,11 @@ static const option judge_table[] = {
 
 enum { JUDGE_REAL = 64, JUDGE_FALSE = 32, JUDGE_BATCH = JUDGE_REAL + JUDGE_FALSE };
 
-typedef struct judging {                           /* images of a data set, whole and damaged */
+typedef struct judging {                           /* images of a data set, intact and damaged */
     const data_set *d;
     int mirror;
     jem_rng rng;
-    float *a, *b, *plain;                          /* an image each */
+    float *a, *b, *plain;                          /* one image each */
 } judging;
 
 static int judging_create(judging *j, const data_set *d, int mirror, uint64_t seed) {
@@ -52,7 +59,7 @@ static int judging_create(judging *j, const data_set *d, int mirror, uint64_t se
 }
 static void judging_free(judging *j) { free(j->a), free(j->b), free(j->plain); }
 
-/* A random image, moved by up to `reach` pixels; its label. */
+/* Returns a random image, moved by up to `reach` pixels, and its label. */
 static int judge_draw(judging *j, int reach, float *x) {
     const data_set *d = j->d;
     const int i = jem_rng_below(&j->rng, d->n);
@@ -64,7 +71,8 @@ static int judge_draw(judging *j, int reach, float *x) {
     return d->labels[i];
 }
 
-/* Damaged images. One in colours may be fine when it is inverted. */
+/* Makes damaged images. A colour image may look right when inverted, so only grey ones are
+   inverted. */
 static void judge_false(judging *j, float *x, int n) {
     const data_set *d = j->d;
     for (int i = 0; i < n; i++, x += d->c * d->h * d->w) {
@@ -78,7 +86,7 @@ static void judge_false(judging *j, float *x, int n) {
 static void judge_batch(judging *j, jem_ctx *ctx, float *x, int *y) {
     const data_set *d = j->d;
     const int size = d->c * d->h * d->w;
-    for (int i = 0; i < JUDGE_REAL; i++) {         /* samples have a little noise left */
+    for (int i = 0; i < JUDGE_REAL; i++) {         /* samples have slight noise left */
         y[i] = judge_draw(j, 1, x + i * size);
         jem_fill_normal(ctx, &j->rng, j->plain, size, 0, .15f * jem_rng_uniform(&j->rng));
         for (int k = 0; k < size; k++) x[i * size + k] += j->plain[k];
@@ -113,17 +121,17 @@ static int judge_train(jem_net *judge, const judge_options *o, const data_set *t
     return ok;
 }
 
-/* What the judge says of n images. labels (may be NULL): what they were meant to be. */
+/* Results of the judge for n images. labels (may be NULL): the intended classes. */
 typedef struct verdict {
-    double recognised;                             /* share with p(class|x) > .9 */
-    double hit;                                    /* ... and it is the class that was meant */
-    double passes;                                 /* share with p(none of these|x) < .1 */
-    double classes;                                /* exp of the entropy of its answers' shares */
+    double recognised;                             /* fraction with p(class|x) > .9 */
+    double hit;                                    /* ... of the intended class */
+    double passes;                                 /* fraction with p(none of these|x) < .1 */
+    double classes;                             /* exp of the entropy of its answers' frequencies */
     double score;                                  /* exp mean KL(p(class|x) to its mean), as the
                                                       inception score (Salimans et al. 2016) */
 } verdict;
 
-/* From logp[n][classes + 1]. */
+/* Computes them from logp[n][classes + 1]. */
 static verdict judge_verdict(const float *logp, int n, int classes, const int *labels) {
     verdict v = { 0, 0, 0, 0, 0 };
     double *mean = (double *)calloc(2 * (size_t)classes + 2, sizeof *mean), *count, entropy = 0;
@@ -153,7 +161,7 @@ static verdict judge_verdict(const float *logp, int n, int classes, const int *l
     return v;
 }
 
-/* On images that it was not trained on. */
+/* Prints its results on images that were not used in training. */
 static int judge_test(jem_net *judge, const judge_options *o, const data_set *test) {
     const int n = test->n < 10000 ? test->n : 10000, damaged = 1000, k = judge->classes;
     float *x = uses_floats(n * image_size(judge)), *logp = uses_floats((ptrdiff_t)n * k);
@@ -166,7 +174,7 @@ static int judge_test(jem_net *judge, const judge_options *o, const data_set *te
     if (ok) judge_false(&j, x, damaged < n ? damaged : n);
     ok = ok && judge_look(judge, x, damaged < n ? damaged : n, logp, NULL);
     const verdict w = ok ? judge_verdict(logp, damaged < n ? damaged : n, k - 1, NULL) : v;
-    if (ok) printf("%d test images: %.1f%% recognised, %.1f%% as what they are; damaged ones: %.1f%% "
+    if (ok) printf("%d test images: %.1f%% recognised, %.1f%% correctly; damaged ones: %.1f%% "
                    "recognised\n", n, 100 * v.recognised, 100 * v.hit, 100 * w.recognised);
     else if (jem_ok(judge->ctx)) uses_no_memory();
     free(x), free(logp), judging_free(&j);
@@ -186,7 +194,7 @@ static int judge_make(const judge_options *o) {
         return fprintf(stderr, "jem judge: %s\n", error), 1;
     if (!judge_takes(train.h, train.w, train.classes)) {
         fprintf(stderr, "jem judge: %s has images of %d x %d and %d classes; %d x %d to %d x %d "
-                "and 1 to %d are taken\n", o->dataset, train.w, train.h, train.classes,
+                "and 1 to %d are possible\n", o->dataset, train.w, train.h, train.classes,
                 JUDGE_SIDE_LEAST, JUDGE_SIDE_LEAST, JUDGE_SIDE_MOST, JUDGE_SIDE_MOST,
                 JUDGE_CLASSES_MOST);
         return data_free(&train), 2;
@@ -207,7 +215,7 @@ static int judge_make(const judge_options *o) {
     return !ok;
 }
 
-static int judge_command(int argc, char **argv) {
+int judge_command(int argc, char **argv) {
     static options table;
     static judge_options values;
     char *words[64];
@@ -227,7 +235,7 @@ enum { SAMPLES_SHOWN = 10, SAMPLES_NEAR = 200, SAMPLES_SETS = 4, SAMPLES_LEAST =
 
 typedef struct sample_set {
     const char *name;
-    int n, labelled;                               /* labelled: each was meant to be of a class */
+    int n, labelled;                               /* each has an intended class */
     float *x, *features;
     int *labels;
 } sample_set;
@@ -240,7 +248,7 @@ static int samples_create(sample_set *s, const char *name, int n, ptrdiff_t size
 }
 static void samples_free(sample_set *s) { free(s->x), free(s->features), free(s->labels); }
 
-/* n samples by jem_sample, a class after the other (of any, if the network has no p(x,y)). */
+/* Makes n samples by jem_sample, class by class (of any class, if the network has no p(x,y)). */
 static int samples_fresh(const uses *s, sample_set *to) {
     jem_net *net = s->m.net;
     const ptrdiff_t size = image_size(net), pixels = (ptrdiff_t)net->height * net->width;
@@ -268,8 +276,8 @@ static int samples_fresh(const uses *s, sample_set *to) {
     return ok;
 }
 
-/* The replay buffer's chains, random ones if there are more than to->n, without the noise that they
-   live with; to->n: how many there are. */
+/* Takes the chains of the replay buffer, random ones if there are more than to->n, and removes
+   their last noise; to->n: the number of chains. */
 static int samples_buffer(const uses *s, sample_set *to) {
     const jem_net *net = s->m.net;
     const ptrdiff_t size = image_size(net);
@@ -303,7 +311,7 @@ static int samples_buffer(const uses *s, sample_set *to) {
     return jem_ok(s->m.ctx) || model_fail("jem eval", &s->m);
 }
 
-/* One row of the table. reference: features of training images, as many as `usual` has. */
+/* Prints a row of the table. reference: features of training images, as many as `usual` has. */
 static int samples_row(jem_net *judge, sample_set *is, const sample_set *real) {
     float *logp = uses_floats((ptrdiff_t)is->n * judge->classes);
     double precision, recall, distance;
@@ -311,7 +319,7 @@ static int samples_row(jem_net *judge, sample_set *is, const sample_set *real) {
     int ok = logp && judge_look(judge, is->x, is->n, logp, is->features) &&
              measure_frechet(is->features, is->n, real->features, real->n, JUDGE_FEATURES,
                              &distance);
-    for (int i = 0; ok && i < n; i++)              /* of all classes: they come one after another */
+    for (int i = 0; ok && i < n; i++)              /* of all classes, which are sorted */
         memmove(is->features + (ptrdiff_t)i * JUDGE_FEATURES, is->features + JUDGE_FEATURES *
                 (ptrdiff_t)((int64_t)i * is->n / n), JUDGE_FEATURES * sizeof *is->features);
     ok = ok && measure_precision(is->features, real->features, n, JUDGE_FEATURES, 3, &precision,
@@ -329,8 +337,8 @@ static int samples_row(jem_net *judge, sample_set *is, const sample_set *real) {
     return ok;
 }
 
-/* The training image nearest to x, of all of d; its distance per image, root of the sum of squares
-   with pixels in [0,1]. */
+/* Finds the nearest of all training images of d to x; its distance per image, root of the sum of
+   squares with pixels in [0,1]. */
 static int nearest_image(const data_set *d, const float *x, float *scratch, double *distance) {
     const ptrdiff_t size = (ptrdiff_t)d->c * d->h * d->w;
     int64_t least = INT64_MAX;
@@ -341,7 +349,7 @@ static int nearest_image(const data_set *d, const float *x, float *scratch, doub
     for (int i = 0; i < d->n; i++) {
         const unsigned char *p = d->pixels + i * size;
         int64_t sum = 0;
-        for (ptrdiff_t k = 0; k < size && sum < least;)            /* most are further early on */
+        for (ptrdiff_t k = 0; k < size && sum < least;)            /* most exceed the bound early */
             for (const ptrdiff_t end = k + 64 < size ? k + 64 : size; k < end; k++)
                 sum += (v[k] - p[k]) * (v[k] - p[k]);
         if (sum < least) least = sum, best = i;
@@ -350,7 +358,8 @@ static int nearest_image(const data_set *d, const float *x, float *scratch, doub
     return best;
 }
 
-/* How near samples come to training images, beside how near test images do; a picture of both. */
+/* Compares the distance of samples to training images with that of test images; writes a picture of
+   both. */
 static int samples_nearest(const uses *s, const data_set *train, const sample_set *real,
                            const sample_set *fresh) {
     const ptrdiff_t size = image_size(s->m.net);
@@ -407,7 +416,7 @@ static int samples_judge(const uses *s, const uses *beside, jem_net *judge, cons
              (!beside || samples_fresh(beside, &set[3]));     /* also from noise */
     }
     if (ok) printf("%s, judged by %s (not an Inception network: compare only with itself); from "
-                   "noise by jem_sample, whatever walk it was trained with\n"
+                   "noise by jem_sample, independent of the walk in training\n"
                    "  %-16s  %6s  %10s  %8s  %7s  %7s  %7s  %8s  %9s  %6s\n", s->name, path, "",
                    "images", "recognised", "of class", "passes", "classes", "score", "Frechet",
                    "precision", "recall");
@@ -419,7 +428,7 @@ static int samples_judge(const uses *s, const uses *beside, jem_net *judge, cons
     return ok;
 }
 
-static int eval_samples(uses *s, uses *beside) {
+int eval_samples(uses *s, uses *beside) {
     data_set train;
     eval_options e = s->u->e;
     char path[OPTION_TEXT_SIZE + 64];
@@ -430,22 +439,20 @@ static int eval_samples(uses *s, uses *beside) {
     jem_net *judge = ctx ? judge_load(ctx, path) : NULL;
     const jem_net *net = s->m.net;
     int ok = judge && uses_alike(s, beside), loaded = 0;
-    if (!judge) fprintf(stderr, "jem eval: %s (jem judge makes one)\n",
+    if (!judge) fprintf(stderr, "jem eval: %s (jem judge trains one)\n",
                         ctx ? jem_error(ctx) : "no memory");
     else if (ok && (judge->channels != net->channels || judge->height != net->height ||
                     judge->width != net->width || judge->classes != net->classes + 1))
-        ok = 0, fprintf(stderr, "jem eval: %s judges (%d,%d,%d) of %d classes, not the model's "
+        ok = 0, fprintf(stderr, "jem eval: %s judges (%d,%d,%d) of %d classes; the model has "
                         "(%d,%d,%d) of %d\n", path, judge->channels, judge->height, judge->width,
                         judge->classes - 1, net->channels, net->height, net->width, net->classes);
     if (ok) ok = loaded = !data_for(&s->m, s->o, &e, &train);
     const int least = !ok ? 0 : s->u->e.n < s->n ? s->u->e.n : s->n;
     if (ok && (least < SAMPLES_LEAST || train.n < SAMPLES_LEAST))
-        ok = 0, fprintf(stderr, "jem eval: samples needs at least %d of them, and as many training "
+        ok = 0, fprintf(stderr, "jem eval: samples needs at least %d samples, and as many training "
                         "and test images\n", SAMPLES_LEAST);
     ok = ok && samples_judge(s, beside, judge, path, &train);
     if (loaded) data_free(&train);
     jem_net_free(judge), jem_ctx_free(ctx);
     return !ok;
 }
-
-#endif

@@ -1,30 +1,42 @@
-/* `jem report RUN|MODEL`: a model card, one HTML file that needs nothing besides and can be mailed.
-   Each section is a command of this program: what it prints and draws is caught and put into the
-   page, with the command itself, so the page says what the terminal would. */
-#ifndef TOOLS_JEM_REPORT_H
-#define TOOLS_JEM_REPORT_H
+/* The model card. */
+#include "tools/cli/system.h"
 
-#include "tools/cli/judge.c"
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/cli/eval.h"
+#include "tools/cli/report.h"
+#include "tools/cli/train.h"
+#include "tools/cli/train_options.h"
+#include "tools/support/chart.h"
+#include "tools/support/new_file.h"
 
 /* ---- HTML ------------------------------------------------------------------------------------ */
 
-/* How many bytes the letter of UTF-8 at s has; 0: it is none, or one that no page may hold. */
+/* Returns the bytes of the UTF-8 character at s; 0: invalid, or not permitted in a page. */
 static int utf8_letter(const unsigned char *s) {
     const int n = *s < 0x80 ? 1 : *s >= 0xc2 && *s < 0xe0 ? 2 : *s >= 0xe0 && *s < 0xf0 ? 3
                 : *s >= 0xf0 && *s < 0xf5 ? 4 : 0;
     if (n == 1) return (*s >= 32 && *s != 127) || *s == '\n' || *s == '\t';
     for (int i = 1; i < n; i++) if ((s[i] & 0xc0) != 0x80) return 0;
-    if ((*s == 0xe0 && s[1] < 0xa0) || (*s == 0xf0 && s[1] < 0x90) ||      /* a longer way */
-        (*s == 0xed && s[1] >= 0xa0) || (*s == 0xf4 && s[1] >= 0x90)) return 0;    /* no letters */
+    if ((*s == 0xe0 && s[1] < 0xa0) || (*s == 0xf0 && s[1] < 0x90) ||      /* overlong */
+        (*s == 0xed && s[1] >= 0xa0) || (*s == 0xf4 && s[1] >= 0x90)) return 0;    /* surrogates */
     return n;
 }
 
-/* Text, whatever a file or a command line put into it. */
+/* Writes text from a file or a command line, escaped. */
 static void html_text(FILE *f, const char *text) {
     const unsigned char *s = (const unsigned char *)text;
     while (*s) {
         const int n = utf8_letter(s);
-        if (!n) fputs("\xef\xbf\xbd", f);          /* the sign for a letter that is not known */
+        if (!n) fputs("\xef\xbf\xbd", f);          /* the replacement character */
         else if (*s == '<') fputs("&lt;", f);
         else if (*s == '>') fputs("&gt;", f);
         else if (*s == '&') fputs("&amp;", f);
@@ -46,7 +58,7 @@ static void html_base64(FILE *f, const unsigned char *s, size_t n) {
     }
 }
 
-/* All of a file, with a 0 after it; NULL: it cannot be read. */
+/* Reads a file, with a 0 after it; NULL: it cannot be read. */
 static char *read_whole(FILE *f, size_t *n) {
     char *all = NULL;
     size_t room = 1 << 14;
@@ -62,7 +74,7 @@ static char *read_whole(FILE *f, size_t *n) {
     return NULL;
 }
 
-/* The PNG file at path, if there is one. title: what is said where it cannot be seen. */
+/* Writes the PNG file at path, if it exists. title: the text if it cannot be shown. */
 static void html_picture(FILE *to, const char *path, int chart, const char *caption,
                          const char *title) {
     size_t n = 0;
@@ -90,8 +102,8 @@ enum { WORDS_MOST = 32, WORD_SIZE = 512 };         /* of a command line */
 
 enum { CELLS_MOST = 16 };
 
-/* Takes a row apart, which begins with two blanks: cells are two blanks or more apart, the first
-   one is empty if there are more than two. What is too much stays in the last of `most`. */
+/* Splits a row, which begins with two blanks: cells are two blanks or more apart, the first one is
+   empty if there are more than two. The last of `most` contains the rest. */
 static int row_cells(char *line, char *cell[CELLS_MOST], int most) {
     char *s = line + 2;
     int n = 0;
@@ -113,7 +125,7 @@ static int is_number(const char *s) {
     return !strcmp(s, "-") || (strpbrk(s, "0123456789") && !s[strspn(s, "0123456789.+-%e")]);
 }
 
-/* n rows. The first is a header if a number stands under its second word. */
+/* Writes n rows. The first is a header if there is a number under its second word. */
 static void html_table(FILE *to, char **row, int n) {
     char *cell[CELLS_MOST], *second[CELLS_MOST], copy[512];
     snprintf(copy, sizeof copy, "%s", n > 1 ? row[1] : "  ");
@@ -137,9 +149,9 @@ static void html_table(FILE *to, char **row, int n) {
     fputs("</table></div>\n", to);
 }
 
-/* What a command printed: tables, paragraphs, and the picture where the text names its file (NULL:
-   there is none). chart: black on white, which a dark page may invert; picture + SECOND are images
-   in any case. */
+/* Writes the output of a command: tables, paragraphs, and the picture where the text names its file
+   (NULL: no picture). chart: black on white, which a dark page may invert; picture + SECOND is
+   always an image. */
 #define SECOND ".2.png"
 static void html_printed(FILE *to, char *text, const char *picture, int chart, const char *title) {
     enum { ROWS_MOST = 256 };
@@ -198,7 +210,7 @@ typedef struct command_line {                      /* argv of this program */
     int n;
 } command_line;
 
-/* A pair of words; value may be NULL. */
+/* Adds a pair of words; value may be NULL. */
 static void add_words(command_line *c, const char *name, const char *value) {
     const char *const both[2] = { name, value };
     for (int k = 0; k < 2 && both[k] && c->n < WORDS_MOST; k++)
@@ -210,7 +222,7 @@ static void add_number(command_line *c, const char *name, int value) {
     add_words(c, name, text);
 }
 
-/* As a shell takes it. */
+/* Writes words quoted for a shell. */
 static void html_command(FILE *to, const command_line *c) {
     char quoted[4 * WORD_SIZE + 8];
     fputs("<p class=\"command\"><code>", to);
@@ -221,7 +233,8 @@ static void html_command(FILE *to, const command_line *c) {
     fputs("</code></p>\n", to);
 }
 
-/* Runs a command with its standard output and error caught in said[2]. Its status; -1: not run. */
+/* Runs a command, and captures its standard output and error in said[2]. Returns its status; -1:
+   not run. */
 static int run_caught(int (*command)(int argc, char **argv), command_line *c, char *said[2]) {
     FILE *file[2];
     int kept[2], status = -1, ok = 1;
@@ -258,44 +271,44 @@ enum { OF_RUN = 1, OF_BUFFER = 2, OF_DATA = 4, OF_TWO = 8, OF_JUDGE = 16, COUNTS
 static const struct section {
     const char *id, *title, *help, *command;
     int (*run)(int argc, char **argv);
-    int flags, n;                                  /* n: images, if nothing else is asked for */
-    float work;                                    /* roughly: gradients per image, of a model that
-                                                      learned a score (others: half) */
-    float share;                                   /* of the time, beside the others */
+    int flags, n;                                  /* default number of images */
+    float work;                                    /* approximate: gradients per image, of a model
+                                                      that learned a score (others: half) */
+    float share;                                   /* weight of its part of the time */
 } sections[] = {
-    { "model", "What it is", "", "info", info_command, 0, 0, 0, 0 },
-    { "training", "How it was trained", "Cross-entropy and accuracy should settle. What the "
-      "network says of images and of its own samples, f(x+) - f(x-), should stay small once chains "
+    { "model", "Model", "", "info", info_command, 0, 0, 0, 0 },
+    { "training", "Training", "Cross-entropy and accuracy should settle. The difference "
+      "of f between images and samples, f(x+) - f(x-), should stay small once chains "
       "run.", "", NULL, OF_RUN, 0, 0, 0 },
-    { "dreams", "Samples from noise", "Every image began as noise and was walked uphill in "
-      "log p(x); a class per row, if the model has classes to ask for.", "sample", sample_command,
+    { "dreams", "Samples from noise", "Every image started as noise and was walked uphill in "
+      "log p(x); each row is a class, if the model has p(x,y).", "sample", sample_command,
       BY_CLASS | COUNTS | DRAWS, 100, 900, 3 },
-    { "buffer", "Samples in the replay buffer", "Chains that training left behind, in no order. "
+    { "buffer", "Samples in the replay buffer", "Chains of training, in random order. "
       "Papers often show these.", "sample --from buffer", sample_command,
       OF_BUFFER | COUNTS | DRAWS, 100, 3, .1f },
-    { "samples", "Samples, judged", "By a small classifier that knows real images of this data "
-      "set, and damaged ones. Recognised: it is sure of a class. Passes: it does not call it "
+    { "samples", "Samples, judged", "By a small classifier trained on real images of this data "
+      "set, and damaged ones. Recognised: it is confident in a class. Passes: it is not rated "
       "damaged. Frechet, precision and recall compare with training images; test images are the "
       "yardstick.", "eval samples", uses_command, OF_DATA | OF_JUDGE | COUNTS | DRAWS, 1000, 1000,
       10 },
-    { "accuracy", "Accuracy", "On test images. The lower -log p(y|x), the better; log p(x) is up "
+    { "accuracy", "Accuracy", "On test images. A lower -log p(y|x) is better; log p(x) is up "
       "to a constant, which is the same for all images.", "eval", eval_command,
       OF_DATA | COUNTS | ACCURACY, 1000000, .5f, 1 },
-    { "calibration", "Calibration", "Of the images of which it is 80% sure, 80% should be right: "
+    { "calibration", "Calibration", "Of the images with a confidence of 80%, 80% should be right: "
       "the grey diagonal. ECE is the mean distance from it, MCE the largest, NLL is -log p(y|x); "
       "logits are divided by T.", "eval calibration", uses_command,
       OF_DATA | OF_TWO | COUNTS | DRAWS | CHART, 10000, .6f, 1 },
-    { "ood", "Out of distribution", "AUROC is the chance that a test image gets a higher score "
-      "than one that does not belong: 1 is perfect, .5 a guess, less is the wrong way round.",
+    { "ood", "Out of distribution", "AUROC is the probability that a test image has a higher score "
+      "than an image of another kind: 1 is perfect, .5 is chance, less is inverted.",
       "eval ood", uses_command, OF_DATA | COUNTS | DRAWS | CHART, 1000, 170, 4 },
     { "attack", "Attacks, L-infinity", "Each pixel may change by eps. FGSM is one step, PGD many.",
       "eval attack", uses_command, OF_DATA | OF_TWO | COUNTS | DRAWS | CHART | SMALLEST_TOO, 500,
       290, 2 },
-    { "attack-l2", "Attacks, L2", "The root of the sum of all squared changes may be eps.",
+    { "attack-l2", "Attacks, L2", "The root of the sum of all squared changes is at most eps.",
       "eval attack --norm l2", uses_command, OF_DATA | OF_TWO | COUNTS | DRAWS | CHART |
       SMALLEST_TOO, 500, 290, 2 },
-    { "impute", "Filling in what is missing", "Half of each image is hidden, and sampled while the "
-      "other half is held.", "eval impute", uses_command, OF_DATA | COUNTS | DRAWS, 200, 2400, 6 }
+    { "impute", "Imputation", "Half of each image is hidden, and sampled given the "
+      "other half.", "eval impute", uses_command, OF_DATA | COUNTS | DRAWS, 200, 2400, 6 }
 };
 enum { SECTIONS = sizeof sections / sizeof *sections, LEAST = 16, WHY_SIZE = 1024 };
 
@@ -303,7 +316,7 @@ typedef struct card {
     const report_options *o;
     char model[WORD_SIZE], log[WORD_SIZE], name[NAME_SIZE];
     char picture[640], second[660];                /* where commands draw */
-    char lead[256], accuracy[256], why[WHY_SIZE];  /* why: of the section at hand */
+    char lead[256], accuracy[256], why[WHY_SIZE];  /* why: of the current section */
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];        /* the model's own */
     int is_run, buffer, by_class, score, classes;  /* buffer: its chains */
     int shape[3];                                  /* of the images it takes: (c,h,w) */
@@ -337,13 +350,13 @@ static void begin_section(card *r, const struct section *s) {
     if (*s->help) html_element(r->body, "p", "help", s->help);
 }
 
-/* What section s asks this program of n images, or of so many as it can have, which it returns;
-   without what the page need not tell. */
+/* Adds the words of the command of section s for n images, or for the available number, which it
+   returns; without the words that the page need not show. */
 static int section_command(const card *r, const struct section *s, const char *path, int n,
                             command_line *c) {
     const char *words = s->command, *set = r->o->dataset, *root = r->o->data;
     char word[256];
-    if (path != r->model && !*set) set = r->dataset;       /* another model, the same images */
+    if (path != r->model && !*set) set = r->dataset;       /* the other model, on the same images */
     if (path != r->model && !*root) root = r->data;
     c->n = 0, add_words(c, "jem", NULL);
     for (int i = 0; next_name(&words, word, sizeof word); i++)
@@ -368,7 +381,7 @@ static int section_command(const card *r, const struct section *s, const char *p
 }
 
 typedef struct outcome {
-    int status, n, asked;                          /* n: images it had, of those it was asked for */
+    int status, n, asked;                          /* n: number of images, of those requested */
     double seconds;
     char *said[2];
     command_line command;
@@ -386,7 +399,7 @@ static void measure(const card *r, const struct section *s, const char *path, in
     is->seconds = now() - began;
 }
 
-/* The share of section s in the seconds that are left. What it leaves goes to those after it. */
+/* Returns the part of the remaining seconds for section s. The rest is left to later sections. */
 static double section_share(const card *r, const struct section *s, double left) {
     double all = 0;
     for (const struct section *k = s; k < sections + SECTIONS; k++)
@@ -394,8 +407,8 @@ static double section_share(const card *r, const struct section *s, double left)
     return left * (double)s->share / all;
 }
 
-/* Measures section s with as many images as there is time for: as should take half of its share,
-   or the least that tells something, and then more if that went well. 0: there is no time. */
+/* Measures section s with as many images as the time allows: an estimate for half of its part, or
+   the useful minimum, then more if that was quick. Returns 0 if there is no time. */
 static int measure_in_time(const card *r, const struct section *s, outcome *is) {
     const int most = r->o->n ? r->o->n : s->n, timed = r->o->minutes > 0 && s->share > 0;
     const double began = now(), left = fmax(60 * (double)r->o->minutes - (began - r->began), 0);
@@ -413,7 +426,7 @@ static int measure_in_time(const card *r, const struct section *s, outcome *is) 
     }
 }
 
-/* What a command said on standard error that is no progress. */
+/* Copies the messages of a command on standard error, without progress. */
 static void complaints(char *said, char text[WHY_SIZE]) {
     size_t n = strlen(text);
     for (char *line = said, *next; line; line = next) {
@@ -427,7 +440,7 @@ static void complaints(char *said, char text[WHY_SIZE]) {
     }
 }
 
-/* The last finite number of a column of log.csv, and the row of the highest; -1: none. */
+/* Finds the last finite number of a column of log.csv, and the row of the maximum; -1: none. */
 static double log_last(const card *r, const char *name, int *best) {
     int rows = 0;
     float *v = chart_column(r->log, name, &rows), last = -1;
@@ -452,12 +465,12 @@ static int section_training(card *r, const struct section *s) {
                      log_last(r, "retries", &any));
     if (train >= 0)
         n += snprintf(text + n, sizeof text - (size_t)n,
-                      "  accuracy on training images  %.2f%% at last\n", 100 * train);
+                      "  accuracy on training images  %.2f%% at the end\n", 100 * train);
     float *at = chart_column(r->log, "update", &rows);
     float *v = chart_column(r->log, "valid_accuracy", &any);
     if (valid >= 0 && at && v && best < rows)
-        snprintf(text + n, sizeof text - (size_t)n, "  accuracy on held-out images  %.2f%% at "
-                 "last, best: %.2f%% after update %.0f\n", 100 * valid, 100 * (double)v[best],
+        snprintf(text + n, sizeof text - (size_t)n, "  accuracy on held-out images  %.2f%% at the "
+                 "end, best: %.2f%% after update %.0f\n", 100 * valid, 100 * (double)v[best],
                  (double)at[best]);
     free(at), free(v);
     begin_section(r, s);
@@ -469,10 +482,10 @@ static int section_training(card *r, const struct section *s) {
 static int section_measured(card *r, const struct section *s) {
     const int most = r->o->n ? r->o->n : s->n;
     outcome is;
-    if (!measure_in_time(r, s, &is)) return leave_out(r, s, "no time was left for it (--minutes)");
+    if (!measure_in_time(r, s, &is)) return leave_out(r, s, "not enough time (--minutes)");
     const int ok = is.status == 0;
     complaints(is.said[1], r->why);
-    if (!ok) leave_out(r, s, *r->why ? r->why : "it could not be measured"),
+    if (!ok) leave_out(r, s, *r->why ? r->why : "the measurement failed"),
              r->failed |= s->flags & ACCURACY;
     else {
         if (s->flags & ACCURACY)
@@ -488,7 +501,7 @@ static int section_measured(card *r, const struct section *s) {
                     "more.</p>\n", is.n, most, (double)r->o->minutes);
         else if (is.n < most && r->o->n)
             fprintf(r->body, "<p class=\"help\">%d images, not %d: %s.</p>\n", is.n, most,
-                    s->flags & BY_CLASS ? "ten of each class at most" : "there are no more");
+                    s->flags & BY_CLASS ? "at most ten of each class" : "no more are available");
     }
     if (ok && s->flags & ACCURACY && *r->o->beside) {
         measure(r, s, r->o->beside, is.n, &is);
@@ -514,7 +527,7 @@ static void report_section(card *r, const struct section *s) {
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-/* 0: the part is not whole, for want of room where temporary files are, say. */
+/* Returns 0 if the part is incomplete, for example on a full disk. */
 static int append(FILE *to, FILE *part) {
     char some[4096];
     size_t n;
@@ -538,11 +551,11 @@ static int write_page(const card *r, FILE *to) {
     if (*r->accuracy) html_element(to, "p", "lead", r->accuracy);
     fputs("<nav>\n", to);
     int whole = append(to, r->links);
-    fputs("<a href=\"#left-out\">What is not here</a></nav>\n", to);
+    fputs("<a href=\"#left-out\">Omitted sections</a></nav>\n", to);
     whole &= append(to, r->body);
-    fputs("<section id=\"left-out\"><h2>What is not here</h2>\n", to);
+    fputs("<section id=\"left-out\"><h2>Omitted sections</h2>\n", to);
     const int list = ftell(r->left_out) > 0;
-    fputs(list ? "<ul>\n" : "<p>Nothing was left out of what jem report measures.</p>\n", to);
+    fputs(list ? "<ul>\n" : "<p>No section was omitted.</p>\n", to);
     whole &= append(to, r->left_out);
     if (list) fputs("</ul>\n", to);
     fprintf(to, "</section>\n<footer>Made by jem report in %s on %s. Each command above prints the "
@@ -551,7 +564,7 @@ static int write_page(const card *r, FILE *to) {
     return whole && !ferror(to);
 }
 
-/* What the sections need to know of the model; 0 and a line on stderr if it cannot be opened. */
+/* Reads the properties of the model; returns 0 and prints the reason if it cannot be opened. */
 static int look_at_model(card *r) {
     model m;
     if (!model_open(&m, "jem report", r->model, r->o->threads, JEM_PRECISION_FAST,
@@ -593,7 +606,7 @@ static int look_at_model(card *r) {
     return ok;
 }
 
-static char report_temp[3][660];                   /* what a signal must take away */
+static char report_temp[3][660];                   /* to be removed on a signal */
 static void report_stopped(int number) {
     for (int k = 0; k < 3; k++) if (*report_temp[k]) unlink(report_temp[k]);
     _exit(128 + number);
@@ -604,9 +617,9 @@ static int report_make(card *r, const char *out) {
     r->body = tmpfile(), r->links = tmpfile(), r->left_out = tmpfile();
     int ok = new_file_open(&page, out);
     if (ok && (!*page.temp || strlen(page.temp) + 11 > OPTION_TEXT_SIZE))
-        ok = 0, page.wrong = *page.temp ? "is too long a name" : "is no file";
+        ok = 0, page.wrong = *page.temp ? "the name is too long" : "is not a file";
     else if (ok && !(r->body && r->links && r->left_out))
-        ok = 0, page.wrong = "there is no place for temporary files";
+        ok = 0, page.wrong = "temporary files cannot be created";
     if (ok) {
         snprintf(r->picture, sizeof r->picture, "%s.png", page.temp);
         snprintf(r->second, sizeof r->second, "%s" SECOND, r->picture);
@@ -617,11 +630,11 @@ static int report_make(card *r, const char *out) {
         for (int i = 0; i < SECTIONS; i++) r->planned += report_wants(r, &sections[i]);
         for (int i = 0; i < SECTIONS; i++)
             if (report_wants(r, &sections[i])) report_section(r, &sections[i]);
-            else leave_out(r, &sections[i], sections[i].flags & OF_RUN ? "the model was given, not "
-                           "the folder of its run" : "the file holds no replay buffer");
+            else leave_out(r, &sections[i], sections[i].flags & OF_RUN ? "the argument is not "
+                           "the directory of its run" : "the file has no replay buffer");
         ok = write_page(r, page.f);
         if (!ok && !ferror(page.f))
-            errno = 0, page.wrong = "is not written: temporary files could not hold its parts";
+            errno = 0, page.wrong = "was not written: temporary files are incomplete";
     }
     ok = new_file_done(&page, out, ok);
     for (int k = 0; k < 3; k++) *report_temp[k] = 0;
@@ -639,37 +652,37 @@ static int report_make(card *r, const char *out) {
 #define REPORT_AT(field) offsetof(report_options, field)
 static const option report_table[] = {
     { "out", OPTION_TEXT, OPTION_NOW, REPORT_AT(out), "FILE.html", NO_PRESETS(""), 0, 0,
-      "the page (if not given, report.html in the run's folder, or here)" },
+      "the page (default: report.html in the directory of the run, or here)" },
     { "dataset", OPTION_TEXT, OPTION_NOW, REPORT_AT(dataset), "NAME", NO_PRESETS(""), 0, 0,
-      "as in jem train (if not given, the model's own)" },
+      "as in jem train (default: that of the model)" },
     { "data", OPTION_TEXT, OPTION_NOW, REPORT_AT(data), "DIR", NO_PRESETS(""), 0, 0,
-      "where tools/get-data has put them (if not given, as in training)" },
+      "the directory of tools/get-data (default: as in training)" },
     { "beside", OPTION_TEXT, OPTION_NOW, REPORT_AT(beside), "MODEL", NO_PRESETS(""), 0, 0,
-      "another model's accuracy, calibration and attacks next to it" },
+      "add accuracy, calibration and attacks of another model" },
     { "judge", OPTION_TEXT, OPTION_NOW, REPORT_AT(judge), "FILE", NO_PRESETS(""), 0, 0,
       "of samples, as in jem eval MODEL samples" },
     { "n", OPTION_INT, OPTION_NOW, REPORT_AT(n), "N", NO_PRESETS("0"), 0, 1e7,
-      "images for each measurement (0: what suits it, 100 to 10000)" },
+      "images for each measurement (0: automatic, 100 to 10000)" },
     { "minutes", OPTION_FLOAT, OPTION_NOW, REPORT_AT(minutes), "X", NO_PRESETS("0"), 0, 1e6,
-      "take about so long, with fewer images where needed (0: as long as it takes)" },
+      "limit the time, with fewer images if needed (0: no limit)" },
     { "threads", OPTION_INT, OPTION_NOW, REPORT_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
-      "(0: all; the result is the same)" },
+      "(0: all; the results are the same)" },
     { "max-memory", OPTION_INT, OPTION_NOW, REPORT_AT(max_memory), "MB", NO_PRESETS("0"), 0, 1e9,
-      "as in jem eval, like the next two (0: as there)" },
+      "as in jem eval, like the next two (0: its default)" },
     { "max-file", OPTION_INT, OPTION_NOW, REPORT_AT(max_file), "MB", NO_PRESETS("0"), 0, 2000,
-      "refuse larger files of data" },
+      "limit on files of data" },
     { "max-picture", OPTION_INT, OPTION_NOW, REPORT_AT(max_picture), "MB", NO_PRESETS("0"), 0,
-      8000, "refuse pictures whose pixels take more" }
+      8000, "limit on the pixels of a picture" }
 };
 
-/* The model of a run, if it is a folder; a name that does not look like an option. */
+/* Returns the model of a run, if it is a directory; a name that does not look like an option. */
 static int find_model(card *r, const char *path, char *out, size_t size) {
     struct stat s;
     const char *dash = *path == '-' ? "./" : "";
     r->is_run = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
     size_t n = strlen(path);
     while (r->is_run && n > 1 && path[n - 1] == '/') n--;
-    if (n > 200) return fprintf(stderr, "jem report: %s: is too long a name\n", path), 0;
+    if (n > 200) return fprintf(stderr, "jem report: %s: the name is too long\n", path), 0;
     snprintf(r->model, sizeof r->model, "%s%.*s%s", dash, (int)n, path, r->is_run ?
              "/last.safetensors" : "");
     snprintf(r->log, sizeof r->log, "%s%.*s/log.csv", dash, (int)n, path);
@@ -680,7 +693,7 @@ static int find_model(card *r, const char *path, char *out, size_t size) {
     return 1;
 }
 
-/* What the command names besides must be there, before an hour of measuring goes by. */
+/* Checks the other files of the command line before an hour of measurements. */
 static int besides_open(const card *r) {
     const report_options *o = r->o;
     model m;
@@ -693,14 +706,14 @@ static int besides_open(const card *r) {
     int ok = model_open(&m, "jem report", o->beside, o->threads, JEM_PRECISION_FAST, o->max_memory);
     if (ok && (m.net->channels != r->shape[0] || m.net->height != r->shape[1] ||
                m.net->width != r->shape[2]))
-        ok = 0, fprintf(stderr, "jem report: %s takes images (%d,%d,%d), and %s (%d,%d,%d)\n",
+        ok = 0, fprintf(stderr, "jem report: %s has images (%d,%d,%d), but %s has (%d,%d,%d)\n",
                         r->model, r->shape[0], r->shape[1], r->shape[2], o->beside,
                         m.net->channels, m.net->height, m.net->width);
     model_close(&m);
     return ok;
 }
 
-static int report_command(int argc, char **argv) {
+int report_command(int argc, char **argv) {
     static options table;
     static report_options values;
     static card r;
@@ -711,11 +724,9 @@ static int report_command(int argc, char **argv) {
     o->count = (int)(sizeof report_table / sizeof *report_table);
     if (argc > 60) return fprintf(stderr, "jem report: too many arguments\n"), 2;
     const int read = read_options(o, argc, argv, words, &n, 1, 1, "jem report RUN|MODEL [OPTIONS]: "
-                                  "a model card, one page of HTML with all that jem eval measures");
+                                  "a model card, one HTML page with all measurements of jem eval");
     if (read >= 0) return read;
     r.o = &values, r.began = now();
     if (!find_model(&r, words[0], out, sizeof out) || !may_write(o->command, r.model, out)) return 2;
     return look_at_model(&r) && besides_open(&r) ? report_make(&r, out) : 1;
 }
-
-#endif

@@ -1,92 +1,31 @@
-/* `jem train`: a training run that can be interrupted, and goes on to the bit (after a
-   retry, not always to those of an uninterrupted one).
-
-   All random choices of the data (order, shifts, flips) are functions of the seed and the number of
-   the update, so nothing of them needs saving; the trainer's own state goes into the checkpoint.
-   A run lives in a folder:
-
-       last.safetensors      the checkpoint: network, optimiser, replay buffer, options
-       best.safetensors      the network alone, when its loss on the validation images was lowest;
-                             of losses that do not differ by more than chance, the latest
-       log.csv               a row per report       curves.png       the same, drawn
-       samples_000704.png    chains of the replay buffer after so many updates; before there are
-                             any, what score matching has learned, from noise */
-#ifndef TOOLS_JEM_TRAIN_H
-#define TOOLS_JEM_TRAIN_H
+/* The training run. */
+#include "tools/cli/system.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <float.h>
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "tools/support/new_file.h"
-#include "tools/support/chart.h"
-#include "tools/support/data.h"
+#include "tools/cli/memory.h"
+#include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
+#include "tools/support/chart.h"
+#include "tools/support/new_file.h"
+#include "tools/support/options.h"
 #include "tools/support/tricks.h"
-
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-/* What all contexts hold, and may: a file can ask for any amount in a few bytes. */
-static struct { double most, held; int hit; } budget = { HUGE_VAL, 0, 0 };
-typedef union block { double bytes; char room[64]; } block;        /* before each block: its size */
-
-/* --max-memory; 0: three quarters of what the machine has. */
-static void limit_memory(int mb) {
-    budget.most = mb ? mb * 1e6 : HUGE_VAL;
-#ifdef _SC_PHYS_PAGES
-    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    if (!mb && pages > 0 && page > 0) budget.most = .75 * (double)pages * (double)page;
-#endif
-}
-static int memory_has(double bytes) {
-    if (budget.held + bytes <= budget.most) return 1;
-    budget.hit = 1;
-    return 0;
-}
-static void *limited_allocate(void *user, size_t bytes) {
-    (void)user;
-    if (!memory_has((double)bytes)) return NULL;
-    block *b = bytes > SIZE_MAX - sizeof *b ? NULL : (block *)malloc(sizeof *b + bytes);
-    if (!b) return NULL;
-    b->bytes = (double)bytes, budget.held += b->bytes;
-    return b + 1;
-}
-static void limited_release(void *user, void *at) {
-    block *b = (block *)at - 1;
-    (void)user;
-    budget.held -= b->bytes;
-    free(b);
-}
-/* n numbers, to be freed; none if there may not be so many. */
-static float *new_floats(double n) {
-    const double bytes = (n > 0 ? n : 1) * (double)sizeof(float);
-    return bytes < (double)PTRDIFF_MAX && memory_has(bytes) ? (float *)malloc((size_t)bytes) : NULL;
-}
-/* What to add to a message: how more memory is allowed, if that was too little. */
-static const char *memory_hint(char text[80]) {
-    *text = 0;
-    if (budget.hit) snprintf(text, 80, " (%.0f MB may be used; --max-memory N allows N MB)",
-                             budget.most / 1e6);
-    budget.hit = 0;
-    return text;
-}
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-/* The processes that make this run together (examples/mpi.c). All compute; rank 0 writes. */
-static struct team { int rank, ranks; jem_sum_fn sum; void *user; } team = { 0, 1, NULL, NULL };
-
-enum {
-    STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR,
-    STATE_STEP, STATE_CE, STATE_LEAST, STATE_NORM, STATE_DULL, STATE_LOW, STATE_TOP, STATE_RIGHT,
-    STATE_LOWEST, STATE_BEST_AT, STATES
-};
+run_team team = { 0, 1, NULL, NULL };
 
 /* A shuffled list of images, drawn in epochs. */
 typedef struct deck { int *cards, n, batch, epoch; const int *of; uint64_t stream; } deck;
@@ -104,56 +43,56 @@ typedef struct run {
     deck all, few;
     float *x, *x_few;
     int *y, *y_few;
-    float *like, *moved;                           /* images that new chains are like; one image */
+    float *like, *moved;                         /* images for the start of new chains; one image */
     int *like_y, n_like;
-    int total, per_epoch, update, status;          /* status: to exit with */
+    int total, per_epoch, update, status;          /* status: the exit status */
     /* Sums of ce, accuracy, f(x+), f(x-), |gradient|, loss since the last row, accuracy of
-       best.safetensors on the validation images, running f(x+) - f(x-), retries, updates summed, factors of the rate and of
-       the step of SGLD, running ce, the least that was, running |gradient| (below 0: not known),
-       retries because of ce, lowest factor of the rate so far and the highest that it may have
-       again, lowest loss on the validation images, update of best.safetensors (both below 0:
-       none): what a resumed run needs. */
+       best.safetensors on the validation images, running f(x+) - f(x-), retries, updates summed,
+       factors of the learning rate and of the step of SGLD, running ce, its minimum, running
+       |gradient| (below 0: unknown), retries because of ce, lowest factor of the rate so far and
+       the highest that it may have again, lowest loss on the validation images, update of
+       best.safetensors (both below 0: unknown): the state for resuming. */
     float state[STATES];
-    float step, wide;                              /* STATE_STEP when the trainer was made; how
-                                                      far the walk's steps go, if that is too far */
+    float step, wide;                              /* STATE_STEP when the trainer was created;
+                                                      size of the walk's steps, if too large */
     snapshot good, older;                          /* the last good states */
-    int went_back;                                 /* to r->good, and no newer one since */
-    double seconds, began, saved, shown, pace;     /* seconds: of the runs before; pace: each */
+    int went_back;                                 /* equal to r->good, without a newer one */
+    double seconds, began, saved, shown, pace;  /* seconds: of earlier runs; pace: of each update */
     jem_stats last;
     float valid_accuracy, valid_ce, valid_score;   /* valid_score: see score_residual */
-    int valid_at;                                  /* update of these three; -1: none */
-    char data_mark[64];                            /* tells the data set from others */
-    int lock;                                      /* of the folder, held while the run lasts */
+    int valid_at;                                  /* update of these three; -1: no update */
+    char data_mark[64];                            /* identifies the data set */
+    int lock;                                      /* of the directory, locked during the run */
     FILE *log;
 } run;
 
 static volatile sig_atomic_t train_signal;
 
 static void on_signal(int number) {
-    static const char one[] = "\nfinishing this update, then saving; once more: stop at once\n";
+    static const char one[] = "\nsaving after this update; press again to stop at once\n";
     static const char more[] = "\nsaving after this update, unless another process is gone: then "
-                               "what was saved last holds\n";
+                               "the last checkpoint remains\n";
     if (train_signal) _exit(128 + number);
     train_signal = number;
-    const int error = errno;                       /* of what was interrupted */
-    const long told = team.ranks > 1 ? (long)write(2, more, sizeof more - 1)
+    const int error = errno;                       /* of the interrupted calls */
+    const long written = team.ranks > 1 ? (long)write(2, more, sizeof more - 1)
                                      : (long)write(2, one, sizeof one - 1);
-    (void)told;                                    /* nobody may be there to read it */
+    (void)written;                                    /* standard error may be closed */
     errno = error;
 }
 
-static double now(void) {
+double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static void say(const run *r, const char *what, const char *text) {
-    if (r->shown > 0 && isatty(1)) printf("\n");   /* the line of progress stays */
+    if (r->shown > 0 && isatty(1)) printf("\n");   /* keeps the line of progress */
     fflush(stdout);
     fprintf(stderr, "jem train: %s%s\n", what, text);
 }
-/* The context's error, once; remembers the status to exit with. */
+/* Prints the error of the context once; stores the exit status. */
 static int fail(run *r, int status) {
     char hint[80];
     const jem_status s = jem_error_status(r->ctx);
@@ -173,8 +112,7 @@ static int path_in(char *path, const run *r, const char *name) {
     return n > 0 && n < 512;
 }
 
-/* mkdir -p */
-static int make_folder(const char *path) {
+int make_folder(const char *path) {
     char part[512];
     struct stat s;
     snprintf(part, sizeof part, "%s", path);
@@ -187,7 +125,7 @@ static int make_folder(const char *path) {
     return 0;
 }
 
-/* One run at a time in a folder; where files cannot be locked, that is for the user to see to. */
+/* Locks a directory against a second run, where the system can lock files. */
 static int lock_folder(run *r) {
     char path[512];
     struct flock all;
@@ -197,7 +135,7 @@ static int lock_folder(run *r) {
     r->lock = path_in(path, r, ".lock") ? open(path, O_RDWR | O_CREAT, 0666) : -1;
     if (r->lock < 0 || fcntl(r->lock, F_SETLK, &all) != -1 ||
         (errno != EACCES && errno != EAGAIN)) return 1;
-    return complain(r, 1, r->o->out, ": another jem train is at work in this folder");
+    return complain(r, 1, r->o->out, ": another jem train uses this directory");
 }
 
 static int holds(const run *r, const char *name) {
@@ -207,7 +145,7 @@ static int holds(const run *r, const char *name) {
 }
 static int holds_a_run(const run *r) { return holds(r, "last.safetensors"); }
 
-/* A new run takes an empty place: not that of a network that somebody kept, either. */
+/* Checks that a new run would not overwrite a network. */
 static int is_free(run *r) {
     char text[1200], word[DATA_PATH];
     if (team.rank) return 1;
@@ -222,7 +160,7 @@ static int is_free(run *r) {
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
-/* Other random numbers after each return. */
+/* Returns the seed, which changes after each rollback. */
 static uint64_t seed_of(const run *r) {
     return (uint64_t)r->o->seed + (uint64_t)r->state[STATE_RETRIES] * 1000003;
 }
@@ -231,7 +169,7 @@ static jem_rng stream_of(const run *r, uint64_t stream, uint64_t number) {
     return jem_rng_split(&rng, number);
 }
 
-static void shuffle(int *a, int n, jem_rng *rng) {
+void shuffle(int *a, int n, jem_rng *rng) {
     for (int i = n - 1; i > 0; i--) {
         const int k = jem_rng_below(rng, i + 1), t = a[i];
         a[i] = a[k], a[k] = t;
@@ -244,9 +182,8 @@ static int deck_create(deck *d, const int *of, int n, int batch, uint64_t stream
     return d->cards != NULL;
 }
 
-/* Image i of the data moved by (dy,dx), beyond the border reflected, and mirrored. */
-static void move_image(const float *from, float *to, int c, int h, int w, int dy, int dx,
-                       int mirror) {
+void move_image(const float *from, float *to, int c, int h, int w, int dy, int dx,
+                int mirror) {
     for (int k = 0; k < c; k++, from += h * w)
         for (int i = 0; i < h; i++) {
             int y = i + dy;
@@ -259,7 +196,7 @@ static void move_image(const float *from, float *to, int c, int h, int w, int dy
         }
 }
 
-/* An image moved and mirrored as the options say. */
+/* Copies an image, moved and mirrored according to the options. */
 static void move_randomly(const run *r, jem_rng *rng, const float *from, float *to) {
     const data_set *s = &r->data;
     const int reach = r->o->shift;
@@ -268,7 +205,7 @@ static void move_randomly(const run *r, jem_rng *rng, const float *from, float *
     move_image(from, to, s->c, s->h, s->w, dy, dx, r->o->flip && jem_rng_below(rng, 2));
 }
 
-/* Called for each chain: begins it, or moves it about. */
+/* Starts or moves a chain; called for each chain. */
 static void on_chain(void *user, jem_rng *rng, int visits, int label, float *x) {
     const run *r = (const run *)user;
     const ptrdiff_t size = (ptrdiff_t)r->data.c * r->data.h * r->data.w;
@@ -281,7 +218,7 @@ static void on_chain(void *user, jem_rng *rng, int visits, int label, float *x) 
     }
 }
 
-/* The batch for this update: a function of the seed and the update's number alone. */
+/* Fills in the batch for an update: a function of the seed and the update number alone. */
 static void draw_batch(run *r, deck *d, int plain, float *x, int *y) {
     const data_set *s = &r->data;
     const int per_epoch = d->n / d->batch, epoch = r->update / per_epoch;
@@ -302,7 +239,7 @@ static void draw_batch(run *r, deck *d, int plain, float *x, int *y) {
     }
 }
 
-/* A default that is too large for the data becomes what they allow. */
+/* Lowers a default that is too large for the data. */
 static void fit_default(run *r, const char *name, int value, int most, int instead) {
     const int i = option_find(r->table, name);
     char text[16];
@@ -312,7 +249,8 @@ static void fit_default(run *r, const char *name, int value, int most, int inste
     option_set(r->table, i, text);
 }
 
-/* The first labelled images of each class, for new chains to be like; 0: no memory. */
+/* Collects the first labelled images of each class, as starting points of new chains; returns 0
+   without memory. */
 static int load_likes(run *r) {
     const data_set *s = &r->data;
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
@@ -333,8 +271,8 @@ static int load_likes(run *r) {
     return ok;
 }
 
-/* The loss of score matching is a sum over pixels: larger images get less weight than the 28 x 28
-   for which the preset's was found. */
+/* Adapts the weight of score matching, whose loss is a sum over pixels: larger images get a smaller
+   weight than the 28 x 28 of the preset. */
 static void fit_score_weight(run *r) {
     enum { USUAL = 28 * 28 };
     const int i = option_find(r->table, "score-weight"), pixels = r->data.c * r->data.h * r->data.w;
@@ -379,7 +317,7 @@ static int load_data(run *r) {
     }
     r->n_train = s->n - t->n_valid;
     fit_default(r, "batch-size", t->batch_size, r->n_train, r->n_train);
-    const int per_epoch = r->n_train / t->batch_size;          /* a validation takes its time */
+    const int per_epoch = r->n_train / t->batch_size;          /* validations take time */
     if (per_epoch > 0 && per_epoch < 10)
         fit_default(r, "eval-every", t->eval_every, 0, 100 / per_epoch);
     if (t->shift >= s->h || t->shift >= s->w)
@@ -388,12 +326,12 @@ static int load_data(run *r) {
     r->labelled = (int *)malloc((size_t)s->n * sizeof *r->labelled);
     int *seen = (int *)calloc((size_t)s->classes, sizeof *seen);
     if (!r->order || !r->labelled || !seen)
-        return free(seen), complain(r, 1, "no memory for the data", "");
+        return free(seen), complain(r, 1, "out of memory for the data", "");
     jem_rng split = jem_rng_seed(1234);            /* the same images for every seed */
     for (int i = 0; i < s->n; i++) r->order[i] = i;
     shuffle(r->order, s->n, &split);
     const int *train = r->order + t->n_valid;
-    jem_rng pick = jem_rng_seed((uint64_t)t->seed);        /* but other labels, if only a few */
+    jem_rng pick = jem_rng_seed((uint64_t)t->seed);        /* but other labels, if there are few */
     const int first = t->labels_per_class > 0 ? jem_rng_below(&pick, r->n_train) : 0;
     for (int k = 0; k < r->n_train; k++) {
         const int i = train[(first + k) % r->n_train];
@@ -413,7 +351,7 @@ static int load_data(run *r) {
     const int most = batch_x > t->batch_size ? batch_x : t->batch_size;
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w, n = most + 1;
     r->moved = (float *)malloc((size_t)size * sizeof(float));
-    if (!r->moved || !load_likes(r)) return complain(r, 1, "no memory for the data", "");
+    if (!r->moved || !load_likes(r)) return complain(r, 1, "out of memory for the data", "");
     if (most > r->n_train) {
         snprintf(error, sizeof error, "--%s %d is more than the %d training images: take a "
                  "smaller one", most > t->batch_size ? "p-x-batch" : "batch-size", most,
@@ -427,28 +365,20 @@ static int load_data(run *r) {
     if (!r->x || !r->x_few || !r->y || !r->y_few ||
         !deck_create(&r->all, train, r->n_train, batch_x, 10) ||
         !deck_create(&r->few, r->labelled, r->n_labelled, t->batch_size, 20))
-        return complain(r, 1, "no memory for the data", "");
+        return complain(r, 1, "out of memory for the data", "");
     r->per_epoch = r->n_train / t->batch_size;
     return 1;
 }
 
-/* What images and their labels say about a network. */
-typedef struct evaluation {
-    double accuracy, nll;                          /* nll: mean of -log p(y|x) */
-    double error;                                  /* standard error of that mean */
-    double logp;                                   /* mean of log p(x), or 0 */
-} evaluation;
-
-/* Evaluates images which[0..n-1] (NULL: the first n). */
-static int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants_logp,
-                    evaluation *e) {
+int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants_logp,
+             evaluation *e) {
     enum { AT_ONCE = 256 };
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
     float *x = new_floats((double)AT_ONCE * (double)size);
     float *f = new_floats((double)AT_ONCE * net->classes);
     double right = 0, loss = 0, squares = 0, density = 0;
     int one[AT_ONCE];
-    if (!x || !f) jem_fail(net->ctx, JEM_NO_MEMORY, "no memory for the evaluation");
+    if (!x || !f) jem_fail(net->ctx, JEM_NO_MEMORY, "out of memory for the evaluation");
     for (int i = 0; i < n && jem_ok(net->ctx); i += AT_ONCE) {
         const int m = n - i < AT_ONCE ? n - i : AT_ONCE;
         for (int k = 0; k < m; k++) one[k] = which ? which[i + k] : i + k;
@@ -512,7 +442,7 @@ static jem_net *make_net(const run *r) {
     return net;
 }
 
-/* The update at which chains set in. */
+/* Returns the update at which the chains begin. */
 static int chains_from(const run *r) {
     return (int)((double)r->o->chains_from * r->total + .5);
 }
@@ -548,7 +478,7 @@ static jem_trainer *make_trainer(run *r) {
     d.label_noise = t->label_noise, d.label_all_noise = t->label_wide;
     d.w_kl = t->w_kl, d.kl_entropy = t->entropy, d.sam = t->sam, d.sgld.clamp_grad = t->clamp_grad;
     if (t->informative || t->move_chains > 0) d.chain = on_chain, d.chain_user = r;
-    d.max_returns = 0;                             /* this tool's own guard watches more */
+    d.max_returns = 0;                      /* this tool has a guard of its own, with more checks */
     d.cd_from = chains_from(r), d.restart_denoise.steps = t->fresh_steps,
         d.restart_denoise.sigma_max = t->noise_hi;
     d.rank = team.rank, d.ranks = team.ranks, d.sum = team.sum, d.sum_user = team.user;
@@ -557,11 +487,9 @@ static jem_trainer *make_trainer(run *r) {
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
-#define OPTION_PREFIX "train."
-#define CLASS_PREFIX "class."                      /* class.7: its name */
 static const int64_t state_shape[1] = { STATES };
 
-/* Network, trainer and the run's own numbers. */
+/* Saves network, trainer and the state of the run. */
 static jem_archive *pack(run *r) {
     jem_archive *a = jem_archive_create(r->ctx);
     if (!a) return NULL;
@@ -571,7 +499,7 @@ static jem_archive *pack(run *r) {
     return a;
 }
 
-/* The same trainer, but for the step of its walk. */
+/* Describes the same trainer, except for the step of its walk. */
 static int set_step(run *r, float step, const jem_archive *a) {
     if (step == r->step) return 1;
     r->step = step;
@@ -589,7 +517,7 @@ static int unpack(run *r, const jem_archive *a) {
     if (!e || e->dtype != JEM_DTYPE_F32) jem_fail(r->ctx, JEM_BAD_FILE, "no run.state in the file");
     else if (jem_net_load(r->net, a) == JEM_OK && jem_trainer_from_archive(r->tr, a) == JEM_OK) {
         memcpy(r->state, e->data, e->bytes < sizeof r->state ? e->bytes : sizeof r->state);
-        if (asked_now(r, "sgld-lr")) r->state[STATE_STEP] = 1;     /* what was asked for holds */
+        if (asked_now(r, "sgld-lr")) r->state[STATE_STEP] = 1;   /* the command line has priority */
         if (!set_step(r, r->state[STATE_STEP], a)) return 0;
         r->update = jem_trainer_updates(r->tr);
         jem_trainer_set_lr(r->tr, r->o->lr * r->state[STATE_LR]);
@@ -611,12 +539,12 @@ static int store_options(const run *r, jem_archive *a) {
 
 static double elapsed(const run *r) { return r->seconds + now() - r->began; }
 
-/* Is there an f(x-) to tell of? */
+/* Returns 1 if there is an f(x-). */
 static int chains_walked(const run *r) {
     return jem_trainer_buffer(r->tr) && r->update > chains_from(r);
 }
 
-/* Stores which update a file is from, and what was measured then. */
+/* Stores the update of a file, and its measurements. */
 static int store_moment(const run *r, jem_archive *a) {
     const int score = r->o->w_score > 0, chains = chains_walked(r);
     const char *density = score && chains ? "score and chains" : score ? "score" :
@@ -634,7 +562,7 @@ static int store_moment(const run *r, jem_archive *a) {
 static int save(run *r) {
     char path[512], text[32];
     if (team.rank) return 1;
-    jem_trainer_use_average(r->tr, 1);             /* what others load is the averaged network */
+    jem_trainer_use_average(r->tr, 1);             /* other programs load the averaged network */
     jem_archive *a = pack(r);
     int ok = a && path_in(path, r, "last.safetensors") && store_options(r, a);
     snprintf(text, sizeof text, "%.1f", elapsed(r));
@@ -648,7 +576,7 @@ static int save(run *r) {
     return ok || fail(r, 1);
 }
 
-/* The network alone, with how it was made. */
+/* Saves the network alone, with its training options. */
 static int save_net(run *r, const char *name) {
     char path[512];
     jem_archive *a = jem_archive_create(r->ctx);
@@ -659,7 +587,8 @@ static int save_net(run *r, const char *name) {
     return ok || fail(r, 1);
 }
 
-/* Do all processes have the same data, weights and chains? What they add up would be nonsense. */
+/* Checks that all processes have the same data, weights and chains; otherwise their sums would be
+   meaningless. */
 static int same_everywhere(run *r) {
     const jem_buffer *b = jem_trainer_buffer(r->tr);
     if (team.ranks < 2) return 1;
@@ -696,7 +625,7 @@ static int remember(run *r) {
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-/* Two draws per update: all images for p(x), labelled ones for p(y|x); or one draw for both? */
+/* Returns 1 if the loss needs two batches: all images for p(x), labelled ones for p(y|x). */
 static int draws_twice(const train_options *t) {
     return t->batches == BATCHES_SEPARATE || t->labels_per_class > 0 || t->plain_px || t->batch_x;
 }
@@ -707,7 +636,8 @@ static int uses_labels(const train_options *t) {
 #define LOG_HEADER "update,epoch,lr,loss,ce,accuracy,f_data,f_sample,grad_norm,valid_accuracy," \
                    "valid_ce,retries,seconds"
 
-/* Opens the log for more, without the rows beyond `update`; what cannot be read is not replaced. */
+/* Opens the log for appending, without the rows beyond `update`; does not replace unreadable
+   files. */
 static int log_open(run *r, int update) {
     char path[512], line[512];
     const char *wrong = NULL;
@@ -734,8 +664,8 @@ static int log_open(run *r, int update) {
     return wrong ? complain(r, 1, path, line) : 1;
 }
 
-/* A row of means since the last whole one. A validation between two of those has a row, too, with
-   means if they are of updates enough. */
+/* Writes a row of means since the last complete one. A validation between two of those also has a
+   row, with means if there are enough updates. */
 static int log_row(run *r, int evaluated) {
     const int whole = r->update % r->o->print_every == 0 || r->update == r->total;
     const float n = r->state[STATE_COUNT];
@@ -764,8 +694,7 @@ static int log_row(run *r, int evaluated) {
     return complain(r, 1, row, "");
 }
 
-/* Draws a log.csv. */
-static int draw_log(const char *log, const char *png) {
+int draw_log(const char *log, const char *png) {
     enum { UPDATE, CE, VALID_CE, ACCURACY, VALID_ACCURACY, GAP, F_SAMPLE, COLUMNS };
     static const char *const names[COLUMNS] = {
         "update", "ce", "valid_ce", "accuracy", "valid_accuracy", "f_data", "f_sample"
@@ -821,13 +750,13 @@ static int draw_images(const run *r, const float *x, int n) {
                                                    net->width, net->height <= 32 ? 2 : 1);
 }
 
-/* What score matching has learned so far, from noise, without a walk. */
+/* Draws samples of the score from noise, without a walk. */
 static int draw_dreams(run *r) {
     enum { DREAMS = 20 };
     const jem_net *net = r->net;
     float *x = new_floats((double)DREAMS * net->channels * net->height * net->width);
     jem_rng rng = jem_rng_seed((uint64_t)r->o->seed);
-    /* The first update has set the network's noise levels. */
+    /* the first update sets the network's noise levels */
     jem_generate_desc how = jem_net_generate_desc(net);
     how.denoise.steps = r->o->fresh_steps ? r->o->fresh_steps : 200, how.walk.steps = 0;
     const jem_mark mark = jem_begin(r->ctx);
@@ -835,7 +764,7 @@ static int draw_dreams(run *r) {
     jem_generate(r->ctx, jem_logp, r->net, t, &how, &rng);
     const int drawn = x && jem_read(t, x) == JEM_OK;
     jem_end(r->ctx, mark);
-    jem_clear_error(r->ctx);                       /* no picture then: it is not worth a run */
+    jem_clear_error(r->ctx);                       /* no picture: not worth a failure of the run */
     const int ok = !drawn || draw_images(r, x, DREAMS);
     free(x);
     return ok;
@@ -848,7 +777,7 @@ static int draw_samples(run *r) {
     return r->o->w_score <= 0 || draw_dreams(r);
 }
 
-static void time_text(char text[32], double seconds) {
+void time_text(char text[32], double seconds) {
     const long s = seconds > 0 && seconds < 1e9 ? (long)seconds : 0;
     if (s >= 3600) snprintf(text, 32, "%ld:%02ld h", s / 3600, s / 60 % 60);
     else snprintf(text, 32, "%ld:%02ld min", s / 60, s % 60);
@@ -863,7 +792,7 @@ static int terminal_width(void) {
     return 80;
 }
 
-/* Means since the last row of the log, or the last update's numbers right after one. */
+/* Returns means since the last row of the log, or the values of the last update right after one. */
 static void progress(run *r) {
     const int bar = isatty(1);
     const double t = now();
@@ -883,13 +812,13 @@ static void progress(run *r) {
                  100 * (double)(n > 0 ? sums[1] / n : s->accuracy));
     }
     if (r->o->w_score > 0)
-        snprintf(score, sizeof score, "  score's error %.3f", (double)s->residual);
+        snprintf(score, sizeof score, "  score error %.3f", (double)s->residual);
     if (chains_walked(r))
         snprintf(sample, sizeof sample, "  f(x-) %.1f", (double)(n > 0 ? sums[3] / n : s->f_sample));
     snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s%s%s  f(x+) %.1f%s%s%s",
              r->update / r->per_epoch, r->update, r->total, left, 1 / fmax(r->pace, 1e-9), ce,
              score, (double)(n > 0 ? sums[2] / n : s->f_data), sample, accuracy, valid);
-    const int wide = bar ? terminal_width() - 1 : 0;       /* a longer line could not be replaced */
+    const int wide = bar ? terminal_width() - 1 : 0;       /* so that it covers a longer line */
     if (bar) printf("\r%-*.*s%s", wide, wide, line, r->update < r->total ? "" : "\n");
     else printf("%s\n", line);
     fflush(stdout);
@@ -899,8 +828,8 @@ static void progress(run *r) {
 
 enum { REMEMBER_EVERY = 100 };
 
-/* Measures what is left of the error of the score on the validation images, per pixel: 1 for a
-   density that has learned nothing. Noise is the same at every update, so that updates compare. */
+/* Measures the remaining error of the score on the validation images, per pixel: 1 for an untrained
+   density. Noise is the same at every update, so that the results are comparable. */
 static int score_residual(const run *r, double *residual) {
     enum { AT_ONCE = 64, MOST = 512 };
     const data_set *s = &r->data;
@@ -908,7 +837,7 @@ static int score_residual(const run *r, double *residual) {
     float *x = new_floats((double)AT_ONCE * s->c * s->h * s->w), sigma[AT_ONCE];
     jem_rng rng = jem_rng_seed(4321);
     double sum = 0;
-    if (!x) jem_fail(r->ctx, JEM_NO_MEMORY, "no memory for the validation");
+    if (!x) jem_fail(r->ctx, JEM_NO_MEMORY, "out of memory for the validation");
     for (int i = 0; i < n && jem_ok(r->ctx); i += AT_ONCE) {
         const int m = n - i < AT_ONCE ? n - i : AT_ONCE;
         const jem_score_desc how = { sigma, NULL, 0 };
@@ -923,21 +852,21 @@ static int score_residual(const run *r, double *residual) {
     }
     free(x);
     *residual = sum / n;
-    if (jem_error_status(r->ctx) == JEM_DIVERGED) {  /* no reason to end a run, but none is worse */
+    if (jem_error_status(r->ctx) == JEM_DIVERGED) {  /* worse than any, but no failure */
         jem_clear_error(r->ctx);
         *residual = HUGE_VAL;
     }
     return jem_ok(r->ctx);
 }
 
-/* Has the run gone far towards what counts as diverged? No file is replaced then. */
+/* Returns 1 if the run is close to the limit of divergence: no file is replaced then. */
 static int is_calm(const run *r) {
     return fabsf(r->state[STATE_GAP]) / r->o->scale < r->o->max_gap / 4;
 }
 
 /* Keeps the network as best.safetensors if its loss on the validation images is the lowest, or
-   higher by no more than the standard error of the mean: where all are alike by -log p(y|x), the
-   later one has learned more about p(x), of which contrastive divergence has no loss to compare. */
+   higher by no more than the standard error of the mean: at equal -log p(y|x), the later one has
+   learned more about p(x); contrastive divergence has no loss to compare. */
 static int keep_best(run *r, const evaluation *e) {
     const train_options *t = r->o;
     const int pixels = r->data.c * r->data.h * r->data.w;
@@ -945,7 +874,7 @@ static int keep_best(run *r, const evaluation *e) {
     const double score = t->w_score > 0 ? (double)r->valid_score * pixels / 2 : 0;
     const double loss = (double)t->w_y * e->nll + (double)t->w_score * score;
     const double tie = (double)t->w_y * e->error;
-    /* Before there were chains it cannot be the best, however well it classifies. */
+    /* Networks from before the chains are not kept, even if they classify well. */
     if (!is_calm(r) || r->update < chains_from(r) || !isfinite(loss)) return 1;
     if (*lowest >= 0 && loss > (double)*lowest + tie) return 1;
     if (*lowest < 0 || loss < (double)*lowest) *lowest = (float)loss;
@@ -954,8 +883,8 @@ static int keep_best(run *r, const evaluation *e) {
     return save_net(r, "best.safetensors");
 }
 
-/* Accuracy on the validation images, with the averaged weights if there are any; the best network
-   is kept; pictures. */
+/* Measures the accuracy on the validation images, with the averaged weights if there are any; keeps
+   the best network; draws pictures. */
 static int validate(run *r) {
     const train_options *t = r->o;
     const int n = t->n_valid < 1000 ? t->n_valid : 1000;
@@ -979,7 +908,7 @@ static int validate(run *r) {
             data_floats(&r->data, r->order, n, x);
             if (n > 1 && jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) jem_clear_error(r->ctx);
             ok = keep_best(r, &e);
-        } else if (!x) ok = complain(r, 1, "no memory for the validation", "");
+        } else if (!x) ok = complain(r, 1, "out of memory for the validation", "");
         free(x);
     }
     if (ok) ok = draw_samples(r) || complain(r, 1, "the pictures cannot be written", "");
@@ -987,7 +916,7 @@ static int validate(run *r) {
     return ok || (r->status ? 0 : fail(r, 1));
 }
 
-/* How far n images differ: the variance of a number, and the share that lies beyond `far`. */
+/* Measures the diversity of n images: the variance of a value, and the fraction beyond `far`. */
 static double spread_of(const float *const *image, int n, int size, double far, double *beyond) {
     double spread = 0, out = 0;
     for (int k = 0; k < size; k++) {
@@ -1002,8 +931,8 @@ static double spread_of(const float *const *image, int n, int size, double far, 
     return spread / size;
 }
 
-/* What may be wrong with chains that are all finite: they are far out, or all the same, while the
-   images of the batch are not. Looks at some that have walked. */
+/* Detects finite but degenerate chains: far from images, or all equal, while the images of the
+   batch are not. Checks some chains that have walked. */
 static const char *chains_gone(const run *r, const float *batch, int n_batch) {
     enum { SOME = 64, FEW = 8 };
     const jem_buffer *b = jem_trainer_buffer(r->tr);
@@ -1019,11 +948,11 @@ static const char *chains_gone(const run *r, const float *batch, int n_batch) {
     const double spread = spread_of(chain, n, size, clamp > 1.5 ? .999 * clamp : 10, &beyond);
     if (beyond > .9) return "the chains are all far from any image";
     const double images = spread_of(image, m, size, 10, &none);
-    return spread < .02 * (images < 1 ? images : 1) ? "the chains have become one" : NULL;
+    return spread < .02 * (images < 1 ? images : 1) ? "the chains have all become equal" : NULL;
 }
 
-/* How far a step of the walk moves a number of the chains; images lie in [-1,1], and what goes a
-   quarter of that way at every step cannot find them. */
+/* Measures the movement of a chain's values per step; images are in [-1,1], and chains that move
+   by a quarter of that range per step cannot find them. */
 #define TOO_WIDE .5f
 static float stride(const run *r) {
     const jem_buffer *b = jem_trainer_buffer(r->tr);
@@ -1043,16 +972,16 @@ static float stride(const run *r) {
             sum += moved * moved;
         }
     jem_end(r->ctx, mark);
-    /* a slope that is not finite says nothing */
+    /* an infinite gradient has no information */
     if (jem_error_status(r->ctx) == JEM_DIVERGED) jem_clear_error(r->ctx);
     free(x);
     return size ? (float)sqrt(sum / (double)size) : 0;
 }
 
-/* Back to the last good state, with other random numbers from there. Gentler, too: shorter steps of
-   the walk, if they are too wide; if not, from the second time on, half the rate, until it has gone
-   well for a while; a rate that fails then is too high for good. If that state was left a moment
-   ago, or led here before, it was not so good: then to the one before it. */
+/* Rolls back to the last good state, with different random numbers. If the steps of the walk are
+   too wide, they become shorter; otherwise, from the second time on, the learning rate is halved
+   until training has been stable for a while; a rate that fails after that is not used again. If
+   that state is recent, or a rollback has used it before, the previous good state is taken. */
 static int go_back(run *r, const char *why) {
     char text[512], gentler[64] = "";
     const int at = r->update, again = r->state[STATE_RETRIES] >= 1;
@@ -1082,11 +1011,11 @@ static int go_back(run *r, const char *why) {
     r->state[STATE_TOP] = rate < factor && factor > low ? rate : top;
     jem_trainer_set_lr(r->tr, r->o->lr * rate);
     jem_trainer_reseed(r->tr, seed_of(r));
-    r->all.epoch = r->few.epoch = -1;              /* the decks are shuffled anew */
+    r->all.epoch = r->few.epoch = -1;              /* the decks are shuffled again */
     if (give_up) {
         if (!save(r)) return 0;
         snprintf(text, sizeof text, "update %d: %s; gave up after %d retries, and saved the state "
-                 "after update %d. What may help: --resume with --sigma .1 and a smaller --lr; "
+                 "after update %d. Possible remedies: --resume with --sigma .1 and a smaller --lr; "
                  "another run with --activation silu, --head flat, --warmup-iters, --energy-l2 .1",
                  at, why, (int)retries - 1, r->update);
         return complain(r, 1, text, "");
@@ -1094,15 +1023,15 @@ static int go_back(run *r, const char *why) {
     if (wide > TOO_WIDE)
         snprintf(gentler, sizeof gentler, " and SGLD steps of %.3g",
                  (double)(r->o->sgld_lr * r->step));
-    else if (again) snprintf(gentler, sizeof gentler, " and half the rate");
-    snprintf(text, sizeof text, "update %d: %s; back to update %d with other random numbers%s (%d "
+    else if (again) snprintf(gentler, sizeof gentler, " and half the learning rate");
+    snprintf(text, sizeof text, "update %d: %s; rollback to update %d, other random numbers%s (%d "
              "of %d)", at, why, r->update, gentler, (int)retries, r->o->retries);
     say(r, text, "");
     return log_open(r, r->update);
 }
 
-/* After a while that went well, and was remembered: twice the rate, if it is not as it was; longer
-   steps of the walk, as far as they are not wide. */
+/* Raises the rate after a stable period: doubles it, up to its original value, and lengthens the
+   steps of the walk up to the allowed width. */
 static int be_bolder(run *r) {
     float *rate = &r->state[STATE_LR];
     const float wide = r->step < 1 ? stride(r) : 0;
@@ -1127,23 +1056,24 @@ static int weights_finite(const run *r) {
     return 1;
 }
 
-/* The running mean of about so many updates, from the first on; not known: below 0. */
+/* Updates a running mean over about `over` updates; below 0: unknown. */
 static void follow(float *mean, float value, float updates) {
     *mean = *mean < 0 ? value : *mean + (value - *mean) / updates;
 }
 
-/* Does it classify no better than a guess, though it is to learn classes? (Trained for p(x) or
-   p(x|y) alone, it may be sure and wrong for good.) Where images have any amount of noise,
-   cross-entropy alone does not tell: a good network may be sure and wrong of those, early on. */
+/* Returns 1 if a network that learns classes is no better than guessing. (Trained for p(x) or
+   p(x|y) alone, it may stay confident and wrong.) With noise of all levels, cross-entropy alone is
+   not enough: early in training, a good network may be confident and wrong about very noisy
+   images. */
 static int is_dull(const run *r) {
     const float classes = (float)r->data.classes;
     return r->o->w_y > 0 && r->data.classes > 1 && r->state[STATE_CE] > .99f * logf(classes) &&
            (r->o->label_wide <= 0 || r->state[STATE_RIGHT] < 1.5f / classes);
 }
 
-/* What has run away in an update whose every number is finite: 0, or 1 and how. A network no better
-   than a guess may be dead, but it may have labels that cannot be learned, too: so that is a reason
-   a few times only. */
+/* Detects divergence in an update with finite values; returns 1 with the reason, or 0. A network no
+   better than guessing may be dead, but its labels may also be unlearnable: so that reason counts
+   only a few times. */
 static int has_run_away(run *r, const jem_stats *s, const float *batch, int n, char why[256]) {
     enum { DULL_RETRIES = 6 };
     const train_options *t = r->o;
@@ -1163,7 +1093,7 @@ static int has_run_away(run *r, const jem_stats *s, const float *batch, int n, c
     const char *gone = weights_finite(r) ? chains_gone(r, batch, n) : "a weight is not finite";
     if (gone) return snprintf(why, 256, "%s", gone) > 0;
     if (!(fabsf(state[STATE_GAP]) <= t->max_gap * t->scale))
-        return snprintf(why, 256, "f(x+) - f(x-) has run away: %.3g over the last updates",
+        return snprintf(why, 256, "f(x+) - f(x-) has diverged: %.3g over the last updates",
                         (double)state[STATE_GAP]) > 0;
     if (r->update % 20 == 1 && (r->wide = stride(r)) > TOO_WIDE)
         return snprintf(why, 256, "a step of SGLD moves the chains by %.2g", (double)r->wide) > 0;
@@ -1182,7 +1112,8 @@ static int has_run_away(run *r, const jem_stats *s, const float *batch, int n, c
     return 0;
 }
 
-/* One update, with what it says added up; 0 if it diverged (why says how) or failed. */
+/* Makes an update and adds up its statistics; returns 0 if it diverged (reason in why) or failed.
+   */
 static int step(run *r, char why[256]) {
     const train_options *t = r->o;
     const int two = draws_twice(t), for_labels = uses_labels(t);
@@ -1200,7 +1131,7 @@ static int step(run *r, char why[256]) {
         return 0;
     }
     if (t->spectral > 0 && !spectral_limit(r->net, t->spectral)) {
-        jem_fail(r->ctx, JEM_NO_MEMORY, "no memory for --spectral-norm");
+        jem_fail(r->ctx, JEM_NO_MEMORY, "out of memory for --spectral-norm");
         return 0;
     }
     r->last = s, r->update = jem_trainer_updates(r->tr);
@@ -1213,7 +1144,7 @@ static int step(run *r, char why[256]) {
     return !has_run_away(r, &s, for_x ? r->x : r->x_few, seen->batch, why);
 }
 
-/* Was this process asked to stop, or another? All learn of it before the same update. */
+/* Returns 1 if any process was asked to stop; all stop before the same update. */
 static int is_stopped(void) {
     float asked = train_signal != 0;
     if (team.ranks > 1) team.sum(team.user, &asked, 1);
@@ -1237,7 +1168,7 @@ static int train(run *r) {
         progress(r);
         if ((evaluates || r->update % t->print_every == 0) && !log_row(r, evaluates)) return 0;
         if (evaluates && !draw_curves(r)) return complain(r, 1, "curves.png cannot be drawn", "");
-        /* what counts as good is well inside the limit; no file is replaced by what runs away */
+        /* good states are well inside the limit; diverging runs replace no file */
         const float gap = fabsf(r->state[STATE_GAP]) / t->scale;
         if (r->update % REMEMBER_EVERY == 0 && gap < t->max_gap / 20 && !is_dull(r)) {
             if (!remember(r) || !be_bolder(r)) return 0;
@@ -1261,7 +1192,7 @@ static void run_free(run *r) {
     free(r->like), free(r->like_y), free(r->moved);
 }
 
-/* The options of the run; what was given may differ only where that is allowed. */
+/* Reads the options of the run; some of them cannot differ from the stored ones. */
 static int restore_options(options *o, const jem_archive *a) {
     char key[64];
     for (int i = 0; i < o->count; i++) {
@@ -1271,13 +1202,13 @@ static int restore_options(options *o, const jem_archive *a) {
         char given[OPTION_TEXT_SIZE], asked[OPTION_TEXT_SIZE], had[OPTION_TEXT_SIZE];
         snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
         const char *stored = jem_archive_meta(a, key);
-        if (!stored) stored = t->value[0];         /* younger than the run */
+        if (!stored) stored = t->value[0];         /* newer than the run */
         strcpy(given, o->text[i]);
         option_spell(o, i, asked);
         if (!option_set(o, i, stored)) return 0;
         option_spell(o, i, had);
         if (o->given[i] && strcmp(asked, had)) {
-            fprintf(stderr, "%s: --%s %s: this run has %s, which can no longer be changed\n",
+            fprintf(stderr, "%s: --%s %s: this run has %s, which cannot be changed\n",
                     o->command, t->name, given, *stored ? stored : "nothing");
             return 0;
         }
@@ -1287,17 +1218,6 @@ static int restore_options(options *o, const jem_archive *a) {
     if (o->given[epochs] && !o->given[iters]) return option_set(o, iters, "0");
     if (o->given[iters] && !o->given[epochs]) return option_set(o, epochs, "0");
     return 1;
-}
-
-static jem_ctx *make_ctx(int threads, int precision) {
-    jem_ctx_desc d;
-    memset(&d, 0, sizeof d);
-    d.allocate = limited_allocate, d.release = limited_release;
-    d.threads = threads, d.precision = (jem_precision)precision;
-    jem_ctx *ctx = jem_ctx_create(&d);
-    if (ctx && jem_ctx_precision(ctx) != d.precision)
-        fprintf(stderr, "jem: this processor has no bf16 (AMX, AVX-512 BF16): --precision fast\n");
-    return ctx;
 }
 
 static int prepare(run *r, const jem_archive *a) {
@@ -1310,8 +1230,8 @@ static int prepare(run *r, const jem_archive *a) {
     if (!load_data(r)) return 0;
     const char *mark = a ? jem_archive_meta(a, "run.data") : NULL;
     if (mark && strcmp(mark, r->data_mark)) {
-        snprintf(text, sizeof text, ": not the data this run was begun with: %d images then, %d "
-                 "now, and another checksum", atoi(mark), r->data.n);
+        snprintf(text, sizeof text, ": not the data that this run started with: %d images then, %d "
+                 "now, with another checksum", atoi(mark), r->data.n);
         return complain(r, 1, t->dataset, text);
     }
     r->total = t->iters ? t->iters : updates_of(r, t->epochs);
@@ -1326,7 +1246,7 @@ static int prepare(run *r, const jem_archive *a) {
     r->net = make_net(r);
     r->tr = r->net ? make_trainer(r) : NULL;
     if (!r->tr) return fail(r, 0);
-    try = jem_archive_create(r->ctx);              /* names of folders may not fit into a file */
+    try = jem_archive_create(r->ctx);             /* names of directories may not fit into a file */
     for (int i = 0; try && i < r->data.classes && i < 1000; i++) {
         char key[32];
         snprintf(key, sizeof key, CLASS_PREFIX "%d", i);
@@ -1341,7 +1261,7 @@ static int prepare(run *r, const jem_archive *a) {
         r->state[STATE_LR] = r->state[STATE_LOW] = r->state[STATE_TOP] = 1;
     jem_trainer_set_lr(r->tr, t->lr * r->state[STATE_LR]);
     if (r->update > r->total) {
-        snprintf(text, sizeof text, "%d updates were asked for, %d are done", r->total, r->update);
+        snprintf(text, sizeof text, "%d updates requested, but %d are done", r->total, r->update);
         return complain(r, 2, text, "");
     }
     if (*t->init && !a) {
@@ -1349,7 +1269,7 @@ static int prepare(run *r, const jem_archive *a) {
         const int ok = from && jem_net_load(r->net, from) == JEM_OK;
         jem_archive_free(from);
         if (!ok) return fail(r, 1);
-        r->net->scale = t->scale;                  /* its weights are taken, not how it was used */
+        r->net->scale = t->scale;                  /* uses its weights, not its options */
     }
     return 1;
 }
@@ -1362,13 +1282,13 @@ static void announce(const run *r) {
     printf("%ld parameters, %d updates (%.1f epochs), %s x %d; results go to %s\n",
            (long)jem_net_size(r->net), r->total, (double)r->total / r->per_epoch,
            jem_isa_name(jem_ctx_isa(r->ctx)), jem_ctx_threads(r->ctx), r->o->out);
-    if (team.ranks > 1) printf("%d processes, each a share of the batch\n", team.ranks);
+    if (team.ranks > 1) printf("%d processes, each with a part of the batch\n", team.ranks);
     if (r->update == r->total) printf("all updates are done; --iters N adds more\n");
-    else if (r->update) printf("going on after update %d\n", r->update);
+    else if (r->update) printf("resuming after update %d\n", r->update);
     fflush(stdout);
 }
 
-/* The test images, which no choice has seen. */
+/* Evaluates the test images, which had no influence on any choice. */
 static int final_test(run *r) {
     char took[32];
     evaluation e;
@@ -1392,9 +1312,9 @@ static void catch_signals(void) {
     sigaction(SIGINT, &how, NULL);
     sigaction(SIGTERM, &how, NULL);
     struct sigaction was;
-    if (sigaction(SIGHUP, NULL, &was) == 0 && was.sa_handler != SIG_IGN)       /* not under nohup */
+    if (sigaction(SIGHUP, NULL, &was) == 0 && was.sa_handler != SIG_IGN)  /* keep nohup's setting */
         sigaction(SIGHUP, &how, NULL);
-    signal(SIGPIPE, SIG_IGN);                      /* nobody reads on: that ends no training */
+    signal(SIGPIPE, SIG_IGN);                      /* training continues without a reader */
 }
 
 static int train_help(options *o, train_options *t) {
@@ -1403,18 +1323,18 @@ static int train_help(options *o, train_options *t) {
     printf("jem train [OPTIONS]: trains a model. Defaults: --preset paper, and fast (for %s)\n",
            t->dataset);
     options_print(o, 2);
-    printf("After Ctrl-C, or a power cut: jem train --resume DIR\n");
+    printf("After Ctrl-C or a power failure: jem train --resume DIR\n");
     return 0;
 }
 
-/* runs/NAME, after the data set. */
+/* Returns runs/NAME for the data set. */
 static int default_folder(train_options *t) {
     size_t end = strlen(t->dataset), begin;
     while (end > 0 && t->dataset[end - 1] == '/') end--;
     for (begin = end; begin > 0 && t->dataset[begin - 1] != '/'; ) begin--;
     const int n = (int)(end - begin);
     if (n > 200 || !n || !strncmp(t->dataset + begin, "..", n < 2 ? 1 : (size_t)n)) {
-        fprintf(stderr, "jem train: --dataset %s: --out DIR must say where the results go\n",
+        fprintf(stderr, "jem train: --dataset %s: use --out DIR for the results\n",
                 t->dataset);
         return 0;
     }
@@ -1422,18 +1342,18 @@ static int default_folder(train_options *t) {
     return 1;
 }
 
-static int train_command(int argc, char **argv) {
+int train_command(int argc, char **argv) {
     static options table;                          /* zeroed, and too large for some stacks */
     static train_options values;
     options *o = &table;
     char **words = (char **)malloc((size_t)argc * sizeof *words);
     int n_words = 0;
     o->command = "jem train", o->table = train_table, o->values = &values;
-    o->count = (int)(sizeof train_table / sizeof *train_table);
-    if (!words) return fprintf(stderr, "jem train: no memory\n"), 1;
+    o->count = train_count;
+    if (!words) return fprintf(stderr, "jem train: out of memory\n"), 1;
     const int parsed = options_parse(o, argc, argv, 2, words, &n_words);
     if (parsed > 0 && n_words)
-        fprintf(stderr, "jem train: what is '%s'? Options begin with --\n", words[0]);
+        fprintf(stderr, "jem train: unexpected '%s': options begin with --\n", words[0]);
     free(words);
     if (parsed < 0) return train_help(o, &values);
     if (!parsed || n_words) return 2;
@@ -1455,13 +1375,13 @@ static int train_command(int argc, char **argv) {
     int ok = 1;
     if (*values.resume) {
         if (*values.out || *values.init) {
-            fprintf(stderr, "jem train: --%s begins a run; --resume continues one where it is\n",
+            fprintf(stderr, "jem train: --%s starts a new run; --resume continues one in place\n",
                     *values.out ? "out" : "init");
             return 2;
         }
         char *slash = strrchr(values.resume, '/'), *file = slash ? slash + 1 : values.resume;
         if (!strcmp(file, "last.safetensors"))
-            strcpy(file, slash ? "" : ".");        /* the file for its folder */
+            strcpy(file, slash ? "" : ".");        /* the file of its directory */
         strcpy(values.out, values.resume);
         ok = path_in(path, &r, "last.safetensors") && (reader = make_ctx(1, 0)) != NULL;
         ok = ok && (!holds_a_run(&r) || lock_folder(&r));          /* before it is read */
@@ -1490,7 +1410,7 @@ static int train_command(int argc, char **argv) {
         if (!r.ctx) ok = complain(&r, 1, "no memory", "");
         ok = ok && prepare(&r, a);
         if (ok && !team.rank && !make_folder(values.out)) {
-            snprintf(path, sizeof path, ": cannot be made: %s", strerror(errno));
+            snprintf(path, sizeof path, ": cannot be created: %s", strerror(errno));
             ok = complain(&r, 1, values.out, path);
         }
         ok = ok && (*values.resume || (lock_folder(&r) && is_free(&r)));
@@ -1503,11 +1423,11 @@ static int train_command(int argc, char **argv) {
         if (isatty(1) && r.shown > 0 && r.update < r.total) printf("\n");
         if (ok && r.update < r.total) {
             char word[DATA_PATH];
-            printf("stopped after update %d; to go on: jem train --resume %s\n", r.update,
+            printf("stopped after update %d; to continue: jem train --resume %s\n", r.update,
                    data_quoted(values.out, word, sizeof word));
             r.status = train_signal ? 128 + train_signal : 0;
         } else if (ok) {
-            signal(SIGINT, SIG_DFL), signal(SIGTERM, SIG_DFL);     /* all is saved */
+            signal(SIGINT, SIG_DFL), signal(SIGTERM, SIG_DFL);     /* everything is saved */
             final_test(&r);
         }
     }
@@ -1515,5 +1435,3 @@ static int train_command(int argc, char **argv) {
     run_free(&r);
     return status;
 }
-
-#endif

@@ -1,44 +1,46 @@
-/* What `jem` does with a trained model: sample, classify, eval, info, export. */
-#ifndef TOOLS_JEM_USE_H
-#define TOOLS_JEM_USE_H
+/* sample, classify, eval, info, export. */
+#include "tools/cli/system.h"
 
-#include "tools/cli/train.c"
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tools/cli/memory.h"
+#include "tools/cli/train.h"
+#include "tools/cli/train_options.h"
+#include "tools/cli/use.h"
+#include "tools/support/chart.h"
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-enum { NAME_SIZE = 64 };
-
-typedef struct model {
-    jem_ctx *ctx;
-    jem_archive *archive;                          /* all that the file holds */
-    jem_net *net;
-    const char *path;
-} model;
-
-static int model_fail(const char *command, const model *m) {
+int model_fail(const char *command, const model *m) {
     char hint[80];
     fprintf(stderr, "%s: %s%s\n", command, m->ctx ? jem_error(m->ctx) : "no memory",
             memory_hint(hint));
     return 0;
 }
 
-static ptrdiff_t image_size(const jem_net *net) {
+ptrdiff_t image_size(const jem_net *net) {
     return (ptrdiff_t)net->channels * net->height * net->width;
 }
 
-/* A few bytes can describe images that no machine holds: is there room for 16 of them, which is the
-   least that a pass works on? */
+/* Checks that there is memory for 16 images of a network, the minimum of a pass: a few bytes of a
+   file can describe images larger than any memory. */
 static int model_fits(const model *m, const char *command) {
     const double mb = 2 * 16 * sizeof(float) * (double)image_size(m->net) / 1e6;
     if (mb * 1e6 <= budget.most) return 1;
-    fprintf(stderr, "%s: %s: takes images of %d x %d, and %.0f MB for a pass at least; %.0f MB may "
+    fprintf(stderr, "%s: %s: has images of %d x %d, a pass needs at least %.0f MB; %.0f MB may "
             "be used (--max-memory N allows N MB)\n", command, m->path, m->net->width,
             m->net->height, mb, budget.most / 1e6);
     return 0;
 }
 
-static int model_open(model *m, const char *command, const char *path, int threads, int precision,
-                      int max_memory) {
+int model_open(model *m, const char *command, const char *path, int threads, int precision,
+               int max_memory) {
     memset(m, 0, sizeof *m);
     limit_memory(max_memory);
     m->path = path, m->ctx = make_ctx(threads, precision);
@@ -47,10 +49,9 @@ static int model_open(model *m, const char *command, const char *path, int threa
     return m->net ? model_fits(m, command) : model_fail(command, m);
 }
 
-/* The file's; or its run's, for runs/NAME/last.safetensors. */
-static void model_name(const char *path, char name[NAME_SIZE]) {
+void model_name(const char *path, char name[NAME_SIZE]) {
     const char *end = strrchr(path, '/'), *from = end ? end + 1 : path;
-    char *whole = NULL;                            /* its run's folder may be the one we are in */
+    char *whole = NULL;                        /* the directory of the run may be the current one */
     if (!strcmp(from, "last.safetensors") && (*path == '.' || !end) &&
         (whole = realpath(path, NULL)) != NULL)
         path = whole, end = strrchr(path, '/'), from = end + 1;
@@ -61,37 +62,32 @@ static void model_name(const char *path, char name[NAME_SIZE]) {
     free(whole);
 }
 
-static void model_close(model *m) {
+void model_close(model *m) {
     jem_net_free(m->net), jem_archive_free(m->archive), jem_ctx_free(m->ctx);
 }
 
-/* May what is made from one file (NULL: from none) be written to another? Not to the same, and to
-   none that a run goes on from: what else they hold would be gone. 0 and a line on stderr if it may
-   not. */
-static int may_write(const char *command, const char *from, const char *to) {
+int may_write(const char *command, const char *from, const char *to) {
     struct stat source, target;
     if (stat(to, &target)) return 1;
     if (from && !stat(from, &source) && source.st_dev == target.st_dev && source.st_ino == target.st_ino)
-        return fprintf(stderr, "%s: %s and %s are one file\n", command, from, to), 0;
+        return fprintf(stderr, "%s: %s and %s are the same file\n", command, from, to), 0;
     jem_ctx *ctx = S_ISREG(target.st_mode) ? make_ctx(1, 0) : NULL;
     jem_archive *a = ctx ? jem_archive_read(ctx, to) : NULL;
     const int goes_on = a && jem_archive_find(a, "run.state");
     if (goes_on)
-        fprintf(stderr, "%s: %s: holds a run that jem train --resume can go on with\n", command,
+        fprintf(stderr, "%s: %s: contains a run that jem train --resume can continue\n", command,
                 to);
     jem_archive_free(a), jem_ctx_free(ctx);
     return !goes_on;
 }
 
-/* A text out of a file, for the terminal: cut, and without what would command it. */
-static const char *clean(const char *text, char to[NAME_SIZE]) {
+const char *clean(const char *text, char to[NAME_SIZE]) {
     snprintf(to, NAME_SIZE, "%s", text);
     harmless(to, 0);
     return to;
 }
 
-/* The name of a class, as the data set had it; its number if the file does not say. */
-static const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]) {
+const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]) {
     char key[32];
     snprintf(key, sizeof key, CLASS_PREFIX "%d", label);
     const char *name = jem_net_meta(net, key);
@@ -100,7 +96,7 @@ static const char *class_name(const jem_net *net, int label, char to[NAME_SIZE])
     return to;
 }
 
-/* The class of this name, or -1. */
+/* Returns the class of this name, or -1. */
 static int class_named(const jem_net *net, const char *name) {
     for (int k = 0; k < net->classes; k++) {
         char key[32];
@@ -111,7 +107,8 @@ static int class_named(const jem_net *net, const char *name) {
     return -1;
 }
 
-/* A class by name or number: 0 and a line on stderr if the network has none such. */
+/* Finds a class by name or number; returns 0 and prints the reason if the network does not have
+   it. */
 static int class_of(const jem_net *net, const char *command, const char *text, int *label) {
     char number[NAME_SIZE], *end;
     const int named = class_named(net, text);
@@ -126,10 +123,8 @@ static int class_of(const jem_net *net, const char *command, const char *text, i
     return 0;
 }
 
-/* Takes the options of one of these commands; the words are between `least` and `most`. Returns -1
-   to go on, or what to exit with. A word too many is named: it is often a misspelt one. */
-static int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
-                        int most, const char *usage) {
+int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
+                 int most, const char *usage) {
     const int parsed = options_parse(o, argc, argv, 2, words, n_words);
     if (parsed < 0) {
         printf("%s\n", usage);
@@ -157,7 +152,7 @@ typedef struct sample_options {
 } sample_options;
 
 enum { FROM_NOISE = 0, FROM_BUFFER };
-enum { SAMPLE_AT_ONCE = 128, GRID_MOST = 400, SHOTS = 12, STRIPS_MOST = 10 };
+enum { GRID_MOST = 400, SHOTS = 12, STRIPS_MOST = 10 };
 
 #define SAMPLE_AT(field) offsetof(sample_options, field)
 static const option sample_table[] = {
@@ -168,21 +163,21 @@ static const option sample_table[] = {
     { "class", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(label), "K", NO_PRESETS("any"), 0, 0,
       "a class (name or number), any, or all in turn" },
     { "from", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(from), "noise|buffer", NO_PRESETS("noise"), 0,
-      0, "where chains start; last.safetensors has the buffer" },
+      0, "starting points of chains; last.safetensors has the buffer" },
     { "steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(steps), "N", NO_PRESETS("-1"), -1, 1e8,
       "SGLD steps (-1: 300 from noise, 0 from the buffer)" },
     { "fresh-steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(fresh_steps), "N", NO_PRESETS("300"), 0, 1e8,
-      "from noise, after score matching: noise-blind steps first" },
+      "noise-blind steps first, from noise after score matching" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
       "weight of log p(y|x) for a class (0: 7 for a score with --scale above 1, else 1)" },
     { "min-visits", OPTION_INT, OPTION_NOW, SAMPLE_AT(visits), "N", NO_PRESETS("5"), 0, 1e8,
-      "from the buffer: only chains walked at least N times" },
+      "minimum walks of a chain, from the buffer" },
     { "sgld-lr", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(sgld_lr), "X", NO_PRESETS("1"), -1e9, 1e9,
-      "step size (if not given, as in training)" },
+      "step size (default: as in training)" },
     { "sgld-std", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(sgld_std), "X", NO_PRESETS(".01"), 0, 1e9,
-      "std of the noise of a step (if not given, as in training)" },
+      "std of the noise of a step (default: as in training)" },
     { "clamp", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(clamp), "X", NO_PRESETS("0"), 0, 1e9,
-      "keep samples within +-X (if not given, as in training)" },
+      "keep samples within +-X (default: as in training)" },
     { "chains", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(chains), "FILE.png", NO_PRESETS(""), 0, 0,
       "ten chains from start to end, one per row" },
     { "each", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(each), "DIR", NO_PRESETS(""), 0, 0,
@@ -203,19 +198,20 @@ static const option sample_table[] = {
 typedef struct sampling {
     const sample_options *o;
     model m;
-    jem_generate_desc how;                            /* what suits the network, and the options */
+    jem_generate_desc how;                          /* suitable for the network, with the options */
     int steps, fresh_steps, one_class, all_classes;
-    int walked;                                    /* steps before the walk in hand */
+    int walked;                                    /* steps before the current walk */
     float *x, *grid, *strips;                      /* strips[row][shot] */
     int labels[SAMPLE_AT_ONCE];
-    int *queue, *next, *end;                       /* buffer: chains by class, still to be taken */
+    int *queue, *next, *end;                       /* buffer: remaining chains by class */
     int rows, apart, taken;                        /* the strips show every apart-th chain */
     int done;                                      /* samples before these */
     double logp, sure, familiar;
     int calibrated;
 } sampling;
 
-/* The step of shot k: all SHOTS of them if there are so many, denser at the beginning. */
+/* Returns the step of shot k: all steps if there are at most SHOTS, otherwise denser at the start.
+   */
 static int moment(int k, int steps) {
     const double t = (double)k / (SHOTS - 1);
     const int even = (int)((int64_t)k * steps / (SHOTS - 1)), early = (int)(steps * t * t * t + .5);
@@ -234,11 +230,11 @@ static int watch_chains(void *user, int step, jem_tensor *x) {
     const int now = s->walked + step + 1;
     if (s->taken < SHOTS && moment(s->taken, s->fresh_steps + s->steps) == now &&
         jem_read(x, s->x) == JEM_OK) take_shots(s, s->x, now);
-    if (now == s->fresh_steps) s->walked = now;    /* the next walk counts from 0 again */
+    if (now == s->fresh_steps) s->walked = now;    /* the next walk starts from 0 again */
     return 0;
 }
 
-/* Sorts the buffer's chains by class, each class's in random order. */
+/* Sorts the chains of the buffer by class, each class in random order. */
 static int queue_buffer(sampling *s, jem_rng *rng) {
     const jem_net *net = s->m.net;
     const jem_entry *b = jem_archive_find(s->m.archive, "replay_buffer");
@@ -273,12 +269,12 @@ static int queue_buffer(sampling *s, jem_rng *rng) {
             s->end[c] = used;
         }
     } else if (!jem_ok(s->m.ctx)) model_fail("jem sample", &s->m);
-    else fprintf(stderr, "jem sample: no memory for the buffer's %d chains\n", n);
+    else fprintf(stderr, "jem sample: out of memory for the %d chains of the buffer\n", n);
     free(order), free(a);
     return ok;
 }
 
-/* Where n chains begin. */
+/* Fills in the starting points of n chains. */
 static int begin_chains(sampling *s, int n, jem_rng *rng) {
     const ptrdiff_t size = image_size(s->m.net);
     char number[NAME_SIZE];
@@ -292,8 +288,8 @@ static int begin_chains(sampling *s, int n, jem_rng *rng) {
     for (int i = 0; i < n; i++) {
         const int c = s->one_class || s->all_classes ? s->labels[i] : 0;
         if (s->next[c] == s->end[c]) {
-            fprintf(stderr, "jem sample: the buffer has too few chains%s%s walked %d times or more "
-                    "(%d samples were begun): try a smaller --n or --min-visits, or --from noise\n",
+            fprintf(stderr, "jem sample: the buffer has too few chains%s%s with %d or more walks "
+                    "(after %d samples): use a smaller --n or --min-visits, or --from noise\n",
                     s->one_class || s->all_classes ? " of class " : "",
                     s->one_class || s->all_classes ? class_name(s->m.net, c, number) : "",
                     s->o->visits, s->done + i);
@@ -321,7 +317,7 @@ static int write_each(const sampling *s, int n) {
     return ok;
 }
 
-/* The next n samples: begun, walked, counted, written. */
+/* Makes the next n samples: starts, walks, counts, writes. */
 static int sample_some(sampling *s, int n, jem_rng *rng) {
     const ptrdiff_t size = image_size(s->m.net);
     jem_ctx *ctx = s->m.ctx;
@@ -344,7 +340,7 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     if (labelled) logp = query.weight == 1 ? jem_logp_class : jem_logp_guided;
     if (s->fresh_steps) jem_denoise(ctx, logp, &query, t, &denoise, rng);
     jem_sgld(ctx, logp, &query, t, &walk, rng);
-    if (s->how.last_sigma > 0 && s->fresh_steps + s->steps > 0)             /* what noise is left */
+    if (s->how.last_sigma > 0 && s->fresh_steps + s->steps > 0)             /* remaining noise */
         jem_denoise(ctx, logp, &query, t, &last, NULL);
     jem_read(t, s->x);
     jem_end(ctx, mark);
@@ -368,14 +364,14 @@ static int sample_all(sampling *s) {
     char hint[80];
     int label = 0;
     if (net->channels != 1 && net->channels != 3) {
-        fprintf(stderr, "jem sample: %s makes images of %d channels; a picture file holds 1 or 3\n",
+        fprintf(stderr, "jem sample: %s has images of %d channels; picture files have 1 or 3\n",
                 s->m.path, net->channels);
         return 1;
     }
     s->all_classes = !strcmp(o->label, "all");
     s->one_class = !s->all_classes && strcmp(o->label, "any") != 0;
     if ((s->one_class || s->all_classes) && jem_net_meta(net, "jem.uncond")) {
-        fprintf(stderr, "jem sample: %s has no p(x,y) (--uncond): only --class any works\n",
+        fprintf(stderr, "jem sample: %s has no p(x,y) (--uncond): use --class any\n",
                 s->m.path);
         return 2;
     }
@@ -390,19 +386,19 @@ static int sample_all(sampling *s) {
     s->apart = s->all_classes && STRIPS_MOST * o->columns <= SAMPLE_AT_ONCE ? o->columns : 1;
     s->rows = (o->n - 1) / s->apart + 1 < STRIPS_MOST ? (o->n - 1) / s->apart + 1 : STRIPS_MOST;
     if (*o->each && !make_folder(o->each)) {
-        fprintf(stderr, "jem sample: %s: cannot be made: %s\n", o->each, strerror(errno));
+        fprintf(stderr, "jem sample: %s: cannot be created: %s\n", o->each, strerror(errno));
         return 1;
     }
     s->x = new_floats((double)(o->n < SAMPLE_AT_ONCE ? o->n : SAMPLE_AT_ONCE) * (double)size);
     s->grid = new_floats((double)shown * (double)size);
     if (*o->chains) s->strips = new_floats((double)(STRIPS_MOST * SHOTS) * (double)size);
     if (!s->x || !s->grid || (*o->chains && !s->strips)) {
-        fprintf(stderr, "jem sample: no memory for the samples%s\n", memory_hint(hint));
+        fprintf(stderr, "jem sample: out of memory for the samples%s\n", memory_hint(hint));
         return 1;
     }
     jem_rng rng = jem_rng_seed((uint64_t)o->seed);
     if (o->from == FROM_BUFFER && !jem_archive_find(s->m.archive, "replay_buffer")) {
-        fprintf(stderr, "jem sample: %s: holds no replay buffer (last.safetensors of a run does)\n",
+        fprintf(stderr, "jem sample: %s: has no replay buffer (last.safetensors of a run has)\n",
                 s->m.path);
         return 2;
     }
@@ -415,11 +411,11 @@ static int sample_all(sampling *s) {
                       o->zoom)) return 1;
     if (s->strips && !picture_grid(o->chains, s->strips, s->rows * SHOTS, SHOTS, net->channels,
                                    net->height, net->width, o->zoom)) return 1;
-    if (*o->each) {                                /* of an earlier call: a FID tool counts all */
+    if (*o->each) {                           /* from an earlier call: FID tools would count them */
         char path[OPTION_TEXT_SIZE + 16];
         struct stat old;
         snprintf(path, sizeof path, "%.400s/%06d.png", o->each, s->done);
-        if (!stat(path, &old)) fprintf(stderr, "jem sample: %s was there before: more images are in "
+        if (!stat(path, &old)) fprintf(stderr, "jem sample: %s already existed: more images are in "
                                        "%s than these %d\n", path, o->each, s->done);
     }
     printf("%d samples after %d steps from %s: %s%s%s%s%s\n", s->done, s->fresh_steps + s->steps,
@@ -431,7 +427,7 @@ static int sample_all(sampling *s) {
     return 0;
 }
 
-/* An option that was not given takes the value that training had, if the file tells; or
+/* Sets an option that was not given to its value in training, if the file has it; or to
    `otherwise`, if there is one. */
 static int as_in_training(options *o, const jem_archive *a, const char *name,
                           const char *otherwise) {
@@ -442,7 +438,7 @@ static int as_in_training(options *o, const jem_archive *a, const char *name,
     return !text || option_default(o, option_find(o, name), text);
 }
 
-static int sample_command(int argc, char **argv) {
+int sample_command(int argc, char **argv) {
     static options table;
     static sample_options values;
     static sampling s;
@@ -479,9 +475,9 @@ typedef struct classify_options {
 } classify_options;
 static const option classify_table[] = {
     { "top", OPTION_INT, OPTION_NOW, offsetof(classify_options, top), "N", NO_PRESETS("1"), 1,
-      1000, "show so many classes" },
+      1000, "number of classes to show" },
     { "invert", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, invert), "", NO_PRESETS("off"),
-      0, 0, "dark for light: ink on paper, for a model of white on black" },
+      0, 0, "invert: ink on paper, for a model of white on black" },
     { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(classify_options, precision),
       "exact|fast|direct|bf16", NO_PRESETS("exact"), 0, 0, "arithmetic" },
     { "threads", OPTION_INT, OPTION_NOW, offsetof(classify_options, threads), "N", NO_PRESETS("0"),
@@ -489,13 +485,13 @@ static const option classify_table[] = {
     LIMIT_MEMORY(classify_options, "4000"), LIMIT_FILES(classify_options, "100")
 };
 
-/* Prints the verdict, and what is strange. */
+/* Prints the verdict, and its reason. */
 static void print_familiarity(const jem_answer *a) {
     const jem_verdict verdict = jem_judge(a->familiarity);
     if (verdict == JEM_UNJUDGED) return;
     printf("; %s", jem_verdict_name(verdict));
     if (a->reason != JEM_REASON_NONE) printf(": %s", jem_reason_name(a->reason));
-    printf(" (more usual than %.1f%% of what it knows)", 100 * (double)a->familiarity);
+    printf(" (more typical than %.1f%% of the calibration images)", 100 * (double)a->familiarity);
 }
 
 static int classify_one(const model *m, const classify_options *o, const char *path) {
@@ -531,14 +527,14 @@ static int classify_one(const model *m, const classify_options *o, const char *p
         ok = ok && jem_read(jem_log_softmax(m->ctx, t), f) == JEM_OK;
         jem_end(m->ctx, mark);
         if (ok && !isfinite(a.log_density))
-            ok = jem_fail(m->ctx, JEM_DIVERGED, "the model gives no finite log p(x)") == JEM_OK;
+            ok = jem_fail(m->ctx, JEM_DIVERGED, "log p(x) of the model is not finite") == JEM_OK;
     }
     if (ok) {
         printf("%s: %s (p = %.3f), log p(x) = %.1f", path, class_name(net, a.label, number),
                (double)a.probability, (double)a.log_density);
         print_familiarity(&a);
         if (!same || was[0] != net->channels)
-            printf("; was %d x %d%s, made %d x %d%s", was[2], was[1], was[0] == 1 ? " grey" :
+            printf("; from %d x %d%s to %d x %d%s", was[2], was[1], was[0] == 1 ? " grey" :
                    " in colour", net->width, net->height, net->channels == 1 ? " grey" :
                    " in colour");
         printf("\n");
@@ -550,14 +546,14 @@ static int classify_one(const model *m, const classify_options *o, const char *p
         for (int i = 1; i < o->top && i < net->classes; i++)
             printf("    %s (p = %.3f)\n", class_name(net, order[i], number),
                    exp((double)f[order[i]]));
-    } else if (jem_ok(m->ctx)) fprintf(stderr, "jem classify: no memory for %s\n", path);
+    } else if (jem_ok(m->ctx)) fprintf(stderr, "jem classify: out of memory for %s\n", path);
     else model_fail("jem classify", m);
     free(x), free(f), free(order);
     data_free(&d);
     return ok;
 }
 
-static int classify_command(int argc, char **argv) {
+int classify_command(int argc, char **argv) {
     static options table;
     static classify_options values;
     model m;
@@ -566,9 +562,9 @@ static int classify_command(int argc, char **argv) {
     o->command = "jem classify", o->table = classify_table, o->values = &values;
     o->count = (int)(sizeof classify_table / sizeof *classify_table);
     char **words = (char **)malloc((size_t)argc * sizeof *words);
-    if (!words) return fprintf(stderr, "jem classify: no memory\n"), 1;
+    if (!words) return fprintf(stderr, "jem classify: out of memory\n"), 1;
     int status = read_options(o, argc, argv, words, &n, 2, INT_MAX,
-                              "jem classify MODEL IMAGE... [OPTIONS]: says what pictures show");
+                              "jem classify MODEL IMAGE... [OPTIONS]: classifies pictures");
     if (status < 0) {
         status = 1;
         if (model_open(&m, o->command, words[0], values.threads, values.precision,
@@ -584,17 +580,13 @@ static int classify_command(int argc, char **argv) {
 
 /* ---- jem eval -------------------------------------------------------------------------------- */
 
-typedef struct eval_options {
-    char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];
-    int split, n, threads, precision, max_memory, max_file, max_picture;
-} eval_options;
 static const option eval_table[] = {
     { "dataset", OPTION_TEXT, OPTION_NOW, offsetof(eval_options, dataset), "NAME", NO_PRESETS(""),
-      0, 0, "as in jem train (if not given, the model's own)" },
+      0, 0, "as in jem train (default: that of the model)" },
     { "data", OPTION_TEXT, OPTION_NOW, offsetof(eval_options, data), "DIR", NO_PRESETS("data"), 0,
       0, "the folder that tools/get-data filled" },
     { "split", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, split), "test|train",
-      NO_PRESETS("test"), 0, 0, "which images" },
+      NO_PRESETS("test"), 0, 0, "part of the data set" },
     { "n", OPTION_INT, OPTION_NOW, offsetof(eval_options, n), "N", NO_PRESETS("0"), 0, 1e9,
       "only the first N images (0: all)" },
     { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, precision),
@@ -604,20 +596,20 @@ static const option eval_table[] = {
     LIMIT_OPTIONS(eval_options, "0")
 };
 
-/* Labels as the network has them, by the classes' names if it knows any (one whose name it does not
-   know is what it was in training): 0 and a line on stderr if a class is none of the network's. */
+/* Maps labels to those of the network, by class names if it has any (an unknown name keeps its
+   number from training). Returns 0 and prints the reason if the network lacks a class. */
 static int label_as(const jem_net *net, data_set *d) {
     char name[NAME_SIZE];
     if (!jem_net_meta(net, CLASS_PREFIX "0")) return 1;
     int *to = (int *)malloc((size_t)d->classes * sizeof *to), ok = to != NULL;
-    if (!ok) fprintf(stderr, "jem eval: no memory for the classes\n");
+    if (!ok) fprintf(stderr, "jem eval: out of memory for the classes\n");
     for (int k = 0; ok && k < d->classes; k++) {
         char key[32];
         snprintf(key, sizeof key, CLASS_PREFIX "%d", k);
         to[k] = class_named(net, d->class_names[k]);
         if (to[k] < 0 && k < net->classes && !jem_net_meta(net, key)) to[k] = k;
         if (to[k] < 0) {
-            fprintf(stderr, "jem eval: %s: class '%s' is none of the model's: %s, ...\n", d->name,
+            fprintf(stderr, "jem eval: %s: class '%s': the model's are %s, ...\n", d->name,
                     d->class_names[k], class_name(net, 0, name));
             ok = 0;
         }
@@ -627,8 +619,7 @@ static int label_as(const jem_net *net, data_set *d) {
     return ok;
 }
 
-/* A folder's images come class after class: mixed, so that the first n are of all classes. */
-static void mix_classes(data_set *d) {
+void mix_classes(data_set *d) {
     const size_t size = (size_t)d->c * (size_t)d->h * (size_t)d->w;
     jem_rng rng = jem_rng_seed(1);
     int runs = 1;
@@ -644,16 +635,14 @@ static void mix_classes(data_set *d) {
     }
 }
 
-/* The images that the options name, the model's own if they name none, as the model takes them.
-   0; or a line on stderr, and what to exit with. */
-static int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
+int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     data_desc desc;
     char error[512];
     if (!as_in_training(o, m->archive, "dataset", NULL) ||
         !as_in_training(o, m->archive, "data", NULL))
         return 1;
     if (!*e->dataset) {
-        fprintf(stderr, "jem eval: %s does not say what it was trained on: --dataset NAME\n",
+        fprintf(stderr, "jem eval: %s does not name its data set: use --dataset NAME\n",
                 m->path);
         return 2;
     }
@@ -678,7 +667,7 @@ static int data_for(const model *m, options *o, const eval_options *e, data_set 
     int ok = d->c == net->channels && d->h == net->height && d->w == net->width &&
              d->classes <= net->classes;
     if (!ok)
-        fprintf(stderr, "jem eval: %s has images (%d,%d,%d) of %d classes, %s takes (%d,%d,%d) of "
+        fprintf(stderr, "jem eval: %s has images (%d,%d,%d) of %d classes, %s has (%d,%d,%d) of "
                 "%d\n", e->dataset, d->c, d->h, d->w, d->classes, m->path, net->channels,
                 net->height, net->width, net->classes);
     ok = ok && label_as(net, d);
@@ -694,7 +683,7 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     evaluation v;
     mix_classes(&d);
     if (evaluate(m->net, &d, NULL, n, 1, &v) && !isfinite(v.nll + v.logp))
-        jem_fail(m->ctx, JEM_DIVERGED, "the model gives numbers that are not finite");
+        jem_fail(m->ctx, JEM_DIVERGED, "results of the model are not finite");
     if (jem_ok(m->ctx))
         printf("%s, %s, %d images: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
                e->dataset, e->split ? "train" : "test", n, 100 * v.accuracy, v.nll, v.logp);
@@ -703,7 +692,7 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     return status;
 }
 
-static int eval_command(int argc, char **argv) {
+int eval_command(int argc, char **argv) {
     static options table;
     static eval_options values;
     char *words[64];
@@ -716,7 +705,7 @@ static int eval_command(int argc, char **argv) {
     if (argc > 60) return fprintf(stderr, "jem eval: too many arguments\n"), 2;
     const int read = read_options(o, argc, argv, words, &n, 1, 1, "jem eval MODEL [calibration|ood|"
                                   "attack|impute|samples] [OPTIONS]: accuracy and log-likelihood, "
-                                  "or what is named");
+                                  "or the named measurement");
     if (read >= 0) return read;
     int status = 1;
     if (model_open(&m, o->command, words[0], values.threads, values.precision, values.max_memory))
@@ -727,7 +716,7 @@ static int eval_command(int argc, char **argv) {
 
 /* ---- jem info, jem export -------------------------------------------------------------------- */
 
-static int begins(const char *text, const char *with) { return !strncmp(text, with, strlen(with)); }
+int begins(const char *text, const char *with) { return !strncmp(text, with, strlen(with)); }
 
 static void print_tensor(const jem_entry *e) {
     static const char *const dtypes[] = { "F32", "I32", "I64", "U8" };
@@ -762,10 +751,10 @@ static void info_network(const jem_net *net) {
                (double)net->noise_lo, (double)net->noise_hi,
                jem_net_meta(net, "jem.unet") ? "e(x) + " : "", (double)net->scale);
     printf("  familiar   %s\n", jem_net_meta(net, "jem.familiar") ?
-           "calibrated: it can say whether an image looks like what it knows" : "not calibrated");
+           "calibrated: it can rate the familiarity of images" : "not calibrated");
 }
 
-/* Says what a file is good for, by what its network had learned when it was written. */
+/* Prints the uses of a file, from the state of training when it was written. */
 static void info_uses(const jem_archive *a) {
     const char *validation = jem_archive_meta(a, "run.validation");
     const char *density = jem_archive_meta(a, "run.density");
@@ -773,16 +762,16 @@ static void info_uses(const jem_archive *a) {
     int n;
     double accuracy, nll, residual;
     if (!density) return;                          /* an older file */
-    printf("  good for   classifying");
+    printf("  use        classification");
     if (validation && sscanf(validation, "%d %lf %lf %lf", &n, &accuracy, &nll, &residual) == 4) {
         printf(" (%.2f%% of %d validation images, -log p(y|x) %.4f", 100 * accuracy, n, nll);
-        if (residual > 0) printf(", error of the score %.3f", residual);
+        if (residual > 0) printf(", score error %.3f", residual);
         printf(")");
     }
     if (strcmp(density, "none"))
-        printf("; samples, by %s%s\n", clean(density, clear),
-               strcmp(density, "score") ? "" : " alone, which makes poor ones");
-    else printf("; not for samples: it has learned no density (yet)\n");
+        printf("; samples, with %s%s\n", clean(density, clear),
+               strcmp(density, "score") ? "" : " alone, which gives poor ones");
+    else printf("; not for samples: it has not learned a density\n");
 }
 
 static void info_run(const jem_archive *a) {
@@ -801,7 +790,7 @@ static void info_run(const jem_archive *a) {
     if (updates && seconds)
         printf("  run        after update %s, %s seconds of training\n", clean(updates, text[0]),
                clean(seconds, text[1]));
-    else if (updates) printf("  run        of update %s\n", clean(updates, text[0]));
+    else if (updates) printf("  run        update %s\n", clean(updates, text[0]));
     info_uses(a);
     if (state && state->dtype == JEM_DTYPE_F32 && state->bytes > STATE_RETRIES * sizeof(float)) {
         const float *f = (const float *)state->data;
@@ -809,7 +798,7 @@ static void info_run(const jem_archive *a) {
                (double)f[STATE_GAP], (double)f[STATE_RETRIES]);
         printf("\n");
         if (state->bytes > STATE_BEST_AT * sizeof(float) && f[STATE_BEST_AT] >= 0)
-            printf("  best       best.safetensors is of update %.0f: accuracy %.2f%%; lowest "
+            printf("  best       best.safetensors is from update %.0f: accuracy %.2f%%; lowest "
                    "loss %.4g\n", (double)f[STATE_BEST_AT], 100 * (double)f[STATE_BEST],
                    (double)f[STATE_LOWEST]);
     }
@@ -827,7 +816,7 @@ static void info_run(const jem_archive *a) {
     if (b) printf("\n");
     if (moments) printf("  optimiser  %d arrays of moments%s\n", moments,
                         trained ? "; the network is the average of the trained weights, which are "
-                        "here too" : averages ? "; averaged weights besides" : "");
+                        "here too" : averages ? "; averaged weights as well" : "");
 }
 
 static int info_file(const char *path) {
@@ -847,7 +836,7 @@ static int info_file(const char *path) {
         info_network(net);
         info_run(a);
         printf("  options   ");
-        for (int i = 0; i < (int)(sizeof train_table / sizeof *train_table); i++) {
+        for (int i = 0; i < train_count; i++) {
             char key[64], clear[NAME_SIZE];
             const option *t = &train_table[i];
             snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
@@ -868,8 +857,8 @@ static int info_file(const char *path) {
         ok = 0;
     } else {
         printf("%s\n", jem_archive_meta(a, "judge.shape") ? "  a judge of samples, for jem eval "
-               "MODEL samples --judge FILE" : "  no description of a network: not made by jem "
-               "(tools/pt2safetensors.py makes one for the reference's checkpoints)");
+               "MODEL samples --judge FILE" : "  no description of a network: not written by jem "
+               "(tools/pt2safetensors.py converts checkpoints of the reference)");
         for (int i = 0; i < jem_archive_count(a) && i < 40; i++)
             print_tensor(jem_archive_at(a, i));
         if (jem_archive_count(a) > 40) printf("    ...\n");
@@ -878,10 +867,10 @@ static int info_file(const char *path) {
     return ok;
 }
 
-static int is_help(const char *word) { return !strcmp(word, "--help") || !strcmp(word, "-h"); }
+int is_help(const char *word) { return !strcmp(word, "--help") || !strcmp(word, "-h"); }
 
-/* jem info has no options; --max-memory is what the others begin with. Words from argv[first];
-   a lone -- lets them begin with a dash. */
+/* Runs jem info, which has no options except --max-memory and the like. Words start at argv[first];
+   after a lone -- they may begin with a dash. */
 enum { USE_MEMORY = 4000 };
 static int plain_words(int argc, char **argv) {
     const int first = argc > 2 && !strcmp(argv[2], "--") ? 3 : 2;
@@ -890,8 +879,8 @@ static int plain_words(int argc, char **argv) {
     return first;
 }
 
-static int info_command(int argc, char **argv) {
-    static const char usage[] = "jem info FILE...: says what checkpoints hold\n";
+int info_command(int argc, char **argv) {
+    static const char usage[] = "jem info FILE...: lists the contents of checkpoints\n";
     int failed = 0;
     if (argc > 2 && is_help(argv[2])) return printf("%s", usage) < 0;
     const int first = plain_words(argc, argv);
@@ -905,10 +894,10 @@ enum { EXPORT_F32 = 0, EXPORT_BF16 };
 
 static const option export_table[] = {
     { "dtype", OPTION_CHOICE, OPTION_NOW, offsetof(export_options, dtype), "f32|bf16",
-      { "f32", NULL }, 0, 0, "numbers in full, or rounded to bf16, in half the bytes" }
+      { "f32", NULL }, 0, 0, "full precision, or rounded to bf16, in half the bytes" }
 };
 
-/* Writes a network to a file; a new one takes the place of the old when it is whole. */
+/* Writes a network to a file; the new file replaces the old one when it is complete. */
 static jem_status export_net(const jem_net *net, const char *path, int dtype) {
     jem_archive *a = jem_archive_create(net->ctx);
     jem_status status = a ? jem_net_to_archive(net, a) : JEM_NO_MEMORY;
@@ -918,8 +907,7 @@ static jem_status export_net(const jem_net *net, const char *path, int dtype) {
     return status;
 }
 
-/* What the run took from its machine is of no use on another. */
-static int export_command(int argc, char **argv) {
+int export_command(int argc, char **argv) {
     static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
                                 "without optimiser and buffer";
     export_options values = { EXPORT_F32 };
@@ -943,5 +931,3 @@ static int export_command(int argc, char **argv) {
     model_close(&m);
     return status;
 }
-
-#endif

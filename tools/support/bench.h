@@ -1,5 +1,5 @@
-/* What the two benchmarks share: a clock, networks by their name, and the things a JEM spends its
-   life with. Define JEM_IMPLEMENTATION and include jem.h before. */
+/* Shared code of the two benchmarks: a clock, networks by name, and the main operations of a JEM.
+   Define JEM_IMPLEMENTATION and include jem.h before. */
 #ifndef BENCH_H
 #define BENCH_H
 
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Every precision there is: a new one is a line here. */
+/* All precisions: a new one is a line here. */
 static const struct bench_precision { const char *name; jem_precision precision; }
 bench_precisions[] = {
     { "direct", JEM_PRECISION_DIRECT }, { "exact", JEM_PRECISION_EXACT }, { "fast",
@@ -23,27 +23,27 @@ static inline double bench_now(void) {             /* seconds */
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Returns the instruction set of JEM_PRECISION_BF16 where fp32 runs isa; JEM_ISA_BEST: there is
-   no such set. */
+/* Returns the instruction set of JEM_PRECISION_BF16 where fp32 uses isa; JEM_ISA_BEST: there is no
+   such set. */
 static inline jem_isa bench_bf16(jem_isa isa) {
     if (isa == JEM_ISA_AVX512 && jem_isa_available(JEM_ISA_AMX)) return JEM_ISA_AMX;
     return isa == JEM_ISA_AVX512 && jem_isa_available(JEM_ISA_AVX512_BF16) ? JEM_ISA_AVX512_BF16
                                                                          : JEM_ISA_BEST;
 }
 
-/* JEM_ISA_WASM + 1 if there is none of that name. */
+/* Returns the instruction set of that name; JEM_ISA_WASM + 1 if it is unknown. */
 static inline jem_isa bench_isa(const char *name) {
     int isa = JEM_ISA_BEST;
     while (isa <= JEM_ISA_WASM && strcmp(name, jem_isa_name((jem_isa)isa))) isa++;
     return (jem_isa)isa;
 }
 
-/* A network and what it is trained with: random images, since time does not depend on them. */
+/* A network and its training data: random images, since time does not depend on them. */
 typedef struct subject {
     char name[64];                                 /* of all that follows */
     jem_ctx *ctx;
     jem_net *net;
-    jem_optim *optim;                              /* made by the first update */
+    jem_optim *optim;                              /* created by the first update */
     jem_tensor *x;                                 /* n chains, a leaf */
     int n, *labels;
     float *data, *sigma;                           /* n images, and their noise */
@@ -58,7 +58,7 @@ static inline void subject_close(subject *s) {
     memset(s, 0, sizeof *s);
 }
 
-/* net: wrn-DEPTH-WIDEN. Returns what is wrong, or NULL. */
+/* Creates a network; net: wrn-DEPTH-WIDEN. Returns an error, or NULL. */
 static inline const char *subject_open(subject *s, const char *net, int threads, jem_isa isa,
                                        jem_precision precision) {
     jem_wrn_desc shape = jem_wrn_desc_default();
@@ -76,7 +76,7 @@ static inline const char *subject_open(subject *s, const char *net, int threads,
     return NULL;
 }
 
-/* n images and n chains; nothing, if it has so many. Forgets what is on the tape. */
+/* Sets n images and n chains; does nothing if there are n already. Clears the tape. */
 static inline const char *subject_batch(subject *s, int n) {
     if (n == s->n) return NULL;
     const int c = s->net->channels, h = s->net->height, w = s->net->width;
@@ -101,9 +101,9 @@ static inline void subject_sgld(subject *s, int steps) {
     jem_sgld(s->ctx, jem_logp, s->net, s->x, &walk, &s->rng);
 }
 
-/* Cross-entropy of the images, Adam, and contrastive divergence between them and the chains, or
-   score matching in its place. Tells the loss and its gradient's norm. The rate is small, so that
-   any number of updates stays sane. */
+/* Makes an update: cross-entropy of the images, Adam, and contrastive divergence between them and
+   the chains, or score matching instead. Returns the loss and the norm of its gradient. The
+   learning rate is small, so that any number of updates stays stable. */
 static inline void subject_update(subject *s, int score, float *loss, float *norm) {
     const jem_loss_weights how = { 1, score ? 0.0f : 1.0f, 0, 0 };
     const jem_net *net = s->net;

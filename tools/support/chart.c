@@ -3,8 +3,8 @@
 
 /* ---- letters --------------------------------------------------------------------------------- */
 
-/* A letter is lines between points "xy" on a grid: capitals are 4 wide and reach from 0 down to 6,
-   small letters begin at 2, tails end at 8. A blank lifts the pen. */
+/* A letter consists of lines between points "xy" on a grid: capitals are 4 wide and reach from 0
+   down to 6, small letters start at 2, descenders end at 8. A blank lifts the pen. */
 static const struct letter { char c; const char *lines; } letters[] = {
     { 'A', "062046 1434" }, { 'B', "06003041423303 3344453606" }, { 'C', "4130100105163645" },
     { 'D', "06003041453606" }, { 'E', "40000646 0333" }, { 'F', "400006 0333" },
@@ -39,7 +39,7 @@ static const struct letter { char c; const char *lines; } letters[] = {
 float text(plot *p, float x, float y, float unit, unsigned colour,
            const char *s) {
     for (; *s; s++) {
-        float width = 2;                           /* of a blank, and of what is not known */
+        float width = 2;                           /* for a blank, and for unknown characters */
         for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
             if (letters[i].c != *s) continue;
             float ax = 0, ay = 0;
@@ -102,7 +102,7 @@ float *chart_column(const char *path, const char *name, int *n) {
     return x;
 }
 
-/* A step of 1, 2 or 5 times a power of ten, so that there are about `count` in the range. */
+/* Returns a step of 1, 2 or 5 times a power of ten, for about `count` steps in the range. */
 static double chart__step(double range, int count) {
     const double raw = range / count, ten = pow(10, floor(log10(raw)));
     return raw / ten <= 1 ? ten : raw / ten <= 2 ? 2 * ten : raw / ten <= 5 ? 5 * ten : 10 * ten;
@@ -112,8 +112,9 @@ static void chart__number(char *to, size_t size, double v, double step) {
     snprintf(to, size, "%.*f", places, fabs(v) < step / 2 ? 0.0 : v);
 }
 
-/* The range of all curves' finite values, a little wider; 0 if there is none. The most extreme
-   hundredth at either end is cut off, so that one jump does not flatten the rest. */
+/* Computes the range of all curves' finite values, slightly enlarged; returns 0 if there are none.
+   Cuts off the most extreme hundredth at either end, so that single jumps do not flatten the rest.
+   */
 static int chart__compare(const void *a, const void *b) {
     const float x = *(const float *)a, y = *(const float *)b;
     return (x > y) - (x < y);
@@ -171,7 +172,7 @@ void draw_panel(plot *p, const panel *q) {
         text_right(p, q->right, q->bottom + 25, 1.5f, 0x333333, q->x_name);
     float right = q->right;                        /* the legend, from the right */
     for (int k = q->n - 1; k >= 0; k--) {
-        if (!*q->curves[k].name) continue;         /* another of the group before it */
+        if (!*q->curves[k].name) continue;         /* another curve of the group before it */
         const float width = text(NULL, 0, 0, 1.6f, 0, q->curves[k].name);
         text(p, right - width, q->top - 26, 1.6f, 0x333333, q->curves[k].name);
         box(p, right - width - 24, q->top - 23, right - width - 8, q->top - 19,

@@ -7,15 +7,15 @@
 
 /* ---- letters --------------------------------------------------------------------------------- */
 
-/* Draws text whose left end is at x and whose capitals begin at y, `unit` pixels to a square of the
-   grid; returns where it ends. With p NULL only measures. */
+/* Draws text with its left end at x and the top of its capitals at y, `unit` pixels per square of
+   the grid; returns its right end. With p NULL only measures. */
 float text(plot *p, float x, float y, float unit, unsigned colour, const char *s);
 void text_right(plot *p, float x, float y, float unit, unsigned colour, const char *s);
 void box(plot *p, float x0, float y0, float x1, float y1, unsigned colour);
 
 /* ---- curves ---------------------------------------------------------------------------------- */
 
-/* One curve of a panel: y[i] over x[i]; what is not finite is left out. */
+/* One curve of a panel: y[i] over x[i]; values that are not finite are omitted. */
 typedef struct curve {
     const char *name;
     unsigned colour;
@@ -24,11 +24,11 @@ typedef struct curve {
     float width;                                   /* in pixels */
 } curve;
 
-/* The numbers under `name` in a CSV file with a header, NaN where there is none. To be freed; NULL
-   if there is no such file or column, or no row. */
+/* Returns the numbers under `name` in a CSV file with a header, NaN where missing, to be freed;
+   NULL without such a file, column or row. */
 float *chart_column(const char *path, const char *name, int *n);
 
-/* Axes and curves in a box of the picture. y_lo >= y_hi: as the curves need. */
+/* Axes and curves in a box of the picture. y_lo >= y_hi: automatic. */
 typedef struct panel {
     const char *title, *x_name;
     float left, top, right, bottom;                /* of the axes, in pixels */
@@ -42,8 +42,8 @@ void draw_panel(plot *p, const panel *q);
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Named rows of `lines` lines each on one axis, from[row][line] -> to[row][line], which gets a dot;
-   where `to` is below lo, or no number, a cross at the edge. */
+/* Named rows of `lines` lines each on one axis, from[row][line] -> to[row][line], which has a dot;
+   if `to` is below lo, or NaN, a cross at the edge. */
 typedef struct row_chart {
     const char *title, *const *names;
     int rows, lines;

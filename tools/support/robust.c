@@ -38,7 +38,7 @@ int refined_create(refined *r, jem_net *net, jem_sgld_desc walk, int chains, int
     return 0;
 }
 
-/* The gradient of a log-density at x[n][size]. */
+/* Computes the gradient of a log-density at x[n][size]. */
 static int refined_slope(refined *r, jem_logp_fn logp, void *user, const float *x, int n,
                          float *g) {
     jem_ctx *ctx = r->net->ctx;
@@ -49,7 +49,7 @@ static int refined_slope(refined *r, jem_logp_fn logp, void *user, const float *
     return jem_ok(ctx);
 }
 
-/* g[n][size] += a H(x) g, by the difference of slopes at x +- h u, u = g/|g|. */
+/* Adds a H(x) g to g[n][size], by the difference of gradients at x +- h u, u = g/|g|. */
 static int refined_back(refined *r, const float *x, int n, ptrdiff_t size, float *g) {
     const float h = .003f * sqrtf((float)size);
     float *moved = r->work, *here = moved + n * size, *there = here + n * size;
@@ -71,7 +71,7 @@ static int refined_back(refined *r, const float *x, int n, ptrdiff_t size, float
     return 1;
 }
 
-/* One chain of each image: log p(y|x_n) to logp[n][classes]; the gradient of the label's log-odds
+/* Runs one chain per image: log p(y|x_n) to logp[n][classes]; the gradient of the label's log-odds
    to g (not if NULL). */
 static int refined_chain(refined *r, const float *x, const int *labels, int n, float *logp,
                          float *g) {
@@ -98,7 +98,7 @@ static int refined_chain(refined *r, const float *x, const int *labels, int n, f
     return ok;
 }
 
-/* p of the label, and of all others: not 1 less the first, which rounding takes for 0. */
+/* Computes p of the label, and of all others: not 1 minus the first, which would round to 0. */
 static void refined_split(const float *logp, int classes, int label, double p[2]) {
     p[0] = p[1] = 1e-300;
     for (int k = 0; k < classes; k++) p[k != label] += exp((double)logp[k]);
@@ -114,7 +114,7 @@ jem_status refined_classify(void *user, const float *x, const int *labels, int n
         for (int c = 0; c < r->chains; c++)
             if (!refined_chain(r, x + i * size, labels + i, m, r->logp + c * numbers,
                                g ? r->slope + c * m * size : NULL))
-                return JEM_BAD_ARGUMENT;       /* the context says what it was */
+                return JEM_BAD_ARGUMENT;       /* the context has the error */
         for (int k = 0; k < numbers; k++) {
             double mean = 0;
             for (int c = 0; c < r->chains; c++) mean += exp((double)r->logp[c * numbers + k]);
@@ -139,8 +139,8 @@ jem_status refined_classify(void *user, const float *x, const int *labels, int n
 /* ---- labels only ----------------------------------------------------------------------------- */
 
 /* The boundary attack (Brendel et al. 2018): from an image with another label, random steps along
-   the boundary that come nearer, and are kept where the label stays another. */
-enum { BISECT = 16 };                              /* questions on the straight way, first */
+   the boundary towards the original, kept if the label stays different. */
+enum { BISECT = 16 };                              /* queries on the straight line, first */
 
 typedef struct decision { float side, nearer; int tried[2], kept[2]; } decision;
 
@@ -151,7 +151,8 @@ static double robust_apart(const float *a, const float *b, ptrdiff_t n) {
     return sqrt(sum);
 }
 
-/* From a, along the sphere around x by `side` radii in a random direction, then nearer to x. */
+/* Moves from a, along the sphere around x by `side` radii in a random direction, then closer to x.
+   */
 static void decision_propose(const decision *d, const float *x, const float *a, jem_rng *rng,
                              jem_ctx *ctx, ptrdiff_t n, float *to) {
     const double radius = robust_apart(a, x, n);
@@ -169,7 +170,8 @@ static void decision_propose(const decision *d, const float *x, const float *a, 
         to[k] = fminf(fmaxf(x[k] + (float)shrink * (to[k] - x[k]), -1), 1);
 }
 
-/* Half of the proposals without a step nearer should succeed, and a quarter of those with one. */
+/* Half of the proposals without a step towards x should succeed, and a quarter of those with one.
+   */
 static void decision_adapt(decision *d) {
     if (d->tried[0] + d->tried[1] < 20) return;
     if (d->tried[0]) d->side *= 2 * d->kept[0] > d->tried[0] ? 1.1f : .9f;
@@ -195,12 +197,12 @@ int robust_decision(jem_net *net, const jem_attack_desc *how, const float *x,
     for (int i = 0; ok && i < n; i++) {
         right[i] = robust_best(f + i * k, k) == labels[i];
         d[i].side = .1f, d[i].nearer = .5f;
-        int other = (i + 1) % n;                   /* begin at another image, of another label */
+        int other = (i + 1) % n;                   /* start at another image, of another label */
         while (other != i && labels[other] == labels[i]) other = (other + 1) % n;
         memcpy(found + i * size, x + other * size, (size_t)size * sizeof *x);
         right[i] = right[i] && other != i;
     }
-    ok = ok && ROBUST_ASK(found) == JEM_OK;        /* is that seen as another? */
+    ok = ok && ROBUST_ASK(found) == JEM_OK;        /* is its classification different? */
     for (int i = 0; ok && i < n; i++) right[i] = right[i] && robust_best(f + i * k, k) != labels[i];
     for (int q = 0; ok && q < queries; q++) {
         const int bisect = q < BISECT, kind = q % 2;

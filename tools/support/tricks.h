@@ -1,5 +1,5 @@
-/* Tricks of training energy-based models that need no more than jem.h's API: weights whose spectral
-   norm is bounded, chains that begin as Gaussians of the classes. For programs of one file. */
+/* Tricks of training energy-based models that only use jem.h's API: weights of bounded spectral
+   norm, chains that start as Gaussians of the classes. For programs of one file. */
 #ifndef TOOLS_TRICKS_H
 #define TOOLS_TRICKS_H
 
@@ -9,8 +9,8 @@
 
 #include "jem.h"
 
-/* The largest singular value of a weight (O, ..) as a matrix of O rows, by power iteration from a
-   random place: v <- W'W v. v: twice as many numbers as a row has. */
+/* Returns the largest singular value of a weight (O, ..) as a matrix of O rows, by power iteration
+   from a random vector: v <- W'W v. v: twice the length of a row. */
 static inline double spectral_norm(const jem_param *p, double *v) {
     const ptrdiff_t rows = p->shape[0], columns = p->size / rows;
     double *next = v + columns, norm = 0, last = -1, length = 0;
@@ -35,8 +35,8 @@ static inline double spectral_norm(const jem_param *p, double *v) {
 }
 
 /* Scales every weight matrix whose spectral norm is above `most` down to it: after each update, to
-   bound the slope of log p(x) (Miyato & others 2018; Du & Mordatch 2019; after updates, as here:
-   Gouk & others 2021). Biases and norms stay. 0: no memory. */
+   bound the gradient of log p(x) (Miyato & others 2018; Du & Mordatch 2019; after updates, as here:
+   Gouk & others 2021). Biases and norms do not change. Returns 0 without memory. */
 static inline int spectral_limit(jem_net *net, float most) {
     ptrdiff_t longest = 0;
     for (const jem_param *p = net->params; p; p = p->next)
@@ -54,9 +54,9 @@ static inline int spectral_limit(jem_net *net, float most) {
     return v != NULL;
 }
 
-/* A sample of N(mean, covariance) of the m images x[n][size] that have this label; label < 0: that
-   of an image at random. It is their mean plus the sum of N(0,1) (image - mean) / sqrt(m - 1), so
-   no matrix is needed. Chains that begin so are under way already (Yang & Ji 2021: 'informative'). */
+/* Samples N(mean, covariance) of the m images x[n][size] with this label; label < 0: that of a
+   random image. The sample is their mean plus the sum of N(0,1) (image - mean) / sqrt(m - 1), so
+   no matrix is needed. Such chains start close to the data (Yang & Ji 2021: 'informative'). */
 static inline void class_gaussian(const float *x, const int *labels, int n, ptrdiff_t size,
                                   int label, jem_rng *rng, float *sample) {
     if (label < 0) label = labels[jem_rng_below(rng, n)];
@@ -64,7 +64,7 @@ static inline void class_gaussian(const float *x, const int *labels, int n, ptrd
     float sum = 0, m = 0;
     for (int i = 0; i < n; i++) if (labels[i] == label) sum += jem_rng_normal(rng), m++;
     memset(sample, 0, (size_t)size * sizeof *sample);
-    *rng = first;                                  /* the same numbers again, less their mean */
+    *rng = first;                                  /* the same numbers again, minus their mean */
     for (int i = 0; i < n; i++) {
         if (labels[i] != label) continue;
         const float w = 1 / m + (jem_rng_normal(rng) - sum / m) / sqrtf(m > 1 ? m - 1 : 1);

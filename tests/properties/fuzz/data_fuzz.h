@@ -6,7 +6,7 @@
 #include "tools/support/data.c"
 #include "fuzz.h"
 
-/* Loads one half of what stands in the folder; looks at all of it. 1 if it is a data set. */
+/* Loads one split of the folder's data, and reads all of it. Returns 1 if it is a data set. */
 static inline int fuzz_load(const char *split) {
     data_set d;
     data_desc desc;

@@ -59,7 +59,7 @@ static inline const char *fuzz_put(const char *name, const void *bytes, size_t n
     return fuzz_names[i];
 }
 
-/* ---- memory: so much and no more; and none is left ---- */
+/* ---- memory: a limit, and no leaks ---- */
 
 static struct { size_t held, most; } fuzz_memory = { 0, 64u << 20 };
 static inline void *fuzz_allocate(void *user, size_t bytes) {

@@ -134,7 +134,7 @@ class Base:
 
     @staticmethod
     def near(rng, content):
-        """Damage where it tells: the first and the last thousands of bytes."""
+        """Damages the most relevant places: the first and the last thousands of bytes."""
         ends = 6000
         where = rng.randrange(4)
         if where == 0:
