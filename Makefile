@@ -31,6 +31,7 @@ TESTS    := $(call programs,tests/*/test_*.c)
 TOOLS    := $(call programs,tools/*.c tools/cli/jem.c)
 HEADERS  := jem.h $(wildcard examples/*.h tests/support/*.h tools/*/*.h)
 LINKED   := $(HEADERS) $(BUILD)/support.a $(BUILD)/jem.o
+CLI      := $(BUILD)/cli.a $(LINKED)
 # Tests of a second or two come first, so that widespread failures appear at once.
 QUICK    := $(addprefix $(BUILD)/test_,house rng tiny portable pictures batches models details)
 AGAIN     = +@$(MAKE) --no-print-directory
@@ -46,7 +47,7 @@ STILLS  = $(filter-out film,$(LESSONS)) film_strip attack_digits
         fuzz graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
         bench bench-torch \
         bench-wasm check-torch check-bf16 seeds recipes debug stb playground site slides \
-        clean
+        grade clean
 
 help:       ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -84,9 +85,9 @@ tests: $(TESTS)
 mpi: stb    ## build/jem-mpi: `jem` on several machines (mpirun -n N build/jem-mpi train ..)
 	@tools/get_package.sh mpi
 	$(AGAIN) $(BUILD)/jem-mpi
-$(BUILD)/jem-mpi: examples/mpi.c $(wildcard tools/cli/*.c) $(LINKED)
+$(BUILD)/jem-mpi: examples/mpi.c tools/cli/jem.c $(CLI)
 	@rm -f $@
-	OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) -DJEM_DECLARATIONS $< $(BUILD)/support.a \
+	OMPI_CC="$(CC)" MPICH_CC="$(CC)" $(MPICC) $(FLAGS) -DJEM_DECLARATIONS $< $(BUILD)/cli.a $(BUILD)/support.a \
 	    $(BUILD)/jem.o -o $@ -lm
 
 # A program that does not compile is one failed test of many: hence -k; run.sh checks for programs.
@@ -97,7 +98,7 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	@tests/run.sh $(EXAMPLES) $(TOOLS) $(QUICK) $(filter-out $(QUICK),$(TESTS)) \
 		documents two_units sanitized python cmake cli uses \
 		smoke mpi get_data report limits mutate lessons \
-		with strict fuzz portability examine playground slides site s390x wasm neon
+		with strict fuzz portability examine playground slides site grade s390x wasm neon
 
 # Everything that this machine can run or emulate: emulated programs take hours.
 EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))
@@ -239,6 +240,10 @@ slides:     ## build/slides.html: a lecture of 90 minutes, made of the lessons
 	@mkdir -p $(BUILD)
 	@python3 tools/make_slides.py $(BUILD)/slides.html
 
+ANSWERS ?= examples/assignments
+grade: $(BUILD)/jem.o  ## points for the assignments in examples/assignments, or ANSWERS=FOLDER
+	@OPENMP="$(OPENMP)" tools/grade.sh $(ANSWERS)
+
 debug:      ## everything for a debugger, into build/debug/
 	$(AGAIN) BUILD=build/debug CFLAGS="-O0 -g" examples tools tests
 
@@ -265,6 +270,13 @@ $(BUILD)/support/%.o: tools/support/%.c $(wildcard tools/support/*.h) jem.h $(BU
 $(BUILD)/support.a: $(SUPPORT)
 	@rm -f $@
 	$(AR) -rcs $@ $^
+PARTS := $(filter-out %/jem.o,$(patsubst tools/cli/%.c,$(BUILD)/cli/%.o,$(wildcard tools/cli/*.c)))
+$(BUILD)/cli/%.o: tools/cli/%.c $(HEADERS) $(BUILD)/command
+	@mkdir -p $(@D)
+	$(COMPILE) -c $< -o $@
+$(BUILD)/cli.a: $(PARTS)
+	@rm -f $@
+	$(AR) -rcs $@ $^
 # For tools/jem.py.
 $(BUILD)/libjem.so: jem.h $(BUILD)/command
 	$(COMPILE) -fPIC -shared -x c -DJEM_IMPLEMENTATION jem.h -o $@ -lm
@@ -286,14 +298,18 @@ $(BUILD)/%: tests/tools/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 # Few tests need code that programs share; the others are built without stb.
 SHARING := $(shell grep -lE '#include "(tools|examples)/' tests/*/test_*.c)
-$(call programs,$(SHARING)): $(BUILD)/support.a
+$(call programs,$(SHARING)): $(BUILD)/cli.a $(BUILD)/support.a
+# These look inside.
+$(BUILD)/test_faults $(BUILD)/test_batches $(BUILD)/test_divergence: $(wildcard tools/cli/*.c)
+$(BUILD)/test_faults $(BUILD)/test_data $(BUILD)/test_lessons: $(wildcard tools/support/*.c)
 $(BUILD)/test_tiny: examples/tiny_jem.c
 $(BUILD)/test_lessons: examples/hello.c
+$(BUILD)/test_answers: examples/samplers.c
 $(BUILD)/test_amx: tests/rooms/test_kernels.c
 $(BUILD)/test_soak: private FLAGS += -pthread
 $(BUILD)/%: tools/%.c $(LINKED)
 	$(program)
-$(BUILD)/jem: tools/cli/jem.c $(wildcard tools/cli/*.c) $(LINKED)
+$(BUILD)/jem: tools/cli/jem.c $(CLI)
 	$(program)
 
 export GRAPHS SEED

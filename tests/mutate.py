@@ -226,13 +226,16 @@ class Bench:
         mark = digest(api, *[open(t).read() for t in texts])
         if os.path.exists(BUILD + "/mark") and open(BUILD + "/mark").read() == mark:
             return
-        for part in sorted(glob.glob(ROOT + "/tools/support/*.c")):
+        for part in sorted(glob.glob(ROOT + "/tools/support/*.c") +
+                           glob.glob(ROOT + "/tools/cli/*.c")):
             part = os.path.relpath(part, ROOT)
-            ready = "../support_%s.o" % os.path.basename(part)[:-2]
+            if part == "tools/cli/jem.c":
+                continue
+            ready = "../support_%s.o" % part[:-2].replace("/", "_")
             status, said = self.command([CC] + FLAGS + ["-c", part, "-o", ready], place, 300)
             if status:
                 sys.exit("%s: %s" % (part, said))
-        self.command(["sh", "-c", "ar rcs ../support.a ../support_*.o"], place, 300)
+        self.command(["sh", "-c", "ar rcs ../support.a ../support_tools_*.o"], place, 300)
         for name in names:
             if not self.inside[name]:
                 status, said = self.command([CC] + FLAGS + [

@@ -2,7 +2,7 @@
 # Runs the tests named as arguments and adds them up; `make test` names them all.
 #   build/test_x   a program whose last line is `N passed, N failed`
 #   build/other    an example or tool: one test, that it was built
-#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site slides
+#   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site slides grade
 #   cmake get_data cli uses report limits fuzz musl clang exceptions folders compilers x86_32
 #   processors portability examine graphs
 #                  the functions and scripts below
@@ -206,10 +206,11 @@ shared() {
     folder=$2 ar=$3
     shift 3
     if [ ! -e "$folder/support.a" ]; then
-        for part in tools/support/*.c; do
-            "$@" -c "$part" -o "$folder/support_$(basename "$part" .c).o" || return
+        for part in tools/support/*.c tools/cli/*.c; do
+            [ $part != tools/cli/jem.c ] || continue
+            "$@" -c "$part" -o "$folder/shared_$(echo "${part%.c}" | tr / _).o" || return
         done
-        $ar rcs "$folder/support.a" "$folder"/support_*.o
+        $ar rcs "$folder/support.a" "$folder"/shared_*.o
     fi
     echo "$folder/support.a"
 }
@@ -341,6 +342,10 @@ smoke() {
         /^two modes/ && /tempered/ { n++; if (off > 4.5 || $NF > 1.2) bad = 1 }
         /^two modes/ && !/tempered/ { n++; if ($NF < 2) bad = 1 }
         END { exit bad || n != 13 }'
+    claim attack "familiarity rejects noise that is classified as a digit" '
+        /^ +[0-9] +[01]/ { n++; if ($NF > 0.05) bad = 1 }
+        /^noise classified/ { n++; for (i = NF - 9; i <= NF; i++) if ($i > 0.01) bad = 1 }
+        END { exit bad || n != 11 }'
     claim compose "the moments of what is composed" '
         /sampled/ { n++; for (i = 1; i < NF; i++) {
             if ($i == "exact") off = $(i + 1) + 0
@@ -509,6 +514,7 @@ for test in $here; do
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
         mutate | mpi | playground | site | slides) $test ;;
         cmake) users_projects ;;
+        grade) OPENMP=$(cat "$BUILD/command" 2>/dev/null | grep -o -e -fopenmp) run grade tests/tools/grade.sh ;;
         strict | get_data | cli | uses | report | fuzz | limits) run $test tests/*/$test.sh ;;
         musl | clang | exceptions | folders | compilers | x86_32 | processors)
             run $test tests/properties/portability.sh $test ;;

@@ -181,6 +181,13 @@ static int world_clock(clockid_t clock, struct timespec *t) {
 #include "tools/support/options.c"
 #include "tools/support/robust.c"
 #include "tools/support/judge.c"
+#include "tools/cli/memory.c"
+#include "tools/cli/train_options.c"
+#include "tools/cli/train.c"
+#include "tools/cli/use.c"
+#include "tools/cli/eval.c"
+#include "tools/cli/judge.c"
+#include "tools/cli/report.c"
 #include "tools/cli/jem.c"
 #undef malloc
 #undef calloc

@@ -23,7 +23,7 @@ static int open_run(run *r, const char *seed) {
     for (int i = 0; i < 10; i++) words[i] = (char *)(uintptr_t)line[i];
     options *o = &table[made];
     o->command = "jem train", o->table = train_table, o->values = &values[made];
-    o->count = (int)(sizeof train_table / sizeof *train_table);
+    o->count = train_count;
     memset(r, 0, sizeof *r);
     r->table = o, r->o = &values[made++], r->lock = -1;
     limit_memory(0);

@@ -1,42 +1,27 @@
-/* Measurements of a JEM: `jem eval MODEL calibration|ood|attack|impute|samples`, each with a table
-   and a picture; --beside OTHER adds the results of another model, for example a plain classifier.
-   A printed line that begins with two blanks is a row of a table, whose cells are separated by two
-   blanks or more: report.c converts it to a table of a page. */
-#ifndef TOOLS_JEM_EVAL_H
-#define TOOLS_JEM_EVAL_H
+/* calibration, ood, attack, impute. */
+#include "tools/cli/system.h"
 
-#include "tools/cli/use.c"
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/eval.h"
+#include "tools/cli/judge.h"
+#include "tools/cli/memory.h"
+#include "tools/cli/train.h"
+#include "tools/cli/train_options.h"
+#include "tools/support/chart.h"
 #include "tools/support/measures.h"
 #include "tools/support/robust.h"
-
-typedef struct uses_options {
-    eval_options e;                                /* first: data_for reads it */
-    char out[OPTION_TEXT_SIZE], beside[OPTION_TEXT_SIZE], save[OPTION_TEXT_SIZE];
-    char other[OPTION_TEXT_SIZE], eps[OPTION_TEXT_SIZE];
-    char smallest[OPTION_TEXT_SIZE];
-    int bins, measure, gradients, norm, steps, restarts, hide, seed, refine, chains, through;
-    int queries, noise_steps;
-    float share, noise_step, noise_beta;
-} uses_options;
-
-typedef struct uses {                              /* a model, its options, its output */
-    model m;
-    options *o;
-    const uses_options *u;
-    char name[NAME_SIZE];                          /* in tables */
-    data_set test;
-    int n;
-    float *x;                                      /* [n]: test images */
-    const int *labels;
-} uses;
 
 enum { USES_CURVES = 8 };
 static const unsigned uses_colours[USES_CURVES] = {
     0x1f5fb4, 0xd2491e, 0x2e8b57, 0x8b3a8b, 0xb8860b, 0x777777, 0x008b8b, 0xb22222
 };
 
-static float *uses_floats(ptrdiff_t n) { return new_floats((double)n); }
-static int uses_no_memory(void) {
+float *uses_floats(ptrdiff_t n) { return new_floats((double)n); }
+int uses_no_memory(void) {
     char hint[80];
     fprintf(stderr, "jem eval: out of memory for the images%s\n", memory_hint(hint));
     return 1;
@@ -83,8 +68,7 @@ static int uses_one_shape(const uses *s, const uses *beside) {
     const jem_net *a = s->m.net, *b = beside ? beside->m.net : a;
     return a->channels == b->channels && a->height == b->height && a->width == b->width;
 }
-/* Checks that both models can use the same images. */
-static int uses_alike(const uses *s, const uses *beside) {
+int uses_alike(const uses *s, const uses *beside) {
     if (uses_one_shape(s, beside)) return 1;
     const jem_net *a = s->m.net, *b = beside->m.net;
     fprintf(stderr, "jem eval: %s has images (%d,%d,%d), but %s has (%d,%d,%d)\n", s->name,
@@ -230,8 +214,7 @@ static void make_outliers(const uses *s, int kind, int n, float *out) {
     free(order);
 }
 
-/* Returns the next name of a list separated by commas or blanks, and moves on; 0 at the end. */
-static int next_name(const char **list, char *name, size_t size) {
+int next_name(const char **list, char *name, size_t size) {
     while (**list == ',' || **list == ' ') ++*list;
     const size_t n = strcspn(*list, ", ");
     snprintf(name, size, "%.*s", (int)n, *list);
@@ -923,7 +906,6 @@ static const option samples_table[] = {
     { "judge", OPTION_TEXT, OPTION_NOW, USES_AT(other), "FILE", NO_PRESETS(""), 0, 0,
       "made by jem judge (default: examples/models/judge-DATASET.safetensors)" }
 };
-static int eval_samples(uses *s, uses *beside);    /* judge.c */
 
 static const struct use {
     const char *name, *help;
@@ -978,7 +960,7 @@ static int awaits_value(const char *word) {
     return *word == '-' && !strchr(word, '=') && strcmp(word, "--") != 0 && !is_help(word);
 }
 
-static int uses_command(int argc, char **argv) {
+int uses_command(int argc, char **argv) {
     static options table;
     static uses_options values;
     char *words[64], usage[128];
@@ -1003,5 +985,3 @@ static int uses_command(int argc, char **argv) {
     if (read >= 0) return read;
     return run_use(what, o, &values, words[!strcmp(words[0], what->name)]);
 }
-
-#endif

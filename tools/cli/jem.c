@@ -8,20 +8,19 @@
    measurements of `jem eval MODEL WHAT`, judge.c the judges of samples, report.c the model card,
    tools/support/options.h reads options.
    Exit status: 0; 1 after a failure; 2 for an impossible request; 130 when interrupted. */
-#if !defined(_WIN32) && !defined(_XOPEN_SOURCE)
-#define _XOPEN_SOURCE 600                          /* clock_gettime, isatty, sigaction, fsync */
-#define _DARWIN_C_SOURCE                           /* memory size, on macOS */
-#endif
+#include "tools/cli/system.h"
+
+#include <stdio.h>
+#include <string.h>
+
 #define JEM_IMPLEMENTATION
 #include "jem.h"
-#include "tools/support/data.h"
-#include "tools/support/chart.h"
+#include "tools/cli/eval.h"
+#include "tools/cli/judge.h"
+#include "tools/cli/report.h"
+#include "tools/cli/train.h"
+#include "tools/cli/use.h"
 #include "tools/support/options.h"
-#include "tools/cli/train.c"
-#include "tools/cli/use.c"
-#include "tools/cli/eval.c"
-#include "tools/cli/judge.c"
-#include "tools/cli/report.c"
 
 static const struct command {
     const char *name, *arguments, *help;

@@ -1,10 +1,17 @@
-/* `jem judge` trains a judge of samples (judge.h); `jem eval MODEL samples` uses it to rate the
-   samples of a model: from noise, and from its replay buffer. */
-#ifndef TOOLS_JEM_JUDGE_H
-#define TOOLS_JEM_JUDGE_H
+/* Judges of samples. */
+#include "tools/cli/system.h"
 
-#include "tools/cli/eval.c"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/judge.h"
+#include "tools/cli/memory.h"
+#include "tools/cli/train.h"
+#include "tools/cli/train_options.h"
 #include "tools/support/judge.h"
+#include "tools/support/measures.h"
+#include "tools/support/pictures.h"
 
 /* ---- jem judge ------------------------------------------------------------------------------- */
 
@@ -208,7 +215,7 @@ static int judge_make(const judge_options *o) {
     return !ok;
 }
 
-static int judge_command(int argc, char **argv) {
+int judge_command(int argc, char **argv) {
     static options table;
     static judge_options values;
     char *words[64];
@@ -421,7 +428,7 @@ static int samples_judge(const uses *s, const uses *beside, jem_net *judge, cons
     return ok;
 }
 
-static int eval_samples(uses *s, uses *beside) {
+int eval_samples(uses *s, uses *beside) {
     data_set train;
     eval_options e = s->u->e;
     char path[OPTION_TEXT_SIZE + 64];
@@ -449,5 +456,3 @@ static int eval_samples(uses *s, uses *beside) {
     jem_net_free(judge), jem_ctx_free(ctx);
     return !ok;
 }
-
-#endif

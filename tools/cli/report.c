@@ -1,10 +1,22 @@
-/* `jem report RUN|MODEL`: a model card, one self-contained HTML file that can be mailed. Each
-   section is a command of this program: its printed and drawn output is captured and put into the
-   page, with the command itself, so the page equals the terminal. */
-#ifndef TOOLS_JEM_REPORT_H
-#define TOOLS_JEM_REPORT_H
+/* The model card. */
+#include "tools/cli/system.h"
 
-#include "tools/cli/judge.c"
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tools/cli/eval.h"
+#include "tools/cli/report.h"
+#include "tools/cli/train.h"
+#include "tools/cli/train_options.h"
+#include "tools/support/chart.h"
+#include "tools/support/new_file.h"
 
 /* ---- HTML ------------------------------------------------------------------------------------ */
 
@@ -701,7 +713,7 @@ static int besides_open(const card *r) {
     return ok;
 }
 
-static int report_command(int argc, char **argv) {
+int report_command(int argc, char **argv) {
     static options table;
     static report_options values;
     static card r;
@@ -718,5 +730,3 @@ static int report_command(int argc, char **argv) {
     if (!find_model(&r, words[0], out, sizeof out) || !may_write(o->command, r.model, out)) return 2;
     return look_at_model(&r) && besides_open(&r) ? report_make(&r, out) : 1;
 }
-
-#endif

@@ -1,92 +1,31 @@
-/* `jem train`: a training run that can be interrupted, and resumes bit for bit (after a rollback,
-   not always to the bits of an uninterrupted run).
-
-   All random choices of the data (order, shifts, flips) are functions of the seed and the update
-   number, so they need not be saved; the checkpoint contains the state of the trainer.
-   A run has a directory:
-
-       last.safetensors      the checkpoint: network, optimiser, replay buffer, options
-       best.safetensors      the network alone, at its lowest loss on the validation images; of
-                             losses that do not differ significantly, the latest
-       log.csv               a row per report       curves.png       the same, drawn
-       samples_000704.png    chains of the replay buffer after that many updates; before there are
-                             chains, samples from noise by the learned score */
-#ifndef TOOLS_JEM_TRAIN_H
-#define TOOLS_JEM_TRAIN_H
+/* The training run. */
+#include "tools/cli/system.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <float.h>
 #include <limits.h>
+#include <math.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "tools/support/new_file.h"
-#include "tools/support/chart.h"
-#include "tools/support/data.h"
+#include "tools/cli/memory.h"
+#include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
+#include "tools/support/chart.h"
+#include "tools/support/new_file.h"
+#include "tools/support/options.h"
 #include "tools/support/tricks.h"
-
-/* ---- memory ---------------------------------------------------------------------------------- */
-
-/* Memory in use by all contexts, and its limit: a few bytes in a file can request any amount. */
-static struct { double most, held; int hit; } budget = { HUGE_VAL, 0, 0 };
-typedef union block { double bytes; char room[64]; } block;        /* before each block: its size */
-
-/* Returns --max-memory; 0: three quarters of the memory of the machine. */
-static void limit_memory(int mb) {
-    budget.most = mb ? mb * 1e6 : HUGE_VAL;
-#ifdef _SC_PHYS_PAGES
-    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    if (!mb && pages > 0 && page > 0) budget.most = .75 * (double)pages * (double)page;
-#endif
-}
-static int memory_has(double bytes) {
-    if (budget.held + bytes <= budget.most) return 1;
-    budget.hit = 1;
-    return 0;
-}
-static void *limited_allocate(void *user, size_t bytes) {
-    (void)user;
-    if (!memory_has((double)bytes)) return NULL;
-    block *b = bytes > SIZE_MAX - sizeof *b ? NULL : (block *)malloc(sizeof *b + bytes);
-    if (!b) return NULL;
-    b->bytes = (double)bytes, budget.held += b->bytes;
-    return b + 1;
-}
-static void limited_release(void *user, void *at) {
-    block *b = (block *)at - 1;
-    (void)user;
-    budget.held -= b->bytes;
-    free(b);
-}
-/* Allocates n numbers, to be freed; NULL beyond the limit. */
-static float *new_floats(double n) {
-    const double bytes = (n > 0 ? n : 1) * (double)sizeof(float);
-    return bytes < (double)PTRDIFF_MAX && memory_has(bytes) ? (float *)malloc((size_t)bytes) : NULL;
-}
-/* Returns the hint on allowing more memory, if the limit was reached. */
-static const char *memory_hint(char text[80]) {
-    *text = 0;
-    if (budget.hit) snprintf(text, 80, " (%.0f MB may be used; --max-memory N allows N MB)",
-                             budget.most / 1e6);
-    budget.hit = 0;
-    return text;
-}
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-/* The processes of this run (examples/mpi.c). All compute; rank 0 writes. */
-static struct team { int rank, ranks; jem_sum_fn sum; void *user; } team = { 0, 1, NULL, NULL };
-
-enum {
-    STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR,
-    STATE_STEP, STATE_CE, STATE_LEAST, STATE_NORM, STATE_DULL, STATE_LOW, STATE_TOP, STATE_RIGHT,
-    STATE_LOWEST, STATE_BEST_AT, STATES
-};
+run_team team = { 0, 1, NULL, NULL };
 
 /* A shuffled list of images, drawn in epochs. */
 typedef struct deck { int *cards, n, batch, epoch; const int *of; uint64_t stream; } deck;
@@ -142,7 +81,7 @@ static void on_signal(int number) {
     errno = error;
 }
 
-static double now(void) {
+double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
@@ -173,8 +112,7 @@ static int path_in(char *path, const run *r, const char *name) {
     return n > 0 && n < 512;
 }
 
-/* Creates a directory and its parents. */
-static int make_folder(const char *path) {
+int make_folder(const char *path) {
     char part[512];
     struct stat s;
     snprintf(part, sizeof part, "%s", path);
@@ -231,7 +169,7 @@ static jem_rng stream_of(const run *r, uint64_t stream, uint64_t number) {
     return jem_rng_split(&rng, number);
 }
 
-static void shuffle(int *a, int n, jem_rng *rng) {
+void shuffle(int *a, int n, jem_rng *rng) {
     for (int i = n - 1; i > 0; i--) {
         const int k = jem_rng_below(rng, i + 1), t = a[i];
         a[i] = a[k], a[k] = t;
@@ -244,9 +182,8 @@ static int deck_create(deck *d, const int *of, int n, int batch, uint64_t stream
     return d->cards != NULL;
 }
 
-/* Copies image i of the data moved by (dy,dx), reflected beyond the border, and mirrored. */
-static void move_image(const float *from, float *to, int c, int h, int w, int dy, int dx,
-                       int mirror) {
+void move_image(const float *from, float *to, int c, int h, int w, int dy, int dx,
+                int mirror) {
     for (int k = 0; k < c; k++, from += h * w)
         for (int i = 0; i < h; i++) {
             int y = i + dy;
@@ -433,16 +370,8 @@ static int load_data(run *r) {
     return 1;
 }
 
-/* Statistics of a network on labelled images. */
-typedef struct evaluation {
-    double accuracy, nll;                          /* nll: mean of -log p(y|x) */
-    double error;                                  /* standard error of that mean */
-    double logp;                                   /* mean of log p(x), or 0 */
-} evaluation;
-
-/* Evaluates images which[0..n-1] (NULL: the first n). */
-static int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants_logp,
-                    evaluation *e) {
+int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants_logp,
+             evaluation *e) {
     enum { AT_ONCE = 256 };
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
     float *x = new_floats((double)AT_ONCE * (double)size);
@@ -558,8 +487,6 @@ static jem_trainer *make_trainer(run *r) {
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
-#define OPTION_PREFIX "train."
-#define CLASS_PREFIX "class."                      /* class.7: its name */
 static const int64_t state_shape[1] = { STATES };
 
 /* Saves network, trainer and the state of the run. */
@@ -767,8 +694,7 @@ static int log_row(run *r, int evaluated) {
     return complain(r, 1, row, "");
 }
 
-/* Draws the curves of a log.csv. */
-static int draw_log(const char *log, const char *png) {
+int draw_log(const char *log, const char *png) {
     enum { UPDATE, CE, VALID_CE, ACCURACY, VALID_ACCURACY, GAP, F_SAMPLE, COLUMNS };
     static const char *const names[COLUMNS] = {
         "update", "ce", "valid_ce", "accuracy", "valid_accuracy", "f_data", "f_sample"
@@ -851,7 +777,7 @@ static int draw_samples(run *r) {
     return r->o->w_score <= 0 || draw_dreams(r);
 }
 
-static void time_text(char text[32], double seconds) {
+void time_text(char text[32], double seconds) {
     const long s = seconds > 0 && seconds < 1e9 ? (long)seconds : 0;
     if (s >= 3600) snprintf(text, 32, "%ld:%02ld h", s / 3600, s / 60 % 60);
     else snprintf(text, 32, "%ld:%02ld min", s / 60, s % 60);
@@ -1294,17 +1220,6 @@ static int restore_options(options *o, const jem_archive *a) {
     return 1;
 }
 
-static jem_ctx *make_ctx(int threads, int precision) {
-    jem_ctx_desc d;
-    memset(&d, 0, sizeof d);
-    d.allocate = limited_allocate, d.release = limited_release;
-    d.threads = threads, d.precision = (jem_precision)precision;
-    jem_ctx *ctx = jem_ctx_create(&d);
-    if (ctx && jem_ctx_precision(ctx) != d.precision)
-        fprintf(stderr, "jem: this processor has no bf16 (AMX, AVX-512 BF16): --precision fast\n");
-    return ctx;
-}
-
 static int prepare(run *r, const jem_archive *a) {
     train_options *t = r->o;
     char text[256];
@@ -1427,14 +1342,14 @@ static int default_folder(train_options *t) {
     return 1;
 }
 
-static int train_command(int argc, char **argv) {
+int train_command(int argc, char **argv) {
     static options table;                          /* zeroed, and too large for some stacks */
     static train_options values;
     options *o = &table;
     char **words = (char **)malloc((size_t)argc * sizeof *words);
     int n_words = 0;
     o->command = "jem train", o->table = train_table, o->values = &values;
-    o->count = (int)(sizeof train_table / sizeof *train_table);
+    o->count = train_count;
     if (!words) return fprintf(stderr, "jem train: out of memory\n"), 1;
     const int parsed = options_parse(o, argc, argv, 2, words, &n_words);
     if (parsed > 0 && n_words)
@@ -1520,5 +1435,3 @@ static int train_command(int argc, char **argv) {
     run_free(&r);
     return status;
 }
-
-#endif

@@ -1,28 +1,30 @@
-/* Commands of `jem` for trained models: sample, classify, eval, info, export. */
-#ifndef TOOLS_JEM_USE_H
-#define TOOLS_JEM_USE_H
+/* sample, classify, eval, info, export. */
+#include "tools/cli/system.h"
 
-#include "tools/cli/train.c"
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tools/cli/memory.h"
+#include "tools/cli/train.h"
+#include "tools/cli/train_options.h"
+#include "tools/cli/use.h"
+#include "tools/support/chart.h"
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-enum { NAME_SIZE = 64 };
-
-typedef struct model {
-    jem_ctx *ctx;
-    jem_archive *archive;                          /* all contents of the file */
-    jem_net *net;
-    const char *path;
-} model;
-
-static int model_fail(const char *command, const model *m) {
+int model_fail(const char *command, const model *m) {
     char hint[80];
     fprintf(stderr, "%s: %s%s\n", command, m->ctx ? jem_error(m->ctx) : "no memory",
             memory_hint(hint));
     return 0;
 }
 
-static ptrdiff_t image_size(const jem_net *net) {
+ptrdiff_t image_size(const jem_net *net) {
     return (ptrdiff_t)net->channels * net->height * net->width;
 }
 
@@ -37,8 +39,8 @@ static int model_fits(const model *m, const char *command) {
     return 0;
 }
 
-static int model_open(model *m, const char *command, const char *path, int threads, int precision,
-                      int max_memory) {
+int model_open(model *m, const char *command, const char *path, int threads, int precision,
+               int max_memory) {
     memset(m, 0, sizeof *m);
     limit_memory(max_memory);
     m->path = path, m->ctx = make_ctx(threads, precision);
@@ -47,8 +49,7 @@ static int model_open(model *m, const char *command, const char *path, int threa
     return m->net ? model_fits(m, command) : model_fail(command, m);
 }
 
-/* Returns a text of the file; or of its run, for runs/NAME/last.safetensors. */
-static void model_name(const char *path, char name[NAME_SIZE]) {
+void model_name(const char *path, char name[NAME_SIZE]) {
     const char *end = strrchr(path, '/'), *from = end ? end + 1 : path;
     char *whole = NULL;                        /* the directory of the run may be the current one */
     if (!strcmp(from, "last.safetensors") && (*path == '.' || !end) &&
@@ -61,13 +62,11 @@ static void model_name(const char *path, char name[NAME_SIZE]) {
     free(whole);
 }
 
-static void model_close(model *m) {
+void model_close(model *m) {
     jem_net_free(m->net), jem_archive_free(m->archive), jem_ctx_free(m->ctx);
 }
 
-/* Checks that the output made from one file (NULL: from no file) can be written to another:
-   neither to the same file, nor over a run. Returns 0 and prints the reason if it cannot. */
-static int may_write(const char *command, const char *from, const char *to) {
+int may_write(const char *command, const char *from, const char *to) {
     struct stat source, target;
     if (stat(to, &target)) return 1;
     if (from && !stat(from, &source) && source.st_dev == target.st_dev && source.st_ino == target.st_ino)
@@ -82,15 +81,13 @@ static int may_write(const char *command, const char *from, const char *to) {
     return !goes_on;
 }
 
-/* Copies a text of a file for the terminal: shortened, without control characters. */
-static const char *clean(const char *text, char to[NAME_SIZE]) {
+const char *clean(const char *text, char to[NAME_SIZE]) {
     snprintf(to, NAME_SIZE, "%s", text);
     harmless(to, 0);
     return to;
 }
 
-/* Returns the name of a class in the data set; its number if the file has no names. */
-static const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]) {
+const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]) {
     char key[32];
     snprintf(key, sizeof key, CLASS_PREFIX "%d", label);
     const char *name = jem_net_meta(net, key);
@@ -126,10 +123,8 @@ static int class_of(const jem_net *net, const char *command, const char *text, i
     return 0;
 }
 
-/* Parses the options of one of these commands; checks that it has `least` to `most` words. Returns
-   -1 to continue, or the exit status. Names the first extra word: it is often a misspelt option. */
-static int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
-                        int most, const char *usage) {
+int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
+                 int most, const char *usage) {
     const int parsed = options_parse(o, argc, argv, 2, words, n_words);
     if (parsed < 0) {
         printf("%s\n", usage);
@@ -157,7 +152,7 @@ typedef struct sample_options {
 } sample_options;
 
 enum { FROM_NOISE = 0, FROM_BUFFER };
-enum { SAMPLE_AT_ONCE = 128, GRID_MOST = 400, SHOTS = 12, STRIPS_MOST = 10 };
+enum { GRID_MOST = 400, SHOTS = 12, STRIPS_MOST = 10 };
 
 #define SAMPLE_AT(field) offsetof(sample_options, field)
 static const option sample_table[] = {
@@ -443,7 +438,7 @@ static int as_in_training(options *o, const jem_archive *a, const char *name,
     return !text || option_default(o, option_find(o, name), text);
 }
 
-static int sample_command(int argc, char **argv) {
+int sample_command(int argc, char **argv) {
     static options table;
     static sample_options values;
     static sampling s;
@@ -558,7 +553,7 @@ static int classify_one(const model *m, const classify_options *o, const char *p
     return ok;
 }
 
-static int classify_command(int argc, char **argv) {
+int classify_command(int argc, char **argv) {
     static options table;
     static classify_options values;
     model m;
@@ -585,10 +580,6 @@ static int classify_command(int argc, char **argv) {
 
 /* ---- jem eval -------------------------------------------------------------------------------- */
 
-typedef struct eval_options {
-    char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];
-    int split, n, threads, precision, max_memory, max_file, max_picture;
-} eval_options;
 static const option eval_table[] = {
     { "dataset", OPTION_TEXT, OPTION_NOW, offsetof(eval_options, dataset), "NAME", NO_PRESETS(""),
       0, 0, "as in jem train (default: that of the model)" },
@@ -628,9 +619,7 @@ static int label_as(const jem_net *net, data_set *d) {
     return ok;
 }
 
-/* Shuffles the images of a folder, which are sorted by class, so that the first n are of all
-   classes. */
-static void mix_classes(data_set *d) {
+void mix_classes(data_set *d) {
     const size_t size = (size_t)d->c * (size_t)d->h * (size_t)d->w;
     jem_rng rng = jem_rng_seed(1);
     int runs = 1;
@@ -646,9 +635,7 @@ static void mix_classes(data_set *d) {
     }
 }
 
-/* Loads the images that the options name, or those of the model, in the network's format. Returns
-   0, or prints the reason and returns the exit status. */
-static int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
+int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     data_desc desc;
     char error[512];
     if (!as_in_training(o, m->archive, "dataset", NULL) ||
@@ -705,7 +692,7 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     return status;
 }
 
-static int eval_command(int argc, char **argv) {
+int eval_command(int argc, char **argv) {
     static options table;
     static eval_options values;
     char *words[64];
@@ -729,7 +716,7 @@ static int eval_command(int argc, char **argv) {
 
 /* ---- jem info, jem export -------------------------------------------------------------------- */
 
-static int begins(const char *text, const char *with) { return !strncmp(text, with, strlen(with)); }
+int begins(const char *text, const char *with) { return !strncmp(text, with, strlen(with)); }
 
 static void print_tensor(const jem_entry *e) {
     static const char *const dtypes[] = { "F32", "I32", "I64", "U8" };
@@ -849,7 +836,7 @@ static int info_file(const char *path) {
         info_network(net);
         info_run(a);
         printf("  options   ");
-        for (int i = 0; i < (int)(sizeof train_table / sizeof *train_table); i++) {
+        for (int i = 0; i < train_count; i++) {
             char key[64], clear[NAME_SIZE];
             const option *t = &train_table[i];
             snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
@@ -880,7 +867,7 @@ static int info_file(const char *path) {
     return ok;
 }
 
-static int is_help(const char *word) { return !strcmp(word, "--help") || !strcmp(word, "-h"); }
+int is_help(const char *word) { return !strcmp(word, "--help") || !strcmp(word, "-h"); }
 
 /* Runs jem info, which has no options except --max-memory and the like. Words start at argv[first];
    after a lone -- they may begin with a dash. */
@@ -892,7 +879,7 @@ static int plain_words(int argc, char **argv) {
     return first;
 }
 
-static int info_command(int argc, char **argv) {
+int info_command(int argc, char **argv) {
     static const char usage[] = "jem info FILE...: lists the contents of checkpoints\n";
     int failed = 0;
     if (argc > 2 && is_help(argv[2])) return printf("%s", usage) < 0;
@@ -920,8 +907,7 @@ static jem_status export_net(const jem_net *net, const char *path, int dtype) {
     return status;
 }
 
-/* machine-dependent options are of no use on another machine */
-static int export_command(int argc, char **argv) {
+int export_command(int argc, char **argv) {
     static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
                                 "without optimiser and buffer";
     export_options values = { EXPORT_F32 };
@@ -945,5 +931,3 @@ static int export_command(int argc, char **argv) {
     model_close(&m);
     return status;
 }
-
-#endif

@@ -1,0 +1,40 @@
+#!/bin/sh
+# The assignments' checker: full points for the solutions, none for the starter files, fewer for each
+# of some errors that students make. Ends with the line `N passed, N failed`.
+BUILD=${BUILD:-build}
+passed=0 failed=0
+dir=$BUILD/graded
+solutions=tests/tools/solutions
+rm -rf "$dir"
+mkdir -p "$dir/one"
+# grade FOLDER SECONDS: the points of all assignments in it.
+grade() {
+    BUILD="$BUILD" GRADE_SECONDS=$2 tools/grade.sh "$1" >"$dir/log.txt" 2>&1
+    sed -n 's/^\([0-9]*\) of 30 points$/\1/p' "$dir/log.txt"
+}
+check() {                                           # check WHAT POINTS-EXPECTED POINTS
+    if [ "$2" = "$3" ]; then passed=$((passed + 1)); echo "ok $1: $3 points"
+    else failed=$((failed + 1)); echo "FAILED $1: $3, not $2"; cat "$dir/log.txt"; fi
+}
+# wrong WHAT POINTS ASSIGNMENT FROM TO [SECONDS]: a solution of one assignment, with one error.
+wrong() {
+    rm -f "$dir/one/"*
+    sed "s|$4|$5|" "$solutions/$3.c" >"$dir/one/$3.c"
+    if cmp -s "$dir/one/$3.c" "$solutions/$3.c"; then check "$1: made" yes no; fi
+    check "$1" "$2" "$(grade "$dir/one" "${6:-120}")"
+}
+check "the solutions" 30 "$(grade $solutions 120)"
+check "the starter files" 0 "$(grade examples/assignments 120)"
+wrong "twice the noise" 8 langevin '+ sqrt(a) \* noise' '+ 2 * sqrt(a) * noise'
+wrong "a step of a instead of a/2" 7 langevin '\*x += a / 2' '*x += a'
+wrong "no q in the ratio" 6 langevin ' + log_q(from, to, slope_to, a) - log' '; (void)slope_to; (void)log'
+wrong "the mean is not subtracted" 7 langevin 'mean += x\[i\] / n' 'mean += 0' 10
+wrong "samples raise f" 3 learn 'g\[k\] -= pow(samples' 'g[k] += pow(samples'
+wrong "no noise" 3 learn 'sqrt(a) \* (double)' '0 * (double)'
+wrong "the maximum is not subtracted" 8 jem 'most = fmax(most, logits\[k\])' 'most = 0'
+wrong "cross-entropy alone" 8 jem 'k == y ? -1 : 0' 'exp(data[k]) - (k == y)'
+wrong "an error of syntax" 0 jem 'return (1.0 + below)' 'retrun (1.0 + below)'
+wrong "a crash" 8 jem 'int below = 0' 'int below = *(volatile int *)0'
+wrong "a loop without an end" 8 jem 'int below = 0' 'volatile int below = 0; while (!below) continue' 5
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

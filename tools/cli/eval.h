@@ -1,0 +1,48 @@
+/* Measurements of a JEM: `jem eval MODEL calibration|ood|attack|impute|samples`, each with a table
+   and a picture; --beside OTHER adds the results of another model, for example a plain classifier.
+   A printed line that begins with two blanks is a row of a table, whose cells are separated by two
+   blanks or more: report.c converts it to a table of a page. */
+#ifndef CLI_EVAL_H
+#define CLI_EVAL_H
+
+#include "tools/cli/use.h"
+
+typedef struct uses_options {
+    eval_options e;                                /* first: data_for reads it */
+    char out[OPTION_TEXT_SIZE], beside[OPTION_TEXT_SIZE], save[OPTION_TEXT_SIZE];
+    char other[OPTION_TEXT_SIZE], eps[OPTION_TEXT_SIZE];
+    char smallest[OPTION_TEXT_SIZE];
+    int bins, measure, gradients, norm, steps, restarts, hide, seed, refine, chains, through;
+    int queries, noise_steps;
+    float share, noise_step, noise_beta;
+} uses_options;
+
+typedef struct uses {                              /* a model, its options, its output */
+    model m;
+    options *o;
+    const uses_options *u;
+    char name[NAME_SIZE];                          /* in tables */
+    data_set test;
+    int n;
+    float *x;                                      /* [n]: test images */
+    const int *labels;
+} uses;
+
+/* Allocates n numbers; NULL beyond the limit of memory. */
+float *uses_floats(ptrdiff_t n);
+/* Reports the lack of memory; returns the exit status. */
+int uses_no_memory(void);
+
+/* Checks that both models can use the same images. */
+int uses_alike(const uses *s, const uses *beside);
+
+/* ---- ood ------------------------------------------------------------------------------------- */
+
+/* Returns the next name of a list separated by commas or blanks, and moves on; 0 at the end. */
+int next_name(const char **list, char *name, size_t size);
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+int uses_command(int argc, char **argv);
+
+#endif

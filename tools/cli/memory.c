@@ -1,0 +1,63 @@
+/* The memory of `jem`. */
+#include "tools/cli/system.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tools/cli/memory.h"
+#include "tools/support/options.h"
+
+memory_budget budget = { HUGE_VAL, 0, 0 };
+typedef union block { double bytes; char room[64]; } block;        /* before each block: its size */
+
+void limit_memory(int mb) {
+    budget.most = mb ? mb * 1e6 : HUGE_VAL;
+#ifdef _SC_PHYS_PAGES
+    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (!mb && pages > 0 && page > 0) budget.most = .75 * (double)pages * (double)page;
+#endif
+}
+int memory_has(double bytes) {
+    if (budget.held + bytes <= budget.most) return 1;
+    budget.hit = 1;
+    return 0;
+}
+static void *limited_allocate(void *user, size_t bytes) {
+    (void)user;
+    if (!memory_has((double)bytes)) return NULL;
+    block *b = bytes > SIZE_MAX - sizeof *b ? NULL : (block *)malloc(sizeof *b + bytes);
+    if (!b) return NULL;
+    b->bytes = (double)bytes, budget.held += b->bytes;
+    return b + 1;
+}
+static void limited_release(void *user, void *at) {
+    block *b = (block *)at - 1;
+    (void)user;
+    budget.held -= b->bytes;
+    free(b);
+}
+float *new_floats(double n) {
+    const double bytes = (n > 0 ? n : 1) * (double)sizeof(float);
+    return bytes < (double)PTRDIFF_MAX && memory_has(bytes) ? (float *)malloc((size_t)bytes) : NULL;
+}
+const char *memory_hint(char text[80]) {
+    *text = 0;
+    if (budget.hit) snprintf(text, 80, " (%.0f MB may be used; --max-memory N allows N MB)",
+                             budget.most / 1e6);
+    budget.hit = 0;
+    return text;
+}
+
+jem_ctx *make_ctx(int threads, int precision) {
+    jem_ctx_desc d;
+    memset(&d, 0, sizeof d);
+    d.allocate = limited_allocate, d.release = limited_release;
+    d.threads = threads, d.precision = (jem_precision)precision;
+    jem_ctx *ctx = jem_ctx_create(&d);
+    if (ctx && jem_ctx_precision(ctx) != d.precision)
+        fprintf(stderr, "jem: this processor has no bf16 (AMX, AVX-512 BF16): --precision fast\n");
+    return ctx;
+}

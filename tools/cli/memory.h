@@ -1,0 +1,23 @@
+/* A limit of the memory that all contexts of the program hold together. */
+#ifndef CLI_MEMORY_H
+#define CLI_MEMORY_H
+
+#include "jem.h"
+
+/* Memory in use by all contexts, and its limit: a few bytes in a file can request any amount. */
+typedef struct memory_budget { double most, held; int hit; } memory_budget;
+extern memory_budget budget;
+
+/* Sets the limit, --max-memory; 0: three quarters of the memory of the machine. */
+void limit_memory(int mb);
+/* Returns 1 if that much more fits into the limit. */
+int memory_has(double bytes);
+/* Allocates n numbers, to be freed; NULL beyond the limit. */
+float *new_floats(double n);
+/* Returns the hint on allowing more memory, if the limit was reached. */
+const char *memory_hint(char text[80]);
+
+/* Makes a context under the limit; says so if the processor lacks the precision. */
+jem_ctx *make_ctx(int threads, int precision);
+
+#endif

@@ -1,0 +1,74 @@
+/* `jem train`: a training run that can be interrupted, and resumes bit for bit (after a rollback,
+   not always to the bits of an uninterrupted run).
+
+   All random choices of the data (order, shifts, flips) are functions of the seed and the update
+   number, so they need not be saved; the checkpoint contains the state of the trainer.
+   A run has a directory:
+
+       last.safetensors      the checkpoint: network, optimiser, replay buffer, options
+       best.safetensors      the network alone, at its lowest loss on the validation images; of
+                             losses that do not differ significantly, the latest
+       log.csv               a row per report       curves.png       the same, drawn
+       samples_000704.png    chains of the replay buffer after that many updates; before there are
+                             chains, samples from noise by the learned score */
+#ifndef CLI_TRAIN_H
+#define CLI_TRAIN_H
+
+#include "jem.h"
+#include "tools/support/data.h"
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+/* The processes of this run (examples/mpi.c). All compute; rank 0 writes. */
+typedef struct run_team { int rank, ranks; jem_sum_fn sum; void *user; } run_team;
+extern run_team team;
+
+enum {
+    STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR,
+    STATE_STEP, STATE_CE, STATE_LEAST, STATE_NORM, STATE_DULL, STATE_LOW, STATE_TOP, STATE_RIGHT,
+    STATE_LOWEST, STATE_BEST_AT, STATES
+};
+
+/* Returns seconds of a clock that never goes back. */
+double now(void);
+
+/* Creates a directory and its parents. */
+int make_folder(const char *path);
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+/* Shuffles a[0..n-1]. */
+void shuffle(int *a, int n, jem_rng *rng);
+
+/* Copies image i of the data moved by (dy,dx), reflected beyond the border, and mirrored. */
+void move_image(const float *from, float *to, int c, int h, int w, int dy, int dx, int mirror);
+
+/* Statistics of a network on labelled images. */
+typedef struct evaluation {
+    double accuracy, nll;                          /* nll: mean of -log p(y|x) */
+    double error;                                  /* standard error of that mean */
+    double logp;                                   /* mean of log p(x), or 0 */
+} evaluation;
+
+/* Evaluates images which[0..n-1] (NULL: the first n). */
+int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants_logp,
+             evaluation *e);
+
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+#define OPTION_PREFIX "train."
+#define CLASS_PREFIX "class."                      /* class.7: its name */
+
+/* ---- reports --------------------------------------------------------------------------------- */
+
+/* Draws the curves of a log.csv. */
+int draw_log(const char *log, const char *png);
+
+/* Writes a duration as text. */
+void time_text(char text[32], double seconds);
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+int train_command(int argc, char **argv);
+
+#endif

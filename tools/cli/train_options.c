@@ -1,0 +1,290 @@
+/* The options of `jem train`, their defaults, and what does not go together. */
+#include "tools/cli/system.h"
+
+#include <string.h>
+
+#include "tools/cli/train_options.h"
+
+#define AT(field) offsetof(train_options, field)
+const option train_table[] = {
+    { "the run", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "preset", OPTION_CHOICE, OPTION_FIXED, AT(preset), "paper|fast", { "paper", "fast" }, 0, 0,
+      "column of defaults (default: fast)" },
+    { "dataset", OPTION_TEXT, OPTION_FREE, AT(dataset), "NAME", { "cifar10", "digits" }, 0, 0,
+      "digits, mnist, fashion-mnist, cifar10, or a folder" },
+    { "data", OPTION_TEXT, OPTION_FREE, AT(data), "DIR", NO_PRESETS("data"), 0, 0,
+      "the folder that tools/get-data filled" },
+    { "size", OPTION_INT, OPTION_FIXED, AT(size), "N", NO_PRESETS("0"), 0, 1024,
+      "resize the images to N x N (0: no)" },
+    { "grey", OPTION_FLAG, OPTION_FIXED, AT(grey), "", NO_PRESETS("off"), 0, 0,
+      "convert the images to greyscale" },
+    { "epochs", OPTION_INT, OPTION_FREE, AT(epochs), "N", { "200", "0" }, 0, 1e6,
+      "length of the run in epochs, or" },
+    { "iters", OPTION_INT, OPTION_FREE, AT(iters), "N", { "0", "1500" }, 0, 1e9,
+      "in updates; schedules depend on it" },
+    { "stop-at", OPTION_INT, OPTION_NOW, AT(stop_at), "K", NO_PRESETS("0"), 0, 1e9,
+      "stop after K updates, as if interrupted" },
+    { "out", OPTION_TEXT, OPTION_NOW, AT(out), "DIR", NO_PRESETS(""), 0, 0,
+      "directory for the results (runs/DATASET)" },
+    { "resume", OPTION_TEXT, OPTION_NOW, AT(resume), "DIR", NO_PRESETS(""), 0, 0,
+      "continue the run in DIR" },
+    { "init", OPTION_TEXT, OPTION_FIXED, AT(init), "FILE", NO_PRESETS(""), 0, 0,
+      "start from the weights in FILE" },
+    { "seed", OPTION_INT, OPTION_FIXED, AT(seed), "N", NO_PRESETS("1"), 0, 2147483647,
+      "seed for all random numbers" },
+
+    { "the network", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "net", OPTION_CHOICE, OPTION_FIXED, AT(net), "wrn|convnet", { "wrn", "convnet" }, 0, 0,
+      "" },
+    { "depth", OPTION_INT, OPTION_FIXED, AT(depth), "N", { "28", "10" }, 10, 1000,
+      "wrn: layers, 6k + 4" },
+    { "width", OPTION_INT, OPTION_FIXED, AT(width), "N", { "10", "2" }, 1, 100,
+      "wrn: multiplies 16, 32, 64 channels" },
+    { "stem-stride", OPTION_INT, OPTION_FIXED, AT(stem_stride), "N", NO_PRESETS("1"), 1, 8,
+      "wrn: stride of the first convolution" },
+    { "blocks", OPTION_CHOICE, OPTION_FIXED, AT(blocks), "wrn|zero", NO_PRESETS("wrn"), 0, 0,
+      "wrn: zero: blocks begin as the identity" },
+    { "unet", OPTION_FLAG, OPTION_FIXED, AT(unet), "", NO_PRESETS("off"), 0, 0,
+      "wrn: log p(x) has a separate U-Net" },
+    { "norm", OPTION_CHOICE, OPTION_FIXED, AT(norm), "none|batch|instance|layer|act",
+      NO_PRESETS("none"), 0, 0, "wrn" },
+    { "dropout-rate", OPTION_FLOAT, OPTION_FIXED, AT(dropout), "P", NO_PRESETS("0"), 0, .99,
+      "wrn" },
+    { "head", OPTION_CHOICE, OPTION_FIXED, AT(head), "pooled|flat", { "pooled", "flat" }, 0, 0,
+      "wrn" },
+    { "widths", OPTION_LIST, OPTION_FIXED, AT(widths), "N...", NO_PRESETS("16 32 64 64"), 1, 4096,
+      "convnet: channels of each layer" },
+    { "uncond", OPTION_FLAG, OPTION_FIXED, AT(uncond), "", NO_PRESETS("off"), 0, 0,
+      "separate output for log p(x)" },
+    { "activation", OPTION_CHOICE, OPTION_FIXED, AT(activation), "leaky-relu|relu|silu|tanh",
+      { "leaky-relu", "silu" }, 0, 0, "" },
+
+    { "learning", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "batch-size", OPTION_INT, OPTION_FIXED, AT(batch_size), "N", { "64", "64" }, 1, 65536,
+      "images per update" },
+    { "batches", OPTION_CHOICE, OPTION_FIXED, AT(batches), "separate|shared",
+      { "separate", "shared" }, 0, 0, "batches for p(x) and p(y|x)" },
+    { "p-x-batch", OPTION_INT, OPTION_FIXED, AT(batch_x), "N", NO_PRESETS("0"), 0, 65536,
+      "separate: N images for p(x) (0: batch-size)" },
+    { "optimizer", OPTION_CHOICE, OPTION_FIXED, AT(optimizer), "adam|sgd|muon",
+      NO_PRESETS("adam"), 0, 0, "(sgd: momentum .9)" },
+    { "lr", OPTION_FLOAT, OPTION_FREE, AT(lr), "X", { "1e-4", "1e-3" }, 1e-12, 1e6,
+      "learning rate" },
+    { "schedule", OPTION_CHOICE, OPTION_FIXED, AT(schedule), "steps|cosine",
+      { "steps", "cosine" }, 0, 0, "of the learning rate" },
+    { "warmup-iters", OPTION_INT, OPTION_FIXED, AT(warmup), "N", { "1000", "100" }, -1, 1e9,
+      "raise the learning rate from 0 over N updates" },
+    { "decay-epochs", OPTION_LIST, OPTION_FIXED, AT(decay_epochs), "N...", NO_PRESETS("160 180"),
+      0, 1e6, "steps: at these epochs (4 at most)" },
+    { "decay-rate", OPTION_FLOAT, OPTION_FIXED, AT(decay_rate), "X", NO_PRESETS(".3"), 0, 1,
+      "steps: by this factor" },
+    { "weight-decay", OPTION_FLOAT, OPTION_FREE, AT(weight_decay), "X", NO_PRESETS("0"), 0, 1e3,
+      "L2 penalty, added to the gradient" },
+    { "clip-grad", OPTION_FLOAT, OPTION_FREE, AT(clip_grad), "X", { "0", "20" }, 0, 1e9,
+      "limit on the gradient's norm (0: no limit)" },
+    { "ema", OPTION_FLOAT, OPTION_FIXED, AT(ema), "X", { "0", ".999" }, 0, .999999,
+      "decay of the averaged weights (0: off)" },
+    { "p-y-given-x-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_y), "X", NO_PRESETS("1"), 0, 1e6,
+      "weight of the loss on log p(y|x)" },
+    { "p-x-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_x), "X", { "1", ".1" }, 0, 1e6,
+      "weight of the loss on log p(x)" },
+    { "p-x-y-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_xy), "X", NO_PRESETS("0"), 0, 1e6,
+      "weight of the loss on log p(x,y)" },
+    { "energy-l2", OPTION_FLOAT, OPTION_FREE, AT(energy_l2), "X", NO_PRESETS("0"), 0, 1e6,
+      "weight of the mean square of f(x)" },
+    { "kl-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_kl), "X", NO_PRESETS("0"), 0, 1e6,
+      "weight of L_KL: samples depend on weights (0: off)" },
+    { "entropy", OPTION_FLOAT, OPTION_FIXED, AT(entropy), "X", NO_PRESETS("1"), 0, 1e6,
+      "weight of the samples' entropy in L_KL" },
+    { "sam", OPTION_FLOAT, OPTION_FIXED, AT(sam), "X", NO_PRESETS("0"), 0, 1e6,
+      "sharpness-aware: gradients this far uphill (0: off)" },
+    { "spectral-norm", OPTION_FLOAT, OPTION_FIXED, AT(spectral), "X", NO_PRESETS("0"), 0, 1e6,
+      "limit on the norm of each weight (0: no limit)" },
+    { "labels-per-class", OPTION_INT, OPTION_FIXED, AT(labels_per_class), "N", NO_PRESETS("0"),
+      -1, 1e9, "use only N labels; p(x) uses all images (0: all)" },
+    { "clf-only", OPTION_FLAG, OPTION_FIXED, AT(clf_only), "", NO_PRESETS("off"), 0, 0,
+      "train the last layer only" },
+    { "sigma", OPTION_FLOAT, OPTION_FREE, AT(sigma), "X", NO_PRESETS(".03"), 0, 1e3,
+      "std of the noise added to images" },
+    { "shift", OPTION_INT, OPTION_FIXED, AT(shift), "N", { "4", "1" }, 0, 64,
+      "shift images by up to N pixels" },
+    { "flip", OPTION_FLAG, OPTION_FIXED, AT(flip), "", { "on", "off" }, 0, 0,
+      "mirror half of the images (--no-flip: off)" },
+    { "plain-p-x", OPTION_FLAG, OPTION_FIXED, AT(plain_px), "", NO_PRESETS("off"), 0, 0,
+      "neither move nor mirror the images for p(x)" },
+
+    { "score matching (see examples/models/README.md)", OPTION_TITLE, OPTION_NOW, 0, NULL,
+      { NULL, NULL }, 0, 0, NULL },
+    { "score-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_score), "X", NO_PRESETS("0"), 0, 1e6,
+      "weight of score matching (0: off)" },
+    { "scale", OPTION_FLOAT, OPTION_FIXED, AT(scale), "K", NO_PRESETS("1"), 1e-3, 1e4,
+      "log p(x) = K logsumexp f(x)" },
+    { "noise-lo", OPTION_FLOAT, OPTION_FIXED, AT(noise_lo), "X", NO_PRESETS(".12"), 1e-6, 1e3,
+      "lowest noise level" },
+    { "noise-hi", OPTION_FLOAT, OPTION_FIXED, AT(noise_hi), "X", NO_PRESETS("2"), 1e-6, 1e3,
+      "highest noise level" },
+    { "label-noise", OPTION_FLOAT, OPTION_FIXED, AT(label_noise), "X", NO_PRESETS("0"), 0, 1e3,
+      "noise on labelled images: std up to X" },
+    { "label-wide", OPTION_FLOAT, OPTION_FIXED, AT(label_wide), "P", NO_PRESETS("0"), 0, 1,
+      "fraction of them with all noise levels" },
+    { "chains-from", OPTION_FLOAT, OPTION_FIXED, AT(chains_from), "P", NO_PRESETS("0"), 0, 1,
+      "start the chains after this fraction of the run" },
+    { "fresh-steps", OPTION_INT, OPTION_FIXED, AT(fresh_steps), "N", NO_PRESETS("0"), 0, 1e5,
+      "noise-blind steps of a new chain (0: uniform noise)" },
+
+    { "sampling", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "n-steps", OPTION_INT, OPTION_FREE, AT(n_steps), "N", { "20", "10" }, 0, 100000,
+      "SGLD steps per update" },
+    { "sgld-lr", OPTION_FLOAT, OPTION_FREE, AT(sgld_lr), "X", NO_PRESETS("1"), -1e9, 1e9,
+      "step size" },
+    { "sgld-std", OPTION_FLOAT, OPTION_FREE, AT(sgld_std), "X", NO_PRESETS(".01"), 0, 1e9,
+      "std of the noise of a step" },
+    { "clamp", OPTION_FLOAT, OPTION_FREE, AT(clamp), "X", { "0", "2" }, 0, 1e9,
+      "keep samples within +-X (0: off)" },
+    { "clamp-grad", OPTION_FLOAT, OPTION_FREE, AT(clamp_grad), "X", NO_PRESETS("0"), 0, 1e9,
+      "limit gradients to +-X: proximal SGLD (0: off)" },
+    { "negatives", OPTION_INT, OPTION_FIXED, AT(negatives), "N", { "0", "32" }, 0, 65536,
+      "chains per update (0: batch-size)" },
+    { "buffer-size", OPTION_INT, OPTION_FIXED, AT(buffer_size), "N", { "10000", "1000" }, 1, 1e7,
+      "chains in the replay buffer" },
+    { "reinit-freq", OPTION_FLOAT, OPTION_FREE, AT(reinit), "P", { ".05", ".025" }, 0, 1,
+      "fraction of chains restarted from noise" },
+    { "informative", OPTION_INT, OPTION_FIXED, AT(informative), "N", NO_PRESETS("0"), 0, 1e6,
+      "chains start like N images of a class (0: noise)" },
+    { "move-chains", OPTION_FLOAT, OPTION_FIXED, AT(move_chains), "P", NO_PRESETS("0"), 0, 1,
+      "fraction of chains moved like images (--shift, --flip)" },
+    { "class-cond-p-x-sample", OPTION_FLAG, OPTION_FIXED, AT(class_cond), "", NO_PRESETS("off"), 0,
+      0, "chains follow p(x|y), for random y" },
+
+    { "machine and reports", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
+    { "precision", OPTION_CHOICE, OPTION_FIXED, AT(precision), "exact|fast|direct|bf16",
+      { "exact", "fast" }, 0, 0, "arithmetic" },
+    { "threads", OPTION_INT, OPTION_FREE, AT(threads), "N", NO_PRESETS("0"), 0, 1024,
+      "(0: all cores; results do not depend on it)" },
+    { "n-valid", OPTION_INT, OPTION_FIXED, AT(n_valid), "N", { "5000", "500" }, 0, 1e8,
+      "images held out for validation" },
+    { "print-every", OPTION_INT, OPTION_FIXED, AT(print_every), "N", { "100", "20" }, 1, 1e9,
+      "updates per row of log.csv" },
+    { "eval-every", OPTION_INT, OPTION_FIXED, AT(eval_every), "N", NO_PRESETS("1"), 1, 1e6,
+      "epochs between validations and pictures" },
+    { "save-minutes", OPTION_FLOAT, OPTION_FREE, AT(save_minutes), "X", NO_PRESETS("10"), 0, 1e6,
+      "minutes between further checkpoints" },
+    { "max-gap", OPTION_FLOAT, OPTION_FIXED, AT(max_gap), "X", NO_PRESETS("100"), 1e-6, 1e30,
+      "|f(x+) - f(x-)| / scale above this is divergence" },
+    { "retries", OPTION_INT, OPTION_FREE, AT(retries), "N", NO_PRESETS("8"), 0, 1e6,
+      "limit on rollbacks after divergence" },
+    LIMIT_OPTIONS(train_options, "0")
+};
+const int train_count = (int)(sizeof train_table / sizeof *train_table);
+typedef char train_table_fits[sizeof train_table / sizeof *train_table <= OPTIONS_MAX ? 1 : -1];
+
+/* Best values per data set, in the fast preset; from examples/models/recipes.md. */
+static const struct { const char *dataset, *name, *value; } train_fast[] = {
+    { "mnist", "iters", "18000" }, { "mnist", "warmup-iters", "200" }, { "mnist", "lr", "1.5e-3" },
+    { "mnist", "n-valid", "5000" }, { "mnist", "print-every", "100" },
+    { "mnist", "scale", "10" }, { "mnist", "score-weight", ".016" }, { "mnist", "sigma", ".12" },
+    { "mnist", "label-noise", ".2" }, { "mnist", "label-wide", ".5" },
+    { "mnist", "p-y-given-x-weight", "2" }, { "mnist", "p-x-weight", ".003" },
+    { "mnist", "chains-from", ".8" }, { "mnist", "fresh-steps", "200" },
+    { "mnist", "sgld-lr", ".01" }, { "mnist", "sgld-std", ".1" }, { "mnist", "buffer-size", "200" },
+    { "fashion-mnist", "widths", "16 32 64 96" }, { "fashion-mnist", "iters", "9000" },
+    { "fashion-mnist", "warmup-iters", "200" }, { "fashion-mnist", "lr", "1.5e-3" },
+    { "fashion-mnist", "n-valid", "5000" }, { "fashion-mnist", "print-every", "100" },
+    { "fashion-mnist", "scale", "10" }, { "fashion-mnist", "score-weight", ".016" },
+    { "fashion-mnist", "sigma", ".12" }, { "fashion-mnist", "label-noise", ".15" },
+    { "fashion-mnist", "label-wide", ".5" }, { "fashion-mnist", "p-y-given-x-weight", "2" },
+    { "fashion-mnist", "p-x-weight", ".007" }, { "fashion-mnist", "chains-from", ".7" },
+    { "fashion-mnist", "class-cond-p-x-sample", "on" }, { "fashion-mnist", "fresh-steps", "200" },
+    { "fashion-mnist", "sgld-lr", ".01" }, { "fashion-mnist", "sgld-std", ".1" },
+    { "fashion-mnist", "buffer-size", "400" },
+    { "cifar10", "widths", "32 96 192 256" }, { "cifar10", "iters", "30000" },
+    { "cifar10", "warmup-iters", "500" }, { "cifar10", "lr", "1.2e-3" },
+    { "cifar10", "shift", "4" }, { "cifar10", "flip", "on" }, { "cifar10", "p-x-batch", "32" },
+    { "cifar10", "n-valid", "5000" }, { "cifar10", "print-every", "100" },
+    { "cifar10", "scale", "10" }, { "cifar10", "score-weight", ".003" },
+    { "cifar10", "sigma", ".1" }, { "cifar10", "label-noise", ".05" },
+    { "cifar10", "label-wide", ".25" }, { "cifar10", "p-x-weight", ".003" },
+    { "cifar10", "chains-from", ".9" }, { "cifar10", "class-cond-p-x-sample", "on" },
+    { "cifar10", "fresh-steps", "200" }, { "cifar10", "n-steps", "5" },
+    { "cifar10", "sgld-lr", ".006" }, { "cifar10", "sgld-std", ".08" },
+    { "cifar10", "buffer-size", "200" }
+};
+
+/* The recipe for a folder of images, in the fast preset: jem_train_desc_score's. */
+static const struct { const char *name, *value; } train_folder[] = {
+    { "iters", "2000" }, { "lr", "1.5e-3" }, { "scale", "10" }, { "score-weight", ".016" },
+    { "sigma", ".12" }, { "label-noise", ".3" }, { "label-wide", ".5" },
+    { "p-y-given-x-weight", "2" }, { "p-x-weight", ".005" }, { "chains-from", ".75" },
+    { "fresh-steps", "200" }, { "sgld-lr", ".01" }, { "sgld-std", ".1" }, { "buffer-size", "200" }
+};
+
+int is_folder(const char *dataset) {
+    int known = !strcmp(dataset, "digits");
+    for (size_t i = 0; i < sizeof train_fast / sizeof *train_fast; i++)
+        known |= !strcmp(train_fast[i].dataset, dataset);
+    return !known;
+}
+
+int train_defaults(options *o, train_options *t) {
+    if (!option_default(o, option_find(o, "preset"), "fast")) return 0;
+    const int preset = t->preset, dataset = option_find(o, "dataset");
+    if (!option_default(o, dataset, o->table[dataset].value[preset])) return 0;
+    if (!options_defaults(o, preset)) return 0;
+    for (size_t i = 0; preset == PRESET_FAST && i < sizeof train_fast / sizeof *train_fast; i++)
+        if (!strcmp(train_fast[i].dataset, t->dataset) &&
+            !option_default(o, option_find(o, train_fast[i].name), train_fast[i].value)) return 0;
+    const int folder = preset == PRESET_FAST && is_folder(t->dataset);
+    for (size_t i = 0; folder && i < sizeof train_folder / sizeof *train_folder; i++) {
+        const int at = option_find(o, train_folder[i].name);
+        if (!option_default(o, at, train_folder[i].value)) return 0;
+    }
+    /* the chains of a preset are by class only if there are chains */
+    const int by_class = option_find(o, "class-cond-p-x-sample");
+    if (t->w_x == 0 && t->w_xy == 0 && !o->given[by_class] && !option_set(o, by_class, "off"))
+        return 0;
+    /* epochs and iters are two units of one length */
+    if (o->given[option_find(o, "epochs")] && !option_default(o, option_find(o, "iters"), "0"))
+        return 0;
+    if (o->given[option_find(o, "iters")] && !option_default(o, option_find(o, "epochs"), "0"))
+        return 0;
+    return 1;
+}
+
+int train_combination(const options *o, const train_options *t) {
+    const int given_epochs = o->given[option_find(o, "epochs")];
+    const char *wrong = NULL;
+    static const char *const of_wrn[] = {
+        "depth", "width", "stem-stride", "blocks", "unet", "norm", "dropout-rate", "head"
+    };
+    char text[128];
+    for (size_t i = 0; i < sizeof of_wrn / sizeof *of_wrn; i++)
+        if (t->net == NET_CONVNET && o->given[option_find(o, of_wrn[i])]) {
+            snprintf(text, sizeof text, "--%s is for --net wrn, not convnet", of_wrn[i]);
+            wrong = text;
+        }
+    if (t->net == NET_WRN && o->given[option_find(o, "widths")])
+        wrong = "--widths is for --net convnet, not wrn";
+    if (t->net == NET_WRN && (t->depth - 4) % 6) wrong = "--depth must be 6k + 4: 10, 16, 22, 28";
+    if (given_epochs && o->given[option_find(o, "iters")] && t->epochs && t->iters)
+        wrong = "--epochs and --iters both set the length: give one";
+    else if (!t->epochs && !t->iters) wrong = "--epochs or --iters must be above 0";
+    if (t->w_y == 0 && t->w_x == 0 && t->w_xy == 0 && t->w_score == 0 && t->w_kl == 0)
+        wrong = "all weights are 0 (--p-y-given-x-weight, --p-x-weight, --p-x-y-weight, "
+                "--score-weight, --kl-weight): nothing to learn";
+    if (t->noise_lo > t->noise_hi) wrong = "--noise-lo is above --noise-hi";
+    if (t->w_x == 0 && t->w_xy == 0 && t->class_cond)
+        wrong = "--class-cond-p-x-sample needs --p-x-weight or --p-x-y-weight";
+    if (t->uncond && (t->class_cond || t->w_xy > 0))
+        wrong = "--uncond has no p(x,y): use neither --class-cond-p-x-sample nor --p-x-y-weight";
+    if (t->unet && t->uncond) wrong = "--unet excludes --uncond";
+    if (t->w_xy > 0 && (t->label_noise > 0 || t->label_wide > 0))
+        wrong = "--p-x-y-weight needs --label-noise 0 --label-wide 0: the data of p(x,y) are the "
+                "images of cross-entropy";
+    if (t->sam > 0 && t->w_score > 0) wrong = "--sam excludes --score-weight";
+    if (t->w_kl > 0 && t->n_steps < 1) wrong = "--kl-weight needs --n-steps above 0";
+    if (t->informative && t->fresh_steps) wrong = "--informative excludes --fresh-steps";
+    if (t->informative == 1) wrong = "--informative 1: a Gaussian needs two images";
+    if (t->decay_epochs.n > 4) wrong = "--decay-epochs takes 4 numbers at most";
+    if (wrong) fprintf(stderr, "%s: %s\n", o->command, wrong);
+    return !wrong;
+}

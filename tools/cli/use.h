@@ -1,0 +1,85 @@
+/* Commands of `jem` for trained models: sample, classify, eval, info, export. */
+#ifndef CLI_USE_H
+#define CLI_USE_H
+
+#include "jem.h"
+#include "tools/support/data.h"
+#include "tools/support/options.h"
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+enum { NAME_SIZE = 64 };
+
+typedef struct model {
+    jem_ctx *ctx;
+    jem_archive *archive;                          /* all contents of the file */
+    jem_net *net;
+    const char *path;
+} model;
+
+int model_fail(const char *command, const model *m);
+
+ptrdiff_t image_size(const jem_net *net);
+
+int model_open(model *m, const char *command, const char *path, int threads, int precision,
+               int max_memory);
+
+/* Returns a text of the file; or of its run, for runs/NAME/last.safetensors. */
+void model_name(const char *path, char name[NAME_SIZE]);
+
+void model_close(model *m);
+
+/* Checks that the output made from one file (NULL: from no file) can be written to another:
+   neither to the same file, nor over a run. Returns 0 and prints the reason if it cannot. */
+int may_write(const char *command, const char *from, const char *to);
+
+/* Copies a text of a file for the terminal: shortened, without control characters. */
+const char *clean(const char *text, char to[NAME_SIZE]);
+
+/* Returns the name of a class in the data set; its number if the file has no names. */
+const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
+
+/* Parses the options of one of these commands; checks that it has `least` to `most` words. Returns
+   -1 to continue, or the exit status. Names the first extra word: it is often a misspelt option. */
+int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
+                 int most, const char *usage);
+
+/* ---- jem sample ------------------------------------------------------------------------------ */
+
+enum { SAMPLE_AT_ONCE = 128 };
+
+int sample_command(int argc, char **argv);
+
+/* ---- jem classify ---------------------------------------------------------------------------- */
+
+int classify_command(int argc, char **argv);
+
+/* ---- jem eval -------------------------------------------------------------------------------- */
+
+typedef struct eval_options {
+    char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];
+    int split, n, threads, precision, max_memory, max_file, max_picture;
+} eval_options;
+
+/* Shuffles the images of a folder, which are sorted by class, so that the first n are of all
+   classes. */
+void mix_classes(data_set *d);
+
+/* Loads the images that the options name, or those of the model, in the network's format. Returns
+   0, or prints the reason and returns the exit status. */
+int data_for(const model *m, options *o, const eval_options *e, data_set *d);
+
+int eval_command(int argc, char **argv);
+
+/* ---- jem info, jem export -------------------------------------------------------------------- */
+
+int begins(const char *text, const char *with);
+
+int is_help(const char *word);
+
+int info_command(int argc, char **argv);
+
+/* machine-dependent options are of no use on another machine */
+int export_command(int argc, char **argv);
+
+#endif
