@@ -119,7 +119,7 @@ static int film_cross(jem_ctx *ctx) {
     return reel_close(&r, "build/pictures/films_cross.png", 180) && ok;
 }
 
-/* ---- from noise to digit ---------------------------------------------------------------------- */
+/* ---- from noise to digit --------------------------------------------------------------------- */
 
 static int film_digit(jem_ctx *ctx, int steps) {
     enum { DIGITS = 10, ACROSS = 5, W = ACROSS * DIGIT * ZOOM, H = DIGITS / ACROSS * DIGIT * ZOOM };
