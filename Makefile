@@ -38,7 +38,7 @@ AGAIN     = +@$(MAKE) --no-print-directory
 
 # The longest first: two run side by side.
 LESSONS  = glance mend_it score compose_images ways compose_nets learn break_it tiny_jem worlds film
-LESSONS += samplers pooled
+LESSONS += samplers pooled vectors
 LESSONS += compose three_densities own_net own_energy autograd
 # pngquant does not support the animated film.png: its strip replaces it.
 STILLS  = $(filter-out film,$(LESSONS)) film_strip attack_digits

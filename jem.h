@@ -1150,7 +1150,7 @@ JEM_API jem_train_desc jem_train_desc_default(void);
    chains alone, and gives better samples. Its least_scale is 2: it rejects a network with the
    default scale of 1 and no shift, which cannot learn a score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
-/* Returns the desc for a run of this many updates, 1000 for example, with batches of 64 vectors and
+/* Returns the desc for a run of this many updates, 2000 for example, with batches of 64 vectors and
    a network of jem_mlp_desc_vectors that has units (jem_net_fit_units): noise-contrastive
    estimation, no chains, averaged weights. log p(x) is normalised. One class without labels:
    classes = 1 and labels of 0. */

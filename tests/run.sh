@@ -310,11 +310,12 @@ smoke() {
         "demo --updates 15" hello "sample 7" \
         "train --iters 3" autograd own_energy own_op own_net frame "tiny_jem --quick" \
         "worlds --quick" "worlds --quick all" "ways --quick" compose three_densities score \
-        out_of_distribution calibration attack imputation
-    pictures "film 580 221" "film_strip 1340 697" "films_digit 420 168" "samplers 1040 1211" "dreams 582 582" \
+        out_of_distribution calibration attack imputation vectors
+    pictures "film 580 221" "film_strip 1340 697" "films_digit 420 168" \
+        "samplers 1040 1211" "dreams 582 582" \
         "train 582 582" "autograd 800 560" "own_energy 720 720" "own_net 640 640" \
         "tiny_jem 928 580" "worlds 1010 2213" "ways 900 820" "compose 1010 557" \
-        "three_densities 820 893" "frame 848 700"
+        "three_densities 820 893" "frame 848 700" "vectors 1000 420"
     refused "attack examples/models/cifar10.safetensors" "not a network for digits"
     refused "tiny_jem many" usage
     refused "compose_images --updates" usage
@@ -324,7 +325,11 @@ smoke() {
         do refused "$command $beyond" "a whole number from 1 to 100000000"
         done
     done
+    refused "vectors train.csv" usage
+    refused "vectors nowhere.csv nowhere.csv" "nowhere.csv: cannot be opened"
     # What the examples printed: the numbers that their texts promise.
+    claim vectors "mixed regimes are unusual" \
+        '/two regimes mixed/ { seen = $4 > 0.99 && $6 > 0.97 } END { exit !seen }'
     claim autograd "the curve is fitted" \
         '$1 == "step" { loss = $4 } END { exit !(loss < 0.02 && loss > 0) }'
     claim own_energy "the banana's moments" \
@@ -412,6 +417,10 @@ python() {
     if ! /usr/bin/python3 -c "import numpy" 2>/dev/null
     then echo "== jem_py: SKIPPED, needs python3-numpy"
     else run jem_py /usr/bin/python3 tests/tools/test_jem_py.py "$BUILD/libjem.so"
+    fi
+    if ! /usr/bin/python3 -c "import sklearn" 2>/dev/null
+    then echo "== sklearn_vectors: SKIPPED, needs python3-sklearn"
+    else run sklearn_vectors /usr/bin/python3 tests/tools/sklearn_vectors.py "$BUILD/vectors"
     fi
     if ! /usr/bin/python3 -c "import torch" 2>/dev/null
     then echo "== torch_unet: SKIPPED, needs python3-torch"

@@ -1,0 +1,273 @@
+/* QUESTION  Which readings of a machine's sensors are unusual?
+
+   FORMULA   log p(x) = log t(x) + logsumexp f(x), with Student's distribution t of the data's
+             covariance. The network learns to tell data from draws of t: noise-contrastive
+             estimation (Gutmann and Hyvarinen 2010). A reading is unusual if log p(x) is below that
+             of 99% of readings that were held out.
+
+   LOOK FOR  Left: log p(x) of two sensors whose readings form two rings, and the limit as a white
+             line. Right: log p(x) of twelve sensors, usual readings on top, then four kinds of
+             failures. 'A stuck sensor' shows a value that is usual for it; log p(x) falls because
+             the value does not fit those of the others.
+
+   TRY       RINGS instead of CIRCLES in draw_rings(): how many updates do four rings need? Fewer
+             ROWS: with how many does log p(x) become worse than familiarity?
+
+   RUN       build/vectors                          data made here; build/pictures/vectors.png
+             build/vectors TRAIN.csv TEST.csv       a line per row of TEST.csv: log p(x),
+                                                    familiarity, verdict; with a column `label`, 0
+                                                    for usual rows and 1 for others, AUROC too */
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+
+#include "points.h"
+#include "tools/support/chart.h"
+#include "tools/support/measures.h"
+#include "tools/support/table.h"
+
+enum { UPDATES = 2000, BATCH = 64 };
+enum { SENSORS = 12, REGIMES = 3, CAUSES = 2, ROWS = 2500, TEST = 1000, KINDS = 5 };
+static const char *const kinds[KINDS] = {
+    "usual readings", "twice the noise", "a stuck sensor", "an offset", "two regimes mixed"
+};
+
+/* ---- the recipe ------------------------------------------------------------------------------ */
+
+/* Trains a network on x[n][length] without labels: four of five rows, in random order, teach it,
+   the last fifth calibrates it. Shuffles x. limit (may be NULL) receives the value of log p(x) that
+   1% of the last fifth are below. */
+static jem_net *learn(jem_ctx *ctx, float *x, int n, int length, int updates, float *limit) {
+    const jem_mlp_desc shape = jem_mlp_desc_vectors(length, 1);
+    const jem_train_desc how = jem_train_desc_vectors(updates);
+    const int held_out = n / 5;
+    const int taught = n - held_out;
+    float *batch = (float *)malloc((size_t)BATCH * (size_t)length * sizeof *batch);
+    int labels[BATCH] = { 0 };
+    jem_rng rng = jem_rng_seed(1);
+    for (int i = n - 1; i > 0; i--) {
+        const int other = jem_rng_below(&rng, i + 1);
+        for (int k = 0; k < length; k++) {
+            const float kept = x[i * length + k];
+            x[i * length + k] = x[other * length + k];
+            x[other * length + k] = kept;
+        }
+    }
+    jem_net *net = jem_mlp_create(ctx, &shape, 1);
+    jem_net_fit_units(net, x, taught);
+    jem_trainer *trainer = jem_trainer_create(net, &how);
+    for (int u = 0; batch && u < updates && jem_ok(ctx); u++) {
+        for (int i = 0; i < BATCH; i++)
+            memcpy(batch + i * length, x + jem_rng_below(&rng, taught) * length,
+                   (size_t)length * sizeof *x);
+        jem_train_step(trainer, batch, labels, BATCH);
+    }
+    jem_trainer_use_average(trainer, 1);
+    jem_trainer_free(trainer);
+    free(batch);
+    jem_calibrate(net, x + taught * length, held_out, JEM_AUTO);
+    if (!limit || !jem_ok(ctx)) return net;
+    jem_answer *a = (jem_answer *)malloc((size_t)held_out * sizeof *a);
+    if (a) jem_classify(net, x + taught * length, held_out, a);
+    for (int i = 0; a && i < held_out; i++) {      /* the 1% lowest come first */
+        for (int k = i; k > 0 && a[k].log_density < a[k - 1].log_density; k--) {
+            const jem_answer kept = a[k];
+            a[k] = a[k - 1];
+            a[k - 1] = kept;
+        }
+    }
+    if (a) *limit = a[held_out / 100].log_density;
+    free(a);
+    return net;
+}
+
+/* ---- the machine ----------------------------------------------------------------------------- */
+
+/* In each regime, twelve sensors follow two hidden causes. */
+typedef struct machine { float mean[REGIMES][SENSORS], gain[REGIMES][CAUSES][SENSORS]; } machine;
+
+static machine machine_create(jem_rng *rng) {
+    machine m;
+    for (int r = 0; r < REGIMES; r++)
+        for (int i = 0; i < SENSORS; i++) {
+            m.mean[r][i] = 2 * jem_rng_normal(rng);
+            for (int c = 0; c < CAUSES; c++) m.gain[r][c][i] = jem_rng_normal(rng);
+        }
+    return m;
+}
+
+/* Reads the sensors n times. Sensor i has an offset, and a unit of its own: 10^(i-4). */
+static void measure(const machine *m, jem_rng *rng, int kind, int n, float *x) {
+    const float noise = kind == 1 ? 0.5f : 0.25f;
+    for (int k = 0; k < n; k++) {
+        const int regime = jem_rng_below(rng, REGIMES);
+        const int failing = jem_rng_below(rng, SENSORS);
+        float cause[CAUSES];
+        for (int c = 0; c < CAUSES; c++) cause[c] = jem_rng_normal(rng);
+        for (int i = 0; i < SENSORS; i++) {
+            int r = regime;
+            if (kind == 4 && i % 2) r = (regime + 1) % REGIMES;
+            float v = m->mean[r][i] + noise * jem_rng_normal(rng);
+            for (int c = 0; c < CAUSES; c++) v += cause[c] * m->gain[r][c][i];
+            if (kind == 2 && i == failing) v = m->mean[0][i];
+            if (kind == 3 && i == failing) v += 1.5f;
+            x[k * SENSORS + i] = powf(10, (float)(i - 4)) * (v + 5 * (float)i);
+        }
+    }
+}
+
+/* ---- the picture ----------------------------------------------------------------------------- */
+
+enum { SIDE = 420, WIDTH = 1000 };
+
+/* Draws log p(x) of rings into the left of the page. */
+static int draw_rings(jem_ctx *ctx, plot *page) {
+    static float x[2 * ROWS], u[2 * ROWS], logp[1];
+    static int labels[ROWS];
+    const float most = 2.9f;
+    float limit = 0;
+    plot p;
+    jem_rng rng = jem_rng_seed(5);
+    world_sample(CIRCLES, &rng, ROWS, x, labels);
+    jem_net *net = learn(ctx, x, ROWS, 2, UPDATES, &limit);
+    if (!net || !plot_create(&p, SIDE, SIDE, -most, most, -most, most)) return 0;
+    jem_answer answer;
+    jem_standardize(net, x, ROWS, u);
+    jem_classify(net, x, 1, &answer);
+    jem_tensor *first = jem_logp(ctx, jem_input(ctx, u, 1, 2, 1, 1), net);
+    jem_read(first, logp);
+    const int drawn = plot_function(&p, ctx, jem_logp, net) == JEM_OK;
+    plot_heat(&p, -8, 0);
+    plot_contour(&p, limit + logp[0] - answer.log_density, 2, 0xffffff);
+    for (int i = 0; i < 400; i++) plot_dot(&p, u[2 * i], u[2 * i + 1], 2.2f, 0x4db8ff);
+    for (int i = 0; i < SIDE; i++)
+        memcpy(page->rgb + 3 * WIDTH * i, p.rgb + 3 * SIDE * i, 3 * SIDE);
+    plot_free(&p);
+    jem_net_free(net);
+    return drawn;
+}
+
+/* Draws log p(x) of a kind as a row of dots, from the limit - 40 or less on the left to + 34. */
+static void draw_row(plot *page, int kind, const float *logp, float limit, jem_rng *rng) {
+    const float left = SIDE + 40;
+    const float right = WIDTH - 30;
+    const float top = 70 + 68 * (float)kind;
+    const float scale = (right - left) / 74;
+    text(page, left, top - 14, 1.5f, 0x333333, kinds[kind]);
+    plot_line(page, left, top + 42, right, top + 42, 1, 0xdddddd);
+    for (int i = 0; i < 400; i++) {
+        const float at = left + scale * (fmaxf(logp[i] - limit, -40) + 40);
+        const int low = logp[i] < limit;
+        plot_dot(page, at, top + 6 + 32 * jem_rng_uniform(rng), 2.5f, low ? 0xd2691e : 0x1f5fb4);
+    }
+    const float mark = left + scale * 40;
+    plot_line(page, mark, top, mark, top + 42, 1.5f, 0x333333);
+}
+
+/* ---- two ways to run ------------------------------------------------------------------------- */
+
+/* Prints a row of the table: AUROC of both scores, and the share of x that each calls unusual. */
+static int print_kind(int kind, const jem_answer *usual, const jem_answer *a, float limit) {
+    static float score[4][TEST];
+    detection by_density, by_familiarity;
+    int low = 0;
+    int strange = 0;
+    for (int i = 0; i < TEST; i++) {
+        score[0][i] = usual[i].log_density;
+        score[1][i] = a[i].log_density;
+        score[2][i] = usual[i].familiarity;
+        score[3][i] = a[i].familiarity;
+        low += a[i].log_density < limit;
+        strange += jem_judge(a[i].familiarity) == JEM_STRANGE;
+    }
+    if (!measure_detection(score[0], TEST, score[1], TEST, &by_density)) return 0;
+    if (!measure_detection(score[2], TEST, score[3], TEST, &by_familiarity)) return 0;
+    printf("  %-18s  %.3f %7.1f%%       %.3f %7.1f%%\n", kinds[kind], by_density.auroc,
+           100.0 * low / TEST, by_familiarity.auroc, 100.0 * strange / TEST);
+    return 1;
+}
+
+static int show_machine(jem_ctx *ctx, plot *page) {
+    static float x[ROWS * SENSORS], logp[TEST];
+    static jem_answer usual[TEST], a[TEST];
+    jem_rng rng = jem_rng_seed(3);
+    const machine m = machine_create(&rng);
+    float limit = 0;
+    measure(&m, &rng, 0, ROWS, x);
+    jem_net *net = learn(ctx, x, ROWS, SENSORS, UPDATES, &limit);
+    printf("  %-18s  log p(x)              familiarity\n", "");
+    printf("  %-18s  AUROC  below 1%%       AUROC  below 1%%\n", "");
+    text(page, SIDE + 40, 24, 1.8f, 0x333333, "log p(x) of twelve sensors");
+    int ok = net != NULL;
+    for (int kind = 0; ok && kind < KINDS; kind++) {
+        measure(&m, &rng, kind, TEST, x);
+        ok = jem_classify(net, x, TEST, a) == JEM_OK;
+        if (kind == 0) memcpy(usual, a, sizeof a);
+        ok = ok && print_kind(kind, usual, a, limit);
+        for (int i = 0; i < TEST; i++) logp[i] = a[i].log_density;
+        if (ok) draw_row(page, kind, logp, limit, &rng);
+    }
+    jem_net_free(net);
+    return ok;
+}
+
+/* Trains on a file, and prints what it says about each row of another. */
+static int score_file(jem_ctx *ctx, const char *train_path, const char *test_path) {
+    table train, test;
+    char error[256];
+    memset(&test, 0, sizeof test);
+    int ok = table_load(&train, train_path, error, sizeof error);
+    if (ok && train.rows < 10)
+        ok = snprintf(error, sizeof error, "%.200s: 10 rows at least", train_path) < 0;
+    if (ok) ok = table_load(&test, test_path, error, sizeof error);
+    if (ok && test.columns != train.columns)
+        ok = snprintf(error, sizeof error, "%.100s has %d columns, %.100s has %d", train_path,
+                      train.columns, test_path, test.columns) < 0;
+    if (!ok) fprintf(stderr, "vectors: %s\n", error);
+    jem_net *net = ok ? learn(ctx, train.x, train.rows, train.columns, UPDATES, NULL) : NULL;
+    jem_answer *a = (jem_answer *)malloc(((size_t)test.rows + 1) * sizeof *a);
+    float *score = (float *)malloc(((size_t)test.rows + 1) * sizeof *score);
+    ok = net && a && score && jem_classify(net, test.x, test.rows, a) == JEM_OK;
+    for (int i = 0; ok && i < test.rows; i++)
+        printf("%.6g,%.4f,%s\n", (double)a[i].log_density, (double)a[i].familiarity,
+               jem_verdict_name(jem_judge(a[i].familiarity)));
+    for (int by = 0; ok && test.labels && by < 2; by++) {
+        detection d;
+        int usual = 0;
+        int n = 0;
+        for (int label = 0; label < 2; label++)
+            for (int i = 0; i < test.rows; i++) {
+                if ((test.labels[i] > 0) != label) continue;
+                score[n++] = by ? a[i].familiarity : a[i].log_density;
+                usual += !label;
+            }
+        if (measure_detection(score, usual, score + usual, n - usual, &d))
+            fprintf(stderr, "AUROC of %s: %.4f\n", by ? "familiarity" : "log p(x)", d.auroc);
+    }
+    free(a);
+    free(score);
+    jem_net_free(net);
+    table_free(&train);
+    table_free(&test);
+    return ok;
+}
+
+int main(int argc, char **argv) {
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    int ok = ctx != NULL;
+    if (argc == 3) ok = ok && score_file(ctx, argv[1], argv[2]);
+    else if (argc > 1) {
+        fprintf(stderr, "usage: vectors [TRAIN.csv TEST.csv]\n");
+        ok = 0;
+    } else {
+        plot page;
+        ok = ok && plot_create(&page, WIDTH, SIDE, 0, WIDTH, SIDE, 0);
+        if (ok) {
+            ok = draw_rings(ctx, &page) && show_machine(ctx, &page);
+            ok = ok && plot_write(&page, "build/pictures/vectors.png");
+            plot_free(&page);
+        }
+    }
+    const int failed = report(ctx) || !ok;
+    jem_ctx_free(ctx);
+    return failed;
+}

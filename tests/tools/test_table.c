@@ -1,0 +1,105 @@
+/* CSV files: what is read, what is refused, and hostile bytes. */
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+#include <stdlib.h>
+
+#include "tests/support/test.h"
+#include "tools/support/table.h"
+
+static char error[256];
+
+static int parse(table *t, const char *text) {
+    return table_parse(t, text, strlen(text), "f.csv", error, sizeof error);
+}
+
+static void test_read(void) {
+    printf("tables: headers, separators, quotes, labels, line ends\n");
+    table t;
+    CHECK(parse(&t, "1,2\n3,4\n"), "%s", error);
+    CHECK(t.rows == 2 && t.columns == 2 && t.x[3] == 4 && !t.labels && t.classes == 1, "plain");
+    CHECK(!strcmp(t.names[1], "2"), "%s", t.names[1]);
+    table_free(&t);
+    CHECK(parse(&t, "\xef\xbb\xbfvolt;label;\"bar; abs\"\r\n-1e3;2; 5 \r\n\r\n.5;0;\"6\""), "%s",
+          error);
+    CHECK(t.rows == 2 && t.columns == 2 && t.classes == 3, "%d rows", t.rows);
+    CHECK(t.x[0] == -1000 && t.x[1] == 5 && t.x[2] == 0.5f && t.x[3] == 6, "values");
+    CHECK(t.labels[0] == 2 && t.labels[1] == 0, "labels");
+    CHECK(!strcmp(t.names[0], "volt") && !strcmp(t.names[1], "bar; abs"), "%s", t.names[1]);
+    table_free(&t);
+}
+
+static void test_refused(void) {
+    printf("tables: messages name line and column\n");
+    static const struct { const char *text, *message; } bad[] = {
+        { "", "f.csv: no rows of numbers" },
+        { "volt,bar\n", "f.csv: no rows of numbers" },
+        { "label\n1\n", "f.csv, line 1: no column but the label" },
+        { "a,b\n1,2\n1,x\n", "f.csv, line 3: 'x' in column 'b' is not a number" },
+        { "1,2\n3\n", "f.csv, line 2: 1 values, but 2 columns" },
+        { "1,2\n3,4,5\n", "f.csv, line 2: more than 2 values" },
+        { "1,2\n3,\n", "f.csv, line 2: '' in column '2' is not a number" },
+        { "1,2\nnan,3\n", "f.csv, line 2: nan in column '1': numbers may be" },
+        { "1,2\n1e13,3\n", "f.csv, line 2: 1e+13 in column '1': numbers may be" },
+        { "a,label\n1,1.5\n", "f.csv, line 2: label 1.5 is not a whole number" },
+        { "a,label\n1,1000\n", "f.csv, line 2: label 1000 is not a whole number" }
+    };
+    table t;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK(!parse(&t, bad[i].text), "\"%s\" is read", bad[i].text);
+        CHECK(!strncmp(error, bad[i].message, strlen(bad[i].message)), "%s", error);
+        CHECK(!t.x && !t.names && !t.labels, "nothing is left");
+    }
+    CHECK(!table_parse(&t, "1,2\n\0,3\n", 8, "f.csv", error, sizeof error), "a zero byte");
+    CHECK(!table_load(&t, "nowhere/f.csv", error, sizeof error) &&
+          !strncmp(error, "nowhere/f.csv: cannot be opened: ", 33), "%s", error);
+    enum { MANY = 1025 };
+    char wide[2 * MANY + 1];
+    for (int i = 0; i < MANY; i++) memcpy(wide + 2 * i, "1,", 2);
+    wide[2 * MANY - 1] = 0;
+    CHECK(!parse(&t, wide) && strstr(error, "more than 1024 columns"), "%s", error);
+    wide[2 * (MANY - 1) - 1] = 0;
+    CHECK(parse(&t, wide) && t.columns == MANY - 1, "%s", error);
+    table_free(&t);
+}
+
+static void test_hostile(void) {
+    printf("tables: damaged ones are read or refused; all that is read is finite\n");
+    static const char *const seeds[] = {
+        "a,b,label\n1,2,0\n3,4,1\n", "1;2;3\n4;5;6\r\n\"7\";8;9", "x\ty\n1e5\t-2\n", "1\n2\n3\n"
+    };
+    static const char letters[] = "0123456789.,;\t\n\r\"e-+ xnaif";
+    jem_rng rng = jem_rng_seed(1);
+    int read = 0;
+    for (int i = 0; i < 40000; i++) {
+        char text[64];
+        const char *from = seeds[i % 4];
+        size_t n = strlen(from);
+        memcpy(text, from, n);
+        const int changes = 1 + jem_rng_below(&rng, 4);
+        for (int k = 0; k < changes; k++) {
+            const int at = jem_rng_below(&rng, (int)n);
+            if (jem_rng_below(&rng, 8) == 0) n = (size_t)at + 1;
+            else if (jem_rng_below(&rng, 4)) text[at] = letters[jem_rng_below(&rng, 27)];
+            else text[at] = (char)jem_rng_below(&rng, 256);
+        }
+        char *exact = (char *)malloc(n);           /* what is read beyond it is seen by sanitizers */
+        table t;
+        if (!exact) return;
+        memcpy(exact, text, n);
+        if (table_parse(&t, exact, n, "f.csv", error, sizeof error)) {
+            read++;
+            for (int k = 0; k < t.rows * t.columns; k++)
+                CHECK(fabsf(t.x[k]) <= 1e12f, "value %d of %d", k, i);
+            for (int k = 0; t.labels && k < t.rows; k++)
+                CHECK(t.labels[k] >= 0 && t.labels[k] < t.classes, "label %d of %d", k, i);
+            table_free(&t);
+        } else CHECK(*error && !t.x, "a message for %d", i);
+        free(exact);
+    }
+    CHECK(read > 1000 && read < 39000, "%d were read", read);
+}
+
+int main(int argc, char **argv) {
+    static const test_case all[] = { TEST(test_read), TEST(test_refused), TEST(test_hostile) };
+    return test_main(argc, argv, all, TEST_COUNT(all));
+}
