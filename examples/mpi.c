@@ -11,7 +11,11 @@
 #include "tools/cli/jem.c"
 #undef main
 
+#include <unistd.h>
+
 #include <mpi.h>
+
+#include "tools/cli/train.h"
 
 typedef struct cost { double floats, seconds; } cost;
 

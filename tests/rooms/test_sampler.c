@@ -173,15 +173,18 @@ static void test_wrong(jem_net *net) {
     jem_sampler_free(NULL);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    static const struct { const char *name; void (*run)(jem_net *net); } all[] = {
+        { "test_pieces", test_pieces }, { "test_sample", test_sample }, { "test_time", test_time },
+        { "test_restart", test_restart }, { "test_wrong", test_wrong }
+    };
     counter count;
+    test_begin(argc, argv);
     jem_ctx *ctx = open_ctx(&count);
     jem_net *net = small_net(ctx);
-    test_pieces(net);
-    test_sample(net);
-    test_time(net);
-    test_restart(net);
-    test_wrong(net);
+    for (size_t i = 0; i < TEST_COUNT(all); i++) {
+        if (test_wants(all[i].name)) all[i].run(net);
+    }
     jem_net_free(net);
     close_ctx(ctx, &count, "all of the above");
     return test_report();

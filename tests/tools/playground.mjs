@@ -497,7 +497,7 @@ async function wrong() {
     check(`${what}: the visitor is told`, await until(`(() => {
       const e = document.getElementById("trouble");
       return e && getComputedStyle(e).visibility === "visible" && e.offsetHeight > 0 &&
-        (/not complete/.test(e.textContent) || /damaged/.test(e.textContent)); })()`, 10),
+        (/incomplete/.test(e.textContent) || /damaged/.test(e.textContent)); })()`, 10),
       await js("document.getElementById('trouble')?.textContent"));
   }
   troubles.length = before;
