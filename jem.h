@@ -569,7 +569,7 @@ struct jem_net {
     jem_tensor *features;                          /* (n,c,h,w), or NULL */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
-    float *known;                                  /* parsed "jem.known", or NULL */
+    float *known;                                  /* parsed "jem.statistics", or NULL */
     jem_param *last;
 };
 
@@ -1242,9 +1242,10 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    what a batch can have within three times the time of a plain one. Vectors (height and width 1)
    have their numbers compared instead of the details of an image; the centre of the data is
    familiar. Networks without a score, or without `features`, get what they allow.
-   The calibration is saved with the network, as the text "jem.known". Training leaves it unchanged:
-   calibrate again. Files of older versions keep their calibration by log p(x) and the mean logit,
-   or by log p(x) alone. Errors: n < 2, gradients out of range, log p(x) that is not finite. */
+   The calibration is saved with the network, as the text "jem.statistics". Training leaves it
+   unchanged: calibrate again. Files of older versions keep their calibration by log p(x) and the
+   mean logit, or by log p(x) alone. Errors: n < 2, gradients out of range, log p(x) that is not
+   finite. */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 
 /* Scores of images, higher for more familiar ones. */
@@ -1259,8 +1260,8 @@ typedef enum jem_ood {
                               jem_calibrate */
     JEM_OOD_SLOPES,        /* the same of logits, log p(x), slopes and details, in units of what is
                               usual for the label (Mahmood, Oliva & Styner 2021; Lee et al. 2018) */
-    JEM_OOD_FEATURES,      /* the last layer's features: relative Mahalanobis distance (Ren et al.
-                              2021) */
+    JEM_OOD_FEATURES,      /* the last layer's features and the numbers of SLOPES: relative
+                              Mahalanobis distance (Ren et al. 2021) */
     JEM_OOD_IMAGE,         /* the details of the image alone; of the network, only the label */
     JEM_OOD_FAMILIAR       /* the last three joined: what familiarity ranks */
 } jem_ood;
@@ -9373,7 +9374,7 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
 static const char *const jem__usual_key = "jem.usual";        /* see jem__usual */
-static const char *const jem__known_key = "jem.known";        /* see jem__known */
+static const char *const jem__known_key = "jem.statistics";   /* see jem__known */
 static const char *const jem__temperature_key = "jem.temperature";
 
 /* ---- lists of numbers as texts --------------------------------------------------------------- */
@@ -9598,32 +9599,40 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
              -z/sigma, so the error is small for images like those learned (multiscale score
              matching: Mahmood, Oliva & Styner 2021). z is the same for every image, so an image
              always gets the same answer.
-   FEATURES  the means over pixels of what enters the last linear layer.
+   FEATURES  the means over pixels of what enters the last linear layer; the numbers of SLOPES
+             again. Without features this part is empty.
    IMAGE     the details of the image. Of a vector: its numbers.
 
    Details are the energies of a Haar pyramid's levels, in logarithms. Each part has a distance d
    from the mean of the predicted label (Mahalanobis, with one covariance for all labels; Lee et al.
-   2018); of features, d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al.
-   2021). It is standardised by label, so that no class is strange as a whole. Its empirical tail
-   makes it a p-value, beyond the last 5% with an exponential tail; the parts are joined as
-   sum -log p (Fisher; tails of several statistics: Morningstar et al. 2021), and the sum is ranked
-   among those of the calibration images. Their distances come from fits without them (ten folds),
-   as those of new images do. */
+   2018): for SLOPES by a covariance of the label's own, drawn towards that of all; for FEATURES,
+   d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al. 2021), unless there
+   is only one class. It is standardised by label, so that no class is strange as a whole. Its
+   empirical tail makes it a p-value, beyond the last 5% with an exponential tail. The parts are
+   joined as the sum of -log p (Fisher; tails of several statistics: Morningstar et al. 2021), where
+   IMAGE has half a weight (for vectors a quarter), plus the largest -log p (Tippett): one part
+   alone can make an image strange. The joint score is ranked among those of the calibration images.
+   Their distances come from fits without them (ten folds), as those of new images do. */
 
 enum { JEM__FOLDS = 10, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128,
-       JEM__MOST_VALUES = 32, JEM__LEVELS = 3, JEM__TAIL = 14, JEM__HEAD = 2 };
+       JEM__MOST_VALUES = 32, JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
+       JEM__TAIL = 14, JEM__HEAD = 2, JEM__DRAWN = 50 };
 #define JEM__UNITS 1e4
 enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__PARTS };
 
-/* Means by class with one covariance: deviations from the mean in units of `spread` have the
-   correlations L L'. L is stored in whole units of 1/JEM__UNITS, which keeps the text short. */
+/* Means by class, with one covariance or one per class: deviations from the mean in units of
+   `spread` have the correlations L L'. L is stored in whole units of 1/JEM__UNITS, which keeps the
+   text short. */
 typedef struct jem__gauss {
-    int dims, classes;
+    int dims, classes, roots;                      /* roots: 1 or `classes` */
     float *mean;                                   /* [classes][dims] */
     float *spread;                                 /* [dims] */
-    float *root;                                   /* lower triangle of L, by rows, in units */
-    const signed char *side;                       /* NULL, or [dims]: 1 or -1 if only larger or
-                                                      only smaller numbers are strange */
+    float *root;                                   /* [roots]: lower triangles of L, by rows, in
+                                                      units */
+    const signed char *side;                       /* NULL, or of the numbers from `sided` on: 1 or
+                                                      -1 if only larger or only smaller ones are
+                                                      strange */
+    int sided;
 } jem__gauss;
 
 typedef struct jem__trait {
@@ -9637,6 +9646,7 @@ typedef struct jem__trait {
 /* A calibration in one array of floats, whose text is their list. */
 typedef struct jem__known {
     int gradients, features, size;
+    double weight[JEM__PARTS];
     jem__trait part[JEM__PARTS];
     float *q;                                      /* quantiles of the joint score */
 } jem__known;
@@ -9676,13 +9686,16 @@ static float *jem__known_take(float *all, int *used, int n) {
     *used += n;
     return at;
 }
-static void jem__gauss_at(jem__gauss *g, int dims, int classes, float *all, int *used) {
+static int jem__triangle(int dims) { return dims * (dims + 1) / 2; }
+static void jem__gauss_at(jem__gauss *g, int dims, int classes, int roots, float *all, int *used) {
     g->dims = dims;
     g->classes = classes;
+    g->roots = roots;
     g->side = NULL;
+    g->sided = 0;
     g->mean = jem__known_take(all, used, classes * dims);
     g->spread = jem__known_take(all, used, dims);
-    g->root = jem__known_take(all, used, dims * (dims + 1) / 2);
+    g->root = jem__known_take(all, used, roots * jem__triangle(dims));
 }
 
 /* Sides of a vector's slopes part, for up to JEM__MOST_SLOPES gradients after the logits. At the
@@ -9694,24 +9707,35 @@ static const signed char jem__vector_sides[JEM__MOST_LOGITS + 8] = {
 
 static jem__known jem__known_at(const jem_net *net, int gradients, int features, float *all) {
     JEM__ZEROED(jem__known, k);
-    const int dims[JEM__PARTS] = { jem__slope_dims(net, gradients), features,
-                                   jem__image_dims(net) };
+    const int slopes = jem__slope_dims(net, gradients);
+    int dims[JEM__PARTS] = { slopes, 0, jem__image_dims(net) };
+    if (features) dims[JEM__FEATURES] = features + slopes;
     k.gradients = gradients;
     k.features = features;
     k.size = JEM__HEAD;
     for (int i = 0; i < JEM__PARTS; i++) {
         jem__trait *p = k.part + i;
-        jem__gauss_at(&p->own, dims[i], net->classes, all, &k.size);
+        k.weight[i] = 1;
+        int roots = 1;
+        if (i == JEM__SLOPES && net->classes <= JEM__MOST_LOGITS) roots = net->classes;
+        jem__gauss_at(&p->own, dims[i], net->classes, roots, all, &k.size);
         if (i == JEM__FEATURES && net->classes > 1)
-            jem__gauss_at(&p->all, dims[i], 1, all, &k.size);
+            jem__gauss_at(&p->all, dims[i], 1, 1, all, &k.size);
         p->shift = jem__known_take(all, &k.size, net->classes);
         p->scale = jem__known_take(all, &k.size, net->classes);
         p->q = jem__known_take(all, &k.size, JEM__QUANTILES);
         p->rate = jem__known_take(all, &k.size, 1);
     }
     k.q = jem__known_take(all, &k.size, JEM__QUANTILES);
+    k.weight[JEM__IMAGE] = jem__is_vector(net) ? 0.25 : 0.5;
     if (jem__is_vector(net)) {
-        k.part[JEM__SLOPES].own.side = jem__vector_sides + JEM__MOST_LOGITS - jem__logit_dims(net);
+        const signed char *side = jem__vector_sides + JEM__MOST_LOGITS - jem__logit_dims(net);
+        jem__trait *p = k.part + JEM__FEATURES;
+        k.part[JEM__SLOPES].own.side = side;
+        p->own.side = side;
+        p->own.sided = features;
+        p->all.side = side;
+        p->all.sided = features;
         if (net->channels > JEM__MOST_VALUES)
             k.part[JEM__IMAGE].own.side = jem__vector_sides + JEM__MOST_LOGITS + 1;
     }
@@ -9734,8 +9758,11 @@ static int jem__known_head(const jem_net *net, const char *text, int *gradients,
 }
 static int jem__gauss_good(const jem__gauss *g) {
     int good = 1;
-    for (int i = 0; i < g->dims; i++)
-        good &= g->spread[i] > 1e-9f && g->root[i * (i + 3) / 2] >= 1;
+    for (int i = 0; i < g->dims; i++) {
+        good &= g->spread[i] > 1e-9f;
+        for (int c = 0; c < g->roots; c++)
+            good &= g->root[c * jem__triangle(g->dims) + i * (i + 3) / 2] >= 1;
+    }
     return good;
 }
 /* Reads a text into *all, which the caller frees. Returns 0 if it is damaged or of another network,
@@ -9862,7 +9889,7 @@ static void jem__look_features(const float *f, int channels, ptrdiff_t pixels, f
 /* Rows of the three parts, [n][dims] each, and memory for a batch. */
 typedef struct jem__rows {
     const char *what;                              /* for messages */
-    int gradients, dims[JEM__PARTS];
+    int gradients, features, dims[JEM__PARTS];
     float *v[JEM__PARTS];
     float *z, *work;                               /* an image each */
 } jem__rows;
@@ -9874,6 +9901,7 @@ static int jem__rows_create(jem_net *net, const char *what, int n, int gradients
     memset(r, 0, sizeof *r);
     r->what = what;
     r->gradients = gradients;
+    r->features = features;
     int good = 1;
     for (int i = 0; i < JEM__PARTS; i++) {
         r->dims[i] = k.part[i].own.dims;
@@ -9947,7 +9975,7 @@ static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int
     jem_tensor *features = net->features;
     jem_tensor *logp = jem__logp(net, logits);
     ptrdiff_t pixels = 0, floats = 0;
-    if (logits && features && r->dims[JEM__FEATURES]) {
+    if (logits && features && r->features) {
         pixels = (ptrdiff_t)features->h * features->w;
         floats = pixels * features->c;
         raw = jem__push_floats(ctx, m * floats);
@@ -10011,7 +10039,7 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
     const ptrdiff_t size = jem__image(net);
     const jem_rng seed = jem_rng_seed(39);
     if (jem__images_check(net, all->what, x, n) != JEM_OK) return ctx->status;
-    const int features = all->dims[JEM__FEATURES];
+    const int features = all->features;
     if (features != 0 && jem__feature_count(net) != features && ctx->status == JEM_OK)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the calibration has %d features, which the network "
                   "does not have", all->what, features);
@@ -10039,6 +10067,11 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
             at += 2 * (jem__levels(net) + 1) + 1;
         }
         jem_end(ctx, batch);
+        for (int j = 0; j < m && r.dims[JEM__FEATURES]; j++) {
+            const ptrdiff_t slopes = r.dims[JEM__SLOPES], dims = r.dims[JEM__FEATURES];
+            memcpy(r.v[JEM__FEATURES] + (j + 1) * dims - slopes, r.v[JEM__SLOPES] + j * slopes,
+                   (size_t)slopes * sizeof(float));
+        }
         int finite = 1;
         for (int k = 0; ctx->status == JEM_OK && k < JEM__PARTS; k++)
             finite = finite && jem__all_finite(r.v[k], (ptrdiff_t)m * r.dims[k]);
@@ -10053,15 +10086,16 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
 
 static double jem__deviation(const jem__gauss *g, const float *v, const float *mean, int i) {
     const double d = (double)v[i] - (double)mean[i];
-    if (g->side && g->side[i] * d < 0) return 0;
+    if (g->side && i >= g->sided && g->side[i - g->sided] * d < 0) return 0;
     return d;
 }
 
 /* Returns the squared distance of v from the mean of a class. */
 static double jem__gauss_distance(const jem__gauss *g, const float *v, int label) {
-    double w[JEM__MOST_FEATURES];
+    double w[JEM__MOST_DIMS];
     const float *mean = g->mean + (ptrdiff_t)label * g->dims;
     const float *row = g->root;
+    if (g->roots > 1) row += (ptrdiff_t)label * jem__triangle(g->dims);
     double square = 0;
     for (int i = 0; i < g->dims; i++) {            /* L w = deviation / spread */
         double sum = jem__deviation(g, v, mean, i) / (double)g->spread[i] * JEM__UNITS;
@@ -10098,18 +10132,24 @@ static double jem__part_surprise(const jem__trait *p, float score) {
     if (excess > 0) return fmin(excess / (double)*p->rate - 2 * log(edge), most);
     return -log((double)jem__fraction(p->q, score));
 }
-/* Returns the joint score of image i; surprise[JEM__PARTS] may be NULL. */
+/* Returns minus the joint surprise of parts: their weighted sum plus the largest. */
+static float jem__join(const jem__known *k, const double *surprise) {
+    double sum = 0, most = 0;
+    for (int part = 0; part < JEM__PARTS; part++) {
+        sum += k->weight[part] * surprise[part];
+        most = fmax(most, surprise[part]);
+    }
+    return -(float)(sum + most);
+}
+/* Returns the joint score of image i; writes surprise[JEM__PARTS]. */
 static float jem__known_score(const jem__known *k, const jem__rows *r, int i, int label,
                               double *surprise) {
-    double sum = 0;
     for (int part = 0; part < JEM__PARTS; part++) {
         const float *v = r->v[part] + (ptrdiff_t)i * r->dims[part];
         const float score = jem__part_score(k->part + part, v, label);
-        const double s = jem__part_surprise(k->part + part, score);
-        if (surprise) surprise[part] = s;
-        sum += s;
+        surprise[part] = jem__part_surprise(k->part + part, score);
     }
-    return -(float)sum;
+    return jem__join(k, surprise);
 }
 
 /* Returns 1 if an image has less fine detail than the mean of its class; 0 for a vector. */
@@ -10118,14 +10158,11 @@ static int jem__is_smooth(const jem_net *net, const jem__trait *image, const flo
     return !jem__is_vector(net) && v[fine] < image->own.mean[label * image->own.dims + fine];
 }
 
-/* Returns the reason that belongs to the most deviating value of the slopes part. */
-static jem_reason jem__slopes_reason(const jem_net *net, const jem__trait *p, const float *v,
-                                     int label) {
+/* Finds the number of a part that deviates most. */
+static int jem__worst(const jem__trait *p, const float *v, int label) {
     const float *mean = p->own.mean + (ptrdiff_t)label * p->own.dims;
-    const int logits = jem__logit_dims(net);
-    int image = 0, worst = 0;
+    int worst = 0;
     double most = -1;
-    if (!jem__is_vector(net)) image = jem__image_dims(net);
     for (int i = 0; i < p->own.dims; i++) {
         const double d = fabs(jem__deviation(&p->own, v, mean, i)) / (double)p->own.spread[i];
         if (d > most) {
@@ -10133,26 +10170,40 @@ static jem_reason jem__slopes_reason(const jem_net *net, const jem__trait *p, co
             worst = i;
         }
     }
-    if (worst < logits) return JEM_REASON_CLASSES;
-    if (worst == logits) return JEM_REASON_DENSITY;
-    if (worst < logits + 1 + image) return JEM_REASON_EDGES;
+    return worst;
+}
+/* Returns what number i of the slopes part is about. */
+static jem_reason jem__slopes_reason(const jem_net *net, int i) {
+    const int logits = jem__logit_dims(net);
+    int image = 0;
+    if (!jem__is_vector(net)) image = jem__image_dims(net);
+    if (i < logits) return JEM_REASON_CLASSES;
+    if (i == logits) return JEM_REASON_DENSITY;
+    if (i < logits + 1 + image) return JEM_REASON_EDGES;
     return JEM_REASON_SLOPE;
 }
 
 /* Names the statistic that contributed most to the score of image i. */
 static jem_reason jem__known_reason(const jem_net *net, const jem__known *k, const jem__rows *r,
-                                    int i, int label) {
-    double surprise[JEM__PARTS];
-    jem__known_score(k, r, i, label, surprise);
-    const float *slopes = r->v[JEM__SLOPES] + (ptrdiff_t)i * r->dims[JEM__SLOPES];
-    const float *image = r->v[JEM__IMAGE] + (ptrdiff_t)i * r->dims[JEM__IMAGE];
-    const double a = surprise[JEM__SLOPES], b = surprise[JEM__FEATURES], c = surprise[JEM__IMAGE];
-    if (b > a && b > c) return JEM_REASON_FEATURES;
+                                    int i, int label, const double *surprise) {
+    const float *row[JEM__PARTS];
+    int most = JEM__SLOPES;
+    for (int part = 0; part < JEM__PARTS; part++) {
+        row[part] = r->v[part] + (ptrdiff_t)i * r->dims[part];
+        if (surprise[part] > surprise[most]) most = part;
+    }
     jem_reason reason = JEM_REASON_EDGES;
-    if (a >= c) reason = jem__slopes_reason(net, k->part + JEM__SLOPES, slopes, label);
+    if (most != JEM__IMAGE) {
+        int worst = jem__worst(k->part + most, row[most], label);
+        if (most == JEM__FEATURES) {
+            if (worst < k->features) return JEM_REASON_FEATURES;
+            worst -= k->features;
+        }
+        reason = jem__slopes_reason(net, worst);
+    }
     if (reason != JEM_REASON_EDGES) return reason;
     if (jem__is_vector(net)) return JEM_REASON_VALUES;
-    if (jem__is_smooth(net, k->part + JEM__IMAGE, image, label)) return JEM_REASON_SMOOTH;
+    if (jem__is_smooth(net, k->part + JEM__IMAGE, row[JEM__IMAGE], label)) return JEM_REASON_SMOOTH;
     return JEM_REASON_EDGES;
 }
 
@@ -10213,12 +10264,43 @@ static void jem__cholesky(const double *r, int dims, float *root) {
     }
 }
 
-/* Fits means and covariance. The mean of a label with few images is drawn towards that of all, as
-   if four images of that were its own; correlations are shrunk, so that numbers which move together
-   do not make small differences count for much. work: two numbers per dimension, and a triangle. */
+/* Adds up products of the deviations of a fit's images, of one label (-1: all), to `cov`. Returns
+   how many images there are. sum: memory. */
+static int jem__gauss_products(const jem__gauss *g, const float *v, const jem__seen *seen, int n,
+                               int without, int only, double *sum, double *cov) {
+    const int dims = g->dims;
+    int count = 0;
+    memset(cov, 0, (size_t)jem__triangle(dims) * sizeof *cov);
+    for (int i = 0; i < n; i++) {
+        int label = 0;
+        if (g->classes > 1) label = seen[i].label;
+        if (seen[i].fold == without || (only >= 0 && label != only)) continue;
+        const float *m = g->mean + (ptrdiff_t)label * dims;
+        for (int a = 0; a < dims; a++) sum[a] = jem__deviation(g, v + (ptrdiff_t)i * dims, m, a);
+        double *to = cov;
+        for (int a = 0; a < dims; a++) {
+            for (int b = 0; b <= a; b++) to[b] = fma(sum[a], sum[b], to[b]);
+            to += a + 1;
+        }
+        count++;
+    }
+    return count;
+}
+/* Divides products by spreads and by a count. */
+static void jem__gauss_units(const jem__gauss *g, double *cov, int count) {
+    for (int a = 0; a < g->dims; a++) {
+        for (int b = 0; b <= a; b++)
+            *cov++ /= (double)g->spread[a] * (double)g->spread[b] * count;
+    }
+}
+
+/* Fits means and covariances. The mean of a label with few images is drawn towards that of all, as
+   if four images of that were its own, and a covariance as if JEM__DRAWN were; correlations are
+   shrunk, so that numbers which move together do not make small differences count for much. work:
+   two numbers per dimension, and two triangles. */
 static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen, int n, int without,
                            double *work) {
-    const int dims = g->dims;
+    const int dims = g->dims, triangle = jem__triangle(dims);
     double *mean = work, *sum = work + dims, *cov = work + 2 * dims;
     const int count = jem__gauss_sum(v, dims, seen, n, without, -1, mean);
     for (int a = 0; a < dims; a++) mean[a] /= count;
@@ -10230,30 +10312,23 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
             g->mean[(ptrdiff_t)c * dims + a] = jem__shorten((float)((sum[a] + 4 * mean[a]) /
                                                                     (own + 4)));
     }
-    memset(cov, 0, (size_t)(dims * (dims + 1) / 2) * sizeof *cov);
-    for (int i = 0; i < n; i++) {
-        if (seen[i].fold == without) continue;
-        int label = 0;
-        if (g->classes > 1) label = seen[i].label;
-        const float *m = g->mean + (ptrdiff_t)label * dims;
-        for (int a = 0; a < dims; a++) sum[a] = jem__deviation(g, v + (ptrdiff_t)i * dims, m, a);
-        double *to = cov;
-        for (int a = 0; a < dims; a++) {
-            for (int b = 0; b <= a; b++) to[b] = fma(sum[a], sum[b], to[b]);
-            to += a + 1;
-        }
-    }
+    jem__gauss_products(g, v, seen, n, without, -1, sum, cov);
     for (int a = 0; a < dims; a++)
         g->spread[a] = jem__shorten((float)(sqrt(cov[a * (a + 3) / 2] / count) + 1e-6));
+    jem__gauss_units(g, cov, count);
     const double ridge = 0.01 + 0.1 * dims / count;
-    for (int a = 0; a < dims; a++) {
-        for (int b = 0; b <= a; b++) {
-            double *to = cov + a * (a + 1) / 2 + b;
-            *to /= (double)g->spread[a] * (double)g->spread[b] * count;
-            if (a == b) *to += ridge;
+    for (int c = 0; c < g->roots; c++) {
+        double *to = cov;
+        if (g->roots > 1) {
+            to = cov + triangle;
+            const int own = jem__gauss_products(g, v, seen, n, without, c, sum, to);
+            jem__gauss_units(g, to, 1);
+            for (int a = 0; a < triangle; a++)
+                to[a] = fma(JEM__DRAWN, cov[a], to[a]) / (own + JEM__DRAWN);
         }
+        for (int a = 0; a < dims; a++) to[a * (a + 3) / 2] += ridge;
+        jem__cholesky(to, dims, g->root + (ptrdiff_t)c * triangle);
     }
-    jem__cholesky(cov, dims, g->root);
 }
 static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, int n, int without,
                           double *work) {
@@ -10337,7 +10412,7 @@ static void jem__part_folds(jem__trait *p, const float *v, const jem__seen *seen
 static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *v,
                                       const jem__seen *seen, int n, float *scores) {
     const int dims = p->own.dims;
-    const size_t numbers = (size_t)(2 * dims + dims * (dims + 1) / 2 + 1);
+    const size_t numbers = (size_t)(2 * dims + 2 * jem__triangle(dims) + 1);
     double *work = (double *)jem__push(ctx, numbers * sizeof *work);
     float *sorted = jem__push_floats(ctx, n);
     if (!work || !sorted) return JEM_NO_MEMORY;
@@ -10360,22 +10435,24 @@ static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *
 static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const jem__seen *seen,
                                        int n, jem__meta **list) {
     jem_ctx *ctx = net->ctx;
-    const int features = r->dims[JEM__FEATURES];
+    const int features = r->features;
     const int size = jem__known_at(net, r->gradients, features, NULL).size;
     float *all = jem__push_floats(ctx, size);
     float *scores = jem__push_floats(ctx, n);
     float *sums = jem__push_floats(ctx, n);
-    if (!all || !scores || !sums) return JEM_NO_MEMORY;
+    double *surprise = (double *)jem__push(ctx, (size_t)n * JEM__PARTS * sizeof *surprise);
+    if (!all || !scores || !sums || !surprise) return JEM_NO_MEMORY;
     all[0] = (float)r->gradients;
     all[1] = (float)features;
     jem__known k = jem__known_at(net, r->gradients, features, all);
-    memset(sums, 0, (size_t)n * sizeof *sums);
     for (int part = 0; part < JEM__PARTS; part++) {
         jem__trait *p = k.part + part;
         if (jem__part_calibrate(p, ctx, r->v[part], seen, n, scores) != JEM_OK)
             return JEM_NO_MEMORY;
-        for (int i = 0; i < n; i++) sums[i] -= (float)jem__part_surprise(p, scores[i]);
+        for (int i = 0; i < n; i++)
+            surprise[i * JEM__PARTS + part] = jem__part_surprise(p, scores[i]);
     }
+    for (int i = 0; i < n; i++) sums[i] = jem__join(&k, surprise + (ptrdiff_t)i * JEM__PARTS);
     jem__strange_quantiles(sums, n, k.q);
     return jem__numbers_write(net, list, jem__known_key, all, size);
 }
@@ -10481,7 +10558,8 @@ static void jem__ood_known(jem_net *net, jem_ood kind, const float *x, int m, fl
         jem__look(net, &r, x, m, seen) != JEM_OK) return;
     for (int i = 0; i < m; i++) {
         if (joint) {
-            score[i] = jem__known_score(&k, &r, i, seen[i].label, NULL);
+            double surprise[JEM__PARTS];
+            score[i] = jem__known_score(&k, &r, i, seen[i].label, surprise);
             continue;
         }
         const float *v = r.v[part] + (ptrdiff_t)i * r.dims[part];
@@ -10585,9 +10663,10 @@ static jem_status jem__classify_known(jem_net *net, const jem__known *k, const f
     for (int i = 0; s == JEM_OK && i < n; i++) {
         jem_answer *a = answers + i;
         jem__answer(seen + i, a);
-        a->familiarity = jem__fraction(k->q, jem__known_score(k, &r, i, a->label, NULL));
+        double surprise[JEM__PARTS];
+        a->familiarity = jem__fraction(k->q, jem__known_score(k, &r, i, a->label, surprise));
         if (jem_judge(a->familiarity) != JEM_FAMILIAR)
-            a->reason = jem__known_reason(net, k, &r, i, a->label);
+            a->reason = jem__known_reason(net, k, &r, i, a->label, surprise);
     }
     return s;
 }

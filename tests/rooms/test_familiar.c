@@ -197,7 +197,7 @@ static void test_same(void) {
         jem_archive *file = jem_archive_create(ctx);
         CHECK(jem_net_to_archive(net, file) == JEM_OK, "%s", jem_error(ctx));
         jem_net *back = jem_net_from_archive(ctx, file);
-        const char *known = jem_net_meta(net, "jem.known");
+        const char *known = jem_net_meta(net, "jem.statistics");
         if (k == 0) {
             memcpy(first, answers, sizeof first);
             if (known) text = (char *)malloc(strlen(known) + 1);
@@ -216,9 +216,40 @@ static void test_same(void) {
     free(text);
 }
 
+/* A file of before has no "jem.statistics"; it may have a "jem.known", which is not read. */
+static void test_old(jem_ctx *ctx) {
+    printf("old files: log p(x) and the mean logit, as before, and no reasons\n");
+    enum { N = 300 };
+    static jem_answer before[N];
+    jem_net *net = picture_net(ctx, 4);
+    jem_rng rng = jem_rng_seed(6);
+    float *x = bars(ctx, &rng, N), s[N];
+    CHECK(jem_calibrate(net, x, N, JEM_AUTO) == JEM_OK &&
+          jem_net_set_meta(net, "jem.statistics", NULL) == JEM_OK &&
+          jem_classify(net, x, N, before) == JEM_OK &&
+          jem_ood_score(net, JEM_OOD_USUAL, NULL, x, N, s) == JEM_OK, "%s", jem_error(ctx));
+    jem_archive *file = jem_archive_create(ctx);
+    CHECK(jem_net_to_archive(net, file) == JEM_OK &&
+          jem_archive_set_meta(file, "jem.known", "1 12 0.5") == JEM_OK, "%s", jem_error(ctx));
+    jem_net *back = jem_net_from_archive(ctx, file);
+    CHECK(back && jem_classify(back, x, N, answers) == JEM_OK &&
+          !memcmp(answers, before, sizeof before), "%s", jem_error(ctx));
+    int lower = 0;
+    for (int i = 0; i < N; i++) {
+        lower += s[i] < s[0];
+        CHECK(answers[i].reason == JEM_REASON_NONE, "image %d has a reason", i);
+    }
+    CHECK_CLOSE(answers[0].familiarity, (double)lower / (N - 1), 1.01 / 64, "its rank");
+    jem_archive_free(file);
+    jem_net_free(back);
+    jem_net_free(net);
+    free(x);
+}
+
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST_IN(test_order), TEST_IN(test_pictures), TEST_IN(test_one_class), TEST(test_same)
+        TEST_IN(test_order), TEST_IN(test_pictures), TEST_IN(test_one_class), TEST(test_same),
+        TEST_IN(test_old)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

@@ -1158,7 +1158,7 @@ static void test_familiarity(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(10);
     jem_fill_normal(ctx, &rng, x, N * D, 0, 1);
     CHECK(jem_calibrate(net, x, N, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
-    jem_net_set_meta(net, "jem.known", NULL);      /* as files of before */
+    jem_net_set_meta(net, "jem.statistics", NULL);      /* as files of before */
     CHECK(jem_classify(net, x, N, a) == JEM_OK, "%s", jem_error(ctx));
     double worst = 0, mean = 0, middle = 0;
     for (int i = 0; i < N; i++) middle += (double)a[i].log_density / N;

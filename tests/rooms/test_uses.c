@@ -309,7 +309,7 @@ static void test_usual(jem_ctx *ctx) {
     jem_answer a[M];
     CHECK(jem_calibrate(net, x, M, JEM_AUTO) == JEM_OK && jem_logits(net, x, M, f) == JEM_OK &&
           jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_OK &&
-          jem_net_set_meta(net, "jem.known", NULL) == JEM_OK &&
+          jem_net_set_meta(net, "jem.statistics", NULL) == JEM_OK &&
           jem_classify(net, x, M, a) == JEM_OK, "%s", jem_error(ctx));
     memset(m, 0, sizeof m);
     for (int i = 0; i < M; i++) {
@@ -425,11 +425,13 @@ static double deviation(int j, double d) {
     return side[j] * d < 0 ? 0 : d;
 }
 
-/* Within a class, scores are in proportion to the distance, by a formula without Cholesky. */
+/* Within a class, scores are in proportion to the distance, by a formula without Cholesky. The
+   covariance is the class's own, with fifty images of that of all. */
 static void test_slopes(jem_ctx *ctx) {
     printf("slopes: the distance by elimination, a class at a time\n");
     enum { M = 300 };
-    static double v[M][SEEN], m[FEW][SEEN], c[SEEN][SEEN], a[SEEN][SEEN], all[SEEN];
+    static double v[M][SEEN], m[FEW][SEEN], c[SEEN][SEEN], own[FEW][SEEN][SEEN], a[SEEN][SEEN],
+        all[SEEN];
     int label[M], count[FEW] = { 0 };
     float s[M];
     double ratio[FEW] = { 0 };
@@ -447,15 +449,20 @@ static void test_slopes(jem_ctx *ctx) {
         for (int k = 0; k < SEEN; k++) m[y][k] = (m[y][k] + 4 * all[k]) / (count[y] + 4);
     for (int i = 0; i < M; i++)
         for (int j = 0; j < SEEN; j++)
-            for (int k = 0; k < SEEN; k++)
-                c[j][k] += deviation(j, v[i][j] - m[label[i]][j]) *
-                           deviation(k, v[i][k] - m[label[i]][k]) / M;
+            for (int k = 0; k < SEEN; k++) {
+                const double both = deviation(j, v[i][j] - m[label[i]][j]) *
+                                    deviation(k, v[i][k] - m[label[i]][k]);
+                c[j][k] += both / M;
+                own[label[i]][j][k] += both;
+            }
     for (int i = 0; i < M; i++) {
         double b[SEEN], d2 = 0;
         for (int j = 0; j < SEEN; j++) {
             const double unit = sqrt(c[j][j]) + 1e-6;
             for (int k = 0; k < SEEN; k++) {
-                a[j][k] = c[j][k] / unit / (sqrt(c[k][k]) + 1e-6) + (j == k ? 0.01 + 0.1 * SEEN / M : 0);
+                const double both = own[label[i]][j][k] + 50 * c[j][k];
+                a[j][k] = both / (count[label[i]] + 50) / unit / (sqrt(c[k][k]) + 1e-6);
+                if (j == k) a[j][k] += 0.01 + 0.1 * SEEN / M;
             }
             b[j] = deviation(j, v[i][j] - m[label[i]][j]) / unit;
         }
@@ -507,18 +514,18 @@ static void test_slopes_share(jem_ctx *ctx) {
     jem_net_free(back);
     static const char *const bad[8] = { "", "3 1 2", "4 0", "0.5 1", "nonsense", "1 129", "-1 0",
                                         "1 24 1e13" };
-    const char *text = jem_net_meta(net, "jem.known");
+    const char *text = jem_net_meta(net, "jem.statistics");
     char *known = text ? (char *)malloc(strlen(text) + 8) : NULL;
     for (int k = 0; k < 8; k++) {
-        jem_archive_set_meta(file, "jem.known", bad[k]);
+        jem_archive_set_meta(file, "jem.statistics", bad[k]);
         CHECK(!jem_net_from_archive(ctx, file) && jem_error_status(ctx) == JEM_BAD_FILE &&
-              says(ctx, "jem.known"), "'%s' is refused", bad[k]);
+              says(ctx, "jem.statistics"), "'%s' is refused", bad[k]);
     }
     for (int k = 0; known && k < 2; k++) {         /* a number too many, a number too few */
         sprintf(known, k ? "%s 1" : "%s", text);
         if (!k) *strrchr(known, ' ') = 0;
-        jem_archive_set_meta(file, "jem.known", known);
-        CHECK(!jem_net_from_archive(ctx, file) && says(ctx, "jem.known"), "case %d", k);
+        jem_archive_set_meta(file, "jem.statistics", known);
+        CHECK(!jem_net_from_archive(ctx, file) && says(ctx, "jem.statistics"), "case %d", k);
     }
     free(known);
     jem_archive_free(file);
@@ -526,7 +533,7 @@ static void test_slopes_share(jem_ctx *ctx) {
     CHECK(jem_calibrate(net, x, CAL, 2) == JEM_BAD_ARGUMENT && says(ctx, "without a score"), "2");
     CHECK(jem_calibrate(net, x, CAL, 4) == JEM_BAD_ARGUMENT && says(ctx, "gradients"), "4");
     CHECK(jem_calibrate(net, x, 1, 0) == JEM_BAD_ARGUMENT && says(ctx, "images"), "1 image");
-    jem_net_set_meta(net, "jem.known", NULL);
+    jem_net_set_meta(net, "jem.statistics", NULL);
     for (int kind = JEM_OOD_SLOPES; kind <= JEM_OOD_FAMILIAR; kind++)
         CHECK(jem_ood_score(net, (jem_ood)kind, NULL, x, 1, far) == JEM_BAD_ARGUMENT &&
               says(ctx, "jem_calibrate"), "not calibrated");
@@ -658,7 +665,7 @@ static void test_linear(jem_ctx *ctx) {
     CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "eps = nan"), "NaN");
     CHECK(jem_attack(net, x, labels, IMAGES, NULL, NULL, found, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "no rng"), "no rng");
+          says(ctx, "needs an rng"), "no rng");
     free(x), jem_net_free(net);
 }
 

@@ -452,7 +452,7 @@ static int ood_alarms(const uses *s) {
    with a given number of gradients. */
 static int uses_calibrate(uses *s) {
     enum { IMAGES = 5000 };
-    if (jem_net_meta(s->m.net, "jem.known") && !*s->u->save && !s->u->gradients) return 1;
+    if (jem_net_meta(s->m.net, "jem.statistics") && !*s->u->save && !s->u->gradients) return 1;
     const char *what = "";
     float *x = uses_floats(IMAGES * image_size(s->m.net));
     const int n = x ? held_out_images(s, IMAGES, x, &what) : 0;
