@@ -65,6 +65,8 @@ gallery: demo $(EXAMPLES)  ## run the examples and update their pictures in exam
 	@cp build/pictures/film_strip.png examples/gallery/
 	$(BUILD)/attack
 	@cp build/pictures/attack.png examples/gallery/attack_digits.png
+	$(BUILD)/films
+	@cp build/pictures/films_cross.png build/pictures/films_digit.png examples/gallery/
 	@if command -v pngquant >/dev/null; then cd examples/gallery && \
 	    pngquant --nofs --strip --force --ext .png $(STILLS:=.png); fi
 

@@ -306,12 +306,13 @@ document() { $CC -std=c99 $WARN -O2 -I. -idirafter build "$dir/$1.c" -o "$dir/$1
 # The examples, run as a reader would, in a folder of their own: a short demo, what uses its model.
 smoke() {
     folder smoke
-    examples "film --quick" "samplers --quick" "mend_it --quick" "glance --quick" \
+    examples "film --quick" "films --quick" "samplers --quick" "mend_it --quick" "glance --quick" \
         "demo --updates 15" hello "sample 7" \
         "train --iters 3" autograd own_energy own_op own_net frame "tiny_jem --quick" \
         "worlds --quick" "worlds --quick all" "ways --quick" compose three_densities score \
         out_of_distribution calibration attack imputation vectors
-    pictures "film 580 221" "film_strip 1340 697" "samplers 1040 1211" "dreams 582 582" \
+    pictures "film 580 221" "film_strip 1340 697" "films_digit 420 168" \
+        "samplers 1040 1211" "dreams 582 582" \
         "train 582 582" "autograd 800 560" "own_energy 720 720" "own_net 640 640" \
         "tiny_jem 928 580" "worlds 1010 2213" "ways 900 820" "compose 1010 557" \
         "three_densities 820 893" "frame 848 700" "vectors 1000 420"
