@@ -1181,11 +1181,10 @@ JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL
    the first images of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here
    and wherever a network's images are given as x), or with units finite. First it puts the trained
    weights back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged.
-   When the guard
-   returns, status is JEM_OK, the update is counted, the numbers are those that led to the return (0
-   if not finite), and the context's log receives a note. After the last return that
-   desc.max_returns allows, status is JEM_DIVERGED, and the parameters are those of the last good
-   state. */
+   When the guard returns, status is JEM_OK, the update is counted, the numbers are those that led
+   to the return (0 if not finite), and the context's log receives a note. After the last return
+   that desc.max_returns allows, status is JEM_DIVERGED, and the parameters are those of the last
+   good state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* The same with separate images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
    may then be 0. With n_unlabelled = 0, the labelled images are used. */
