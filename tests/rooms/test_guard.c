@@ -180,7 +180,7 @@ static void test_poisoned(void) {
     poison(m.net);
     const jem_stats s = step(&m);
     CHECK(s.status == JEM_DIVERGED && !s.returned && s.returns == 2, "the third is an error");
-    CHECK(strstr(jem_error(m.ctx), "returned 2 times") != NULL, "%s", jem_error(m.ctx));
+    CHECK(strstr(jem_error(m.ctx), "rolled back 2 times") != NULL, "%s", jem_error(m.ctx));
     CHECK(finite_weights(m.net), "its weights are sound");
     jem_clear_error(m.ctx);
     end(&m);

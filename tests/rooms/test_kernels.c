@@ -685,8 +685,8 @@ static uint64_t fingerprint(jem_ctx *ctx) {
 
 /* If one changes, so do the numbers of everyone who trains: on purpose, or not at all. */
 static const uint64_t known[] = {                  /* in the order of jem_precision */
-    0x21c6d0256fdd2046u, 0xc7fb4f4b59483862u, 0xd92b8454d459d8c9u,
-    0xd8b5c97e08311ae7u
+    0x5c80565d3ca26b4du, 0xece52bfe7537308du, 0x6f931c0e282067cdu,
+    0x672bac265a6caedau
 };
 
 static void test_fingerprint(void) {

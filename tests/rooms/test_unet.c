@@ -152,7 +152,7 @@ static void test_refusals(jem_ctx *ctx) {
     jem_net_free(strided);
     jem_net *own = jem_net_create(ctx, shifted_wrongly, NULL, 0, CHANNELS, SIDE, SIDE, CLASSES, 1);
     jem_tensor *x = jem_zeros(ctx, 1, CHANNELS, SIDE, SIDE);
-    CHECK(!jem_forward(own, x, 0) && says(ctx, "of shift, not (1,1,1,1)"), "one number per image");
+    CHECK(!jem_forward(own, x, 0) && says(ctx, "as shift, not (1,1,1,1)"), "one number per image");
     CHECK(!own->shift, "it is not kept");
     jem_net_free(own);
 

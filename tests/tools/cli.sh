@@ -489,9 +489,9 @@ refuses 2 "dtype f16: choose from f32|bf16" export $model new --dtype f16
 refuses 2 "unknown option --half" export --half $model new
 refuses 2 "unexpected 'three'" export $model new three
 status 0 "export, rounded" export --dtype bf16 $model half.safetensors
-half=$(wc -c <half.safetensors)
-# The parameters take half; the text of the calibration, 36 KB, stays.
-check "half as large" [ $((half * 2 - 40000)) -lt "$(wc -c <small.safetensors)" ]
+# The parameters take half; the header, which holds the text of the calibration, stays.
+numbers() { echo $(($(wc -c <"$1") - 8 - $(od -An -t u8 -N 8 "$1"))); }
+check "half as large" [ $(($(numbers half.safetensors) * 2)) = "$(numbers small.safetensors)" ]
 status 0 "the rounded network" eval half.safetensors --dataset digits
 half=$(sed -n 's/.*accuracy \([0-9.]*\)%.*/\1/p' out)
 check "hardly worse: ${half:-nothing}%" sh -c "[ ${half%.*} -gt 60 ]"
@@ -503,7 +503,7 @@ refuses 1 "pipe: is not a regular file" export $model pipe
 check "the pipe is one" test -p pipe
 status 0 "the same network" eval small.safetensors --dataset digits
 says "images: ${trained:-nothing}"
-check "and no more" sh -c '[ $(wc -c <small.safetensors) -lt 490000 ]'
+check "and no more" [ "$(numbers small.safetensors)" -lt 452000 ]
 status 0 "begin with it" train $small --init small.safetensors --iters 5 --out i
 accuracy=$(sed -n 's/.*accuracy \([0-9.]*\)%, -log.*/\1/p' out)
 check "it begins where that one was: $accuracy%" test "${accuracy%.*}" -gt 60
@@ -566,7 +566,7 @@ done
 easy="$tiny --dataset easy --n-valid 8 --batch-size 8 --print-every 2 --n-steps 2 --fresh-steps 5"
 status 0 "an easy folder" train $easy --iters 40 --eval-every 5 --chains-from .5 --out easy1
 check "it is right early" sh -c "sed -n 6p easy1/log.csv | cut -d, -f10 | grep -q '^1'"
-check "with a score" sh -c "grep -q 'f_sample' easy1/log.csv && head -c 9000 easy1/last.safetensors |
+check "with a score" sh -c "grep -q 'f_sample' easy1/log.csv && head -c 200000 easy1/last.safetensors |
     LC_ALL=C grep -aq '\"train.score-weight\":\".016\"'"
 status 0 "its best" info easy1/best.safetensors
 says "update 40"
