@@ -218,14 +218,8 @@ class Bench:
                                    not self.run(place, name, 300, ""))
             return self.well[name]
 
-    def objects(self, place, names):
-        """What does not look inside is compiled once, and again when a text has changed."""
-        texts = sorted(glob.glob(ROOT + "/tests/*/*.[ch]") + glob.glob(ROOT + "/examples/*.[ch]") +
-                       glob.glob(ROOT + "/tools/*/*.[ch]"))
-        api = open(ROOT + "/jem.h").read().split("STOP HERE")[0]
-        mark = digest(api, *[open(t).read() for t in texts])
-        if os.path.exists(BUILD + "/mark") and open(BUILD + "/mark").read() == mark:
-            return
+    def support(self, place):
+        """Compiles what tests share, into an archive."""
         for part in sorted(glob.glob(ROOT + "/tools/support/*.c") +
                            glob.glob(ROOT + "/tools/cli/*.c")):
             part = os.path.relpath(part, ROOT)
@@ -236,6 +230,16 @@ class Bench:
             if status:
                 sys.exit("%s: %s" % (part, said))
         self.command(["sh", "-c", "ar rcs ../support.a ../support_tools_*.o"], place, 300)
+
+    def objects(self, place, names):
+        """What does not look inside is compiled once, and again when a text has changed."""
+        texts = sorted(glob.glob(ROOT + "/tests/*/*.[ch]") + glob.glob(ROOT + "/examples/*.[ch]") +
+                       glob.glob(ROOT + "/tools/*/*.[ch]"))
+        api = open(ROOT + "/jem.h").read().split("STOP HERE")[0]
+        mark = digest(api, *[open(t).read() for t in texts])
+        if os.path.exists(BUILD + "/mark") and open(BUILD + "/mark").read() == mark:
+            return
+        self.support(place)
         for name in names:
             if not self.inside[name]:
                 status, said = self.command([CC] + FLAGS + [
@@ -396,6 +400,7 @@ def smoke():
     place = bench.copy("smoke")
     lines = open(ROOT + "/jem.h").read().split("\n")
     at = next(i for i, line in enumerate(lines) if "/ 16777216.0f" in line)
+    bench.support(place)
     bench.library(place)
     original = open(place + "/build/jem.o", "rb").read()
     known = {"rng": {"seconds": 120, "run": [at + 1], "there": [at + 1]}}

@@ -310,7 +310,8 @@ smoke() {
         "demo --updates 15" hello "sample 7" \
         "train --iters 3" autograd own_energy own_op own_net frame "tiny_jem --quick" \
         "worlds --quick" "worlds --quick all" "ways --quick" compose three_densities score \
-        out_of_distribution calibration attack imputation vectors
+        out_of_distribution calibration "attack examples/models/mnist.safetensors" \
+        imputation vectors
     pictures "film 580 221" "film_strip 1340 697" "films_digit 420 168" \
         "samplers 1040 1211" "dreams 582 582" \
         "train 582 582" "autograd 800 560" "own_energy 720 720" "own_net 640 640" \

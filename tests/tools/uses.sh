@@ -81,8 +81,8 @@ done
 refuses 2 "jem eval MODEL attack" attack
 refuses 2 "jem eval MODEL ood" $model ood another
 refuses 2 "eps .1: must be increasing" $model attack --dataset digits --eps .2,.1
-refuses 2 "eps ,: a list of 0; 1 to 12 are taken" $model attack --dataset digits --eps ,
-refuses 2 "a list of 13; 1 to 12 are taken" $model attack --dataset digits \
+refuses 2 "eps ,: a list of 0, not 1 to 12" $model attack --dataset digits --eps ,
+refuses 2 "a list of 13, not 1 to 12" $model attack --dataset digits \
     --eps 1,2,3,4,5,6,7,8,9,10,11,12,13
 refuses 2 "eps x: must be increasing" $model attack --dataset digits --eps x
 refuses 2 "choose from half" $model impute --hide all
@@ -141,7 +141,7 @@ check "the data set itself is not an outlier" sh -c '! grep -q "^  digits" out'
 refuses 1 "other: ./nothing: no such folder" $model ood --dataset digits --n 40 \
     --other digits,./nothing
 check "nothing was measured" test ! -s out
-refuses 2 "other a,.*: a list of 9; 0 to 8 are taken" $model ood --dataset digits \
+refuses 2 "other a,.*: a list of 9, not 0 to 8" $model ood --dataset digits \
     --other a,b,c,d,e,f,g,h,i
 mkdir sorted
 numbers 4096 0 >black && numbers 4096 255 >white && numbers 64 0 >zeros && numbers 64 1 >ones
