@@ -66,7 +66,8 @@ gallery: demo $(EXAMPLES)  ## run the examples and update their pictures in exam
 	$(BUILD)/attack
 	@cp build/pictures/attack.png examples/gallery/attack_digits.png
 	$(BUILD)/films
-	@cp build/pictures/films_cross.png build/pictures/films_digit.png examples/gallery/
+	$(BUILD)/films_learn
+	@cp build/pictures/films_*.png examples/gallery/
 	@if command -v pngquant >/dev/null; then cd examples/gallery && \
 	    pngquant --nofs --strip --force --ext .png $(STILLS:=.png); fi
 
