@@ -1087,6 +1087,7 @@ static int go_back(run *r, const char *why) {
     const float steps = r->state[STATE_STEP], low = r->state[STATE_LOW], top = r->state[STATE_TOP];
     const float lowest = r->state[STATE_LOWEST], best_at = r->state[STATE_BEST_AT];
     jem_clear_error(r->ctx);
+    const float before = stride(r);                /* the good state may be older than the chains */
     const int give_up = (int)retries > r->o->retries;
     if (r->older.bytes && (r->went_back || at - r->good.update < REMEMBER_EVERY / 2)) {
         jem_release(r->ctx, r->good.bytes);
@@ -1094,7 +1095,8 @@ static int go_back(run *r, const char *why) {
     }
     jem_archive *a = jem_archive_parse(r->ctx, r->good.bytes, r->good.size);
     int ok = a && unpack(r, a) && set_step(r, steps, a);
-    const float wide = ok ? fmaxf(r->wide, stride(r)) : 0;
+    float wide = ok ? fmaxf(r->wide, stride(r)) : 0;
+    if (r->update < chains_from(r)) wide = fmaxf(wide, before);
     ok = ok && (!(wide > TOO_WIDE) || set_step(r, steps * .1f * TOO_WIDE / wide, a));
     jem_archive_free(a);
     if (!ok) return fail(r, 1);
