@@ -141,7 +141,7 @@ resume: $(BUILD)/test_resume  ## 300 random training runs, interrupted and resum
 faults: $(BUILD)/test_faults  ## make every call that can fail do so: half an hour
 	$(BUILD)/test_faults all
 
-diverge: $(BUILD)/test_divergence  ## training that diverges, ten causes and seeds: 100 runs, minutes
+diverge: $(BUILD)/test_divergence  ## training that diverges, eleven causes, ten seeds: 110 runs
 	$(BUILD)/test_divergence all
 
 # MUTATE="--number 500 --seed 2 --room train --jobs 2"; python3 tests/mutate.py --help
