@@ -468,33 +468,41 @@ static int ood_open(ood_table *t, const uses *s) {
     return 1;
 }
 
-/* Prints the fraction of n answers whose familiarity is below .01, .05 and .1. label: -1 for all. */
-static void ood_print_alarms(const jem_answer *a, const int *labels, int n, int label) {
+/* Counts the answers of a label (-1: all) and those whose familiarity is below .01, .05 and .1;
+   converts these to percentages. */
+static int count_alarms(const jem_answer *a, const int *labels, int n, int label, double alarms[3]) {
     static const float at[3] = { 0.01f, 0.05f, 0.1f };
-    int count[3] = { 0, 0, 0 };
     int all = 0;
+    memset(alarms, 0, 3 * sizeof *alarms);
     for (int i = 0; i < n; i++) {
         if (label >= 0 && labels[i] != label) continue;
-        for (int k = 0; k < 3; k++) count[k] += a[i].familiarity < at[k];
+        for (int k = 0; k < 3; k++) alarms[k] += a[i].familiarity < at[k];
         all++;
     }
-    const double percent = 100.0 / fmax(all, 1);
-    if (label >= 0)
-        printf("  of %d of class %d, %.1f%%, %.1f%%, %.1f%%\n", all, label, percent * count[0],
-               percent * count[1], percent * count[2]);
-    else
-        printf("of %d test images, familiarity is below .01 for %.1f%%, .05 for %.1f%%, .1 for "
-               "%.1f%%\n", all, percent * count[0], percent * count[1], percent * count[2]);
+    for (int k = 0; k < 3; k++) alarms[k] *= 100 / fmax(all, 1);
+    return all;
 }
 
 /* Prints false alarms, overall and in each class. */
 static int ood_alarms(const uses *s) {
+    enum { CLASSES_SHOWN = 20 };
+    const jem_net *net = s->m.net;
+    char number[NAME_SIZE];
+    double alarms[3];
     jem_answer *a = (jem_answer *)malloc((size_t)s->n * sizeof *a);
     const int ok = a && jem_classify(s->m.net, s->x, s->n, a) == JEM_OK;
     if (ok) {
-        ood_print_alarms(a, s->labels, s->n, -1);
-        for (int label = 0; label < s->m.net->classes && s->m.net->classes <= 20; label++)
-            ood_print_alarms(a, s->labels, s->n, label);
+        count_alarms(a, s->labels, s->n, -1, alarms);
+        printf("of %d test images, familiarity is below .01 for %.1f%%, .05 for %.1f%%, .1 for "
+               "%.1f%%\n", s->n, alarms[0], alarms[1], alarms[2]);
+    }
+    if (ok && net->classes <= CLASSES_SHOWN) {
+        printf("  %-14s  %6s  %6s  %6s  %6s\n", "of class", "images", ".01", ".05", ".1");
+        for (int label = 0; label < net->classes; label++) {
+            const int all = count_alarms(a, s->labels, s->n, label, alarms);
+            printf("  %-14.14s  %6d  %5.1f%%  %5.1f%%  %5.1f%%\n", class_name(net, label, number),
+                   all, alarms[0], alarms[1], alarms[2]);
+        }
     }
     free(a);
     return ok || model_fail("jem eval", &s->m);
