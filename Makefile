@@ -66,7 +66,8 @@ gallery: demo $(EXAMPLES)  ## run the examples and update their pictures in exam
 	$(BUILD)/attack
 	@cp build/pictures/attack.png examples/gallery/attack_digits.png
 	$(BUILD)/films
-	@cp build/pictures/films_cross.png build/pictures/films_digit.png examples/gallery/
+	$(BUILD)/films_learn
+	@cp build/pictures/films_*.png examples/gallery/
 	@if command -v pngquant >/dev/null; then cd examples/gallery && \
 	    pngquant --nofs --strip --force --ext .png $(STILLS:=.png); fi
 
@@ -140,7 +141,7 @@ resume: $(BUILD)/test_resume  ## 300 random training runs, interrupted and resum
 faults: $(BUILD)/test_faults  ## make every call that can fail do so: half an hour
 	$(BUILD)/test_faults all
 
-diverge: $(BUILD)/test_divergence  ## training that diverges, ten causes and seeds: 100 runs, minutes
+diverge: $(BUILD)/test_divergence  ## training that diverges, eleven causes, ten seeds: 110 runs
 	$(BUILD)/test_divergence all
 
 # MUTATE="--number 500 --seed 2 --room train --jobs 2"; python3 tests/mutate.py --help

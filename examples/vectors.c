@@ -212,13 +212,13 @@ static int show_machine(jem_ctx *ctx, plot *page) {
 
 /* Trains on a file, and prints what it says about each row of another. */
 static int score_file(jem_ctx *ctx, const char *train_path, const char *test_path) {
-    table train, test;
+    csv_table train, test;
     char error[256];
     memset(&test, 0, sizeof test);
-    int ok = table_load(&train, train_path, error, sizeof error);
+    int ok = table_load(&train, train_path, NULL, error, sizeof error);
     if (ok && train.rows < 10)
         ok = snprintf(error, sizeof error, "%.200s: 10 rows at least", train_path) < 0;
-    if (ok) ok = table_load(&test, test_path, error, sizeof error);
+    if (ok) ok = table_load(&test, test_path, NULL, error, sizeof error);
     if (ok && test.columns != train.columns)
         ok = snprintf(error, sizeof error, "%.100s has %d columns, %.100s has %d", train_path,
                       train.columns, test_path, test.columns) < 0;

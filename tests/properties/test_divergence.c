@@ -1,11 +1,11 @@
-/* Training that is made to diverge in ten ways, and recovers: `jem train` (tools/cli/train.c),
+/* Training that is made to diverge in eleven ways, and recovers: `jem train` (tools/cli/train.c),
    with its steps controlled by this test. For each run: the divergence is detected, at once if a
    number is not finite; each rollback is printed on stderr and counted in log.csv; there are at
    most --retries of them; all saved values are finite; the status is 0; and the model classifies
    as well as that of an undisturbed run (WORSE, below).
 
        build/test_divergence          each way once, in some seconds
-       build/test_divergence all      each with ten seeds: 100 runs (make diverge)
+       build/test_divergence all      each with ten seeds: 110 runs (make diverge)
        build/test_divergence 3 7      the fourth way, seed 7, with its whole output */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE
@@ -22,10 +22,12 @@
 #include "tests/support/test.h"
 #include "tests/support/common.h"
 
-enum { RATE, BATCH, OP, WEIGHT, SATURATE, COLLAPSE, JUMP, STEP, OPTIMISER, SCORE, WAYS };
+enum { RATE, BATCH, OP, WEIGHT, SATURATE, COLLAPSE, JUMP, STEP, OPTIMISER, SCORE,
+       LATE_STEP, WAYS };
 static const char *const ways[WAYS] = {
     "rate x 30", "hostile batch", "NaN in an op", "weight", "chains saturate", "chains collapse",
-    "gradient jumps", "SGLD step x 1000", "optimiser poisoned", "score explodes"
+    "gradient jumps", "SGLD step x 1000", "optimiser poisoned", "score explodes",
+    "late steps x 1000"
 };
 
 enum { SEEDS = 10, UPDATES = 600, TIMES = 3 };
@@ -205,6 +207,9 @@ static void make_set(void) {
 /* Chains from the first update on, which diverge most easily; a folder's preset begins them late. */
 #define CHAINS "--scale 1 --score-weight 0 --p-x-weight .1 --chains-from 0 --fresh-steps 0 " \
                "--sgld-std .01 "
+/* A score first, and chains for the last updates. */
+#define SCORES "--scale 10 --score-weight .016 --p-x-weight .003 --sgld-std .1 --chains-from .7 " \
+               "--fresh-steps 50 "
 
 typedef struct outcome { int status, retries, printed, rows; double accuracy; } outcome;
 
@@ -225,18 +230,21 @@ static void remove_run(void) {
     rmdir("run");
 }
 
+/* Returns 1 if options of the run are the harm. */
+static int is_by_options(int way) { return way == RATE || way == STEP || way == LATE_STEP; }
+
 /* `jem train` in a process of its own, with what is done to it at update `at`; -1: nothing. */
 static outcome run_train(int way, int seed, int at) {
-    const char *with = way == SCORE ? "--scale 10 --score-weight .016 --p-x-weight .003 --sgld-lr "
-                                      ".01 --sgld-std .1 --chains-from .7 --fresh-steps 50 "
-                     : way == STEP && at >= 0 ? CHAINS "--sgld-lr 1000 "
-                     : CHAINS "--sgld-lr 1 ";
+    const char *with = CHAINS "--sgld-lr 1 ";
+    if (way == SCORE || way == LATE_STEP) with = SCORES "--sgld-lr .01 ";
+    if (way == LATE_STEP && at >= 0) with = SCORES "--sgld-lr 1000 ";
+    if (way == STEP && at >= 0) with = CHAINS "--sgld-lr 1000 ";
     char line[1000], *words[64];
     int n = 0, last = 0;
     outcome o = { 0, 0, 0, 0, 0 };
     memset(shared, 0, sizeof *shared);
     shared->way = way, shared->seed = seed, shared->at = at, shared->noticed = -1;
-    shared->passes = at < 0 || way == RATE || way == STEP ? 0 : 1 + (seed % 5 == 4);
+    shared->passes = at < 0 || is_by_options(way) ? 0 : 1 + (seed % 5 == 4);
     shared->long_for = way == BATCH || way == SCORE ? TIMES : 1;
     remove_run();
     fflush(stdout);
@@ -291,10 +299,11 @@ static int check_run(int way, int seed, double healthy, int loud) {
           o.printed);
     CHECK(o.rows >= UPDATES / 20, "%s: the log's rows: %d", what, o.rows);
     CHECK(shared->unsound == 0, "%s: %d numbers saved are not finite", what, shared->unsound);
-    CHECK(way == RATE || way == STEP || shared->harms > 0, "%s: nothing was done", what);
+    CHECK(is_by_options(way) || shared->harms > 0, "%s: nothing was done", what);
     if (way == OP || way == WEIGHT || way == OPTIMISER || way == JUMP)
         CHECK(o.retries > 0 && notice >= 0 && notice <= 1, "%s: noticed after %d updates", what,
               notice);
+    if (way == LATE_STEP) CHECK(o.retries > 0, "%s: not noticed", what);
     if (way == STEP) CHECK(o.retries > 0 && shared->noticed < 100, "%s: noticed at %d", what,
                            shared->noticed);
     printf("%-20s seed %d: %.1f%%, %d %s, %d updates", ways[way], seed, o.accuracy, o.retries,
@@ -346,9 +355,10 @@ int main(int argc, char **argv) {
     make_set();
     int good = 0, runs = 0;
     for (int way = 0; way < WAYS; way++) {
-        double *healthy_one = &well[way == SCORE];
+        const int score = way == SCORE || way == LATE_STEP;
+        double *healthy_one = &well[score];
         if (!wants_way(way, only)) continue;
-        if (*healthy_one < 0) *healthy_one = healthy_runs(way == SCORE ? SCORE : RATE, healthy);
+        if (*healthy_one < 0) *healthy_one = healthy_runs(score ? SCORE : RATE, healthy);
         for (int k = 0; k < seeds; k++) {
             if (one >= 0 && k != one) continue;
             good += check_run(way, many ? k : way, *healthy_one, one >= 0);

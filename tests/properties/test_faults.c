@@ -177,6 +177,7 @@ static int world_clock(clockid_t clock, struct timespec *t) {
 #include "tools/support/new_file.c"
 #include "tools/support/pictures.c"
 #include "tools/support/chart.c"
+#include "tools/support/table.c"
 #include "tools/support/data.c"
 #include "tools/support/options.c"
 #include "tools/support/robust.c"
@@ -185,6 +186,7 @@ static int world_clock(clockid_t clock, struct timespec *t) {
 #include "tools/cli/train_options.c"
 #include "tools/cli/train.c"
 #include "tools/cli/use.c"
+#include "tools/cli/score.c"
 #include "tools/cli/eval.c"
 #include "tools/cli/judge.c"
 #include "tools/cli/report.c"
@@ -609,6 +611,32 @@ static void test_command_kills(const char *line, const state *before, const stat
     printf("jem %.40s...: killed %ld times\n", line, kills);
 }
 
+/* Rows of a table: a run that ends, and the scores of its model. */
+static void test_rows(void) {
+    static const long stride[2] = { 61, 9 }, use[2] = { 17, 1 };
+    static const char first[] = "train rows.csv --widths 3 --batch-size 8 --print-every 1 "
+                                "--threads 1 --iters 4 --stop-at 2 --out run";
+    begin_world(0, 0, 0);
+    FILE *f = fopen("rows.csv", "w");
+    CHECK(f != NULL, "rows.csv");
+    if (f) fputs("volt,label,bar\n", f);
+    for (int i = 0; f && i < 30; i++) fprintf(f, "%d,%s,%d\n", i % 7, i % 2 ? "on" : "off", i % 5);
+    if (f) fclose(f);
+    remove_all("run");
+    CHECK(command(first) == 0, "%s", said());
+    state begun = look();
+    CHECK(command("train --resume run") == 0, "%s", said());
+    state done = look();
+    test_command("train --resume run", &begun, &done, stride);
+    test_command("score run/last.safetensors rows.csv --threads 1 --out scores", &done, &done, use);
+    forget(&begun);
+    forget(&done);
+    remove_all("run");
+    remove("rows.csv");
+    remove("scores");
+    remove("said");
+}
+
 static void test_commands(void) {
     static const long train[2] = { 17, 1 }, use[2] = { 17, 1 }, once[2] = { 100, 20 };
     static const char stopped[] = "train " SMALL " --stop-at 2 --out run";
@@ -643,7 +671,7 @@ static void test_commands(void) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST(test_life), TEST(test_kills), TEST(test_commands)
+        TEST(test_life), TEST(test_kills), TEST(test_commands), TEST(test_rows)
     };
     char folder[160];
     const char *base = getenv("TMPDIR");

@@ -14,9 +14,10 @@
 #include "tests/support/common.h"
 
 enum { MOST_RANKS = 4, SIDE = 8, PIXELS = SIDE * SIDE, CLASSES = 3, BATCH = 64, UPDATES = 6 };
-enum { CHAINS = 0, SCORE, BY_CLASS, DROPOUT, ACT_NORM, BATCH_NORM, KINDS };
+enum { CHAINS = 0, SCORE, BY_CLASS, DROPOUT, ACT_NORM, BATCH_NORM, ROWS, KINDS };
 static const char *const kind_name[KINDS] = { "chains", "score, fresh chains", "chains by class",
-                                              "dropout", "act norm", "batch norm" };
+                                              "dropout", "act norm", "batch norm",
+                                              "vectors" };
 
 /* ---- processes ------------------------------------------------------------------------------- */
 
@@ -86,7 +87,26 @@ typedef struct plan {
     int returns_checkpoint;                        /* .. instead of parameters and chains */
 } plan;
 
+/* Images of one process, the same on all ranks: a bright square, by class in another place. */
+static void make_batch(int update, float *x, int *y, int n) {
+    jem_rng rng = jem_rng_seed((uint64_t)update + 1000);
+    for (int i = 0; i < n; i++) {
+        y[i] = jem_rng_below(&rng, CLASSES);
+        for (int k = 0; k < PIXELS; k++)
+            x[i * PIXELS + k] = (k / SIDE / 3 == y[i] ? .7f : -.8f) + .1f * jem_rng_normal(&rng);
+    }
+}
+
 static jem_net *make_net(jem_ctx *ctx, int kind) {
+    if (kind == ROWS) {
+        static float x[BATCH * PIXELS];
+        int y[BATCH];
+        const jem_mlp_desc m = jem_mlp_desc_vectors(PIXELS, CLASSES);
+        jem_net *rows = jem_mlp_create(ctx, &m, 7);
+        make_batch(0, x, y, BATCH);
+        jem_net_fit_units(rows, x, BATCH);
+        return rows;
+    }
     if (kind >= DROPOUT) {
         jem_wrn_desc w = jem_wrn_desc_default();
         w.depth = 10, w.widen = 1, w.channels = 1, w.height = w.width = SIDE, w.classes = CLASSES;
@@ -104,6 +124,7 @@ static jem_net *make_net(jem_ctx *ctx, int kind) {
 
 static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
     jem_train_desc d = p->kind == SCORE ? jem_train_desc_score(8) : jem_train_desc_default();
+    if (p->kind == ROWS) d = jem_train_desc_vectors(8);
     d.lr = 1e-3f, d.negatives = p->batch, d.buffer_size = 120, d.sgld.steps = 4;
     if (p->kind == SCORE) d.cd_from = 2, d.restart_denoise.steps = 5, d.reinit = .5f;
     if (p->kind == BY_CLASS)
@@ -115,16 +136,6 @@ static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
     if (rank == p->diverges) d.sgld.noise_std = p->noise;
     if (rank == p->stranger) d.seed = 99;
     return d;
-}
-
-/* Images of one process, the same on all ranks: a bright square, by class in another place. */
-static void make_batch(int update, float *x, int *y, int n) {
-    jem_rng rng = jem_rng_seed((uint64_t)update + 1000);
-    for (int i = 0; i < n; i++) {
-        y[i] = jem_rng_below(&rng, CLASSES);
-        for (int k = 0; k < PIXELS; k++)
-            x[i * PIXELS + k] = (k / SIDE / 3 == y[i] ? .7f : -.8f) + .1f * jem_rng_normal(&rng);
-    }
 }
 
 /* The updates from `at` on; the outcome is sent. */
@@ -161,8 +172,10 @@ static void be_rank(const plan *p, int rank, const pipes *link) {
         const jem_buffer *b = jem_trainer_buffer(tr);
         for (const jem_param *q = net->params; q; q = q->next)
             memcpy(out + n, q->value, (size_t)q->size * sizeof *out), n += q->size;
-        memcpy(out + n, b->data, (size_t)b->capacity * PIXELS * sizeof *out);
-        n += b->capacity * PIXELS;
+        if (b) {
+            memcpy(out + n, b->data, (size_t)b->capacity * PIXELS * sizeof *out);
+            n += b->capacity * PIXELS;
+        }
         for (const char *c = jem_error(ctx); *c; c++) out[n++] = (float)*c;
         out[n++] = 0;
     }

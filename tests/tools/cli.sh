@@ -77,7 +77,7 @@ tiny="$small --widths 8,16"
 
 echo "help and bad usage"
 status 0 "help" help; says "jem train"
-for command in train sample classify eval info export; do
+for command in train sample classify score eval info export; do
     status 0 "$command --help" $command --help
     says "jem $command"
 done
@@ -588,6 +588,102 @@ status 0 "unused labels" train $tiny --p-y-given-x-weight 0 --batches separate \
 check "no cross-entropy" sh -c 'tail -n 1 l/log.csv | cut -d, -f5,6 | grep -q "^,$"'
 status 0 "unconditional" train $tiny --uncond --iters 2 --out m
 refuses 2 "has no p(x,y)" sample m/last.safetensors --class 3 --out new
+
+echo "rows of a table"
+# rows N SHIFT SEED: three kinds of machine as CSV without a header: four sensors, then the kind.
+table_rows() {
+    awk -v n="$1" -v shift="$2" -v seed="$3" '
+        function normal() { return sqrt(-2 * log(1 - rand())) * cos(6.28318530718 * rand()) }
+        BEGIN {
+            srand(seed)
+            split("idle run cool", name, " ")
+            for (i = 0; i < n; i++) {
+                kind = i % 3
+                a = normal()
+                printf "%.5g,%.5g,%.5g,%.5g,%s\n", 4 * kind + a, 1000 * (a + .2 * normal()),
+                    1e-3 * (kind - a + .2 * normal()) + shift, 50 + normal(), name[kind + 1]
+            }
+        }'
+}
+{ echo "volt,rpm,bar,temp,state"; table_rows 600 0 1; } >rows.csv
+cut -d, -f1-4 rows.csv >plain.csv
+{ echo "label,temp,bar,when,rpm,volt"
+  table_rows 200 0 2 | awk -F, '{ print "0," $4 "," $3 ",12:00," $2 "," $1 }'
+  table_rows 200 .004 3 | awk -F, '{ print "1," $4 "," $3 ",12:01," $2 "," $1 }'; } >new.csv
+brief="--threads 1 --iters 300 --print-every 50"
+status 0 "one class" train plain.csv $brief --out t1
+says "plain.csv: 600 rows of 4 numbers, without labels; 120 for validation"
+says "jem score t1/last.safetensors FILE.csv"
+status 0 "the same, stopped" train plain.csv $brief --out t2 --stop-at 130
+status 0 "stopped again" train --resume t2 --stop-at 171 --threads 2
+status 0 "and resumed" train --resume t2
+check "interrupted and whole are the same" same_run t1 t2
+status 0 "another seed" train plain.csv $brief --seed 2 --out t3
+check "another split" differs t1/last.safetensors t3/last.safetensors
+status 0 "info" info t1/best.safetensors
+says "rows       4 numbers: volt rpm bar temp"
+says "log p(x) of rows (noise-contrastive estimation), familiarity"
+says "calibrated: it can rate the familiarity of rows"
+status 0 "columns by name, others are skipped" score t1/last.safetensors new.csv --out s.csv
+says "400 rows: "
+auroc=$(sed -n 's/.*AUROC of log p(x) \([0-9.]*\),.*/\1/p' out)
+check "AUROC $auroc" sh -c "echo '$auroc' | awk '{ exit !(\$1 > .97) }'"
+check "a line per row" test "$(grep -c '^[0-9]*,-*[0-9.e+]*,[0-9.]*,[a-z]*$' s.csv)" = 400
+check "and names" grep -qx "row,log_p,familiarity,verdict" s.csv
+status 0 "to standard output" score t1/last.safetensors new.csv --threads 2
+check "the same lines" cmp out s.csv
+check "a summary" grep -q "400 rows: .* familiar, .* odd, .* strange; mean log p(x)" err
+sed 1d plain.csv >bare.csv
+status 0 "without a header, by position" score t1/last.safetensors bare.csv
+cp out lines.csv
+check "from a pipe" sh -c "cat bare.csv | '$jem' score t1/last.safetensors - --out piped.csv"
+check "the same as from a file" cmp piped.csv lines.csv
+status 0 "classes by name" train rows.csv --label state $brief --out t4
+says "600 rows of 4 numbers, 3 classes; 120 for validation, 480 labels"
+status 0 "their labels" score t4/last.safetensors rows.csv --out s.csv
+accuracy=$(sed -n 's/.*accuracy \([0-9]*\).*/\1/p' out)
+check "accuracy $accuracy%" test "${accuracy:-0}" -ge 95
+check "names of classes" grep -q "^[0-9]*,.*,familiar,cool,[01][.][0-9]*$" s.csv
+sed 1d rows.csv >bare.csv
+status 0 "the last column, without a header" train bare.csv --label last $brief --iters 20 --out t5
+says "3 classes"
+status 0 "rows with labels" score t5/last.safetensors bare.csv
+check "they are compared" grep -q "accuracy" err
+cut -d, -f1-4 bare.csv >few.csv
+status 0 "rows without labels" score t5/last.safetensors few.csv
+check "are not" sh -c "! grep -q accuracy err"
+status 0 "a column less" train rows.csv --drop "state,temp" $brief --iters 20 --out t6
+says "600 rows of 3 numbers, without labels"
+cp rows.csv other.csv
+status 0 "eval of other rows" eval t4/last.safetensors --dataset other.csv
+says "other.csv, 600 rows: accuracy [0-9.]*%, -log p(y|x) [0-9.]*, mean log p(x)"
+status 0 "a default folder" train plain.csv $brief --iters 3
+check "is of the file's name" test -s runs/plain/last.safetensors
+refuses 2 "rows.csv: the model has learned its rows: --dataset OTHER.csv" eval t4/last.safetensors
+refuses 1 "rows.csv, line 2: 'idle' in column 'state' is not a number (--drop skips columns" \
+    train rows.csv --out new
+refuses 1 "rows.csv, line 1: has no column 'kind' of labels (its columns: volt, rpm, ...)" \
+    train rows.csv --label kind --out new
+refuses 1 "has no column 'kind' to drop" train rows.csv --drop kind --out new
+cut -d, -f1,2 rows.csv >few.csv
+refuses 1 "few.csv, line 1: has no column 'bar', which the model needs" \
+    score t1/last.safetensors few.csv
+cut -d, -f1,2 bare.csv >few.csv
+refuses 1 "few.csv, line 1: 2 columns of values, but the model has 4" score t1/last.safetensors few.csv
+sed '7s/,/,x/' plain.csv >wrong.csv
+refuses 1 "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" train wrong.csv --out new
+refuses 1 "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm'" score t1/last.safetensors wrong.csv --out new
+head -n 9 plain.csv >short.csv
+refuses 2 "short.csv: has 8 rows: 20 at least are needed" train short.csv --out new
+refuses 1 "nowhere.csv: No such file" train nowhere.csv --out new
+refuses 2 "size is for images" train plain.csv --size 8 --out new
+refuses 2 "label is for a CSV file" train --label x --out new
+refuses 2 "needs --net mlp" train plain.csv --net convnet --widths 8 --out new
+refuses 2 "n-valid -1 is for a CSV file" train --n-valid -1 --out new
+refuses 2 "has one class: --nce-weight 1" train plain.csv --nce-weight 0 --p-x-weight 0 --out new
+refuses 2 "has rows of 4 numbers, not images" sample t1/last.safetensors --out new
+refuses 2 "has rows of 4 numbers, not images" eval t1/last.safetensors ood
+refuses 2 "has images of 28 x 28, not rows" score examples/models/mnist.safetensors plain.csv
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -8,13 +8,13 @@
 
 static char error[256];
 
-static int parse(table *t, const char *text) {
-    return table_parse(t, text, strlen(text), "f.csv", error, sizeof error);
+static int parse(csv_table *t, const char *text) {
+    return table_parse(t, text, strlen(text), "f.csv", NULL, error, sizeof error);
 }
 
 static void test_read(void) {
     printf("tables: headers, separators, quotes, labels, line ends\n");
-    table t;
+    csv_table t;
     CHECK(parse(&t, "1,2\n3,4\n"), "%s", error);
     CHECK(t.rows == 2 && t.columns == 2 && t.x[3] == 4 && !t.labels && t.classes == 1, "plain");
     CHECK(!strcmp(t.names[1], "2"), "%s", t.names[1]);
@@ -25,6 +25,52 @@ static void test_read(void) {
     CHECK(t.x[0] == -1000 && t.x[1] == 5 && t.x[2] == 0.5f && t.x[3] == 6, "values");
     CHECK(t.labels[0] == 2 && t.labels[1] == 0, "labels");
     CHECK(!strcmp(t.names[0], "volt") && !strcmp(t.names[1], "bar; abs"), "%s", t.names[1]);
+    table_free(&t);
+}
+
+static void test_columns(void) {
+    printf("tables: columns by name, number and position; names of classes\n");
+    static const char text[] = "time,volt,bar,state\n9:00,1,2,run\n9:01,3,4,idle\n9:02,5,6,run\n";
+    static char names[2][TABLE_NAME] = { "bar", "volt" };
+    table_desc d;
+    csv_table t;
+    memset(&d, 0, sizeof d);
+    d.label = "state";
+    d.drop = "time";
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "%s", error);
+    CHECK(t.rows == 3 && t.columns == 2 && t.classes == 2 && t.x[3] == 4, "%d rows", t.rows);
+    CHECK(!strcmp(t.class_names[0], "idle") && !strcmp(t.class_names[1], "run"), "sorted");
+    CHECK(t.labels[0] == 1 && t.labels[1] == 0 && t.labels[2] == 1, "labels");
+    table_free(&t);
+    d.label = "last";
+    d.drop = NULL;
+    d.columns = names;
+    d.n_columns = 2;
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "%s", error);
+    CHECK(t.columns == 2 && t.x[0] == 2 && t.x[1] == 1 && !strcmp(t.names[0], "bar"), "by name");
+    table_free(&t);
+    d.label = "volt";
+    CHECK(!table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) &&
+          strstr(error, "column 'volt' has two uses"), "%s", error);
+    static const char bare[] = "1,2,run\n3,4,idle\n";
+    d.label = "3";
+    CHECK(table_parse(&t, bare, strlen(bare), "f.csv", &d, error, sizeof error), "%s", error);
+    CHECK(t.rows == 2 && t.columns == 2 && t.classes == 2 && t.x[2] == 3, "by position");
+    table_free(&t);
+    static const char short_rows[] = "1,2\n3,4\n";
+    d.label = "last";
+    d.label_optional = 1;
+    CHECK(table_parse(&t, short_rows, strlen(short_rows), "f.csv", &d, error, sizeof error),
+          "%s", error);
+    CHECK(t.columns == 2 && !t.labels, "no column is left for labels");
+    table_free(&t);
+    d.n_columns = 1;
+    d.label = "none";
+    CHECK(!table_parse(&t, short_rows, strlen(short_rows), "f.csv", &d, error, sizeof error) &&
+          strstr(error, "line 1: 2 columns of values, but the model has 1"), "%s", error);
+    static const char numbers[] = "a,label\n1,1e2\n2,07\n";
+    CHECK(parse(&t, numbers) && t.classes == 101 && t.labels[0] == 100 && t.labels[1] == 7, "%s",
+          error);
     table_free(&t);
 }
 
@@ -41,16 +87,17 @@ static void test_refused(void) {
         { "1,2\nnan,3\n", "f.csv, line 2: nan in column '1': numbers may be" },
         { "1,2\n1e13,3\n", "f.csv, line 2: 1e+13 in column '1': numbers may be" },
         { "a,label\n1,1.5\n", "f.csv, line 2: label 1.5 is not a whole number" },
+        { "a,label\n1,\n", "f.csv, line 2: column 'label' has no label" },
         { "a,label\n1,1000\n", "f.csv, line 2: label 1000 is not a whole number" }
     };
-    table t;
+    csv_table t;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         CHECK(!parse(&t, bad[i].text), "\"%s\" is read", bad[i].text);
         CHECK(!strncmp(error, bad[i].message, strlen(bad[i].message)), "%s", error);
         CHECK(!t.x && !t.names && !t.labels, "nothing is left");
     }
-    CHECK(!table_parse(&t, "1,2\n\0,3\n", 8, "f.csv", error, sizeof error), "a zero byte");
-    CHECK(!table_load(&t, "nowhere/f.csv", error, sizeof error) &&
+    CHECK(!table_parse(&t, "1,2\n\0,3\n", 8, "f.csv", NULL, error, sizeof error), "a zero byte");
+    CHECK(!table_load(&t, "nowhere/f.csv", NULL, error, sizeof error) &&
           !strncmp(error, "nowhere/f.csv: cannot be opened: ", 33), "%s", error);
     enum { MANY = 1025 };
     char wide[2 * MANY + 1];
@@ -83,10 +130,10 @@ static void test_hostile(void) {
             else text[at] = (char)jem_rng_below(&rng, 256);
         }
         char *exact = (char *)malloc(n);           /* what is read beyond it is seen by sanitizers */
-        table t;
+        csv_table t;
         if (!exact) return;
         memcpy(exact, text, n);
-        if (table_parse(&t, exact, n, "f.csv", error, sizeof error)) {
+        if (table_parse(&t, exact, n, "f.csv", NULL, error, sizeof error)) {
             read++;
             for (int k = 0; k < t.rows * t.columns; k++)
                 CHECK(fabsf(t.x[k]) <= 1e12f, "value %d of %d", k, i);
@@ -100,6 +147,8 @@ static void test_hostile(void) {
 }
 
 int main(int argc, char **argv) {
-    static const test_case all[] = { TEST(test_read), TEST(test_refused), TEST(test_hostile) };
+    static const test_case all[] = {
+        TEST(test_read), TEST(test_columns), TEST(test_refused), TEST(test_hostile)
+    };
     return test_main(argc, argv, all, TEST_COUNT(all));
 }

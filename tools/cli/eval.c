@@ -9,6 +9,7 @@
 #include "tools/cli/eval.h"
 #include "tools/cli/judge.h"
 #include "tools/cli/memory.h"
+#include "tools/cli/score.h"
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
 #include "tools/support/chart.h"
@@ -927,6 +928,7 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
     if (!model_open(&s->m, "jem eval", path, u->e.threads, u->e.precision, u->e.max_memory))
         return 1;
     model_name(path, s->name);
+    if (!model_has("jem eval", &s->m, 0)) return 2;
     const int status = data_for(&s->m, o, &u->e, &s->test);
     if (status) return status;
     mix_classes(&s->test);

@@ -4,9 +4,9 @@
        build/jem sample runs/a/last.safetensors
        build/jem classify runs/a/last.safetensors picture.png
 
-   train.c is the training run, train_options.h its options, use.c the other commands, eval.c the
-   measurements of `jem eval MODEL WHAT`, judge.c the judges of samples, report.c the model card,
-   tools/support/options.h reads options.
+   train.c is the training run, train_options.h its options, use.c the other commands, score.c
+   `jem score`, eval.c the measurements of `jem eval MODEL WHAT`, judge.c the judges of samples,
+   report.c the model card, tools/support/options.h reads options.
    Exit status: 0; 1 after a failure; 2 for an impossible request; 130 when interrupted. */
 #include "tools/cli/system.h"
 
@@ -18,6 +18,7 @@
 #include "tools/cli/eval.h"
 #include "tools/cli/judge.h"
 #include "tools/cli/report.h"
+#include "tools/cli/score.h"
 #include "tools/cli/train.h"
 #include "tools/cli/use.h"
 #include "tools/support/options.h"
@@ -31,6 +32,8 @@ static const struct command {
     { "sample", "MODEL [OPTIONS]", "draw images from a model", sample_command },
     { "classify", "MODEL IMAGE...", "classify image files, and rate their familiarity",
       classify_command },
+    { "score", "MODEL FILE.csv", "log p(x), familiarity and class of each row of a table",
+      score_command },
     { "eval", "MODEL [WHAT] [OPTIONS]", "measure accuracy; or WHAT: calibration, ood, "
       "attack, impute, samples", uses_command },
     { "judge", "[OPTIONS]", "train a judge of samples", judge_command },

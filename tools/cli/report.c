@@ -13,6 +13,7 @@
 
 #include "tools/cli/eval.h"
 #include "tools/cli/report.h"
+#include "tools/cli/score.h"
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
 #include "tools/support/chart.h"
@@ -578,7 +579,7 @@ static int write_page(const card *r, FILE *to) {
 static int look_at_model(card *r) {
     model m;
     if (!model_open(&m, "jem report", r->model, r->o->threads, JEM_PRECISION_FAST,
-                    r->o->max_memory))
+                    r->o->max_memory) || !model_has("jem report", &m, 0))
         return model_close(&m), 0;
     const jem_net *net = m.net;
     const jem_entry *b = jem_archive_find(m.archive, "replay_buffer");

@@ -284,6 +284,37 @@ static void fit_score_weight(run *r) {
     option_set(r->table, i, text);
 }
 
+/* Adapts options to a table: the count of rows for validation, and no cross-entropy with a single
+   class. */
+static int prepare_table(run *r) {
+    enum { LEAST = 20 };
+    const data_set *s = &r->data;
+    char text[160];
+    if (s->n < LEAST) {
+        snprintf(text, sizeof text, ": has %d rows: %d at least are needed", s->n, LEAST);
+        return complain(r, 2, r->o->dataset, text);
+    }
+    if (r->o->n_valid < 0) {
+        snprintf(text, sizeof text, "%d", s->n / 5);
+        option_set(r->table, option_find(r->table, "n-valid"), text);
+    }
+    if (s->classes > 1) return 1;
+    if (r->o->w_xy > 0) return complain(r, 2, "--p-x-y-weight needs labels of several classes", "");
+    if (r->o->w_nce == 0 && r->o->w_x == 0 && r->o->w_score == 0)
+        return complain(r, 2, r->o->dataset, ": has one class: --nce-weight 1 learns p(x)");
+    option_set(r->table, option_find(r->table, "p-y-given-x-weight"), "0");
+    return 1;
+}
+
+/* Makes a run on a table about ten validations long: its epochs are short. */
+static void space_validations(run *r, int per_epoch) {
+    const int i = option_find(r->table, "eval-every");
+    const int epochs = r->o->iters ? r->o->iters / per_epoch : r->o->epochs;
+    char text[16];
+    snprintf(text, sizeof text, "%d", epochs / 10 < 1 ? 1 : epochs / 10);
+    if (!*r->o->resume) option_default(r->table, i, text);
+}
+
 static int load_data(run *r) {
     const train_options *t = r->o;
     char error[512];
@@ -293,16 +324,24 @@ static int load_data(run *r) {
     desc.resize = t->size ? DATA_FIT : DATA_AS_IS;
     desc.file_mb = t->max_file, desc.picture_mb = t->max_picture;
     desc.memory_mb = budget.most / 1e6;
+    desc.label = t->label;
+    desc.drop = t->drop;
     if (!data_load(&r->data, t->dataset, "train", &desc, error, sizeof error))
-        return complain(r, 1, error, "");
+        return complain(r, 1, error, strstr(error, "is not a number") ?
+                        " (--drop skips columns, --label names that of labels)" : "");
     const data_set *s = &r->data;
-    if (s->c != 1 && s->c != 3) return complain(r, 1, t->dataset, ": neither grey nor colour");
+    if (!s->values && s->c != 1 && s->c != 3)
+        return complain(r, 1, t->dataset, ": neither grey nor colour");
     const size_t bytes = (size_t)s->n * (size_t)(s->c * s->h * s->w);
-    snprintf(r->data_mark, sizeof r->data_mark, "%d images, checksum %08lx", s->n,
-             data_crc32(s->pixels, bytes) ^
+    const unsigned long of_x = s->values
+        ? data_crc32((const unsigned char *)s->values, bytes * sizeof *s->values)
+        : data_crc32(s->pixels, bytes);
+    snprintf(r->data_mark, sizeof r->data_mark, "%d images, checksum %08lx", s->n, of_x ^
              data_crc32((const unsigned char *)s->labels, (size_t)s->n * sizeof *s->labels));
     desc.height = s->h, desc.width = s->w, desc.channels = s->c;
-    if (!data_load(&r->test, t->dataset, "test", &desc, error, sizeof error))
+    if (s->values) {
+        if (!prepare_table(r)) return 0;
+    } else if (!data_load(&r->test, t->dataset, "test", &desc, error, sizeof error))
         say(r, "no test at the end: ", error);
     else if (r->test.classes > s->classes) {
         say(r, "no test at the end: ", "test images have more classes than training images");
@@ -318,6 +357,7 @@ static int load_data(run *r) {
     r->n_train = s->n - t->n_valid;
     fit_default(r, "batch-size", t->batch_size, r->n_train, r->n_train);
     const int per_epoch = r->n_train / t->batch_size;          /* validations take time */
+    if (s->values && per_epoch > 0) space_validations(r, per_epoch);
     if (per_epoch > 0 && per_epoch < 10)
         fit_default(r, "eval-every", t->eval_every, 0, 100 / per_epoch);
     if (t->shift >= s->h || t->shift >= s->w)
@@ -327,7 +367,8 @@ static int load_data(run *r) {
     int *seen = (int *)calloc((size_t)s->classes, sizeof *seen);
     if (!r->order || !r->labelled || !seen)
         return free(seen), complain(r, 1, "out of memory for the data", "");
-    jem_rng split = jem_rng_seed(1234);            /* the same images for every seed */
+    /* the same images for every seed; rows of a table by the seed */
+    jem_rng split = jem_rng_seed(s->values ? (uint64_t)t->seed : 1234);
     for (int i = 0; i < s->n; i++) r->order[i] = i;
     shuffle(r->order, s->n, &split);
     const int *train = r->order + t->n_valid;
@@ -370,27 +411,48 @@ static int load_data(run *r) {
     return 1;
 }
 
+/* Returns log p(u) - log p(x) of a row x: the logarithm of the volume of the network's units. */
+static double log_volume(jem_net *net, const float *x) {
+    jem_answer a;
+    float *u = new_floats((double)net->channels);
+    float logp = 0;
+    if (!u) jem_fail(net->ctx, JEM_NO_MEMORY, "out of memory for the evaluation");
+    if (u && jem_classify(net, x, 1, &a) == JEM_OK && jem_standardize(net, x, 1, u) == JEM_OK) {
+        const jem_mark mark = jem_begin(net->ctx);
+        jem_tensor *t = jem_input(net->ctx, u, 1, net->channels, 1, 1);
+        jem_read(jem_logp(net->ctx, t, net), &logp);
+        jem_end(net->ctx, mark);
+    }
+    free(u);
+    return jem_ok(net->ctx) ? (double)logp - (double)a.log_density : 0;
+}
+
 int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants_logp,
              evaluation *e) {
     enum { AT_ONCE = 256 };
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
     float *x = new_floats((double)AT_ONCE * (double)size);
     float *f = new_floats((double)AT_ONCE * net->classes);
-    double right = 0, loss = 0, squares = 0, density = 0;
+    float logp[AT_ONCE];
+    double right = 0, loss = 0, squares = 0, density = 0, density_squares = 0, volume = 0;
     int one[AT_ONCE];
     if (!x || !f) jem_fail(net->ctx, JEM_NO_MEMORY, "out of memory for the evaluation");
     for (int i = 0; i < n && jem_ok(net->ctx); i += AT_ONCE) {
         const int m = n - i < AT_ONCE ? n - i : AT_ONCE;
         for (int k = 0; k < m; k++) one[k] = which ? which[i + k] : i + k;
         data_floats(s, one, m, x);
+        if (wants_logp && i == 0 && s->values) volume = log_volume(net, x);
+        jem_standardize(net, x, m, x);
         const jem_mark mark = jem_begin(net->ctx);
         jem_tensor *t = jem_input(net->ctx, x, m, s->c, s->h, s->w);
         jem_read(jem_forward(net, t, 0), f);
-        if (wants_logp) {
-            jem_tensor *logp = jem_mean(net->ctx, jem_logp(net->ctx, t, net));
-            density += (double)m * (double)jem_item(logp);
-        }
+        if (wants_logp) jem_read(jem_logp(net->ctx, t, net), logp);
         jem_end(net->ctx, mark);
+        for (int k = 0; wants_logp && k < m && jem_ok(net->ctx); k++) {
+            const double one_logp = (double)logp[k] - volume;
+            density += one_logp;
+            density_squares += one_logp * one_logp;
+        }
         for (int k = 0; k < m && jem_ok(net->ctx); k++) {
             const float *row = f + k * net->classes;
             const int label = s->labels[one[k]];
@@ -410,6 +472,8 @@ int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants
     e->nll = loss / n;
     e->error = n > 1 ? sqrt(fmax(0, squares / n - e->nll * e->nll) / (n - 1)) : 0;
     e->logp = density / n;
+    const double spread = density_squares / n - e->logp * e->logp;
+    e->logp_error = n > 1 ? sqrt(fmax(0, spread) / (n - 1)) : 0;
     return jem_ok(net->ctx);
 }
 
@@ -426,6 +490,15 @@ static jem_net *make_plain_net(const run *r) {
         for (int i = 0; i < t->widths.n; i++) d.widths[i] = t->widths.at[i];
         return jem_convnet_create(r->ctx, &d, (uint64_t)t->seed);
     }
+    if (t->net == NET_MLP) {
+        jem_mlp_desc d = jem_mlp_desc_vectors(s->c, s->classes);
+        d.height = s->h, d.width = s->w;
+        d.layers = t->widths.n, d.activation = (jem_activation)t->activation;
+        d.separate_energy = t->uncond;
+        if (t->w_nce == 0) d.student = 0;
+        for (int i = 0; i < t->widths.n; i++) d.widths[i] = t->widths.at[i];
+        return jem_mlp_create(r->ctx, &d, (uint64_t)t->seed);
+    }
     jem_wrn_desc d = jem_wrn_desc_default();
     d.channels = s->c, d.height = s->h, d.width = s->w, d.classes = s->classes;
     d.depth = t->depth, d.widen = t->width, d.activation = (jem_activation)t->activation;
@@ -436,9 +509,22 @@ static jem_net *make_plain_net(const run *r) {
     return jem_wrn_create(r->ctx, &d, (uint64_t)t->seed);
 }
 
+/* Fits the network's units to the rows that it will learn from. */
+static void fit_units(const run *r, jem_net *net) {
+    float *x = new_floats((double)r->n_train * r->data.c);
+    if (!x) {
+        jem_fail(r->ctx, JEM_NO_MEMORY, "out of memory for the data");
+        return;
+    }
+    data_floats(&r->data, r->order + r->o->n_valid, r->n_train, x);
+    jem_net_fit_units(net, x, r->n_train);
+    free(x);
+}
+
 static jem_net *make_net(const run *r) {
     jem_net *net = make_plain_net(r);
     if (net) net->scale = r->o->scale;
+    if (net && r->data.values) fit_units(r, net);
     return net;
 }
 
@@ -474,6 +560,7 @@ static jem_trainer *make_trainer(run *r) {
     if (t->clamp > 0) d.sgld.clamp_lo = -t->clamp, d.sgld.clamp_hi = t->clamp;
     d.negatives = t->negatives ? t->negatives : t->batch_size;
     d.buffer_size = t->buffer_size, d.reinit = t->reinit, d.class_conditional = t->class_cond;
+    d.w_nce = t->w_nce;
     d.w_score = t->w_score, d.noise_lo = t->noise_lo, d.noise_hi = t->noise_hi;
     d.label_noise = t->label_noise, d.label_all_noise = t->label_wide;
     d.w_kl = t->w_kl, d.kl_entropy = t->entropy, d.sam = t->sam, d.sgld.clamp_grad = t->clamp_grad;
@@ -547,8 +634,11 @@ static int chains_walked(const run *r) {
 /* Stores the update of a file, and its measurements. */
 static int store_moment(const run *r, jem_archive *a) {
     const int score = r->o->w_score > 0, chains = chains_walked(r);
-    const char *density = score && chains ? "score and chains" : score ? "score" :
-                          chains ? "chains" : "none";
+    const char *density = "none";
+    if (r->o->w_nce > 0) density = "noise-contrastive estimation";
+    else if (score && chains) density = "score and chains";
+    else if (score) density = "score";
+    else if (chains) density = "chains";
     char text[128];
     snprintf(text, sizeof text, "%d", r->update);
     if (jem_archive_set_meta(a, "run.updates", text) != JEM_OK) return 0;
@@ -631,6 +721,10 @@ static int draws_twice(const train_options *t) {
 }
 static int uses_labels(const train_options *t) {
     return t->w_y > 0 || t->w_xy > 0 || !draws_twice(t);
+}
+
+static int learns_classes(const run *r) {
+    return uses_labels(r->o) && (r->data.classes > 1 || !r->data.values);
 }
 
 #define LOG_HEADER "update,epoch,lr,loss,ce,accuracy,f_data,f_sample,grad_norm,valid_accuracy," \
@@ -807,17 +901,18 @@ static void progress(run *r) {
     char left[32], ce[32] = "", accuracy[32] = "", valid[32] = "", score[32] = "", line[256];
     char sample[32] = "";
     time_text(left, (r->total - r->update) * r->pace);
-    if (r->valid_accuracy >= 0)
+    if (r->valid_accuracy >= 0 && learns_classes(r))
         snprintf(valid, sizeof valid, " (validation %.1f%%)", 100 * (double)r->valid_accuracy);
     const jem_stats *s = &r->last;
     const float n = r->state[STATE_COUNT], *sums = r->state;
-    if (uses_labels(r->o)) {
+    if (learns_classes(r)) {
         snprintf(ce, sizeof ce, "  CE %.3f", (double)(n > 0 ? sums[0] / n : s->ce));
         snprintf(accuracy, sizeof accuracy, "  accuracy %.1f%%",
                  100 * (double)(n > 0 ? sums[1] / n : s->accuracy));
     }
     if (r->o->w_score > 0)
         snprintf(score, sizeof score, "  score error %.3f", (double)s->residual);
+    if (r->o->w_nce > 0) snprintf(score, sizeof score, "  NCE %.3f", (double)s->nce);
     if (chains_walked(r))
         snprintf(sample, sizeof sample, "  f(x-) %.1f", (double)(n > 0 ? sums[3] / n : s->f_sample));
     snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s%s%s  f(x+) %.1f%s%s%s",
@@ -877,12 +972,14 @@ static int keep_best(run *r, const evaluation *e) {
     const int pixels = r->data.c * r->data.h * r->data.w;
     float *lowest = &r->state[STATE_LOWEST];
     const double score = t->w_score > 0 ? (double)r->valid_score * pixels / 2 : 0;
-    const double loss = (double)t->w_y * e->nll + (double)t->w_score * score;
-    const double tie = (double)t->w_y * e->error;
+    const double loss = (double)t->w_y * e->nll + (double)t->w_score * score -
+                        (double)t->w_nce * e->logp;
+    const double tie = (double)t->w_y * e->error + (double)t->w_nce * e->logp_error;
+    const int has_one = r->state[STATE_BEST_AT] >= 0;
     /* Networks from before the chains are not kept, even if they classify well. */
     if (!is_calm(r) || r->update < chains_from(r) || !isfinite(loss)) return 1;
-    if (*lowest >= 0 && loss > (double)*lowest + tie) return 1;
-    if (*lowest < 0 || loss < (double)*lowest) *lowest = (float)loss;
+    if (has_one && loss > (double)*lowest + tie) return 1;
+    if (!has_one || loss < (double)*lowest) *lowest = (float)loss;
     r->state[STATE_BEST] = r->valid_accuracy;
     r->state[STATE_BEST_AT] = (float)r->update;
     return save_net(r, "best.safetensors");
@@ -903,7 +1000,7 @@ static int validate(run *r) {
         evaluation e;
         double residual = 0;
         float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
-        ok = x && evaluate(r->net, &r->data, r->order, t->n_valid, 0, &e);
+        ok = x && evaluate(r->net, &r->data, r->order, t->n_valid, t->w_nce > 0, &e);
         ok = ok && (t->w_score <= 0 || score_residual(r, &residual));
         if (ok) {
             r->valid_accuracy = (float)e.accuracy;
@@ -995,6 +1092,7 @@ static int go_back(run *r, const char *why) {
     const float steps = r->state[STATE_STEP], low = r->state[STATE_LOW], top = r->state[STATE_TOP];
     const float lowest = r->state[STATE_LOWEST], best_at = r->state[STATE_BEST_AT];
     jem_clear_error(r->ctx);
+    const float before = stride(r);                /* the good state may be older than the chains */
     const int give_up = (int)retries > r->o->retries;
     if (r->older.bytes && (r->went_back || at - r->good.update < REMEMBER_EVERY / 2)) {
         jem_release(r->ctx, r->good.bytes);
@@ -1002,7 +1100,8 @@ static int go_back(run *r, const char *why) {
     }
     jem_archive *a = jem_archive_parse(r->ctx, r->good.bytes, r->good.size);
     int ok = a && unpack(r, a) && set_step(r, steps, a);
-    const float wide = ok ? fmaxf(r->wide, stride(r)) : 0;
+    float wide = ok ? fmaxf(r->wide, stride(r)) : 0;
+    if (r->update < chains_from(r)) wide = fmaxf(wide, before);
     ok = ok && (!(wide > TOO_WIDE) || set_step(r, steps * .1f * TOO_WIDE / wide, a));
     jem_archive_free(a);
     if (!ok) return fail(r, 1);
@@ -1122,7 +1221,7 @@ static int has_run_away(run *r, const jem_stats *s, const float *batch, int n, c
 static int step(run *r, char why[256]) {
     const train_options *t = r->o;
     const int two = draws_twice(t), for_labels = uses_labels(t);
-    const int for_x = two && (t->w_x > 0 || t->w_score > 0);
+    const int for_x = two && (t->w_x > 0 || t->w_score > 0 || t->w_nce > 0);
     const double start = now();
     deck *labels = two ? &r->few : &r->all;
     if (for_labels) draw_batch(r, labels, 0, r->x_few, r->y_few);
@@ -1259,6 +1358,13 @@ static int prepare(run *r, const jem_archive *a) {
             jem_net_set_meta(r->net, key, r->data.class_names[i]);
         else if (jem_error_status(r->ctx) == JEM_BAD_ARGUMENT) jem_clear_error(r->ctx);
     }
+    for (int i = 0; try && r->data.column_names && i < r->data.c; i++) {
+        char key[32];
+        snprintf(key, sizeof key, COLUMN_PREFIX "%d", i);
+        if (jem_archive_set_meta(try, key, r->data.column_names[i]) == JEM_OK)
+            jem_net_set_meta(r->net, key, r->data.column_names[i]);
+        else if (jem_error_status(r->ctx) == JEM_BAD_ARGUMENT) jem_clear_error(r->ctx);
+    }
     jem_archive_free(try);
     if (!jem_ok(r->ctx)) return fail(r, 0);
     if (a && !unpack(r, a)) return fail(r, 1);
@@ -1281,9 +1387,16 @@ static int prepare(run *r, const jem_archive *a) {
 
 static void announce(const run *r) {
     const data_set *s = &r->data;
-    printf("%s: %d images of %d x %d%s, %d classes; %d for validation, %d labels\n", r->o->dataset,
-           s->n, s->w, s->h, s->c == 3 ? " in colour" : "", s->classes, r->o->n_valid,
-           r->n_labelled);
+    if (s->values && !s->has_labels)
+        printf("%s: %d rows of %d numbers, without labels; %d for validation\n", r->o->dataset,
+               s->n, s->c, r->o->n_valid);
+    else if (s->values)
+        printf("%s: %d rows of %d numbers, %d classes; %d for validation, %d labels\n",
+               r->o->dataset, s->n, s->c, s->classes, r->o->n_valid, r->n_labelled);
+    else
+        printf("%s: %d images of %d x %d%s, %d classes; %d for validation, %d labels\n",
+               r->o->dataset, s->n, s->w, s->h, s->c == 3 ? " in colour" : "", s->classes,
+               r->o->n_valid, r->n_labelled);
     printf("%ld parameters, %d updates (%.1f epochs), %s x %d; results go to %s\n",
            (long)jem_net_size(r->net), r->total, (double)r->total / r->per_epoch,
            jem_isa_name(jem_ctx_isa(r->ctx)), jem_ctx_threads(r->ctx), r->o->out);
@@ -1298,6 +1411,11 @@ static int final_test(run *r) {
     char took[32];
     evaluation e;
     time_text(took, elapsed(r));
+    if (r->data.values) {
+        char word[DATA_PATH];
+        return printf("trained in %s; what it says of other rows: jem score %s/last.safetensors "
+                      "FILE.csv\n", took, data_quoted(r->o->out, word, sizeof word)) > 0;
+    }
     if (!r->test.n) return printf("trained in %s; no test images\n", took) > 0;
     if (team.rank) return 1;
     jem_trainer_use_average(r->tr, 1);
@@ -1343,8 +1461,18 @@ static int default_folder(train_options *t) {
                 t->dataset);
         return 0;
     }
-    snprintf(t->out, sizeof t->out, "runs/%.*s", n, t->dataset + begin);
+    const int ending = data_is_table(t->dataset) && n > 4 ? 4 : 0;
+    snprintf(t->out, sizeof t->out, "runs/%.*s", n - ending, t->dataset + begin);
     return 1;
+}
+
+/* Takes a word that is no option as the data set, if it is one. */
+static int take_data_set(options *o, const char *word) {
+    struct stat s;
+    const int at = option_find(o, "dataset");
+    if (o->given[at] || (is_folder(word) && stat(word, &s) && !data_is_table(word))) return 0;
+    o->given[at] = 1;
+    return option_set(o, at, word);
 }
 
 int train_command(int argc, char **argv) {
@@ -1357,11 +1485,12 @@ int train_command(int argc, char **argv) {
     o->count = train_count;
     if (!words) return fprintf(stderr, "jem train: out of memory\n"), 1;
     const int parsed = options_parse(o, argc, argv, 2, words, &n_words);
-    if (parsed > 0 && n_words)
-        fprintf(stderr, "jem train: unexpected '%s': options begin with --\n", words[0]);
+    const int named = parsed > 0 && n_words == 1 && take_data_set(o, words[0]);
+    if (parsed > 0 && n_words && !named)
+        fprintf(stderr, "jem train: unexpected '%s': options begin with --\n", words[n_words - 1]);
     free(words);
     if (parsed < 0) return train_help(o, &values);
-    if (!parsed || n_words) return 2;
+    if (!parsed || (n_words && !named)) return 2;
 
     run r;
     memset(&r, 0, sizeof r);

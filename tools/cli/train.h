@@ -48,6 +48,7 @@ typedef struct evaluation {
     double accuracy, nll;                          /* nll: mean of -log p(y|x) */
     double error;                                  /* standard error of that mean */
     double logp;                                   /* mean of log p(x), or 0 */
+    double logp_error;                             /* standard error of that mean, or 0 */
 } evaluation;
 
 /* Evaluates images which[0..n-1] (NULL: the first n). */
@@ -58,6 +59,7 @@ int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants
 
 #define OPTION_PREFIX "train."
 #define CLASS_PREFIX "class."                      /* class.7: its name */
+#define COLUMN_PREFIX "column."                    /* column.0: its name, in a table */
 
 /* ---- reports --------------------------------------------------------------------------------- */
 

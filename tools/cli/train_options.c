@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "tools/cli/train_options.h"
+#include "tools/support/data.h"
 
 #define AT(field) offsetof(train_options, field)
 const option train_table[] = {
@@ -11,13 +12,17 @@ const option train_table[] = {
     { "preset", OPTION_CHOICE, OPTION_FIXED, AT(preset), "paper|fast", { "paper", "fast" }, 0, 0,
       "column of defaults (default: fast)" },
     { "dataset", OPTION_TEXT, OPTION_FREE, AT(dataset), "NAME", { "cifar10", "digits" }, 0, 0,
-      "digits, mnist, fashion-mnist, cifar10, or a folder" },
+      "digits, mnist, fashion-mnist, cifar10, a folder, a CSV file" },
     { "data", OPTION_TEXT, OPTION_FREE, AT(data), "DIR", NO_PRESETS("data"), 0, 0,
       "the folder that tools/get-data filled" },
     { "size", OPTION_INT, OPTION_FIXED, AT(size), "N", NO_PRESETS("0"), 0, 1024,
       "resize the images to N x N (0: no)" },
     { "grey", OPTION_FLAG, OPTION_FIXED, AT(grey), "", NO_PRESETS("off"), 0, 0,
       "convert the images to greyscale" },
+    { "label", OPTION_TEXT, OPTION_FIXED, AT(label), "NAME", NO_PRESETS(""), 0, 0,
+      "CSV: column of labels: name, number, last, none (label)" },
+    { "drop", OPTION_TEXT, OPTION_FIXED, AT(drop), "NAMES", NO_PRESETS(""), 0, 0,
+      "CSV: columns to skip, separated by commas" },
     { "epochs", OPTION_INT, OPTION_FREE, AT(epochs), "N", { "200", "0" }, 0, 1e6,
       "length of the run in epochs, or" },
     { "iters", OPTION_INT, OPTION_FREE, AT(iters), "N", { "0", "1500" }, 0, 1e9,
@@ -34,7 +39,7 @@ const option train_table[] = {
       "seed for all random numbers" },
 
     { "the network", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
-    { "net", OPTION_CHOICE, OPTION_FIXED, AT(net), "wrn|convnet", { "wrn", "convnet" }, 0, 0,
+    { "net", OPTION_CHOICE, OPTION_FIXED, AT(net), "wrn|convnet|mlp", { "wrn", "convnet" }, 0, 0,
       "" },
     { "depth", OPTION_INT, OPTION_FIXED, AT(depth), "N", { "28", "10" }, 10, 1000,
       "wrn: layers, 6k + 4" },
@@ -53,7 +58,7 @@ const option train_table[] = {
     { "head", OPTION_CHOICE, OPTION_FIXED, AT(head), "pooled|flat", { "pooled", "flat" }, 0, 0,
       "wrn" },
     { "widths", OPTION_LIST, OPTION_FIXED, AT(widths), "N...", NO_PRESETS("16 32 64 64"), 1, 4096,
-      "convnet: channels of each layer" },
+      "convnet, mlp: channels of each layer" },
     { "uncond", OPTION_FLAG, OPTION_FIXED, AT(uncond), "", NO_PRESETS("off"), 0, 0,
       "separate output for log p(x)" },
     { "activation", OPTION_CHOICE, OPTION_FIXED, AT(activation), "leaky-relu|relu|silu|tanh",
@@ -113,6 +118,9 @@ const option train_table[] = {
     { "plain-p-x", OPTION_FLAG, OPTION_FIXED, AT(plain_px), "", NO_PRESETS("off"), 0, 0,
       "neither move nor mirror the images for p(x)" },
 
+    { "nce-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_nce), "X", NO_PRESETS("0"), 0, 1e6,
+      "CSV: weight of noise-contrastive estimation of p(x)" },
+
     { "score matching (see examples/models/README.md)", OPTION_TITLE, OPTION_NOW, 0, NULL,
       { NULL, NULL }, 0, 0, NULL },
     { "score-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_score), "X", NO_PRESETS("0"), 0, 1e6,
@@ -161,8 +169,8 @@ const option train_table[] = {
       { "exact", "fast" }, 0, 0, "arithmetic" },
     { "threads", OPTION_INT, OPTION_FREE, AT(threads), "N", NO_PRESETS("0"), 0, 1024,
       "(0: all cores; results do not depend on it)" },
-    { "n-valid", OPTION_INT, OPTION_FIXED, AT(n_valid), "N", { "5000", "500" }, 0, 1e8,
-      "images held out for validation" },
+    { "n-valid", OPTION_INT, OPTION_FIXED, AT(n_valid), "N", { "5000", "500" }, -1, 1e8,
+      "images held out for validation (CSV: -1: a fifth)" },
     { "print-every", OPTION_INT, OPTION_FIXED, AT(print_every), "N", { "100", "20" }, 1, 1e9,
       "updates per row of log.csv" },
     { "eval-every", OPTION_INT, OPTION_FIXED, AT(eval_every), "N", NO_PRESETS("1"), 1, 1e6,
@@ -218,8 +226,16 @@ static const struct { const char *name, *value; } train_folder[] = {
     { "fresh-steps", "200" }, { "sgld-lr", ".01" }, { "sgld-std", ".1" }, { "buffer-size", "200" }
 };
 
+/* The recipe for a table, in the fast preset: jem_train_desc_vectors's. */
+static const struct { const char *name, *value; } train_csv[] = {
+    { "net", "mlp" }, { "widths", "64 64 64" }, { "iters", "2000" }, { "lr", ".01" },
+    { "warmup-iters", "100" }, { "clip-grad", "0" }, { "ema", ".99" }, { "p-x-weight", "0" },
+    { "nce-weight", "1" }, { "sigma", "0" }, { "shift", "0" }, { "print-every", "100" },
+    { "n-valid", "-1" }
+};
+
 int is_folder(const char *dataset) {
-    int known = !strcmp(dataset, "digits");
+    int known = !strcmp(dataset, "digits") || data_is_table(dataset);
     for (size_t i = 0; i < sizeof train_fast / sizeof *train_fast; i++)
         known |= !strcmp(train_fast[i].dataset, dataset);
     return !known;
@@ -238,6 +254,11 @@ int train_defaults(options *o, train_options *t) {
         const int at = option_find(o, train_folder[i].name);
         if (!option_default(o, at, train_folder[i].value)) return 0;
     }
+    const int is_table = preset == PRESET_FAST && data_is_table(t->dataset);
+    for (size_t i = 0; is_table && i < sizeof train_csv / sizeof *train_csv; i++) {
+        const int at = option_find(o, train_csv[i].name);
+        if (!option_default(o, at, train_csv[i].value)) return 0;
+    }
     /* the chains of a preset are by class only if there are chains */
     const int by_class = option_find(o, "class-cond-p-x-sample");
     if (t->w_x == 0 && t->w_xy == 0 && !o->given[by_class] && !option_set(o, by_class, "off"))
@@ -250,6 +271,30 @@ int train_defaults(options *o, train_options *t) {
     return 1;
 }
 
+/* Checks options of tables, and those that tables do not have; returns a reason, or `wrong`. */
+static const char *table_combination(const options *o, const train_options *t, const char *wrong) {
+    const int is_table = data_is_table(t->dataset);
+    static const char *const of_images[] = {
+        "size", "grey", "shift", "flip", "move-chains", "informative"
+    };
+    static const char *const of_tables[] = { "label", "drop", "nce-weight" };
+    static char text[128];
+    if (!is_table && t->n_valid < 0) wrong = "--n-valid -1 is for a CSV file";
+    if (is_table && t->net != NET_MLP) wrong = "a CSV file needs --net mlp";
+    if (t->w_nce > 0 && t->uncond) wrong = "--nce-weight excludes --uncond";
+    for (size_t i = 0; is_table && i < sizeof of_images / sizeof *of_images; i++)
+        if (o->given[option_find(o, of_images[i])]) {
+            snprintf(text, sizeof text, "--%s is for images, not for a CSV file", of_images[i]);
+            wrong = text;
+        }
+    for (size_t i = 0; !is_table && i < sizeof of_tables / sizeof *of_tables; i++)
+        if (o->given[option_find(o, of_tables[i])]) {
+            snprintf(text, sizeof text, "--%s is for a CSV file, not for images", of_tables[i]);
+            wrong = text;
+        }
+    return wrong;
+}
+
 int train_combination(const options *o, const train_options *t) {
     const int given_epochs = o->given[option_find(o, "epochs")];
     const char *wrong = NULL;
@@ -258,19 +303,22 @@ int train_combination(const options *o, const train_options *t) {
     };
     char text[128];
     for (size_t i = 0; i < sizeof of_wrn / sizeof *of_wrn; i++)
-        if (t->net == NET_CONVNET && o->given[option_find(o, of_wrn[i])]) {
-            snprintf(text, sizeof text, "--%s is for --net wrn, not convnet", of_wrn[i]);
+        if (t->net != NET_WRN && o->given[option_find(o, of_wrn[i])]) {
+            snprintf(text, sizeof text, "--%s is for --net wrn, not %s", of_wrn[i],
+                     t->net == NET_MLP ? "mlp" : "convnet");
             wrong = text;
         }
     if (t->net == NET_WRN && o->given[option_find(o, "widths")])
-        wrong = "--widths is for --net convnet, not wrn";
+        wrong = "--widths is for --net convnet or mlp, not wrn";
     if (t->net == NET_WRN && (t->depth - 4) % 6) wrong = "--depth must be 6k + 4: 10, 16, 22, 28";
     if (given_epochs && o->given[option_find(o, "iters")] && t->epochs && t->iters)
         wrong = "--epochs and --iters both set the length: give one";
     else if (!t->epochs && !t->iters) wrong = "--epochs or --iters must be above 0";
-    if (t->w_y == 0 && t->w_x == 0 && t->w_xy == 0 && t->w_score == 0 && t->w_kl == 0)
+    if (t->w_y == 0 && t->w_x == 0 && t->w_xy == 0 && t->w_score == 0 && t->w_kl == 0 &&
+        t->w_nce == 0)
         wrong = "all weights are 0 (--p-y-given-x-weight, --p-x-weight, --p-x-y-weight, "
-                "--score-weight, --kl-weight): nothing to learn";
+                "--score-weight, --nce-weight, --kl-weight): nothing to learn";
+    wrong = table_combination(o, t, wrong);
     if (t->noise_lo > t->noise_hi) wrong = "--noise-lo is above --noise-hi";
     if (t->w_x == 0 && t->w_xy == 0 && t->class_cond)
         wrong = "--class-cond-p-x-sample needs --p-x-weight or --p-x-y-weight";

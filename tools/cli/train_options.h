@@ -10,6 +10,7 @@ typedef struct train_options {
     int preset, epochs, iters, stop_at, seed, size, grey;
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], out[OPTION_TEXT_SIZE];
     char resume[OPTION_TEXT_SIZE], init[OPTION_TEXT_SIZE];
+    char label[OPTION_TEXT_SIZE], drop[OPTION_TEXT_SIZE];
     int net, depth, width, stem_stride, blocks, unet, norm, activation, head;
     option_list widths;
     float dropout;
@@ -19,7 +20,7 @@ typedef struct train_options {
     float lr, decay_rate, weight_decay, clip_grad, ema, w_y, w_x, w_xy, energy_l2, sigma;
     int n_steps, negatives, buffer_size, class_cond, uncond, informative, plain_px;
     float sgld_lr, sgld_std, clamp, clamp_grad, reinit, move_chains, w_kl, entropy, sam, spectral;
-    float scale, w_score, noise_lo, noise_hi, label_noise, label_wide, chains_from;
+    float scale, w_nce, w_score, noise_lo, noise_hi, label_noise, label_wide, chains_from;
     int fresh_steps;
     int precision, threads, n_valid, print_every, eval_every, retries;
     int max_memory, max_file, max_picture;
@@ -27,7 +28,7 @@ typedef struct train_options {
 } train_options;
 
 enum { PRESET_PAPER = 0, PRESET_FAST };
-enum { NET_WRN = 0, NET_CONVNET };
+enum { NET_WRN = 0, NET_CONVNET, NET_MLP };
 enum { BATCHES_SEPARATE = 0, BATCHES_SHARED };
 enum { SCHEDULE_STEPS = 0, SCHEDULE_COSINE };
 

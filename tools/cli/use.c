@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "tools/cli/memory.h"
+#include "tools/cli/score.h"
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
 #include "tools/cli/use.h"
@@ -459,7 +460,8 @@ int sample_command(int argc, char **argv) {
     if (model_open(&s.m, o->command, words[0], values.threads, values.precision,
                    values.max_memory)) {
         const int score = s.m.net->noise_hi > 0;
-        status = as_in_training(o, s.m.archive, "sgld-lr", score ? ".01" : NULL) &&
+        if (!model_has(o->command, &s.m, 0)) status = 2;
+        else status = as_in_training(o, s.m.archive, "sgld-lr", score ? ".01" : NULL) &&
                  as_in_training(o, s.m.archive, "sgld-std", score ? ".1" : NULL) &&
                  as_in_training(o, s.m.archive, "clamp", NULL) ? sample_all(&s) : 1;
     }
@@ -569,8 +571,9 @@ int classify_command(int argc, char **argv) {
         status = 1;
         if (model_open(&m, o->command, words[0], values.threads, values.precision,
                        values.max_memory)) {
-            for (int i = 1; i < n; i++) failed += !classify_one(&m, &values, words[i]);
-            status = failed > 0;
+            const int fits = model_has(o->command, &m, 0);
+            for (int i = 1; fits && i < n; i++) failed += !classify_one(&m, &values, words[i]);
+            status = fits ? failed > 0 : 2;
         }
         model_close(&m);
     }
@@ -620,6 +623,7 @@ static int label_as(const jem_net *net, data_set *d) {
 }
 
 void mix_classes(data_set *d) {
+    if (d->values) return;
     const size_t size = (size_t)d->c * (size_t)d->h * (size_t)d->w;
     jem_rng rng = jem_rng_seed(1);
     int runs = 1;
@@ -633,6 +637,31 @@ void mix_classes(data_set *d) {
             a[p] = b[p], b[p] = one;
         }
     }
+}
+
+/* Loads the rows of a table for a model of rows. */
+static int table_for(const model *m, const eval_options *e, data_desc *desc, data_set *d) {
+    char error[512];
+    const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
+    const char **names = NULL;
+    if (!model_has("jem eval", m, 1)) return 2;
+    if (trained_on && !strcmp(trained_on, e->dataset) && !e->split) {
+        fprintf(stderr, "jem eval: %s: the model has learned its rows: --dataset OTHER.csv, or "
+                "--split train\n", e->dataset);
+        return 2;
+    }
+    names = (const char **)malloc((size_t)m->net->channels * sizeof *names);
+    if (!names) return fprintf(stderr, "jem eval: out of memory\n"), 1;
+    columns_of(m, names, desc);
+    const int loaded = data_load(d, e->dataset, "train", desc, error, sizeof error);
+    free((void *)names);
+    if (!loaded) return fprintf(stderr, "jem eval: %s\n", error), 1;
+    int ok = m->net->classes == 1 || d->has_labels;
+    if (!ok) fprintf(stderr, "jem eval: %s: has no labels (jem score needs none)\n", e->dataset);
+    for (int i = 0; m->net->classes == 1 && i < d->n; i++) d->labels[i] = 0;
+    if (ok && m->net->classes > 1) ok = label_as(m->net, d);
+    if (!ok) data_free(d);
+    return ok ? 0 : 2;
 }
 
 int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
@@ -651,6 +680,7 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     desc.file_mb = e->max_file, desc.picture_mb = e->max_picture;
     desc.memory_mb = budget.most / 1e6;
     const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
+    if (data_is_table(e->dataset)) return table_for(m, e, &desc, d);
     const char *size = jem_archive_meta(m->archive, OPTION_PREFIX "size");
     const char *grey = jem_archive_meta(m->archive, OPTION_PREFIX "grey");
     if (size && atoi(size)) {
@@ -684,7 +714,13 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     mix_classes(&d);
     if (evaluate(m->net, &d, NULL, n, 1, &v) && !isfinite(v.nll + v.logp))
         jem_fail(m->ctx, JEM_DIVERGED, "results of the model are not finite");
-    if (jem_ok(m->ctx))
+    const int rows = d.values != NULL;
+    if (jem_ok(m->ctx) && rows && m->net->classes == 1)
+        printf("%s, %d rows: mean log p(x) %.3f\n", e->dataset, n, v.logp);
+    else if (jem_ok(m->ctx) && rows)
+        printf("%s, %d rows: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.3f\n",
+               e->dataset, n, 100 * v.accuracy, v.nll, v.logp);
+    else if (jem_ok(m->ctx))
         printf("%s, %s, %d images: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
                e->dataset, e->split ? "train" : "test", n, 100 * v.accuracy, v.nll, v.logp);
     else model_fail("jem eval", m), status = 1;
@@ -742,16 +778,30 @@ static void info_network(const jem_net *net) {
         printf(" %s", jem_net_meta(net, key));
     }
     printf(", %s, %ld parameters\n", activations[atoi(act) & 3], (long)jem_net_size(net));
-    printf("  images     %d x %d%s, %d classes:", net->width, net->height,
-           net->channels == 1 ? " grey" : net->channels == 3 ? " in colour" : "", net->classes);
+    const int is_table = net->height == 1 && net->width == 1;
+    if (is_table) {
+        printf("  rows       %d numbers:", net->channels);
+        for (int i = 0; i < net->channels && i < 20; i++) {
+            char key[32];
+            snprintf(key, sizeof key, COLUMN_PREFIX "%d", i);
+            const char *name = jem_net_meta(net, key);
+            printf(" %s", name ? clean(name, number) : "?");
+        }
+        printf("%s\n  classes    %d:", net->channels > 20 ? " ..." : "", net->classes);
+    } else
+        printf("  images     %d x %d%s, %d classes:", net->width, net->height,
+               net->channels == 1 ? " grey" : net->channels == 3 ? " in colour" : "",
+               net->classes);
     for (int i = 0; i < net->classes && i < 20; i++) printf(" %s", class_name(net, i, number));
     printf("%s\n", net->classes > 20 ? " ..." : "");
     if (net->noise_hi > 0)
         printf("  score      of noise %g to %g, log p(x) = %s%g logsumexp f(x)\n",
                (double)net->noise_lo, (double)net->noise_hi,
                jem_net_meta(net, "jem.unet") ? "e(x) + " : "", (double)net->scale);
-    printf("  familiar   %s\n", jem_net_meta(net, "jem.familiar") ?
-           "calibrated: it can rate the familiarity of images" : "not calibrated");
+    if (!jem_net_meta(net, "jem.familiar")) printf("  familiar   not calibrated\n");
+    else
+        printf("  familiar   calibrated: it can rate the familiarity of %s\n",
+               is_table ? "rows" : "images");
 }
 
 /* Prints the uses of a file, from the state of training when it was written. */
@@ -762,6 +812,11 @@ static void info_uses(const jem_archive *a) {
     int n;
     double accuracy, nll, residual;
     if (!density) return;                          /* an older file */
+    const char *by_noise = "noise-contrastive estimation";
+    if (!strcmp(density, by_noise)) {
+        printf("  use        log p(x) of rows (%s), familiarity\n", by_noise);
+        return;
+    }
     printf("  use        classification");
     if (validation && sscanf(validation, "%d %lf %lf %lf", &n, &accuracy, &nll, &residual) == 4) {
         printf(" (%.2f%% of %d validation images, -log p(y|x) %.4f", 100 * accuracy, n, nll);

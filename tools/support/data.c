@@ -12,6 +12,7 @@
 
 #include "tools/support/data.h"
 #include "tools/support/stb.h"
+#include "tools/support/table.h"
 
 /* ---- errors, files, folders ------------------------------------------------------------------ */
 
@@ -172,12 +173,12 @@ static int data__list(data__job *job, const char *folder, char kind, data__names
 /* ---- bytes of a file, gzip ------------------------------------------------------------------- */
 
 unsigned long data_crc32(const unsigned char *p, size_t n) {
-    unsigned long table[256], crc = 0xffffffffUL;
+    unsigned long step[256], crc = 0xffffffffUL;
     for (unsigned i = 0; i < 256; i++) {
-        table[i] = i;
-        for (int k = 0; k < 8; k++) table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0xedb88320UL : 0);
+        step[i] = i;
+        for (int k = 0; k < 8; k++) step[i] = step[i] >> 1 ^ (step[i] & 1 ? 0xedb88320UL : 0);
     }
-    for (size_t i = 0; i < n; i++) crc = table[(crc ^ p[i]) & 255] ^ crc >> 8;
+    for (size_t i = 0; i < n; i++) crc = step[(crc ^ p[i]) & 255] ^ crc >> 8;
     return crc ^ 0xffffffffUL;
 }
 static unsigned long data__little(const unsigned char *p) {
@@ -902,18 +903,87 @@ static int data__load_folders(data__job *job, const char *folder) {
     return ok;
 }
 
+/* ---- tables ---------------------------------------------------------------------------------- */
+
+int data_is_table(const char *what) {
+    const size_t n = strlen(what);
+    return n > 4 && (!strcmp(what + n - 4, ".csv") || !strcmp(what + n - 4, ".tsv"));
+}
+
+/* Moves the rows of a table into the set. */
+static int data__take_table(data__job *job, csv_table *t) {
+    data_set *d = job->d;
+    const char **names = (const char **)data__alloc((size_t)t->classes, sizeof *names);
+    d->n = t->rows;
+    d->c = t->columns;
+    d->h = 1;
+    d->w = 1;
+    d->has_labels = t->labels != NULL;
+    d->values = t->x;
+    d->labels = t->labels ? t->labels : (int *)calloc((size_t)t->rows, sizeof *d->labels);
+    t->x = NULL;
+    t->labels = NULL;
+    d->column_names = (char **)calloc((size_t)d->c, sizeof *d->column_names);
+    int ok = names && d->labels && d->column_names;
+    for (int i = 0; ok && i < d->c; i++) {
+        d->column_names[i] = data__copy(t->names[i]);
+        ok = d->column_names[i] != NULL;
+    }
+    for (int k = 0; ok && t->class_names && k < t->classes; k++) names[k] = t->class_names[k];
+    if (ok) ok = data__classes(job, t->classes, names, t->class_names ? t->classes : 0);
+    else data__no_memory(job, job->what);
+    free((void *)names);
+    return ok;
+}
+
+static int data__load_table(data__job *job, const char *path) {
+    const data_desc *want = &job->desc;
+    csv_table t;
+    table_desc how;
+    size_t size;
+    memset(&how, 0, sizeof how);
+    how.label = want->label;
+    how.drop = want->drop;
+    how.label_optional = want->label_optional;
+    how.n_columns = want->n_columns;
+    if (want->columns) {
+        how.columns = (char (*)[TABLE_NAME])data__alloc((size_t)want->n_columns, TABLE_NAME);
+        if (!how.columns) return data__no_memory(job, path);
+        for (int i = 0; i < want->n_columns; i++)
+            snprintf(how.columns[i], TABLE_NAME, "%s", want->columns[i]);
+    }
+    unsigned char *bytes = data__read(job, path, &size);
+    int ok = bytes && table_parse(&t, (const char *)bytes, size, path, &how, job->error,
+                                  job->error_size);
+    free(bytes);
+    free(how.columns);
+    if (!ok) return 0;
+    const double mb = (double)t.rows * t.columns * sizeof *t.x / 1e6;
+    if (want->memory_mb > 0 && mb > want->memory_mb)
+        ok = data__fail(job, "%s: %d rows of %d numbers take %.0f MB, more than %.0f "
+                        "(--max-memory allows more)", path, t.rows, t.columns, ceil(mb),
+                        want->memory_mb);
+    ok = ok && data__take_table(job, &t);
+    table_free(&t);
+    return ok;
+}
+
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 void data_free(data_set *d) {
-    free(d->pixels), free(d->labels);
+    free(d->pixels), free(d->labels), free(d->values);
     for (int k = 0; d->class_names && k < d->classes; k++) free(d->class_names[k]);
+    for (int i = 0; d->column_names && i < d->c; i++) free(d->column_names[i]);
     free(d->class_names);
+    free(d->column_names);
     memset(d, 0, sizeof *d);
 }
 
 void data_floats(const data_set *d, const int *which, int n, float *x) {
     const ptrdiff_t size = data__image_size(d);
-    for (int i = 0; i < n; i++, x += size) {
+    for (int i = 0; d->values && i < n; i++)
+        memcpy(x + i * size, d->values + (which ? which[i] : i) * size, (size_t)size * sizeof *x);
+    for (int i = 0; d->pixels && i < n; i++, x += size) {
         const unsigned char *from = d->pixels + (which ? which[i] : i) * size;
         for (ptrdiff_t k = 0; k < size; k++) x[k] = (float)from[k] / 127.5f - 1;
     }
@@ -983,6 +1053,17 @@ static int data__load_folder(data__job *job, const char *folder) {
     return data__load_folders(job, folder);
 }
 
+int data_load_table(data_set *d, const char *path, const data_desc *desc, char *error,
+                    size_t error_size) {
+    data__job job;
+    int ok = data__begin(&job, d, path, desc, error, error_size);
+    d->has_labels = 1;
+    ok = ok && data__load_table(&job, path);
+    if (ok) error[0] = 0;
+    else data_free(d);
+    return ok;
+}
+
 int data_load(data_set *d, const char *what, const char *split, const data_desc *desc,
               char *error, size_t error_size) {
     data__job job;
@@ -996,7 +1077,9 @@ int data_load(data_set *d, const char *what, const char *split, const data_desc 
     const char *name = what;
     for (const char *at = what; *at; at++) if (*at == '/' && at[1]) name = at + 1;
     snprintf(d->name, sizeof d->name, "%.*s", (int)strcspn(name, "/"), name);
+    d->has_labels = 1;
     if (!strcmp(what, "digits")) ok = data__digits(&job);
+    else if (data_is_table(what)) ok = data__load_table(&job, what);
     else if (!job.known) ok = data__load_folder(&job, what);
     else {
         ok = data__path(folder, job.desc.root ? job.desc.root : "data", what);

@@ -20,6 +20,7 @@
                                                         row by row, with a label for each
                        train/CLASS/IMAGE, test/CLASS/IMAGE                 a folder per class
                        CLASS/IMAGE       the same; every 10th image of a class is held out
+       a file          NAME.csv or NAME.tsv: rows of numbers (table.h), all of them in both splits
 
    Images are converted to grey or colour, and resized, as requested. Transparency is put on black.
    These functions do not print, and free everything if loading fails. */
@@ -30,9 +31,12 @@
 
 typedef struct data_set {
     int n, c, h, w, classes;
-    unsigned char *pixels;     /* [n][c][h][w] */
+    unsigned char *pixels;     /* [n][c][h][w]; NULL for tables */
+    float *values;             /* [n][c] of a table, where h and w are 1; or NULL */
     int *labels;               /* [n], 0..classes-1 */
     char **class_names;        /* [classes] */
+    char **column_names;       /* [c] of a table; or NULL */
+    int has_labels;            /* 0: a table without them; labels are then 0 */
     char name[64];
 } data_set;
 
@@ -52,6 +56,10 @@ typedef struct data_desc {
     double file_mb;            /* limit on files, also unpacked: 1000 */
     double picture_mb;         /* limit on a picture's pixels: 100 */
     double memory_mb;          /* limit on all images (0: the available memory) */
+    const char *label, *drop;  /* of a table, as in table_desc */
+    int label_optional;
+    const char *const *columns;                    /* [n_columns], as in table_desc; or NULL */
+    int n_columns;
 } data_desc;
 
 /* Loads a data set. split: "train" or "test". Returns 1; or 0 with a message that names the file
@@ -59,7 +67,13 @@ typedef struct data_desc {
 int data_load(data_set *d, const char *what, const char *split, const data_desc *desc,
               char *error, size_t error_size);
 void data_free(data_set *d);
-/* Copies images which[0..n-1] (NULL: the first n) to x[n][c][h][w] in [-1,1]. */
+/* Returns 1 if this is the name of a table. */
+int data_is_table(const char *what);
+/* Loads the table in a file of any name. */
+int data_load_table(data_set *d, const char *path, const data_desc *desc, char *error,
+                    size_t error_size);
+/* Copies images which[0..n-1] (NULL: the first n) to x[n][c][h][w] in [-1,1]; rows of a table in
+   their own units. */
 void data_floats(const data_set *d, const int *which, int n, float *x);
 /* Loads one picture as d->pixels[1][c][h][w] (no labels, no classes), in the shape of desc. was
    (may be NULL) receives channels, height and width in the file. */

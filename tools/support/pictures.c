@@ -124,7 +124,7 @@ static void picture__bytes(void *file, void *bytes, int n) {
 static unsigned char *picture__pack(unsigned char *bytes, int n, int *packed) {
     if (setjmp(stb_out)) return stb_armed = 0, (unsigned char *)NULL;
     stb_armed = 1;
-    unsigned char *data = stbi_zlib_compress(bytes, n, packed, 8);
+    unsigned char *data = stbi_zlib_compress(bytes, n, packed, 64);
     stb_armed = 0;
     return data;
 }
@@ -231,37 +231,135 @@ static void picture__changed(const unsigned char *a, const unsigned char *b, int
     at[0] = left, at[1] = top, at[2] = right - left + 1, at[3] = bottom - top + 1;
 }
 
+/* Colours in 6 bits of red, green and blue each. */
+enum { CELLS = 1 << 18, PALETTE = 256 };
+static int picture__cell(const unsigned char *rgb) {
+    return (rgb[0] >> 2) << 12 | (rgb[1] >> 2) << 6 | rgb[2] >> 2;
+}
+
+/* A cell, its number of pixels and the sum of their colours. */
+typedef struct picture__count {
+    ptrdiff_t pixels, sum[3];
+    int cell;
+} picture__count;
+static int picture__more(const void *a, const void *b) {
+    const picture__count *x = (const picture__count *)a, *y = (const picture__count *)b;
+    if (x->pixels != y->pixels) return x->pixels < y->pixels ? 1 : -1;
+    return x->cell - y->cell;
+}
+
+int picture_reduce(unsigned char *rgb, ptrdiff_t n) {
+    picture__count *all = (picture__count *)calloc(CELLS, sizeof *all);
+    int *nearest = (int *)malloc(CELLS * sizeof *nearest);
+    unsigned char colours[PALETTE][3];
+    if (!all || !nearest) {
+        free(all);
+        free(nearest);
+        fprintf(stderr, "no memory to reduce the colours of a film\n");
+        return 0;
+    }
+    for (ptrdiff_t i = 0; i < n; i++) {
+        picture__count *c = all + picture__cell(rgb + 3 * i);
+        c->pixels++;
+        for (int k = 0; k < 3; k++) c->sum[k] += rgb[3 * i + k];
+    }
+    for (int i = 0; i < CELLS; i++) all[i].cell = i;
+    qsort(all, CELLS, sizeof *all, picture__more);
+    int count = 0;
+    for (; count < PALETTE && all[count].pixels > 0; count++) {
+        for (int k = 0; k < 3; k++) {
+            colours[count][k] = (unsigned char)(all[count].sum[k] / all[count].pixels);
+        }
+    }
+    for (int i = 0; i < CELLS && all[i].pixels > 0; i++) {
+        int best = 1 << 30;
+        for (int c = 0; c < count; c++) {
+            int far = 0;
+            for (int k = 0; k < 3; k++) {
+                const int d = (int)(all[i].sum[k] / all[i].pixels) - colours[c][k];
+                far += d * d;
+            }
+            if (far >= best) continue;
+            best = far;
+            nearest[all[i].cell] = c;
+        }
+    }
+    for (ptrdiff_t i = 0; i < n; i++) {
+        memcpy(rgb + 3 * i, colours[nearest[picture__cell(rgb + 3 * i)]], 3);
+    }
+    free(all);
+    free(nearest);
+    return 1;
+}
+
+/* Lists the colours of n pixels and the place of each in the list, index[n]; returns how many there
+   are, or 0 if there are more than 256, or no memory. */
+static int picture__palette(const unsigned char *rgb, ptrdiff_t n, unsigned char (*colours)[3],
+                            unsigned char *index) {
+    enum { SLOTS = 1024 };
+    short slot[SLOTS];
+    int count = 0;
+    if (!index) return 0;
+    for (int i = 0; i < SLOTS; i++) slot[i] = -1;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const unsigned char *pixel = rgb + 3 * i;
+        const unsigned key = (unsigned)pixel[0] << 16 | (unsigned)pixel[1] << 8 | pixel[2];
+        unsigned at = key * 2654435761u >> 22;
+        while (slot[at] >= 0 && memcmp(colours[slot[at]], pixel, 3)) at = (at + 1) % SLOTS;
+        if (slot[at] < 0) {
+            if (count == PALETTE) return 0;
+            memcpy(colours[count], pixel, 3);
+            slot[at] = (short)count++;
+        }
+        index[i] = (unsigned char)slot[at];
+    }
+    return count;
+}
+
 int picture_film(const char *path, const unsigned char *rgb, int frames, int w, int h,
                  int ms, int hold) {
     static const unsigned char png[9] = "\211PNG\r\n\032\n";
-    const ptrdiff_t size = (ptrdiff_t)w * h * 3;
+    const ptrdiff_t pixels = (ptrdiff_t)w * h, size = pixels * 3;
+    const ptrdiff_t total = frames > 0 ? frames * pixels : 0;
     unsigned char *lines = (unsigned char *)malloc((size_t)(size + h)), c[32];
+    unsigned char *index = (unsigned char *)malloc((size_t)total + 1), colours[PALETTE][3];
     unsigned count = 0;                            /* fcTL and fdAT share a sequence number */
+    const int few = picture__palette(rgb, total, colours, index), bytes = few ? 1 : 3;
+    const unsigned char *from = few ? index : rgb;
     new_file p;
     int ok = new_file_open(&p, path) && lines && frames > 0;
     if (ok) {
         new_file_put(&p, png, 8);
         memset(c, 0, sizeof c);
-        picture__u32(c, (unsigned)w), picture__u32(c + 4, (unsigned)h), c[8] = 8, c[9] = 2;
-        picture__chunk(&p, "IHDR", c, 13, NULL, 0);               /* 8 bits, RGB */
-        picture__u32(c, (unsigned)frames), memset(c + 4, 0, 4);    /* for ever */
+        picture__u32(c, (unsigned)w);
+        picture__u32(c + 4, (unsigned)h);
+        c[8] = 8;
+        c[9] = few ? 3 : 2;
+        picture__chunk(&p, "IHDR", c, 13, NULL, 0);               /* 8 bits, palette or RGB */
+        picture__u32(c, (unsigned)frames);
+        memset(c + 4, 0, 4);                                       /* for ever */
         picture__chunk(&p, "acTL", c, 8, NULL, 0);
+        if (few) picture__chunk(&p, "PLTE", c, 0, colours[0], 3 * few);
     }
     for (int k = 0; k < frames && ok; k++) {
-        const unsigned char *now = rgb + k * size;
         int at[4] = { 0, 0, w, h }, packed = 0;
-        if (k) picture__changed(now - size, now, w, h, at);
-        const int row = at[2] * 3 + 1;             /* the filter of a row: 0, no filter */
+        if (k) picture__changed(rgb + (k - 1) * size, rgb + k * size, w, h, at);
+        const int row = at[2] * bytes + 1;         /* the filter of a row: 0, no filter */
         for (int i = 0; i < at[3]; i++) {
             lines[(ptrdiff_t)i * row] = 0;
             memcpy(lines + (ptrdiff_t)i * row + 1,
-                   now + ((ptrdiff_t)(at[1] + i) * w + at[0]) * 3, (size_t)row - 1);
+                   from + (k * pixels + (ptrdiff_t)(at[1] + i) * w + at[0]) * bytes,
+                   (size_t)row - 1);
         }
         unsigned char *data = picture__pack(lines, row * at[3], &packed);
-        picture__u32(c, count++), memset(c + 4, 0, sizeof c - 4);
+        picture__u32(c, count++);
+        memset(c + 4, 0, sizeof c - 4);
         for (int i = 0; i < 4; i++) picture__u32(c + 4 + 4 * i, (unsigned)at[(i + 2) % 4]);
         const int stays = k == frames - 1 ? hold : ms;
-        c[20] = (unsigned char)(stays >> 8), c[21] = (unsigned char)stays, c[22] = 3, c[23] = 232;
+        c[20] = (unsigned char)(stays >> 8);
+        c[21] = (unsigned char)stays;
+        c[22] = 3;
+        c[23] = 232;
         picture__chunk(&p, "fcTL", c, 26, NULL, 0);               /* stays/1000 s; drawn over */
         if (k) picture__u32(c, count++);
         ok = data != NULL;
@@ -270,6 +368,7 @@ int picture_film(const char *path, const unsigned char *rgb, int frames, int w, 
     }
     if (ok) picture__chunk(&p, "IEND", NULL, 0, NULL, 0);
     free(lines);
+    free(index);
     return picture__done(&p, path, ok);
 }
 

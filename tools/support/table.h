@@ -1,14 +1,15 @@
 /* Tables of numbers from CSV files.
 
-       table t;
+       csv_table t;
        char error[256];
-       if (!table_load(&t, "sensors.csv", error, sizeof error)) ...print error...
+       if (!table_load(&t, "sensors.csv", NULL, error, sizeof error)) ...print error...
        t.x[row * t.columns + column] ...
        table_free(&t);
 
    A row per line; values are separated by commas, semicolons or tabs, and may be quoted. If a value
    of the first line is no number, that line has the names of the columns. Empty lines are skipped.
-   A column of the name `label` becomes t.labels. Errors name the line and the column. */
+   The column `label`, or another that table_desc names, becomes t.labels: whole numbers, or names
+   of classes. Errors name the line and the column. */
 #ifndef SUPPORT_TABLE_H
 #define SUPPORT_TABLE_H
 
@@ -16,19 +17,32 @@
 
 enum { TABLE_COLUMNS = 1024, TABLE_NAME = 32, TABLE_CLASSES = 1000 };
 
-typedef struct table {
+typedef struct csv_table {
     int rows, columns;                             /* columns: without labels */
     float *x;                                      /* [rows][columns], finite, up to 1e12 */
     int *labels;                                   /* [rows], 0 to TABLE_CLASSES - 1; or NULL */
     int classes;                                   /* largest label + 1; 1 without labels */
+    char (*class_names)[TABLE_NAME];               /* [classes], sorted; NULL: numbers */
     char (*names)[TABLE_NAME];                     /* [columns]; "1", "2", ... without a header */
-} table;
+} csv_table;
+
+/* Zero or NULL means default. */
+typedef struct table_desc {
+    const char *label;         /* the column of labels: its name, its number from 1, "last", or
+                                  "none"; "label" if there is one */
+    int label_optional;        /* 1: a file without that column is no error */
+    const char *drop;          /* names of columns to skip, separated by commas */
+    /* Takes these columns, by name and in this order, and skips others; if they or the file have
+       no names, there must be as many. */
+    char (*columns)[TABLE_NAME];
+    int n_columns;
+} table_desc;
 
 /* Reads a file of up to 1 GB. Returns 1, or 0 and a message that begins with the path. */
-int table_load(table *t, const char *path, char *error, size_t error_size);
+int table_load(csv_table *t, const char *path, const table_desc *desc, char *error, size_t error_size);
 /* The same for bytes[n] in memory; `path` is for messages only. */
-int table_parse(table *t, const char *bytes, size_t n, const char *path, char *error,
-                size_t error_size);
-void table_free(table *t);
+int table_parse(csv_table *t, const char *bytes, size_t n, const char *path, const table_desc *desc,
+                char *error, size_t error_size);
+void table_free(csv_table *t);
 
 #endif
