@@ -319,8 +319,8 @@ static void test_hello(void) {
     CHECK(to_digit(pencil, WIDE, HIGH, other), "in pencil");
     CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "in pencil: off by %g",
           largest_gap(as_white, other, DIGIT_PIXELS));
-    CHECK(picture__close(&n, path, picture__open(&n, path) &&
-                                   picture__png(n.f, clear, WIDE, HIGH, 4)), "a transparent sheet");
+    const int written = new_file_open(&n, path) && picture__png(&n, clear, WIDE, HIGH, 4);
+    CHECK(picture__done(&n, path, written), "a transparent sheet");
     unsigned char *grey = picture_read(path, &w, &h);
     if (CHECK(grey && w == WIDE && h == HIGH && to_digit(grey, w, h, other), "read again"))
         CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "transparent: off by %g",
