@@ -10343,8 +10343,8 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
         jem__cholesky(to, dims, g->root + (ptrdiff_t)c * triangle);
     }
 }
-/* Fits a part. If all images have one label, the mean of all is that of the label: then the former is
-   given no distance, for a relative one would be 0. */
+/* Fits a part. If all images have one label, the mean of all is that of the label: then the former
+   is given no distance, for a relative one would be 0. */
 static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, int n, int without,
                           double *work) {
     int labels = 1;
