@@ -12,7 +12,7 @@ OPENMP  = $(eval OPENMP := $(shell mkdir -p $(BUILD) && \
             echo 'int main(void) { return omp_get_max_threads() < 1; }' | \
             $(CC) -fopenmp -include omp.h -x c - -o $(BUILD)/openmp 2>/dev/null && \
             $(BUILD)/openmp 2>/dev/null && echo -fopenmp))$(OPENMP)
-# -idirafter: stb headers put into build/stb by hand, if the system has none.
+# -idirafter: stb headers put into build/stb, if the compiler finds none elsewhere.
 FLAGS   = -std=c99 $(WARN) $(CFLAGS) $(OPENMP) -I. -idirafter build
 COMPILE = $(CC) $(FLAGS)
 MPICC  ?= mpicc
@@ -66,7 +66,8 @@ gallery: demo $(EXAMPLES)  ## run the examples and update their pictures in exam
 	$(BUILD)/attack
 	@cp build/pictures/attack.png examples/gallery/attack_digits.png
 	$(BUILD)/films
-	@cp build/pictures/films_cross.png build/pictures/films_digit.png examples/gallery/
+	$(BUILD)/films_learn
+	@cp build/pictures/films_*.png examples/gallery/
 	@if command -v pngquant >/dev/null; then cd examples/gallery && \
 	    pngquant --nofs --strip --force --ext .png $(STILLS:=.png); fi
 

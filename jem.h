@@ -1444,12 +1444,23 @@ JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
 #ifndef JEM_NO_STDIO
 /* Reads a file, as jem_archive_parse does. NULL after an error, which names the path. */
 JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
-/* Writes a new file in the same folder (path.XXXXXXXX.tmp, never an existing one), syncs it,
-   renames it to path, and syncs the folder: whatever fails, and even if other programs write there,
-   path is never half-written. A file that exists at path must be a regular file, whose mode is
-   kept, and not a symbolic link (POSIX). A process killed in between leaves the .tmp file, which
-   may be deleted. */
+/* Writes a file safely, as jem_file_commit does. */
 JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
+
+/* A file of any kind that replaces another only when it is complete. jem_file_create creates a
+   temporary file in the same folder (path.XXXXXXXX.tmp, never an existing one); jem_file_put
+   appends to it; jem_file_commit syncs it, renames it to path, and syncs the folder. Whatever
+   fails, and even if other programs write there, path is never half-written. jem_file_free without
+   a commit removes the temporary file. A file that exists at path must be a regular file, whose
+   mode is kept, and not a symbolic link (POSIX). A process killed in between leaves the temporary
+   file, which may be deleted. Errors name the path; after one, the file cannot be committed. */
+typedef struct jem_file jem_file;
+JEM_API jem_file *jem_file_create(jem_ctx *ctx, const char *path);
+JEM_API jem_status jem_file_put(jem_file *f, const void *bytes, size_t size);
+JEM_API jem_status jem_file_commit(jem_file *f);
+JEM_API void jem_file_free(jem_file *f);
+/* Returns the path of the temporary file, which belongs to f; "" when it no longer exists. */
+JEM_API const char *jem_file_temporary(const jem_file *f);
 #endif
 
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
@@ -12436,41 +12447,95 @@ static int jem__folder_sync(char *path) {
     return synced;
 }
 
-/* Writes the bytes to an open file and closes it. Returns what failed, with errno, or NULL. */
-static const char *jem__file_write(int fd, const char *bytes, size_t size) {
-    const char *failed = NULL;
-    if (!jem__file_put(fd, bytes, size)) failed = "cannot be written";
-    else if (!jem__file_sync(fd)) failed = "cannot be synced";
-    const int error = errno;
-    if (JEM__SYS(close)(fd) && !failed) return "cannot be closed";
-    errno = error;
-    return failed;
+struct jem_file {
+    jem_ctx *ctx;
+    char *path;
+    char *temp;                                    /* "": does not exist */
+    int fd;                                        /* -1: closed */
+    int mode;                                      /* of the file at path; -1: no such file */
+    int failed;
+};
+
+const char *jem_file_temporary(const jem_file *f) {
+    return f ? f->temp : "";
 }
 
-/* Replaces the file at `path`: writes a temporary file, then renames it. Until then `path` is
-   unchanged; after a failure the temporary file is removed. Returns what failed, with errno, or
-   NULL. */
-static const char *jem__file_replace(const char *path, char *temp, size_t room, const char *bytes,
-                                     size_t size) {
-    int mode;
-    const char *failed = jem__file_refused(path, &mode);
-    errno = 0;
-    if (failed) return failed;
-    const int fd = jem__file_create(path, temp, room);
-    if (fd < 0) return "cannot be created";
-#if !defined(_WIN32) && !defined(__wasm__)
-    if (mode >= 0) (void)fchmod(fd, (mode_t)mode); /* some file systems have no modes */
-#endif
-    failed = jem__file_write(fd, bytes, size);
-    if (!failed && JEM__RENAME(temp, path)) failed = "cannot be replaced";
-    if (failed) {
-        const int error = errno;
-        remove(temp);
-        errno = error;
-        return failed;
+/* Reports an error and removes the temporary file. */
+static jem_status jem__file_give_up(jem_file *f, const char *what) {
+    const int error = errno;
+    if (f->fd >= 0) JEM__SYS(close)(f->fd);
+    if (*f->temp) remove(f->temp);
+    f->fd = -1;
+    *f->temp = 0;
+    f->failed = 1;
+    errno = error;
+    return what ? jem__file_fail(f->ctx, f->path, what) : JEM_BAD_FILE;
+}
+
+void jem_file_free(jem_file *f) {
+    if (!f) return;
+    jem__file_give_up(f, NULL);
+    jem__free(f->ctx, f);
+}
+
+jem_file *jem_file_create(jem_ctx *ctx, const char *path) {
+    if (!ctx) return NULL;
+    if (!path) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
+        return NULL;
     }
-    if (!jem__folder_sync(temp)) return "is written, but its directory cannot be synced";
+    const size_t length = strlen(path) + 1;
+    const size_t room = length + sizeof ".12345678.tmp";
+    jem_file *f = (jem_file *)jem__alloc(ctx, sizeof *f + length + room);
+    if (!f) return NULL;
+    f->ctx = ctx;
+    f->path = (char *)memcpy(f + 1, path, length);
+    f->temp = f->path + length;
+    f->fd = -1;
+    const char *failed = jem__file_refused(path, &f->mode);
+    errno = 0;
+    if (!failed) {
+        f->fd = jem__file_create(path, f->temp, room);
+        if (f->fd < 0) {
+            *f->temp = 0;                          /* not this program's file */
+            failed = "cannot be created";
+        }
+    }
+    if (!failed) return f;
+    jem__file_give_up(f, failed);
+    jem_file_free(f);
     return NULL;
+}
+
+jem_status jem_file_put(jem_file *f, const void *bytes, size_t size) {
+    if (!f) return JEM_BAD_ARGUMENT;
+    if (f->fd < 0) {
+        errno = 0;
+        return f->failed ? JEM_BAD_FILE : jem__file_fail(f->ctx, f->path, "is already complete");
+    }
+    errno = 0;
+    if (!bytes && size) return jem__file_give_up(f, "cannot be written: bytes is NULL");
+    if (!jem__file_put(f->fd, (const char *)bytes, size))
+        return jem__file_give_up(f, "cannot be written");
+    return JEM_OK;
+}
+
+jem_status jem_file_commit(jem_file *f) {
+    if (!f) return JEM_BAD_ARGUMENT;
+    const jem_status status = jem_file_put(f, NULL, 0);
+    if (status != JEM_OK) return status;
+#if !defined(_WIN32) && !defined(__wasm__)
+    if (f->mode >= 0) (void)fchmod(f->fd, (mode_t)f->mode);  /* not all systems can */
+#endif
+    if (!jem__file_sync(f->fd)) return jem__file_give_up(f, "cannot be synced");
+    const int closed = JEM__SYS(close)(f->fd);
+    f->fd = -1;
+    if (closed) return jem__file_give_up(f, "cannot be closed");
+    if (JEM__RENAME(f->temp, f->path)) return jem__file_give_up(f, "cannot be replaced");
+    const int synced = jem__folder_sync(f->temp);
+    *f->temp = 0;
+    if (synced) return JEM_OK;
+    return jem__file_give_up(f, "is written, but its directory cannot be synced");
 }
 
 /* Reads an open file whole. Returns what failed, with errno, or NULL; bytes belongs to the caller,
@@ -12512,19 +12577,17 @@ jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
 jem_status jem_archive_write(const jem_archive *a, const char *path) {
     if (!a) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = a->ctx;
-    if (!path) return jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
-    const size_t room = strlen(path) + sizeof ".12345678.tmp";
     size_t size = 0;
     char *bytes = NULL;
-    char *temp = (char *)jem__alloc(ctx, room);
-    if (temp) bytes = (char *)jem_archive_to_memory(a, &size);
     jem_status status = ctx->status;
-    if (bytes) {
-        const char *failed = jem__file_replace(path, temp, room, bytes, size);
-        status = failed ? jem__file_fail(ctx, path, failed) : JEM_OK;
-    }
+    jem_file *f = NULL;
+    if (path) bytes = (char *)jem_archive_to_memory(a, &size);
+    if (bytes || !path) f = jem_file_create(ctx, path);
+    if (f) status = jem_file_put(f, bytes, size);
+    if (f && status == JEM_OK) status = jem_file_commit(f);
+    if (!f) status = ctx->status;
+    jem_file_free(f);
     jem__free(ctx, bytes);
-    jem__free(ctx, temp);
     return status;
 }
 
@@ -15919,6 +15982,7 @@ JEM__COMPILE_END
                      jem_train_desc: w_ce, w_cd            weights.ce, weights.cd
                      jem_train_desc: w_cd_class            weights.cd_class
                      jem_train_desc: energy_l2             weights.energy_l2
+                 Files of your own that are never half-written (jem_file).
                  Mended: means of the norms where values are nearly equal; norms have new bits.
    0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
                  sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).

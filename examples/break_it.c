@@ -38,11 +38,11 @@ typedef struct run {
 } run;
 static const run runs[RUNS] = {
     { "healthy", 0x111111, 1, 1, 20, 0.05f, 0 },
-    { "rate x 30", 0xe0533a, 30, 1, 20, 0.05f, 0 },
-    { "no noise", 0xd9a514, 1, 0, 20, 0.05f, 0 },
-    { "one step", 0x2f7ed8, 1, 1, 1, 1, 0 },
-    { "rate x 30, L2 on f", 0xf09a80, 30, 1, 20, 0.05f, 0.1f },
-    { "20 steps from noise", 0x8ab8e8, 1, 1, 20, 1, 0 }
+    { "rate x 30", INK_RED, 30, 1, 20, 0.05f, 0 },
+    { "no noise", INK_ORANGE, 1, 0, 20, 0.05f, 0 },
+    { "one step", INK_BLUE, 1, 1, 1, 1, 0 },
+    { "rate x 30, L2 on f", INK_PINK, 30, 1, 20, 0.05f, 0.1f },
+    { "20 steps from noise", INK_SKY, 1, 1, 20, 1, 0 }
 };
 
 static jem_train_desc training(const run *r) {

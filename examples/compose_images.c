@@ -25,8 +25,8 @@
 
 #define FLOOR 1e-3f
 #define WEIGHT 12
-enum { UPDATES = 2400, BATCH = 64, SAMPLES = 16, SHOWN = 12, ROWS = 9 };
-enum { ZOOM = 3, CELL = SIDE * ZOOM + 4, LEFT_OF = 240 };      /* layout of the picture, in pixels */
+enum { UPDATES = 2400, BATCH = 64, SAMPLES = 16, SHOWN = 8, ROWS = 9 };
+enum { ZOOM = 5, CELL = SIDE * ZOOM + 6, LEFT_OF = 320 };      /* layout of the picture, in pixels */
 
 WORD(red, COLOUR, RED);     WORD(green, COLOUR, GREEN);     WORD(blue, COLOUR, BLUE);
 WORD(circle, SHAPE, CIRCLE);    WORD(square, SHAPE, SQUARE);    WORD(triangle, SHAPE, TRIANGLE);
@@ -125,8 +125,8 @@ static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int 
         if (i < SHOWN) shape_put(paper, LEFT_OF + CELL * i, top, ZOOM, x + i * SHAPE_NUMBERS);
     }
     snprintf(note, sizeof note, "%d%% of %d%s", 100 * hits / SAMPLES, SAMPLES, row->note);
-    text(paper, 8, (float)top + 6, 1.7f, 0x222222, row->name);
-    text(paper, 8, (float)top + 28, 1.5f, 0x666666, note);
+    text(paper, 8, (float)top + 12, 2.3f, 0x222222, row->name);
+    text(paper, 8, (float)top + 44, 2, 0x555555, note);
     printf("%-28s %3d%%%s\n", row->name, 100 * hits / SAMPLES, row->note), fflush(stdout);
     jem_reset(ctx);
     return hits;

@@ -23,7 +23,7 @@
 
 #include "tools/support/chart.h"
 
-enum { CHAINS = 10, STEPS = 300, ROWS = 7, ZOOM = 2 };
+enum { CHAINS = 10, STEPS = 300, ROWS = 7, ZOOM = 3, LEFT_OF = 390 };
 #define WEIGHT 20
 typedef enum kind { DIGIT_NET, CLOTHES_NET, AND, OR } kind;
 typedef struct asked { const char *name; kind what; int label[2]; } asked;     /* -1: any class */
@@ -79,12 +79,12 @@ static void draw(jem_ctx *ctx, model *m, int row, int steps, plot *paper) {
              100 * seen[1] / CHAINS);
     printf("%-18s %s\n", rows[row].name, label), fflush(stdout);
     const int top = 10 + row * (DIGIT * ZOOM + 6);
-    text(paper, 10, (float)top + 12, 1.7f, 0x222222, rows[row].name);
-    text(paper, 10, (float)top + 36, 1.2f, 0x777777, label);
+    text(paper, 10, (float)top + 18, 2.3f, 0x222222, rows[row].name);
+    text(paper, 10, (float)top + 48, 2, 0x555555, label);
     for (int i = 0; i < CHAINS; i++)
         for (int k = 0; k < DIGIT_PIXELS * ZOOM * ZOOM; k++) {
             const int v = k / (DIGIT * ZOOM), u = k % (DIGIT * ZOOM);
-            const int at = (top + v) * paper->w + 250 + i * (DIGIT * ZOOM + 6) + u;
+            const int at = (top + v) * paper->w + LEFT_OF + i * (DIGIT * ZOOM + 6) + u;
             const float grey = (x[(i * DIGIT + v / ZOOM) * DIGIT + u / ZOOM] + 1) / 2;
             memset(paper->rgb + 3 * at, picture_byte(grey), 3);
         }
@@ -92,7 +92,7 @@ static void draw(jem_ctx *ctx, model *m, int row, int steps, plot *paper) {
 }
 
 int main(int argc, char **argv) {
-    const int width = 256 + CHAINS * (DIGIT * ZOOM + 6), height = 14 + ROWS * (DIGIT * ZOOM + 6);
+    const int width = LEFT_OF + 6 + CHAINS * (DIGIT * ZOOM + 6), height = 14 + ROWS * (DIGIT * ZOOM + 6);
     plot paper;
     model m;
     memset(&m, 0, sizeof m);

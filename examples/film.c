@@ -7,7 +7,7 @@
    LOOK FOR  Columns are moments of training. Upper row: the learned density. Lower row: the ends of
              10,000 chains of 20 short steps from noise, in the same colours. Below: the mean log p
              of new points, with either Z, and the maximum, that of the true density. The samples
-             improve to the end; the density was best after 500 updates, then the outer circle fades
+             improve to the end; the density was best after 430 updates, then the outer circle fades
              until it is gone. No chain crosses the gap, so the samples do not show how much
              probability is on either side. Neither does the loss, which depends on the samples
              alone. film.png moves: truth, density, samples.
@@ -110,12 +110,13 @@ int main(int argc, char **argv) {
     jem_ctx *ctx = jem_ctx_create(NULL);
     int ok = learn(&f, ctx, quick ? 20 : UPDATES);
     const curve curves[3] = {                      /* AIS wide and pale, below the other */
-        { "by AIS", 0xf0b8a8, f.at, f.by_ais, f.taken, 7 },
-        { "by a grid", 0xb03018, f.at, f.by_grid, f.taken, 2 },
-        { "truth", 0x2f7ed8, f.at, f.best, f.taken, 2 }
+        { "by AIS", 0xf2bf99, f.at, f.by_ais, f.taken, 7 },
+        { "by a grid", INK_RED, f.at, f.by_grid, f.taken, 2 },
+        { "truth", INK_BLUE, f.at, f.best, f.taken, 2 }
     };
     sheet_chart(&f.strip, "mean log p of new points", "updates", curves, 3, 0, 0);
     ok = !report(ctx) && ok && sheet_close(&f.strip, "build/pictures/film_strip.png") &&
+         picture_reduce(f.frames, (ptrdiff_t)f.taken * f.w * f.h) &&
          picture_film("build/pictures/film.png", f.frames, f.taken, f.w, f.h, 200, 3000);
     if (ok) printf("picture: build/pictures/film.png, of %d frames\n", f.taken);
     free(f.frames), plot_free(&f.p), jem_ctx_free(ctx);

@@ -18,30 +18,6 @@
 #define HOTTEST 12
 enum { SIZE = 180, CHAINS = 60, LADDER = 5, CROSS = 25, PER_SHOT = 50, SHOTS = 36, ZOOM = 3 };
 
-/* Frames of a film, of w x h pixels each. */
-typedef struct reel {
-    unsigned char *rgb;
-    int w, h, taken, most;
-} reel;
-
-static int reel_add(reel *r, int w, int h, const unsigned char *rgb) {
-    const size_t size = (size_t)w * (size_t)h * 3;
-    if (!r->rgb) r->rgb = (unsigned char *)malloc((size_t)r->most * size);
-    if (!r->rgb || r->taken == r->most) return 0;
-    r->w = w;
-    r->h = h;
-    memcpy(r->rgb + (size_t)r->taken++ * size, rgb, size);
-    return 1;
-}
-
-static int reel_close(reel *r, const char *path, int ms) {
-    const int ok = r->rgb && picture_film(path, r->rgb, r->taken, r->w, r->h, ms, 2000);
-    if (ok) printf("picture: %s, of %d frames\n", path, r->taken);
-    free(r->rgb);
-    r->rgb = NULL;
-    return ok;
-}
-
 /* ---- two modes ------------------------------------------------------------------------------- */
 
 static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, float mean, float std) {

@@ -21,8 +21,6 @@
 
 enum { SHOWN = 6, ZOOM = 5, CELL = DIGIT * ZOOM, GAP = 20, WIDE = SHOWN * (CELL + GAP) + GAP };
 enum { BARS = 80, UPPER = CELL + BARS + 2 * GAP, PANEL = 300, HIGH = UPPER + PANEL + 50 };
-#define BLUE 0x0072b2
-#define ORANGE 0xd55e00
 static const char *const names[SHOWN] = {
     "a 4", "upside down", "the letter M", "a shirt", "its negative", "noise"
 };
@@ -60,9 +58,9 @@ static int draw_images(jem_ctx *ctx, plot *paper) {
         }
         const float y = CELL + GAP + 10;
         snprintf(label, sizeof label, "%d: %.0f%%", a[i].label, 100 * (double)a[i].probability);
-        bar(paper, (float)left, y, a[i].probability, BLUE, label);
+        bar(paper, (float)left, y, a[i].probability, INK_BLUE, label);
         snprintf(label, sizeof label, "familiar: %.1f%%", 100 * (double)a[i].familiarity);
-        bar(paper, (float)left, y + 34, a[i].familiarity, ORANGE, label);
+        bar(paper, (float)left, y + 34, a[i].familiarity, INK_RED, label);
         printf("%-13s softmax %d, p = %.3f   familiarity %.4f\n", names[i], a[i].label,
                (double)a[i].probability, (double)a[i].familiarity);
     }
@@ -91,7 +89,7 @@ static double learn_moons(jem_ctx *ctx, int jem, int updates, plot *p, char *tit
     const double learned = world_learned(MOONS, net, p);
     plot_density(p, plot_log_z(p));
     for (int i = 0; i < 250; i++)
-        plot_dot(p, x[2 * i], x[2 * i + 1], 3.5f, y[i] ? 0xe69f00 : 0x56b4e9);
+        plot_dot(p, x[2 * i], x[2 * i + 1], 3.5f, y[i] ? INK_ORANGE : INK_SKY);
     snprintf(title, size, "%s: %.1f%% right", jem ? "JEM" : "classifier", right);
     printf("%-13s accuracy %.1f%%   mean log p of new points %.3f\n", jem ? "JEM" : "classifier",
            right, learned);

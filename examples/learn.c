@@ -27,7 +27,9 @@
 enum { BATCH = 256, STEPS = 30, BUFFER = 4000, EVERY = 50, MOST = 24 };
 enum { EXACT, CD_1, PERSISTENT, SHORT_RUN, SCORE, WAYS };
 static const char *const way_names[WAYS] = { "exact", "CD-1", "persistent", "short-run", "score" };
-static const unsigned way_colours[WAYS] = { 0x111111, 0xe0533a, 0x2f7ed8, 0xd9a514, 0x3aa657 };
+static const unsigned way_colours[WAYS] = {
+    0x111111, INK_RED, INK_BLUE, INK_ORANGE, INK_GREEN
+};
 
 typedef struct lesson {
     jem_net *net;
@@ -107,8 +109,10 @@ int main(int argc, char **argv) {
     if (kind == WORLDS || !sheet_create(&s, 3, 2, 300, 300) || !panel_create(&p, &s)) return 1;
     if (!world_grid(&l.grid, 120)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
-    plot_truth(&p, kind), plot_density(&p, 0);
-    sheet_put(&s, 0, 0, &p, "truth");
+    plot_truth(&p, kind);
+    plot_density(&p, 0);
+    snprintf(title, sizeof title, "truth: %.2f", world_mean_logp(kind, NULL));
+    sheet_put(&s, 0, 0, &p, title);
     for (int way = 0; way < WAYS && jem_ok(ctx); way++) {
         l.net = density_net(ctx, 128, 1), l.rng = jem_rng_seed(1);
         l.buffer = jem_buffer_create(ctx, BUFFER, 2, 1, 1, 0, &l.rng);

@@ -21,8 +21,8 @@
 
 #include "shapes.h"
 
-enum { UPDATES = 1000, BATCH = 64, SAMPLES = 32, SHOWN = 14, LAYERS = 3 };
-enum { ZOOM = 3, CELL = SIDE * ZOOM + 4, LEFT_OF = 190 };      /* layout of the picture, in pixels */
+enum { UPDATES = 1000, BATCH = 64, SAMPLES = 32, SHOWN = 9, LAYERS = 3 };
+enum { ZOOM = 5, CELL = SIDE * ZOOM + 6, LEFT_OF = 250 };      /* layout of the picture, in pixels */
 
 typedef struct layers { jem_layer conv[LAYERS], head; int pooled; } layers;
 
@@ -78,8 +78,8 @@ static int put(plot *paper, int row, const char *name, const float *x) {
             shape_put(paper, LEFT_OF + CELL * i, 4 + CELL * row, ZOOM, x + i * SHAPE_NUMBERS);
     }
     snprintf(note, sizeof note, "%d%% are one shape", 100 * whole / SAMPLES);
-    text(paper, 8, (float)(10 + CELL * row), 1.8f, 0x222222, name);
-    text(paper, 8, (float)(32 + CELL * row), 1.5f, 0x666666, note);
+    text(paper, 8, (float)(14 + CELL * row), 2.4f, 0x222222, name);
+    text(paper, 8, (float)(46 + CELL * row), 2, 0x555555, note);
     return 100 * whole / SAMPLES;
 }
 

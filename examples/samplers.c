@@ -6,16 +6,16 @@
              MALA      ULA's step as a proposal, some rejected: exact (Roberts & Tweedie 1996)
              HMC       a random momentum, several leapfrog steps, then acceptance (Neal 2011)
              tempered  MALA at several temperatures that swap points (Geyer 1991)
-             tau = 1 + 2 (sum of the autocorrelations): steps per independent sample.
+             tau = 1 + 2 (sum of the autocorrelations): here gradients per independent sample.
              R-hat: the spread of all chains together over that within each; 1 when they agree.
 
    LOOK FOR  All use the same number of gradients. A column per sampler: the path of its first
-             chain, and the ends of all chains (white). Under that, for each density, traces of five
-             chains: a hairy caterpillar is good, a slow snake is not, two levels are two modes
-             without transitions. Then the autocorrelation: how fast a chain forgets. In print: the
-             error of a mean, in standard errors (by tau). Beyond 4 it is not due to chance: SGLD
-             and ULA have small standard errors, but are wrong. On two modes R-hat shows it, as
-             does tau.
+             chain, and the ends of all chains (white); above, the error of a mean in standard
+             errors (by tau). Beyond 4 it is not due to chance: SGLD and ULA have small standard
+             errors, but are wrong, however short their tau. On two modes R-hat shows it, as does
+             tau. Under that, for each density, traces of five chains: a hairy caterpillar is good, a
+             slow snake is not, two levels are two modes without transitions. Then the
+             autocorrelation: how fast a chain forgets.
 
    TRY       STEP .1f and .5f: which diverge, and which reject? All chains start left of 0 (START):
              what is the R-hat of two modes now? HOTTEST 2: does the ladder still reach across?
@@ -33,8 +33,8 @@ enum { CHAINS = 24, LADDER = 5, GRADIENTS = 8000, LAGS = 300, TRACED = 2000, SEE
 enum { NARROW, BANANA, MODES, DENSITIES };
 enum { SGLD, ULA, MALA, HMC, TEMPERED, WALKS };
 static const struct walk { const char *name; unsigned colour; int temperatures; } walks[WALKS] = {
-    { "SGLD", 0x7a6a58, 1 }, { "ULA", 0xe0533a, 1 }, { "MALA", 0x2f7ed8, 1 },
-    { "HMC", 0x3aa657, 1 }, { "tempered", 0x8a56c8, LADDER }
+    { "SGLD", INK_GREY, 1 }, { "ULA", INK_RED, 1 }, { "MALA", INK_BLUE, 1 },
+    { "HMC", INK_GREEN, 1 }, { "tempered", INK_PINK, LADDER }
 };
 
 /* -(x - mean)^2 / (2 std^2) */
@@ -100,14 +100,14 @@ static void run(jem_ctx *ctx, int k, trace *t, int gradients) {
 /* Draws the path of a chain and the ends of all chains; below, in one of WALKS strips, traces. */
 static void draw(sheet *s, plot *p, int k, const trace *t, int cost, const char *title) {
     const float left = (float)t->which * (float)s->paper.w / DENSITIES + 20;
-    const float middle = (float)s->chart_top + 28 + 42 * (float)k;
+    const float middle = (float)s->chart_top + 28 + 46 * (float)k;
     plot_way(p, t->way[0], 400 / cost < t->steps ? 400 / cost : t->steps, 1, 0x30d0f0);
     for (int i = 0; i < CHAINS; i++) plot_dots(p, t->now + 2 * i * t->ladder, 1, 3.5f, 0xffffff);
     sheet_put(s, k, t->which, p, title);
-    text(&s->paper, left, middle - 5, 1.3f, walks[k].colour, walks[k].name);
+    text(&s->paper, left, middle - 6, 1.9f, walks[k].colour, walks[k].name);
     const int n = t->steps * cost < TRACED ? t->steps : TRACED / cost;
     for (int j = 0; j < SEEN; j++)
-        sheet_trace(s, left + 60, middle, 240, -6, t->u[j], n, class_colours[j]);
+        sheet_trace(s, left + 96, middle, 270, -6, t->u[j], n, class_colours[j]);
 }
 
 int main(int argc, char **argv) {
@@ -118,11 +118,11 @@ int main(int argc, char **argv) {
     char title[64];
     sheet s;
     plot p;
-    if (!sheet_create(&s, WALKS, DENSITIES, 196, 510) || !panel_create(&p, &s)) return 1;
+    if (!sheet_create(&s, WALKS, DENSITIES, 216, 540) || !panel_create(&p, &s)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
     for (t.which = 0; t.which < DENSITIES && jem_ok(ctx); t.which++) {
         const struct target *q = targets + t.which;
-        panel chart = sheet_panel(&s, t.which, DENSITIES, 270, 190);
+        panel chart = sheet_panel(&s, t.which, DENSITIES, 320, 190);
         for (int k = 0; k < WALKS && jem_ok(ctx); k++) {
             run(ctx, k, &t, gradients);
             if (jem_error_status(ctx) == JEM_DIVERGED) {       /* the others continue */
@@ -143,9 +143,11 @@ int main(int argc, char **argv) {
                    q->name, walks[k].name, q->number, c.mean, c.error, (double)q->known,
                    (c.mean - (double)q->known) / c.error, c.tau * cost, c.rhat), fflush(stdout);
             plot_function(&p, ctx, density, &t.which), plot_density(&p, plot_log_z(&p));
-            snprintf(title, sizeof title, "%s: tau %.0f, R-hat %.2f", walks[k].name, c.tau * cost,
-                     c.rhat);
+            const double off = fabs(c.mean - (double)q->known) / c.error;
+            snprintf(title, sizeof title, "%s: off by %.*f", walks[k].name, off < 10 ? 1 : 0, off);
             draw(&s, &p, k, &t, cost, title);
+            snprintf(title, sizeof title, "tau %.0f, R-hat %.2f", c.tau * cost, c.rhat);
+            sheet_note(&s, k, t.which, title);
             const curve forgets = { "", walks[k].colour, lag[k], r[k], (LAGS - 1) / cost + 1, 2 };
             curves[k] = forgets;
             for (int i = 0; i < forgets.n; i++) lag[k][i] = (float)(i * cost);
@@ -154,9 +156,9 @@ int main(int argc, char **argv) {
         }
         if (!jem_ok(ctx)) break;                   /* some curves are missing */
         snprintf(title, sizeof title, "%s: %s", q->name, q->number);
-        chart.title = title, chart.x_name = "autocorrelation, lag in gradients";
+        chart.title = title, chart.x_name = "autocorrelation; lag in gradients";
         chart.curves = curves, chart.n = WALKS, chart.y_lo = -0.1f, chart.y_hi = 1;
-        draw_panel(&s.paper, &chart);
+        draw_panel_in(&s.paper, &chart, SHEET_UNIT);
     }
     const int failed = report(ctx) || !sheet_close(&s, "build/pictures/samplers.png");
     plot_free(&p), jem_ctx_free(ctx);

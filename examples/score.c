@@ -91,8 +91,8 @@ static jem_status field(plot *p, jem_net *net, float right) {
     jem_end(ctx, mark);
     for (int i = 0; i < ARROWS * ARROWS && s == JEM_OK; i++) {
         const float a = right + x[2 * i], b = x[2 * i + 1], k = 0.7f * NOISE * NOISE;
-        plot_line(p, a, b, a + k * g[2 * i], b + k * g[2 * i + 1], 1.3f, 0x1f5fa8);
-        plot_dot(p, a + k * g[2 * i], b + k * g[2 * i + 1], 3, 0xd2691e);      /* arrowhead */
+        plot_line(p, a, b, a + k * g[2 * i], b + k * g[2 * i + 1], 1.3f, 0x0072b2);
+        plot_dot(p, a + k * g[2 * i], b + k * g[2 * i + 1], 3, 0xd55e00);      /* arrowhead */
     }
     return s;
 }
@@ -121,7 +121,7 @@ int main(void) {
         static const char *const name[SHOWN] = { "with noise", "one step", "twenty steps" };
         for (int k = 0; k < SHOWN; k++) {
             for (int i = 0; i < POINTS; i++)
-                plot_dot(&p, 3 * (float)k + x[k][2 * i], x[k][2 * i + 1], 3, 0x1f5fa8);
+                plot_dot(&p, 3 * (float)k + x[k][2 * i], x[k][2 * i + 1], 3, 0x0072b2);
             printf("%-13s mean distance from the original %.3f\n", name[k],
                    distance(x[k], clean));
         }

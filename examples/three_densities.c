@@ -107,7 +107,7 @@ static void draw(sheet *s, int row, plot *p, jem_net *net, const char *name) {
         of o = { net, c };
         plot_function(p, net->ctx, posterior, &o);
         for (int k = 0; k < p->w * p->h; k++)
-            plot_blend(p, k / p->w, k % p->w, class_colours[c], 0.75f * p->values[k]);
+            plot_blend(p, k / p->w, k % p->w, class_colours[c], 0.45f * p->values[k]);
     }
     for (int i = 0; i < 300; i++) plot_dot(p, x[2 * i], x[2 * i + 1], 3, class_colours[y[i]]);
     snprintf(title, sizeof title, "p(y given x): %.1f%%", right);

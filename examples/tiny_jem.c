@@ -1,4 +1,5 @@
-/* A JEM from scratch, without jem.h: a classifier whose logits also define a density.
+/* A JEM from scratch: a classifier whose logits also define a density. jem.h computes nothing here;
+   the project's shared code only reads the digits and writes the picture.
 
        L = -log p(y|x)  -  W log p(x)          p(x,y) = exp f(x)[y] / Z,   p(x) = sum over y
 
@@ -9,18 +10,18 @@
        f(x)[y]
 
    and Langevin dynamics draws them. (JEM: Grathwohl and others, ICLR 2020, arXiv:1912.03263.) First
-   the densities, then learning, then the network with its gradients by hand, then files.
+   the densities, then learning, then the network with its gradients by hand.
    tests/tools/test_tiny.c checks that jem.h computes the same numbers.
 
        make build/tiny_jem && build/tiny_jem        (half a minute on one core)
 
    EXPECTED OUTPUT (other compilers round differently, and the chains then take other paths)
-       update   50  cross-entropy 0.808  f(x): data  +44.80, samples  +44.79  accuracy  81%
-       update  100  cross-entropy 0.945  f(x): data  +32.79, samples  +33.03  accuracy  72%
-       update  200  cross-entropy 0.423  f(x): data  +46.41, samples  +43.28  accuracy  89%
-       update  300  cross-entropy 0.258  f(x): data  +59.47, samples  +58.91  accuracy  89%
-       update  400  cross-entropy 0.341  f(x): data  +65.82, samples  +68.08  accuracy  91%
-       90.3% of the held-out digits are classified correctly
+       update   50  cross-entropy 0.717  f(x): data  +39.16, samples  +33.28  accuracy  66%
+       update  100  cross-entropy 0.488  f(x): data  +56.96, samples  +54.23  accuracy  81%
+       update  200  cross-entropy 0.212  f(x): data  +47.98, samples  +49.77  accuracy  94%
+       update  300  cross-entropy 0.458  f(x): data  +54.99, samples  +53.10  accuracy  88%
+       update  400  cross-entropy 0.479  f(x): data  +59.93, samples  +61.72  accuracy  91%
+       88.0% of the held-out digits are classified correctly
    and build/pictures/tiny_jem.png: a row of samples per class, all started from noise, mostly
    legible.
 
@@ -29,27 +30,19 @@
    are too short to find the maxima of f; if they stay far above, these maxima are not digits.
    What to try: more updates (`build/tiny_jem 2000`); CD_WEIGHT 0: a better classifier, whose
    samples are blotches, similar within a class; STEPS 2; chains that always restart. */
-#include <math.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#ifdef _WIN32
-#include <direct.h>
-#endif
-
+#define JEM_IMPLEMENTATION
+#include "tools/support/pictures.h"
 #include "count.h"
-#include "tools/support/stb.h"
 
-/* N images at a time: value i of image n is at [i * N + n], so that the innermost loop is always
-   'for each image', which compilers turn into vector instructions. */
-enum { N = 16, SIDE = 28, PIXELS = SIDE * SIDE, CLASSES = 10 };
+/* N images at a time: x[i][n] is value i of image n, so that the innermost loop is always 'for each
+   image', which compilers turn into vector instructions. */
+enum { N = 32, SIDE = DIGIT, PIXELS = SIDE * SIDE, CLASSES = 10 };
+typedef float batch[N];
 
 /* The network, implemented below. forward: the logits f[class][image]. backward, of the last
    forward: from df to dx (if not NULL) and, if `update`, added to the gradient of the weights. */
-static const float *forward(const float *x);
-static void backward(const float *x, const float *df, float *dx, int update);
+static batch *forward(batch *x);
+static void backward(batch *x, batch *df, batch *dx, int update);
 
 static uint64_t seed = 1;
 static float uniform(void) {                       /* (0,1): xorshift* */
@@ -61,23 +54,23 @@ static float uniform(void) {                       /* (0,1): xorshift* */
 static float normal(void) {                        /* Box-Muller, the simplest half */
     return sqrtf(-2 * logf(uniform())) * cosf(6.2831853f * uniform());
 }
-static void load(float *x, int n, const float *image, float noise) {
-    for (int i = 0; i < PIXELS; i++) x[i * N + n] = image[i] + (noise > 0 ? noise * normal() : 0);
+static void load(batch *x, int n, const float *image, float noise) {
+    for (int i = 0; i < PIXELS; i++) x[i][n] = image[i] + (noise > 0 ? noise * normal() : 0);
 }
-static void store(const float *x, int n, float *image) {
-    for (int i = 0; i < PIXELS; i++) image[i] = x[i * N + n];
+static void store(batch *x, int n, float *image) {
+    for (int i = 0; i < PIXELS; i++) image[i] = x[i][n];
 }
 
 /* ==== the densities =========================================================================== */
 
 /* Computes total = log-sum-exp of the logits = log p(x) + log Z, and its gradient p = softmax =
    p(y|x). */
-static void density(const float *f, float *total, float *p) {
+static void density(batch *f, float *total, batch *p) {
     for (int n = 0; n < N; n++) {
-        float top = f[n], sum = 0;
-        for (int c = 1; c < CLASSES; c++) top = fmaxf(top, f[c * N + n]);
-        for (int c = 0; c < CLASSES; c++) sum += p[c * N + n] = expf(f[c * N + n] - top);
-        for (int c = 0; c < CLASSES; c++) p[c * N + n] /= sum;
+        float top = f[0][n], sum = 0;
+        for (int c = 1; c < CLASSES; c++) top = fmaxf(top, f[c][n]);
+        for (int c = 0; c < CLASSES; c++) sum += p[c][n] = expf(f[c][n] - top);
+        for (int c = 0; c < CLASSES; c++) p[c][n] /= sum;
         total[n] = top + logf(sum);
     }
 }
@@ -85,21 +78,23 @@ static void density(const float *f, float *total, float *p) {
 /* Runs Langevin dynamics: uphill in f, and noise. With labels, uphill in f[label]: log p(x,y).
    Langevin's equation has the step a/2 and noise sqrt(a); a step of s with noise t samples p^(1/T),
    T = t^2/2s. The paper's 1 and .01 have T = 5e-5: nearly gradient ascent. */
-static void langevin(float *x, const int *labels, int steps) {
-    static float dx[PIXELS * N];
-    float p[CLASSES * N], total[N];
+static void langevin(batch *x, const int *labels, int steps) {
+    static batch dx[PIXELS], p[CLASSES];
+    float total[N];
     for (int step = 0; step < steps; step++) {
         density(forward(x), total, p);
-        for (int i = 0; labels && i < CLASSES * N; i++) p[i] = labels[i % N] == i / N ? 1.0f : 0.0f;
+        for (int i = 0; labels && i < CLASSES * N; i++) p[i / N][i % N] = labels[i % N] == i / N;
         backward(x, p, dx, 0);
-        for (int i = 0; i < PIXELS * N; i++)
-            x[i] = fmaxf(-1, fminf(1, x[i] + 1.0f * dx[i] + 0.01f * normal()));
+        for (int i = 0; i < PIXELS; i++) {
+            for (int n = 0; n < N; n++)
+                x[i][n] = fmaxf(-1, fminf(1, x[i][n] + 1.0f * dx[i][n] + 0.01f * normal()));
+        }
     }
 }
 
 /* ==== learning ================================================================================ */
 
-enum { GROUPS = 4, BATCH = GROUPS * N, BUFFER = 640, STEPS = 10 };
+enum { BUFFER = 640, STEPS = 10 };
 #define CD_WEIGHT 0.1f
 static float buffer[BUFFER][PIXELS];               /* persistent chains */
 
@@ -107,38 +102,33 @@ static void restart(float *image) {
     for (int i = 0; i < PIXELS; i++) image[i] = 2 * uniform() - 1;
 }
 
-typedef struct stats { float ce, data, sample; int right; } stats;     /* sums over a batch */
-
-/* Lowers the cross-entropy of N labelled digits, and raises f at them. */
-static void learn_data(const float *images, const int *labels, int count, stats *s) {
-    static float x[PIXELS * N];
-    float p[CLASSES * N], df[CLASSES * N], total[N];
-    int y[N];
+/* Lowers the cross-entropy of N labelled digits, and raises f at them; then continues N chains, and
+   lowers f at their ends. Returns means: cross-entropy, f of data and samples, accuracy. */
+typedef struct stats { float ce, data, sample, right; } stats;
+static stats learn(const float *images, const int *labels, int count) {
+    static batch x[PIXELS], p[CLASSES], df[CLASSES];
+    float total[N];
+    int y[N], slot[N];
+    stats s = { 0, 0, 0, 0 };
     for (int n = 0; n < N; n++) {
         const int pick = (int)(uniform() * (float)count);
         load(x, n, images + (size_t)pick * PIXELS, 0.03f);
         y[n] = labels[pick];
     }
-    const float *f = forward(x);
+    batch *f = forward(x);
     density(f, total, p);
-    for (int i = 0; i < CLASSES * N; i++)          /* d CE/df = p - [y], d f(x)/df = p */
-        df[i] = (p[i] - (i / N == y[i % N]) - CD_WEIGHT * p[i]) / BATCH;
     for (int n = 0; n < N; n++) {
         int best = 0;
-        for (int c = 1; c < CLASSES; c++)
-            if (p[c * N + n] > p[best * N + n]) best = c;
-        s->right += best == y[n];
-        s->ce += total[n] - f[y[n] * N + n];
-        s->data += total[n];
+        for (int c = 0; c < CLASSES; c++) {        /* d CE/df = p - [y], d f(x)/df = p */
+            df[c][n] = (p[c][n] - (c == y[n]) - CD_WEIGHT * p[c][n]) / N;
+            if (p[c][n] > p[best][n]) best = c;
+        }
+        s.right += (float)(best == y[n]) / N;
+        s.ce += (total[n] - f[y[n]][n]) / N;
+        s.data += total[n] / N;
     }
     backward(x, df, NULL, 1);
-}
 
-/* Continues N chains, and lowers f at their ends. */
-static void learn_samples(stats *s) {
-    static float x[PIXELS * N];
-    float p[CLASSES * N], df[CLASSES * N], total[N];
-    int slot[N];
     for (int n = 0; n < N; n++) {
         slot[n] = (int)(uniform() * BUFFER);
         if (uniform() < 0.05f) restart(buffer[slot[n]]);
@@ -146,12 +136,13 @@ static void learn_samples(stats *s) {
     }
     langevin(x, NULL, STEPS);
     density(forward(x), total, p);
-    for (int i = 0; i < CLASSES * N; i++) df[i] = CD_WEIGHT * p[i] / BATCH;
+    for (int i = 0; i < CLASSES * N; i++) df[i / N][i % N] = CD_WEIGHT * p[i / N][i % N] / N;
     backward(x, df, NULL, 1);
     for (int n = 0; n < N; n++) {
         store(x, n, buffer[slot[n]]);
-        s->sample += total[n];
+        s.sample += total[n] / N;
     }
+    return s;
 }
 
 /* ==== the network ============================================================================= */
@@ -167,79 +158,89 @@ static const layer layers[LAYERS] = {  /* channels, window, stride, padding, siz
 };
 enum {
     PARAMS = 8 * 16 + 8 + 16 * 8 * 16 + 16 + 32 * 16 * 9 + 32 + CLASSES * 32 * 16 + CLASSES,
-    LARGEST = 8 * 14 * 14 * N                      /* values of the largest layer's output */
+    LARGEST = 8 * 14 * 14                          /* values of the largest layer's output */
 };
 /* All parameters in one array: of each layer the weights [out][in][k][k], then the biases [out]. */
 static float param[PARAMS], grad[PARAMS];
-/* Outputs of every layer before and after the activation function, for the backward pass. */
-static float before[LAYERS][LARGEST], after[LAYERS][LARGEST];
+/* Outputs of every layer, and the slope of the activation function there, for the backward pass. */
+static batch out[LAYERS][LARGEST], slope[LAYERS][LARGEST];
 
 static int weights(const layer *L) { return L->out * L->in * L->k * L->k; }
 static int outputs(const layer *L) { return L->out * L->out_size * L->out_size; }
+static batch *input(int k, batch *x) { return k ? out[k - 1] : x; }
+
+static void add(float *restrict to, float w, const float *restrict from) {
+    for (int n = 0; n < N; n++) to[n] += w * from[n];
+}
+static void add_product(float *restrict to, const float *restrict a, const float *restrict b) {
+    for (int n = 0; n < N; n++) to[n] += a[n] * b[n];
+}
 
 /* Visits all connections of a layer: y[b] receives w times x[a]. By the chain rule both gradients
    follow the same connections: x[a] receives w times y[b], and w receives x[a] times y[b]. */
 enum { FORWARD, TO_INPUT, TO_WEIGHTS };
-static void connect(const layer *L, int way, float *w, float *x, float *y) {
-    const int all = weights(L), square = L->k * L->k;
-    for (int k = 0; k < all; k++, w++) {
-        const int o = k / (L->in * square), c = k / square % L->in;
+static void connect(const layer *L, int way, float *w, batch *x, batch *y) {
+    const int high = L->out_size, all = weights(L);
+    for (int k = 0; k < all; k++) {
         const int u = k / L->k % L->k - L->pad, v = k % L->k - L->pad;
-        for (int at = 0; at < L->out_size * L->out_size; at++) {
-            const int row = at / L->out_size * L->stride + u;
-            const int column = at % L->out_size * L->stride + v;
-            if (row < 0 || row >= L->size || column < 0 || column >= L->size) continue;
-            float *a = x + ((c * L->size + row) * L->size + column) * N;
-            float *b = y + (o * L->out_size * L->out_size + at) * N;
-            if (way == FORWARD) for (int n = 0; n < N; n++) b[n] += *w * a[n];
-            if (way == TO_INPUT) for (int n = 0; n < N; n++) a[n] += *w * b[n];
-            if (way == TO_WEIGHTS) for (int n = 0; n < N; n++) *w += a[n] * b[n];
+        batch *from = x + k / (L->k * L->k) % L->in * L->size * L->size;
+        batch *to = y + k / (L->k * L->k * L->in) * high * high;
+        batch product = { 0 };
+        for (int i = 0; i < high; i++) {
+            for (int j = 0; j < high; j++) {
+                const int row = i * L->stride + u, column = j * L->stride + v;
+                if (row < 0 || row >= L->size || column < 0 || column >= L->size) continue;
+                float *a = from[row * L->size + column], *b = to[i * high + j];
+                if (way == FORWARD) add(b, w[k], a);
+                else if (way == TO_INPUT) add(a, w[k], b);
+                else add_product(product, a, b);
+            }
         }
+        for (int n = 0; way == TO_WEIGHTS && n < N; n++) w[k] += product[n];
     }
 }
 
-/* Returns the input of layer k, which connect reads or writes. */
-static float *input(int k, const float *x) { return k ? after[k - 1] : (float *)(uintptr_t)x; }
-
-static const float *forward(const float *x) {
+static batch *forward(batch *x) {
     float *w = param;
     for (int k = 0; k < LAYERS; k++) {
         const layer *L = layers + k;
-        const float *bias = w + weights(L);
         for (int i = 0; i < outputs(L) * N; i++)
-            before[k][i] = bias[i / N / L->out_size / L->out_size];
-        connect(L, FORWARD, w, input(k, x), before[k]);
-        for (int i = 0; i < outputs(L) * N; i++)   /* SiLU: smooth, so f is smooth */
-            after[k][i] = before[k][i] / (1 + expf(-before[k][i]));
+            out[k][i / N][i % N] = w[weights(L) + i / N / (L->out_size * L->out_size)];
+        connect(L, FORWARD, w, input(k, x), out[k]);
+        for (int i = 0; k < LAYERS - 1 && i < outputs(L) * N; i++) {
+            float *v = out[k][i / N] + i % N;      /* SiLU: smooth, so f is smooth */
+            const float s = 1 / (1 + expf(-*v));
+            slope[k][i / N][i % N] = s * (1 + *v * (1 - s));
+            *v *= s;
+        }
         w += weights(L) + L->out;
     }
-    return before[LAYERS - 1];                     /* no activation after the last one */
+    return out[LAYERS - 1];
 }
 
-static void backward(const float *x, const float *df, float *dx, int update) {
-    static float d[LAYERS + 1][LARGEST];           /* of each layer's output; of the image */
+static void backward(batch *x, batch *df, batch *dx, int update) {
+    static batch d[LAYERS][LARGEST];               /* of each layer's output */
     int at = PARAMS;
-    memcpy(d[LAYERS], df, CLASSES * N * sizeof *df);
+    memcpy(d[LAYERS - 1], df, CLASSES * sizeof *df);
     for (int k = LAYERS - 1; k >= 0; k--) {
         const layer *L = layers + k;
-        float *dy = d[k + 1], *to = k ? d[k] : dx;
+        batch *to = k ? d[k - 1] : dx;
         at -= weights(L) + L->out;
-        for (int i = 0; k < LAYERS - 1 && i < outputs(L) * N; i++) {
-            const float s = 1 / (1 + expf(-before[k][i]));
-            dy[i] *= s * (1 + before[k][i] * (1 - s));
-        }
+        for (int i = 0; k < LAYERS - 1 && i < outputs(L) * N; i++)
+            d[k][i / N][i % N] *= slope[k][i / N][i % N];
         if (update) {
-            connect(L, TO_WEIGHTS, grad + at, input(k, x), dy);
+            float *bias = grad + at + weights(L);
+            connect(L, TO_WEIGHTS, grad + at, input(k, x), d[k]);
             for (int i = 0; i < outputs(L) * N; i++)
-                grad[at + weights(L) + i / N / L->out_size / L->out_size] += dy[i];
+                bias[i / N / (L->out_size * L->out_size)] += d[k][i / N][i % N];
         }
         if (!to) continue;
-        memset(to, 0, (size_t)(L->in * L->size * L->size * N) * sizeof *to);
-        connect(L, TO_INPUT, param + at, to, dy);
+        memset(to, 0, (size_t)(L->in * L->size * L->size) * sizeof *to);
+        connect(L, TO_INPUT, param + at, to, d[k]);
     }
 }
 
-/* ==== training, files ========================================================================= */
+/* ==== training ================================================================================ */
 
 static void adam(int update, float rate) {         /* Kingma and Ba 2015 */
     static float m[PARAMS], v[PARAMS];
@@ -253,111 +254,74 @@ static void adam(int update, float rate) {         /* Kingma and Ba 2015 */
 }
 
 static void train(const float *images, const int *labels, int count, int updates) {
-    for (int i = 0; i < BUFFER; i++) restart(buffer[i]);
     float *w = param;
+    for (int i = 0; i < BUFFER; i++) restart(buffer[i]);
     for (int k = 0; k < LAYERS; k++) {             /* as in PyTorch: U(-1,1) / sqrt(inputs) */
         const float scale = 1 / sqrtf((float)(layers[k].in * layers[k].k * layers[k].k));
         for (int i = weights(layers + k) + layers[k].out; i > 0; i--)
             *w++ = scale * (2 * uniform() - 1);
     }
-    for (int update = 0; update < updates; update++) {
-        stats s = { 0, 0, 0, 0 };
+    for (int i = 0; i < updates; i++) {
         memset(grad, 0, sizeof grad);
-        for (int g = 0; g < GROUPS; g++) {
-            learn_data(images, labels, count, &s);
-            learn_samples(&s);
-        }
-        adam(update, 2e-3f * (1 - (float)update / (float)updates));
-        if ((update + 1) % (updates < 200 ? 50 : 100) && update != 49) continue;
+        const stats s = learn(images, labels, count);
+        adam(i, 2e-3f * (1 - (float)i / (float)updates));
+        if ((i + 1) % (updates < 200 ? 50 : 100) && i != 49) continue;
         printf("update %4d  cross-entropy %.3f  f(x): data %+7.2f, samples %+7.2f  "
-               "accuracy %3.0f%%\n",
-               update + 1, (double)(s.ce / BATCH), (double)(s.data / BATCH),
-               (double)(s.sample / BATCH), 100.0 * s.right / BATCH);
+               "accuracy %3.0f%%\n", i + 1, (double)s.ce, (double)s.data, (double)s.sample,
+               100 * (double)s.right);
         fflush(stdout);
     }
 }
 
-enum { TRAIN = 9000, TEST = 1000 };
-static float images[TRAIN + TEST][PIXELS];         /* the last 1000 are held out */
-static int labels[TRAIN + TEST];
-
-/* Reads the sheet of 100 x 100 digits; examples/data/README.md describes its layout. */
-static int load_digits(const char *path) {
-    int w, h, channels, train = 0, test = TRAIN;
-    unsigned char *sheet = stbi_load(path, &w, &h, &channels, 1);
-    if (!sheet || w != 100 * SIDE || h != 100 * SIDE) {
-        fprintf(stderr, "%s: cannot be read (run this in the project's directory)\n", path);
-        stbi_image_free(sheet);
-        return 0;
-    }
-    for (int k = 0; k < TRAIN + TEST; k++) {
-        const int row = k / 100, to = row % 10 == 9 ? test++ : train++;
-        const unsigned char *from = sheet + (row * 100 * SIDE + k % 100) * SIDE;
-        labels[to] = row / 10;
-        for (int i = 0; i < PIXELS; i++)
-            images[to][i] = (float)from[i / SIDE * 100 * SIDE + i % SIDE] / 127.5f - 1;
-    }
-    stbi_image_free(sheet);
-    return 1;
-}
-
-static float accuracy(void) {
-    static float x[PIXELS * N];
+static float accuracy(const digits *d) {
+    static batch x[PIXELS];
     int right = 0;
-    for (int i = 0; i < TEST; i++) {
-        load(x, i % N, images[TRAIN + i], 0);
-        if (i % N < N - 1 && i + 1 < TEST) continue;
-        const float *f = forward(x);
+    for (int i = 0; i < DIGITS_TEST; i++) {
+        load(x, i % N, d->test_x + i * PIXELS, 0);
+        if (i % N < N - 1 && i + 1 < DIGITS_TEST) continue;
+        batch *f = forward(x);
         for (int n = 0; n <= i % N; n++) {
             int best = 0;
             for (int c = 1; c < CLASSES; c++)
-                if (f[c * N + n] > f[best * N + n]) best = c;
-            right += best == labels[TRAIN + i / N * N + n];
+                if (f[c][n] > f[best][n]) best = c;
+            right += best == d->test_y[i / N * N + n];
         }
     }
-    return (float)right / TEST;
+    return (float)right / DIGITS_TEST;
 }
 
-/* Draws a row per class: from noise by Langevin dynamics in log p(x,y). */
+/* Draws a row of N/2 samples per class: from noise by Langevin dynamics in log p(x,y). */
 static int draw_samples(const char *path, int steps) {
-    enum { ZOOM = 2, CELL = SIDE * ZOOM + 2, WIDE = N * CELL, HIGH = CLASSES * CELL };
-    static unsigned char picture[HIGH][WIDE];
-    static float x[PIXELS * N], image[PIXELS];
-    for (int c = 0; c < CLASSES; c++) {
-        int y[N];
+    static batch x[PIXELS];
+    static float image[CLASSES * N / 2][PIXELS];
+    int y[N];
+    for (int i = 0; i < CLASSES * N / 2; i += N) {
         for (int n = 0; n < N; n++) {
-            y[n] = c;
-            restart(image);
-            load(x, n, image, 0);
+            y[n] = (i + n) / (N / 2);
+            restart(image[i + n]);
+            load(x, n, image[i + n], 0);
         }
         langevin(x, y, steps);
-        for (int k = 0; k < SIDE * ZOOM * SIDE * ZOOM * N; k++) {
-            const int n = k % N, i = k / N / (SIDE * ZOOM), j = k / N % (SIDE * ZOOM);
-            picture[c * CELL + i][n * CELL + j] = (unsigned char)
-                (127.5f * (1 + x[(i / ZOOM * SIDE + j / ZOOM) * N + n]));
-        }
+        for (int n = 0; n < N; n++) store(x, n, image[i + n]);
     }
-#ifdef _WIN32
-    _mkdir("build/pictures");
-#else
-    mkdir("build/pictures", 0777);
-#endif
-    const int ok = stbi_write_png(path, WIDE, HIGH, 1, picture, WIDE);
-    if (ok) printf("picture: %s\n", path);
-    else fprintf(stderr, "%s: cannot be written\n", path);
-    return ok;
+    return picture_grid(path, image[0], CLASSES * N / 2, N / 2, 1, SIDE, SIDE, 2);
 }
 
 int main(int argc, char **argv) {
     const int quick = argc > 1 && !strcmp(argv[1], "--quick");
     int updates = argc > 1 ? count_of(argv[1]) : 400;
+    digits d;
     if (quick) updates = 10;
     if (updates < 1 || argc > 2) {
         fprintf(stderr, "usage: %s [updates], " COUNT_RANGE "\n", argv[0]);
         return 1;
     }
-    if (!load_digits("examples/data/digits.png")) return 1;
-    train(images[0], labels, TRAIN, updates);
-    printf("%.1f%% of the held-out digits are classified correctly\n", 100 * (double)accuracy());
-    return !draw_samples("build/pictures/tiny_jem.png", quick ? 5 : 80);
+    if (!digits_load(DIGITS_PATH, &d)) return 1;
+    train(d.x, d.y, DIGITS_TRAIN, updates);
+    printf("%.1f%% of the held-out digits are classified correctly\n", 100 * (double)accuracy(&d));
+    digits_free(&d);
+    const char *path = "build/pictures/tiny_jem.png";
+    const int ok = draw_samples(path, quick ? 5 : 80);
+    if (ok) printf("picture: %s\n", path);
+    return !ok;
 }

@@ -130,13 +130,15 @@ static inline jem_tensor *world_exact_loss(jem_net *net, int n, const float *x) 
     return jem_sub(net->ctx, model, jem_mean(net->ctx, jem_logp(net->ctx, data, net)));
 }
 
-/* Plots all log-densities of a lesson in the same colours: black is e^-6, bright e^0. */
+/* Plots all log-densities of a lesson in the same colours: black is e^-6, bright e^0.3. */
+#define DENSITY_LO -6.0f
+#define DENSITY_HI 0.3f
 static inline void plot_density(plot *p, double log_z) {
-    plot_heat(p, (float)log_z - 6, (float)log_z + 0.3f);
+    plot_heat(p, (float)log_z + DENSITY_LO, (float)log_z + DENSITY_HI);
 }
 
 static const unsigned class_colours[8] = {
-    0x2f7ed8, 0xe0533a, 0x3aa657, 0xd9a514, 0x8a56c8, 0x1fb0b0, 0xd8629f, 0x7a6a58
+    INK_BLUE, INK_ORANGE, INK_GREEN, INK_RED, INK_SKY, INK_PINK, INK_GREY, INK_YELLOW
 };
 
 /* Draws the class at every pixel, paler where the network is less confident; on white. */
@@ -215,16 +217,45 @@ static inline jem_ais_result world_ais(jem_net *net) {
 
 /* ---- sheets ---------------------------------------------------------------------------------- */
 
-/* Panels of size x size pixels, each with a title above; optionally a chart of curves under them.
-   y of the paper points down. */
+/* Panels of size x size pixels, each with a title above; on their right the colours of densities,
+   optionally a chart of curves under them. y of the paper points down. */
 typedef struct sheet { plot paper; int size, chart_top; } sheet;
-enum { SHEET_GAP = 10, SHEET_TITLE = 26 };
+enum { SHEET_GAP = 10, SHEET_TITLE = 32, SHEET_BAR = 66 };
+#define SHEET_UNIT 1.9f                            /* of the letters in charts */
+
+/* Draws the colours of plot_density with their values, on the right of the first row. */
+static inline void sheet_bar(sheet *s) {
+    const int left = s->paper.w - SHEET_BAR, high = s->size - 8, wide = 14;
+    char label[8];
+    plot bar;
+    if (!plot_create(&bar, wide, high, 0, 1, 0, 1)) return;
+    for (int k = 0; k < wide * high; k++) {
+        bar.values[k] = (float)(high - 1 - k / wide) / (float)(high - 1);
+    }
+    plot_heat(&bar, 0, 1);
+    text(&s->paper, (float)left, SHEET_TITLE - 18, 2, 0x222222, "log p");
+    for (int i = 0; i < high; i++) {
+        memcpy(s->paper.rgb + ((ptrdiff_t)(SHEET_TITLE + 4 + i) * s->paper.w + left) * 3,
+               bar.rgb + (ptrdiff_t)i * wide * 3, (size_t)wide * 3);
+    }
+    for (int v = (int)DENSITY_LO; v <= (int)DENSITY_HI; v += 2) {
+        const float share = ((float)v - DENSITY_LO) / (DENSITY_HI - DENSITY_LO);
+        snprintf(label, sizeof label, "%d", v);
+        text(&s->paper, (float)(left + wide + 6), SHEET_TITLE - 2 + (1 - share) * (float)high, 2,
+             0x222222, label);
+    }
+    plot_free(&bar);
+}
 
 static inline int sheet_create(sheet *s, int columns, int rows, int size, int chart_height) {
-    const int w = columns * (size + SHEET_GAP) + SHEET_GAP;
+    const int w = columns * (size + SHEET_GAP) + SHEET_GAP + SHEET_BAR;
     const int h = rows * (size + SHEET_TITLE + SHEET_GAP) + SHEET_GAP / 2;
     s->size = size, s->chart_top = h;
-    return plot_create(&s->paper, w, h + chart_height, 0, (float)w, (float)(h + chart_height), 0);
+    if (!plot_create(&s->paper, w, h + chart_height, 0, (float)w, (float)(h + chart_height), 0)) {
+        return 0;
+    }
+    sheet_bar(s);
+    return 1;
 }
 
 /* Creates a panel to draw on, showing the box of all worlds. */
@@ -235,12 +266,19 @@ static inline int panel_create(plot *p, const sheet *s) {
 static inline void sheet_put(sheet *s, int column, int row, const plot *from, const char *title) {
     const int x = SHEET_GAP + column * (s->size + SHEET_GAP);
     const int y = SHEET_TITLE + row * (s->size + SHEET_TITLE + SHEET_GAP);
-    float unit = 2;
+    float unit = 2.4f;
     while (unit > 1.2f && text(NULL, 0, 0, unit, 0, title) > (float)s->size) unit -= 0.1f;
     text(&s->paper, (float)x, (float)y - 9 * unit, unit, 0x222222, title);
     for (int i = 0; i < s->size; i++)
         memcpy(s->paper.rgb + ((ptrdiff_t)(y + i) * s->paper.w + x) * 3,
                from->rgb + (ptrdiff_t)i * from->w * 3, (size_t)s->size * 3);
+}
+
+/* Writes white letters along the bottom of a panel. */
+static inline void sheet_note(sheet *s, int column, int row, const char *note) {
+    const int x = SHEET_GAP + column * (s->size + SHEET_GAP) + 6;
+    const int y = SHEET_TITLE + row * (s->size + SHEET_TITLE + SHEET_GAP) + s->size - 20;
+    text(&s->paper, (float)x, (float)y, 1.9f, 0xffffff, note);
 }
 
 /* Draws n values as a line in the room under the panels, `wide` pixels wide, starting at x. */
@@ -265,8 +303,10 @@ static inline float autocorrelation(const float *v, int steps, int chains, doubl
 static inline panel sheet_panel(const sheet *s, int column, int columns, float wide, float high) {
     panel q;
     memset(&q, 0, sizeof q);
-    q.left = (float)column * (float)s->paper.w / (float)columns + 50, q.right = q.left + wide;
-    q.bottom = (float)s->paper.h - 45, q.top = q.bottom - high;
+    q.left = (float)column * (float)s->paper.w / (float)columns + 56;
+    q.right = q.left + wide;
+    q.bottom = (float)s->paper.h - 52;
+    q.top = q.bottom - high;
     return q;
 }
 
@@ -277,8 +317,9 @@ static inline void sheet_chart(sheet *s, const char *title, const char *x_name, 
     memset(&q, 0, sizeof q);
     q.title = title, q.x_name = x_name, q.curves = curves, q.n = n, q.y_lo = y_lo, q.y_hi = y_hi;
     q.left = 60, q.right = (float)s->paper.w - 20;
-    q.top = (float)s->chart_top + 40, q.bottom = (float)s->paper.h - 45;
-    draw_panel(&s->paper, &q);
+    q.top = (float)s->chart_top + 46;
+    q.bottom = (float)s->paper.h - 52;
+    draw_panel_in(&s->paper, &q, SHEET_UNIT);
 }
 
 /* Writes and frees the sheet; returns 1 on success. */
@@ -286,6 +327,35 @@ static inline int sheet_close(sheet *s, const char *path) {
     const int ok = plot_write(&s->paper, path);
     if (ok) printf("picture: %s\n", path);
     plot_free(&s->paper);
+    return ok;
+}
+
+/* ---- films ----------------------------------------------------------------------------------- */
+
+/* Frames of a film, of w x h pixels each. */
+typedef struct reel {
+    unsigned char *rgb;
+    int w, h, taken, most;
+} reel;
+
+static inline int reel_add(reel *r, int w, int h, const unsigned char *rgb) {
+    const size_t size = (size_t)w * (size_t)h * 3;
+    if (!r->rgb) r->rgb = (unsigned char *)malloc((size_t)r->most * size);
+    if (!r->rgb || r->taken == r->most) return 0;
+    r->w = w;
+    r->h = h;
+    memcpy(r->rgb + (size_t)r->taken++ * size, rgb, size);
+    return 1;
+}
+
+/* Writes and frees the film: `ms` per frame. The last one is shown for two seconds. */
+static inline int reel_close(reel *r, const char *path, int ms) {
+    const ptrdiff_t pixels = (ptrdiff_t)r->taken * r->w * r->h;
+    const int ok = r->rgb && picture_reduce(r->rgb, pixels) &&
+                   picture_film(path, r->rgb, r->taken, r->w, r->h, ms, 2000);
+    if (ok) printf("picture: %s, of %d frames\n", path, r->taken);
+    free(r->rgb);
+    r->rgb = NULL;
     return ok;
 }
 

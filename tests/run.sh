@@ -306,17 +306,17 @@ document() { $CC -std=c99 $WARN -O2 -I. -idirafter build "$dir/$1.c" -o "$dir/$1
 # The examples, run as a reader would, in a folder of their own: a short demo, what uses its model.
 smoke() {
     folder smoke
-    examples "film --quick" "films --quick" "samplers --quick" "mend_it --quick" "glance --quick" \
-        "demo --updates 15" hello "sample 7" \
+    examples "film --quick" "films --quick" "films_learn --quick" "samplers --quick" \
+        "mend_it --quick" "glance --quick" "demo --updates 15" hello "sample 7" \
         "train --iters 3" autograd own_energy own_op own_net frame "tiny_jem --quick" \
         "worlds --quick" "worlds --quick all" "ways --quick" compose three_densities score \
         out_of_distribution calibration "attack examples/models/mnist.safetensors" \
         imputation vectors
-    pictures "film 580 221" "film_strip 1340 697" "films_digit 420 168" \
-        "samplers 1040 1211" "dreams 582 582" \
+    pictures "film 646 227" "film_strip 1406 709" "films_digit 420 168" \
+        "films_push 480 320" "films_diverge 416 377" "samplers 1206 1319" "dreams 582 582" \
         "train 582 582" "autograd 800 560" "own_energy 720 720" "own_net 640 640" \
-        "tiny_jem 928 580" "worlds 1010 2213" "ways 900 820" "compose 1010 557" \
-        "three_densities 820 893" "frame 848 700" "vectors 1000 420"
+        "tiny_jem 930 582" "worlds 1076 2261" "ways 900 820" "compose 1076 569" \
+        "three_densities 886 911" "frame 848 700" "vectors 1000 420"
     refused "attack examples/models/cifar10.safetensors" "not a network for digits"
     refused "tiny_jem many" usage
     refused "compose_images --updates" usage
@@ -366,8 +366,8 @@ smoke() {
 lessons() {
     folder lessons
     examples learn break_it pooled compose_nets compose_images
-    pictures "learn 940 977" "break_it 940 957" "pooled 918 160" "compose_nets 876 448" \
-        "compose_images 864 472"
+    pictures "learn 1006 989" "break_it 1006 969" "pooled 1024 262" "compose_nets 1296 644" \
+        "compose_images 1008 778"
     claim learn "the exact way is the best, one step from data or twenty from noise are the worst" '
         { p[$1] = $NF } END { exit !(p["exact"] > p["persistent"] && p["exact"] > p["score"] &&
             p["persistent"] > p["CD-1"] + 0.2 && p["persistent"] > p["short-run"] + 0.2) }'

@@ -8,6 +8,8 @@
    */
 #ifdef __wasm__
 #define JEM_NO_STDIO
+#elif !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200112L                    /* clock_gettime */
 #endif
 #define JEM_IMPLEMENTATION
 #include "jem.h"

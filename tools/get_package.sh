@@ -17,10 +17,20 @@ cc=${CC:-cc}
 found_browser() {
     command -v "${CHROMIUM:-chromium}" >/dev/null && command -v node >/dev/null
 }
-found_stb() {
+reads_stb() {
     for dir in stb/ ""; do
         printf '#include <%sstb_image.h>\n#include <%sstb_image_write.h>\n' "$dir" "$dir" |
             $cc -idirafter build -E -x c - >/dev/null 2>&1 && return 0
+    done
+    return 1
+}
+# A compiler for another C library (musl-gcc) does not read the system's headers: copies these two.
+found_stb() {
+    reads_stb && return 0
+    for dir in /usr/include/stb /usr/include; do
+        [ -f $dir/stb_image.h ] && [ -f $dir/stb_image_write.h ] || continue
+        mkdir -p build/stb && cp $dir/stb_image.h $dir/stb_image_write.h build/stb/
+        reads_stb && return 0
     done
     return 1
 }

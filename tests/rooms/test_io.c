@@ -799,6 +799,62 @@ static void check_kept(const void *old, size_t n, const char *how) {
     free(now);
 }
 
+/* Returns 1 if the file holds this text. */
+static int holds_text(const char *file, const char *text) {
+    size_t n;
+    unsigned char *now = slurp(file, &n);
+    const int same = now && n == strlen(text) && memcmp(now, text, n) == 0;
+    free(now);
+    return same;
+}
+
+static void test_file(void) {
+    counter c;
+    jem_ctx *ctx = open_ctx(&c);
+    char temporary[600];
+    struct stat s;
+    place("page.html");
+    jem_file *f = jem_file_create(ctx, path);
+    CHECK(f && exists(jem_file_temporary(f)) && !exists(path), "%s", jem_error(ctx));
+    CHECK(jem_file_put(f, "one, ", 5) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_file_put(f, "two", 3) == JEM_OK && !exists(path), "in pieces");
+    CHECK(jem_file_put(f, NULL, 0) == JEM_OK, "no bytes");
+    CHECK(jem_file_commit(f) == JEM_OK && holds_text(path, "one, two"), "%s", jem_error(ctx));
+    CHECK(!*jem_file_temporary(f) && !leftovers(), "the temporary file");
+    CHECK(jem_file_put(f, "late", 4) == JEM_BAD_FILE && says(ctx, "is already complete"), "late");
+    jem_file_free(f);
+    CHECK(holds_text(path, "one, two"), "freed after the commit");
+
+    f = jem_file_create(ctx, path);
+    CHECK(jem_file_put(f, "other", 5) == JEM_OK, "%s", jem_error(ctx));
+    snprintf(temporary, sizeof temporary, "%s", jem_file_temporary(f));
+    CHECK(exists(temporary), "%s", temporary);
+    jem_file_free(f);
+    CHECK(holds_text(path, "one, two") && !exists(temporary), "freed without a commit");
+
+    CHECK(chmod(path, 0640) == 0, "%s", path);
+    f = jem_file_create(ctx, path);
+    CHECK(jem_file_commit(f) == JEM_OK && stat(path, &s) == 0, "%s", jem_error(ctx));
+    CHECK(s.st_size == 0 && (s.st_mode & 0777) == 0640, "an empty file with the old mode");
+    jem_file_free(f);
+
+    f = jem_file_create(ctx, path);                /* a failure is final, and reported once */
+    CHECK(jem_file_put(f, NULL, 3) == JEM_BAD_FILE && says(ctx, "bytes is NULL"), "NULL");
+    CHECK(jem_file_put(f, "x", 1) == JEM_BAD_FILE && jem_ok(ctx), "after a failure");
+    CHECK(jem_file_commit(f) == JEM_BAD_FILE && !leftovers(), "after a failure");
+    jem_file_free(f);
+    CHECK(stat(path, &s) == 0 && s.st_size == 0, "the old file");
+
+    CHECK(!jem_file_create(ctx, NULL) && says(ctx, "path is NULL"), "no path");
+    CHECK(!jem_file_create(NULL, path) && !leftovers(), "no context");
+    CHECK(jem_file_put(NULL, "x", 1) == JEM_BAD_ARGUMENT, "no file");
+    CHECK(jem_file_commit(NULL) == JEM_BAD_ARGUMENT, "no file");
+    CHECK(!*jem_file_temporary(NULL), "no file");
+    jem_file_free(NULL);
+    remove(path);
+    close_ctx(ctx, &c, "files");
+}
+
 static void test_write_failures(void) {
     counter c;
     jem_ctx *ctx = open_ctx(&c);
@@ -1821,7 +1877,7 @@ int main(int argc, char **argv) {
         TEST(test_numbers), TEST(test_descs), TEST(test_agreement), TEST(test_texts),
         TEST(test_nets), TEST(test_trainers), TEST(test_trainer_files),
         TEST(test_one_number_state), TEST(test_flags), TEST(test_no_memory),
-        TEST(test_write_failures)                  /* last: it changes the folder */
+        TEST(test_file), TEST(test_write_failures)                  /* last: it changes the folder */
     };
     const int first = dup(0);                      /* the next to be given: again, at the end */
     close(first);

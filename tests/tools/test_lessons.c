@@ -102,25 +102,35 @@ static unsigned char *put(unsigned char *to, unsigned v) {
     return to + 4;
 }
 
-/* One frame's pixels by stb_image: as a PNG of its own, of w x h and this data. */
-static unsigned char *decode(const unsigned char *header, unsigned w, unsigned h,
-                             const unsigned char *data, unsigned n) {
-    unsigned char *png = (unsigned char *)malloc(n + 100), *at = png;
+/* Appends a chunk without a checksum: stb does not read them. */
+static unsigned char *put_chunk(unsigned char *to, const char *type, const unsigned char *data,
+                                unsigned n) {
+    to = put(to, n);
+    memcpy(to, type, 4);
+    if (n) memcpy(to + 4, data, n);
+    return to + 4 + n + 4;
+}
+
+/* One frame's pixels by stb_image: as a PNG of its own, of w x h with this palette and data. */
+static unsigned char *decode(const unsigned char *header, const unsigned char *palette,
+                             unsigned w, unsigned h, const unsigned char *data, unsigned n) {
+    unsigned char *png = (unsigned char *)malloc(n + 1000), *at = png;
     int x, y, c;
     memcpy(at, "\211PNG\r\n\032\n", 8), at = put(at + 8, 13), memcpy(at, "IHDR", 4), at += 4;
-    at = put(put(at, w), h), memcpy(at, header + 8, 5), at += 5 + 4;   /* stb reads no checksums */
-    at = put(at, n), memcpy(at, "IDAT", 4), memcpy(at + 4, data, n), at += 4 + n + 4;
-    at = put(at, 0), memcpy(at, "IEND", 4), at += 8;
+    at = put(put(at, w), h), memcpy(at, header + 8, 5), at += 5 + 4;
+    if (palette) at = put_chunk(at, "PLTE", palette, number(palette - 8));
+    at = put_chunk(put_chunk(at, "IDAT", data, n), "IEND", NULL, 0);
     unsigned char *rgb = stbi_load_from_memory(png, (int)(at - png), &x, &y, &c, 3);
     free(png);
     CHECK(rgb && x == (int)w && y == (int)h && c == 3, "a frame of %u x %u", w, h);
+    CHECK((header[9] == 3) == (palette != NULL), "a palette, or none");
     return rgb;
 }
 
 /* Plays it as the specification says: each frame is drawn over the last, in its rectangle. */
 static void play(const unsigned char *file, unsigned size, const unsigned char *wanted, int frames,
                  unsigned w, unsigned h) {
-    const unsigned char *header = NULL;
+    const unsigned char *header = NULL, *palette = NULL;
     unsigned char *canvas = (unsigned char *)calloc(w * h, 3);
     unsigned at = 8, next = 0, rect[4] = { 0, 0, 0, 0 }, bytes = w * h * 3;
     int shown = 0, said = 0, ended = 0;
@@ -133,6 +143,7 @@ static void play(const unsigned char *file, unsigned size, const unsigned char *
         CHECK(number(data + n) == stbiw__crc32((unsigned char *)(uintptr_t)type, (int)n + 4),
               "the checksum of %.4s", (const char *)type);
         if (!memcmp(type, "IHDR", 4)) header = data;
+        if (!memcmp(type, "PLTE", 4)) palette = data;
         if (!memcmp(type, "acTL", 4)) said = (int)number(data);
         if (!memcmp(type, "fcTL", 4)) {
             CHECK(n == 26 && number(data) == next++, "frames are numbered");
@@ -146,7 +157,7 @@ static void play(const unsigned char *file, unsigned size, const unsigned char *
         if (later) CHECK(number(data) == next++, "and so is their data");
         if ((first || later) && CHECK(header && shown < frames && said == frames, "in order")) {
             const unsigned skip = later ? 4 : 0;
-            unsigned char *rgb = decode(header, rect[0], rect[1], data + skip, n - skip);
+            unsigned char *rgb = decode(header, palette, rect[0], rect[1], data + skip, n - skip);
             const unsigned row = rect[0] * 3;
             for (unsigned i = 0; rgb && i < rect[1]; i++)
                 memcpy(canvas + ((rect[3] + i) * w + rect[2]) * 3, rgb + i * row, row);
@@ -185,6 +196,42 @@ static void test_film(void) {
     CHECK(rgb && w == W && h == H && !memcmp(rgb, frames[0], BYTES), "is its first frame");
     stbi_image_free(rgb), remove(path);
     CHECK(!picture_film(path, frames[0], 0, W, H, 1, 1) && !(f = fopen(path, "rb")), "no frames");
+}
+
+/* A film of few colours has a palette, and is exact; more colours become 256, close to them. */
+static void test_palette(void) {
+    enum { W = 64, H = 48, FRAMES = 3, PIXELS = FRAMES * W * H };
+    static unsigned char frames[PIXELS][3], before[PIXELS][3], file[3 * PIXELS];
+    const char *path = "build/test_palette.png";
+    jem_rng rng = jem_rng_seed(5);
+    for (int i = 0; i < PIXELS; i++) {
+        const int shade = jem_rng_below(&rng, 256);
+        for (int k = 0; k < 3; k++) frames[i][k] = (unsigned char)((shade * (k + 3)) & 255);
+    }
+    CHECK(picture_film(path, frames[0], FRAMES, W, H, 50, 700), "written");
+    FILE *f = fopen(path, "rb");
+    const size_t size = f ? fread(file, 1, sizeof file, f) : 0;
+    if (f) fclose(f);
+    CHECK(size > 33 && file[25] == 3, "256 colours: a palette");
+    play(file, (unsigned)size, frames[0], FRAMES, W, H);
+    remove(path);
+    for (int i = 0; i < PIXELS; i++) {                         /* thousands of them */
+        for (int k = 0; k < 3; k++) frames[i][k] = (unsigned char)(i * (k + 1) / 80 + i % 7);
+    }
+    memcpy(before, frames, sizeof before);
+    CHECK(picture_reduce(frames[0], PIXELS), "reduced");
+    int count = 0, worst = 0;
+    for (int i = 0; i < PIXELS; i++) {
+        int known = 0;
+        for (int j = 0; j < i && !known; j++) known = !memcmp(frames[i], frames[j], 3);
+        count += !known;
+        for (int k = 0; k < 3; k++) {
+            const int off = abs((int)frames[i][k] - (int)before[i][k]);
+            worst = off > worst ? off : worst;
+        }
+    }
+    CHECK(count <= 256, "%d colours", count);
+    CHECK(worst <= 16, "a colour is off by %d", worst);
 }
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
@@ -275,8 +322,8 @@ static void test_hello(void) {
     CHECK(to_digit(net, pencil, WIDE, HIGH, 1, other), "in pencil");
     CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "in pencil: off by %g",
           largest_gap(as_white, other, DIGIT_PIXELS));
-    CHECK(picture__close(&n, path, picture__open(&n, path) &&
-                                   picture__png(n.f, clear, WIDE, HIGH, 4)), "a transparent sheet");
+    const int written = new_file_open(&n, path) && picture__png(&n, clear, WIDE, HIGH, 4);
+    CHECK(picture__done(&n, path, written), "a transparent sheet");
     unsigned char *read = stbi_load(path, &w, &h, &channels, 0);
     if (CHECK(read && w == WIDE && h == HIGH && to_digit(net, read, w, h, channels, other),
               "read again"))
@@ -292,7 +339,7 @@ static void test_hello(void) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST(test_histogram), TEST(test_film), TEST(test_words), TEST(test_shapes),
+        TEST(test_histogram), TEST(test_film), TEST(test_palette), TEST(test_words), TEST(test_shapes),
         TEST(test_hello)
     };
     if (argc == 4) return look_at(argv[1], atoi(argv[2]), atoi(argv[3]));

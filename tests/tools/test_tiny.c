@@ -50,9 +50,11 @@ static void fill(jem_net *n, jem_rng *rng, float *x, int count) {
 
 static void test_same(jem_ctx *ctx) {
     printf("tiny_jem.c and jem.h: logits, log p(x), its slope, the loss's gradient\n");
-    static float images_in[2 * N * PIXELS], x[PIXELS * N], dx[PIXELS * N], slope[PIXELS];
+    static float images_in[2 * N * PIXELS], gradient[PIXELS];
+    static batch x[PIXELS], dx[PIXELS];
     static float theirs[N * PIXELS], f_theirs[N * CLASSES], logp_theirs[N];
-    float p[CLASSES * N], df[CLASSES * N], logp[N], f_ours[CLASSES * N];
+    batch p[CLASSES], df[CLASSES];
+    float logp[N], f_ours[CLASSES * N];
     int y[N];
     jem_rng rng = jem_rng_seed(3);
     jem_net *n = same_net(ctx);
@@ -69,8 +71,8 @@ static void test_same(jem_ctx *ctx) {
     CHECK(jem_read_grad(data, theirs) == JEM_OK, "%s", jem_error(ctx));
 
     for (int l = 0; l < N; l++) load(x, l, images_in + l * PIXELS, 0);
-    const float *f = forward(x);
-    for (int i = 0; i < CLASSES * N; i++) f_ours[i % N * CLASSES + i / N] = f[i];
+    batch *f = forward(x);
+    for (int i = 0; i < CLASSES * N; i++) f_ours[i % N * CLASSES + i / N] = f[i / N][i % N];
     CHECK(largest_gap(f_ours, f_theirs, N * CLASSES) < 1e-5, "logits: %g",
           largest_gap(f_ours, f_theirs, N * CLASSES));
     density(f, logp, p);
@@ -78,20 +80,20 @@ static void test_same(jem_ctx *ctx) {
     backward(x, p, dx, 0);
     double worst = 0;
     for (int l = 0; l < N; l++) {
-        store(dx, l, slope);
-        worst = most_of(worst, largest_gap(slope, theirs + l * PIXELS, PIXELS));
+        store(dx, l, gradient);
+        worst = most_of(worst, largest_gap(gradient, theirs + l * PIXELS, PIXELS));
     }
     CHECK(worst < 1e-5, "d log p / dx: %g of the largest", worst);
 
-    /* The loss of one update: 16 labelled images, 16 samples. */
+    /* The loss of one update: N labelled images, N samples. */
     memset(grad, 0, sizeof grad);
     for (int c = 0; c < CLASSES; c++)
         for (int l = 0; l < N; l++)
-            df[c * N + l] = (p[c * N + l] - (c == y[l]) - CD_WEIGHT * p[c * N + l]) / N;
+            df[c][l] = (p[c][l] - (c == y[l]) - CD_WEIGHT * p[c][l]) / N;
     backward(x, df, NULL, 1);
     for (int l = 0; l < N; l++) load(x, l, images_in + (N + l) * PIXELS, 0);
     density(forward(x), logp, p);
-    for (int i = 0; i < CLASSES * N; i++) df[i] = CD_WEIGHT * p[i] / N;
+    for (int i = 0; i < CLASSES * N; i++) df[i / N][i % N] = CD_WEIGHT * p[i / N][i % N] / N;
     backward(x, df, NULL, 1);
     jem_loss_weights w = { 1, CD_WEIGHT, 0, 0 };
     jem_zero_grad(n);
@@ -131,18 +133,24 @@ static void test_adam(jem_ctx *ctx) {
 
 static void test_training(void) {
     printf("60 updates of it: it classifies, data and samples are as likely\n");
-    if (!CHECK(load_digits("examples/data/digits.png"), "run this in the project's directory"))
-        return;
+    digits d;
+    if (!CHECK(digits_load(DIGITS_PATH, &d), "run this in the project's directory")) return;
     int count[CLASSES] = { 0 };
-    for (int i = TRAIN; i < TRAIN + TEST; i++) count[labels[i]]++;
-    for (int c = 0; c < CLASSES; c++) CHECK(count[c] == TEST / CLASSES, "%d: %d", c, count[c]);
-    train(images[0], labels, TRAIN, 60);
-    const float right = accuracy();
+    for (int i = 0; i < DIGITS_TEST; i++) count[d.test_y[i]]++;
+    for (int c = 0; c < CLASSES; c++) {
+        CHECK(count[c] == DIGITS_TEST / CLASSES, "%d: %d", c, count[c]);
+    }
+    train(d.x, d.y, DIGITS_TRAIN, 60);
+    const float right = accuracy(&d);
     CHECK(right > 0.6f, "%.1f%% are right", 100 * (double)right);
-    stats s = { 0, 0, 0, 0 };
-    for (int g = 0; g < GROUPS; g++) learn_data(images[0], labels, TRAIN, &s), learn_samples(&s);
-    CHECK(fabsf(s.data - s.sample) / BATCH < 15, "f of data %g, of samples %g",
-          (double)(s.data / BATCH), (double)(s.sample / BATCH));
+    float data = 0, sample = 0;
+    for (int k = 0; k < 4; k++) {
+        const stats s = learn(d.x, d.y, DIGITS_TRAIN);
+        data += s.data / 4;
+        sample += s.sample / 4;
+    }
+    CHECK(fabsf(data - sample) < 15, "f of data %g, of samples %g", (double)data, (double)sample);
+    digits_free(&d);
 }
 
 int main(int argc, char **argv) {

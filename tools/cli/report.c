@@ -537,6 +537,16 @@ static int append(FILE *to, FILE *part) {
     return !ferror(part);
 }
 
+/* Copies the finished page to its file. */
+static int page_copy(new_file *to, FILE *page) {
+    char some[4096];
+    size_t n;
+    int ok = fflush(page) == 0;
+    rewind(page);
+    while (ok && (n = fread(some, 1, sizeof some, page)) > 0) ok = new_file_put(to, some, n);
+    return ok && !ferror(page);
+}
+
 static int write_page(const card *r, FILE *to) {
     char date[64] = "", took[32];
     const time_t t = time(NULL);
@@ -613,35 +623,49 @@ static void report_stopped(int number) {
     _exit(128 + number);
 }
 
+/* Makes the sections, whose pictures are temporary files beside the page's. */
+static void report_sections(card *r, const char *temporary) {
+    snprintf(r->picture, sizeof r->picture, "%s.png", temporary);
+    snprintf(r->second, sizeof r->second, "%s" SECOND, r->picture);
+    snprintf(report_temp[0], sizeof report_temp[0], "%s", temporary);
+    strcpy(report_temp[1], r->picture);
+    strcpy(report_temp[2], r->second);
+    signal(SIGINT, report_stopped);
+    signal(SIGTERM, report_stopped);
+    if (signal(SIGHUP, report_stopped) == SIG_IGN) signal(SIGHUP, SIG_IGN);    /* nohup */
+    for (int i = 0; i < SECTIONS; i++) r->planned += report_wants(r, &sections[i]);
+    for (int i = 0; i < SECTIONS; i++)
+        if (report_wants(r, &sections[i])) report_section(r, &sections[i]);
+        else leave_out(r, &sections[i], sections[i].flags & OF_RUN ? "the argument is not "
+                       "the directory of its run" : "the file has no replay buffer");
+}
+
 static int report_make(card *r, const char *out) {
     new_file page;
-    r->body = tmpfile(), r->links = tmpfile(), r->left_out = tmpfile();
+    FILE *whole = tmpfile();
+    r->body = tmpfile();
+    r->links = tmpfile();
+    r->left_out = tmpfile();
     int ok = new_file_open(&page, out);
-    if (ok && (!*page.temp || strlen(page.temp) + 11 > OPTION_TEXT_SIZE))
-        ok = 0, page.wrong = *page.temp ? "the name is too long" : "is not a file";
-    else if (ok && !(r->body && r->links && r->left_out))
-        ok = 0, page.wrong = "temporary files cannot be created";
-    if (ok) {
-        snprintf(r->picture, sizeof r->picture, "%s.png", page.temp);
-        snprintf(r->second, sizeof r->second, "%s" SECOND, r->picture);
-        strcpy(report_temp[0], page.temp), strcpy(report_temp[1], r->picture);
-        strcpy(report_temp[2], r->second);
-        signal(SIGINT, report_stopped), signal(SIGTERM, report_stopped);
-        if (signal(SIGHUP, report_stopped) == SIG_IGN) signal(SIGHUP, SIG_IGN);    /* nohup */
-        for (int i = 0; i < SECTIONS; i++) r->planned += report_wants(r, &sections[i]);
-        for (int i = 0; i < SECTIONS; i++)
-            if (report_wants(r, &sections[i])) report_section(r, &sections[i]);
-            else leave_out(r, &sections[i], sections[i].flags & OF_RUN ? "the argument is not "
-                           "the directory of its run" : "the file has no replay buffer");
-        ok = write_page(r, page.f);
-        if (!ok && !ferror(page.f))
-            errno = 0, page.wrong = "was not written: temporary files are incomplete";
+    const char *temporary = ok && page.file ? jem_file_temporary(page.file) : "";
+    if (ok && (!*temporary || strlen(temporary) + 11 > OPTION_TEXT_SIZE)) {
+        errno = 0;
+        ok = new_file_fail(&page, out, *temporary ? "the name is too long" : "is not a file");
+    } else if (ok && !(whole && r->body && r->links && r->left_out)) {
+        ok = new_file_fail(&page, out, "temporary files cannot be created");
     }
-    ok = new_file_done(&page, out, ok);
+    if (ok) {
+        report_sections(r, temporary);
+        ok = write_page(r, whole);
+        errno = 0;
+        if (ok) ok = page_copy(&page, whole);
+        if (!ok) new_file_fail(&page, out, "was not written: temporary files are incomplete");
+    }
+    ok = new_file_done(&page, ok);
     for (int k = 0; k < 3; k++) *report_temp[k] = 0;
     if (ok) printf("%s\n", out);
-    else fprintf(stderr, "jem report: %s: %s%s%s\n", out, page.wrong, errno ? ": " : "",
-                 errno ? strerror(errno) : "");
+    else fprintf(stderr, "jem report: %s\n", page.message);
+    if (whole) fclose(whole);
     if (r->body) fclose(r->body);
     if (r->links) fclose(r->links);
     if (r->left_out) fclose(r->left_out);

@@ -63,18 +63,39 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
     }
 }
 
-/* Writes the line of a row. */
-static int write_row(FILE *to, const model *m, int row, const jem_answer *a) {
+/* Quotes a name as CSV requires (RFC 4180): one with a comma or a quotation mark. */
+static void quote_name(const char *name, char quoted[2 * NAME_SIZE + 3]) {
+    char *to = quoted;
+    if (!name[strcspn(name, ",\"")]) {
+        strcpy(quoted, name);
+        return;
+    }
+    *to++ = '"';
+    for (; *name; name++) {
+        if (*name == '"') *to++ = '"';
+        *to++ = *name;
+    }
+    *to++ = '"';
+    *to = 0;
+}
+
+enum { ROW_SIZE = 2 * NAME_SIZE + 160 };
+
+/* Formats the line of a row. */
+static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_answer *a) {
     char name[NAME_SIZE];
+    char quoted[2 * NAME_SIZE + 3];
     char familiarity[32] = "";
     if (a->familiarity >= 0)
         snprintf(familiarity, sizeof familiarity, "%.4f", (double)a->familiarity);
-    if (fprintf(to, "%d,%.6g,%s,%s", row + 1, (double)a->log_density, familiarity,
-                jem_verdict_name(jem_judge(a->familiarity))) < 0) return 0;
-    if (m->net->classes > 1 &&
-        fprintf(to, ",%s,%.4f", class_name(m->net, a->label, name), (double)a->probability) < 0)
-        return 0;
-    return fprintf(to, "\n") >= 0;
+    int n = snprintf(line, ROW_SIZE, "%d,%.6g,%s,%s", row + 1, (double)a->log_density, familiarity,
+                     jem_verdict_name(jem_judge(a->familiarity)));
+    if (m->net->classes > 1) {
+        quote_name(class_name(m->net, a->label, name), quoted);
+        n += snprintf(line + n, (size_t)(ROW_SIZE - n), ",%s,%.4f", quoted,
+                      (double)a->probability);
+    }
+    snprintf(line + n, (size_t)(ROW_SIZE - n), "\n");
 }
 
 /* Prints AUROC of log p(x) and of familiarity, if rows have the labels 0 (usual) and others. */
@@ -122,19 +143,23 @@ static void print_summary(FILE *to, const model *m, const data_set *d, const jem
 /* Writes all rows to `path`, or to standard output. */
 static int write_rows(const model *m, const data_set *d, const jem_answer *a, const char *path) {
     new_file file;
-    memset(&file, 0, sizeof file);
-    errno = 0;
-    int ok = !*path || new_file_open(&file, path);
-    FILE *to = *path ? file.f : stdout;
-    if (ok)
-        ok = fprintf(to, "row,log_p,familiarity,verdict%s\n",
-                     m->net->classes > 1 ? ",label,probability" : "") >= 0;
-    for (int i = 0; ok && i < d->n; i++) ok = write_row(to, m, i, &a[i]);
-    if (*path) ok = new_file_done(&file, path, ok);
-    if (!ok && *path)
-        fprintf(stderr, "jem score: %s: %s%s%s\n", path,
-                file.wrong ? file.wrong : "cannot be written", errno ? ": " : "",
-                errno ? strerror(errno) : "");
+    char line[ROW_SIZE];
+    if (*path && !new_file_open(&file, path)) {
+        new_file_done(&file, 0);
+        fprintf(stderr, "jem score: %s\n", file.message);
+        return 0;
+    }
+    int ok = 1;
+    for (int i = -1; ok && i < d->n; i++) {
+        snprintf(line, sizeof line, "row,log_p,familiarity,verdict%s\n",
+                 m->net->classes > 1 ? ",label,probability" : "");
+        if (i >= 0) format_row(line, m, i, &a[i]);
+        ok = *path ? new_file_text(&file, line) : fputs(line, stdout) >= 0;
+    }
+    if (*path && !new_file_done(&file, ok)) {
+        fprintf(stderr, "jem score: %s\n", file.message);
+        ok = 0;
+    }
     return ok;
 }
 

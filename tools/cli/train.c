@@ -761,21 +761,26 @@ static int log_open(run *r, int update) {
     char path[512], line[512];
     const char *wrong = NULL;
     FILE *old = NULL;
+    int replaced = 0;
     new_file n;
     if (team.rank) return 1;
     if (!path_in(path, r, "log.csv")) return complain(r, 1, r->o->out, ": the name is too long");
     if (r->log) fclose(r->log), r->log = NULL;
     errno = 0;
     if (update > 0 && !(old = fopen(path, "r")) && errno != ENOENT) wrong = "cannot be opened";
-    else if (!new_file_open(&n, path)) wrong = n.wrong;
     else {
-        int ok = fprintf(n.f, "%s\n", LOG_HEADER) > 0;
+        int ok = new_file_open(&n, path) && new_file_text(&n, LOG_HEADER "\n");
         while (ok && old && fgets(line, sizeof line, old))
             if (isdigit((unsigned char)*line) && strchr(line, '\n') && atoi(line) <= update)
-                ok = fputs(line, n.f) >= 0;
-        if (old && ferror(old)) ok = 0, n.wrong = "cannot be read";
-        if (!new_file_done(&n, path, ok)) wrong = n.wrong;
-        else if (!(r->log = fopen(path, "a"))) wrong = "cannot be opened";
+                ok = new_file_text(&n, line);
+        if (old && ferror(old)) ok = new_file_fail(&n, path, "cannot be read");
+        replaced = new_file_done(&n, ok);
+        errno = 0;
+        if (replaced && !(r->log = fopen(path, "a"))) wrong = "cannot be opened";
+    }
+    if (!replaced && !wrong) {
+        if (old) fclose(old);
+        return complain(r, 1, "", n.message);
     }
     snprintf(line, sizeof line, ": %s%s%s", wrong ? wrong : "", errno ? ": " : "",
              errno ? strerror(errno) : "");

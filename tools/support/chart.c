@@ -145,38 +145,42 @@ static int chart__range(const panel *q, int of_y, double *lo, double *hi) {
 }
 
 void draw_panel(plot *p, const panel *q) {
+    draw_panel_in(p, q, 1.5f);
+}
+
+void draw_panel_in(plot *p, const panel *q, float unit) {
     double x0 = 0, x1 = 1, y0 = (double)q->y_lo, y1 = (double)q->y_hi;
     char label[32];
     chart__range(q, 0, &x0, &x1);
     if (!(y1 > y0)) y0 = 0, y1 = 1, chart__range(q, 1, &y0, &y1);
     const double sx = (double)(q->right - q->left) / (x1 - x0);
     const double sy = (double)(q->bottom - q->top) / (y1 - y0);
-    text(p, q->left, q->top - 30, 2, 0x000000, q->title);
+    text(p, q->left, q->top - 20 * unit, unit / .75f, 0x000000, q->title);
     const double dy = chart__step(y1 - y0, 5), dx = chart__step(x1 - x0, 8);
     for (double v = ceil(y0 / dy) * dy; v <= y1 + dy * 1e-6; v += dy) {
         const float at = q->bottom - (float)((v - y0) * sy);
         box(p, q->left - 4, at, q->right, at + 1, 0xdddddd);
         chart__number(label, sizeof label, v, dy);
-        text_right(p, q->left - 6, at - 5, 1.5f, 0x555555, label);
+        text_right(p, q->left - 6, at - 3.3f * unit, unit, 0x555555, label);
     }
     for (double v = ceil(x0 / dx) * dx; v <= x1 + dx * 1e-6; v += dx) {
         const float at = q->left + (float)((v - x0) * sx);
         box(p, at, q->top, at + 1, q->bottom + 4, 0xdddddd);
         chart__number(label, sizeof label, v, dx);
-        text(p, at + 1 - text(NULL, 0, 0, 1.5f, 0, label) / 2, q->bottom + 9, 1.5f, 0x555555,
+        text(p, at + 1 - text(NULL, 0, 0, unit, 0, label) / 2, q->bottom + 9, unit, 0x555555,
              label);
     }
     box(p, q->left - 1, q->top, q->left + 1, q->bottom + 1, 0x000000);
     box(p, q->left - 1, q->bottom, q->right, q->bottom + 2, 0x000000);
     if (q->x_name)
-        text_right(p, q->right, q->bottom + 25, 1.5f, 0x333333, q->x_name);
+        text_right(p, q->right, q->bottom + 17 * unit, unit, 0x333333, q->x_name);
     float right = q->right;                        /* the legend, from the right */
     for (int k = q->n - 1; k >= 0; k--) {
         if (!*q->curves[k].name) continue;         /* another curve of the group before it */
-        const float width = text(NULL, 0, 0, 1.6f, 0, q->curves[k].name);
-        text(p, right - width, q->top - 26, 1.6f, 0x333333, q->curves[k].name);
-        box(p, right - width - 24, q->top - 23, right - width - 8, q->top - 19,
-            q->curves[k].colour);
+        const float width = text(NULL, 0, 0, unit + .1f, 0, q->curves[k].name);
+        text(p, right - width, q->top - 17.5f * unit, unit + .1f, 0x333333, q->curves[k].name);
+        const float middle = q->top - 14 * unit;
+        box(p, right - width - 24, middle - 2, right - width - 8, middle + 2, q->curves[k].colour);
         right -= width + 44;
     }
     for (int k = 0; k < q->n; k++) {

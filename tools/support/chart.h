@@ -13,6 +13,15 @@ float text(plot *p, float x, float y, float unit, unsigned colour, const char *s
 void text_right(plot *p, float x, float y, float unit, unsigned colour, const char *s);
 void box(plot *p, float x0, float y0, float x1, float y1, unsigned colour);
 
+/* ---- colours --------------------------------------------------------------------------------- */
+
+/* Colours that differ with any kind of colour vision (Okabe and Ito 2008): those of the lessons'
+   pictures, and of classes in the playground. */
+enum {
+    INK_BLUE = 0x0072b2, INK_ORANGE = 0xe69f00, INK_GREEN = 0x009e73, INK_RED = 0xd55e00,
+    INK_SKY = 0x56b4e9, INK_PINK = 0xcc79a7, INK_GREY = 0x6b6b6b, INK_YELLOW = 0xf0e442
+};
+
 /* ---- curves ---------------------------------------------------------------------------------- */
 
 /* One curve of a panel: y[i] over x[i]; values that are not finite are omitted. */
@@ -39,6 +48,8 @@ typedef struct panel {
 
 /* Draws the axes with ticks and numbers, the title, a legend, the curves. */
 void draw_panel(plot *p, const panel *q);
+/* The same with letters of another size: `unit` pixels per square of their grid, not 1.5. */
+void draw_panel_in(plot *p, const panel *q, float unit);
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 

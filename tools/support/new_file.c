@@ -1,69 +1,85 @@
-/* Files that replace others only when they are complete. */
+/* Files that tools and examples write. */
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #ifdef _WIN32
-#include <fcntl.h>
-#include <io.h>
+#include <direct.h>
 #ifndef S_ISREG
 #define S_ISREG(mode) (((mode) & S_IFMT) == S_IFREG)
-#endif
-#else
-#include <unistd.h>
-#if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
-extern ssize_t readlink(const char *, char *, size_t);     /* -std=c99 hides it */
+#define S_ISDIR(mode) (((mode) & S_IFMT) == S_IFDIR)
 #endif
 #endif
 
-#include "jem.h"
 #include "tools/support/new_file.h"
 
-static FILE *new_file__create(const char *temp) {
+/* Creates the missing directories of a path. A failure is reported when the file is created. */
+static void new_file__directories(const char *path) {
+    char directory[512] = "";
+    for (size_t i = 0; path[i] && i + 1 < sizeof directory; i++) {
+        if (path[i] == '/' && i > 0)
 #ifdef _WIN32
-    const int fd = _open(temp, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY, _S_IREAD | _S_IWRITE);
-    return fd < 0 ? NULL : _fdopen(fd, "wb");
+            _mkdir(directory);
 #else
-    return fopen(temp, "wbx");
+            mkdir(directory, 0777);
 #endif
+        directory[i] = path[i];
+        directory[i + 1] = 0;
+    }
+}
+
+int new_file_fail(new_file *n, const char *path, const char *reason) {
+    const char *system = errno ? strerror(errno) : "";
+    if (*n->message) return 0;
+    snprintf(n->message, sizeof n->message, "%.300s: %s%s%s", path, reason, errno ? ": " : "", system);
+    return 0;
+}
+
+/* Keeps the library's message. */
+static int new_file__failed(new_file *n) {
+    if (!*n->message) snprintf(n->message, sizeof n->message, "%s", jem_error(n->ctx));
+    return 0;
 }
 
 int new_file_open(new_file *n, const char *path) {
     struct stat s;
     memset(n, 0, sizeof *n);
-    errno = 0;
-    const int there = stat(path, &s) == 0, device = there && !S_ISREG(s.st_mode);
-#ifndef _WIN32
-    char target;
-    if (!device && readlink(path, &target, 1) >= 0)
-        return errno = 0, n->wrong = "is a symbolic link, and will not be replaced", 0;
-#endif
-    errno = 0;
-    jem_rng names = jem_rng_seed((uint64_t)time(NULL) << 32 ^ (uint64_t)clock() ^ (uintptr_t)n);
-    if (device) n->f = fopen(path, "wb");
-    else if (strlen(path) + 14 > sizeof n->temp) errno = ENAMETOOLONG;
-    else for (int i = 0; i < 100 && !n->f; i++) {
-        snprintf(n->temp, sizeof n->temp, "%.580s.%08x.tmp", path, (unsigned)jem_rng_u32(&names));
-        n->f = new_file__create(n->temp);
-        if (!n->f && errno != EEXIST) break;
+    new_file__directories(path);
+    if (stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode)) {
+        errno = 0;
+        n->device = fopen(path, "wb");
+        return n->device ? 1 : new_file_fail(n, path, "cannot be opened");
     }
-    if (!n->f) n->wrong = "cannot be created";
-    return n->f != NULL;
+    n->ctx = jem_ctx_create(NULL);
+    errno = 0;
+    if (!n->ctx) return new_file_fail(n, path, "cannot be created: no memory");
+    n->file = jem_file_create(n->ctx, path);
+    return n->file ? 1 : new_file__failed(n);
 }
 
-int new_file_done(new_file *n, const char *path, int ok) {
-    if (!n->f) return 0;
-    if ((ok && fflush(n->f)) || ferror(n->f)) ok = 0;
-    int error = errno;
-    if (fclose(n->f) && ok) ok = 0, error = errno;
-    n->f = NULL;
-    if (!ok && !n->wrong) n->wrong = "cannot be written";
-#ifdef _WIN32
-    if (ok && *n->temp) remove(path);              /* there, rename does not replace */
-#endif
-    if (ok && *n->temp && rename(n->temp, path))
-        ok = 0, error = errno, n->wrong = "cannot be replaced";
-    if (!ok && *n->temp) remove(n->temp);
-    errno = error;
-    return ok;
+int new_file_put(new_file *n, const void *bytes, size_t size) {
+    if (n->device) return fwrite(bytes, 1, size, n->device) == size;
+    if (n->file && jem_file_put(n->file, bytes, size) == JEM_OK) return 1;
+    return n->ctx ? new_file__failed(n) : 0;
+}
+int new_file_text(new_file *n, const char *text) {
+    return new_file_put(n, text, strlen(text));
+}
+
+int new_file_done(new_file *n, int ok) {
+    const int opened = n->device || n->file;
+    if (n->device) {
+        errno = 0;
+        int written = fflush(n->device) == 0 && !ferror(n->device);
+        if (fclose(n->device)) written = 0;
+        if (ok && !written) ok = new_file_fail(n, "the device", "cannot be written");
+    }
+    if (ok && n->file && jem_file_commit(n->file) != JEM_OK) ok = new_file__failed(n);
+    if (n->ctx) {
+        jem_file_free(n->file);
+        jem_ctx_free(n->ctx);
+    }
+    n->device = NULL;
+    n->file = NULL;
+    n->ctx = NULL;
+    return ok && opened;
 }

@@ -1,26 +1,30 @@
-/* A file that replaces another only when it is complete: written under a name of its own in the
-   same directory, path.XXXXXXXX.tmp, which must not exist before (so neither a planted link nor
-   another writer's file is followed), then renamed. jem.h writes its files the same way.
+/* Files that tools and examples write. A file replaces another only when it is complete (see jem_file
+   in jem.h); a missing directory is created; a device or a pipe is written to directly.
 
        new_file n;
-       int ok = new_file_open(&n, path) && fputs(text, n.f) >= 0;
-       if (!new_file_done(&n, path, ok)) ...report n.wrong, errno...          path is unchanged */
+       int ok = new_file_open(&n, path) && new_file_text(&n, text);
+       if (!new_file_done(&n, ok)) ...print n.message...          path is unchanged */
 #ifndef SUPPORT_NEW_FILE_H
 #define SUPPORT_NEW_FILE_H
 
 #include <stdio.h>
 
+#include "jem.h"
+
 typedef struct new_file {
-    FILE *f;
-    const char *wrong;     /* reason of failure; NULL: no failure */
-    char temp[600];        /* "": f is path itself, a device */
+    jem_ctx *ctx;
+    jem_file *file;        /* or NULL: a device */
+    FILE *device;          /* or NULL */
+    char message[640];     /* reason of failure, with the path; "": no failure */
 } new_file;
 
-/* Returns 1, or 0 with the reason in n->wrong. A device or a pipe at path is written to
-   directly. */
+/* Each returns 1, or 0 after a failure. new_file_done completes the file or, if ok is 0, removes it;
+   it frees everything in each case, also after a failed new_file_open. new_file_fail sets the reason
+   if there is no other yet. */
 int new_file_open(new_file *n, const char *path);
-
-/* Closes the file and renames it; if ok is 0 or that fails, removes it. */
-int new_file_done(new_file *n, const char *path, int ok);
+int new_file_put(new_file *n, const void *bytes, size_t size);
+int new_file_text(new_file *n, const char *text);
+int new_file_fail(new_file *n, const char *path, const char *reason);
+int new_file_done(new_file *n, int ok);
 
 #endif

@@ -1,9 +1,4 @@
 /* Digits, image grids, films, plots of the plane. */
-#include <sys/stat.h>
-#ifdef _WIN32
-#include <direct.h>
-#endif
-
 #include "tools/support/new_file.h"
 #include "tools/support/pictures.h"
 
@@ -121,8 +116,7 @@ unsigned char picture_byte(float in_0_1) {
 }
 
 static void picture__bytes(void *file, void *bytes, int n) {
-    FILE *f = (FILE *)file;
-    if (!ferror(f)) fwrite(bytes, 1, (size_t)n, f);        /* the error flag stays set */
+    new_file_put((new_file *)file, bytes, (size_t)n);      /* new_file_done reports a failure */
 }
 
 /* Compresses into a zlib stream, to be freed with STBIW_FREE. If memory runs out, stb gives up by a
@@ -130,11 +124,11 @@ static void picture__bytes(void *file, void *bytes, int n) {
 static unsigned char *picture__pack(unsigned char *bytes, int n, int *packed) {
     if (setjmp(stb_out)) return stb_armed = 0, (unsigned char *)NULL;
     stb_armed = 1;
-    unsigned char *data = stbi_zlib_compress(bytes, n, packed, 8);
+    unsigned char *data = stbi_zlib_compress(bytes, n, packed, 64);
     stb_armed = 0;
     return data;
 }
-static int picture__png(FILE *f, const unsigned char *bytes, int w, int h, int c) {
+static int picture__png(new_file *f, const unsigned char *bytes, int w, int h, int c) {
     if (setjmp(stb_out)) return stb_armed = 0;
     stb_armed = 1;
     const int ok = stbi_write_png_to_func(picture__bytes, f, w, h, c, bytes, w * c) != 0;
@@ -142,35 +136,20 @@ static int picture__png(FILE *f, const unsigned char *bytes, int w, int h, int c
     return ok;
 }
 
-/* Replaces a file when the new one is complete; creates a missing directory. Writes directly to a
-   path that is not a regular file, as a device; rejects a symbolic link. */
-static int picture__open(new_file *n, const char *path) {
-    char directory[512] = "";
-    for (size_t i = 0; path[i] && i + 1 < sizeof directory; i++) {
-        if (path[i] == '/' && i > 0)
-#ifdef _WIN32
-            _mkdir(directory);
-#else
-            mkdir(directory, 0777);                /* on failure, the next line fails */
-#endif
-        directory[i] = path[i], directory[i + 1] = 0;
-    }
-    return new_file_open(n, path);
-}
-static int picture__close(new_file *n, const char *path, int ok) {
-    if (!ok && n->f && !n->wrong && !ferror(n->f))
-        n->wrong = "cannot be written: no memory, or too large a picture";
-    if (new_file_done(n, path, ok)) return 1;
-    fprintf(stderr, "%s: %s%s%s\n", path, n->wrong, errno ? ": " : "",
-            errno ? strerror(errno) : "");
+/* Completes a picture, or prints the reason. */
+static int picture__done(new_file *n, const char *path, int ok) {
+    errno = 0;
+    if (!ok) new_file_fail(n, path, "cannot be written: no memory, or too large a picture");
+    if (new_file_done(n, ok)) return 1;
+    fprintf(stderr, "%s\n", n->message);
     return 0;
 }
 
 int picture_write(const char *path, const unsigned char *bytes, int w, int h, int c) {
     new_file n;
-    const int ok = picture__open(&n, path) && (double)w * h * c < 1e9 &&  /* sizes are int in stb */
-                   picture__png(n.f, bytes, w, h, c);
-    return picture__close(&n, path, ok);
+    const int ok = new_file_open(&n, path) && (double)w * h * c < 1e9 &&  /* sizes are int in stb */
+                   picture__png(&n, bytes, w, h, c);
+    return picture__done(&n, path, ok);
 }
 
 int picture_grid(const char *path, const float *x, int n, int columns, int c, int h,
@@ -227,15 +206,16 @@ static unsigned picture__crc(unsigned crc, const unsigned char *bytes, int n) {
 }
 /* Writes a chunk: its length, type, up to 28 bytes, then n more, and a checksum of all but the
    length. */
-static void picture__chunk(FILE *f, const char *type, const unsigned char *first, int few,
+static void picture__chunk(new_file *f, const char *type, const unsigned char *first, int few,
                            const unsigned char *rest, int n) {
     unsigned char head[40];
     picture__u32(head, (unsigned)(few + n)), memcpy(head + 4, type, 4);
     if (few) memcpy(head + 8, first, (size_t)few);
     const unsigned crc = picture__crc(picture__crc(0xffffffffu, head + 4, few + 4), rest, n);
-    fwrite(head, 1, (size_t)few + 8, f);
-    if (n) fwrite(rest, 1, (size_t)n, f);
-    picture__u32(head, ~crc), fwrite(head, 1, 4, f);
+    new_file_put(f, head, (size_t)few + 8);
+    if (n) new_file_put(f, rest, (size_t)n);
+    picture__u32(head, ~crc);
+    new_file_put(f, head, 4);
 }
 /* Finds left, top, width, height of the difference of two pictures; one pixel if they are equal. */
 static void picture__changed(const unsigned char *a, const unsigned char *b, int w, int h,
@@ -251,45 +231,145 @@ static void picture__changed(const unsigned char *a, const unsigned char *b, int
     at[0] = left, at[1] = top, at[2] = right - left + 1, at[3] = bottom - top + 1;
 }
 
+/* Colours in 6 bits of red, green and blue each. */
+enum { CELLS = 1 << 18, PALETTE = 256 };
+static int picture__cell(const unsigned char *rgb) {
+    return (rgb[0] >> 2) << 12 | (rgb[1] >> 2) << 6 | rgb[2] >> 2;
+}
+
+/* A cell, its number of pixels and the sum of their colours. */
+typedef struct picture__count {
+    ptrdiff_t pixels, sum[3];
+    int cell;
+} picture__count;
+static int picture__more(const void *a, const void *b) {
+    const picture__count *x = (const picture__count *)a, *y = (const picture__count *)b;
+    if (x->pixels != y->pixels) return x->pixels < y->pixels ? 1 : -1;
+    return x->cell - y->cell;
+}
+
+int picture_reduce(unsigned char *rgb, ptrdiff_t n) {
+    picture__count *all = (picture__count *)calloc(CELLS, sizeof *all);
+    int *nearest = (int *)malloc(CELLS * sizeof *nearest);
+    unsigned char colours[PALETTE][3];
+    if (!all || !nearest) {
+        free(all);
+        free(nearest);
+        fprintf(stderr, "no memory to reduce the colours of a film\n");
+        return 0;
+    }
+    for (ptrdiff_t i = 0; i < n; i++) {
+        picture__count *c = all + picture__cell(rgb + 3 * i);
+        c->pixels++;
+        for (int k = 0; k < 3; k++) c->sum[k] += rgb[3 * i + k];
+    }
+    for (int i = 0; i < CELLS; i++) all[i].cell = i;
+    qsort(all, CELLS, sizeof *all, picture__more);
+    int count = 0;
+    for (; count < PALETTE && all[count].pixels > 0; count++) {
+        for (int k = 0; k < 3; k++) {
+            colours[count][k] = (unsigned char)(all[count].sum[k] / all[count].pixels);
+        }
+    }
+    for (int i = 0; i < CELLS && all[i].pixels > 0; i++) {
+        int best = 1 << 30;
+        for (int c = 0; c < count; c++) {
+            int far = 0;
+            for (int k = 0; k < 3; k++) {
+                const int d = (int)(all[i].sum[k] / all[i].pixels) - colours[c][k];
+                far += d * d;
+            }
+            if (far >= best) continue;
+            best = far;
+            nearest[all[i].cell] = c;
+        }
+    }
+    for (ptrdiff_t i = 0; i < n; i++) {
+        memcpy(rgb + 3 * i, colours[nearest[picture__cell(rgb + 3 * i)]], 3);
+    }
+    free(all);
+    free(nearest);
+    return 1;
+}
+
+/* Lists the colours of n pixels and the place of each in the list, index[n]; returns how many there
+   are, or 0 if there are more than 256, or no memory. */
+static int picture__palette(const unsigned char *rgb, ptrdiff_t n, unsigned char (*colours)[3],
+                            unsigned char *index) {
+    enum { SLOTS = 1024 };
+    short slot[SLOTS];
+    int count = 0;
+    if (!index) return 0;
+    for (int i = 0; i < SLOTS; i++) slot[i] = -1;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        const unsigned char *pixel = rgb + 3 * i;
+        const unsigned key = (unsigned)pixel[0] << 16 | (unsigned)pixel[1] << 8 | pixel[2];
+        unsigned at = key * 2654435761u >> 22;
+        while (slot[at] >= 0 && memcmp(colours[slot[at]], pixel, 3)) at = (at + 1) % SLOTS;
+        if (slot[at] < 0) {
+            if (count == PALETTE) return 0;
+            memcpy(colours[count], pixel, 3);
+            slot[at] = (short)count++;
+        }
+        index[i] = (unsigned char)slot[at];
+    }
+    return count;
+}
+
 int picture_film(const char *path, const unsigned char *rgb, int frames, int w, int h,
                  int ms, int hold) {
     static const unsigned char png[9] = "\211PNG\r\n\032\n";
-    const ptrdiff_t size = (ptrdiff_t)w * h * 3;
+    const ptrdiff_t pixels = (ptrdiff_t)w * h, size = pixels * 3;
+    const ptrdiff_t total = frames > 0 ? frames * pixels : 0;
     unsigned char *lines = (unsigned char *)malloc((size_t)(size + h)), c[32];
+    unsigned char *index = (unsigned char *)malloc((size_t)total + 1), colours[PALETTE][3];
     unsigned count = 0;                            /* fcTL and fdAT share a sequence number */
+    const int few = picture__palette(rgb, total, colours, index), bytes = few ? 1 : 3;
+    const unsigned char *from = few ? index : rgb;
     new_file p;
-    int ok = picture__open(&p, path) && lines && frames > 0;
+    int ok = new_file_open(&p, path) && lines && frames > 0;
     if (ok) {
-        fwrite(png, 1, 8, p.f), memset(c, 0, sizeof c);
-        picture__u32(c, (unsigned)w), picture__u32(c + 4, (unsigned)h), c[8] = 8, c[9] = 2;
-        picture__chunk(p.f, "IHDR", c, 13, NULL, 0);               /* 8 bits, RGB */
-        picture__u32(c, (unsigned)frames), memset(c + 4, 0, 4);    /* for ever */
-        picture__chunk(p.f, "acTL", c, 8, NULL, 0);
+        new_file_put(&p, png, 8);
+        memset(c, 0, sizeof c);
+        picture__u32(c, (unsigned)w);
+        picture__u32(c + 4, (unsigned)h);
+        c[8] = 8;
+        c[9] = few ? 3 : 2;
+        picture__chunk(&p, "IHDR", c, 13, NULL, 0);               /* 8 bits, palette or RGB */
+        picture__u32(c, (unsigned)frames);
+        memset(c + 4, 0, 4);                                       /* for ever */
+        picture__chunk(&p, "acTL", c, 8, NULL, 0);
+        if (few) picture__chunk(&p, "PLTE", c, 0, colours[0], 3 * few);
     }
     for (int k = 0; k < frames && ok; k++) {
-        const unsigned char *now = rgb + k * size;
         int at[4] = { 0, 0, w, h }, packed = 0;
-        if (k) picture__changed(now - size, now, w, h, at);
-        const int row = at[2] * 3 + 1;             /* the filter of a row: 0, no filter */
+        if (k) picture__changed(rgb + (k - 1) * size, rgb + k * size, w, h, at);
+        const int row = at[2] * bytes + 1;         /* the filter of a row: 0, no filter */
         for (int i = 0; i < at[3]; i++) {
             lines[(ptrdiff_t)i * row] = 0;
             memcpy(lines + (ptrdiff_t)i * row + 1,
-                   now + ((ptrdiff_t)(at[1] + i) * w + at[0]) * 3, (size_t)row - 1);
+                   from + (k * pixels + (ptrdiff_t)(at[1] + i) * w + at[0]) * bytes,
+                   (size_t)row - 1);
         }
         unsigned char *data = picture__pack(lines, row * at[3], &packed);
-        picture__u32(c, count++), memset(c + 4, 0, sizeof c - 4);
+        picture__u32(c, count++);
+        memset(c + 4, 0, sizeof c - 4);
         for (int i = 0; i < 4; i++) picture__u32(c + 4 + 4 * i, (unsigned)at[(i + 2) % 4]);
         const int stays = k == frames - 1 ? hold : ms;
-        c[20] = (unsigned char)(stays >> 8), c[21] = (unsigned char)stays, c[22] = 3, c[23] = 232;
-        picture__chunk(p.f, "fcTL", c, 26, NULL, 0);               /* stays/1000 s; drawn over */
+        c[20] = (unsigned char)(stays >> 8);
+        c[21] = (unsigned char)stays;
+        c[22] = 3;
+        c[23] = 232;
+        picture__chunk(&p, "fcTL", c, 26, NULL, 0);               /* stays/1000 s; drawn over */
         if (k) picture__u32(c, count++);
         ok = data != NULL;
-        if (ok) picture__chunk(p.f, k ? "fdAT" : "IDAT", c, k ? 4 : 0, data, packed);
+        if (ok) picture__chunk(&p, k ? "fdAT" : "IDAT", c, k ? 4 : 0, data, packed);
         stb_free(data);
     }
-    if (ok) picture__chunk(p.f, "IEND", NULL, 0, NULL, 0);
+    if (ok) picture__chunk(&p, "IEND", NULL, 0, NULL, 0);
     free(lines);
-    return picture__close(&p, path, ok);
+    free(index);
+    return picture__done(&p, path, ok);
 }
 
 /* ---- plots of the plane ---------------------------------------------------------------------- */

@@ -79,8 +79,13 @@ int picture_grid(const char *path, const float *x, int n, int columns, int c, in
 
 /* ---- films ----------------------------------------------------------------------------------- */
 
+/* Reduces the pixels rgb[n][3] of all frames to 256 colours, the most frequent ones and the nearest
+   of them: the file is a third of the size. */
+int picture_reduce(unsigned char *rgb, ptrdiff_t n);
+
 /* Writes frames of rgb[h][w][3], one after the other; each is shown for `ms` ms, the last one
-   for `hold` ms; then the film repeats. Of a frame only the rectangle that changes is written. */
+   for `hold` ms; then the film repeats. Of a frame only the rectangle that changes is written;
+   frames of at most 256 colours have a palette. */
 int picture_film(const char *path, const unsigned char *rgb, int frames, int w, int h,
                  int ms, int hold);
 
