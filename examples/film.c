@@ -7,7 +7,7 @@
    LOOK FOR  Columns are moments of training. Upper row: the learned density. Lower row: the ends of
              10,000 chains of 20 short steps from noise, in the same colours. Below: the mean log p
              of new points, with either Z, and the maximum, that of the true density. The samples
-             improve to the end; the density was best after 500 updates, then the outer circle fades
+             improve to the end; the density was best after 430 updates, then the outer circle fades
              until it is gone. No chain crosses the gap, so the samples do not show how much
              probability is on either side. Neither does the loss, which depends on the samples
              alone. film.png moves: truth, density, samples.

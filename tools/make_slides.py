@@ -26,6 +26,7 @@ PARTS = [
     ("Further", 0, ["autograd", "attack", "compose", "compose_nets"]),
 ]
 WIDE = 2                                            # pictures wider than this are above the text
+BROAD = 1.25                                        # .. than this have more than half of the slide
 
 
 def playground_only(address):
@@ -123,14 +124,24 @@ def lessons():
             tries = re.findall(r"^\*Try it:\*(.*?)(?:\n\n|\Z)", after, re.M | re.S)
             links = [link for one in tries for link in
                      re.findall(r"\[([^\]]*)\]\(([^)]*)\)", one)]
+            film = re.search(r"\[A film\]\(([^)]*)\)", before + after)
             units[program] = {
                 "lesson": title.strip(), "alt": alt, "path": os.path.join("examples", path),
-                "formulas": blocks or [source_formula(program)], "asked": asked, "links": links}
+                "formulas": blocks or [source_formula(program)], "asked": asked, "links": links,
+                "film": os.path.join("examples", film.group(1)) if film else None}
     return units
 
 
+def sentence(text):
+    """Begins with a capital, except for a formula."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] if re.match(r"[a-z]+[ ,]", text) else text
+
+
 def slide(part, minutes, unit, program, k):
-    data, width, height = picture(unit["path"])
+    """The second question of a lesson has its film, if there is one."""
+    data, width, height = picture(unit["film"] if k and unit["film"] else unit["path"])
+    shape = "wide" if width > WIDE * height else "broad tall" if width > BROAD * height else "tall"
     question, answer = unit["asked"][k] if unit["asked"] else ("", "")
     formulas = unit["formulas"]
     links = "".join('<a class="live" href="%s">%s</a>' % (html.escape(playground_only(to)),
@@ -139,7 +150,8 @@ def slide(part, minutes, unit, program, k):
     return """<section class="%s" data-program="%s">
 <p class="part"><span>%s</span><span>%s</span></p>
 <h2>%s</h2>
-<img src="%s" width="%d" height="%d" alt="%s">
+<button class="zoom" aria-label="Enlarge the picture"><img src="%s" width="%d" height="%d"
+alt="%s"></button>
 <div class="text">
 <div class="formula">%s</div>
 <p class="question">%s</p>
@@ -147,10 +159,10 @@ def slide(part, minutes, unit, program, k):
 <p class="links">%s</p>
 </div>
 </section>
-""" % ("wide" if width > WIDE * height else "tall", program, part, minutes,
+""" % (shape, program, part, minutes,
        inline(re.sub(r"^(\d+)\. ", "", unit["lesson"]), playground_only), data, width, height,
        html.escape(unit["alt"]), formula(formulas[min(k, len(formulas) - 1)]),
-       inline(question.strip()[:1].upper() + question.strip()[1:], playground_only),
+       inline(sentence(question), playground_only),
        "<details><summary>Answer</summary>%s</details>" % markdown(answer) if answer else "", links)
 
 
@@ -182,6 +194,11 @@ section { display: none; min-height: 100vh; padding: 1.2rem 2rem 3.6rem; gap: 0 
   grid-template: auto auto 1fr / 1fr 1fr; align-items: start; }
 section.shown { display: grid; }
 section.wide { grid-template: auto auto auto 1fr / 1fr; }
+section.broad { grid-template-columns: 3fr 2fr; }
+.zoom { display: contents; }
+.zoom img { cursor: zoom-in; }
+#large { position: fixed; inset: 0; overflow: auto; background: #fff; cursor: zoom-out; }
+#large img { display: block; margin: 0 auto; border-radius: 0; max-height: none; }
 .part { grid-column: 1 / -1; display: flex; justify-content: space-between; margin: 0;
   color: var(--soft); }
 h2 { grid-column: 1 / -1; font-size: 1.7rem; line-height: 1.2; margin: 0 0 .8rem;
@@ -226,7 +243,7 @@ button { font: inherit; font-size: 16px; color: var(--ink); background: var(--pa
 :focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; }
 @media (max-width: 900px) {
   section, section.wide { grid-template: auto / minmax(0, 1fr); padding: 1rem 1rem 5rem; }
-  section.first { grid-template: auto / minmax(0, 1fr); }
+  section.first, section.broad { grid-template: auto / minmax(0, 1fr); }
   .tall img, .wide img { max-height: none; margin-bottom: .8rem; }
   .wide .text { display: block; }
   .wide .question { margin-top: .8rem; }
@@ -243,15 +260,27 @@ button { font: inherit; font-size: 16px; color: var(--ink); background: var(--pa
     break-inside: avoid; overflow: hidden; }
   .tall img { max-height: 138mm; }
   .wide img { max-height: 70mm; }
-  #bar, #live, .links { display: none !important; }
+  #bar, #live, #large, .links { display: none !important; }
 }
 """
 
 SCRIPT = """
 "use strict";
 const all = [...document.querySelectorAll("section")], live = document.getElementById("live");
+const large = document.getElementById("large");
 let now = 0;
-function close() { live.hidden = true, live.replaceChildren(); }
+function close() {
+  live.hidden = large.hidden = true, live.replaceChildren(), large.replaceChildren();
+}
+/* The picture at the width of the window; it scrolls if it is higher. */
+function enlarge() {
+  const picture = all[now].querySelector("img");
+  if (!picture) return;
+  const { naturalWidth: w, naturalHeight: h } = picture, copy = picture.cloneNode();
+  const fits = Math.min(innerWidth / w, innerHeight / h);
+  copy.style.width = Math.round(w * (fits * w < .75 * innerWidth ? innerWidth / w : fits)) + "px";
+  large.replaceChildren(copy), large.hidden = false, large.scrollTo(0, 0);
+}
 function show(k) {
   now = Math.max(0, Math.min(all.length - 1, k));
   close();
@@ -273,6 +302,8 @@ document.querySelectorAll("a.live").forEach((link) => link.onclick = (event) => 
   if (event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault(), embed(link);
 });
+document.querySelectorAll(".zoom").forEach((button) => button.onclick = enlarge);
+large.onclick = close;
 document.getElementById("back").onclick = () => show(now - 1);
 document.getElementById("on").onclick = () => show(now + 1);
 addEventListener("keydown", (event) => {
@@ -280,7 +311,13 @@ addEventListener("keydown", (event) => {
   const to = { ArrowRight: now + 1, PageDown: now + 1, ArrowDown: now + 1, ArrowLeft: now - 1,
     PageUp: now - 1, ArrowUp: now - 1, Home: 0, End: all.length - 1 }[event.key];
   const key = event.key.toLowerCase(), link = all[now].querySelector("a.live");
+  if (!large.hidden && /^(Arrow|Page)/.test(event.key)) {
+    event.preventDefault();
+    large.scrollBy(0, (/Up|Left/.test(event.key) ? -.8 : .8) * innerHeight);
+    return;
+  }
   if (event.key === "Escape") close();
+  else if (key === "z") if (large.hidden) enlarge(); else close();
   else if (key === "a") answer();
   else if (key === "l" && link) if (live.hidden) embed(link); else close();
   else if (to === undefined) return;
@@ -318,9 +355,10 @@ def main(path):
 </head>
 <body>
 %s%s<div id="live" hidden></div>
+<div id="large" hidden></div>
 <nav id="bar" aria-label="Slides"><button id="back">Back</button><button id="on">Next</button>
 <span id="count" aria-live="polite"></span>
-<span class="keys">arrow keys; A: answer; L: live; Esc: back to the slide</span></nav>
+<span class="keys">arrow keys; A: answer; Z: large picture; L: live; Esc: back</span></nav>
 <script>%s</script>
 </body>
 </html>

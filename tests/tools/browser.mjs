@@ -85,6 +85,29 @@ export async function key(text, code = text) {
     { type: "keyDown", key: text, code, text: text.length === 1 ? text : undefined });
   await send("Input.dispatchKeyEvent", { type: "keyUp", key: text, code });
 }
+/* The least contrast (WCAG 2) of the texts that are visible in the elements that a selector names, to
+   the first opaque background behind each, and the text that has it. */
+export const contrast = (selector) => js(`(() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = (rgb) => rgb.slice(0, 3).map((v) => v / 255)
+    .map((v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, k) => sum + v * [.2126, .7152, .0722][k], 0);
+  let least = 21, text = "";
+  for (const e of document.querySelectorAll(${JSON.stringify(selector)})) {
+    const own = [...e.childNodes].filter((n) => n.nodeType === 3 && n.data.trim());
+    if (!own.length || !e.checkVisibility({ visibilityProperty: true }) || e.disabled) continue;
+    let behind = e, paper = [255, 255, 255, 1];
+    for (; behind; behind = behind.parentElement) {
+      const found = parts(getComputedStyle(behind).backgroundColor);
+      if (found.length === 3 || found[3] === 1) { paper = found; break; }
+    }
+    const a = light(parts(getComputedStyle(e).color)), b = light(paper);
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < least) least = ratio, text = own[0].data.trim().slice(0, 40);
+  }
+  return [Math.round(least * 100) / 100, text];
+})()`);
+
 export const click = (id) => js(`document.getElementById("${id}").click()`);
 export const says = (id) => js(`document.getElementById("${id}").textContent.trim()`);
 

@@ -2,7 +2,7 @@
    Screenshots go to FOLDER. The last line is: N passed, N failed. */
 import fs from "node:fs";
 import path from "node:path";
-import { check, click, home, js, key, open, page, says, screen, send, sleep,
+import { check, click, contrast, home, js, key, open, page, says, screen, send, sleep,
   troubles, until, visit } from "./browser.mjs";
 
 /* Each panel as it is now, on a desk and on a phone, in light and dark. */
@@ -355,13 +355,19 @@ async function shared() {
     check(`presented: ${panel} fits 1280 x 720, without its C`, high <= 720 && code === 0, high);
   }
   await screen("presented", 1280, 720, false);
-  for (const [width, height] of [[768, 1024], [1920, 1080]]) {
-    for (const panel of ["draw", "walk", "plane"]) {
+  for (const [width, height] of [[390, 844], [768, 1024], [1280, 800], [1920, 1080]]) {
+    for (const panel of ["draw", "dream", "fool", "walk", "plane"]) {
       await screen("", width, height, false);
       await open("#" + panel), await sleep(600);
       const [wide, room] = await js("[document.documentElement.scrollWidth, innerWidth]");
       check(`${panel}: fits the width of ${width}`, wide <= room, `${wide} of ${room}`);
-      await screen(`${panel}-${width}`, width, height, width > 1000);
+      for (const dark of [false, true]) {
+        const theme = dark ? "dark" : "light";
+        await screen(`${panel}-${width}-${theme}`, width, height, dark);
+        const [least, text] = await contrast("body *");
+        check(`${panel}: text has a contrast of 4.5 at ${width}, ${theme}`, least >= 4.5,
+          `${least}: ${text}`);
+      }
     }
   }
   await screen("", 1280, 900, false);

@@ -1,28 +1,37 @@
 /* The slides in a real browser: node slides.mjs SLIDES.html FOLDER [PART...], with playground.html
    beside SLIDES.html. A screenshot of each slide goes to FOLDER. */
 import fs from "node:fs";
-import { check, click, js, key, open, page, says, screen, send, sleep, visit } from
+import { check, click, contrast, js, key, open, page, says, screen, send, sleep, visit } from
   "./browser.mjs";
 
 /* Every slide, at four widths, in light and dark: nothing is cut off. */
 async function sizes() {
-  for (const [width, height, dark] of [[1280, 720, false], [1920, 1080, true], [768, 1024, false],
-    [390, 844, true]]) {
-    await screen("", width, height, dark);
-    await open("#1");
-    const n = await js("all.length"), wrong = [], small = [];
-    for (let k = 0; k < n; k++) {
-      await js(`show(${k})`), await sleep(60);
-      const [wide, high, least] = await js(`(() => { const e = document.documentElement;
-        const sizes = [...all[${k}].querySelectorAll("p, dt, dd, pre, summary, a")]
-          .map((t) => parseFloat(getComputedStyle(t).fontSize));
-        return [e.scrollWidth, e.scrollHeight, Math.min(...sizes)]; })()`);
-      if (wide > width || (width > 1000 && high > height)) wrong.push(`${k + 1}: ${wide} x ${high}`);
-      if (least < 16) small.push(k + 1);
-      await screen(`slide-${width}-${String(k + 1).padStart(2, "0")}`, width, height, dark);
+  for (const [width, height] of [[1280, 720], [1920, 1080], [768, 1024], [390, 844]]) {
+    for (const dark of [false, true]) {
+      const theme = dark ? "dark" : "light";
+      await screen("", width, height, dark);
+      await open("#1");
+      const n = await js("all.length"), wrong = [], small = [], faint = [];
+      for (let k = 0; k < n; k++) {
+        await js(`show(${k})`), await sleep(60);
+        const [wide, high, least] = await js(`(() => { const e = document.documentElement;
+          const texts = [...all[${k}].querySelectorAll("p, dt, dd, pre, summary, a")];
+          const sizes = texts.map((t) => parseFloat(getComputedStyle(t).fontSize));
+          return [e.scrollWidth, e.scrollHeight, Math.min(...sizes)]; })()`);
+        const [worst, text] = await contrast("section.shown *, #bar *");
+        if (wide > width || (width > 1000 && high > height)) {
+          wrong.push(`${k + 1}: ${wide} x ${high}`);
+        }
+        if (least < 16) small.push(k + 1);
+        if (worst < 4.5) faint.push(`${k + 1}: ${worst}, ${text}`);
+        await screen(`slide-${width}-${theme}-${String(k + 1).padStart(2, "0")}`, width, height,
+          dark);
+      }
+      const at = `at ${width} x ${height}, ${theme}`;
+      check(`slides: all ${n} fit, ${at}`, n > 15 && !wrong.length, wrong.join("; "));
+      check(`slides: no text below 16 pixels, ${at}`, !small.length, small.join(" "));
+      check(`slides: text has a contrast of 4.5, ${at}`, !faint.length, faint.join("; "));
     }
-    check(`slides: all ${n} fit ${width} x ${height}`, n > 15 && !wrong.length, wrong.join("; "));
-    check(`slides: no text below 16 pixels at ${width}`, !small.length, small.join(" "));
   }
   await screen("", 1280, 720, false);
 }
@@ -64,6 +73,15 @@ async function keyboard() {
   check("slides: A shows the answer", await js('all[2].querySelector("details").open'));
   await key("a", "KeyA");
   check("slides: and hides it", !(await js('all[2].querySelector("details").open')));
+  await key("z", "KeyZ");
+  check("slides: Z enlarges the picture", await js(`!large.hidden && large.firstChild.offsetWidth >
+    1.2 * all[2].querySelector("img").offsetWidth`));
+  await screen("slide-large", 1280, 720, false);
+  await key("ArrowDown");
+  check("slides: where arrows scroll it", await at() === `3 / ${n}` && await js(
+    "large.scrollHeight <= innerHeight || large.scrollTop > 0"));
+  await key("Escape");
+  check("slides: and Escape closes it", await js("large.hidden"));
   await key("l", "KeyL");
   check("slides: L opens a panel within the slide", await js(
     '!live.hidden && /^playground.html\\?present#/.test(live.firstChild.getAttribute("src"))'));
