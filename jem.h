@@ -1240,7 +1240,10 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    the slope at one and at two noise levels, for networks that have learned a score. JEM_AUTO (1) is
    what a batch can have within three times the time of a plain one. Vectors (height and width 1)
    have their numbers compared instead of the details of an image; the centre of the data is
-   familiar. Networks without a score, or without `features`, get what they allow.
+   familiar. A detector of anomalies for sensors is jem_mlp_desc_vectors, jem_net_fit_units,
+   jem_train_desc_vectors, and jem_calibrate with rows that were held out (examples/vectors.c;
+   compared with scikit-learn in tests/tools/sklearn_sensors.py). Networks without a score, or
+   without `features`, get what they allow.
    The calibration is saved with the network, as the text "jem.statistics". Training leaves it
    unchanged: calibrate again. Files of older versions keep their calibration by log p(x) and the
    mean logit, or by log p(x) alone. Errors: n < 2, gradients out of range, log p(x) that is not
