@@ -25,6 +25,7 @@ PAGE(float, fact)(int what);
 PAGE(int, spread_count)(void);
 PAGE(void, centre)(int n);
 PAGE(int, answer)(void);
+PAGE(const char *, reason_name)(int reason);
 PAGE(int, fill_in)(int ways, int seed);
 PAGE(void, dream_fresh)(int which, int seed);
 PAGE(int, dream_age)(int which);
@@ -118,12 +119,16 @@ static int verdict(const jem_answer *a) {
 }
 /* [end] */
 
+/* Returns why a picture is odd or strange, "" without a reason. */
+PAGE(const char *, reason_name)(int reason) { return jem_reason_name((jem_reason)reason); }
+
 static void tell(const jem_answer *a) {
     result[0] = (float)a->label;
     result[1] = a->probability;
     result[2] = a->log_density;
     result[3] = a->familiarity;
     result[4] = (float)verdict(a);
+    result[5] = (float)a->reason;
 }
 
 /* [draw] */
@@ -275,7 +280,8 @@ PAGE(int, dream)(int steps, float step, float noise) {
 }
 /* [end] */
 
-/* Returns the chains to show, optionally without their last noise, and their classes. */
+/* Returns the chains to show, optionally without their last noise, and their classes. The verdicts
+   are on what the page shows: pixels between black and white. */
 PAGE(int, dream_show)(int clean) {
     const jem_mark mark = jem_begin(ctx);
     wish w;
@@ -289,6 +295,7 @@ PAGE(int, dream_show)(int clean) {
     jem_read(x, shown);
     jem_read(jem_exp(ctx, jem_log_softmax(ctx, jem_forward(nets[0], x, 0))), chance);
     jem_end(ctx, mark);
+    for (int k = 0; k < CHAINS * PIXELS; k++) shown[k] = fminf(1, fmaxf(-1, shown[k]));
     jem_answer a[CHAINS];
     if (jem_classify(nets[0], shown, CHAINS, a) != JEM_OK) return 0;
     for (int k = 0; k < CHAINS; k++) sight[k] = (float)verdict(a + k);

@@ -262,7 +262,7 @@ panels.draw = (() => {
     $("verdict").textContent = seen ? seen.name : "\u2026";
     $("verdict").dataset.verdict = seen ? seen.name : "";
     paintVerdict($("verdict"), answer?.verdict);
-    $("familiar").textContent = seen ? seen.says(percent(answer.familiar))
+    $("familiar").textContent = seen ? seen.says(percent(answer.familiar), answer.reason)
       : "Does the picture resemble the training images?";
     gauge();
   }

@@ -156,12 +156,14 @@ const percent = (p) =>
 /* Returns the direction of an arrow key, y down; undefined for other keys. */
 const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-/* Verdicts of digits.c; share: the fraction of known digits that are less typical. */
+/* Verdicts of digits.c; share: the fraction of known digits that are less typical; reason: "" or what
+   is odd. */
 const verdicts = [
   { name: "familiar", says: (share) => `Familiar: ${share} of known digits are less typical.` },
-  { name: "odd", says: (share) => `Odd: only ${share} of known digits are less typical.` },
-  { name: "strange", says: (share) =>
-    `Strange: unlike all training images. ${share} of known digits are less typical.` },
+  { name: "odd", says: (share, reason) => "Odd" + (reason && " (" + reason + ")") +
+    `: only ${share} of known digits are less typical.` },
+  { name: "strange", says: (share, reason) => "Strange: unlike all training images" +
+    (reason && " (" + reason + ")") + `. ${share} of known digits are less typical.` },
   { name: "unknown", says: () => "This network is not calibrated." },
 ];
 function paintVerdict(element, verdict) {

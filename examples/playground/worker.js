@@ -19,8 +19,11 @@ const [DENSITY, BEST, SURE, POINTS, FACTS, OWN, DREAM] = Array(7).keys();
 const N = 784;
 
 function answered(extra) {
-  const [label, p, logp, familiar, verdict] = copy(C.place(RESULT), 5);
-  return { label, p, logp, familiar, verdict, chance: copy(C.place(CHANCE), 10), ...extra };
+  const [label, p, logp, familiar, verdict, reason] = copy(C.place(RESULT), 6);
+  return {
+    label, p, logp, familiar, verdict, reason: text(C.reason_name(reason)),
+    chance: copy(C.place(CHANCE), 10), ...extra,
+  };
 }
 
 const jobs = {

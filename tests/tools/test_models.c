@@ -66,8 +66,9 @@ static void dreams(jem_net *net, const shipped *s) {
         query.weight = 5;
         jem_generate(net->ctx, jem_logp_guided, &query, t, &fresh, &rng);
     } else jem_sgld(net->ctx, jem_logp_guided, &query, t, &walk, &rng);
-    CHECK(jem_read(t, x) == JEM_OK && jem_classify(net, x, CHAINS, a) == JEM_OK, "%s",
-          jem_error(net->ctx));
+    CHECK(jem_read(t, x) == JEM_OK, "%s", jem_error(net->ctx));
+    for (ptrdiff_t i = 0; i < CHAINS * size; i++) x[i] = fminf(1, fmaxf(-1, x[i])); /* a picture */
+    CHECK(jem_classify(net, x, CHAINS, a) == JEM_OK, "%s", jem_error(net->ctx));
     familiar = 0;
     for (int i = 0; i < CHAINS; i++)
         right += a[i].label == labels[i], familiar += a[i].familiarity >= .01f;

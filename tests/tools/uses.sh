@@ -127,6 +127,13 @@ check "nor was it" cmp again/last.safetensors t.jem
 status 0 "ood, calibrated" c.jem ood --n 100 --other digits --out o.png
 check "nothing to calibrate" sh -c '! grep -q calibrated out'
 check "the same numbers: $before" test "$(number 6 mean)" = "${before:-none}"
+check "false alarms of each class" test "$(grep -c "^  [0-9]   *10  .*%" out)" = 10
+status 0 "ood, two scores" c.jem ood --n 100 --other digits --out o.png --scores usual,logp \
+    --calibrate 500
+says "calibrated with 500 training images"
+check "two columns" test "$(grep '^  black' out | wc -w)" = 3
+refuses 2 "--scores mode: no such score; there are logp " c.jem ood --n 20 --other digits \
+    --scores logp,mode
 status 0 "ood" $model ood --dataset digits --n 100 --data nowhere --out o.png
 check "o.png" is_png o.png
 check "default data sets that are missing are left out" test "$(grep -c "left out: now" err)" = 2

@@ -187,6 +187,9 @@ static const char *const ood_scores[OOD_SCORES] = {
     "log p(x)", "max p(y|x)", "mass", "rise", "move", "usual", "slopes", "features", "image",
     "familiar"
 };
+static const char *const ood_words[OOD_SCORES] = {   /* of --scores */
+    "logp", "maxp", "mass", "rise", "move", "usual", "slopes", "features", "image", "familiar"
+};
 static const char *const ood_made[OOD_MADE] = {
     "two images mixed", "pixels shuffled", "upside down", "inverted", "uniform noise", "one grey",
     "black", "white", "dimmed to a quarter"
@@ -291,9 +294,41 @@ typedef struct ood_table {
 static const int ood_drawn[2] = { JEM_OOD_LOGP, JEM_OOD_FAMILIAR };
 enum { OOD_FLAGGED = 3, OOD_BOTH };                /* of --measure */
 
-/* Returns 0 for scores that need a feature that the network lacks. */
+/* Returns 1 if a list has a name. */
+static int list_has(const char *list, const char *name) {
+    char item[OPTION_TEXT_SIZE];
+    while (next_name(&list, item, sizeof item)) {
+        if (!strcmp(item, name)) return 1;
+    }
+    return 0;
+}
+
+/* Returns 1 for the scores of the table: those of --scores, by default all. */
+static int ood_shown(const uses *s, int score) {
+    return !*s->u->scores || list_has(s->u->scores, ood_words[score]);
+}
+
+/* Checks the names of --scores; prints the reason if one is unknown. */
+static int ood_scores_known(const uses *s) {
+    const char *list = s->u->scores;
+    char item[OPTION_TEXT_SIZE];
+    while (next_name(&list, item, sizeof item)) {
+        int known = 0;
+        for (int k = 0; k < OOD_SCORES; k++) known += !strcmp(item, ood_words[k]);
+        if (known) continue;
+        fprintf(stderr, "jem eval: --scores %.60s: no such score; there are", item);
+        for (int k = 0; k < OOD_SCORES; k++) fprintf(stderr, " %s", ood_words[k]);
+        fprintf(stderr, "\n");
+        return 0;
+    }
+    return 1;
+}
+
+/* Returns 0 for scores that need a feature that the network lacks, or that are neither in the table
+   nor in the picture. */
 static int ood_has(const ood_table *t, int score) {
-    return t->features || score != JEM_OOD_FEATURES;
+    if (!t->features && score == JEM_OOD_FEATURES) return 0;
+    return ood_shown(t->s, score) || score == ood_drawn[0] || score == ood_drawn[1];
 }
 
 static void ood_cell(const ood_table *t, double value, double flagged) {
@@ -322,7 +357,7 @@ static int ood_row(ood_table *t, const char *name, const float *x, int n) {
     for (int k = 0; k < OOD_SCORES; k++) {
         detection d;
         if (!ood_has(t, k)) {
-            printf("  %10s", "-");
+            if (ood_shown(s, k)) printf("  %10s", "-");
             continue;
         }
         if (jem_ood_score(s->m.net, (jem_ood)k, NULL, x, n, t->other + k * s->n) != JEM_OK ||
@@ -333,7 +368,7 @@ static int ood_row(ood_table *t, const char *name, const float *x, int n) {
         double v = d.auroc;
         if (s->u->measure == 1) v = d.aupr;
         if (s->u->measure == 2) v = d.fpr95;
-        ood_cell(t, v, d.flagged);
+        if (ood_shown(s, k)) ood_cell(t, v, d.flagged);
         t->sum[0][k] += v;
         t->sum[1][k] += d.flagged;
     }
@@ -433,30 +468,55 @@ static int ood_open(ood_table *t, const uses *s) {
     return 1;
 }
 
-/* Prints the fraction of test images whose familiarity is below .01, .05 and .1: false alarms. */
-static int ood_alarms(const uses *s) {
+/* Counts the answers of a label (-1: all) and those whose familiarity is below .01, .05 and .1;
+   converts these to percentages. */
+static int count_alarms(const jem_answer *a, const int *labels, int n, int label, double alarms[3]) {
     static const float at[3] = { 0.01f, 0.05f, 0.1f };
-    int count[3] = { 0, 0, 0 };
+    int all = 0;
+    memset(alarms, 0, 3 * sizeof *alarms);
+    for (int i = 0; i < n; i++) {
+        if (label >= 0 && labels[i] != label) continue;
+        for (int k = 0; k < 3; k++) alarms[k] += a[i].familiarity < at[k];
+        all++;
+    }
+    for (int k = 0; k < 3; k++) alarms[k] *= 100 / fmax(all, 1);
+    return all;
+}
+
+/* Prints false alarms, overall and in each class. */
+static int ood_alarms(const uses *s) {
+    enum { CLASSES_SHOWN = 20 };
+    const jem_net *net = s->m.net;
+    char number[NAME_SIZE];
+    double alarms[3];
     jem_answer *a = (jem_answer *)malloc((size_t)s->n * sizeof *a);
     const int ok = a && jem_classify(s->m.net, s->x, s->n, a) == JEM_OK;
-    for (int i = 0; ok && i < s->n; i++)
-        for (int k = 0; k < 3; k++) count[k] += a[i].familiarity < at[k];
-    if (ok)
+    if (ok) {
+        count_alarms(a, s->labels, s->n, -1, alarms);
         printf("of %d test images, familiarity is below .01 for %.1f%%, .05 for %.1f%%, .1 for "
-               "%.1f%%\n", s->n, 100.0 * count[0] / s->n, 100.0 * count[1] / s->n,
-               100.0 * count[2] / s->n);
+               "%.1f%%\n", s->n, alarms[0], alarms[1], alarms[2]);
+    }
+    if (ok && net->classes <= CLASSES_SHOWN) {
+        printf("  %-14s  %6s  %6s  %6s  %6s\n", "of class", "images", ".01", ".05", ".1");
+        for (int label = 0; label < net->classes; label++) {
+            const int all = count_alarms(a, s->labels, s->n, label, alarms);
+            printf("  %-14.14s  %6d  %5.1f%%  %5.1f%%  %5.1f%%\n", class_name(net, label, number),
+                   all, alarms[0], alarms[1], alarms[2]);
+        }
+    }
     free(a);
     return ok || model_fail("jem eval", &s->m);
 }
 
 /* Calibrates with images that training held out: a model without calibration, or to be saved, or
-   with a given number of gradients. */
+   with a given number of images or gradients. */
 static int uses_calibrate(uses *s) {
-    enum { IMAGES = 5000 };
-    if (jem_net_meta(s->m.net, "jem.statistics") && !*s->u->save && !s->u->gradients) return 1;
+    int images = 5000;
+    if (s->u->calibrate > 0) images = s->u->calibrate;
+    else if (jem_net_meta(s->m.net, "jem.statistics") && !*s->u->save && !s->u->gradients) return 1;
     const char *what = "";
-    float *x = uses_floats(IMAGES * image_size(s->m.net));
-    const int n = x ? held_out_images(s, IMAGES, x, &what) : 0;
+    float *x = uses_floats(images * image_size(s->m.net));
+    const int n = x ? held_out_images(s, images, x, &what) : 0;
     if (!x) uses_no_memory();
     else if (n == 1) fprintf(stderr, "jem eval: %s is not calibrated, which needs two images or "
                              "more\n", s->name);
@@ -477,6 +537,7 @@ static int eval_ood(uses *s, uses *beside) {
     other_set others[OOD_OTHERS];
     const int two = beside != NULL;
     if (!names_fit("other", s->u->other, 0, OOD_OTHERS)) return 2;
+    if (!ood_scores_known(s)) return 2;
     memset(t, 0, sizeof t), memset(others, 0, sizeof others);
     const int n = uses_alike(s, beside) ? others_open(others, s) : -1;
     int ok = n >= 0 && uses_calibrate(s) && (!two || uses_calibrate(beside)) && ood_open(t, s) &&
@@ -484,7 +545,9 @@ static int eval_ood(uses *s, uses *beside) {
     if (ok) {
         printf("%s: %s of %d test images against\n  %-22s", s->name, measures[s->u->measure], s->n,
                "");
-        for (int k = 0; k < OOD_SCORES; k++) printf("  %10s", ood_scores[k]);
+        for (int k = 0; k < OOD_SCORES; k++) {
+            if (ood_shown(s, k)) printf("  %10s", ood_scores[k]);
+        }
         printf("\n");
         ood_range(t), ood_count(t, "test images", t->usual, s->n);
         ok = ood_rows(t, two, others, n);
@@ -492,6 +555,7 @@ static int eval_ood(uses *s, uses *beside) {
     for (int i = 0; ok && i <= two; i++) {
         printf("  %-22.22s", i ? beside->name : "mean");
         for (int k = 0; k < OOD_SCORES; k++) {
+            if (!ood_shown(s, k)) continue;
             if (ood_has(t + i, k))
                 ood_cell(t + i, t[i].sum[0][k] / t[i].rows, t[i].sum[1][k] / t[i].rows);
             else
@@ -860,6 +924,11 @@ static const option ood_table_options[] = {
     { "measure", OPTION_CHOICE, OPTION_NOW, USES_AT(measure),
       "auroc|aupr|fpr95|flagged|both", NO_PRESETS("auroc"), 0, 0,
       "contents of the table (both: AUROC, and percentage flagged at 1% false alarms)" },
+    { "scores", OPTION_TEXT, OPTION_NOW, USES_AT(scores), "NAMES", NO_PRESETS(""), 0, 0,
+      "columns of the table: logp,maxp,mass,rise,move,usual,slopes,features,image,familiar (default: "
+      "all; rise and move take most of the time)" },
+    { "calibrate", OPTION_INT, OPTION_NOW, USES_AT(calibrate), "N", NO_PRESETS("0"), 0, 1e6,
+      "recalibrate with N images (0: 5000 images, only if the model is not calibrated)" },
     { "gradients", OPTION_CHOICE, OPTION_NOW, USES_AT(gradients), "auto|0|1|2|3",
       NO_PRESETS("auto"), 0, 0, "gradients per answer for recalibration (auto: unchanged)" },
     { "save", OPTION_TEXT, OPTION_NOW, USES_AT(save), "FILE", NO_PRESETS(""), 0, 0,
