@@ -4,6 +4,7 @@
 #include "jem.h"
 #include "tests/support/test.h"
 #include "tests/support/common.h"
+#include "tests/support/elementwise.h"
 
 /* Logits w sum(x) and -w sum(x) in turn: every gradient is known. `energy` (may be NULL) makes
    log p(x) something else. */
@@ -305,40 +306,26 @@ static void test_large_windows(jem_ctx *ctx) {
     free(x);
 }
 
-static double held_exp(double x) { return exp(fmin(fmax(x, -87), 88)); }
-static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
-static double softplus(double x) { return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
-static double silu(double x) { return x * sigmoid(x); }
-
-/* The true bounds: where e^x leaves its range an absolute error is left, and tanh, a difference,
-   has one near 0. */
 static void test_functions(jem_ctx *ctx) {
     printf("elementary functions against libm\n");
     enum { N = 12800 };
-    static const struct {
-        const char *name;
-        jem_tensor *(*op)(jem_ctx *, jem_tensor *);
-        double (*f)(double), absolute;
-    } all[] = { { "exp", jem_exp, held_exp, 0 }, { "log", jem_log, log, 0 },
-                { "tanh", jem_tanh, tanh, 2e-7 }, { "sigmoid", jem_sigmoid, sigmoid, 6.1e-39 },
-                { "softplus", jem_softplus, softplus, 1.7e-38 },
-                { "silu", jem_silu, silu, 6.1e-37 } };
     static float x[N], y[N];
-    for (int k = 0; k < 6; k++) {
+    for (const struct elementwise *e = elementwise; e < elementwise + ELEMENTWISE; e++) {
+        const int positive = e->op == jem_log;
         int at = 0, wrong = 0;
         for (int i = 0; i < N; i++) {              /* evenly, and closely around 0 (log: 1) */
             const double even = 2.0 * i / (N - 1) - 1, close = even * even * even * even * even;
-            x[i] = (float)(k == 1 ? i % 2 ? pow(10, 30 * even) : 1 + close / 2
+            x[i] = (float)(positive ? i % 2 ? pow(10, 30 * even) : 1 + close / 2
                                   : i % 2 ? 100 * even : close);
         }
-        CHECK(jem_read(all[k].op(ctx, jem_input(ctx, x, 16, 1, 1, N / 16)), y) == JEM_OK, "%s",
+        CHECK(jem_read(e->op(ctx, jem_input(ctx, x, 16, 1, 1, N / 16)), y) == JEM_OK, "%s",
               jem_error(ctx));
         for (int i = 0; i < N; i++) {
-            const double want = all[k].f((double)x[i]);
-            if (fabs((double)y[i] - want) <= 3e-7 * fabs(want) + all[k].absolute) continue;
+            const double want = e->f((double)x[i]);
+            if (fabs((double)y[i] - want) <= 3e-7 * fabs(want) + e->absolute) continue;
             at = i, wrong++;
         }
-        CHECK(wrong == 0, "%s: %d are wrong, as %g of %g", all[k].name, wrong, (double)y[at],
+        CHECK(wrong == 0, "%s: %d are wrong, as %g of %g", e->name, wrong, (double)y[at],
               (double)x[at]);
     }
 }

@@ -565,7 +565,7 @@ static jem_net *small_wrn(jem_ctx *ctx, jem_norm norm, int size) {
     d.depth = 10, d.widen = 1, d.height = d.width = size, d.norm = norm;
     return jem_wrn_create(ctx, &d, 7);
 }
-static jem_net *small_convnet(jem_ctx *ctx) {
+static jem_net *odd_convnet(jem_ctx *ctx) {
     jem_convnet_desc d = jem_convnet_desc_default();
     d.height = 8, d.width = 7, d.layers = 3, d.widths[0] = 8, d.widths[1] = 9, d.widths[2] = 13;
     return jem_convnet_create(ctx, &d, 7);
@@ -622,7 +622,7 @@ static void use_net(record *r, const char *title, jem_net *net, const jem_train_
 
 static void networks(jem_ctx *ctx, record *r) {
     jem_train_desc d = short_training();
-    use_net(r, "convnet", small_convnet(ctx), &d);
+    use_net(r, "convnet", odd_convnet(ctx), &d);
     d.optim.weight_decay = 1e-3f, d.optim.clip = 0.5f;
     use_net(r, "wrn, Adam with decay and clip", small_wrn(ctx, JEM_NORM_NONE, 4), &d);
     if (precision != JEM_PRECISION_EXACT) return;            /* the rest is as it was */
@@ -670,7 +670,7 @@ static uint64_t fingerprint(jem_ctx *ctx) {
     uint64_t h = 0;
     for (int i = 0; i < 2; i++) {
         int labels[IMAGES];
-        jem_net *net = i ? small_wrn(ctx, JEM_NORM_BATCH, 8) : small_convnet(ctx);
+        jem_net *net = i ? small_wrn(ctx, JEM_NORM_BATCH, 8) : odd_convnet(ctx);
         jem_trainer *tr = jem_trainer_create(net, &d);
         float *x = images_for(net, labels);
         for (int step = 0; step < 3; step++)
@@ -765,7 +765,7 @@ static void test_bf16_buffers(void) {
         const int kind = i / ways;
         jem_ctx *ctx = open_setup(&s[i % ways]);
         jem_net *net = kind > JEM_NORM_ACT + 1 ? tiled_convnet(ctx)
-                     : kind > JEM_NORM_ACT ? small_convnet(ctx)
+                     : kind > JEM_NORM_ACT ? odd_convnet(ctx)
                                            : small_wrn(ctx, (jem_norm)kind, 8);
         const ptrdiff_t n = (ptrdiff_t)IMAGES * net->channels * net->height * net->width;
         int labels[IMAGES], count = 0;

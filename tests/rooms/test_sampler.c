@@ -6,14 +6,8 @@
 enum { N = 3, SIDE = 8, SIZE = N * SIDE * SIDE };
 
 static jem_net *small_net(jem_ctx *ctx) {
-    jem_convnet_desc d = jem_convnet_desc_default();
-    d.height = SIDE;
-    d.width = SIDE;
-    d.classes = 4;
-    d.layers = 2;
-    d.widths[0] = 8;
-    d.widths[1] = 8;
-    jem_net *net = jem_convnet_create(ctx, &d, 3);
+    const small_shape s = { 1, SIDE, SIDE, 4, 0 };
+    jem_net *net = small_convnet(ctx, s, 8, 8, 3);
     if (!net) return NULL;
     net->scale = 10;
     net->noise_lo = 0.12f;

@@ -180,10 +180,8 @@ static void test_mixture(jem_ctx *ctx) {
 /* ---- a walk, bit for bit --------------------------------------------------------------------- */
 
 static jem_net *small_net(jem_ctx *ctx, uint64_t seed) {
-    jem_convnet_desc d = jem_convnet_desc_default();
-    d.channels = 2, d.height = 6, d.width = 5, d.classes = 3;
-    d.layers = 2, d.widths[0] = 8, d.widths[1] = 9;
-    return jem_convnet_create(ctx, &d, seed);
+    const small_shape s = { 2, 6, 5, 3, 0 };
+    return small_convnet(ctx, s, 8, 9, seed);
 }
 enum { SMALL = 2 * 6 * 5 };
 

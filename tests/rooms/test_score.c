@@ -429,9 +429,8 @@ static void test_samples(void) {
 enum { SIDE = 8, SMALL = SIDE * SIDE, BATCH = 21, CLASSES = 3 };
 
 static jem_net *small_net(jem_ctx *ctx) {
-    jem_convnet_desc s = jem_convnet_desc_default();
-    s.height = s.width = SIDE, s.classes = CLASSES, s.layers = 2, s.widths[0] = 5, s.widths[1] = 6;
-    jem_net *net = jem_convnet_create(ctx, &s, 3);
+    const small_shape s = { 1, SIDE, SIDE, CLASSES, 0 };
+    jem_net *net = small_convnet(ctx, s, 5, 6, 3);
     if (net) net->scale = 10;
     return net;
 }

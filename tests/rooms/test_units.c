@@ -9,11 +9,8 @@ enum { N = 40, DIM = 3 };
 static const float mean[DIM] = { 1000, -3, 0 }, size[DIM] = { 250, 0.125f, 1e-4f };
 
 static jem_net *small_net(jem_ctx *ctx) {
-    jem_mlp_desc d = jem_mlp_desc_default();
-    d.channels = DIM;
-    d.height = d.width = 1;
-    d.classes = 2;
-    return jem_mlp_create(ctx, &d, 1);
+    const small_shape s = { DIM, 1, 1, 2, 0 };
+    return small_mlp(ctx, s, 1);
 }
 
 /* Fills x[N][DIM] with sensors' values, and labels. */

@@ -151,7 +151,7 @@ static inline jem_param *random_param(jem_net *bag, jem_rng *rng, int trainable,
 
 /* ---- networks and densities ------------------------------------------------------------------ */
 
-/* Sizes of a small MLP; hidden = 0 is the default number of layers. */
+/* Sizes of a small network; hidden: of an MLP; 0 is the default number of layers. */
 typedef struct small_shape { int channels, height, width, classes, hidden; } small_shape;
 
 static inline jem_net *small_mlp(jem_ctx *ctx, small_shape s, uint64_t seed) {
@@ -165,6 +165,20 @@ static inline jem_net *small_mlp(jem_ctx *ctx, small_shape s, uint64_t seed) {
         d.widths[0] = s.hidden;
     }
     return jem_mlp_create(ctx, &d, seed);
+}
+
+/* A convnet of two layers with `first` and `second` channels. */
+static inline jem_net *small_convnet(jem_ctx *ctx, small_shape s, int first, int second,
+                                     uint64_t seed) {
+    jem_convnet_desc d = jem_convnet_desc_default();
+    d.channels = s.channels;
+    d.height = s.height;
+    d.width = s.width;
+    d.classes = s.classes;
+    d.layers = 2;
+    d.widths[0] = first;
+    d.widths[1] = second;
+    return jem_convnet_create(ctx, &d, seed);
 }
 
 /* Returns log p = -|x|^2 / 2 + constant: N(0,1) in each value of x. `user` is not used. */

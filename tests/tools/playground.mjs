@@ -362,6 +362,7 @@ async function shared() {
       await open("#" + panel), await sleep(600);
       const [wide, room] = await js("[document.documentElement.scrollWidth, innerWidth]");
       check(`${panel}: fits the width of ${width}`, wide <= room, `${wide} of ${room}`);
+      check(`${panel}: opens at its top`, await js("scrollY") === 0, await js("scrollY"));
       for (const dark of [false, true]) {
         const theme = dark ? "dark" : "light";
         await screen(`${panel}-${width}-${theme}`, width, height, dark);
