@@ -1346,12 +1346,30 @@ typedef struct jem_pixels_desc {                   /* zero means default, NULL i
     float lo, hi;                                  /* what 0 and 255 are to the network: -1, 1 */
     int background;                                /* behind alpha: grey 0 (default) to 255 */
     int invert;                                    /* 1: black on white becomes white on black */
+    /* Framing: > 0: the picture's subject gets this share of the image's side; 0: framed as the
+       training images are (jem_net_fit_framing), unless it has the network's size; < 0: not. */
+    float subject;
 } jem_pixels_desc;
 enum {                                             /* what was done to a picture, added up */
     JEM_DID_RESIZE = 1, JEM_DID_STRETCH = 2,       /* to the network's size; of other proportions */
     JEM_DID_GREY = 4, JEM_DID_COLOUR = 8,          /* colour made grey; grey to every channel */
-    JEM_DID_BLEND = 16, JEM_DID_INVERT = 32        /* laid over the background; inverted */
+    JEM_DID_BLEND = 16, JEM_DID_INVERT = 32,       /* laid over the background; inverted */
+    JEM_DID_FRAME = 64
 };
+/* Framing. Many data sets have one subject on a plain ground, of equal size, in the middle, as
+   MNIST has: a network cannot read a digit that fills the picture, or a small one in its corner.
+   Framing, for networks of one channel, cuts out the part of a picture that shows its subject as
+   the training images do. Ink is what differs from the ground by more than half of the contrast:
+   the larger side of its bounding box becomes the given share of the image's, and its centre of
+   mass moves to that of the training images (for subject > 0, to the middle). The ground is the
+   darkest or the brightest grey of the picture, whichever has more pixels close to it. Ink becomes
+   bright on dark, or dark on bright if the training images are, in full contrast. A picture of
+   which fewer than half of the pixels are close to the ground remains whole. */
+/* Measures the framing of n images x[n][1][h][w] of the training data, n > 0, and stores it with
+   the network as the text "jem.framing": ground (0 dark, 1 bright), share of the side (median), row
+   and column of the centre (means, as shares). Images without a plain border, or of several
+   channels, have no framing: the text is removed. */
+JEM_API jem_status jem_net_fit_framing(jem_net *net, const float *x, int n);
 /* One picture of any size to what the network takes, x[c][h][w]; each pixel is the mean of the area
    it covers (of the nearest, if the picture is smaller). did may be NULL. Networks of 1 or 3
    channels. */
@@ -10142,7 +10160,7 @@ static double jem__part_surprise(const jem__trait *p, float score) {
     if (!p->own.dims) return 0;
     const double edge = (double)JEM__TAIL / (JEM__QUANTILES - 1);
     const double excess = (double)p->q[JEM__TAIL] - (double)score;
-    if (excess > 0) return fmin(excess / (double)*p->rate - 2 * log(edge), most);
+    if (excess >= 0) return fmin(excess / (double)*p->rate - 2 * log(edge), most);
     return -log((double)jem__fraction(p->q, score));
 }
 /* Returns minus the joint surprise of parts: their weighted sum plus the largest. */
@@ -10343,10 +10361,16 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
         jem__cholesky(to, dims, g->root + (ptrdiff_t)c * triangle);
     }
 }
+/* Fits a part. If all images have one label, the mean of all is that of the label: then the former
+   is given no distance, for a relative one would be 0. */
 static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, int n, int without,
                           double *work) {
+    int labels = 1;
     jem__gauss_fit(&p->own, v, seen, n, without, work);
-    if (p->all.dims) jem__gauss_fit(&p->all, v, seen, n, without, work);
+    if (!p->all.dims) return;
+    jem__gauss_fit(&p->all, v, seen, n, without, work);
+    for (int i = 1; i < n && labels == 1; i++) labels += seen[i].label != seen[0].label;
+    for (int a = 0; a < p->all.dims && labels == 1; a++) p->all.spread[a] = 1e11f;
 }
 
 /* Sorts scores and takes quantiles of (k/64)^2: score j of n is the quantile (j+1)/(n+1). */
@@ -11180,9 +11204,10 @@ static jem_status jem__pixels_check(const jem_net *net, int width, int height, i
     if (net->channels != 1 && net->channels != 3)
         return jem__fail(net->ctx, JEM_BAD_SHAPE, "pixels: the network has %d channels, but "
                          "pictures have 1 or 3", net->channels);
-    if (!(d->lo < d->hi) || d->background < 0 || d->background > 255)
+    if (!(d->lo < d->hi) || d->background < 0 || d->background > 255 || !(d->subject <= 2))
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: from %g to %g, background %d "
-                         "(0..255)", (double)d->lo, (double)d->hi, d->background);
+                         "(0..255), subject %g (up to 2)", (double)d->lo, (double)d->hi,
+                         d->background, (double)d->subject);
     return JEM_OK;
 }
 
@@ -11224,6 +11249,230 @@ static void jem__area_mean(const jem_net *net, const jem__bitmap *p, const jem_p
 }
 JEM__COMPILE_END
 
+/* ---- framing --------------------------------------------------------------------------------- */
+
+static const char *const jem__framing_key = "jem.framing";
+
+/* How images show their subject: the ground, 0 dark or 1 bright; the share of the side that the
+   subject has; its centre, as shares of height and width. */
+enum { JEM__GROUND = 0, JEM__SHARE, JEM__CENTRE_Y, JEM__CENTRE_X, JEM__FRAMING };
+
+/* Parses such a text; returns 0 if it is invalid. */
+static int jem__framing_in(const char *text, float *f) {
+    if (jem__numbers_in(text, f, JEM__FRAMING) < JEM__FRAMING) return 0;
+    if (f[JEM__GROUND] != 0 && f[JEM__GROUND] != 1) return 0;
+    if (!(f[JEM__SHARE] > 0) || f[JEM__SHARE] > 2) return 0;
+    return f[JEM__CENTRE_Y] >= 0 && f[JEM__CENTRE_Y] <= 1 && f[JEM__CENTRE_X] >= 0 &&
+           f[JEM__CENTRE_X] <= 1;
+}
+
+/* Sums of ink: its amount and moments, and its bounding box. */
+typedef struct jem__ink { double mass, y, x; int top, bottom, left, right; } jem__ink;
+
+/* Adds a pixel with `ink` from 0 to 1. */
+static void jem__ink_add(jem__ink *s, int row, int column, double ink) {
+    s->mass += ink;
+    s->y += ink * (row + 0.5);
+    s->x += ink * (column + 0.5);
+    if (ink <= 0.5) return;
+    if (s->top > row) s->top = row;
+    if (s->bottom <= row) s->bottom = row + 1;
+    if (s->left > column) s->left = column;
+    if (s->right <= column) s->right = column + 1;
+}
+static jem__ink jem__ink_none(int height, int width) {
+    const jem__ink s = { 0, 0, 0, height, 0, width, 0 };
+    return s;
+}
+/* Returns the larger side of the bounding box, 0 without ink. */
+static int jem__ink_side(const jem__ink *s) {
+    const int height = s->bottom - s->top;
+    const int width = s->right - s->left;
+    if (height < 1 || width < 1) return 0;
+    return height > width ? height : width;
+}
+
+/* Returns 1 and the ground, 0 or 1, if at least 95% of the values on the border of n images are
+   within a tenth of the range lo..hi of one end. */
+static int jem__plain_border(const jem_net *net, const float *x, int n, float lo, float hi,
+                             int *ground) {
+    double near_end[2] = { 0, 0 };
+    double all = 0;
+    for (int i = 0; i < n; i++)
+        for (int row = 0; row < net->height; row++)
+            for (int col = 0; col < net->width; col++) {
+                const int inner = row > 0 && row + 1 < net->height && col > 0 &&
+                                  col + 1 < net->width;
+                if (inner) continue;
+                const float v = x[((ptrdiff_t)i * net->height + row) * net->width + col];
+                near_end[0] += v - lo <= 0.1f * (hi - lo);
+                near_end[1] += hi - v <= 0.1f * (hi - lo);
+                all++;
+            }
+    *ground = near_end[1] > near_end[0];
+    return hi > lo && near_end[*ground] >= 0.95 * all;
+}
+
+/* Measures n images; returns 0 if they have no framing. side[n] is scratch. */
+static int jem__framing_of_data(const jem_net *net, const float *x, int n, float *side, float *f) {
+    const ptrdiff_t size = jem__image(net);
+    float lo = x[0];
+    float hi = x[0];
+    double y = 0;
+    double c = 0;
+    int ground = 0;
+    int count = 0;
+    for (ptrdiff_t i = 0; i < n * size; i++) {
+        lo = fminf(lo, x[i]);
+        hi = fmaxf(hi, x[i]);
+    }
+    if (!jem__plain_border(net, x, n, lo, hi, &ground)) return 0;
+    for (int i = 0; i < n; i++) {
+        jem__ink s = jem__ink_none(net->height, net->width);
+        for (ptrdiff_t k = 0; k < size; k++) {
+            const double part = ((double)x[i * size + k] - (double)lo) / ((double)hi - (double)lo);
+            jem__ink_add(&s, (int)(k / net->width), (int)(k % net->width),
+                         ground ? 1 - part : part);
+        }
+        if (!jem__ink_side(&s)) continue;
+        side[count++] = (float)jem__ink_side(&s);
+        y += s.y / s.mass;
+        c += s.x / s.mass;
+    }
+    if (!count) return 0;
+    qsort(side, (size_t)count, sizeof *side, jem__compare_floats);
+    f[JEM__GROUND] = (float)ground;
+    f[JEM__SHARE] = side[count / 2] / (float)(net->height > net->width ? net->height : net->width);
+    f[JEM__CENTRE_Y] = (float)(y / count / net->height);
+    f[JEM__CENTRE_X] = (float)(c / count / net->width);
+    return 1;
+}
+
+jem_status jem_net_fit_framing(jem_net *net, const float *x, int n) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (!x || n < 1)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "net_fit_framing: %d images%s", n,
+                         x ? "" : ", x is NULL");
+    if (jem__images_check(net, "net_fit_framing", x, n) != JEM_OK) return net->ctx->status;
+    float f[JEM__FRAMING];
+    float *side = jem__alloc_floats(net->ctx, n);
+    if (!side) return JEM_NO_MEMORY;
+    const int has = net->channels == 1 && jem__framing_of_data(net, x, n, side, f);
+    jem__free(net->ctx, side);
+    if (!has) return jem_net_set_meta(net, jem__framing_key, NULL);
+    return jem__numbers_write(net, &net->meta, jem__framing_key, f, JEM__FRAMING);
+}
+
+/* Returns 1 and the framing that a picture should have, if it should have any. */
+static int jem__framing_wanted(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
+                               float *f) {
+    const int fits = p->width == net->width && p->height == net->height;
+    if (net->channels != 1 || d->subject < 0) return 0;
+    if (d->subject > 0) {
+        f[JEM__GROUND] = 0;
+        f[JEM__SHARE] = d->subject;
+        f[JEM__CENTRE_Y] = 0.5f;
+        f[JEM__CENTRE_X] = 0.5f;
+        return 1;
+    }
+    return !fits && jem__framing_in(jem_net_meta(net, jem__framing_key), f);
+}
+
+/* The grey of a picture's ground, 0..1, its difference to that of ink, and the part of the picture
+   that becomes the image: the size of a pixel, and where the first one begins. */
+typedef struct jem__view { double ground, contrast, pixel, top, left; } jem__view;
+
+/* Returns the grey, 0..1, of pixel i of a picture. */
+static double jem__grey_at(const jem__bitmap *p, const jem_pixels_desc *d, const jem__tones *tones,
+                           ptrdiff_t i) {
+    double v = 0;
+    jem__pixel(p->pixels + i * p->channels, p->channels, d, tones, 1, &v);
+    return v;
+}
+
+/* Finds the ground; returns 0 if the picture has no plain one. */
+static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d,
+                             const jem__tones *tones, jem__view *frame) {
+    const ptrdiff_t pixels = (ptrdiff_t)p->width * p->height;
+    double darkest = 1;
+    double brightest = 0;
+    double near_end[2] = { 0, 0 };
+    for (ptrdiff_t i = 0; i < pixels; i++) {
+        const double v = jem__grey_at(p, d, tones, i);
+        darkest = fmin(darkest, v);
+        brightest = fmax(brightest, v);
+    }
+    const double contrast = brightest - darkest;
+    for (ptrdiff_t i = 0; i < pixels; i++) {
+        const double v = jem__grey_at(p, d, tones, i);
+        near_end[0] += v - darkest < 0.25 * contrast;
+        near_end[1] += brightest - v < 0.25 * contrast;
+    }
+    const int bright = near_end[1] > near_end[0];
+    frame->ground = bright ? brightest : darkest;
+    frame->contrast = bright ? -contrast : contrast;
+    return contrast > 0.125 && near_end[bright] >= 0.5 * (double)pixels;
+}
+
+/* Finds the part of a picture that shows its subject as f demands; returns 0 if there is none. */
+static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
+                           const jem__tones *tones, const float *f, jem__view *frame) {
+    if (!jem__view_ground(p, d, tones, frame)) return 0;
+    jem__ink s = jem__ink_none(p->height, p->width);
+    for (int row = 0; row < p->height; row++)
+        for (int col = 0; col < p->width; col++) {
+            const double v = jem__grey_at(p, d, tones, (ptrdiff_t)row * p->width + col);
+            jem__ink_add(&s, row, col, (v - frame->ground) / frame->contrast);
+        }
+    if (!jem__ink_side(&s)) return 0;
+    const int side = net->height > net->width ? net->height : net->width;
+    frame->pixel = jem__ink_side(&s) / ((double)f[JEM__SHARE] * side);
+    frame->top = s.y / s.mass - frame->pixel * net->height * (double)f[JEM__CENTRE_Y];
+    frame->left = s.x / s.mass - frame->pixel * net->width * (double)f[JEM__CENTRE_X];
+    return 1;
+}
+
+/* Computes the mean ink of the area that a pixel of the image covers; there is none outside of the
+   picture. */
+static double jem__view_mean(const jem__bitmap *p, const jem_pixels_desc *d,
+                              const jem__tones *tones, const jem__view *frame, int i, int j) {
+    const double top = frame->top + i * frame->pixel;
+    const double left = frame->left + j * frame->pixel;
+    const double bottom = top + frame->pixel;
+    const double right = left + frame->pixel;
+    double sum = 0;
+    for (int row = (int)fmax(top, 0); row < bottom && row < p->height; row++) {
+        const double high = jem__common(row, top, bottom);
+        for (int col = (int)fmax(left, 0); col < right && col < p->width; col++) {
+            const double v = jem__grey_at(p, d, tones, (ptrdiff_t)row * p->width + col);
+            sum += high * jem__common(col, left, right) * (v - frame->ground);
+        }
+    }
+    return sum / frame->contrast / (frame->pixel * frame->pixel);
+}
+
+/* Converts a picture as a framing demands; returns 0 if it cannot have one. */
+static int jem__pixels_framed(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
+                              const jem__tones *tones, float *x, int *did) {
+    float f[JEM__FRAMING];
+    jem__view frame;
+    if (!jem__framing_wanted(net, p, d, f) || !jem__view_find(net, p, d, tones, f, &frame))
+        return 0;
+    const int bright = f[JEM__GROUND] > 0;
+    for (int i = 0; i < net->height; i++)
+        for (int j = 0; j < net->width; j++) {
+            double v = jem__view_mean(p, d, tones, &frame, i, j);
+            if (bright) v = 1 - v;
+            x[i * net->width + j] = (float)((double)d->lo + ((double)d->hi - (double)d->lo) * v);
+        }
+    *did = JEM_DID_FRAME;
+    if (p->width != net->width || p->height != net->height) *did |= JEM_DID_RESIZE;
+    if (p->channels > 2) *did |= JEM_DID_GREY;
+    if (p->channels % 2 == 0) *did |= JEM_DID_BLEND;
+    if ((frame.contrast < 0) != ((d->invert != 0) != bright)) *did |= JEM_DID_INVERT;
+    return 1;
+}
+
 /* Adds up what conversion does to a picture. */
 static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert) {
     int did = 0;
@@ -11248,6 +11497,11 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
     const double range = (double)d.hi - (double)d.lo;
     jem__tones tones;
     jem__fill_tones(&tones);
+    int done = 0;
+    if (jem__pixels_framed(net, &picture, &d, &tones, x, &done)) {
+        if (did) *did = done;
+        return JEM_OK;
+    }
     for (int i = 0; i < net->height; i++) {
         for (int j = 0; j < net->width; j++) {
             double mean[3];
@@ -12505,7 +12759,7 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 /* Keys of what calibration has fitted to the weights. */
 static const char *const *const jem__fitted[] = {
     &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key,
-    &jem__units_key
+    &jem__units_key, &jem__framing_key
 };
 enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
 
@@ -12519,6 +12773,7 @@ static int jem__known_good(const jem_net *net, const char *text) {
 /* Collects in `list` what calibration has written into a file, checked. */
 static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem__meta **list) {
     float q[JEM__QUANTILES];
+    float framing[4];
     float *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
     float *units = jem__alloc_floats(net->ctx, 2 * net->channels);
     jem_status s = usual && units ? JEM_OK : JEM_NO_MEMORY;
@@ -12531,6 +12786,7 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
         if (i == 2) good = jem__temperature_read(text) > 0;
         if (i == 3) good = jem__known_good(net, text);
         if (i == 4) good = jem__units_in(net, text, units);
+        if (i == 5) good = jem__framing_in(text, framing);
         if (good < 0) s = JEM_NO_MEMORY;
         else if (text && good) s = jem__meta_set(net->ctx, list, key, text);
         else if (text)
@@ -15704,7 +15960,8 @@ JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION */
 
 /* ==== >>changelog ============================================================================= */
-/* 0.3  in work  Residual networks without norms, a U-Net's energy, Muon; a trainer's guard.
+/* 0.3  in work  Residual networks without norms, a U-Net's energy, Muon; a trainer's guard;
+                 pictures are framed as the training images were (jem_net_fit_framing).
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...

@@ -607,6 +607,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_net_query, (void)jem_net_query(NET(), LABELS())) \
     ROW(jem_pixels_to_floats, got = jem_pixels_to_floats(IMAGES(), BYTES(), COUNT(9), COUNT(7), \
                                                          INT(3), PIXELS(), OUT(), SLOTS())) \
+    ROW(jem_net_fit_framing, got = jem_net_fit_framing(IMAGES(), IN(), COUNT(2))) \
     ROW(jem_floats_to_pixels, got = jem_floats_to_pixels(IMAGES(), IN(), COUNT(2), PIXELS(), \
                                                          BYTES())) \
     ROW(jem_classify_pixels, got = jem_classify_pixels(IMAGES(), BYTES(), COUNT(9), COUNT(7), \

@@ -9,7 +9,7 @@ static jem_net *net_of(jem_ctx *ctx, int channels, int height, int width) {
     return small_mlp(ctx, s, 1);
 }
 static jem_pixels_desc unit(void) {                /* to 0..1, where values are easy to tell */
-    const jem_pixels_desc d = { 0, 1, 0, 0 };
+    const jem_pixels_desc d = { 0, 1, 0, 0, 0 };
     return d;
 }
 static int near(double a, double b) { return fabs(a - b) < 1e-6; }
@@ -100,7 +100,7 @@ static void test_back(jem_ctx *ctx) {
     float x[2 * 60];
     jem_rng rng = jem_rng_seed(2);
     for (int invert = 0; invert < 2; invert++) {
-        jem_pixels_desc d = { -2, 3, 0, 0 };
+        jem_pixels_desc d = { -2, 3, 0, 0, 0 };
         d.invert = invert;
         for (int i = 0; i < 120; i++) p[i] = (unsigned char)jem_rng_below(&rng, 256);
         for (int i = 0; i < 2; i++)
@@ -138,7 +138,7 @@ static void test_refused(jem_ctx *ctx) {
     CHECK(jem_classify_pixels(NULL, p, 4, 4, 1, NULL, &a, NULL) == JEM_BAD_ARGUMENT, "no network");
     CHECK(jem_classify_pixels(two, p, 4, 4, 1, NULL, &a, NULL) == JEM_BAD_SHAPE &&
           says(ctx, "has 2 channels"), "two channels");
-    jem_pixels_desc d = { 1, -1, 0, 0 };
+    jem_pixels_desc d = { 1, -1, 0, 0, 0 };
     CHECK(jem_floats_to_pixels(net, x, 1, &d, out) != JEM_OK && says(ctx, "from 1 to -1"), "range");
     d = unit();
     d.background = 256;
@@ -186,7 +186,7 @@ static void test_model(jem_ctx *ctx) {
             for (int c = 0; c < 3; c++) paper[4 * i + c] = (unsigned char)(255 - ink);
             paper[4 * i + 3] = 255;
         }
-        jem_pixels_desc d = { 0, 0, 255, 1 };
+        jem_pixels_desc d = { 0, 0, 255, 1, 0 };
         CHECK(jem_classify_pixels(net, paper, BIG, BIG, 4, &d, &b, &did) == JEM_OK, "%s",
               jem_error(ctx));
         CHECK(did == (JEM_DID_RESIZE | JEM_DID_GREY | JEM_DID_BLEND | JEM_DID_INVERT), "%d", did);
@@ -199,10 +199,91 @@ static void test_model(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* Draws a digit of 28 x 28, white on black, as ink on the paper of a sheet: at row and column, every
+   pixel as a square of `zoom`. */
+enum { SHEET_W = 230, SHEET_H = 190 };
+static void draw_ink(unsigned char *sheet, const unsigned char *digit, int row, int col, int zoom) {
+    memset(sheet, 235, SHEET_W * SHEET_H);
+    for (int i = 0; i < 28 * zoom; i++)
+        for (int j = 0; j < 28 * zoom; j++) {
+            const int y = row + i;
+            const int x = col + j;
+            if (y < 0 || x < 0 || y >= SHEET_H || x >= SHEET_W) continue;
+            sheet[y * SHEET_W + x] = (unsigned char)(235 - 200 * digit[i / zoom * 28 + j / zoom] / 255);
+        }
+}
+
+static void test_framing(jem_ctx *ctx) {
+    printf("framing: small in a corner, or as large as the sheet: a digit is read all the same\n");
+    enum { N = 20, ALL = N * 784, PLACES = 4 };
+    static const int place[PLACES][3] = { { 2, 150, 2 }, { 90, 5, 3 }, { -5, 10, 7 }, { 10, 20, 6 } };
+    static unsigned char digits[ALL], sheet[SHEET_W * SHEET_H];
+    static float x[ALL], framed[784];
+    jem_net *net = jem_load(ctx, "examples/models/mnist.safetensors");
+    if (!CHECK(net != NULL, "%s", jem_error(ctx))) return;
+    for (int label = 0; label < 10; label++)
+        jem_sample(net, label, 2, 3, NULL, digits + 2 * label * 784);
+    for (int i = 0; i < ALL; i++) x[i] = (float)digits[i] / 127.5f - 1;
+    CHECK(jem_net_fit_framing(net, x, N) == JEM_OK, "%s", jem_error(ctx));
+    float f[4];
+    CHECK(jem__framing_in(jem_net_meta(net, "jem.framing"), f), "stored");
+    CHECK(f[0] == 0 && fabsf(f[1] - 20 / 28.f) < 0.05f && fabsf(f[2] - 0.5f) < 0.03f &&
+          fabsf(f[3] - 0.5f) < 0.03f, "dark, 20 of 28, in the middle: %s",
+          jem_net_meta(net, "jem.framing"));
+    int right[2] = { 0, 0 };
+    for (int k = 0; k < N; k++)
+        for (int p = 0; p < PLACES; p++) {
+            jem_answer plain, a, b;
+            jem_pixels_desc d = { 0, 0, 0, 1, -1 };
+            int did = 0;
+            draw_ink(sheet, digits + k * 784, place[p][0], place[p][1], place[p][2]);
+            jem_classify(net, x + k * 784, 1, &plain);
+            jem_classify_pixels(net, sheet, SHEET_W, SHEET_H, 1, &d, &a, &did);
+            CHECK(!(did & JEM_DID_FRAME), "framed unasked");
+            right[0] += a.label == plain.label;
+            jem_classify_pixels(net, sheet, SHEET_W, SHEET_H, 1, NULL, &b, &did);
+            CHECK(did == (JEM_DID_FRAME | JEM_DID_RESIZE | JEM_DID_INVERT), "did %d", did);
+            right[1] += b.label == plain.label;
+        }
+    printf("    of %d: %d as they are, %d framed\n", N * PLACES, right[0], right[1]);
+    CHECK(right[1] >= 0.95 * N * PLACES && right[0] < right[1], "%d of %d framed, %d plain",
+          right[1], N * PLACES, right[0]);
+    int did = 0;
+    jem_pixels_to_floats(net, digits, 28, 28, 1, NULL, framed, &did);
+    CHECK(did == 0 && framed[400] == x[400], "a picture of the network's size stays");
+    jem_rng rng = jem_rng_seed(1);
+    for (int i = 0; i < SHEET_W * SHEET_H; i++) sheet[i] = (unsigned char)jem_rng_below(&rng, 256);
+    jem_pixels_to_floats(net, sheet, SHEET_W, SHEET_H, 1, NULL, framed, &did);
+    CHECK(!(did & JEM_DID_FRAME), "noise has no ground");
+    memset(sheet, 9, sizeof sheet);
+    jem_pixels_to_floats(net, sheet, SHEET_W, SHEET_H, 1, NULL, framed, &did);
+    CHECK(!(did & JEM_DID_FRAME), "no ink");
+    jem_pixels_desc large = { 0, 0, 0, 0, 3 };
+    CHECK(jem_pixels_to_floats(net, sheet, 9, 9, 1, &large, framed, &did) != JEM_OK &&
+          says(ctx, "subject 3"), "too large");
+    jem_archive *a = jem_archive_create(ctx);
+    CHECK(jem_net_to_archive(net, a) == JEM_OK, "%s", jem_error(ctx));
+    jem_net *back = jem_net_from_archive(ctx, a);
+    CHECK(back && !strcmp(jem_net_meta(back, "jem.framing"), jem_net_meta(net, "jem.framing")),
+          "a file keeps it");
+    jem_net_free(back);
+    static const char *const bad[] = { "", "0 .7 .5", "2 .7 .5 .5", "0 0 .5 .5", "0 .7 .5 2", "x" };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        jem_archive_set_meta(a, "jem.framing", bad[i]);
+        CHECK(!jem_net_from_archive(ctx, a) && says(ctx, "jem.framing"), "\"%s\"", bad[i]);
+    }
+    jem_archive_free(a);
+    for (int i = 0; i < ALL; i++) x[i] = jem_rng_normal(&rng);
+    CHECK(jem_net_fit_framing(net, x, N) == JEM_OK && !jem_net_meta(net, "jem.framing"),
+          "noise has no framing");
+    CHECK(jem_net_fit_framing(net, x, 0) != JEM_OK && says(ctx, "0 images"), "no images");
+    jem_net_free(net);
+}
+
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_sizes), TEST_IN(test_colours), TEST_IN(test_back), TEST_IN(test_refused),
-        TEST_IN(test_model)
+        TEST_IN(test_model), TEST_IN(test_framing)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

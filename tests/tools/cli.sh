@@ -109,6 +109,8 @@ refuses 2 "6k + 4" train --net wrn --depth 11 "$@"
 refuses 2 "is for --net wrn" train --net convnet --norm batch "$@"
 refuses 2 "is for --net convnet" train --net wrn --widths 8 "$@"
 refuses 2 "nothing to learn" train --p-x-weight 0 --p-y-given-x-weight 0 "$@"
+refuses 2 "crop and --pad need --size" train --crop "$@"
+refuses 2 "crop and --pad exclude" train --size 8 --crop --pad "$@"
 refuses 2 "sam excludes" train --sam 1 --score-weight 1 "$@"
 refuses 2 "kl-weight needs" train --kl-weight 1 --n-steps 0 "$@"
 refuses 2 "p-x-y-weight needs" train --p-x-y-weight 1 --label-wide .5 "$@"
@@ -444,6 +446,16 @@ says "log p(x)"
 check "from standard input" grep -q "^-: .*; from [0-9]* x [0-9]*" out
 status 0 "of another size" classify $model s1.png examples/gallery/chains.png --invert
 says "from [0-9]* x [0-9]*.* to 28 x 28 grey"
+# A thick bar on paper, in the corner of a picture.
+LC_ALL=C awk 'BEGIN {
+    printf "P5 90 60 255\n"
+    for (i = 0; i < 60; i++)
+        for (j = 0; j < 90; j++) printf "%c", (i > 3 && i < 30 && j > 70 && j < 76) ? 11 : 240
+}' >bar.pgm
+status 0 "on paper, in a corner" classify $model bar.pgm
+says "bar.pgm: .* from 90 x 60 grey to 28 x 28 grey, framed, inverted"
+status 0 "as it is" classify $model bar.pgm --no-frame
+check "not framed" sh -c "! grep -q framed out"
 status 1 "one that is no image" classify $model nowhere.png each/000001.png
 says "each/000001.png: "
 echo "words that look like options, and limits"

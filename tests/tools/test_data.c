@@ -409,10 +409,55 @@ static void test_folders(void) {
     put_png("pets/cat", "04.png", 9, 5, 4, p);     /* transparent: on black */
     if (loads(&d, ROOT "/pets", "train", NULL)) {
         CHECK_CLOSE(d.pixels[135 * 14 + 90 + 7], p[7 * 4 + 2] * p[7 * 4 + 3] / 255.0, .51, "blue");
+        CHECK(d.blended, "transparency is noted");
         data_free(&d);
     }
+    data_desc other;
+    memset(&other, 0, sizeof other);
+    other.background = 255;                        /* on white */
+    if (loads(&d, ROOT "/pets", "train", &other)) {
+        const double alpha = p[7 * 4 + 3] / 255.0;
+        CHECK_CLOSE(d.pixels[135 * 14 + 90 + 7], p[7 * 4 + 2] * alpha + 255 * (1 - alpha), .51,
+                    "blue on white");
+        data_free(&d);
+    }
+    other.background = 0;
+    other.channels = 1;
+    int places = 0;
+    for (other.seed = 1; other.seed <= 20; other.seed++) {     /* test pictures at random */
+        data_set t;
+        if (!loads(&d, ROOT "/pets", "train", &other)) break;
+        if (!loads(&t, ROOT "/pets", "test", &other)) break;
+        has_shape(&d, 10 + 11, 1, 5, 9, 2);
+        has_shape(&t, 2, 1, 5, 9, 2);
+        for (int i = 0; i < 11; i++)
+            if (!memcmp(t.pixels, p + i, 45)) places |= 1 << i;
+        for (int i = 0; i < 10; i++)
+            CHECK(memcmp(t.pixels, d.pixels + 45 * i, 45) != 0, "in one half only");
+        data_free(&d);
+        data_free(&t);
+    }
+    int many = 0;
+    for (int i = 0; i < 11; i++) many += places >> i & 1;
+    CHECK(many >= 6, "20 seeds hold out %d different pictures of 11", many);
     put_png("pets/cat", "04.png", 5, 9, 1, p);
-    refuses(ROOT "/pets", "train", NULL, "cat/04.png: is 5 x 9", "ant/00.PNG is 9 x 5");
+    refuses(ROOT "/pets", "train", NULL, "cat/04.png: is 5 x 9", "ant/00.PNG is 9 x 5: --size N");
+    for (int pad = 0; pad < 2; pad++) {            /* to 9 x 9 with margins, or 5 x 5 of the middle */
+        data_desc square = shaped(1, pad ? 9 : 5, pad ? 9 : 5, DATA_FIT);
+        square.shape = pad ? DATA_PAD : DATA_CROP;
+        square.background = 77;
+        if (!loads(&d, ROOT "/pets", "train", &square)) continue;
+        CHECK(d.stretched == 0, "nothing is stretched");
+        for (int i = 0; i < 5; i++)
+            for (int j = 0; j < 5; j++) {
+                const int at = pad ? (i + 2) * 9 + j + 2 : i * 5 + j;
+                CHECK(d.pixels[at] == p[i * 9 + j + 2], "pixel %d, %d of the first", i, j);
+            }
+        if (pad) CHECK(d.pixels[0] == 77 && d.pixels[80] == 77, "margins");
+        const unsigned char *upright = d.pixels + 14 * (pad ? 81 : 25);
+        CHECK(upright[pad ? 2 : 0] == p[pad ? 0 : 10], "a picture of other proportions");
+        data_free(&d);
+    }
     data_desc desc = shaped(0, 4, 3, DATA_AREA);
     if (loads(&d, ROOT "/pets", "train", &desc)) { has_shape(&d, 21, 1, 4, 3, 2); data_free(&d); }
     desc = shaped(3, 40, 33, DATA_BILINEAR);

@@ -296,10 +296,13 @@ static void test_hello(void) {
     static const char *const path = "build/test_hello.png";
     float as_white[DIGIT_PIXELS], other[DIGIT_PIXELS];
     double y_mass = 0, x_mass = 0, mass = 0;
-    int w = 0, h = 0;
+    int w = 0, h = 0, channels = 0;
     digits d;
     new_file n;
-    if (!CHECK(digits_load(DIGITS_PATH, &d), "digits")) return;
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    const jem_convnet_desc shape = jem_convnet_desc_default();
+    jem_net *net = jem_convnet_create(ctx, &shape, 1);
+    if (!CHECK(net && digits_load(DIGITS_PATH, &d), "digits")) return;
     for (int k = 0; k < HIGH * WIDE; k++) {
         const int row = (k / WIDE - UPPER_EDGE) / ZOOM, column = (k % WIDE - LEFT_EDGE) / ZOOM;
         const int on = k / WIDE >= UPPER_EDGE && k % WIDE >= LEFT_EDGE && row < DIGIT &&
@@ -309,25 +312,29 @@ static void test_hello(void) {
         clear[4 * k + 3] = white[k];
     }
     digits_free(&d);
-    CHECK(to_digit(white, WIDE, HIGH, as_white), "white on black");
+    CHECK(to_digit(net, white, WIDE, HIGH, 1, as_white), "white on black");
     for (int k = 0; k < DIGIT_PIXELS; k++) {
         const double ink = ((double)as_white[k] + 1) / 2;
         mass += ink, y_mass += ink * (k / DIGIT + .5), x_mass += ink * (k % DIGIT + .5);
     }
     CHECK(fabs(y_mass / mass - 14) < 0.1 && fabs(x_mass / mass - 14) < 0.1,
           "its centre of mass is at %.2f, %.2f", y_mass / mass, x_mass / mass);
-    CHECK(to_digit(pencil, WIDE, HIGH, other), "in pencil");
+    CHECK(to_digit(net, pencil, WIDE, HIGH, 1, other), "in pencil");
     CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "in pencil: off by %g",
           largest_gap(as_white, other, DIGIT_PIXELS));
     const int written = new_file_open(&n, path) && picture__png(&n, clear, WIDE, HIGH, 4);
     CHECK(picture__done(&n, path, written), "a transparent sheet");
-    unsigned char *grey = picture_read(path, &w, &h);
-    if (CHECK(grey && w == WIDE && h == HIGH && to_digit(grey, w, h, other), "read again"))
+    unsigned char *read = stbi_load(path, &w, &h, &channels, 0);
+    if (CHECK(read && w == WIDE && h == HIGH && to_digit(net, read, w, h, channels, other),
+              "read again"))
         CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "transparent: off by %g",
               largest_gap(as_white, other, DIGIT_PIXELS));
-    stbi_image_free(grey), remove(path);
+    stbi_image_free(read);
+    remove(path);
     memset(white, 200, sizeof white);
-    CHECK(!to_digit(white, WIDE, HIGH, other), "paper without ink");
+    CHECK(!to_digit(net, white, WIDE, HIGH, 1, other), "paper without ink");
+    jem_net_free(net);
+    jem_ctx_free(ctx);
 }
 
 int main(int argc, char **argv) {

@@ -324,6 +324,10 @@ static int load_data(run *r) {
     desc.resize = t->size ? DATA_FIT : DATA_AS_IS;
     desc.file_mb = t->max_file, desc.picture_mb = t->max_picture;
     desc.memory_mb = budget.most / 1e6;
+    desc.background = t->background;
+    if (t->crop) desc.shape = DATA_CROP;
+    if (t->pad) desc.shape = DATA_PAD;
+    desc.seed = t->test_split ? t->seed + (t->seed < INT_MAX) : 0;
     desc.label = t->label;
     desc.drop = t->drop;
     if (!data_load(&r->data, t->dataset, "train", &desc, error, sizeof error))
@@ -347,6 +351,12 @@ static int load_data(run *r) {
         say(r, "no test at the end: ", "test images have more classes than training images");
         data_free(&r->test);
     }
+    if (s->stretched)
+        printf("%s: %d pictures are stretched to %d x %d (--crop or --pad keep proportions)\n",
+               t->dataset, s->stretched, s->w, s->h);
+    if (s->blended)
+        printf("%s: transparent pixels are laid over grey %d (--background N)\n", t->dataset,
+               t->background);
     fit_score_weight(r);
     fit_default(r, "n-valid", t->n_valid, s->n / 5, s->n / 10);
     if (t->n_valid >= s->n) {
@@ -521,10 +531,25 @@ static void fit_units(const run *r, jem_net *net) {
     free(x);
 }
 
+/* Stores how the images show their subject, for pictures from elsewhere. */
+static void fit_framing(const run *r, jem_net *net) {
+    enum { MOST = 1000 };
+    const int n = r->n_train < MOST ? r->n_train : MOST;
+    float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
+    if (!x) {
+        jem_fail(r->ctx, JEM_NO_MEMORY, "out of memory for the data");
+        return;
+    }
+    data_floats(&r->data, r->order + r->o->n_valid, n, x);
+    jem_net_fit_framing(net, x, n);
+    free(x);
+}
+
 static jem_net *make_net(const run *r) {
     jem_net *net = make_plain_net(r);
     if (net) net->scale = r->o->scale;
     if (net && r->data.values) fit_units(r, net);
+    else if (net) fit_framing(r, net);
     return net;
 }
 

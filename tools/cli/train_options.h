@@ -7,7 +7,7 @@
 #include "tools/support/options.h"
 
 typedef struct train_options {
-    int preset, epochs, iters, stop_at, seed, size, grey;
+    int preset, epochs, iters, stop_at, seed, size, grey, crop, pad, background, test_split;
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], out[OPTION_TEXT_SIZE];
     char resume[OPTION_TEXT_SIZE], init[OPTION_TEXT_SIZE];
     char label[OPTION_TEXT_SIZE], drop[OPTION_TEXT_SIZE];

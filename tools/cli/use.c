@@ -473,13 +473,17 @@ int sample_command(int argc, char **argv) {
 /* ---- jem classify ---------------------------------------------------------------------------- */
 
 typedef struct classify_options {
-    int top, invert, threads, precision, max_memory, max_file, max_picture;
+    int top, invert, frame, background, threads, precision, max_memory, max_file, max_picture;
 } classify_options;
 static const option classify_table[] = {
     { "top", OPTION_INT, OPTION_NOW, offsetof(classify_options, top), "N", NO_PRESETS("1"), 1,
       1000, "number of classes to show" },
     { "invert", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, invert), "", NO_PRESETS("off"),
       0, 0, "invert: ink on paper, for a model of white on black" },
+    { "frame", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, frame), "", NO_PRESETS("on"), 0,
+      0, "show the subject as training images do, inverted if needed (--no-frame: off)" },
+    { "background", OPTION_INT, OPTION_NOW, offsetof(classify_options, background), "N",
+      NO_PRESETS("0"), 0, 255, "grey behind transparent pixels (default: as in training)" },
     { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(classify_options, precision),
       "exact|fast|direct|bf16", NO_PRESETS("exact"), 0, 0, "arithmetic" },
     { "threads", OPTION_INT, OPTION_NOW, offsetof(classify_options, threads), "N", NO_PRESETS("0"),
@@ -496,6 +500,30 @@ static void print_familiarity(const jem_answer *a) {
     printf(" (more typical than %.1f%% of the calibration images)", 100 * (double)a->familiarity);
 }
 
+/* Returns what --size did with pictures of other proportions. */
+static data_shape shape_of(const jem_archive *a) {
+    const char *crop = jem_archive_meta(a, OPTION_PREFIX "crop");
+    const char *pad = jem_archive_meta(a, OPTION_PREFIX "pad");
+    if (crop && !strcmp(crop, "on")) return DATA_CROP;
+    return pad && !strcmp(pad, "on") ? DATA_PAD : DATA_STRETCH;
+}
+
+/* Frames a picture of any size as the network's images are; returns 0 if it cannot be, and -1 after
+   an error, which it prints. */
+static int frame_picture(const model *m, const data_set *d, const char *path, float *x, int *did) {
+    const ptrdiff_t pixels = (ptrdiff_t)d->h * d->w;
+    unsigned char *bytes = (unsigned char *)malloc((size_t)pixels * (size_t)d->c);
+    int framed = -1;
+    for (ptrdiff_t i = 0; bytes && i < pixels; i++)
+        for (int k = 0; k < d->c; k++) bytes[i * d->c + k] = d->pixels[k * pixels + i];
+    if (!bytes) fprintf(stderr, "jem classify: out of memory for %s\n", path);
+    else if (jem_pixels_to_floats(m->net, bytes, d->w, d->h, d->c, NULL, x, did) == JEM_OK)
+        framed = (*did & JEM_DID_FRAME) != 0;
+    else model_fail("jem classify", m);
+    free(bytes);
+    return framed;
+}
+
 static int classify_one(const model *m, const classify_options *o, const char *path) {
     jem_net *net = m->net;
     const ptrdiff_t size = image_size(net);
@@ -504,8 +532,7 @@ static int classify_one(const model *m, const classify_options *o, const char *p
     char error[512], number[NAME_SIZE];
     int was[3] = { 0, 0, 0 };
     memset(&desc, 0, sizeof desc);
-    desc.channels = net->channels, desc.height = net->height, desc.width = net->width;
-    desc.resize = DATA_FIT;
+    desc.background = o->background;
     desc.file_mb = o->max_file, desc.picture_mb = o->max_picture;
     desc.memory_mb = budget.most / 1e6;
     if (!data_load_image(&d, strcmp(path, "-") ? path : "/dev/stdin", &desc, was, error,
@@ -513,15 +540,28 @@ static int classify_one(const model *m, const classify_options *o, const char *p
         fprintf(stderr, "jem classify: %s\n", error);
         return 0;
     }
+    desc.channels = net->channels, desc.height = net->height, desc.width = net->width;
+    desc.resize = DATA_FIT;
+    desc.shape = shape_of(m->archive);
     const int same = was[1] == net->height && was[2] == net->width;
     float *x = new_floats((double)size), *f = new_floats(net->classes);
     int *order = (int *)malloc((size_t)net->classes * sizeof *order);
     jem_answer a;
+    int framed = 0;
+    int did = 0;
     int ok = x && f && order;
     if (ok) {
-        data_floats(&d, NULL, 1, x);
-        for (ptrdiff_t i = 0; o->invert && i < size; i++) x[i] = -x[i];
-        ok = jem_classify(net, x, 1, &a) == JEM_OK;
+        const int frames = o->frame && jem_net_meta(net, "jem.framing");
+        framed = frames ? frame_picture(m, &d, path, x, &did) : 0;
+        if (framed == 0 && !data_fit_image(&d, &desc, error, sizeof error)) {
+            fprintf(stderr, "jem classify: %s\n", error);
+            framed = -1;
+        }
+        if (framed == 0) {
+            data_floats(&d, NULL, 1, x);
+            for (ptrdiff_t i = 0; o->invert && i < size; i++) x[i] = -x[i];
+        }
+        ok = framed >= 0 && jem_classify(net, x, 1, &a) == JEM_OK;
         const char *divisor = jem_net_meta(net, "jem.temperature");
         const jem_mark mark = jem_begin(m->ctx);
         jem_tensor *t = jem_input(m->ctx, x, 1, net->channels, net->height, net->width);
@@ -539,6 +579,8 @@ static int classify_one(const model *m, const classify_options *o, const char *p
             printf("; from %d x %d%s to %d x %d%s", was[2], was[1], was[0] == 1 ? " grey" :
                    " in colour", net->width, net->height, net->channels == 1 ? " grey" :
                    " in colour");
+        if (framed) printf(", framed%s", did & JEM_DID_INVERT ? ", inverted" : "");
+        if (d.blended) printf("; transparent pixels over grey %d", o->background);
         printf("\n");
         for (int i = 0; i < net->classes; i++) {   /* the other classes, by insertion */
             int k = i;
@@ -548,7 +590,8 @@ static int classify_one(const model *m, const classify_options *o, const char *p
         for (int i = 1; i < o->top && i < net->classes; i++)
             printf("    %s (p = %.3f)\n", class_name(net, order[i], number),
                    exp((double)f[order[i]]));
-    } else if (jem_ok(m->ctx)) fprintf(stderr, "jem classify: out of memory for %s\n", path);
+    } else if (framed < 0) ok = 0;
+    else if (jem_ok(m->ctx)) fprintf(stderr, "jem classify: out of memory for %s\n", path);
     else model_fail("jem classify", m);
     free(x), free(f), free(order);
     data_free(&d);
@@ -571,7 +614,8 @@ int classify_command(int argc, char **argv) {
         status = 1;
         if (model_open(&m, o->command, words[0], values.threads, values.precision,
                        values.max_memory)) {
-            const int fits = model_has(o->command, &m, 0);
+            const int fits = model_has(o->command, &m, 0) &&
+                             as_in_training(o, m.archive, "background", NULL);
             for (int i = 1; fits && i < n; i++) failed += !classify_one(&m, &values, words[i]);
             status = fits ? failed > 0 : 2;
         }
@@ -681,7 +725,14 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     desc.memory_mb = budget.most / 1e6;
     const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
     if (data_is_table(e->dataset)) return table_for(m, e, &desc, d);
+    const char *split = jem_archive_meta(m->archive, OPTION_PREFIX "test-split");
+    const char *seed = jem_archive_meta(m->archive, OPTION_PREFIX "seed");
+    const char *behind = jem_archive_meta(m->archive, OPTION_PREFIX "background");
     const char *size = jem_archive_meta(m->archive, OPTION_PREFIX "size");
+    desc.background = behind ? atoi(behind) & 255 : 0;
+    desc.shape = shape_of(m->archive);
+    if (split && !strcmp(split, "random") && seed)
+        desc.seed = atoi(seed) + (atoi(seed) < INT_MAX);
     const char *grey = jem_archive_meta(m->archive, OPTION_PREFIX "grey");
     if (size && atoi(size)) {
         desc.height = m->net->height, desc.width = m->net->width;

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "jem.h"
 #include "tools/support/data.h"
 #include "tools/support/stb.h"
 #include "tools/support/table.h"
@@ -354,10 +355,61 @@ static ptrdiff_t data__image_size(const data_set *d) {
     return (ptrdiff_t)d->c * d->h * d->w;
 }
 
+/* Cuts the middle of an image, planes from[c][h][w], out, or adds margins, so that it has the
+   proportions of the set's images. Sets h and w; returns the new planes, or NULL without memory; to
+   be freed. */
+static unsigned char *data__reshape(const data__job *job, const unsigned char *from, int c, int *h,
+                                    int *w) {
+    const data_set *d = job->d;
+    const int pad = job->desc.shape == DATA_PAD;
+    const double wide = (double)*w * d->h / d->w;  /* the height that fits the width */
+    int high = *h;
+    int across = *w;
+    if ((wide > *h) == pad) high = (int)(wide + .5);
+    else across = (int)((double)*h * d->w / d->h + .5);
+    if (high < 1) high = 1;
+    if (across < 1) across = 1;
+    const int top = (high - *h) / 2;               /* below 0: cut off */
+    const int left = (across - *w) / 2;
+    const double most = 1e6 * (job->desc.picture_mb > 0 ? job->desc.picture_mb : 100);
+    if ((double)c * high * across > most) return NULL;
+    unsigned char *to = (unsigned char *)data__alloc((size_t)c * (size_t)high, (size_t)across);
+    for (int k = 0; to && k < c; k++)
+        for (int i = 0; i < high; i++)
+            for (int j = 0; j < across; j++) {
+                const int y = i - top;
+                const int x = j - left;
+                const int inside = y >= 0 && y < *h && x >= 0 && x < *w;
+                to[((ptrdiff_t)k * high + i) * across + j] =
+                    inside ? from[((ptrdiff_t)k * *h + y) * *w + x]
+                           : (unsigned char)job->desc.background;
+            }
+    *h = high;
+    *w = across;
+    return to;
+}
+
 /* Stores n images from[n][c][h][w], `stride` bytes apart, from number `first` on. */
 static int data__put(data__job *job, const char *path, int first, const unsigned char *from,
                      ptrdiff_t stride, int n, int c, int h, int w) {
-    const data_set *d = job->d;
+    data_set *d = job->d;
+    if ((double)h * d->w != (double)w * d->h && job->desc.shape != DATA_STRETCH) {
+        int ok = 1;
+        for (int i = 0; ok && i < n; i++) {
+            int high = h;
+            int across = w;
+            unsigned char *image = data__reshape(job, from + i * stride, c, &high, &across);
+            unsigned char *grey = (unsigned char *)data__alloc((size_t)high, (size_t)across);
+            ok = image && grey;
+            if (ok)
+                data__fit(d->pixels + (first + i) * data__image_size(d), d->c, d->h, d->w, image, c,
+                          high, across, job->desc.resize, grey);
+            free(image);
+            free(grey);
+        }
+        return ok || data__no_memory(job, path);
+    }
+    if ((double)h * d->w != (double)w * d->h) d->stretched += n;
     unsigned char *grey = (unsigned char *)data__alloc((size_t)h * (size_t)w, 1);
     if (!grey) return data__no_memory(job, path);
     for (int i = 0; i < n; i++)
@@ -624,8 +676,10 @@ static unsigned char *data__decode(data__job *job, const char *path,
     for (size_t i = 0; out && i < plane; i++) {
         const unsigned char *pixel = in + i * (size_t)have;
         const int alpha = have == 2 || have == 4 ? pixel[have - 1] : 255;
+        const int behind = job->desc.background * (255 - alpha);
+        job->d->blended |= alpha < 255;
         for (int k = 0; k < c; k++)
-            out[(size_t)k * plane + i] = (unsigned char)((pixel[k] * alpha + 127) / 255);
+            out[(size_t)k * plane + i] = (unsigned char)((pixel[k] * alpha + behind + 127) / 255);
     }
     stbi_image_free(in);
     shape[0] = c, shape[1] = h, shape[2] = w;
@@ -796,6 +850,20 @@ static int data__load_sheets(data__job *job, const char *folder, int flat) {
 
 typedef struct data__item { char *path; int label; } data__item;
 
+/* Chooses the pictures for testing among the n of class k: every 10th, or a tenth at random. Returns
+   NULL without memory; to be freed. */
+static unsigned char *data__held_out(const data__job *job, int k, int n) {
+    unsigned char *held = (unsigned char *)calloc((size_t)n + 1, 1);
+    const jem_rng seed = jem_rng_seed((uint64_t)job->desc.seed);
+    jem_rng rng = jem_rng_split(&seed, (uint64_t)k);
+    for (int i = 9; held && i < n; i += 10) {
+        int at = job->desc.seed > 0 ? jem_rng_below(&rng, n) : i;
+        while (held[at]) at = jem_rng_below(&rng, n);
+        held[at] = 1;
+    }
+    return held;
+}
+
 /* Lists all pictures of this split, in the order of classes and names. */
 static int data__collect(data__job *job, const char *folder, int halves,
                          const data__names *classes, data__item **items, int *n) {
@@ -808,8 +876,10 @@ static int data__collect(data__job *job, const char *folder, int halves,
         if (halves && data__kind(class_folder) != 'd') continue;       /* in one split only */
         if (!data__list(job, class_folder, 'i', &files)) return 0;
         int ok = files.n > 0 ? 1 : data__fail(job, "%s: has no pictures in it", class_folder);
+        unsigned char *held = ok ? data__held_out(job, k, files.n) : NULL;
+        if (ok && !held) ok = data__no_memory(job, class_folder);
         for (int i = 0; ok && i < files.n; i++) {
-            if (!halves && (i % 10 == 9) != job->test) continue;
+            if (!halves && held[i] != job->test) continue;
             if ((size_t)*n == room) {
                 room = room ? 2 * room : 64;
                 data__item *more = room > INT_MAX ? NULL :
@@ -823,6 +893,7 @@ static int data__collect(data__job *job, const char *folder, int halves,
             ok = (*items)[*n].path ? ++*n : data__no_memory(job, path);
         }
         data__names_free(&files);
+        free(held);
         if (!ok) return 0;
     }
     return 1;
@@ -841,9 +912,9 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
         if (shape[0] == 3) c = 3;
         if (!i) h = shape[1], w = shape[2];
         if (job->desc.resize == DATA_AS_IS && (h != shape[1] || w != shape[2]))
-            return data__fail(job, "%s: is %d x %d (width x height), but %s is %d x %d, and "
-                              "resizing was not requested", path, shape[2], shape[1],
-                              items[0].path, w, h);
+            return data__fail(job, "%s: is %d x %d (width x height), but %s is %d x %d: --size N "
+                              "makes all N x N, with --crop or --pad without stretching", path,
+                              shape[2], shape[1], items[0].path, w, h);
     }
     if (!data__shape(job, items[0].path, n, c, h, w)) return 0;
     for (int i = 0; i < n; i++) {
@@ -1018,6 +1089,19 @@ int data_load_image(data_set *d, const char *path, const data_desc *desc, int wa
     free(image);
     if (was) memcpy(was, shape, sizeof shape);
     if (ok) d->labels[0] = 0, error[0] = 0;
+    else data_free(d);
+    return ok;
+}
+
+int data_fit_image(data_set *d, const data_desc *desc, char *error, size_t error_size) {
+    data__job job;
+    data_set old = *d;
+    int ok = data__begin(&job, d, "the picture", desc, error, error_size);
+    ok = ok && data__shape(&job, "the picture", 1, old.c, old.h, old.w) &&
+         data__put(&job, "the picture", 0, old.pixels, 0, 1, old.c, old.h, old.w);
+    d->blended = old.blended;
+    data_free(&old);
+    if (ok) error[0] = 0;
     else data_free(d);
     return ok;
 }

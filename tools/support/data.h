@@ -19,10 +19,12 @@
                        train.png, train.txt, test.png, test.txt            a sheet of square tiles,
                                                         row by row, with a label for each
                        train/CLASS/IMAGE, test/CLASS/IMAGE                 a folder per class
-                       CLASS/IMAGE       the same; every 10th image of a class is held out
+                       CLASS/IMAGE       the same; every 10th image of a class is held out, or a
+                                         tenth of them at random
        a file          NAME.csv or NAME.tsv: rows of numbers (table.h), all of them in both splits
 
-   Images are converted to grey or colour, and resized, as requested. Transparency is put on black.
+   Images are converted to grey or colour, and resized, as requested. Transparency is put on black,
+   or another grey.
    These functions do not print, and free everything if loading fails. */
 #ifndef SUPPORT_DATA_H
 #define SUPPORT_DATA_H
@@ -36,6 +38,8 @@ typedef struct data_set {
     int *labels;               /* [n], 0..classes-1 */
     char **class_names;        /* [classes] */
     char **column_names;       /* [c] of a table; or NULL */
+    int stretched;             /* pictures whose proportions were changed */
+    int blended;               /* 1: a picture had transparent pixels */
     int has_labels;            /* 0: a table without them; labels are then 0 */
     char name[64];
 } data_set;
@@ -47,12 +51,22 @@ typedef enum data_resize {
     DATA_FIT                   /* one of the two, depending on the image */
 } data_resize;
 
+/* What resizing does with pictures of other proportions. */
+typedef enum data_shape {
+    DATA_STRETCH = 0,
+    DATA_CROP,                 /* takes the largest part in the middle that fits */
+    DATA_PAD                   /* adds margins of the background's grey */
+} data_shape;
+
 /* Zero means default; NULL means all defaults. */
 typedef struct data_desc {
     const char *root;          /* "data" */
     int channels;              /* 0: unchanged (colour, if any image is); 1 grey; 3 colour */
     int height, width;         /* 0: unchanged */
+    int seed;                  /* > 0: draws the test images of CLASS/IMAGE at random; 0: every 10th */
+    int background;            /* grey behind transparent pixels, 0 (default) to 255 */
     data_resize resize;        /* needs height and width */
+    data_shape shape;          /* DATA_STRETCH */
     double file_mb;            /* limit on files, also unpacked: 1000 */
     double picture_mb;         /* limit on a picture's pixels: 100 */
     double memory_mb;          /* limit on all images (0: the available memory) */
@@ -79,6 +93,9 @@ void data_floats(const data_set *d, const int *which, int n, float *x);
    (may be NULL) receives channels, height and width in the file. */
 int data_load_image(data_set *d, const char *path, const data_desc *desc, int was[3],
                     char *error, size_t error_size);
+
+/* Converts the picture that data_load_image has loaded to the shape of desc. */
+int data_fit_image(data_set *d, const data_desc *desc, char *error, size_t error_size);
 
 /* ---- paths, checksums ------------------------------------------------------------------------ */
 
