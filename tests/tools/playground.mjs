@@ -69,6 +69,7 @@ async function draw() {
     target.closest("[aria-live]") && heard.push(target.textContent)))
     .observe(document.body, { subtree: true, childList: true }))`);
   await stroke("pad", seven);
+  await until("heard.length", 20);                  /* the pen is lifted: the answer to all of it */
   await until("document.getElementById('label').dataset.label === '7'", 20);
   let a = await answer();
   check("a seven, drawn: it reads seven", (await says("label")).startsWith("seven"),
