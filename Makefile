@@ -40,6 +40,7 @@ AGAIN     = +@$(MAKE) --no-print-directory
 LESSONS  = glance mend_it score compose_images ways compose_nets learn break_it tiny_jem worlds film
 LESSONS += samplers pooled vectors
 LESSONS += compose three_densities own_net own_energy autograd
+LESSONS += out_of_distribution calibration imputation
 # pngquant does not support the animated film.png: its strip replaces it.
 STILLS  = $(filter-out film,$(LESSONS)) film_strip attack_digits
 

@@ -10160,7 +10160,7 @@ static double jem__part_surprise(const jem__trait *p, float score) {
     if (!p->own.dims) return 0;
     const double edge = (double)JEM__TAIL / (JEM__QUANTILES - 1);
     const double excess = (double)p->q[JEM__TAIL] - (double)score;
-    if (excess > 0) return fmin(excess / (double)*p->rate - 2 * log(edge), most);
+    if (excess >= 0) return fmin(excess / (double)*p->rate - 2 * log(edge), most);
     return -log((double)jem__fraction(p->q, score));
 }
 /* Returns minus the joint surprise of parts: their weighted sum plus the largest. */
@@ -10361,10 +10361,16 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
         jem__cholesky(to, dims, g->root + (ptrdiff_t)c * triangle);
     }
 }
+/* Fits a part. If all images have one label, the mean of all is that of the label: then the former
+   is given no distance, for a relative one would be 0. */
 static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, int n, int without,
                           double *work) {
+    int labels = 1;
     jem__gauss_fit(&p->own, v, seen, n, without, work);
-    if (p->all.dims) jem__gauss_fit(&p->all, v, seen, n, without, work);
+    if (!p->all.dims) return;
+    jem__gauss_fit(&p->all, v, seen, n, without, work);
+    for (int i = 1; i < n && labels == 1; i++) labels += seen[i].label != seen[0].label;
+    for (int a = 0; a < p->all.dims && labels == 1; a++) p->all.spread[a] = 1e11f;
 }
 
 /* Sorts scores and takes quantiles of (k/64)^2: score j of n is the quantile (j+1)/(n+1). */

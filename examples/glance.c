@@ -5,7 +5,7 @@
              digits that are less typical than x.
 
    LOOK FOR  Six images, with softmax (blue) and familiarity (orange) under each. All six have a
-             class; only the first has a visible familiarity.
+             class; only the first is familiar.
              Below: two networks that separate two moons equally well. The density of the first is
              highest as far from the class boundary as the box allows; that of the second follows
              the moons.

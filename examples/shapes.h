@@ -18,7 +18,7 @@ static const factor factors[FACTORS] = {
     { "shape", 3, { "circle", "square", "triangle" } }, { "colour", 3, { "red", "green", "blue" } },
     { "place", 2, { "left", "right", "" } }, { "size", 2, { "small", "large", "" } }
 };
-static const float shape_colours[3][3] = { { 0.9f, -0.7f, -0.6f }, { -0.6f, 0.7f, -0.5f },
+static const float shape_colours[3][3] = { { 0.9f, -0.7f, -0.6f }, { -0.7f, 0.7f, 0.2f },
                                            { -0.7f, -0.3f, 1 } };
 
 /* is[k]: the value of factor k. x, y: the middle, in pixels; r: about half the width. */

@@ -365,7 +365,7 @@ smoke() {
 # Those that take longest: after all others.
 lessons() {
     folder lessons
-    examples learn break_it pooled compose_nets compose_images
+    examples learn break_it mend_it pooled compose_nets compose_images
     pictures "learn 1006 989" "break_it 1006 969" "pooled 1024 262" "compose_nets 1296 644" \
         "compose_images 1008 778"
     claim learn "the exact way is the best, one step from data or twenty from noise are the worst" '
@@ -376,6 +376,9 @@ lessons() {
         END { for (k in p) { if (k ~ /^healthy/) well = p[k]; if (k ~ /^no noise/) still = p[k]
                 if (k ~ /^one step/) one = p[k]; if (k ~ /^rate x 30,/) mended = p[k] }
             exit !(diverged && well > -3.5 && mended > -3.5 && still < well - 1 && one < well - 5) }'
+    claim mend_it "the numbers of the course (test_answers has their text)" '
+        { p[$1 " " $2] = sprintf("%.2f", $NF) } END { exit !(p["as before"] == "-7.04" &&
+            p["tempered mean"] == "-2.23" && p["broad noise"] == "-3.01") }'
     claim pooled "with a flat head there are shapes, with a pooled one none" '
         /^(flat|pooled)/ { right = $4 + 0; if (right < 95) bad = 1; share[$1] = $9 + 0 }
         END { exit bad || !(share["flat"] >= 50 && share["pooled"] <= 10) }'

@@ -279,6 +279,7 @@ async function begin() {
     dark.addEventListener("change", () => panels[current].paint());
     addEventListener("resize", () => panels[current].paint());
     $("trouble").hidden = true;
+    scrollTo(0, 0);                                /* not to the panel of the URL */
     document.body.dataset.ready = "yes";
     parts.plain = inlined("plain").then((bytes) =>                 /* needed later, if at all */
       worker("answers").ask("load", { which: 1, bytes }));

@@ -106,6 +106,19 @@ static void check_shares(const char *what, int n, int label, int known) {
     }
 }
 
+/* Counts labels of the n calibration data x into known[classes], which check_classes needs. */
+static void count_labels(jem_net *net, const float *x, int n, int *known) {
+    for (int k = 0; k < net->classes; k++) known[k] = 0;
+    CHECK(jem_classify(net, x, n, answers) == JEM_OK, "%s", jem_error(net->ctx));
+    for (int i = 0; i < n; i++) known[answers[i].label]++;
+}
+/* Checks each class that had 30 calibration data or more. */
+static void check_classes(const char *what, int n, int classes, const int *known) {
+    for (int label = 0; label < classes; label++) {
+        if (known[label] >= 30) check_shares(what, n, label, known[label]);
+    }
+}
+
 static void test_order(jem_ctx *ctx) {
     printf("order: classes in turn, by tens, are the worst for folds dealt in turn\n");
     jem_net *net = heads_net(ctx, CLASSES);
@@ -126,13 +139,16 @@ static void test_order(jem_ctx *ctx) {
 static void test_pictures(jem_ctx *ctx) {
     printf("pictures: false alarms for each number of gradients; what is not known is strange\n");
     jem_net *net = picture_net(ctx, 4);
+    int known[4];
     jem_rng rng = jem_rng_seed(2);
     float *x = bars(ctx, &rng, FEW), *y = bars(ctx, &rng, NEW), *z = floats(100 * PIXELS);
     jem_fill_normal(ctx, &rng, z, 100 * PIXELS, 0, 1);
     for (int gradients = 0; gradients <= 3; gradients++) {
-        CHECK(jem_calibrate(net, x, FEW, gradients) == JEM_OK &&
-              jem_classify(net, y, NEW, answers) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_calibrate(net, x, FEW, gradients) == JEM_OK, "%s", jem_error(ctx));
+        count_labels(net, x, FEW, known);
+        CHECK(jem_classify(net, y, NEW, answers) == JEM_OK, "%s", jem_error(ctx));
         check_shares("bars", NEW, -1, FEW);
+        check_classes("bars of a class", NEW, 4, known);
         CHECK(jem_classify(net, z, 100, answers) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < 100; i++)
             CHECK(jem_judge(answers[i].familiarity) == JEM_STRANGE && answers[i].reason, "noise %d",
@@ -142,6 +158,42 @@ static void test_pictures(jem_ctx *ctx) {
     free(y);
     free(z);
     jem_net_free(net);
+}
+
+/* An MLP for vectors, of one class and of several. */
+static void test_mlp(jem_ctx *ctx) {
+    printf("vectors through an MLP: false alarms, also of each class; its centre is familiar\n");
+    int known[CLASSES];
+    float centre[D];
+    jem_rng rng = jem_rng_seed(8);
+    float *x = clusters(ctx, &rng, MANY, CLASSES), *y = clusters(ctx, &rng, NEW, CLASSES);
+    for (int classes = 1; classes <= 3; classes += 2) {
+        const jem_mlp_desc d = jem_mlp_desc_vectors(D, classes);
+        jem_net *net = jem_mlp_create(ctx, &d, 9);
+        CHECK(jem_net_fit_units(net, x, MANY) == JEM_OK, "%s", jem_error(ctx));
+        for (int n = FEW; n <= MANY; n += MANY - FEW) {
+            CHECK(jem_calibrate(net, x, n, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
+            count_labels(net, x, n, known);
+            CHECK(jem_classify(net, y, NEW, answers) == JEM_OK, "%s", jem_error(ctx));
+            check_shares("an MLP", NEW, -1, n);
+            check_classes("a class of an MLP", NEW, classes, known);
+        }
+        for (int k = 0; k < D; k++) {
+            double sum = 0;
+            for (int i = 0; i < MANY; i++) sum += (double)x[(ptrdiff_t)i * D + k];
+            centre[k] = (float)(sum / MANY);
+        }
+        CHECK(jem_classify(net, centre, 1, answers) == JEM_OK &&
+              jem_judge(answers[0].familiarity) == JEM_FAMILIAR, "the centre of %d classes: %g",
+              classes, (double)answers[0].familiarity);
+        for (int k = 0; k < D; k++) centre[k] = 40;
+        CHECK(jem_classify(net, centre, 1, answers) == JEM_OK &&
+              jem_judge(answers[0].familiarity) == JEM_STRANGE && answers[0].reason, "far away: %g",
+              (double)answers[0].familiarity);
+        jem_net_free(net);
+    }
+    free(x);
+    free(y);
 }
 
 /* A density without classes: its features must count although there is no other class. */
@@ -248,8 +300,8 @@ static void test_old(jem_ctx *ctx) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST_IN(test_order), TEST_IN(test_pictures), TEST_IN(test_one_class), TEST(test_same),
-        TEST_IN(test_old)
+        TEST_IN(test_order), TEST_IN(test_pictures), TEST_IN(test_mlp), TEST_IN(test_one_class),
+        TEST(test_same), TEST_IN(test_old)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

@@ -24,8 +24,10 @@ static void test_sizes(jem_ctx *ctx) {
             for (int h = 2; h <= 40; h += 7) {
                 jem_net *net = net_of(ctx, 1, side, side);
                 double all = 0, sum = 0;
-                for (int i = 0; i < w * h; i++)
-                    pixels[i] = (unsigned char)jem_rng_below(&rng, 256), all += pixels[i] / 255.0;
+                for (int i = 0; i < w * h; i++) {
+                    pixels[i] = (unsigned char)jem_rng_below(&rng, 256);
+                    all += pixels[i] / 255.0;
+                }
                 float x[81];
                 int did = -1;
                 CHECK(jem_pixels_to_floats(net, pixels, w, h, 1, &d, x, &did) == JEM_OK, "%s",
@@ -64,7 +66,8 @@ static void test_colours(jem_ctx *ctx) {
         for (int background = 0; background <= 255; background += 255)
             for (int invert = 0; invert < 2; invert++) {
                 jem_pixels_desc d = unit();
-                d.background = background, d.invert = invert;
+                d.background = background;
+                d.invert = invert;
                 unsigned char p[4];
                 for (int i = 0; i < channels; i++) p[i] = pixel[i];
                 if (channels == 2) p[1] = 51;
@@ -86,7 +89,8 @@ static void test_colours(jem_ctx *ctx) {
                 CHECK(did[0] == (both | (channels > 2 ? JEM_DID_GREY : 0)), "it says %d", did[0]);
                 CHECK(did[1] == (both | (channels > 2 ? 0 : JEM_DID_COLOUR)), "it says %d", did[1]);
             }
-    jem_net_free(grey), jem_net_free(colour);
+    jem_net_free(grey);
+    jem_net_free(colour);
 }
 
 /* Whole pixels are summed as bytes: the same as one by one, with transparent pixels or without. */
@@ -181,7 +185,8 @@ static void test_refused(jem_ctx *ctx) {
           says(ctx, "has 2 channels"), "two channels");
     jem_pixels_desc d = { 1, -1, 0, 0, 0 };
     CHECK(jem_floats_to_pixels(net, x, 1, &d, out) != JEM_OK && says(ctx, "from 1 to -1"), "range");
-    d = unit(), d.background = 256;
+    d = unit();
+    d.background = 256;
     CHECK(jem_pixels_to_floats(net, p, 4, 4, 1, &d, x, NULL) != JEM_OK &&
           says(ctx, "background 256"), "background");
     CHECK(jem_floats_to_pixels(net, NULL, 1, NULL, out) != JEM_OK && says(ctx, "NULL"), "no images");
@@ -198,7 +203,8 @@ static void test_refused(jem_ctx *ctx) {
     CHECK(jem_sample(net, 0, 0, 1, NULL, out) != JEM_OK && says(ctx, "0 of class"), "none");
     CHECK(jem_sample(two, 0, 1, 1, NULL, out) == JEM_BAD_SHAPE && says(ctx, "channels"),
           "channels");
-    jem_net_free(net), jem_net_free(two);
+    jem_net_free(net);
+    jem_net_free(two);
 }
 
 /* A seven of the model that ships, as a program would have it: ink on paper, in colour, larger. */
@@ -229,7 +235,8 @@ static void test_model(jem_ctx *ctx) {
         CHECK(jem_classify_pixels(net, paper, BIG, BIG, 4, &d, &b, &did) == JEM_OK, "%s",
               jem_error(ctx));
         CHECK(did == (JEM_DID_RESIZE | JEM_DID_GREY | JEM_DID_BLEND | JEM_DID_INVERT), "%d", did);
-        sevens += a.label == 7, familiar += a.familiarity > 0.01f;
+        sevens += a.label == 7;
+        familiar += a.familiarity > 0.01f;
         same += b.label == a.label && fabsf(a.log_density - b.log_density) < 0.01f;
     }
     CHECK(sevens >= 8 && familiar >= 8, "%d sevens, %d familiar, of %d", sevens, familiar, N);

@@ -69,6 +69,7 @@ async function draw() {
     target.closest("[aria-live]") && heard.push(target.textContent)))
     .observe(document.body, { subtree: true, childList: true }))`);
   await stroke("pad", seven);
+  await until("heard.length", 20);                  /* the pen is lifted: the answer to all of it */
   await until("document.getElementById('label').dataset.label === '7'", 20);
   let a = await answer();
   check("a seven, drawn: it reads seven", (await says("label")).startsWith("seven"),
@@ -361,6 +362,7 @@ async function shared() {
       await open("#" + panel), await sleep(600);
       const [wide, room] = await js("[document.documentElement.scrollWidth, innerWidth]");
       check(`${panel}: fits the width of ${width}`, wide <= room, `${wide} of ${room}`);
+      check(`${panel}: opens at its top`, await js("scrollY") === 0, await js("scrollY"));
       for (const dark of [false, true]) {
         const theme = dark ? "dark" : "light";
         await screen(`${panel}-${width}-${theme}`, width, height, dark);

@@ -131,6 +131,7 @@ check "false alarms of each class" test "$(grep -c "^  [0-9]   *10  .*%" out)" =
 status 0 "ood, two scores" c.jem ood --n 100 --other digits --out o.png --scores usual,logp \
     --calibrate 500
 says "calibrated with 500 training images"
+says "processor time: [0-9.]* ms an answer, [0-9.]* times that of its logits"
 check "two columns" test "$(grep '^  black' out | wc -w)" = 3
 refuses 2 "--scores mode: no such score; there are logp " c.jem ood --n 20 --other digits \
     --scores logp,mode

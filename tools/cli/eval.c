@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "tools/cli/eval.h"
 #include "tools/cli/judge.h"
@@ -483,15 +484,23 @@ static int count_alarms(const jem_answer *a, const int *labels, int n, int label
     return all;
 }
 
-/* Prints false alarms, overall and in each class. */
+/* Prints the cost of an answer, and false alarms, overall and in each class. */
 static int ood_alarms(const uses *s) {
     enum { CLASSES_SHOWN = 20 };
     const jem_net *net = s->m.net;
     char number[NAME_SIZE];
     double alarms[3];
     jem_answer *a = (jem_answer *)malloc((size_t)s->n * sizeof *a);
-    const int ok = a && jem_classify(s->m.net, s->x, s->n, a) == JEM_OK;
+    float *f = uses_floats((ptrdiff_t)s->n * net->classes);
+    const clock_t start = clock();
+    int ok = a && f && jem_logits(s->m.net, s->x, s->n, f) == JEM_OK;
+    const clock_t plain = clock();
+    ok = ok && jem_classify(s->m.net, s->x, s->n, a) == JEM_OK;
+    const clock_t end = clock();
     if (ok) {
+        printf("processor time: %.2f ms an answer, %.1f times that of its logits\n",
+               1e3 * (double)(end - plain) / CLOCKS_PER_SEC / s->n,
+               (double)(end - plain) / fmax((double)(plain - start), 1));
         count_alarms(a, s->labels, s->n, -1, alarms);
         printf("of %d test images, familiarity is below .01 for %.1f%%, .05 for %.1f%%, .1 for "
                "%.1f%%\n", s->n, alarms[0], alarms[1], alarms[2]);
@@ -505,6 +514,7 @@ static int ood_alarms(const uses *s) {
         }
     }
     free(a);
+    free(f);
     return ok || model_fail("jem eval", &s->m);
 }
 
