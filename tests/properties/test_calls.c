@@ -23,20 +23,27 @@ static void *machine_allocate(void *user, size_t bytes) {
     if (bytes > m->most || m->held > m->most - bytes) return NULL;
     size_t *p = (size_t *)malloc(bytes + 64);
     if (!p) return NULL;
-    m->alive++, m->held += bytes, *p = bytes;
+    m->alive++;
+    m->held += bytes;
+    *p = bytes;
     return (char *)p + 64;
 }
 static void machine_release(void *user, void *memory) {
     machine *m = (machine *)user;
     size_t *p = (size_t *)(void *)((char *)memory - 64);
-    m->alive--, m->held -= *p;
+    m->alive--;
+    m->held -= *p;
     free(p);
 }
 static jem_ctx *machine_ctx(machine *m) {
     jem_ctx_desc d;
-    memset(&d, 0, sizeof d), memset(m, 0, sizeof *m);
+    memset(&d, 0, sizeof d);
+    memset(m, 0, sizeof *m);
     m->most = (size_t)64 << 20;
-    d.allocate = machine_allocate, d.release = machine_release, d.user = m, d.threads = 1;
+    d.allocate = machine_allocate;
+    d.release = machine_release;
+    d.user = m;
+    d.threads = 1;
     return jem_ctx_create(&d);
 }
 
@@ -75,12 +82,15 @@ static void world_create(world *w) {
     w->net = small_mlp(ctx, points, 1);
     w->image_net = small_mlp(ctx, grey_images, 1);
     jem_train_desc how = jem_train_desc_default();
-    how.buffer_size = 8, how.sgld.steps = 1, how.negatives = 2;
+    how.buffer_size = 8;
+    how.sgld.steps = 1;
+    how.negatives = 2;
     w->tr = jem_trainer_create(w->net, &how);
     w->optim = jem_optim_create(w->net, NULL);
     w->buffer = jem_buffer_create(ctx, 10, CHANNELS, SIDE, SIDE, CLASSES, &rng);
     w->archive = jem_archive_create(ctx);
-    jem_net_to_archive(w->net, w->archive), jem_trainer_to_archive(w->tr, w->archive);
+    jem_net_to_archive(w->net, w->archive);
+    jem_trainer_to_archive(w->tr, w->archive);
     w->empty = jem_archive_create(ctx);
     const jem_mark mark = jem_begin(ctx);
     w->stale = jem_zeros(ctx, N, CHANNELS, SIDE, SIDE);
@@ -90,19 +100,27 @@ static void world_create(world *w) {
     w->one_each = jem_input(ctx, some, N, CLASSES, 1, 1);
     w->number = jem_input(ctx, some, 1, 1, 1, 1);
     w->wide = jem_input(ctx, some, 17, 1, 9, 2);
-    w->computed = jem_relu(ctx, w->x), w->flat = jem_flatten(ctx, w->x);
+    w->computed = jem_relu(ctx, w->x);
+    w->flat = jem_flatten(ctx, w->x);
     jem_generate_desc few = jem_generate_desc_default();
     few.denoise.steps = 1;
     few.walk.steps = 1;
     w->sampler = jem_net_sampler(w->net, NULL, 2, 1, &few);
-    w->logp = jem_logp(ctx, w->x, w->net), w->loss = jem_mean(ctx, w->logp);
+    w->logp = jem_logp(ctx, w->x, w->net);
+    w->loss = jem_mean(ctx, w->logp);
     CHECK(jem_ok(ctx), "%s", jem_error(ctx));
 }
 static void world_free(world *w, const char *name) {
     jem_sampler_free(w->sampler);
-    jem_archive_free(w->archive), jem_archive_free(w->empty), jem_buffer_free(w->buffer);
-    jem_optim_free(w->optim), jem_trainer_free(w->tr), jem_net_free(w->net);
-    jem_net_free(w->image_net), jem_net_free(w->bag), jem_ctx_free(w->ctx);
+    jem_archive_free(w->archive);
+    jem_archive_free(w->empty);
+    jem_buffer_free(w->buffer);
+    jem_optim_free(w->optim);
+    jem_trainer_free(w->tr);
+    jem_net_free(w->net);
+    jem_net_free(w->image_net);
+    jem_net_free(w->bag);
+    jem_ctx_free(w->ctx);
     CHECK(w->m.alive == 0, "%s: %ld blocks leak", name, w->m.alive);
 }
 
@@ -192,11 +210,14 @@ static const char *TEXT(const char *good) {
 }
 
 static jem_tensor *makes_nothing(jem_ctx *ctx, jem_tensor *x, void *user) {
-    (void)ctx, (void)x, (void)user;
+    (void)ctx;
+    (void)x;
+    (void)user;
     return NULL;
 }
 static jem_tensor *makes_x(jem_ctx *ctx, jem_tensor *x, void *user) {
-    (void)ctx, (void)user;
+    (void)ctx;
+    (void)user;
     return x;
 }
 static jem_logp_fn LOGP(void) {
@@ -245,7 +266,8 @@ static void *WORDS(void *desc, size_t size, size_t words, int huge) {
 #define BEFORE(type, field) (offsetof(type, field) / 4)
 static jem_wrn_desc small_wrn(void) {
     jem_wrn_desc d = jem_wrn_desc_default();
-    d.depth = 10, d.widen = 1;
+    d.depth = 10;
+    d.widen = 1;
     return d;
 }
 DESC(jem_wrn_desc, small_wrn(), sizeof(jem_wrn_desc) / 4, 1)
@@ -269,7 +291,8 @@ static const jem_pixels_desc *PIXELS(void) {
 static const jem_score_desc *SCORE(void) {
     static jem_score_desc d;
     const int k = wrong(5);
-    d.sigma = k == 2 ? NULL : k == 3 ? nans : some, d.weight = k == 4 ? nans : NULL;
+    d.sigma = k == 2 ? NULL : k == 3 ? nans : some;
+    d.weight = k == 4 ? nans : NULL;
     d.difference = k == 5 ? NAN : 0;
     return k == 1 ? NULL : &d;
 }
@@ -279,15 +302,20 @@ static const jem_loss_weights *WEIGHTS(void) {
 }
 static jem_conv_desc CONV_DESC(void) {
     jem_conv_desc d;
-    d.stride = INT(1), d.pad = INT(1);
+    d.stride = INT(1);
+    d.pad = INT(1);
     return d;
 }
 static const jem_ctx_desc *CTX_DESC(void) {
     static machine m;
     jem_ctx_desc d;
     const int k = wrong(6);
-    memset(&d, 0, sizeof d), memset(&m, 0, sizeof m), m.most = (size_t)1 << 20;
-    d.allocate = machine_allocate, d.release = machine_release, d.user = &m;
+    memset(&d, 0, sizeof d);
+    memset(&m, 0, sizeof m);
+    m.most = (size_t)1 << 20;
+    d.allocate = machine_allocate;
+    d.release = machine_release;
+    d.user = &m;
     if (k == 2) d.release = NULL;
     if (k == 3) d.threads = -1;
     if (k == 4) d.precision = (jem_precision)99;
@@ -303,7 +331,8 @@ static const jem_op *OP(void) {
     static jem_op op;
     const int k = wrong(3);
     memset(&op, 0, sizeof op);
-    op.name = k == 2 ? NULL : "own", op.forward = k == 3 ? NULL : own_forward;
+    op.name = k == 2 ? NULL : "own";
+    op.forward = k == 3 ? NULL : own_forward;
     return k == 1 ? NULL : &op;
 }
 static jem_tensor *const *INPUTS(void) {
@@ -318,23 +347,28 @@ static jem_shape SHAPE(void) {
     return s;
 }
 static jem_tensor *own_net_forward(jem_net *net, jem_tensor *x, int training, void *user) {
-    (void)training, (void)user;
+    (void)training;
+    (void)user;
     return jem_sum_image(net->ctx, x);
 }
 static jem_net *construct_none(jem_ctx *ctx, const jem_archive *a, void *user) {
-    (void)ctx, (void)a, (void)user;
+    (void)ctx;
+    (void)a;
+    (void)user;
     return NULL;
 }
 static const int *SIZES(void) {
     static int sizes[4];
     const int k = wrong(4);
-    sizes[0] = k == 2 ? 0 : k == 3 ? -1 : k == 4 ? INT_MAX : 2, sizes[1] = k == 4 ? INT_MAX : 3;
+    sizes[0] = k == 2 ? 0 : k == 3 ? -1 : k == 4 ? INT_MAX : 2;
+    sizes[1] = k == 4 ? INT_MAX : 3;
     return k == 1 ? NULL : sizes;
 }
 static const int64_t *SIZES64(void) {
     static int64_t sizes[8];
     const int k = wrong(3);
-    sizes[0] = k == 2 ? -1 : k == 3 ? INT64_MAX : 2, sizes[1] = k == 3 ? INT64_MAX : 3;
+    sizes[0] = k == 2 ? -1 : k == 3 ? INT64_MAX : 2;
+    sizes[1] = k == 3 ? INT64_MAX : 3;
     return k == 1 ? NULL : sizes;
 }
 static const char *PATH(void) {
@@ -640,14 +674,22 @@ static void still_good(const world *w, const char *name, uint64_t hash) {
 }
 
 static int call_once(const row *r, int bad, int variant) {
-    world_create(&here), world_create(&there);
+    world_create(&here);
+    world_create(&there);
     const uint64_t hash = net_hash(here.net);
     char name[64];
     snprintf(name, sizeof name, " %s ", r->name);
-    turn.at = 0, turn.bad = bad, turn.variant = variant;
+    turn.at = 0;
+    turn.bad = bad;
+    turn.variant = variant;
     turn.variants = turn.refused = turn.none = 0;
-    if (getenv("CALLS")) printf("%s %d %d\n", r->name, bad, variant), fflush(stdout);
-    got = JEM_OK, ptr = r, num = 0;
+    if (getenv("CALLS")) {
+        printf("%s %d %d\n", r->name, bad, variant);
+        fflush(stdout);
+    }
+    got = JEM_OK;
+    ptr = r;
+    num = 0;
     r->call();
     if (got != JEM_OK || !ptr || num < 0 || !jem_ok(here.ctx) || !jem_ok(there.ctx)) turn.refused++;
     CHECK((got == JEM_OK && ptr && !(num < 0)) || !jem_ok(here.ctx) || !jem_ok(there.ctx) ||
@@ -656,8 +698,10 @@ static int call_once(const row *r, int bad, int variant) {
     CHECK(bad >= 0 || jem_ok(here.ctx) || !strcmp(r->name, "jem_fail") ||
           !strcmp(r->name, "jem_archive_parse"), "%s, nothing wrong: %s", r->name,
           jem_error(here.ctx));
-    still_good(&here, r->name, hash), still_good(&there, r->name, net_hash(there.net));
-    world_free(&here, r->name), world_free(&there, r->name);
+    still_good(&here, r->name, hash);
+    still_good(&there, r->name, net_hash(there.net));
+    world_free(&here, r->name);
+    world_free(&there, r->name);
     return turn.variants;
 }
 
@@ -710,8 +754,10 @@ int main(int argc, char **argv) {
     jem_rng rng = jem_rng_seed(9);
     test_begin(argc, argv);
     for (int i = 0; i < MANY; i++) {
-        some[i] = .1f + .8f * jem_rng_uniform(&rng), nans[i] = NAN;
-        labels[i] = slots[i] = i % CLASSES, bad_labels[i] = i % 2 ? -1 : INT_MAX;
+        some[i] = .1f + .8f * jem_rng_uniform(&rng);
+        nans[i] = NAN;
+        labels[i] = slots[i] = i % CLASSES;
+        bad_labels[i] = i % 2 ? -1 : INT_MAX;
     }
     memset(long_text, 'a', sizeof long_text - 1);
     if (test_wants("test_complete")) test_complete();

@@ -25,16 +25,20 @@ static jem_tensor *point(jem_ctx *ctx, jem_tensor *x, float m) {
 }
 /* Class 0 is at -1, class 1 at 1. */
 static jem_tensor *two_points(jem_net *net, jem_tensor *x, int training, void *user) {
-    (void)training, (void)user;
+    (void)training;
+    (void)user;
     return jem_linear(net->ctx, jem_concat(net->ctx, point(net->ctx, x, -1),
                                            point(net->ctx, x, 1)), net->params, NULL);
 }
 static jem_tensor *linear(jem_net *net, jem_tensor *x, int training, void *user) {
-    (void)training, (void)user;
+    (void)training;
+    (void)user;
     return jem_linear(net->ctx, jem_flatten(net->ctx, x), net->params, NULL);
 }
 static jem_tensor *itself(jem_net *net, jem_tensor *x, int training, void *user) {
-    (void)net, (void)training, (void)user;
+    (void)net;
+    (void)training;
+    (void)user;
     return x;
 }
 /* Two classes of D numbers, from `in` of them by weights w. */
@@ -86,7 +90,9 @@ static void test_rates(jem_ctx *ctx) {
     jem_net *net = net_of(ctx, linear, D);
     jem_train_desc d = jem_train_desc_default();
     d.weights.cd = 0;
-    d.schedule.warmup = 4, d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = 9;
+    d.schedule.warmup = 4;
+    d.schedule.kind = JEM_SCHEDULE_COSINE;
+    d.schedule.total = 9;
     jem_trainer *tr = jem_trainer_create(net, &d);
     for (int i = 0; i < 8; i++) {
         if (i == 5) jem_trainer_set_lr(tr, d.lr = 3e-4f);
@@ -98,9 +104,16 @@ static void test_rates(jem_ctx *ctx) {
     CHECK(memcmp(&was, &net->rng, sizeof was), "reseed: dropout has the same numbers");
     jem_trainer_free(tr);
     /* `diverged` holds on either side of 0 */
-    d.weights.ce = 0, d.weights.energy_l2 = 0, d.weights.cd = 1;
-    d.diverged = 1e-3f, d.negatives = 8, d.sgld.steps = 1;
-    d.buffer_size = 8, d.sgld.noise_std = 0, d.sgld.step_size = 0, d.schedule.warmup = 0;
+    d.weights.ce = 0;
+    d.weights.energy_l2 = 0;
+    d.weights.cd = 1;
+    d.diverged = 1e-3f;
+    d.negatives = 8;
+    d.sgld.steps = 1;
+    d.buffer_size = 8;
+    d.sgld.noise_std = 0;
+    d.sgld.step_size = 0;
+    d.schedule.warmup = 0;
     for (int sign = -1; sign < 2; sign += 2) {
         for (int k = 0; k < 2 * D; k++) net->params->value[k] = (float)sign;
         jem_param_changed(net->params);
@@ -109,7 +122,8 @@ static void test_rates(jem_ctx *ctx) {
         const jem_stats s = jem_train_step(tr, x, y, N);
         CHECK(s.status == JEM_DIVERGED && (s.loss < 0) == (sign > 0), "a loss of %g: %d",
               (double)s.loss, (int)s.status);
-        jem_clear_error(ctx), jem_trainer_free(tr);
+        jem_clear_error(ctx);
+        jem_trainer_free(tr);
     }
     jem_net_free(net);
 }
@@ -122,18 +136,25 @@ static void test_first_chains(jem_ctx *ctx) {
     for (int i = 0; i < N; i++) y[i] = i % 2;
     for (int i = 0; i < N * D; i++) x[i] = i / D % 2 ? 1 : -1;
     jem_train_desc d = jem_train_desc_default();
-    d.sgld.steps = 0, d.negatives = 8, d.lr = 1e-20f;
+    d.sgld.steps = 0;
+    d.negatives = 8;
+    d.lr = 1e-20f;
     jem_net *net = net_of(ctx, linear, D);
-    net->mean = 0.5f, d.restart_denoise.steps = 3, d.buffer_size = 200;
+    net->mean = 0.5f;
+    d.restart_denoise.steps = 3;
+    d.buffer_size = 200;
     for (int k = 0; k < 2 * D; k++) net->params->value[k] = 0;
     jem_param_changed(net->params);
     jem_trainer *tr = jem_trainer_create(net, &d);
     CHECK(jem_train_step(tr, x, y, N).status == JEM_OK, "%s", jem_error(ctx));
     /* noise of sigma_max on 3,200 numbers */
     CHECK_CLOSE(mean_of(jem_trainer_buffer(tr)->data, 200 * D), 0.5, 0.2, "around net->mean");
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_trainer_free(tr);
+    jem_net_free(net);
     net = net_of(ctx, two_points, 2);
-    d.class_conditional = 1, d.restart_denoise.steps = 200, d.buffer_size = SLOTS;
+    d.class_conditional = 1;
+    d.restart_denoise.steps = 200;
+    d.buffer_size = SLOTS;
     tr = jem_trainer_create(net, &d);
     CHECK(jem_train_step(tr, x, y, N).status == JEM_OK, "%s", jem_error(ctx));
     for (int i = 0; i < SLOTS; i++) {
@@ -141,7 +162,8 @@ static void test_first_chains(jem_ctx *ctx) {
         wrong += !(fabs(is - (i < SLOTS / 2 ? -1 : 1)) < 0.3);
     }
     CHECK(wrong == 0, "%d of %d chains are not of their slot's class", wrong, SLOTS);
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_trainer_free(tr);
+    jem_net_free(net);
 }
 
 /* Fresh samples join the buffer every 1/reinit updates, rounded, counted from the first chains. */
@@ -153,8 +175,13 @@ static void test_fresh_chains(jem_ctx *ctx) {
     for (int i = 0; i < N; i++) y[i] = i % 2;
     for (int i = 0; i < N * D; i++) x[i] = i / D % 2 ? 1 : -1;
     jem_train_desc d = jem_train_desc_default();
-    d.sgld.steps = 0, d.negatives = FRESH, d.lr = 1e-20f, d.buffer_size = SLOTS;
-    d.cd_from = FROM, d.reinit = 0.28f, d.restart_denoise.steps = 3;         /* 1 / 0.28 = 3.57 */
+    d.sgld.steps = 0;
+    d.negatives = FRESH;
+    d.lr = 1e-20f;
+    d.buffer_size = SLOTS;
+    d.cd_from = FROM;
+    d.reinit = 0.28f;
+    d.restart_denoise.steps = 3;         /* 1 / 0.28 = 3.57 */
     jem_net *net = net_of(ctx, linear, D);
     jem_trainer *tr = jem_trainer_create(net, &d);
     for (int update = 0; update < FROM + 3 * EVERY; update++) {
@@ -169,13 +196,18 @@ static void test_fresh_chains(jem_ctx *ctx) {
         CHECK(changed <= most && changed * 2 >= most, "update %d: %d new of %d", update, changed,
               most);
     }
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_trainer_free(tr);
+    jem_net_free(net);
 }
 
 static void test_temperature(jem_ctx *ctx) {
     float f[2 * N];
     int y[N];
-    for (int i = 0; i < N; i++) y[i] = i % 2, f[2 * i + y[i]] = -3, f[2 * i + 1 - y[i]] = 3;
+    for (int i = 0; i < N; i++) {
+        y[i] = i % 2;
+        f[2 * i + y[i]] = -3;
+        f[2 * i + 1 - y[i]] = 3;
+    }
     jem_net *net = jem_net_create(ctx, itself, NULL, 0, 2, 1, 1, 2, 1);
     CHECK_CLOSE(jem_fit_temperature(net, f, y, N), 100, 1e-2, "always wrong: all there is");
     jem_net_free(net);
@@ -185,13 +217,19 @@ static void test_mcmc(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(1);
     float swapped[2], x[N] = { 0 };
     jem_mcmc_desc d = jem_mcmc_desc_default();
-    d.steps = 11, d.step_size = 1e-4f, d.temperatures = 3, d.hottest = 1, d.swapped = swapped;
+    d.steps = 11;
+    d.step_size = 1e-4f;
+    d.temperatures = 3;
+    d.hottest = 1;
+    d.swapped = swapped;
     CHECK(jem_mcmc(ctx, gauss, NULL, jem_zeros(ctx, 12, 2, 1, 1), &d, &rng, NULL) == JEM_OK, "%s",
           jem_error(ctx));
     CHECK(swapped[0] == 1 && swapped[1] == 1, "alike, after an odd number of steps: %g %g",
           (double)swapped[0], (double)swapped[1]);
     d = jem_mcmc_desc_default();
-    d.steps = 50, d.leapfrog = 0, d.step_size = 1;
+    d.steps = 50;
+    d.leapfrog = 0;
+    d.step_size = 1;
     jem_tensor *t = jem_input(ctx, x, N, 1, 1, 1);
     CHECK(jem_mcmc(ctx, cliff, NULL, t, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
     int beyond = 0;
@@ -202,8 +240,12 @@ static void test_mcmc(jem_ctx *ctx) {
 
 /* A classifier that answers what it should, and whose gradient is -1. */
 static jem_status never_fooled(void *user, const float *x, const int *y, int n, float *f, float *g) {
-    (void)user, (void)x;
-    for (int i = 0; i < n; i++) f[2 * i + y[i]] = 1, f[2 * i + 1 - y[i]] = 0;
+    (void)user;
+    (void)x;
+    for (int i = 0; i < n; i++) {
+        f[2 * i + y[i]] = 1;
+        f[2 * i + 1 - y[i]] = 0;
+    }
     for (int i = 0; g && i < n * D; i++) g[i] = -1;
     return JEM_OK;
 }
@@ -214,7 +256,10 @@ static void test_single_step(jem_ctx *ctx) {
     jem_net *net = net_of(ctx, linear, D);
     jem_attack_desc d = jem_attack_desc_default();
     for (int i = 0; i < N; i++) y[i] = i % 2;
-    d.steps = 1, d.random_start = 1, d.eps = 0.2f, d.classify = never_fooled;
+    d.steps = 1;
+    d.random_start = 1;
+    d.eps = 0.2f;
+    d.classify = never_fooled;
     CHECK(jem_attack(net, zero, y, N, &d, &rng, found, NULL) == JEM_OK, "%s", jem_error(ctx));
     /* from u in [-eps, eps], up by eps and no further than eps: eps for u > 0, else u + eps */
     CHECK_CLOSE(mean_of(found, N * D), 0.15, 0.01, "a single step is eps");
@@ -225,12 +270,14 @@ static void test_single_step(jem_ctx *ctx) {
 static void test_own_walk(jem_ctx *ctx) {
     float x[D], move = 0;
     jem_net *net = net_of(ctx, linear, D);
-    net->noise_lo = 0.5f, net->noise_hi = 2;
+    net->noise_lo = 0.5f;
+    net->noise_hi = 2;
     for (int k = 0; k < 2 * D; k++) net->params->value[k] = k < D ? 1.0f : -1.0f;
     for (int k = 0; k < D; k++) x[k] = 1;
     jem_param_changed(net->params);
     jem_sgld_desc walk = jem_sgld_desc_default();
-    walk.steps = 2, walk.step_size = 0.01f;
+    walk.steps = 2;
+    walk.step_size = 0.01f;
     CHECK(jem_ood_score(net, JEM_OOD_MOVE, &walk, x, 1, &move) == JEM_OK, "%s", jem_error(ctx));
     CHECK_CLOSE(move, -2 * 0.01 * sqrt((double)D), 1e-4, "two steps of .01, slope 1 everywhere");
     jem_net_free(net);
@@ -250,7 +297,9 @@ static void test_beginnings(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(1);
     jem_tensor *t = jem_zeros(ctx, N, D, 1, 1);
     jem_generate_desc fresh = jem_generate_desc_default();
-    fresh.mean = 3, fresh.denoise.sigma_max = 0.1f, fresh.last_sigma = 0;
+    fresh.mean = 3;
+    fresh.denoise.sigma_max = 0.1f;
+    fresh.last_sigma = 0;
     fresh.denoise.steps = fresh.walk.steps = 0;
     CHECK(jem_generate(ctx, flat, NULL, t, &fresh, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
@@ -258,7 +307,9 @@ static void test_beginnings(jem_ctx *ctx) {
 
     for (int i = 0; i < N * D; i++) known[i] = (float)(i % 2 == 0);
     jem_impute_desc d = jem_impute_desc_default();
-    d.denoise.steps = 2, d.denoise.watch = look_first, d.walk.steps = 0;
+    d.denoise.steps = 2;
+    d.denoise.watch = look_first;
+    d.walk.steps = 0;
     CHECK(jem_impute(ctx, flat, NULL, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     /* nothing pulls: sigma_max, and the noise that the first step adds */
     const double step = (double)d.denoise.fraction, left = 1 - (double)d.denoise.beta * step;
@@ -270,15 +321,21 @@ static void test_beginnings(jem_ctx *ctx) {
 static void test_slope_in_bf16(void) {
     float x[784], along[784];
     jem_ctx_desc how;
-    memset(&how, 0, sizeof how), how.precision = JEM_PRECISION_BF16, how.isa = JEM_ISA_SCALAR;
+    memset(&how, 0, sizeof how);
+    how.precision = JEM_PRECISION_BF16;
+    how.isa = JEM_ISA_SCALAR;
     jem_ctx *ctx = jem_ctx_create(&how);
     jem_net *net = jem_mlp_create(ctx, NULL, 1);
-    for (int i = 0; i < 784; i++) x[i] = sinf((float)i), along[i] = cosf((float)i);
+    for (int i = 0; i < 784; i++) {
+        x[i] = sinf((float)i);
+        along[i] = cosf((float)i);
+    }
     jem_tensor *p = jem_input(ctx, x, 1, 1, 28, 28), *v = jem_input(ctx, along, 1, 1, 28, 28);
     const float by_default = jem_item(jem_slope_along(ctx, jem_logp, net, p, v, 0));
     const float by_name = jem_item(jem_slope_along(ctx, jem_logp, net, p, v, 0.01f * sqrtf(784)));
     CHECK(by_default == by_name, "%g and %g", (double)by_default, (double)by_name);
-    jem_net_free(net), jem_ctx_free(ctx);
+    jem_net_free(net);
+    jem_ctx_free(ctx);
 }
 
 int main(int argc, char **argv) {

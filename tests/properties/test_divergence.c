@@ -85,7 +85,8 @@ static float *moment(jem_trainer *tr, const char *kind, ptrdiff_t *size) {
     for (int i = 0; i < jem_archive_count(a) && !found; i++) {
         const jem_entry *e = jem_archive_at(a, i);
         if (strncmp(e->name, kind, strlen(kind))) continue;
-        found = (float *)(uintptr_t)e->data, *size = (ptrdiff_t)(e->bytes / sizeof *found);
+        found = (float *)(uintptr_t)e->data;
+        *size = (ptrdiff_t)(e->bytes / sizeof *found);
     }
     jem_archive_free(a);
     return found;
@@ -136,15 +137,19 @@ static jem_stats hostile_step(jem_trainer *tr, float *x, int *y, int n, const fl
         harm(tr, &rng, x, y, n);
     }
     const jem_stats s = jem_train_step_semi(tr, x, y, n, more, n_more);
-    shared->armed = 0, hurt->scale = scale, shared->steps++;
+    shared->armed = 0;
+    hurt->scale = scale;
+    shared->steps++;
     if (s.status != JEM_OK) shared->errors++;
     return s;
 }
 
 /* ... of jem_trainer_create: the network, with that op in it. */
 static jem_trainer *hurt_create(jem_net *net, const jem_train_desc *d) {
-    if (net && net != hurt && (shared->way == OP || shared->way == JUMP))
-        plain_forward = net->forward, net->forward = hurt_forward;
+    if (net && net != hurt && (shared->way == OP || shared->way == JUMP)) {
+        plain_forward = net->forward;
+        net->forward = hurt_forward;
+    }
     hurt = net;
     return jem_trainer_create(net, d);
 }
@@ -176,7 +181,8 @@ static void make_set(void) {
     data_desc d;
     char error[256], path[32];
     memset(&d, 0, sizeof d);
-    d.height = d.width = SIDE, d.resize = DATA_FIT;
+    d.height = d.width = SIDE;
+    d.resize = DATA_FIT;
     mkdir("set", 0777);
     for (int half = 0; half < 2; half++) {
         const char *name = half ? "test" : "train";
@@ -196,7 +202,8 @@ static void make_set(void) {
         snprintf(path, sizeof path, "set/%s.png", name);
         CHECK(sheet && f && !fclose(f) && stbi_write_png(path, ACROSS * SIDE, n / ACROSS * SIDE, 1,
                                                          sheet, ACROSS * SIDE), "%s", path);
-        free(sheet), data_free(&s);
+        free(sheet);
+        data_free(&s);
     }
 }
 
@@ -243,7 +250,10 @@ static outcome run_train(int way, int seed, int at) {
     int n = 0, last = 0;
     outcome o = { 0, 0, 0, 0, 0 };
     memset(shared, 0, sizeof *shared);
-    shared->way = way, shared->seed = seed, shared->at = at, shared->noticed = -1;
+    shared->way = way;
+    shared->seed = seed;
+    shared->at = at;
+    shared->noticed = -1;
     shared->passes = at < 0 || is_by_options(way) ? 0 : 1 + (seed % 5 == 4);
     shared->long_for = way == BATCH || way == SCORE ? TIMES : 1;
     remove_run();
@@ -256,7 +266,8 @@ static outcome run_train(int way, int seed, int at) {
         words[n] = NULL;
         if (!freopen("out", "w", stdout) || !freopen("err", "w", stderr)) _exit(98);
         const int status = train_command(n, words);
-        fflush(stdout), fflush(stderr);
+        fflush(stdout);
+        fflush(stderr);
         _exit(status);
     }
     if (child < 0 || waitpid(child, &o.status, 0) != child) o.status = -1;
@@ -367,8 +378,14 @@ int main(int argc, char **argv) {
     }
     if (runs) printf("%d of %d runs end as well as a healthy one\n", good, runs);
     remove_run();
-    remove("out"), remove("err"), remove("examples"), remove("set/train.png");
-    remove("set/train.txt"), remove("set/test.png"), remove("set/test.txt"), rmdir("set");
+    remove("out");
+    remove("err");
+    remove("examples");
+    remove("set/train.png");
+    remove("set/train.txt");
+    remove("set/test.png");
+    remove("set/test.txt");
+    rmdir("set");
     CHECK(chdir("/") == 0 && rmdir(folder) == 0, "%s is not empty", folder);
     return test_report();
 }

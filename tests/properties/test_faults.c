@@ -50,7 +50,8 @@ static int fails(int kind) {
     const long n = world->calls[kind];
     if (kind != world->kind || !world->fail_at) return 0;
     if (world->on ? n < world->fail_at : n != world->fail_at) return 0;
-    world->hit = 1, errno = kind == MEMORY ? ENOMEM : kind == WRITE ? ENOSPC : EIO;
+    world->hit = 1;
+    errno = kind == MEMORY ? ENOMEM : kind == WRITE ? ENOSPC : EIO;
     return 1;
 }
 static void *held(void *p) {
@@ -142,7 +143,8 @@ static int world_rename(const char *from, const char *to) {
 }
 /* Checkpoints say how long a run took: to compare them, no time passes. */
 static int world_clock(clockid_t clock, struct timespec *t) {
-    t->tv_sec = (time_t)(clock >= 0), t->tv_nsec = 0;
+    t->tv_sec = (time_t)(clock >= 0);
+    t->tv_nsec = 0;
     return 0;
 }
 
@@ -225,7 +227,9 @@ static int thorough;
 
 static void begin_world(int kind, long fail_at, int on) {
     memset(world, 0, sizeof *world);
-    world->kind = kind, world->fail_at = fail_at, world->on = on;
+    world->kind = kind;
+    world->fail_at = fail_at;
+    world->on = on;
 }
 
 typedef struct file { unsigned char *bytes; size_t n; } file;
@@ -287,7 +291,11 @@ static void batch(float *x, int *y, int seed) {
 
 static jem_train_desc small_desc(void) {
     jem_train_desc d = jem_train_desc_default();
-    d.buffer_size = 8, d.negatives = 4, d.sgld.steps = 2, d.optim.ema = .9f, d.w_score = .01f;
+    d.buffer_size = 8;
+    d.negatives = 4;
+    d.sgld.steps = 2;
+    d.optim.ema = .9f;
+    d.w_score = .01f;
     return d;
 }
 
@@ -306,7 +314,8 @@ static jem_status sample(jem_net *net, unsigned char *pixels) {
     float x[2 * SIDE * SIDE];
     jem_rng rng = jem_rng_seed(7);
     jem_generate_desc how = jem_generate_desc_default();
-    how.denoise.steps = 3, how.walk.steps = 2;
+    how.denoise.steps = 3;
+    how.walk.steps = 2;
     const jem_mark mark = jem_begin(net->ctx);
     jem_tensor *t = jem_zeros(net->ctx, 2, 1, SIDE, SIDE);
     jem_status s = jem_generate(net->ctx, jem_logp, net, t, &how, &rng);
@@ -322,8 +331,12 @@ static int live(jem_ctx *ctx, uint64_t *sum) {
     unsigned char pixels[2 * SIDE * SIDE];
     jem_answer a[BATCH];
     jem_convnet_desc shape = jem_convnet_desc_default();
-    shape.channels = 1, shape.height = shape.width = SIDE, shape.classes = 3;
-    shape.layers = 2, shape.widths[0] = 2, shape.widths[1] = 3;
+    shape.channels = 1;
+    shape.height = shape.width = SIDE;
+    shape.classes = 3;
+    shape.layers = 2;
+    shape.widths[0] = 2;
+    shape.widths[1] = 3;
     const jem_train_desc how = small_desc();
     batch(x, y, 1);
     jem_net *net = jem_convnet_create(ctx, &shape, 1), *other = NULL;
@@ -343,14 +356,18 @@ static int live(jem_ctx *ctx, uint64_t *sum) {
     *sum = ok ? net_hash(other) : 0;
     for (int i = 0; ok && i < BATCH; i++) *sum = fnv(*sum, &a[i].log_density, 1);
     for (size_t i = 0; ok && i < sizeof pixels; i++) *sum = (*sum ^ pixels[i]) * 1099511628211u;
-    jem_archive_free(read), jem_trainer_free(again), jem_net_free(other);
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_archive_free(read);
+    jem_trainer_free(again);
+    jem_net_free(other);
+    jem_trainer_free(tr);
+    jem_net_free(net);
     return ok;
 }
 
 static jem_ctx *plain_ctx(void) {
     jem_ctx_desc d;
-    memset(&d, 0, sizeof d), d.threads = 1;
+    memset(&d, 0, sizeof d);
+    d.threads = 1;
     return jem_ctx_create(&d);
 }
 
@@ -404,7 +421,8 @@ static void test_life(void) {
     ctx = plain_ctx();
     CHECK(ctx && live(ctx, &sum) && sum == want, "%s", jem_error(ctx));
     jem_ctx_free(ctx);
-    remove("life"), remove("alone");
+    remove("life");
+    remove("alone");
     printf("a life of %ld allocations and %ld calls for files: %ld failures\n", most[MEMORY],
            most[OPEN] + most[READ] + most[WRITE] + most[SYNC] + most[CLOSE] + most[RENAME], lives);
 }
@@ -415,8 +433,11 @@ static void test_kills(void) {
     begin_world(0, 0, 0);
     jem_ctx *ctx = plain_ctx();
     jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = 1, shape.height = shape.width = SIDE, shape.classes = 3;
-    shape.layers = 1, shape.widths[0] = 50;
+    shape.channels = 1;
+    shape.height = shape.width = SIDE;
+    shape.classes = 3;
+    shape.layers = 1;
+    shape.widths[0] = 50;
     jem_net *older = jem_mlp_create(ctx, &shape, 1), *newer = jem_mlp_create(ctx, &shape, 2);
     CHECK(jem_save(older, "net") == JEM_OK && jem_save(newer, "other") == JEM_OK, "%s",
           jem_error(ctx));
@@ -430,7 +451,8 @@ static void test_kills(void) {
             const pid_t child = fork();
             if (child == 0) {
                 begin_world(0, 0, 0);
-                world->kill_at = k, world->piece = 300;
+                world->kill_at = k;
+                world->piece = 300;
                 _exit(jem_save(newer, "net") != JEM_OK);
             }
             int status = 0;
@@ -447,14 +469,20 @@ static void test_kills(void) {
             }
             CHECK(WTERMSIG(status) == SIGKILL, "signal %d", WTERMSIG(status));
             CHECK(jem_save(newer, "net") == JEM_OK, "after a kill: %s", jem_error(ctx));
-            kills++, olds += is_old, news += is_new;
+            kills++;
+            olds += is_old;
+            news += is_new;
         }
     CHECK(kills > 40 && olds > 30 && news > 2, "%d kills: %d old, %d new", kills, olds, news);
     printf("%d kills while saving: %d times the old file, %d times the new one\n", kills, olds,
            news);
-    free(old.bytes), free(new_one.bytes);
-    remove("net"), remove("other");
-    jem_net_free(older), jem_net_free(newer), jem_ctx_free(ctx);
+    free(old.bytes);
+    free(new_one.bytes);
+    remove("net");
+    remove("other");
+    jem_net_free(older);
+    jem_net_free(newer);
+    jem_ctx_free(ctx);
 }
 
 /* ---- the commands ---------------------------------------------------------------------------- */
@@ -475,7 +503,8 @@ static int command(const char *line) {
         const int status = jem_main(n, words);
         if (world->blocks || world->handles)
             printf("%ld blocks and %ld files leak\n", world->blocks, world->handles);
-        fflush(stdout), fflush(stderr);
+        fflush(stdout);
+        fflush(stderr);
         _exit(world->blocks || world->handles ? LEAK : status);
     }
     int status = 0;
@@ -522,15 +551,19 @@ typedef struct state { file at[RUN_FILES]; } state;
 static state look(void) {
     state s;
     char path[64];
-    for (int i = 0; i < RUN_FILES; i++)
-        snprintf(path, sizeof path, "run/%s", run_files[i]), s.at[i] = slurp(path);
+    for (int i = 0; i < RUN_FILES; i++) {
+        snprintf(path, sizeof path, "run/%s", run_files[i]);
+        s.at[i] = slurp(path);
+    }
     return s;
 }
 static void put_back(const state *s) {
     char path[64];
     mkdir("run", 0777);
-    for (int i = 0; i < RUN_FILES; i++)
-        snprintf(path, sizeof path, "run/%s", run_files[i]), spit(path, s->at[i]);
+    for (int i = 0; i < RUN_FILES; i++) {
+        snprintf(path, sizeof path, "run/%s", run_files[i]);
+        spit(path, s->at[i]);
+    }
     leftovers("run", 1);
 }
 static void forget(state *s) { for (int i = 0; i < RUN_FILES; i++) free(s->at[i].bytes); }
@@ -575,7 +608,8 @@ static void test_command(const char *line, const state *before, const state *aft
                 CHECK(status == 0 || *said(), "%s: status %d, and nothing said", what, status);
                 CHECK(!leftovers("run", 1) && !leftovers(".", 1), "%s: a file is left", what);
                 check_run(before, after, what);
-                tried++, refused += status != 0;
+                tried++;
+                refused += status != 0;
             }
     printf("jem %.40s...: %ld allocations, %ld + %ld + %ld + %ld + %ld + %ld calls for files: %ld "
            "failures, %ld of them reported\n", line, most[MEMORY], most[OPEN], most[READ],
@@ -591,7 +625,8 @@ static void test_command_kills(const char *line, const state *before, const stat
     for (long k = 1; ; k += thorough ? 1 : stride) {
         put_back(before);
         begin_world(0, 0, 0);
-        world->kill_at = k, world->piece = 2000;
+        world->kill_at = k;
+        world->piece = 2000;
         const int status = command(line);
         if (status != KILLED) {
             CHECK(status == 0, "%s: %d", line, status);
@@ -664,9 +699,15 @@ static void test_commands(void) {
     test_command("eval run/best.safetensors --threads 1", &done, &done, use);
     test_command("info run/last.safetensors", &done, &done, use);
     test_command("export run/last.safetensors small", &done, &done, use);
-    forget(&begun), forget(&further), forget(&done);
-    remove_all("run"), remove_all("set");
-    remove("s.png"), remove("c.png"), remove("small"), remove("said");
+    forget(&begun);
+    forget(&further);
+    forget(&done);
+    remove_all("run");
+    remove_all("set");
+    remove("s.png");
+    remove("c.png");
+    remove("small");
+    remove("said");
 }
 
 int main(int argc, char **argv) {

@@ -29,18 +29,29 @@ static const int labels[BATCH] = { 0, 1, 2, 1 };
 static jem_net *small_net(jem_ctx *ctx, int kind) {
     if (kind >= 2) {
         jem_wrn_desc d = jem_wrn_desc_default();
-        d.depth = 10, d.widen = 1, d.channels = 2, d.height = d.width = 6, d.classes = 3;
+        d.depth = 10;
+        d.widen = 1;
+        d.channels = 2;
+        d.height = d.width = 6;
+        d.classes = 3;
         d.norm = kind == 2 ? JEM_NORM_BATCH : JEM_NORM_ACT;
         return jem_wrn_create(ctx, &d, 1);
     }
     jem_convnet_desc d = kind ? jem_convnet_desc_default() : jem_mlp_desc_default();
-    d.channels = 2, d.height = d.width = 6, d.classes = 3;
-    d.layers = 2, d.widths[0] = 4, d.widths[1] = 6, d.activation = (jem_activation)(kind * 2);
+    d.channels = 2;
+    d.height = d.width = 6;
+    d.classes = 3;
+    d.layers = 2;
+    d.widths[0] = 4;
+    d.widths[1] = 6;
+    d.activation = (jem_activation)(kind * 2);
     return kind ? jem_convnet_create(ctx, &d, 1) : jem_mlp_create(ctx, &d, 1);
 }
 static jem_train_desc small_desc(void) {
     jem_train_desc d = jem_train_desc_default();
-    d.sgld.steps = 2, d.buffer_size = 16, d.negatives = 4;
+    d.sgld.steps = 2;
+    d.buffer_size = 16;
+    d.negatives = 4;
     return d;
 }
 /* All except the running statistics of batch norm. */
@@ -72,7 +83,8 @@ static void test_first_step(jem_ctx *ctx) {
         tr = jem_trainer_create(net, &d);
         CHECK(jem_train_step(tr, images, labels, BATCH).status == JEM_OK &&
               trained_hash(net) != before, "net %d: %s", kind, jem_error(ctx));
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
     }
 }
 
@@ -90,7 +102,8 @@ static void test_weights(jem_ctx *ctx) {
             for (int k = 0; k < BAD; k++) {
                 const float was = p->value[0];
                 jem_answer a[BATCH];
-                p->value[0] = from_bits(bad_bits[k]), jem_param_changed(p);
+                p->value[0] = from_bits(bad_bits[k]);
+                jem_param_changed(p);
                 const uint64_t before = trained_hash(net);
                 const jem_stats s = jem_train_step(tr, images, labels, BATCH);
                 if (p->grad)                       /* a step need not look at what is none */
@@ -105,11 +118,13 @@ static void test_weights(jem_ctx *ctx) {
                           bad_names[k], p->name);
                 refused += status != JEM_OK;
                 jem_clear_error(ctx);
-                p->value[0] = was, jem_param_changed(p);
+                p->value[0] = was;
+                jem_param_changed(p);
                 CHECK(finite_net(net), "%s in %s: left elsewhere", bad_names[k], p->name);
             }
         CHECK(jem_train_step(tr, images, labels, BATCH).status == JEM_OK, "%s", jem_error(ctx));
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
     }
     CHECK(refused > 60, "%d", refused);
 }
@@ -158,7 +173,8 @@ static void test_ops(jem_ctx *ctx) {
             }
             s->p.backward = s->p.forward = 0;
             CHECK(jem_train_step(tr, images, labels, BATCH).status == JEM_OK, "%s", jem_error(ctx));
-            jem_trainer_free(tr), jem_net_free(net);
+            jem_trainer_free(tr);
+            jem_net_free(net);
         }
 }
 
@@ -199,12 +215,14 @@ static void test_input(jem_ctx *ctx) {
             if (other) s = jem_train_step(other, images, labels, BATCH);
             CHECK(s.status == JEM_BAD_ARGUMENT, "field %d, %s: %d", (int)i, bad_names[k],
                   (int)s.status);
-            jem_clear_error(ctx), jem_trainer_free(other);
+            jem_clear_error(ctx);
+            jem_trainer_free(other);
             *fields[i] = good;
         }
     }
     CHECK(finite_net(net), "nothing has come through");
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_trainer_free(tr);
+    jem_net_free(net);
 }
 
 /* Rates from wild to absurd: sooner or later a step is an error; until then, all is finite. */
@@ -215,7 +233,8 @@ static void test_rates(jem_ctx *ctx) {
         for (size_t r = 0; r < sizeof rates / sizeof *rates; r++) {
             jem_net *net = small_net(ctx, 1);
             jem_train_desc d = small_desc();
-            d.lr = rates[r], d.optim.kind = sgd ? JEM_OPTIMIZER_SGD : JEM_OPTIMIZER_ADAM;
+            d.lr = rates[r];
+            d.optim.kind = sgd ? JEM_OPTIMIZER_SGD : JEM_OPTIMIZER_ADAM;
             jem_trainer *tr = jem_trainer_create(net, &d);
             jem_status status = jem_error_status(ctx);
             for (int i = 0; tr && i < 30 && status == JEM_OK; i++) {
@@ -229,7 +248,9 @@ static void test_rates(jem_ctx *ctx) {
             diverged += status == JEM_DIVERGED;
             CHECK(status == JEM_OK || status == JEM_DIVERGED || status == JEM_BAD_ARGUMENT, "%d",
                   (int)status);
-            jem_clear_error(ctx), jem_trainer_free(tr), jem_net_free(net);
+            jem_clear_error(ctx);
+            jem_trainer_free(tr);
+            jem_net_free(net);
         }
     CHECK(diverged >= 6, "%d", diverged);
 }

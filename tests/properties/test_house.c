@@ -32,9 +32,15 @@ static char *read_all(const char *path) {
     FILE *f = fopen(path, "rb");
     size_t size = 0, room_for = 1 << 22;
     char *all = (char *)malloc(room_for);
-    if (f && all) size = fread(all, 1, room_for - 1, f), all[size] = 0;
+    if (f && all) {
+        size = fread(all, 1, room_for - 1, f);
+        all[size] = 0;
+    }
     if (f) fclose(f);
-    if (!size) free(all), all = NULL;
+    if (!size) {
+        free(all);
+        all = NULL;
+    }
     return all;
 }
 
@@ -61,7 +67,10 @@ static char **split(char *s, int *n) {
     for (char *at = s; all && i < count; i++) {
         char *end = strchr(at, '\n');
         all[i] = at;
-        if (end) *end = 0, at = end + 1;
+        if (end) {
+            *end = 0;
+            at = end + 1;
+        }
     }
     *n = count;
     return all;
@@ -76,7 +85,11 @@ static void find_rooms(void) {
         int k = 0;
         while (k < n_rooms && strcmp(rooms[k].name, mark)) k++;
         if (k == ROOMS) return;
-        if (k == n_rooms) n_rooms++, strcpy(rooms[k].name, mark), rooms[k].api = rooms[k].body = -1;
+        if (k == n_rooms) {
+            n_rooms++;
+            strcpy(rooms[k].name, mark);
+            rooms[k].api = rooms[k].body = -1;
+        }
         if (!stop_line) rooms[k].api = i;
         else rooms[k].body = i;
     }
@@ -104,7 +117,9 @@ static name *known(const char *at, int length) {
 /* The first place counts: a type in the API, a prototype in the interface. */
 static void define(const char *at, int length, int i) {
     if (length < 5 || (strncmp(at, "jem_", 4) && strncmp(at, "JEM_", 4)) || known(at, length)) return;
-    names[n_names].at = at, names[n_names].length = length, names[n_names++].room = room_of(i);
+    names[n_names].at = at;
+    names[n_names].length = length;
+    names[n_names++].room = room_of(i);
 }
 static int word_length(const char *s) {
     int n = 0;
@@ -121,7 +136,8 @@ static const char *function_name(const char *s, int *length) {
     const char *at = end;
     while (at > s && word(at[-1])) at--;
     if (end - at == 7 && !strncmp(at, "JEM__FN", 7)) {       /* JEM__FN(name)(...): its own name */
-        at = open + 1, end = at + word_length(at);
+        at = open + 1;
+        end = at + word_length(at);
     }
     *length = (int)(end - at);
     return *length && at > s ? at : NULL;          /* at the very beginning: a macro that is used */

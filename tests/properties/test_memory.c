@@ -45,7 +45,8 @@ static const char *const use_name[USES] = {
 
 static jem_net *network(jem_ctx *ctx, const char *name) {
     jem_wrn_desc d = jem_wrn_desc_default();
-    d.depth = 16, d.widen = 2;
+    d.depth = 16;
+    d.widen = 2;
     if (!strcmp(name, "WRN-16-2")) return jem_wrn_create(ctx, &d, 1);
     char path[96];
     snprintf(path, sizeof path, "examples/models/%s.safetensors", name);
@@ -65,7 +66,8 @@ static jem_status use(jem_net *net, int what, float *x, int *labels) {
         return s;
     }
     jem_train_desc d = jem_train_desc_default();
-    d.sgld.steps = 1, d.buffer_size = IMAGES;
+    d.sgld.steps = 1;
+    d.buffer_size = IMAGES;
     jem_trainer *tr = jem_trainer_create(net, &d);
     const jem_status s = tr ? jem_train_step(tr, x, labels, IMAGES).status : JEM_NO_MEMORY;
     jem_trainer_free(tr);
@@ -87,14 +89,19 @@ static void other_uses(jem_net *net, float *x, int *labels) {
     b = jem_archive_parse(ctx, bytes, size);
     CHECK(b && jem_net_load(net, b) == JEM_OK && jem_trainer_from_archive(tr, b) == JEM_OK, "%s",
           jem_error(ctx));
-    jem_release(ctx, bytes), jem_archive_free(a), jem_archive_free(b), jem_trainer_free(tr);
+    jem_release(ctx, bytes);
+    jem_archive_free(a);
+    jem_archive_free(b);
+    jem_trainer_free(tr);
 }
 
 static void test_bypass(void) {
     meter m = { 0, 0 };
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.allocate = meter_allocate, desc.release = meter_release, desc.user = &m;
+    desc.allocate = meter_allocate;
+    desc.release = meter_release;
+    desc.user = &m;
     CHECK(bypassed == 0, "%ld calls of malloc, calloc or realloc beside the allocator", bypassed);
     jem_ctx *ctx = jem_ctx_create(&desc);
     jem_net *net = network(ctx, "mnist");
@@ -106,7 +113,8 @@ static void test_bypass(void) {
         other_uses(net, x, labels);
         free(x);
     }
-    jem_net_free(net), jem_ctx_free(ctx);
+    jem_net_free(net);
+    jem_ctx_free(ctx);
     CHECK(bypassed == 0 && m.bytes == 0, "%ld calls, and %.0f bytes leak", bypassed,
           (double)m.bytes);
     jem_ctx_free(jem_ctx_create(NULL));
@@ -119,7 +127,9 @@ static void measure(const char *name, double mb[USES]) {
         meter m = { 0, 0 };
         jem_ctx_desc desc;
         memset(&desc, 0, sizeof desc);
-        desc.allocate = meter_allocate, desc.release = meter_release, desc.user = &m;
+        desc.allocate = meter_allocate;
+        desc.release = meter_release;
+        desc.user = &m;
         desc.threads = 1;
         jem_ctx *ctx = jem_ctx_create(&desc);
         jem_net *net = network(ctx, name);

@@ -39,36 +39,53 @@ static void test_trainer(jem_ctx *ctx) {
     jem_train_desc d = jem_train_desc_default();
     d.optim.kind = (jem_optimizer)7;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "kind = 7"), "an optimiser");
-    d = jem_train_desc_default(), d.optim.beta2 = 1;
+    d = jem_train_desc_default();
+    d.optim.beta2 = 1;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "beta2 = 1"), "beta2");
-    d = jem_train_desc_default(), d.restart_lo = 2;
+    d = jem_train_desc_default();
+    d.restart_lo = 2;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "restart_lo = 2"), "restart");
-    d = jem_train_desc_default(), d.w_score = d.sam = 1;
+    d = jem_train_desc_default();
+    d.w_score = d.sam = 1;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "sam = 1"), "sharpness of a score");
-    d = jem_train_desc_default(), d.w_kl = 1, d.sgld.steps = 0;
+    d = jem_train_desc_default();
+    d.w_kl = 1;
+    d.sgld.steps = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "sgld.steps = 0"), "a KL without a walk");
-    d = jem_train_desc_default(), d.noise_hi = .01f;
+    d = jem_train_desc_default();
+    d.noise_hi = .01f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "noise_hi = 0.01"), "noise");
-    d = jem_train_desc_default(), d.weights.cd_class = 1, d.label_noise = .3f;
+    d = jem_train_desc_default();
+    d.weights.cd_class = 1;
+    d.label_noise = .3f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_noise = 0.3"), "noise in data of p(x,y)");
-    d.label_noise = 0, d.label_all_noise = .5f;
+    d.label_noise = 0;
+    d.label_all_noise = .5f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_all_noise = 0.5"),
           "noise in data of p(x,y)");
-    d = jem_train_desc_default(), d.diverged = 0;
+    d = jem_train_desc_default();
+    d.diverged = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "diverged = 0"), "each loss diverges");
-    d = jem_train_desc_default(), d.schedule.kind = (jem_schedule_kind)9;
+    d = jem_train_desc_default();
+    d.schedule.kind = (jem_schedule_kind)9;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.kind = 9"), "a schedule");
-    d = jem_train_desc_default(), d.weights.ce = d.weights.cd = 0;
+    d = jem_train_desc_default();
+    d.weights.ce = d.weights.cd = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "all weights = 0"), "nothing to train by");
     for (int i = 0; i < 6; i++) {                  /* each term may be the only one */
         float *const weights[6] = { &d.weights.ce, &d.weights.cd, &d.weights.cd_class,
                                     &d.w_score, &d.w_kl, &d.weights.energy_l2 };
-        d = jem_train_desc_default(), d.weights.ce = d.weights.cd = 0, *weights[i] = 1;
+        d = jem_train_desc_default();
+        d.weights.ce = d.weights.cd = 0;
+        *weights[i] = 1;
         jem_trainer *alone = jem_trainer_create(net, &d);
         CHECK(alone, "weight %d alone: %s", i, jem_error(ctx));
-        jem_clear_error(ctx), jem_trainer_free(alone);
+        jem_clear_error(ctx);
+        jem_trainer_free(alone);
     }
-    d = jem_train_desc_default(), d.restart_lo = -3e38f, d.restart_hi = 3e38f;
+    d = jem_train_desc_default();
+    d.restart_lo = -3e38f;
+    d.restart_hi = 3e38f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "U(-3e+38,3e+38)"), "chains from infinity");
     const float x[2] = { 0 };
     const int label = 0;
@@ -91,15 +108,19 @@ static void test_walks(jem_ctx *ctx) {
         jem_sgld_desc d = jem_sgld_desc_default();
         d.step_size = wrong[k];
         CHECK(jem_sgld(ctx, jem_logp, net, x, &d, &rng) && says(ctx, "step_size"), "step");
-        d = jem_sgld_desc_default(), d.noise_std = wrong[k];
+        d = jem_sgld_desc_default();
+        d.noise_std = wrong[k];
         CHECK(jem_sgld(ctx, jem_logp, net, x, &d, &rng) && says(ctx, "noise_std"), "noise");
-        d = jem_sgld_desc_default(), d.clamp_grad = wrong[k];
+        d = jem_sgld_desc_default();
+        d.clamp_grad = wrong[k];
         CHECK(jem_sgld(ctx, jem_logp, net, x, &d, &rng) && says(ctx, "clamp_grad"), "clamp");
     }
     jem_sgld_desc d = jem_sgld_desc_default();
-    d.clamp_lo = 1, d.clamp_hi = -1;
+    d.clamp_lo = 1;
+    d.clamp_hi = -1;
     CHECK(jem_sgld(ctx, jem_logp, net, x, &d, &rng) && says(ctx, "clamp_hi = -1"), "range");
-    d = jem_sgld_desc_default(), d.steps = -1;
+    d = jem_sgld_desc_default();
+    d.steps = -1;
     CHECK(jem_sgld(ctx, jem_logp, net, x, &d, &rng) && says(ctx, "steps = -1"), "steps");
     jem_denoise_desc blind = jem_denoise_desc_default();
     blind.sigma_max = 0;
@@ -116,7 +137,8 @@ static void test_walks(jem_ctx *ctx) {
     CHECK(jem_sgld(ctx, jem_logp, &nothing, x, NULL, &rng) && says(ctx, "net is NULL"), "no net");
     CHECK(!jem_buffer_create(ctx, 65536, 65536, 65536, 65536, 0, &rng) && says(ctx, "65536"),
           "a buffer of 2^64 numbers");
-    jem_reset(ctx), jem_net_free(net);
+    jem_reset(ctx);
+    jem_net_free(net);
 }
 
 /* What others hold is looked at before anything is done. */
@@ -167,7 +189,8 @@ static void test_descs(jem_ctx *ctx) {
     d.walk.steps = -1;
     CHECK(jem_impute(ctx, jem_logp, net, x, known, &d, &rng) && says(ctx, "walk: steps = -1"),
           "walk");
-    d = jem_impute_desc_default(), d.denoise.steps = -5;
+    d = jem_impute_desc_default();
+    d.denoise.steps = -5;
     CHECK(jem_impute(ctx, jem_logp, net, x, known, &d, &rng) && says(ctx, "denoise: steps = -5"),
           "noise-blind");
     CHECK(jem_read(x, after) == JEM_OK && !memcmp(before, after, sizeof after), "x is another");
@@ -176,10 +199,12 @@ static void test_descs(jem_ctx *ctx) {
     a.restarts = 0;
     CHECK(jem_attack(net, before, labels, 3, &a, &rng, after, NULL) &&
           says(ctx, "restarts = 0"), "no attempt");
-    a = jem_attack_desc_default(), a.steps = 0;
+    a = jem_attack_desc_default();
+    a.steps = 0;
     CHECK(jem_attack(net, before, labels, 3, &a, &rng, after, NULL) &&
           says(ctx, "steps = 0"), "steps");
-    a = jem_attack_desc_default(), a.eps = HUGE_VALF;
+    a = jem_attack_desc_default();
+    a.eps = HUGE_VALF;
     CHECK(jem_attack(net, before, labels, 3, &a, &rng, after, NULL) &&
           says(ctx, "step_size = 0"), "step");
     CHECK(jem_attack(net, before, labels, 3, NULL, NULL, after, NULL) &&
@@ -193,14 +218,16 @@ static void test_descs(jem_ctx *ctx) {
     before[4] = 10001;
     CHECK(jem_attack(net, before, labels, 3, NULL, &rng, after, NULL) &&
           says(ctx, "image 2 contains 10001"), "far");
-    jem_reset(ctx), jem_net_free(net);
+    jem_reset(ctx);
+    jem_net_free(net);
 }
 
 /* What is no description, no activation, no noise, no error. */
 static void test_little(jem_ctx *ctx) {
     printf("small things: a precision, an activation, a noise, a status that is not an error\n");
     jem_ctx_desc desc;
-    memset(&desc, 0, sizeof desc), desc.precision = (jem_precision)9;
+    memset(&desc, 0, sizeof desc);
+    desc.precision = (jem_precision)9;
     CHECK(!jem_ctx_create(&desc), "a precision that there is not");
     jem_tensor *x = jem_zeros(ctx, 2, 1, 1, 1);
     CHECK(!jem_activate(ctx, x, (jem_activation)99, 0) && says(ctx, "unknown activation 99"),
@@ -225,11 +252,15 @@ static void test_little(jem_ctx *ctx) {
     CHECK(jem_net_set_meta(net, "jem.temperature", NULL) == JEM_OK &&
           jem_net_set_meta(net, "jem", "mine") == JEM_OK &&
           jem_net_set_meta(net, "run.jem.x", "mine") == JEM_OK, "%s", jem_error(ctx));
-    jem_reset(ctx), jem_net_free(net);
+    jem_reset(ctx);
+    jem_net_free(net);
 }
 
 static jem_tensor *nothing(jem_net *net, jem_tensor *x, int training, void *user) {
-    (void)net, (void)x, (void)training, (void)user;
+    (void)net;
+    (void)x;
+    (void)training;
+    (void)user;
     return NULL;
 }
 
@@ -238,10 +269,21 @@ static void test_null(jem_ctx *ctx) {
     float x[4] = { 0 };
     jem_answer a;
     int label = 0;
-    jem_end(NULL, jem_begin(NULL)), jem_reset(NULL), jem_clear_error(NULL), jem_ctx_free(NULL);
-    jem_net_free(NULL), jem_trainer_free(NULL), jem_buffer_free(NULL), jem_archive_free(NULL);
-    jem_optim_free(NULL), jem_zero_grad(NULL), jem_param_changed(NULL), jem_keep(NULL);
-    jem_release(NULL, NULL), jem_trainer_reseed(NULL, 1), jem_trainer_set_lr(NULL, 1);
+    jem_end(NULL, jem_begin(NULL));
+    jem_reset(NULL);
+    jem_clear_error(NULL);
+    jem_ctx_free(NULL);
+    jem_net_free(NULL);
+    jem_trainer_free(NULL);
+    jem_buffer_free(NULL);
+    jem_archive_free(NULL);
+    jem_optim_free(NULL);
+    jem_zero_grad(NULL);
+    jem_param_changed(NULL);
+    jem_keep(NULL);
+    jem_release(NULL, NULL);
+    jem_trainer_reseed(NULL, 1);
+    jem_trainer_set_lr(NULL, 1);
     CHECK(jem_rng_u32(NULL) == 0 && jem_rng_below(NULL, 9) == 0, "no rng");
     CHECK(jem_rng_uniform(NULL) == 0 && jem_rng_normal(NULL) == 0, "no rng");
     CHECK(jem_rng_split(NULL, 3).counter == 0, "no rng");
@@ -283,7 +325,9 @@ static void test_half_made(void) {
         for (int whole = 0; !whole && k < 1000; k++) {
             jem_ctx *ctx = open_ctx(&c);
             jem_wrn_desc d = jem_wrn_desc_default();
-            d.depth = 10, d.widen = 1, d.separate_energy = 1;
+            d.depth = 10;
+            d.widen = 1;
+            d.separate_energy = 1;
             jem_fail(ctx, JEM_DIVERGED, "of before");
             c.fail_at = c.calls + k;
             jem_net *net = wrn ? jem_wrn_create(ctx, &d, 1) : jem_mlp_create(ctx, NULL, 1);
@@ -309,7 +353,8 @@ static void test_large_run(void) {
         jem_tensor *y = jem_sum_image(ctx, jem_square(ctx, jem_tanh(ctx, jem_square(ctx, x))));
         c.fail_at = c.calls + k;
         const jem_status s = jem_grad(y, x);
-        whole = c.calls < c.fail_at, refused += s == JEM_NO_MEMORY;
+        whole = c.calls < c.fail_at;
+        refused += s == JEM_NO_MEMORY;
         CHECK(s == (whole ? JEM_OK : JEM_NO_MEMORY) && s == jem_error_status(ctx),
               "allocation %ld: %s", k, jem_error(ctx));
         close_ctx(ctx, &c, "a gradient");
@@ -409,13 +454,19 @@ static void test_many_threads(void) {
     for (int k = 0; k < 2; k++) {
         jem_ctx_desc desc;
         memset(&desc, 0, sizeof desc);
-        desc.threads = k ? 0x7fffffff : 1, desc.parallel_for = one_by_one;
+        desc.threads = k ? 0x7fffffff : 1;
+        desc.parallel_for = one_by_one;
         jem_ctx *ctx = jem_ctx_create(&desc);
         jem_convnet_desc d = jem_convnet_desc_default();
-        d.channels = 3, d.height = d.width = 2, d.classes = 2, d.layers = 1, d.widths[0] = 2;
+        d.channels = 3;
+        d.height = d.width = 2;
+        d.classes = 2;
+        d.layers = 1;
+        d.widths[0] = 2;
         jem_net *net = jem_convnet_create(ctx, &d, 1);
         CHECK(jem_logits(net, x, 17, f[k]) == JEM_OK, "%s", jem_error(ctx));
-        jem_net_free(net), jem_ctx_free(ctx);
+        jem_net_free(net);
+        jem_ctx_free(ctx);
     }
     CHECK(same_bits(f[0], f[1], 34), "%g, not %g", (double)f[1][0], (double)f[0][0]);
 #ifdef _OPENMP
@@ -423,7 +474,8 @@ static void test_many_threads(void) {
     omp_set_num_threads(6000);                     /* as OMP_NUM_THREADS would */
     jem_ctx *ctx = jem_ctx_create(NULL);
     CHECK(jem_ctx_threads(ctx) == 4096, "OpenMP's %d", jem_ctx_threads(ctx));
-    jem_ctx_free(ctx), omp_set_num_threads(usual);
+    jem_ctx_free(ctx);
+    omp_set_num_threads(usual);
 #endif
 }
 
@@ -435,18 +487,29 @@ static void test_full_arena(void) {
         pieces p;
         subject s;
         jem_ctx_desc desc;
-        memset(&desc, 0, sizeof desc), memset(&p, 0, sizeof p), memset(&s, 0, sizeof s);
-        desc.threads = 1, desc.user = &p;
-        desc.allocate = piece_allocate, desc.release = piece_release;
+        memset(&desc, 0, sizeof desc);
+        memset(&p, 0, sizeof p);
+        memset(&s, 0, sizeof s);
+        desc.threads = 1;
+        desc.user = &p;
+        desc.allocate = piece_allocate;
+        desc.release = piece_release;
         jem_ctx *ctx = jem_ctx_create(&desc);
         jem_convnet_desc d = jem_convnet_desc_default();
-        d.channels = 3, d.height = d.width = 2, d.classes = 2, d.layers = 1, d.widths[0] = 2;
-        s.net = jem_convnet_create(ctx, &d, 1), s.rng = jem_rng_seed(1);
+        d.channels = 3;
+        d.height = d.width = 2;
+        d.classes = 2;
+        d.layers = 1;
+        d.widths[0] = 2;
+        s.net = jem_convnet_create(ctx, &d, 1);
+        s.rng = jem_rng_seed(1);
         for (int i = 0; i < IMAGES * PIXELS; i++) s.x[i] = 2 * jem_rng_uniform(&s.rng) - 1;
         s.labels[1] = 1;
         if (s.net) s.net->scale = 10;
         jem_train_desc how = jem_train_desc_score(100);
-        how.cd_from = 0, how.restart_denoise.steps = 1, how.buffer_size = how.negatives = 2;
+        how.cd_from = 0;
+        how.restart_denoise.steps = 1;
+        how.buffer_size = how.negatives = 2;
         s.trainer = jem_trainer_create(s.net, &how);
         const int most = PIECE / 2;
         int room = 0, refused = 0;
@@ -455,16 +518,20 @@ static void test_full_arena(void) {
             const jem_mark mark = jem_begin(ctx);
             jem_zeros(ctx, 1, PIECE / 2 / 64, 1, 1);       /* 16 lanes of 4 bytes a channel */
             CHECK(jem_zeros(ctx, 1, (PIECE - room) / 64, 1, 1) != NULL, "%s", jem_error(ctx));
-            p.full = 1, p.refused = 0;
+            p.full = 1;
+            p.refused = 0;
             const jem_status got = uses[k].run(&s);
-            p.full = 0, refused += p.refused > 0;
+            p.full = 0;
+            refused += p.refused > 0;
             CHECK(got == (p.refused ? JEM_NO_MEMORY : JEM_OK) && got == jem_error_status(ctx),
                   "%s, room for %d: %d, %s", uses[k].name, room, (int)got, jem_error(ctx));
-            jem_end(ctx, mark), jem_clear_error(ctx);
+            jem_end(ctx, mark);
+            jem_clear_error(ctx);
         }
         CHECK(refused > 10 && room < most, "%s: %d of %d", uses[k].name, refused, room);
         CHECK(uses[k].run(&s) == JEM_OK, "%s, afterwards: %s", uses[k].name, jem_error(ctx));
-        jem_trainer_free(s.trainer), jem_net_free(s.net);
+        jem_trainer_free(s.trainer);
+        jem_net_free(s.net);
         close_ctx(ctx, &p.count, uses[k].name);
     }
 }

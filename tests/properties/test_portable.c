@@ -98,7 +98,9 @@ static jem_tensor *every_op(jem_ctx *c, jem_tensor *x, pass *p) {
 static void ops(jem_ctx *ctx) {
     int labels[IMAGES];
     pass p;
-    p.rng = jem_rng_seed(2), p.bag = bag_create(ctx), p.labels = labels;
+    p.rng = jem_rng_seed(2);
+    p.bag = bag_create(ctx);
+    p.labels = labels;
     random_labels(&p.rng, labels, IMAGES, 5);
     jem_tensor *x = random_leaf(ctx, &p.rng, shape(IMAGES, 3, SIDE, SIDE), -1, 1);
     jem_tensor *y = every_op(ctx, x, &p), *mean = jem_mean(ctx, y);
@@ -117,9 +119,17 @@ static void ops(jem_ctx *ctx) {
 static jem_net *create(jem_ctx *ctx, int which) {
     jem_convnet_desc c = jem_convnet_desc_default();
     jem_wrn_desc w = jem_wrn_desc_default();
-    c.channels = 3, c.height = c.width = SIDE, c.layers = 3;
-    c.widths[0] = 8, c.widths[1] = 9, c.widths[2] = 13;
-    w.depth = 10, w.widen = 1, w.height = w.width = SIDE, w.norm = JEM_NORM_BATCH, w.dropout = 0.1f;
+    c.channels = 3;
+    c.height = c.width = SIDE;
+    c.layers = 3;
+    c.widths[0] = 8;
+    c.widths[1] = 9;
+    c.widths[2] = 13;
+    w.depth = 10;
+    w.widen = 1;
+    w.height = w.width = SIDE;
+    w.norm = JEM_NORM_BATCH;
+    w.dropout = 0.1f;
     w.stem_stride = 2;                             /* a quarter of the time under an emulator */
     return which ? jem_wrn_create(ctx, &w, 7) : jem_convnet_create(ctx, &c, 7);
 }
@@ -132,7 +142,10 @@ static void walks(jem_ctx *ctx) {
     jem_denoise_desc denoise = jem_denoise_desc_default();
     jem_mcmc_desc mcmc = jem_mcmc_desc_default();
     float accepted[IMAGES];
-    sgld.steps = 3, denoise.steps = 3, mcmc.steps = 3, mcmc.leapfrog = 2;
+    sgld.steps = 3;
+    denoise.steps = 3;
+    mcmc.steps = 3;
+    mcmc.leapfrog = 2;
     CHECK(jem_sgld(ctx, jem_logp, net, x, &sgld, &rng) == JEM_OK &&
           jem_denoise(ctx, jem_logp, net, x, &denoise, &rng) == JEM_OK &&
           jem_mcmc(ctx, jem_logp, net, x, &mcmc, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
@@ -143,10 +156,17 @@ static void walks(jem_ctx *ctx) {
 
 static jem_train_desc training(void) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.w_score = 0.5f, d.w_kl = 0.1f;
-    d.weights.cd_class = 0.2f, d.weights.energy_l2 = 0.01f;
-    d.sgld.steps = 1, d.negatives = 4, d.buffer_size = 20, d.reinit = 0.3f;
-    d.optim.ema = 0.9f, d.optim.clip = 1;
+    d.lr = 1e-3f;
+    d.w_score = 0.5f;
+    d.w_kl = 0.1f;
+    d.weights.cd_class = 0.2f;
+    d.weights.energy_l2 = 0.01f;
+    d.sgld.steps = 1;
+    d.negatives = 4;
+    d.buffer_size = 20;
+    d.reinit = 0.3f;
+    d.optim.ema = 0.9f;
+    d.optim.clip = 1;
     return d;
 }
 static void update(jem_trainer *tr, jem_net *net, int images, uint64_t seed) {
@@ -178,13 +198,16 @@ static void train(jem_ctx *ctx, int which, const char *save, const char *resume,
     const int n = which ? 4 : IMAGES;
     jem_net *net = create(ctx, which);
     jem_trainer *tr = jem_trainer_create(net, &d);
-    update(tr, net, n, 11), update(tr, net, n, 12);
+    update(tr, net, n, 11);
+    update(tr, net, n, 12);
     jem_archive *a = checkpoint(net, tr);
     size_t size = 0;
     void *memory = jem_archive_to_memory(a, &size);
     same("a checkpoint's bytes", fnv_bytes(memory, size), want[0]);
     if (save) CHECK(jem_archive_write(a, save) == JEM_OK, "%s", jem_error(ctx));
-    jem_archive_free(a), jem_trainer_free(tr), jem_net_free(net);
+    jem_archive_free(a);
+    jem_trainer_free(tr);
+    jem_net_free(net);
     a = resume ? jem_archive_read(ctx, resume) : jem_archive_parse(ctx, memory, size);
     jem_release(ctx, memory);
     net = a ? jem_net_from_archive(ctx, a) : NULL;
@@ -196,7 +219,9 @@ static void train(jem_ctx *ctx, int which, const char *save, const char *resume,
         same_bytes("its next checkpoint", again, ctx, want[2]);
         jem_archive_free(again);
     }
-    jem_archive_free(a), jem_trainer_free(tr), jem_net_free(net);
+    jem_archive_free(a);
+    jem_trainer_free(tr);
+    jem_net_free(net);
 }
 
 /* A file of PyTorch's numbers: read, and written again. */
@@ -235,7 +260,8 @@ static void too_large(jem_ctx *ctx) {
     }
     y = jem_sum_image(ctx, y);
     CHECK(y && jem_grad(y, x) == JEM_NO_MEMORY, "gigabytes of values: %s", jem_error(ctx));
-    jem_clear_error(ctx), jem_reset(ctx);
+    jem_clear_error(ctx);
+    jem_reset(ctx);
 }
 
 int main(int argc, char **argv) {

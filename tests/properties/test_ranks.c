@@ -32,7 +32,8 @@ static int move_bytes(int file, void *bytes, size_t n, int out) {
     for (char *at = (char *)bytes; n > 0; ) {
         const ssize_t k = out ? write(file, at, n) : read(file, at, n);
         if (k <= 0) return 0;
-        at += k, n -= (size_t)k;
+        at += k;
+        n -= (size_t)k;
     }
     return 1;
 }
@@ -40,7 +41,8 @@ static int move_bytes(int file, void *bytes, size_t n, int out) {
 static void send_floats(const pipes *p, const float *x, ptrdiff_t n, int is_result) {
     head h;
     memset(&h, 0, sizeof h);
-    h.n = n, h.is_result = is_result;
+    h.n = n;
+    h.is_result = is_result;
     if (!move_bytes(p->up[1], &h, sizeof h, 1) ||
         !move_bytes(p->up[1], (void *)(uintptr_t)x, (size_t)n * sizeof *x, 1)) _exit(3);
 }
@@ -109,14 +111,23 @@ static jem_net *make_net(jem_ctx *ctx, int kind) {
     }
     if (kind >= DROPOUT) {
         jem_wrn_desc w = jem_wrn_desc_default();
-        w.depth = 10, w.widen = 1, w.channels = 1, w.height = w.width = SIDE, w.classes = CLASSES;
-        w.activation = JEM_ACTIVATION_SILU, w.head = JEM_HEAD_FLAT;
+        w.depth = 10;
+        w.widen = 1;
+        w.channels = 1;
+        w.height = w.width = SIDE;
+        w.classes = CLASSES;
+        w.activation = JEM_ACTIVATION_SILU;
+        w.head = JEM_HEAD_FLAT;
         if (kind == DROPOUT) w.dropout = .3f;
         else w.norm = kind == ACT_NORM ? JEM_NORM_ACT : JEM_NORM_BATCH;
         return jem_wrn_create(ctx, &w, 7);
     }
     jem_convnet_desc c = jem_convnet_desc_default();
-    c.height = c.width = SIDE, c.classes = CLASSES, c.layers = 2, c.widths[0] = 8, c.widths[1] = 16;
+    c.height = c.width = SIDE;
+    c.classes = CLASSES;
+    c.layers = 2;
+    c.widths[0] = 8;
+    c.widths[1] = 16;
     jem_net *net = jem_convnet_create(ctx, &c, 7);
     if (net && kind == SCORE) net->scale = 10;
     return net;
@@ -125,12 +136,24 @@ static jem_net *make_net(jem_ctx *ctx, int kind) {
 static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
     jem_train_desc d = p->kind == SCORE ? jem_train_desc_score(8) : jem_train_desc_default();
     if (p->kind == ROWS) d = jem_train_desc_vectors(8);
-    d.lr = 1e-3f, d.negatives = p->batch, d.buffer_size = 120, d.sgld.steps = 4;
-    if (p->kind == SCORE) d.cd_from = 2, d.restart_denoise.steps = 5, d.reinit = .5f;
-    if (p->kind == BY_CLASS)
-        d.class_conditional = 1, d.weights.cd_class = .5f, d.weights.energy_l2 = .01f,
-            d.restart_denoise.steps = 3;
-    d.rank = rank, d.ranks = p->ranks, d.sum = sum_by_pipe;
+    d.lr = 1e-3f;
+    d.negatives = p->batch;
+    d.buffer_size = 120;
+    d.sgld.steps = 4;
+    if (p->kind == SCORE) {
+        d.cd_from = 2;
+        d.restart_denoise.steps = 5;
+        d.reinit = .5f;
+    }
+    if (p->kind == BY_CLASS) {
+        d.class_conditional = 1;
+        d.weights.cd_class = .5f;
+        d.weights.energy_l2 = .01f;
+        d.restart_denoise.steps = 3;
+    }
+    d.rank = rank;
+    d.ranks = p->ranks;
+    d.sum = sum_by_pipe;
     d.sum_user = (void *)(uintptr_t)link;
     if (p->kind == ACT_NORM) d.sgld.step_size = .05f;      /* its steep slopes amplify rounding */
     if (rank == p->diverges) d.sgld.noise_std = p->noise;
@@ -143,35 +166,48 @@ static void be_rank(const plan *p, int rank, const pipes *link) {
     static float x[BATCH * PIXELS], more[BATCH * PIXELS], out[1 << 18];
     static int y[BATCH];
     jem_ctx_desc one;
-    memset(&one, 0, sizeof one), one.threads = 1;
+    memset(&one, 0, sizeof one);
+    one.threads = 1;
     jem_ctx *ctx = jem_ctx_create(&one);
     jem_net *net = make_net(ctx, p->kind);
     const jem_train_desc d = make_desc(p, rank, link);
     jem_trainer *tr = jem_trainer_create(net, &d);
     jem_archive *a = p->from ? jem_archive_parse(ctx, p->from, p->from_size) : NULL;
-    if (a) jem_net_load(net, a), jem_trainer_from_archive(tr, a);
+    if (a) {
+        jem_net_load(net, a);
+        jem_trainer_from_archive(tr, a);
+    }
     jem_archive_free(a);
     ptrdiff_t n = 0;
     for (int i = jem_trainer_updates(tr); i < p->updates; i++) {
-        make_batch(i + 500, more, y, p->batch), make_batch(i, x, y, p->batch);
+        make_batch(i + 500, more, y, p->batch);
+        make_batch(i, x, y, p->batch);
         const jem_stats s = jem_train_step_semi(tr, x, y, p->batch, more,
                                                 p->kind == BY_CLASS ? p->batch : 0);
         const float numbers[NUMBERS] = { s.loss, s.ce, s.accuracy, s.f_data - s.f_sample,
                                          s.cd, s.residual, (float)s.status };
-        memcpy(out + n, numbers, sizeof numbers), n += NUMBERS;
+        memcpy(out + n, numbers, sizeof numbers);
+        n += NUMBERS;
         if (s.status != JEM_OK) break;
     }
     if (p->returns_checkpoint) {
         size_t size = 0;
         a = jem_archive_create(ctx);
-        jem_net_to_archive(net, a), jem_trainer_to_archive(tr, a);
+        jem_net_to_archive(net, a);
+        jem_trainer_to_archive(tr, a);
         void *bytes = jem_archive_to_memory(a, &size);
-        if (bytes) memcpy(out, bytes, size), n = (ptrdiff_t)(size + 3) / 4;
-        jem_release(ctx, bytes), jem_archive_free(a);
+        if (bytes) {
+            memcpy(out, bytes, size);
+            n = (ptrdiff_t)(size + 3) / 4;
+        }
+        jem_release(ctx, bytes);
+        jem_archive_free(a);
     } else {
         const jem_buffer *b = jem_trainer_buffer(tr);
-        for (const jem_param *q = net->params; q; q = q->next)
-            memcpy(out + n, q->value, (size_t)q->size * sizeof *out), n += q->size;
+        for (const jem_param *q = net->params; q; q = q->next) {
+            memcpy(out + n, q->value, (size_t)q->size * sizeof *out);
+            n += q->size;
+        }
         if (b) {
             memcpy(out + n, b->data, (size_t)b->capacity * PIXELS * sizeof *out);
             n += b->capacity * PIXELS;
@@ -180,7 +216,9 @@ static void be_rank(const plan *p, int rank, const pipes *link) {
         out[n++] = 0;
     }
     send_floats(link, out, n, 1);
-    jem_trainer_free(tr), jem_net_free(net), jem_ctx_free(ctx);
+    jem_trainer_free(tr);
+    jem_net_free(net);
+    jem_ctx_free(ctx);
 }
 
 static int run(const plan *p, outcome *out) {
@@ -197,9 +235,15 @@ static int run(const plan *p, outcome *out) {
             _exit(0);
         }
     }
-    for (int r = 0; r < p->ranks; r++) close(link[r].up[1]), close(link[r].down[0]);
+    for (int r = 0; r < p->ranks; r++) {
+        close(link[r].up[1]);
+        close(link[r].down[0]);
+    }
     ok = add_up(link, p->ranks, out);
-    for (int r = 0; r < p->ranks; r++) close(link[r].up[0]), close(link[r].down[1]);
+    for (int r = 0; r < p->ranks; r++) {
+        close(link[r].up[0]);
+        close(link[r].down[1]);
+    }
     for (int r = 0; r < p->ranks; r++)
         ok = waitpid(child[r], &status, 0) == child[r] && status == 0 && ok;
     return ok;
@@ -210,7 +254,10 @@ static void outcome_free(outcome *out) { for (int r = 0; r < MOST_RANKS; r++) fr
 static plan plan_of(int kind, int ranks) {
     plan p;
     memset(&p, 0, sizeof p);
-    p.kind = kind, p.ranks = ranks, p.updates = UPDATES, p.batch = BATCH;
+    p.kind = kind;
+    p.ranks = ranks;
+    p.updates = UPDATES;
+    p.batch = BATCH;
     p.diverges = p.stranger = -1;
     return p;
 }
@@ -265,7 +312,8 @@ static void test_chains_to_the_bit(void) {
     int same = 1;
     for (ptrdiff_t i = at; i < one[0].n; i++) same &= one[0].x[i] == many[0].x[i];
     CHECK(same && chains < one[0].n, "chains after one update differ");
-    outcome_free(one), outcome_free(many);
+    outcome_free(one);
+    outcome_free(many);
 }
 
 /* A run that is stopped in four processes goes on in one and in two. */
@@ -273,20 +321,24 @@ static void test_resume(int kind) {
     outcome whole[MOST_RANKS], half[MOST_RANKS], rest[MOST_RANKS];
     plan p = plan_of(kind, 4);
     CHECK(run(&p, whole), "4 ranks");
-    p.updates = UPDATES / 2, p.returns_checkpoint = 1;
+    p.updates = UPDATES / 2;
+    p.returns_checkpoint = 1;
     CHECK(run(&p, half) && all_equal(half, 4), "checkpoints of ranks differ");
     p = plan_of(kind, 1);
-    p.from = (const unsigned char *)half[2].x, p.from_size = (size_t)half[2].n * sizeof(float);
+    p.from = (const unsigned char *)half[2].x;
+    p.from_size = (size_t)half[2].n * sizeof(float);
     for (; p.ranks <= MOST_RANKS; p.ranks *= 2) {
         CHECK(run(&p, rest) && all_equal(rest, p.ranks), "%d ranks", p.ranks);
         outcome late = whole[0];                   /* of which the rest has no early numbers */
-        late.x += UPDATES / 2 * NUMBERS, late.n -= UPDATES / 2 * NUMBERS;
+        late.x += UPDATES / 2 * NUMBERS;
+        late.n -= UPDATES / 2 * NUMBERS;
         const double d = distance(&late, rest);
         CHECK(d < (p.ranks == 4 ? 1e-30 : 1e-4), "%s, on %d ranks: %g", kind_name[kind], p.ranks,
               d);
         outcome_free(rest);
     }
-    outcome_free(whole), outcome_free(half);
+    outcome_free(whole);
+    outcome_free(half);
 }
 
 /* Shares that are not whole groups: other noise, but the ranks agree. */
@@ -309,7 +361,8 @@ static void test_divergence(void) {
         outcome out[MOST_RANKS];
         const int finite = i & 1, score = i >> 1, rank = 2 * score;
         plan p = plan_of(score ? SCORE : CHAINS, 4);
-        p.diverges = rank, p.noise = noise[finite];
+        p.diverges = rank;
+        p.noise = noise[finite];
         CHECK(run(&p, out), "case %d: ranks do not send the same", i);
         const int at = score ? 2 : 0;              /* when SCORE's chains set in */
         for (int r = 0; r < 4; r++) {
@@ -327,7 +380,8 @@ static void test_divergence(void) {
 }
 
 static void fails(void *user, float *x, ptrdiff_t n) {
-    (void)x, (void)n;
+    (void)x;
+    (void)n;
     jem_fail((jem_ctx *)user, JEM_BAD_FILE, "the network is down");
 }
 
@@ -346,13 +400,18 @@ static void test_misuse(void) {
     plan p = plan_of(CHAINS, 4);
     jem_train_desc d = make_desc(&p, 4, NULL);
     refused(ctx, net, &d, "rank");
-    d.rank = 0, d.ranks = 0;
+    d.rank = 0;
+    d.ranks = 0;
     refused(ctx, net, &d, "ranks");
-    d.ranks = 4, d.sum = NULL;
+    d.ranks = 4;
+    d.sum = NULL;
     refused(ctx, net, &d, "ranks");
-    d.sum = fails, d.sum_user = ctx, d.negatives = 30;
+    d.sum = fails;
+    d.sum_user = ctx;
+    d.negatives = 30;
     refused(ctx, net, &d, "negatives = 30 is not a multiple of ranks = 4");
-    d.negatives = 32, d.rank = 3;
+    d.negatives = 32;
+    d.rank = 3;
     jem_trainer *tr = jem_trainer_create(net, &d);
     make_batch(0, x, y, BATCH);
     CHECK(jem_train_step(tr, x, y, 30).status == JEM_BAD_ARGUMENT &&
@@ -372,9 +431,13 @@ static void test_misuse(void) {
     float lone = 0;                                /* after an error, samplers are on their own */
     jem_rng a = jem_rng_seed(1), b = a;
     jem_tensor *t = jem_zeros(ctx, 1, 1, 1, 1);
-    lone = 1, jem_add_noise(t, &lone, &a), jem_fill_normal(ctx, &b, &lone, 1, 0, 1);
+    lone = 1;
+    jem_add_noise(t, &lone, &a);
+    jem_fill_normal(ctx, &b, &lone, 1, 0, 1);
     CHECK(jem_item(t) == lone, "%g, not %g", (double)jem_item(t), (double)lone);
-    jem_trainer_free(tr), jem_net_free(net), jem_ctx_free(ctx);
+    jem_trainer_free(tr);
+    jem_net_free(net);
+    jem_ctx_free(ctx);
 }
 
 static void test_curves(void) {

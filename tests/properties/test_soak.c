@@ -39,15 +39,28 @@ static double now(void) {
 
 static jem_net *create(jem_ctx *ctx) {
     jem_wrn_desc d = jem_wrn_desc_default();
-    d.depth = 10, d.widen = 1, d.channels = 1, d.height = d.width = SIDE, d.classes = CLASSES;
-    d.norm = JEM_NORM_BATCH, d.dropout = 0.1f, d.stem_stride = 2;
+    d.depth = 10;
+    d.widen = 1;
+    d.channels = 1;
+    d.height = d.width = SIDE;
+    d.classes = CLASSES;
+    d.norm = JEM_NORM_BATCH;
+    d.dropout = 0.1f;
+    d.stem_stride = 2;
     return jem_wrn_create(ctx, &d, 7);
 }
 static jem_train_desc training(void) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.w_score = 0.5f, d.w_kl = 0.1f, d.weights.energy_l2 = 0.01f;
-    d.sgld.steps = 2, d.negatives = 20, d.buffer_size = 40, d.reinit = 0.3f;
-    d.optim.ema = 0.9f, d.optim.clip = 1;
+    d.lr = 1e-3f;
+    d.w_score = 0.5f;
+    d.w_kl = 0.1f;
+    d.weights.energy_l2 = 0.01f;
+    d.sgld.steps = 2;
+    d.negatives = 20;
+    d.buffer_size = 40;
+    d.reinit = 0.3f;
+    d.optim.ema = 0.9f;
+    d.optim.clip = 1;
     return d;
 }
 static void images(float *x, int *labels, uint64_t seed) {
@@ -98,7 +111,8 @@ static jem_status ask(jem_net *net, uint64_t *hash) {
     jem_rng rng = jem_rng_seed(5);
     jem_attack_desc attack = jem_attack_desc_default();
     jem_sgld_desc walk = jem_sgld_desc_default();
-    attack.steps = 2, walk.steps = 2;
+    attack.steps = 2;
+    walk.steps = 2;
     images(x, labels, 4);
     jem_status s = jem_calibrate(net, x, IMAGES, JEM_AUTO);
     if (!s) s = jem_classify(net, x, IMAGES, answers);
@@ -119,14 +133,18 @@ static uint64_t live(jem_ctx *ctx, const char *path) {
     uint64_t hash = 0;
     jem_net *net = create(ctx);
     jem_status s = net ? train(net, NULL, 1, path) : JEM_NO_MEMORY;
-    jem_net_free(net), net = NULL;
+    jem_net_free(net);
+    net = NULL;
     jem_archive *a = s ? NULL : jem_archive_read(ctx, path);
     if (a) net = jem_net_from_archive(ctx, a);
     if (net) s = train(net, a, 3, path);
     jem_archive_free(a);
     jem_net_free(net);
     net = s ? NULL : jem_load(ctx, path);
-    if (net) hash = net_hash(net), s = ask(net, &hash);
+    if (net) {
+        hash = net_hash(net);
+        s = ask(net, &hash);
+    }
     jem_net_free(net);
     jem_reset(ctx);
     return jem_ok(ctx) && !s ? hash : 0;
@@ -164,9 +182,13 @@ static void shuffled(void *user, int n, void (*task)(void *arg, int i), void *ar
         for (int i = c->n - 1; i > 0; i--) {
             c->state = c->state * 1664525u + 1013904223u;
             const int k = (int)((c->state >> 8) % (unsigned)(i + 1)), t = c->order[i];
-            c->order[i] = c->order[k], c->order[k] = t;
+            c->order[i] = c->order[k];
+            c->order[k] = t;
         }
-        c->next = 0, c->task = task, c->arg = arg, c->calls++;
+        c->next = 0;
+        c->task = task;
+        c->arg = arg;
+        c->calls++;
         int started = 0;
         while (started < HELPERS && !pthread_create(thread + started, NULL, helper, c)) started++;
         helper(c);
@@ -185,7 +207,11 @@ static void *live_alone(void *user) {
     pthread_mutex_init(&c->lock, NULL);
     c->state = l->seed;
     desc.threads = 1;
-    if (l->parallel) desc.threads = HELPERS, desc.parallel_for = shuffled, desc.user = c;
+    if (l->parallel) {
+        desc.threads = HELPERS;
+        desc.parallel_for = shuffled;
+        desc.user = c;
+    }
     jem_ctx *ctx = jem_ctx_create(&desc);
     if (ctx) l->hash = live(ctx, l->path);
     if (l->hash == 0) printf("%s\n", jem_error(ctx));
@@ -243,7 +269,8 @@ static void test_openmp(void) {
     CHECK(jem_read(jem_custom(ctx, &meet_op, &x, 1, s, NULL, 0, 0), y) == JEM_OK, "%s",
           jem_error(ctx));
     CHECK(came[0] && came[1], "two threads were asked for, one did it all");
-    free(y), jem_ctx_free(ctx);
+    free(y);
+    jem_ctx_free(ctx);
 }
 #else
 static void test_openmp(void) {}
@@ -297,13 +324,17 @@ static void soak(double seconds, uint64_t want, const char *path) {
         const uint64_t hash = live(stays, path);
         live_alone(&l);
         if (!CHECK(hash == want && l.hash == want, "round %ld: %s", rounds, jem_error(stays))) break;
-        if (rounds == 1) held = jem_memory(stays).bytes, alive = c.alive;
+        if (rounds == 1) {
+            held = jem_memory(stays).bytes;
+            alive = c.alive;
+        }
         if (rounds > 1 && !CHECK(jem_memory(stays).bytes == held && c.alive == alive,
                                  "round %ld: %.0f bytes, %ld blocks; before %.0f, %ld", rounds,
                                  (double)jem_memory(stays).bytes, c.alive, (double)held, alive))
             break;
         const int early = rounds < 3 || now() - start < seconds / 8;
-        see(&in, early, resident()), see(&given, early, given_out());
+        see(&in, early, resident());
+        see(&given, early, given_out());
     }
     close_ctx(stays, &c, "the soak");
     printf("%ld rounds in %.0f s; resident: %.2f MB early on, at most %.2f MB later; given out: "

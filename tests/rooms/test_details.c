@@ -19,11 +19,13 @@ static jem_tensor *line_forward(jem_net *net, jem_tensor *x, int training, void 
 static jem_net *line_net(jem_ctx *ctx, int side, int classes, float w, jem_logp_fn energy) {
     jem_net *net = jem_net_create(ctx, line_forward, NULL, sizeof(line), 1, side, side, classes, 1);
     line *l = (line *)net->user;
-    l->layer = jem_linear_layer(net, "last", side * side, classes), l->energy = energy;
+    l->layer = jem_linear_layer(net, "last", side * side, classes);
+    l->energy = energy;
     jem_param *p = l->layer.weight, *b = l->layer.bias;
     for (ptrdiff_t i = 0; i < p->size; i++) p->value[i] = i / (side * side) % 2 ? -w : w;
     memset(b->value, 0, (size_t)b->size * sizeof *b->value);
-    jem_param_changed(p), jem_param_changed(b);
+    jem_param_changed(p);
+    jem_param_changed(b);
     return net;
 }
 
@@ -55,9 +57,12 @@ static void test_label_noise(jem_ctx *ctx) {
     for (int k = 0; k < 5; k++) {
         jem_net *net = line_net(ctx, 4, 2, 0.02f, squares);
         jem_train_desc d = jem_train_desc_default();
-        d.weights.cd = 0, d.data_noise = 0;
-        d.label_noise = how[k][0], d.label_all_noise = how[k][1];
-        d.noise_lo = how[k][2], d.noise_hi = how[k][3];
+        d.weights.cd = 0;
+        d.data_noise = 0;
+        d.label_noise = how[k][0];
+        d.label_all_noise = how[k][1];
+        d.noise_lo = how[k][2];
+        d.noise_hi = how[k][3];
         jem_trainer *tr = jem_trainer_create(net, &d);
         const jem_stats s = jem_train_step(tr, x, labels, N);
         const double wide = (double)how[k][1], u = (double)how[k][0], lo = (double)how[k][2],
@@ -66,7 +71,8 @@ static void test_label_noise(jem_ctx *ctx) {
         const double want = wide * all + (1 - wide) * u * u / 3;
         CHECK_CLOSE(s.f_data / PIXELS, want, 0.1 * want, "noise of case %d", k);
         ce[k] = s.ce;
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
     }
     CHECK_CLOSE(ce[0], log(2), 1e-6, "nothing is known of images without noise");
     CHECK(ce[2] > 5, "what is learned in noise: %g", (double)ce[2]);
@@ -82,8 +88,12 @@ static void test_fresh_chains(jem_ctx *ctx) {
     for (int by_class = 0; by_class < 2; by_class++) {
         jem_net *net = line_net(ctx, 2, 2, 0.1f, NULL);
         jem_train_desc d = jem_train_desc_default();
-        d.negatives = 2, d.buffer_size = SLOTS, d.reinit = 0.25f, d.restart_denoise.steps = 2;
-        d.class_conditional = by_class, d.sgld.steps = 1;
+        d.negatives = 2;
+        d.buffer_size = SLOTS;
+        d.reinit = 0.25f;
+        d.restart_denoise.steps = 2;
+        d.class_conditional = by_class;
+        d.sgld.steps = 1;
         jem_trainer *tr = jem_trainer_create(net, &d);
         jem_buffer *b = jem_trainer_buffer(tr);
         const float x[2 * PIXELS] = { 0 };
@@ -96,7 +106,8 @@ static void test_fresh_chains(jem_ctx *ctx) {
             for (int i = 0; i < SLOTS; i++) {
                 const int is = b->visits[i] < 9;
                 changed += !same_bits(before + i * PIXELS, b->data + i * PIXELS, PIXELS);
-                now += is, b->visits[i] = 9;
+                now += is;
+                b->visits[i] = 9;
                 if (k) places[i / (SLOTS / 4)] += is;
             }
             if (k == 0) CHECK(changed == SLOTS, "all begin fresh: %d do", changed);
@@ -107,7 +118,8 @@ static void test_fresh_chains(jem_ctx *ctx) {
         CHECK(fresh > 36, "%d chains are fresh, of 40", fresh);
         for (int i = 0; i < 4; i++)
             CHECK(places[i] > 2, "into any slot: %d in part %d", places[i], i);
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
     }
 }
 
@@ -121,15 +133,21 @@ static void test_restart(jem_ctx *ctx) {
         const int label = 0;
         jem_net *net = line_net(ctx, 2, 2, 0.1f, NULL);
         jem_train_desc d = jem_train_desc_default();
-        d.restart_lo = lo, d.restart_hi = hi, d.buffer_size = SLOTS, d.negatives = 50;
-        d.reinit = 1, d.sgld.steps = 0;            /* what is drawn has just begun, and stays */
+        d.restart_lo = lo;
+        d.restart_hi = hi;
+        d.buffer_size = SLOTS;
+        d.negatives = 50;
+        d.reinit = 1;
+        d.sgld.steps = 0;            /* what is drawn has just begun, and stays */
         jem_trainer *tr = jem_trainer_create(net, &d);
         const float *data = jem_trainer_buffer(tr)->data;
         for (int again = 0; again < 2; again++) {
             double sum = 0;
             int outside = 0;
-            for (int i = 0; i < SLOTS * PIXELS; i++)
-                sum += (double)data[i], outside += !(data[i] >= lo && data[i] < hi);
+            for (int i = 0; i < SLOTS * PIXELS; i++) {
+                sum += (double)data[i];
+                outside += !(data[i] >= lo && data[i] < hi);
+            }
             CHECK(outside == 0, "%d of U(%g,%g) are outside", outside, (double)lo, (double)hi);
             CHECK_CLOSE(sum / (SLOTS * PIXELS), (lo + hi) / 2, 0.06 * (double)(hi - lo),
                         "their mean");
@@ -137,16 +155,19 @@ static void test_restart(jem_ctx *ctx) {
             memcpy(before, data, sizeof before);
             if (!again) jem_train_step(tr, x, &label, 1);
         }
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
     }
 }
 
 typedef struct hook { int calls, wrong, by_class; } hook;
 static void see_chain(void *user, jem_rng *rng, int visits, int label, float *x) {
     hook *h = (hook *)user;
-    (void)rng, (void)visits;
-    h->calls++, h->wrong += h->by_class ? label < 0 || label > 2 || x[0] != (float)label
-                                        : label != -1;
+    (void)rng;
+    (void)visits;
+    h->calls++;
+    h->wrong += h->by_class ? label < 0 || label > 2 || x[0] != (float)label
+        : label != -1;
 }
 
 /* A slot holds its class. */
@@ -159,15 +180,21 @@ static void test_chain_label(jem_ctx *ctx) {
         const int label = 1;
         jem_net *net = line_net(ctx, 2, 3, 0.1f, NULL);
         jem_train_desc d = jem_train_desc_default();
-        d.class_conditional = by_class, d.buffer_size = SLOTS, d.negatives = CHAINS;
-        d.reinit = 0, d.sgld.steps = 0, d.chain = see_chain, d.chain_user = &h;
+        d.class_conditional = by_class;
+        d.buffer_size = SLOTS;
+        d.negatives = CHAINS;
+        d.reinit = 0;
+        d.sgld.steps = 0;
+        d.chain = see_chain;
+        d.chain_user = &h;
         jem_trainer *tr = jem_trainer_create(net, &d);
         float *data = jem_trainer_buffer(tr)->data;
         for (int i = 0; i < SLOTS * PIXELS; i++) data[i] = (float)(i / (PIXELS * SLOTS / 3));
         for (int k = 0; k < UPDATES; k++) jem_train_step(tr, x, &label, 1);
         CHECK(h.calls == UPDATES * CHAINS && h.wrong == 0, "by class %d: %d calls, %d wrong",
               by_class, h.calls, h.wrong);
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
     }
 }
 
@@ -179,14 +206,18 @@ static void test_batch_accuracy(jem_ctx *ctx) {
     int labels[N];
     jem_net *net = small_mlp(ctx, four_classes, 2);
     jem_train_desc d = jem_train_desc_default();
-    d.weights.cd = 0, d.data_noise = 0, d.lr = 0.03f;
+    d.weights.cd = 0;
+    d.data_noise = 0;
+    d.lr = 0.03f;
     jem_trainer *tr = jem_trainer_create(net, &d);
     random_labels(&rng, labels, N, 4);
     for (int k = 0; k < 8; k++) {
         const float want = jem_accuracy(net, x, labels, N);
         CHECK_CLOSE(jem_train_step(tr, x, labels, N).accuracy, want, 0, "update %d", k);
     }
-    jem_trainer_free(tr), jem_net_free(net), free(x);
+    jem_trainer_free(tr);
+    jem_net_free(net);
+    free(x);
 }
 
 /* The loss of a small network, whose value depends on the step a little. */
@@ -196,17 +227,22 @@ static float score_of(jem_ctx *ctx, float step) {
     jem_score_desc d;
     float *x = random_floats(&data, 27, -1, 1);
     jem_net *net = small_mlp(ctx, four_classes, 3);
-    d.sigma = sigma, d.weight = NULL, d.difference = step;
+    d.sigma = sigma;
+    d.weight = NULL;
+    d.difference = step;
     jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
     const float loss = jem_item(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
-    jem_reset(ctx), jem_net_free(net), free(x);
+    jem_reset(ctx);
+    jem_net_free(net);
+    free(x);
     return loss;
 }
 static void test_score_step(jem_ctx *fp32) {
     printf("score matching's step, if none is given\n");
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.precision = JEM_PRECISION_BF16, desc.isa = JEM_ISA_SCALAR;    /* which has it everywhere */
+    desc.precision = JEM_PRECISION_BF16;
+    desc.isa = JEM_ISA_SCALAR;    /* which has it everywhere */
     jem_ctx *bf16 = jem_ctx_create(&desc);
     const float of[2] = { score_of(fp32, 0), score_of(bf16, 0) };
     const float is[2] = { score_of(fp32, 0.03f), score_of(bf16, 0.1f) };
@@ -241,7 +277,8 @@ static void plain_conv(const float *x, const float *w, const float *g, int n, in
     }
     for (int i = 0; i < n * IN * side * side; i++) out[1][i] = (float)dx[i];
     for (int i = 0; i < OUT * IN * k * k; i++) out[2][i] = (float)dw[i];
-    free(dx), free(dw);
+    free(dx);
+    free(dw);
 }
 
 static void test_large_kernels(jem_ctx *ctx) {
@@ -258,29 +295,38 @@ static void test_large_kernels(jem_ctx *ctx) {
         float *x = random_floats(&rng, sizes[1], -1, 1), *g = random_floats(&rng, sizes[0], -1, 1);
         float *want[3], *got[3];
         jem_param *w = random_param(bag, &rng, 1, 4, 3, 2, k, -1, 1);
-        for (int i = 0; i < 3; i++) want[i] = floats(sizes[i]), got[i] = floats(sizes[i]);
+        for (int i = 0; i < 3; i++) {
+            want[i] = floats(sizes[i]);
+            got[i] = floats(sizes[i]);
+        }
         plain_conv(x, w->value, g, n, side, k, stride, pad, want);
         jem_conv_desc d;
-        d.stride = stride == 1 ? 0 : stride, d.pad = pad;      /* 0 means 1 */
+        d.stride = stride == 1 ? 0 : stride;
+        d.pad = pad;      /* 0 means 1 */
         jem_tensor *t = jem_input(ctx, x, n, 2, side, side), *by = jem_input(ctx, g, n, 3, to, to);
         jem_tensor *y = jem_conv2d(ctx, t, w, NULL, d);
         jem_tensor *each = jem_sum_image(ctx, jem_mul(ctx, y, by));
         jem_zero_grad(bag);
-        jem_read(y, got[0]), jem_grad(each, t), jem_read_grad(t, got[1]);
+        jem_read(y, got[0]);
+        jem_grad(each, t);
+        jem_read_grad(t, got[1]);
         CHECK(jem_backward(jem_sum(ctx, each)) == JEM_OK, "%s", jem_error(ctx));
         memcpy(got[2], w->grad, (size_t)w->size * sizeof(float));
         for (int i = 0; i < 3; i++) {
             CHECK(largest_gap(got[i], want[i], sizes[i]) < 1e-5, "k = %d, %s: off by %g", k,
                   i == 0 ? "y" : i == 1 ? "dx" : "dw", largest_gap(got[i], want[i], sizes[i]));
-            free(want[i]), free(got[i]);
+            free(want[i]);
+            free(got[i]);
         }
-        free(x), free(g);
+        free(x);
+        free(g);
     }
     jem_conv_desc d = { 1, 0 };
     jem_param *w = random_param(bag, &rng, 1, 4, 1, 1, 33, -1, 1);
     CHECK(!jem_conv2d(ctx, jem_zeros(ctx, 1, 1, 40, 40), w, NULL, d) &&
           jem_error_status(ctx) == JEM_BAD_SHAPE && says(ctx, "do not fit"), "k = 33");
-    jem_reset(ctx), jem_net_free(bag);
+    jem_reset(ctx);
+    jem_net_free(bag);
 }
 
 static void test_large_windows(jem_ctx *ctx) {
@@ -323,7 +369,8 @@ static void test_functions(jem_ctx *ctx) {
         for (int i = 0; i < N; i++) {
             const double want = e->f((double)x[i]);
             if (fabs((double)y[i] - want) <= 3e-7 * fabs(want) + e->absolute) continue;
-            at = i, wrong++;
+            at = i;
+            wrong++;
         }
         CHECK(wrong == 0, "%s: %d are wrong, as %g of %g", e->name, wrong, (double)y[at],
               (double)x[at]);
@@ -339,7 +386,9 @@ enum { PIXELS = 9, MOST = 3 * PIXELS };
 static int look(void *user, int step, jem_tensor *t) {
     looker *l = (looker *)user;
     float now[MOST];
-    l->jumps += step != l->last + 1, l->last = step, l->calls++;
+    l->jumps += step != l->last + 1;
+    l->last = step;
+    l->calls++;
     if (l->known && jem_read(t, now) == JEM_OK)
         for (int i = 0; i < MOST; i++) l->moved += l->known[i] != 0 && now[i] != l->x[i];
     return step == l->stop;
@@ -356,10 +405,16 @@ static void test_walk_watches(jem_ctx *ctx) {
     jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3), *u = jem_input(ctx, x, 3, 1, 3, 3);
     jem_denoise_desc d = jem_denoise_desc_default(), two = d;
     looker l = looks(1, NULL, NULL);
-    d.steps = 5, d.watch = look, d.watch_user = &l, two.steps = 2, same = rng;
+    d.steps = 5;
+    d.watch = look;
+    d.watch_user = &l;
+    two.steps = 2;
+    same = rng;
     CHECK(jem_denoise(ctx, gauss, NULL, t, &d, &rng) == JEM_OK && l.calls == 2 && l.jumps == 0,
           "denoise: %d calls", l.calls);
-    jem_denoise(ctx, gauss, NULL, u, &two, &same), jem_read(t, y), jem_read(u, z);
+    jem_denoise(ctx, gauss, NULL, u, &two, &same);
+    jem_read(t, y);
+    jem_read(u, z);
     CHECK(same_bits(y, z, MOST), "it stops at once");
     l = looks(9, NULL, NULL);
     jem_denoise(ctx, gauss, NULL, t, &d, &rng);
@@ -368,7 +423,10 @@ static void test_walk_watches(jem_ctx *ctx) {
     /* where it stops, the last step follows: 3 of 5 in all */
     jem_sgld_desc walk = jem_sgld_desc_default();
     l = looks(1, NULL, NULL);
-    walk.steps = 5, walk.step_size = 0.25f, walk.watch = look, walk.watch_user = &l;
+    walk.steps = 5;
+    walk.step_size = 0.25f;
+    walk.watch = look;
+    walk.watch_user = &l;
     jem_write(t, x);
     CHECK(jem_kl_walk(ctx, slant, NULL, t, &walk, 0, NULL) != NULL, "%s", jem_error(ctx));
     jem_read(t, y);
@@ -385,7 +443,9 @@ static jem_tensor *coupled(jem_ctx *ctx, jem_tensor *x, void *user) {
     return jem_add(ctx, length, jem_scale(ctx, sum, -0.25f));
 }
 static int looks_on(void *user, int step, jem_tensor *x) {
-    (void)user, (void)step, (void)x;
+    (void)user;
+    (void)step;
+    (void)x;
     return 0;
 }
 /* A watch is shown what is known, and changes nothing. */
@@ -396,9 +456,14 @@ static void test_impute_watched(jem_ctx *ctx) {
     for (int k = 0; k < 2; k++) {
         jem_rng rng = jem_rng_seed(9);
         jem_impute_desc d = jem_impute_desc_default();
-        d.denoise.steps = 100, d.denoise.sigma_max = 1, d.walk.step_size = 0.1f;
+        d.denoise.steps = 100;
+        d.denoise.sigma_max = 1;
+        d.walk.step_size = 0.1f;
         if (k) d.walk.watch = looks_on;
-        for (int i = 0; i < 3 * N; i++) known[i] = (float)(i % 3 == 0), y[k][i] = 1.5f;
+        for (int i = 0; i < 3 * N; i++) {
+            known[i] = (float)(i % 3 == 0);
+            y[k][i] = 1.5f;
+        }
         jem_tensor *x = jem_input(ctx, y[k], N, 1, 1, 3);
         CHECK(jem_impute(ctx, coupled, NULL, x, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
         jem_read(x, y[k]);
@@ -420,8 +485,12 @@ static void test_impute_watches(jem_ctx *ctx) {
     for (int k = 0; k < 5; k++) {
         looker first = looks(how[k][1], NULL, NULL), second = looks(how[k][2], known, x);
         jem_impute_desc d = jem_impute_desc_default();
-        d.denoise.steps = how[k][0], d.denoise.watch = look, d.denoise.watch_user = &first;
-        d.walk = jem_sgld_desc_langevin(0.1f, 5), d.walk.watch = look, d.walk.watch_user = &second;
+        d.denoise.steps = how[k][0];
+        d.denoise.watch = look;
+        d.denoise.watch_user = &first;
+        d.walk = jem_sgld_desc_langevin(0.1f, 5);
+        d.walk.watch = look;
+        d.walk.watch_user = &second;
         jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
         CHECK(jem_impute(ctx, gauss, NULL, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
         CHECK(first.calls == how[k][3] && second.calls == how[k][4] &&
@@ -430,8 +499,10 @@ static void test_impute_watches(jem_ctx *ctx) {
         CHECK(second.moved == 0, "case %d: what is known moved, %d times", k, second.moved);
         int off = 0, stayed = 0;
         jem_read(t, y);
-        for (int i = 0; i < MOST; i++)
-            off += known[i] != 0 && y[i] != x[i], stayed += known[i] == 0 && y[i] == x[i];
+        for (int i = 0; i < MOST; i++) {
+            off += known[i] != 0 && y[i] != x[i];
+            stayed += known[i] == 0 && y[i] == x[i];
+        }
         CHECK(off == 0 && stayed == 0, "case %d: %d known, %d not", k, off, stayed);
     }
     free(x);
@@ -446,15 +517,20 @@ static void test_flat_samples(jem_ctx *ctx) {
     jem_net *net = line_net(ctx, SIDE, 2, 0, NULL);
     for (int label = -1; label < 2; label++) {
         jem_pixels_desc p;
-        memset(&p, 0, sizeof p), p.hi = 1;
+        memset(&p, 0, sizeof p);
+        p.hi = 1;
         double sum = 0, ends = 0;
         CHECK(jem_sample(net, label, N, 5, &p, bytes) == JEM_OK, "%s", jem_error(ctx));
-        for (int i = 0; i < ALL; i++) sum += bytes[i], ends += bytes[i] == 0 || bytes[i] == 255;
+        for (int i = 0; i < ALL; i++) {
+            sum += bytes[i];
+            ends += bytes[i] == 0 || bytes[i] == 255;
+        }
         CHECK_CLOSE(sum / ALL, 127.5, 6, "label %d: U(0,1) is grey on average", label);
         CHECK(ends / ALL < 0.25, "label %d: %g are black or white", label, ends / ALL);
     }
     for (int score = 0; score < 2; score++) {
-        net->noise_lo = score ? 0.2f : 0, net->noise_hi = score ? 3.f : 0;
+        net->noise_lo = score ? 0.2f : 0;
+        net->noise_hi = score ? 3.f : 0;
         net->mean = score ? -0.5f : 0;
         const jem_generate_desc d = jem_net_generate_desc(net);
         const int labels[1] = { 1 };
@@ -491,7 +567,8 @@ static void test_buffer(jem_ctx *ctx) {
     for (int i = 0; i < 3 * SIZE; i++) x[i] = (float)(10 + i);
     CHECK(jem_buffer_put(b, 3, slots, x) == JEM_OK && b->visits[5] == 5 && b->visits[7] == 5 &&
           same_bits(b->data + 5 * SIZE, x + 2 * SIZE, SIZE), "once, the last: %d", b->visits[5]);
-    memcpy(data, b->data, sizeof data), memcpy(visits, b->visits, sizeof visits);
+    memcpy(data, b->data, sizeof data);
+    memcpy(visits, b->visits, sizeof visits);
     for (int k = 0; k < 2; k++) {
         CHECK(jem_buffer_draw(b, &rng, 2, wrong[k], 1, x, drawn) == JEM_BAD_ARGUMENT &&
               says(ctx, k ? "label -1" : "label 3"), "a bad second label");
@@ -517,7 +594,10 @@ static void test_default_walk(jem_ctx *ctx) {
         jem_net *net = line_net(ctx, 3, 1, 0.5f, NULL);
         const float far = learned ? 10 * 0.25f : 10;       /* 10 steps of 1, or of noise_lo^2 */
         float rise = 0, move = 0;
-        if (learned) net->noise_lo = 0.5f, net->noise_hi = 2;
+        if (learned) {
+            net->noise_lo = 0.5f;
+            net->noise_hi = 2;
+        }
         CHECK(jem_ood_score(net, JEM_OOD_RISE, NULL, x, 1, &rise) == JEM_OK &&
               jem_ood_score(net, JEM_OOD_MOVE, NULL, x, 1, &move) == JEM_OK, "%s", jem_error(ctx));
         CHECK_CLOSE(rise, -far * 2.25f, 1e-4, "rise, learned %d: |slope|^2 is 2.25", learned);
@@ -545,8 +625,12 @@ static jem_status edge_see(void *user, const float *x, const int *labels, int n,
 /* Sure beyond what fp32 can divide by: the slope is 1e-40, along all pixels but the last. */
 static jem_status sure_see(void *user, const float *x, const int *labels, int n, float *f,
                            float *g) {
-    (void)user, (void)x;
-    for (int i = 0; i < n; i++) f[2 * i + labels[i]] = 1, f[2 * i + 1 - labels[i]] = 0;
+    (void)user;
+    (void)x;
+    for (int i = 0; i < n; i++) {
+        f[2 * i + labels[i]] = 1;
+        f[2 * i + 1 - labels[i]] = 0;
+    }
     for (int i = 0; g && i < n * PIXELS; i++) g[i] = i % PIXELS == PIXELS - 1 ? 0 : -1e-40f;
     return JEM_OK;
 }
@@ -557,7 +641,11 @@ static void test_attack_steep(jem_ctx *ctx) {
     jem_net *net = line_net(ctx, 3, 2, 0, NULL);
     for (int i = 0; i < PIXELS; i++) x[i] = 0.01f * (float)i;
     jem_attack_desc d = jem_attack_desc_default();
-    d.l2 = 1, d.eps = 0.3f, d.random_start = 0, d.steps = 1, d.classify = sure_see;
+    d.l2 = 1;
+    d.eps = 0.3f;
+    d.random_start = 0;
+    d.steps = 1;
+    d.classify = sure_see;
     CHECK(jem_attack(net, x, &label, 1, &d, NULL, found, NULL) == JEM_OK, "%s", jem_error(ctx));
     for (int i = 0; i < PIXELS; i++) far += pow((double)(found[i] - x[i]), 2);
     CHECK_CLOSE(sqrt(far), 0.3, 1e-5, "how far a tiny slope leads");
@@ -574,7 +662,9 @@ static void test_attack_starts(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(9);
     edge e = { 0.195f, 0 };
     jem_attack_desc d = jem_attack_desc_default();
-    d.steps = 1, d.classify = edge_see, d.user = &e;
+    d.steps = 1;
+    d.classify = edge_see;
+    d.user = &e;
     for (int k = 0; k < 2; k++) {
         int count = 0;
         d.restarts = k ? 50 : 1;
@@ -583,18 +673,27 @@ static void test_attack_starts(jem_ctx *ctx) {
         for (int i = 0; i < N; i++) count += fooled[i];
         CHECK(k ? count > 58 : count < 20, "%d restarts fool %d", d.restarts, count);
     }
-    d.restarts = 1, e.limit = 9;
+    d.restarts = 1;
+    e.limit = 9;
     for (int k = 0; k < 3; k++) {                  /* a cube, a ball, the image */
         double sum = 0, square = 0, most = 0, length = 0;
-        d.l2 = k == 1, d.random_start = k < 2;
+        d.l2 = k == 1;
+        d.random_start = k < 2;
         jem_attack(net, x, labels, N, &d, &rng, found, fooled);
         for (int i = 0; i < N; i++, square = 0) {
             for (int j = 0; j < PIXELS; j++) {
                 const double v = (double)found[i * PIXELS + j];
-                sum += v, square += v * v;
-                if (k == 0) most = most_of(most, fabs(v)), length += v * v / ALL;
+                sum += v;
+                square += v * v;
+                if (k == 0) {
+                    most = most_of(most, fabs(v));
+                    length += v * v / ALL;
+                }
             }
-            if (k == 1) most = most_of(most, sqrt(square)), length += sqrt(square) / N;
+            if (k == 1) {
+                most = most_of(most, sqrt(square));
+                length += sqrt(square) / N;
+            }
         }
         CHECK(most <= 0.2 * (1 + 1e-6) && (k == 2 || most > 0.19), "case %d: up to %g", k, most);
         CHECK_CLOSE(sum / ALL, 0, 0.02, "case %d: to all sides", k);
@@ -602,7 +701,9 @@ static void test_attack_starts(jem_ctx *ctx) {
     }
     static const int bad[2] = { -5, 99 };
     for (int k = 0; k < 4; k++) {
-        labels[1] = bad[k & 1], e.calls = 0, d.classify = k < 2 ? edge_see : NULL;
+        labels[1] = bad[k & 1];
+        e.calls = 0;
+        d.classify = k < 2 ? edge_see : NULL;
         CHECK(jem_attack(net, x, labels, N, &d, &rng, found, fooled) == JEM_BAD_ARGUMENT &&
               e.calls == 0 && says(ctx, "of image 1 is not in 0..1"), "%d", bad[k & 1]);
     }
@@ -624,8 +725,11 @@ static void test_attack_bounds(jem_ctx *ctx) {
         jem_rng first = jem_rng_seed(11), second = first;
         double most = 0, square = 0;
         int further = 0, moved = 0;
-        d.l2 = k & 1, d.steps = 5, d.step_size = k & 2 ? 0.5f : 0.07f, d.restarts = 2,
-            d.targeted = 1;
+        d.l2 = k & 1;
+        d.steps = 5;
+        d.step_size = k & 2 ? 0.5f : 0.07f;
+        d.restarts = 2;
+        d.targeted = 1;
         d.least_probability = 1;                                /* never: so all of it runs */
         memcpy(own, x, ALL * sizeof *x);
         CHECK(jem_attack(net, x, labels, N, &d, &first, found, NULL) == JEM_OK &&
@@ -635,14 +739,18 @@ static void test_attack_bounds(jem_ctx *ctx) {
         for (int i = 0; i < ALL; i++) {
             const double off = fabs((double)found[i] - (double)x[i]);
             if (i % PIXELS == 0) square = 0;
-            square += off * off, most = most_of(most, d.l2 ? sqrt(square) : off), moved += off > 0.01;
+            square += off * off;
+            most = most_of(most, d.l2 ? sqrt(square) : off);
+            moved += off > 0.01;
             further += fabsf(found[i]) > fmaxf(1, fabsf(x[i]));
         }
         CHECK(most <= 0.2 * (1 + 1e-5), "case %d: by up to %g", k, most);
         CHECK(further == 0 && moved > ALL / 4, "case %d: %d are further out, %d moved", k, further,
               moved);
     }
-    jem_net_free(net), free(x), free(own);
+    jem_net_free(net);
+    free(x);
+    free(own);
 }
 
 static void test_nan(jem_ctx *ctx) {
@@ -655,13 +763,15 @@ static void test_nan(jem_ctx *ctx) {
     CHECK(jem_calibrate(net, x, 40, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
     jem_param *p = net->params;
     while (p->next) p = p->next;
-    p->value[1] = NAN, jem_param_changed(p);
+    p->value[1] = NAN;
+    jem_param_changed(p);
     for (int kind = JEM_OOD_LOGP; kind <= JEM_OOD_USUAL; kind++)
         CHECK(jem_ood_score(net, (jem_ood)kind, NULL, x, 40, score) == JEM_DIVERGED &&
               says(ctx, "finite"), "score %d", kind);
     CHECK(jem_attack(net, x, labels, 40, NULL, &rng, found, NULL) == JEM_DIVERGED &&
           says(ctx, "finite"), "attack");
-    jem_net_free(net), free(x);
+    jem_net_free(net);
+    free(x);
 }
 
 /* ---- networks -------------------------------------------------------------------------------- */
@@ -714,7 +824,8 @@ static void test_fitted_texts(jem_ctx *ctx) {
     int labels[N];
     jem_net *from = small_mlp(ctx, four_classes, 6), *zero = line_net(ctx, 3, 4, 0, NULL);
     random_labels(&rng, labels, N, 4);
-    jem_calibrate(from, x, N, JEM_AUTO), jem_fit_temperature(from, x, labels, N);
+    jem_calibrate(from, x, N, JEM_AUTO);
+    jem_fit_temperature(from, x, labels, N);
     const char *usual = jem_net_meta(from, key[2]), *rest = strchr(usual, ' ');
     snprintf(large, sizeof large, "1e99%s", rest);
     snprintf(nan_text, sizeof nan_text, "nan%s", rest);
@@ -722,10 +833,12 @@ static void test_fitted_texts(jem_ctx *ctx) {
         jem_archive *a = jem_archive_create(ctx);
         jem_net *net = small_mlp(ctx, four_classes, 7);
         char before[3][2048];
-        jem_calibrate(net, x + 20 * PIXELS, 30, JEM_AUTO), jem_fit_temperature(net, x, labels, 20);
+        jem_calibrate(net, x + 20 * PIXELS, 30, JEM_AUTO);
+        jem_fit_temperature(net, x, labels, 20);
         for (int i = 0; i < 3; i++) strncpy(before[i], jem_net_meta(net, key[i]), 2047)[2047] = 0;
         const uint64_t weights = net_hash(net);
-        jem_net_to_archive(from, a), jem_archive_set_meta(a, key[how[k].key], how[k].text);
+        jem_net_to_archive(from, a);
+        jem_archive_set_meta(a, key[how[k].key], how[k].text);
         const jem_status s = jem_net_load(net, a);
         if (k < GOOD) {
             CHECK(s == JEM_OK && net_hash(net) == net_hash(from), "'%s': %s", how[k].text,
@@ -739,11 +852,14 @@ static void test_fitted_texts(jem_ctx *ctx) {
                 CHECK(same_text(net, key[i], before[i]), "'%.30s': %s is another", how[k].text,
                       key[i]);
         }
-        jem_archive_free(a), jem_net_free(net);
+        jem_archive_free(a);
+        jem_net_free(net);
     }
     CHECK_CLOSE(jem_fit_temperature(zero, x, labels, N), 1, 0, "equal logits say nothing");
     CHECK(same_text(zero, key[0], "1"), "and that is what is kept");
-    jem_net_free(from), jem_net_free(zero), free(x);
+    jem_net_free(from);
+    jem_net_free(zero);
+    free(x);
 }
 
 /* The second channel's sum, or its square's, is infinite: neither channel's numbers change. */
@@ -765,9 +881,11 @@ static void test_overflow(jem_ctx *ctx) {
                   jem_error(ctx));
             CHECK((net_hash(bag) == before) == (k < 2), "%s norm of %g", act ? "act" : "batch",
                   (double)large[k]);
-            jem_clear_error(ctx), jem_reset(ctx);
+            jem_clear_error(ctx);
+            jem_reset(ctx);
         }
-    jem_net_free(bag), free(x);
+    jem_net_free(bag);
+    free(x);
 }
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -797,10 +915,13 @@ static void test_messages(jem_ctx *ctx) {
     check_harmless(ctx, "a path");
 #endif
     for (int i = 0; i < 699; i++) text[i] = i & 1 ? '\251' : '\303';
-    text[699] = 0, jem_fail(ctx, JEM_BAD_FILE, text);
+    text[699] = 0;
+    jem_fail(ctx, JEM_BAD_FILE, text);
     const char *e = jem_error(ctx);
     CHECK(strlen(e) > 300 && !strcmp(e + strlen(e) - 3, "\303\251?"), "a letter cut in half");
-    jem_clear_error(ctx), jem_archive_free(a), jem_net_free(bag);
+    jem_clear_error(ctx);
+    jem_archive_free(a);
+    jem_net_free(bag);
 }
 
 /* A network and a trainer of one seed: chains must not begin as the network's weights did, nor

@@ -75,11 +75,14 @@ static jem_tensor *infinite(jem_ctx *ctx, jem_tensor *x, void *user) {
     return jem_sum_image(ctx, jem_square(ctx, jem_exp(ctx, jem_scale(ctx, x, 1e4f))));
 }
 static jem_tensor *nothing(jem_ctx *ctx, jem_tensor *x, void *user) {
-    (void)ctx, (void)x, (void)user;
+    (void)ctx;
+    (void)x;
+    (void)user;
     return NULL;
 }
 static jem_tensor *too_many(jem_ctx *ctx, jem_tensor *x, void *user) {
-    (void)ctx, (void)user;
+    (void)ctx;
+    (void)user;
     return x;
 }
 
@@ -140,8 +143,10 @@ static void test_plane(jem_ctx *ctx) {
             float accepted[CHAINS], mean = 0;
             jem_mcmc_desc d = jem_mcmc_desc_default();
             d.steps = STEPS;
-            d.step_size = bent ? cases[c].bent_step : cases[c].step, d.leapfrog = cases[c].leapfrog;
-            d.watch = record, d.watch_user = &t;
+            d.step_size = bent ? cases[c].bent_step : cases[c].step;
+            d.leapfrog = cases[c].leapfrog;
+            d.watch = record;
+            d.watch_user = &t;
             jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 2, 1, 1), -2, 2);
             CHECK(jem_mcmc(ctx, bent ? banana : correlated, NULL, x, &d, &rng, accepted) == JEM_OK,
                   "%s: %s", cases[c].name, jem_error(ctx));
@@ -159,7 +164,8 @@ static void test_plane(jem_ctx *ctx) {
                 check_below(&t, FROM, 0, (float)q, normal_below(q), cases[c].name);
                 check_below(&t, FROM, 1, (float)q, v, cases[c].name);
             }
-            free(t.v), jem_reset(ctx);
+            free(t.v);
+            jem_reset(ctx);
         }
     }
 }
@@ -172,8 +178,11 @@ static void test_mixture(jem_ctx *ctx) {
         jem_rng rng = jem_rng_seed(11);
         trace t = trace_open(CHAINS, 1, STEPS);
         jem_mcmc_desc d = jem_mcmc_desc_default();
-        d.steps = STEPS, d.step_size = leapfrog ? 0.9f : 1.8f, d.leapfrog = leapfrog;
-        d.watch = record, d.watch_user = &t;
+        d.steps = STEPS;
+        d.step_size = leapfrog ? 0.9f : 1.8f;
+        d.leapfrog = leapfrog;
+        d.watch = record;
+        d.watch_user = &t;
         jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 1, 1, 1), -2, 2);
         CHECK(jem_mcmc(ctx, mixture, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
         const char *what = leapfrog ? "mala" : "metropolis";
@@ -184,7 +193,8 @@ static void test_mixture(jem_ctx *ctx) {
                                  0.7 * normal_below((q - 1) / 0.8);
             check_below(&t, FROM, 0, (float)q, known, what);
         }
-        free(t.v), jem_reset(ctx);
+        free(t.v);
+        jem_reset(ctx);
     }
 }
 
@@ -197,7 +207,8 @@ static void test_bias(jem_ctx *ctx) {
     double off;
     jem_rng rng = jem_rng_seed(12);
     jem_sgld_desc ula = jem_sgld_desc_langevin(1, STEPS);
-    ula.watch = record, ula.watch_user = &t;
+    ula.watch = record;
+    ula.watch_user = &t;
     jem_tensor *x = random_leaf(ctx, &rng, shape(CHAINS, 1, 1, 1), -1, 1);
     CHECK(jem_sgld(ctx, gauss, NULL, x, &ula, &rng) == JEM_OK, "%s", jem_error(ctx));
     off = moment(&t, FROM, 2, 0, 4.0 / 3, &s);
@@ -206,7 +217,10 @@ static void test_bias(jem_ctx *ctx) {
     CHECK(fabs(off) > 30, "its bias is seen: %g +- %g", s.mean, s.error);
 
     jem_mcmc_desc mala = jem_mcmc_desc_default();
-    mala.steps = STEPS, mala.step_size = 1, mala.watch = record, mala.watch_user = &t;
+    mala.steps = STEPS;
+    mala.step_size = 1;
+    mala.watch = record;
+    mala.watch_user = &t;
     CHECK(jem_mcmc(ctx, gauss, NULL, x, &mala, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
     off = moment(&t, FROM, 2, 0, 1, &s);
     CHECK(fabs(off) < 4.5, "MALA: %g +- %g", s.mean, s.error);
@@ -219,7 +233,8 @@ static void test_bias(jem_ctx *ctx) {
         variance = (1 - a / 2) * (1 - a / 2) * variance + a;
     }
     x = jem_input(ctx, zeros, CHAINS, 1, 1, 1);
-    ula.decay_b = 10, ula.decay_gamma = 0.6f;
+    ula.decay_b = 10;
+    ula.decay_gamma = 0.6f;
     CHECK(jem_sgld(ctx, gauss, NULL, x, &ula, &rng) == JEM_OK, "%s", jem_error(ctx));
     CHECK(t.steps == STEPS, "watched %d times", t.steps);
     CHECK(fabs(variance - 1) < 0.03, "its bias has gone: %g", variance);
@@ -234,10 +249,12 @@ static void test_bias(jem_ctx *ctx) {
     float ones[CHAINS];
     for (int i = 0; i < CHAINS; i++) ones[i] = 1;
     for (int i = 0; i < 20; i++) factor *= 1 - pow(1 + i / 10.0, -0.6) / 2;
-    x = jem_input(ctx, ones, CHAINS, 1, 1, 1), ula.steps = 20;
+    x = jem_input(ctx, ones, CHAINS, 1, 1, 1);
+    ula.steps = 20;
     CHECK(jem_sgld(ctx, gauss, NULL, x, &ula, NULL) == JEM_OK, "%s", jem_error(ctx));
     CHECK_CLOSE(t.v[19 * CHAINS], factor, 1e-5 * factor, "the schedule");
-    free(t.v), jem_reset(ctx);
+    free(t.v);
+    jem_reset(ctx);
 }
 
 /* .3 N(-4, 1/4) + .7 N(4, 1/4) in u, N(0, 1/4) in v: 32 nats of nothing between. */
@@ -246,7 +263,8 @@ static jem_tensor *apart(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_square(ctx, jem_slice(ctx, x, 1, 1));
     jem_tensor *a = jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, u, 4)), -2);
     jem_tensor *b = jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, u, -4)), -2);
-    a = jem_add_constant(ctx, a, logf(0.3f)), b = jem_add_constant(ctx, b, logf(0.7f));
+    a = jem_add_constant(ctx, a, logf(0.3f));
+    b = jem_add_constant(ctx, b, logf(0.7f));
     a = jem_logsumexp(ctx, jem_concat(ctx, a, b));
     return jem_add(ctx, a, jem_scale(ctx, v, -2));
 }
@@ -272,9 +290,14 @@ static void test_tempering(jem_ctx *ctx) {
         jem_mcmc_desc d = jem_mcmc_desc_default();
         trace t = trace_open(ALL, 2, STEPS);
         snprintf(what, sizeof what, "tempering, %d leapfrog", leapfrog);
-        d.steps = STEPS, d.step_size = leapfrog == 4 ? 0.25f : 0.6f, d.leapfrog = leapfrog;
-        d.temperatures = LADDER, d.hottest = 40, d.swapped = swapped;
-        d.watch = record, d.watch_user = &t;
+        d.steps = STEPS;
+        d.step_size = leapfrog == 4 ? 0.25f : 0.6f;
+        d.leapfrog = leapfrog;
+        d.temperatures = LADDER;
+        d.hottest = 40;
+        d.swapped = swapped;
+        d.watch = record;
+        d.watch_user = &t;
         jem_tensor *x = jem_input(ctx, start, ALL, 2, 1, 1);
         CHECK(jem_mcmc(ctx, apart, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
         trace cold = rung(&t, 0, LADDER);
@@ -287,20 +310,27 @@ static void test_tempering(jem_ctx *ctx) {
                   k + 1, (double)swapped[k]);
         free(cold.v);
         if (leapfrog == 1) {                       /* single steps are all accepted */
-            d.temperatures = 1, d.swapped = NULL;
+            d.temperatures = 1;
+            d.swapped = NULL;
             x = jem_input(ctx, start, ALL, 2, 1, 1);
             CHECK(jem_mcmc(ctx, apart, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
             for (int i = 0; i < ALL * STEPS; i++) if (t.v[2 * i] > 0) { CHECK(0, "left"); break; }
         }
-        free(t.v), jem_reset(ctx);
+        free(t.v);
+        jem_reset(ctx);
     }
     /* Every temperature has its own density: N(0, T) for N(0, 1). Equal ones always exchange. */
     for (int equal = 0; equal < 2; equal++) {
         jem_rng rng = jem_rng_seed(22);
         jem_mcmc_desc d = jem_mcmc_desc_default();
         trace t = trace_open(ALL, 1, STEPS);
-        d.steps = STEPS, d.step_size = 1.2f, d.temperatures = LADDER, d.hottest = equal ? 1 : 32;
-        d.swapped = swapped, d.watch = record, d.watch_user = &t;
+        d.steps = STEPS;
+        d.step_size = 1.2f;
+        d.temperatures = LADDER;
+        d.hottest = equal ? 1 : 32;
+        d.swapped = swapped;
+        d.watch = record;
+        d.watch_user = &t;
         jem_tensor *x = jem_zeros(ctx, ALL, 1, 1, 1);
         CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
         for (int k = 0; k < LADDER; k++) {
@@ -309,7 +339,8 @@ static void test_tempering(jem_ctx *ctx) {
             free(r.v);
             if (equal && k) CHECK(swapped[k - 1] == 1, "equals always exchange");
         }
-        free(t.v), jem_reset(ctx);
+        free(t.v);
+        jem_reset(ctx);
     }
 }
 
@@ -325,7 +356,8 @@ static void test_annealing(jem_ctx *ctx) {
     for (int i = 0; i < STEPS; i++)
         variance = 0.81 * variance + 0.2 * 9 * pow(1 / 36.0, i / (STEPS - 1.0));
     jem_tensor *x = jem_zeros(ctx, CHAINS, 1, 1, 1);
-    d.temperature_from = 9, d.temperature_to = 0.25f;
+    d.temperature_from = 9;
+    d.temperature_to = 0.25f;
     CHECK(jem_sgld(ctx, gauss, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(x, at);
     for (int i = 0; i < CHAINS; i++) sum += (double)at[i] * (double)at[i] / CHAINS;
@@ -333,10 +365,14 @@ static void test_annealing(jem_ctx *ctx) {
 
     float plain[2] = { 1, 2 }, even[2];                                /* at T = 1: the same */
     jem_rng once = rng, again = rng;
-    x = jem_input(ctx, plain, 2, 1, 1, 1), d.temperature_from = d.temperature_to = 1;
-    jem_sgld(ctx, gauss, NULL, x, &d, &once), jem_read(x, even);
-    x = jem_input(ctx, plain, 2, 1, 1, 1), d.temperature_from = 0;
-    jem_sgld(ctx, gauss, NULL, x, &d, &again), jem_read(x, plain);
+    x = jem_input(ctx, plain, 2, 1, 1, 1);
+    d.temperature_from = d.temperature_to = 1;
+    jem_sgld(ctx, gauss, NULL, x, &d, &once);
+    jem_read(x, even);
+    x = jem_input(ctx, plain, 2, 1, 1, 1);
+    d.temperature_from = 0;
+    jem_sgld(ctx, gauss, NULL, x, &d, &again);
+    jem_read(x, plain);
     CHECK(!memcmp(plain, even, sizeof even), "%g, not %g", (double)even[0], (double)plain[0]);
 
     double right[2] = { 0, 0 }, far = 0;
@@ -344,18 +380,21 @@ static void test_annealing(jem_ctx *ctx) {
         for (int i = 0; i < 2 * CHAINS; i++) at[i] = i % 2 ? 0 : -4;
         d = jem_sgld_desc_langevin(0.05f, 600);
         x = jem_input(ctx, at, CHAINS, 2, 1, 1);
-        d.temperature_from = hot ? 60 : 1, d.temperature_to = 1;
+        d.temperature_from = hot ? 60 : 1;
+        d.temperature_to = 1;
         CHECK(jem_sgld(ctx, apart, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
         jem_read(x, at);
         for (int i = 0; i < CHAINS; i++) {
             const double off = fabs((double)at[2 * i]) - 4;
-            right[hot] += (at[2 * i] > 0) / (double)CHAINS, far += off * off / (2 * CHAINS);
+            right[hot] += (at[2 * i] > 0) / (double)CHAINS;
+            far += off * off / (2 * CHAINS);
         }
     }
     CHECK(right[0] == 0, "without heat no chain crosses: %g", right[0]);
     CHECK(right[1] > 0.4 && right[1] < 0.8, "with it, many do: %g", right[1]);
     CHECK(far < 0.4, "and end in a mode: %g", far);
-    free(at), jem_reset(ctx);
+    free(at);
+    jem_reset(ctx);
 }
 
 /* Detailed balance, seen: in equilibrium, as many go from left to right as from right to left, for
@@ -372,9 +411,11 @@ static void test_balance(jem_ctx *ctx) {
             start[2 * i + 1] = (start[2 * i] * start[2 * i] - 1 + jem_rng_normal(&rng)) / 2;
         }
         jem_mcmc_desc d = jem_mcmc_desc_default();
-        d.steps = STEPS, d.step_size = leapfrog == 2 ? 0.3f : 0.7f,
-            d.leapfrog = leapfrog * leapfrog;
-        d.watch = record, d.watch_user = &t;
+        d.steps = STEPS;
+        d.step_size = leapfrog == 2 ? 0.3f : 0.7f;
+        d.leapfrog = leapfrog * leapfrog;
+        d.watch = record;
+        d.watch_user = &t;
         jem_tensor *x = jem_input(ctx, start, CHAINS, 2, 1, 1);
         CHECK(jem_mcmc(ctx, banana, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < CHAINS * (STEPS - 1); i++) {
@@ -383,7 +424,9 @@ static void test_balance(jem_ctx *ctx) {
         }
         const chain_stats s = measure_chains(h, STEPS - 1, CHAINS);
         CHECK(fabs(s.mean) < 4.5 * s.error, "leapfrog %d: %g +- %g", d.leapfrog, s.mean, s.error);
-        free(t.v), free(h), jem_reset(ctx);
+        free(t.v);
+        free(h);
+        jem_reset(ctx);
     }
 }
 
@@ -405,7 +448,9 @@ static void test_z_error(jem_ctx *ctx) {
     printf("annealed importance sampling: its error, of a few chains\n");
     enum { TIMES = 3000 };
     jem_ais_desc d = jem_ais_desc_default();
-    d.levels = 1, d.walk.steps = 0, d.std = 1.2f;
+    d.levels = 1;
+    d.walk.steps = 0;
+    d.std = 1.2f;
     for (int n = 2; n < 6; n += 3) {
         jem_rng rng = jem_rng_seed((uint64_t)n);
         double claimed = 0, sum = 0, squares = 0;     /* of the estimate of Z / Z */
@@ -413,7 +458,9 @@ static void test_z_error(jem_ctx *ctx) {
             jem_ais_result r;
             jem_ais(ctx, gauss, NULL, jem_zeros(ctx, n, 1, 1, 1), &d, &rng, &r);
             const double z = exp(r.log_z) / sqrt(6.283185307179586), error = z * r.error;
-            sum += z, squares += z * z, claimed += error * error;
+            sum += z;
+            squares += z * z;
+            claimed += error * error;
             jem_reset(ctx);
         }
         const double is = squares / TIMES - sum / TIMES * (sum / TIMES);
@@ -428,16 +475,23 @@ static void test_log_z(jem_ctx *ctx) {
     printf("annealed importance sampling: log Z\n");
     jem_rng rng = jem_rng_seed(14);
     jem_ais_desc d = jem_ais_desc_default();
-    d.levels = 120, d.std = 1.5f, d.walk.step_size = 0.25f, d.walk.leapfrog = 3;
+    d.levels = 120;
+    d.std = 1.5f;
+    d.walk.step_size = 0.25f;
+    d.walk.leapfrog = 3;
     jem_tensor *x = jem_zeros(ctx, 256, 2, 1, 1);
     check_z(ctx, correlated, x, &d, &rng, log(CORRELATED_Z), 0.05, "correlated");
     check_z(ctx, banana, x, &d, &rng, log(6.283185307179586 * 0.5), 0.05, "banana");
     x = jem_zeros(ctx, 256, 1, 1, 1);
     check_z(ctx, mixture, x, &d, &rng, 3, 0.05, "mixture");
     x = jem_zeros(ctx, 64, 3, 4, 2);               /* 24 dimensions */
-    d.levels = 200, d.mean = 0.5f;
+    d.levels = 200;
+    d.mean = 0.5f;
     check_z(ctx, gauss, x, &d, &rng, 12 * log(6.283185307179586), 0.3, "24 dimensions");
-    d.levels = 1, d.walk.steps = 0, d.mean = 0, d.std = 1;             /* q is p: exact at once */
+    d.levels = 1;
+    d.walk.steps = 0;
+    d.mean = 0;
+    d.std = 1;             /* q is p: exact at once */
     check_z(ctx, gauss, x, &d, &rng, 12 * log(6.283185307179586), 1e-5, "itself");
     jem_reset(ctx);
 }
@@ -543,20 +597,25 @@ static void test_errors(jem_ctx *ctx) {
     jem_ais_result r;
     CHECK(jem_ais(ctx, gauss, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
           says(ctx, "std = 0"), "no width");
-    ais.std = 1, ais.levels = 2, ais.walk.temperatures = 2;
+    ais.std = 1;
+    ais.levels = 2;
+    ais.walk.temperatures = 2;
     CHECK(jem_ais(ctx, gauss, NULL, x, &ais, &rng, &r) == JEM_BAD_ARGUMENT &&
           says(ctx, "temperatures = 2"), "a ladder");
-    d.step_size = 1, d.temperatures = 3;
+    d.step_size = 1;
+    d.temperatures = 3;
     CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "images modulo temperatures = 2"), "20 are no ladders of 3");
-    d.temperatures = 2, d.hottest = 0.5f;
+    d.temperatures = 2;
+    d.hottest = 0.5f;
     CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "hottest = 0.5"), "colder than 1");
     jem_sgld_desc walk = jem_sgld_desc_default();
     walk.temperature_from = 1;
     CHECK(jem_sgld(ctx, gauss, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
           says(ctx, "temperature_to = 0"), "no temperature");
-    walk.temperature_from = 0, walk.decay_b = -1;
+    walk.temperature_from = 0;
+    walk.decay_b = -1;
     CHECK(jem_sgld(ctx, gauss, NULL, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
           says(ctx, "decay_b = -1"), "b");
     ais.walk.temperatures = 1;
@@ -564,7 +623,10 @@ static void test_errors(jem_ctx *ctx) {
           says(ctx, "ais: the log-density returned nothing"), "no density");
     CHECK(jem_mcmc(NULL, gauss, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT, "no context");
 
-    d = jem_mcmc_desc_default(), d.steps = 50, d.step_size = 1e20f, d.leapfrog = 3;
+    d = jem_mcmc_desc_default();
+    d.steps = 50;
+    d.step_size = 1e20f;
+    d.leapfrog = 3;
     CHECK(jem_read(x, a) == JEM_OK, "where they are");
     CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
     CHECK(jem_read(x, b) == JEM_OK && same_bits(a, b, 40), "no chain moves with such steps");
@@ -573,7 +635,8 @@ static void test_errors(jem_ctx *ctx) {
     d.step_size = 0.5f;
     jem_rng again = rng;
     CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
-    jem_read(x, b), jem_write(x, a);
+    jem_read(x, b);
+    jem_write(x, a);
     CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &again, NULL) == JEM_OK, "%s", jem_error(ctx));
     jem_read(x, a);
     CHECK(same_bits(a, b, 40), "the same chains");
@@ -581,7 +644,8 @@ static void test_errors(jem_ctx *ctx) {
 }
 
 static int stop_early(void *user, int step, jem_tensor *x) {
-    (void)user, (void)x;
+    (void)user;
+    (void)x;
     return step == 9;
 }
 static jem_tensor *no_slope(jem_ctx *ctx, jem_tensor *x, void *user) {
@@ -596,8 +660,13 @@ static void test_shares(jem_ctx *ctx) {
     for (int stop = 0; stop < 2; stop++) {
         jem_rng rng = jem_rng_seed(5);
         jem_mcmc_desc d = jem_mcmc_desc_default();
-        d.steps = stop ? INT32_MAX : 10, d.step_size = 1e-4f, d.temperatures = 3, d.hottest = 1;
-        d.watch = stop ? stop_early : NULL, d.swapped = swapped, d.leapfrog = stop;
+        d.steps = stop ? INT32_MAX : 10;
+        d.step_size = 1e-4f;
+        d.temperatures = 3;
+        d.hottest = 1;
+        d.watch = stop ? stop_early : NULL;
+        d.swapped = swapped;
+        d.leapfrog = stop;
         jem_tensor *x = jem_zeros(ctx, N, 2, 1, 1);
         CHECK(jem_mcmc(ctx, stop ? gauss : no_slope, NULL, x, &d, &rng, accepted) == JEM_OK,
               "%s", jem_error(ctx));
@@ -617,7 +686,10 @@ static void test_bits(void) {
         jem_ctx *ctx = isa_ctx((jem_isa)isa, isa % 2 ? 1 : 3);
         jem_rng rng = jem_rng_seed(4);
         jem_mcmc_desc d = jem_mcmc_desc_default();
-        d.steps = 100, d.leapfrog = 4, d.step_size = 0.3f, d.temperatures = 5;
+        d.steps = 100;
+        d.leapfrog = 4;
+        d.step_size = 0.3f;
+        d.temperatures = 5;
         jem_tensor *t = random_leaf(ctx, &rng, shape(20, 2, 1, 1), -1, 1);
         CHECK(jem_mcmc(ctx, banana, NULL, t, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
         CHECK(jem_read(t, x) == JEM_OK, "%s", jem_error(ctx));

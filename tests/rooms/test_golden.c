@@ -15,7 +15,9 @@ static void made(float *x, ptrdiff_t n, double scale, double shift, const char *
     for (const char *c = name; *c; c++) h = (h ^ (unsigned char)*c) * 16777619u;
     h |= 1;
     for (ptrdiff_t i = 0; i < n; i++) {
-        h ^= h << 13, h ^= h >> 17, h ^= h << 5;
+        h ^= h << 13;
+        h ^= h >> 17;
+        h ^= h << 5;
         x[i] = (float)(shift + scale * ((h >> 8) / 8388608.0 - 1.0));
     }
 }
@@ -131,7 +133,8 @@ static void test_conv(jem_ctx *ctx, const char *op, int pool) {
     }
     snprintf(name, sizeof name, "ops.%s.probe", op);
     compare_op(ctx, op, x, y, name, bag);
-    jem_reset(ctx), jem_net_free(bag);
+    jem_reset(ctx);
+    jem_net_free(bag);
 }
 
 static void test_ops(jem_ctx *ctx) {
@@ -194,11 +197,15 @@ static network network_make(jem_ctx *ctx, int norm, int silu) {
     memset(&w, 0, sizeof w);
     w.image = norm < 0 ? shape(1, 1, 28, 28) : shape(1, 3, 32, 32);
     w.images = norm < 0 ? "golden.digit" : "golden.x";
-    w.fresh = norm == 5, w.is_sharp = silu || norm < 0, w.loose = norm < 0 ? 0 : loose[norm];
+    w.fresh = norm == 5;
+    w.is_sharp = silu || norm < 0;
+    w.loose = norm < 0 ? 0 : loose[norm];
     snprintf(w.name, sizeof w.name, "%s%s", norm < 0 ? "convnet" : norm_name[norm],
              silu ? "-silu" : "");
     jem_wrn_desc d = jem_wrn_desc_default();
-    d.depth = 10, d.widen = 1, d.norm = (jem_norm)(norm == 5 ? JEM_NORM_ACT : norm);
+    d.depth = 10;
+    d.widen = 1;
+    d.norm = (jem_norm)(norm == 5 ? JEM_NORM_ACT : norm);
     d.activation = silu ? JEM_ACTIVATION_SILU : JEM_ACTIVATION_LEAKY_RELU;
     w.net = norm < 0 ? jem_convnet_create(ctx, NULL, 1) : jem_wrn_create(ctx, &d, 1);
     CHECK(w.net, "%s: %s", w.name, jem_error(ctx));
@@ -227,13 +234,15 @@ static void check_eval(jem_ctx *ctx, network *w, double share) {
                 squares += (double)g[k] * (double)g[k];
                 products += (double)g[k] * (double)probe[k - i * size];
             }
-            norm[i] = (float)sqrt(squares), dot[i] = (float)products;
+            norm[i] = (float)sqrt(squares);
+            dot[i] = (float)products;
         }
         compare(w->name, "input_grad_eval", g + 2 * size, size, share);
         compare(w->name, "input_grad_eval_norm", norm, 3, share);
         compare(w->name, "input_grad_eval_dot", dot, 3, 3 * share);
     }
-    free(g), free(probe);
+    free(g);
+    free(probe);
     jem_reset(ctx);
 }
 
@@ -291,7 +300,11 @@ static void check_training(jem_ctx *ctx, network *w, int steps, int stored_steps
     fill_net(w->net, w->fresh ? 0 : 1);
     const jem_loss_weights d = { 1, 1, 0, 0 };
     jem_optim_desc o = jem_optim_desc_default();
-    if (sgd) o.kind = JEM_OPTIMIZER_SGD, o.momentum = 0.9f, o.weight_decay = 5e-4f;
+    if (sgd) {
+        o.kind = JEM_OPTIMIZER_SGD;
+        o.momentum = 0.9f;
+        o.weight_decay = 5e-4f;
+    }
     jem_optim *optim = jem_optim_create(w->net, &o);
     float losses[10][4];
     int labels[19];
@@ -302,8 +315,10 @@ static void check_training(jem_ctx *ctx, network *w, int steps, int stored_steps
         jem_tensor *loss = jem_loss(w->net, &d, data, labels, NULL, sample, NULL, &t);
         jem_zero_grad(w->net);
         if (!CHECK(jem_backward(loss) == JEM_OK, "%s: %s", w->name, jem_error(ctx))) break;
-        losses[step][0] = jem_item(loss), losses[step][1] = jem_item(t.ce);
-        losses[step][2] = jem_item(t.f_data), losses[step][3] = jem_item(t.f_sample);
+        losses[step][0] = jem_item(loss);
+        losses[step][1] = jem_item(t.ce);
+        losses[step][2] = jem_item(t.f_data);
+        losses[step][3] = jem_item(t.f_sample);
         if (step == 0 && !sgd) {
             compare(w->name, "loss0", losses[0], 4, 3e-6);
             check_gradients(w, w->is_sharp ? 1e-4 : 1e-2);
@@ -362,7 +377,8 @@ static int write_noise(const char *path) {
     FILE *f = fopen(path, "wb");
     const int ok = f && fwrite(z, sizeof *z, SCORED * PIXELS, f) == SCORED * PIXELS;
     if (f) fclose(f);
-    free(z), jem_ctx_free(ctx);
+    free(z);
+    jem_ctx_free(ctx);
     return !ok;
 }
 
@@ -415,7 +431,9 @@ static void test_initialisation(jem_ctx *ctx) {
     for (int i = 0; i < 7; i++) {
         jem_wrn_desc d = jem_wrn_desc_default();
         jem_mlp_desc m = jem_mlp_desc_default();
-        d.depth = 10, d.widen = 2, d.norm = (jem_norm)i;
+        d.depth = 10;
+        d.widen = 2;
+        d.norm = (jem_norm)i;
         jem_net *net = i < 5 ? jem_wrn_create(ctx, &d, 1)
                      : i < 6 ? jem_convnet_create(ctx, NULL, 1) : jem_mlp_create(ctx, &m, 1);
         if (i == 5) CHECK(jem_net_size(net) == 112586, "%d numbers", (int)jem_net_size(net));

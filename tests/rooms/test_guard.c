@@ -16,10 +16,13 @@ static void begin(moons *m, int max_returns) {
     one.threads = 1;
     m->ctx = jem_ctx_create(&one);
     jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = 2, shape.height = shape.width = 1, shape.classes = 2;
+    shape.channels = 2;
+    shape.height = shape.width = 1;
+    shape.classes = 2;
     m->net = jem_mlp_create(m->ctx, &shape, 1);
     jem_train_desc how = jem_train_desc_default();
-    how.lr = 3e-3f, how.sgld = jem_sgld_desc_langevin(0.02f, 20);
+    how.lr = 3e-3f;
+    how.sgld = jem_sgld_desc_langevin(0.02f, 20);
     if (max_returns >= 0) how.max_returns = max_returns;
     m->tr = jem_trainer_create(m->net, &how);
     m->rng = jem_rng_seed(7);
@@ -111,7 +114,8 @@ static void test_long_run(void) {
 static void test_without(void) {
     printf("without the guard: the same bits until the first return, then it runs away\n");
     moons with, without;
-    begin(&with, -1), begin(&without, 0);
+    begin(&with, -1);
+    begin(&without, 0);
     int at = -1, different = 0;
     float gap = 0;
     for (int i = 0; i < 600; i++) {
@@ -125,14 +129,16 @@ static void test_without(void) {
     CHECK(at > 300 && at < 600, "the first return: %d", at);
     CHECK(different == 0, "%d of %d updates have other bits", different, at);
     CHECK(gap > 1e4f, "without the guard the gap reaches %g", (double)gap);
-    end(&with), end(&without);
+    end(&with);
+    end(&without);
 }
 
 /* Interrupted at update `at`, then continued for 200 updates: the bits of the whole run. */
 static void test_resumed(int at) {
     printf("interrupted at update %d\n", at);
     moons whole, again;
-    begin(&whole, -1), begin(&again, -1);
+    begin(&whole, -1);
+    begin(&again, -1);
     for (int i = 0; i < at; i++) step(&whole);
     size_t size = 0;
     jem_archive *a = jem_archive_create(whole.ctx);
@@ -147,15 +153,18 @@ static void test_resumed(int at) {
     int different = 0, returned = 0;
     jem_stats s, t;
     for (int i = 0; i < 200; i++) {
-        s = step(&whole), t = step(&again);
+        s = step(&whole);
+        t = step(&again);
         returned += s.returned;
         different += s.returns != t.returns || s.lr != t.lr || !same_weights(whole.net, again.net);
     }
     CHECK(returned > 0, "the guard returns in between");
     CHECK(different == 0, "%d updates differ", different);
-    jem_archive_free(b), jem_archive_free(a);
+    jem_archive_free(b);
+    jem_archive_free(a);
     jem_release(whole.ctx, bytes);
-    end(&whole), end(&again);
+    end(&whole);
+    end(&again);
 }
 
 static void test_poisoned(void) {
@@ -191,7 +200,8 @@ static void test_hostile_file(void) {
     printf("files with a guard that cannot be\n");
     for (int way = 0; way < 4; way++) {
         moons m, n;
-        begin(&m, -1), begin(&n, -1);
+        begin(&m, -1);
+        begin(&n, -1);
         for (int i = 0; i < 105; i++) step(&m);
         jem_archive *a = jem_archive_create(m.ctx);
         jem_trainer_to_archive(m.tr, a);
@@ -211,9 +221,11 @@ static void test_hostile_file(void) {
               jem_error(n.ctx));
         CHECK(jem_trainer_updates(n.tr) == 0, "way %d: nothing changed", way);
         jem_clear_error(n.ctx);
-        jem_archive_free(a), jem_archive_free(b);
+        jem_archive_free(a);
+        jem_archive_free(b);
         jem_release(m.ctx, bytes);
-        end(&m), end(&n);
+        end(&m);
+        end(&n);
     }
 }
 

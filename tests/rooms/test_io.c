@@ -33,7 +33,8 @@ static int fails(const char *call, const char *path) {
     if (before) before(call, path);
     world.before = before;
     if (++world.calls != world.fail_at) return 0;
-    world.failed = call, errno = world.error;
+    world.failed = call;
+    errno = world.error;
     return 1;
 }
 static int world_open(const char *path, int flags, ...) {
@@ -65,7 +66,8 @@ static int world_snprintf(char *out, size_t size, const char *format, ...) {
     if (!point) return n;
     *point = ',';
     if (world.comma == 1) return n;
-    memmove(point + 2, point + 1, strlen(point + 1) + 1), memcpy(point, "\xd9\xab", 2);
+    memmove(point + 2, point + 1, strlen(point + 1) + 1);
+    memcpy(point, "\xd9\xab", 2);
     return n + 1;
 }
 #define open world_open
@@ -250,7 +252,8 @@ static void test_round_trip(void) {
     char *odd = (char *)malloc(n + 1);             /* parse from an odd address */
     memcpy(odd + 1, bytes, n);
     jem_archive *b = jem_archive_parse(ctx, odd + 1, n);
-    memset(odd, 0xAA, n + 1), free(odd);           /* nothing of it may be needed any more */
+    memset(odd, 0xAA, n + 1);
+    free(odd);           /* nothing of it may be needed any more */
     check_motley(a, b, "memory");
     char *again = (char *)jem_archive_to_memory(b, &m);
     CHECK(again && m == n && !memcmp(again, bytes, n), "packed again: %.0f bytes", (double)m);
@@ -284,9 +287,14 @@ static void test_round_trip(void) {
     for (int i = 0; i < 1000; i++)
         CHECK(same_entry(jem_archive_at(none, i), jem_archive_at(empty, i)), "many: %d", i);
 
-    jem_archive_free(a), jem_archive_free(b), jem_archive_free(d);
-    jem_archive_free(none), jem_archive_free(empty);
-    jem_release(ctx, bytes), jem_release(ctx, again), jem_release(ctx, little);
+    jem_archive_free(a);
+    jem_archive_free(b);
+    jem_archive_free(d);
+    jem_archive_free(none);
+    jem_archive_free(empty);
+    jem_release(ctx, bytes);
+    jem_release(ctx, again);
+    jem_release(ctx, little);
     close_ctx(ctx, &c, "round trip");
 }
 
@@ -326,7 +334,8 @@ static void test_by_hand(void) {
     for (size_t i = 8 + w; bytes && i < 192; i++) CHECK(bytes[i] == ' ', "padding at %d", (int)i);
     CHECK(!memcmp(bytes + 192, "\xfe\xff\xff\xff\xff\xff\xff\xff\0\0\x80\x3f\0\0\x20\xc0", 16),
           "data");
-    jem_release(ctx, bytes), jem_archive_free(a);
+    jem_release(ctx, bytes);
+    jem_archive_free(a);
     close_ctx(ctx, &c, "by hand");
 }
 
@@ -338,8 +347,10 @@ static void test_foreign(void) {
     counter c;
     jem_ctx *ctx = open_ctx(&c);
     static unsigned char words[1 + 131072];      /* every one of 16 bits */
-    for (int i = 0; i < 65536; i++)
-        words[2 * i + 1] = (unsigned char)(i & 255), words[2 * i + 2] = (unsigned char)(i >> 8);
+    for (int i = 0; i < 65536; i++) {
+        words[2 * i + 1] = (unsigned char)(i & 255);
+        words[2 * i + 2] = (unsigned char)(i >> 8);
+    }
     for (int bf = 0; bf < 2; bf++) {
         char header[256];
         snprintf(header, sizeof header,
@@ -400,8 +411,11 @@ static void test_skipped(void) {
     noted n;
     memset(&desc, 0, sizeof desc);
     memset(&n, 0, sizeof n);
-    desc.threads = 1, desc.user = &n, desc.log = keep_note;
-    desc.allocate = count_allocate, desc.release = count_release;
+    desc.threads = 1;
+    desc.user = &n;
+    desc.log = keep_note;
+    desc.allocate = count_allocate;
+    desc.release = count_release;
     jem_ctx *ctx = jem_ctx_create(&desc);
     jem_archive *a = parse_spelled(ctx, "{" ENTRY("q", "I8", "[3]", "[0,3]") ","
                                    ENTRY("weight", "F8_\x1b[1m", "[2]", "[4,6]") ","
@@ -520,7 +534,8 @@ static void test_headers(void) {
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         jem_archive *a = parse_spelled(ctx, good[i].header, NULL, good[i].data);
         CHECK(a != NULL, "%s: %s", good[i].header, jem_error(ctx));
-        jem_archive_free(a), jem_clear_error(ctx);
+        jem_archive_free(a);
+        jem_clear_error(ctx);
     }
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         jem_archive *a = parse_spelled(ctx, bad[i].header, NULL, bad[i].data);
@@ -623,7 +638,8 @@ static void test_damage(void) {
     }
     CHECK(counts[0] == 0, "%d of the damaged files gave neither archive nor message", counts[0]);
     CHECK(counts[1] > 40000 && counts[2] > 100, "%d refused, %d accepted", counts[1], counts[2]);
-    free(damaged), free(file);
+    free(damaged);
+    free(file);
     close_ctx(ctx, &c, "damage");
 }
 
@@ -681,8 +697,10 @@ static void test_rounded(void) {
     jem_archive_set_bf16(a, 0);
     jem_release(ctx, jem_archive_to_memory(a, &m));
     CHECK(m == full, "in full again");
-    jem_release(ctx, bytes), jem_release(ctx, again);
-    jem_archive_free(a), jem_archive_free(b);
+    jem_release(ctx, bytes);
+    jem_release(ctx, again);
+    jem_archive_free(a);
+    jem_archive_free(b);
     close_ctx(ctx, &c, "rounded");
 }
 
@@ -708,7 +726,8 @@ static void test_arguments(void) {
     CHECK(!jem_archive_to_memory(NULL, &n) && n == 0, "no archive");
     CHECK(jem_save(NULL, "x") == JEM_BAD_ARGUMENT, "no net");
     CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-    jem_archive_free(NULL), jem_release(ctx, NULL);
+    jem_archive_free(NULL);
+    jem_release(ctx, NULL);
     CHECK(jem_net_to_archive(NULL, a) && says(ctx, "net_to_archive: the object of"), "no net");
     CHECK(jem_net_load(NULL, a) && says(ctx, "net_load: the object of"), "no net");
     CHECK(!jem_net_from_archive(NULL, a) && says(ctx, "net_from_archive: the object"), "no context");
@@ -753,7 +772,9 @@ static void test_arguments(void) {
     jem_archive *b = jem_archive_parse(ctx, bytes, n);
     CHECK(jem_archive_count(b) == 2 && !jem_archive_parse(ctx, bytes, n - 1), "after an error");
     CHECK(says(ctx, "of before"), "the first error remains");
-    jem_release(ctx, bytes), jem_archive_free(a), jem_archive_free(b);
+    jem_release(ctx, bytes);
+    jem_archive_free(a);
+    jem_archive_free(b);
 
     a = jem_archive_create(ctx);                   /* a length that no memory has */
     int64_t most[1] = { PTRDIFF_MAX / 16 };
@@ -889,7 +910,8 @@ static void test_write_failures(void) {
     struct rlimit limit, small;
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0) {    /* full after some 50 KB */
         void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
-        small = limit, small.rlim_cur = 50000;
+        small = limit;
+        small.rlim_cur = 50000;
         setrlimit(RLIMIT_FSIZE, &small);
         const jem_status status = jem_archive_write(a, path);
         setrlimit(RLIMIT_FSIZE, &limit);
@@ -903,7 +925,9 @@ static void test_write_failures(void) {
     };
     for (int n_call = 0; n_call < 7; n_call++) {
         CHECK(jem_archive_write(old, path) == JEM_OK, "%s", jem_error(ctx));
-        world.calls = 0, world.fail_at = n_call + 1, world.error = n_call == 1 ? ENOSPC : EIO;
+        world.calls = 0;
+        world.fail_at = n_call + 1;
+        world.error = n_call == 1 ? ENOSPC : EIO;
         CHECK(jem_archive_write(a, path) == JEM_BAD_FILE, "%s fails", calls[n_call]);
         CHECK(world.failed && !strcmp(world.failed, calls[n_call]), "not %s: %s", calls[n_call],
               world.failed);
@@ -923,7 +947,9 @@ static void test_write_failures(void) {
         { 3, EINTR }, { 7, EINTR }
     };
     for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++) {
-        world.calls = 0, world.fail_at = harmless[i].call, world.error = harmless[i].error;
+        world.calls = 0;
+        world.fail_at = harmless[i].call;
+        world.error = harmless[i].error;
         CHECK(jem_archive_write(a, path) == JEM_OK && world.calls >= world.fail_at, "call %d: %s",
               harmless[i].call, jem_error(ctx));
         world.fail_at = 0;
@@ -940,7 +966,10 @@ static void test_write_failures(void) {
         CHECK(jem_archive_write(a, "") == JEM_BAD_FILE && !leftovers(), "an empty name");
         jem_clear_error(ctx);
     }
-    jem_archive_free(old), jem_archive_free(a), jem_archive_free(b), jem_release(ctx, bytes);
+    jem_archive_free(old);
+    jem_archive_free(a);
+    jem_archive_free(b);
+    jem_release(ctx, bytes);
     close_ctx(ctx, &c, "write failures");
 }
 
@@ -966,7 +995,8 @@ static int is_whole(jem_ctx *ctx, size_t n) {
 static struct { jem_archive *archive; int at, made; jem_status status; } other_writer;
 
 static void write_between(const char *call, const char *name) {
-    (void)call, (void)name;
+    (void)call;
+    (void)name;
     if (other_writer.made++ == other_writer.at)
         other_writer.status = jem_archive_write(other_writer.archive, path);
 }
@@ -979,7 +1009,9 @@ static void test_two_writers(void) {
     jem_archive *a = filled(ctx, data[0], BYTES, 1), *b = filled(ctx, data[1], BYTES, 2);
     place("shared");
     for (int at = 0; at < 7; at++) {               /* one whole write between any two calls */
-        other_writer.archive = b, other_writer.at = at, other_writer.made = 0;
+        other_writer.archive = b;
+        other_writer.at = at;
+        other_writer.made = 0;
         other_writer.status = JEM_BAD_FILE;
         world.before = write_between;
         CHECK(jem_archive_write(a, path) == JEM_OK, "before call %d: %s", at, jem_error(ctx));
@@ -1005,7 +1037,8 @@ static void test_two_writers(void) {
     CHECK(torn == 0 && is_whole(ctx, BYTES) && !leftovers(), "not whole in %d of %d looks", torn,
           TIMES);
     remove(path);
-    jem_archive_free(a), jem_archive_free(b);
+    jem_archive_free(a);
+    jem_archive_free(b);
     close_ctx(ctx, &c, "two writers");
 }
 
@@ -1024,12 +1057,14 @@ static void test_links(void) {
     jem_archive *a = filled(ctx, data, sizeof data, 1);
     char link[200];
     size_t n;
-    place("victim"), memcpy(victim, path, sizeof path);
+    place("victim");
+    memcpy(victim, path, sizeof path);
     place("linked");
     snprintf(link, sizeof link, "%s.tmp", path);   /* what it was called once */
     spit(victim, "precious", 8);
     CHECK(symlink(victim, link) == 0, "%s", link);
-    world.before = plant, planted = 0;             /* and what it is about to be called */
+    world.before = plant;
+    planted = 0;             /* and what it is about to be called */
     CHECK(jem_archive_write(a, path) == JEM_OK && is_whole(ctx, sizeof data), "%s", jem_error(ctx));
     world.before = NULL;
     CHECK(planted == 3 && leftovers() == 4, "%d planted, %d left", planted, leftovers());
@@ -1038,8 +1073,10 @@ static void test_links(void) {
     free(bytes);
     DIR *d = opendir(folder);                      /* the planted ones are not ours to remove */
     for (struct dirent *e; d && (e = readdir(d)) != NULL;)
-        if (strstr(e->d_name, ".tmp")) snprintf(link, sizeof link, "%s/%.60s", folder, e->d_name),
-                                       CHECK(remove(link) == 0, "%s", link);
+        if (strstr(e->d_name, ".tmp")) {
+            snprintf(link, sizeof link, "%s/%.60s", folder, e->d_name);
+            CHECK(remove(link) == 0, "%s", link);
+        }
     if (d) closedir(d);
     remove(path);
 
@@ -1154,17 +1191,29 @@ static design design_default(void) {
     design d;
     memset(&d, 0, sizeof d);
     d.w = jem_wrn_desc_default();
-    d.w.depth = 10, d.w.widen = 1, d.w.channels = 2, d.w.height = d.w.width = 4, d.w.classes = 3;
-    d.layers = 2, d.widths[0] = 5, d.widths[1] = 4;
+    d.w.depth = 10;
+    d.w.widen = 1;
+    d.w.channels = 2;
+    d.w.height = d.w.width = 4;
+    d.w.classes = 3;
+    d.layers = 2;
+    d.widths[0] = 5;
+    d.widths[1] = 4;
     return d;
 }
 static jem_net *design_create(jem_ctx *ctx, int kind, const design *d) {
     if (kind == WRN) return jem_wrn_create(ctx, &d->w, 3);
     jem_convnet_desc s = jem_convnet_desc_default();
-    s.channels = d->w.channels, s.height = d->w.height, s.width = d->w.width;
-    s.classes = d->w.classes, s.activation = d->w.activation, s.leak = d->w.leak;
-    s.separate_energy = d->w.separate_energy, s.layers = d->layers, memcpy(s.widths, d->widths,
-                                                                           sizeof s.widths);
+    s.channels = d->w.channels;
+    s.height = d->w.height;
+    s.width = d->w.width;
+    s.classes = d->w.classes;
+    s.activation = d->w.activation;
+    s.leak = d->w.leak;
+    s.separate_energy = d->w.separate_energy;
+    s.layers = d->layers;
+    memcpy(s.widths, d->widths,
+        sizeof s.widths);
     return kind == CONVNET ? jem_convnet_create(ctx, &s, 3) : jem_mlp_create(ctx, &s, 3);
 }
 
@@ -1192,7 +1241,9 @@ static void check_design(jem_ctx *ctx, int kind, const design *d, const char *wh
         CHECK(net->channels == loaded->channels && net->height == loaded->height &&
               net->width == loaded->width && net->classes == loaded->classes, "%s", what);
     }
-    jem_net_free(net), jem_net_free(loaded), jem_archive_free(a);
+    jem_net_free(net);
+    jem_net_free(loaded);
+    jem_archive_free(a);
 }
 
 static void test_descs(void) {
@@ -1202,27 +1253,46 @@ static void test_descs(void) {
     for (int i = 0; i < 60; i++) {
         design d = design_default();
         const int kind = i % KINDS;
-        d.w.depth = 10 + 6 * jem_rng_below(&rng, 2), d.w.widen = 1 + jem_rng_below(&rng, 2);
-        d.w.channels = 1 + jem_rng_below(&rng, 3), d.w.classes = 1 + jem_rng_below(&rng, 4);
-        d.w.height = 4 + jem_rng_below(&rng, 5), d.w.width = 4 + jem_rng_below(&rng, 5);
+        d.w.depth = 10 + 6 * jem_rng_below(&rng, 2);
+        d.w.widen = 1 + jem_rng_below(&rng, 2);
+        d.w.channels = 1 + jem_rng_below(&rng, 3);
+        d.w.classes = 1 + jem_rng_below(&rng, 4);
+        d.w.height = 4 + jem_rng_below(&rng, 5);
+        d.w.width = 4 + jem_rng_below(&rng, 5);
         d.w.activation = (jem_activation)jem_rng_below(&rng, 4);
-        d.w.norm = (jem_norm)jem_rng_below(&rng, 5), d.w.head = (jem_head)jem_rng_below(&rng, 2);
+        d.w.norm = (jem_norm)jem_rng_below(&rng, 5);
+        d.w.head = (jem_head)jem_rng_below(&rng, 2);
         d.w.leak = i < KINDS ? 1.0f / 3 : jem_rng_uniform(&rng) - .5f;
         d.w.dropout = i < KINDS ? 1.0f / 3 : jem_rng_uniform(&rng);
-        d.w.stem_stride = 1 + jem_rng_below(&rng, 2), d.w.separate_energy = jem_rng_below(&rng, 2);
+        d.w.stem_stride = 1 + jem_rng_below(&rng, 2);
+        d.w.separate_energy = jem_rng_below(&rng, 2);
         d.layers = 1 + jem_rng_below(&rng, 3);
         for (int k = 0; k < d.layers; k++) d.widths[k] = 1 + jem_rng_below(&rng, 9);
         check_design(ctx, kind, &d, "at random");
     }
     design d = design_default();                   /* the outermost that are possible */
-    d.w.leak = -1000, d.w.dropout = .99999994f, check_design(ctx, WRN, &d, "most dropout");
-    d.w.leak = 1e-45f, d.w.dropout = 1e-45f, check_design(ctx, WRN, &d, "least dropout");
-    d.w.leak = -0.0f, d.w.dropout = -0.0f, check_design(ctx, WRN, &d, "minus 0");
-    d.w.leak = 1000, d.w.channels = 65536, d.w.height = d.w.width = 1;
-    d.layers = 1, d.widths[0] = 1;
-    check_design(ctx, MLP, &d, "65536 channels"), check_design(ctx, CONVNET, &d, "65536 channels");
-    d.w.channels = 1, d.widths[0] = 65536, check_design(ctx, MLP, &d, "width 65536");
-    d.widths[0] = 1, d.w.classes = 100000, check_design(ctx, MLP, &d, "100,000 classes");
+    d.w.leak = -1000;
+    d.w.dropout = .99999994f;
+    check_design(ctx, WRN, &d, "most dropout");
+    d.w.leak = 1e-45f;
+    d.w.dropout = 1e-45f;
+    check_design(ctx, WRN, &d, "least dropout");
+    d.w.leak = -0.0f;
+    d.w.dropout = -0.0f;
+    check_design(ctx, WRN, &d, "minus 0");
+    d.w.leak = 1000;
+    d.w.channels = 65536;
+    d.w.height = d.w.width = 1;
+    d.layers = 1;
+    d.widths[0] = 1;
+    check_design(ctx, MLP, &d, "65536 channels");
+    check_design(ctx, CONVNET, &d, "65536 channels");
+    d.w.channels = 1;
+    d.widths[0] = 65536;
+    check_design(ctx, MLP, &d, "width 65536");
+    d.widths[0] = 1;
+    d.w.classes = 100000;
+    check_design(ctx, MLP, &d, "100,000 classes");
     CHECK(jem_ok(ctx), "%s", jem_error(ctx));
     close_ctx(ctx, &c, "descs");
 }
@@ -1295,17 +1365,24 @@ static void test_agreement(void) {
         jem_archive_set_meta(a, "jem.slope", "-0.333333");     /* as version 0.1 wrote it */
         jem_net *old_one = jem_net_from_archive(ctx, a);
         CHECK(old_one != NULL, "%s", jem_error(ctx));
-        jem_net_free(old_one), jem_net_free(net), jem_archive_free(a);
+        jem_net_free(old_one);
+        jem_net_free(net);
+        jem_archive_free(a);
 
-        d.w.leak = NAN, CHECK(!design_create(ctx, kind, &d) && says(ctx, "slope"), "NaN");
-        d.w.leak = HUGE_VALF, CHECK(!design_create(ctx, kind, &d) && says(ctx, "slope"), "inf");
-        d = design_default(), d.w.dropout = NAN;
+        d.w.leak = NAN;
+        CHECK(!design_create(ctx, kind, &d) && says(ctx, "slope"), "NaN");
+        d.w.leak = HUGE_VALF;
+        CHECK(!design_create(ctx, kind, &d) && says(ctx, "slope"), "inf");
+        d = design_default();
+        d.w.dropout = NAN;
         if (kind == WRN) CHECK(!design_create(ctx, kind, &d) && says(ctx, "dropout"), "NaN");
         d = design_default();                      /* sizes that overflow an int when multiplied */
-        d.w.channels = d.w.height = d.w.width = d.widths[1] = 65536, d.w.head = JEM_HEAD_FLAT;
+        d.w.channels = d.w.height = d.w.width = d.widths[1] = 65536;
+        d.w.head = JEM_HEAD_FLAT;
         CHECK(!design_create(ctx, kind, &d) && says(ctx, "features"), "%s", kinds[kind]);
         jem_fail(ctx, JEM_DIVERGED, "of before");  /* does not hide the current error */
-        d = design_default(), d.w.leak = NAN;
+        d = design_default();
+        d.w.leak = NAN;
         CHECK(!design_create(ctx, kind, &d) && says(ctx, "of before"), "after an error");
     }
     close_ctx(ctx, &c, "agreement");
@@ -1329,7 +1406,8 @@ static void test_texts(void) {
     CHECK(jem_net_set_meta(net, "k", "\xed\xa0\x80") && says(ctx, "\"k\""), "value");
     CHECK(!jem_net_meta(net, NULL) && !jem_net_meta(net, "k") && jem_ok(ctx), "not there");
     char name[400];                                /* a network may have it, a trainer's may not */
-    memset(name, 'n', sizeof name - 1), name[sizeof name - 1] = 0;
+    memset(name, 'n', sizeof name - 1);
+    name[sizeof name - 1] = 0;
     jem_net *own = jem_net_create(ctx, no_forward, NULL, 0, 1, 1, 1, 1, 1);
     jem_train_desc how = jem_train_desc_default();
     how.buffer_size = 8;
@@ -1340,7 +1418,9 @@ static void test_texts(void) {
           "%s", jem_error(ctx));
     CHECK(jem_trainer_to_archive(tr, long_named) == JEM_BAD_ARGUMENT && says(ctx, "too long"),
           "a name of 399");
-    jem_archive_free(long_named), jem_trainer_free(tr), jem_net_free(own);
+    jem_archive_free(long_named);
+    jem_trainer_free(tr);
+    jem_net_free(own);
     int texts_now = 0, n = 0;
     for (const jem__meta *m = net->meta; m; m = m->next) texts_now++;
     char key[16];
@@ -1357,7 +1437,9 @@ static void test_texts(void) {
     CHECK(loaded && !strcmp(jem_net_meta(loaded, "0"), "again"), "%s", jem_error(ctx));
     jem_archive *a = jem_archive_read(ctx, path);
     CHECK(jem_archive_set_meta(a, "one more", "") == JEM_BAD_ARGUMENT && says(ctx, "4096"), "full");
-    jem_archive_free(a), jem_net_free(loaded), jem_net_free(net);
+    jem_archive_free(a);
+    jem_net_free(loaded);
+    jem_net_free(net);
     remove(path);
     close_ctx(ctx, &c, "texts");
 }
@@ -1394,19 +1476,34 @@ static int logits(jem_net *net, float *out) {
 static jem_net *make_net(jem_ctx *ctx, int kind, int classes) {
     if (kind == 0) {
         jem_mlp_desc d = jem_mlp_desc_default();
-        d.channels = 2, d.height = 3, d.width = 5, d.classes = classes;
-        d.layers = 2, d.widths[0] = 9, d.widths[1] = 4, d.activation = JEM_ACTIVATION_TANH;
+        d.channels = 2;
+        d.height = 3;
+        d.width = 5;
+        d.classes = classes;
+        d.layers = 2;
+        d.widths[0] = 9;
+        d.widths[1] = 4;
+        d.activation = JEM_ACTIVATION_TANH;
         return jem_mlp_create(ctx, &d, 5);
     }
     if (kind == 1) {
         jem_convnet_desc d = jem_convnet_desc_default();
-        d.channels = 1, d.height = d.width = 8, d.classes = classes;
-        d.layers = 2, d.widths[0] = 5, d.widths[1] = 6;
+        d.channels = 1;
+        d.height = d.width = 8;
+        d.classes = classes;
+        d.layers = 2;
+        d.widths[0] = 5;
+        d.widths[1] = 6;
         return jem_convnet_create(ctx, &d, 5);
     }
     jem_wrn_desc d = jem_wrn_desc_default();
-    d.depth = 10, d.widen = 1, d.channels = 3, d.height = d.width = 8, d.classes = classes;
-    d.norm = (jem_norm)(kind - 2), d.leak = 0.123456f;
+    d.depth = 10;
+    d.widen = 1;
+    d.channels = 3;
+    d.height = d.width = 8;
+    d.classes = classes;
+    d.norm = (jem_norm)(kind - 2);
+    d.leak = 0.123456f;
     d.head = kind == 3 ? JEM_HEAD_FLAT : JEM_HEAD_POOLED;
     return jem_wrn_create(ctx, &d, 5);
 }
@@ -1448,11 +1545,15 @@ static void test_nets(void) {
             CHECK(jem_save(loaded, path) == JEM_OK, "%s: %s", name, jem_error(ctx));
             unsigned char *second = slurp(path, &m);
             CHECK(first && second && n == m && !memcmp(first, second, n), "%s: saved again", name);
-            free(first), free(second);
+            free(first);
+            free(second);
         }
         jem_archive *a = jem_archive_read(ctx, path);
         memset(after, 0, sizeof after);
-        fresh->scale = 10, fresh->noise_lo = 0.1f, fresh->noise_hi = 2, fresh->mean = 0.5f;
+        fresh->scale = 10;
+        fresh->noise_lo = 0.1f;
+        fresh->noise_hi = 2;
+        fresh->mean = 0.5f;
         load_text(fresh, "jem.temperature", "7");          /* of the weights that go */
         CHECK(jem_net_load(fresh, a) == JEM_OK && same_params(net, fresh), "%s: %s", name,
               jem_error(ctx));
@@ -1468,7 +1569,8 @@ static void test_nets(void) {
         /* A network of another shape refuses, and is as it was. */
         jem_net *other = make_net(ctx, kind, 7), *copy = make_net(ctx, kind, 7);
         if (other && copy) {
-            scramble(other, 99), scramble(copy, 99);
+            scramble(other, 99);
+            scramble(copy, 99);
             CHECK(jem_net_load(other, a) == JEM_BAD_SHAPE, "%s: 7 classes from a file of 4", name);
             CHECK(strstr(jem_error(ctx), path) && says(ctx, "in the file, F32 (7"), "%s", name);
             CHECK(same_params(other, copy), "%s: a load that failed changed it", name);
@@ -1501,9 +1603,13 @@ static void test_nets(void) {
         for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
             jem_archive_set_meta(bare, keys[i], jem_archive_meta(a, keys[i]));
         CHECK(!jem_net_from_archive(ctx, bare) && says(ctx, "archive: lacks \""), "%s", name);
-        jem_archive_free(a), jem_archive_free(bare);
-        jem_net_free(net), jem_net_free(fresh), jem_net_free(loaded);
-        jem_net_free(other), jem_net_free(copy);
+        jem_archive_free(a);
+        jem_archive_free(bare);
+        jem_net_free(net);
+        jem_net_free(fresh);
+        jem_net_free(loaded);
+        jem_net_free(other);
+        jem_net_free(copy);
         remove(path);
         close_ctx(ctx, &c, name);
     }
@@ -1521,8 +1627,16 @@ typedef struct learner { jem_net *net; jem_trainer *tr; } learner;
 
 static jem_train_desc learner_desc(int kind) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-2f, d.sgld.steps = 2, d.negatives = 3, d.buffer_size = 12, d.reinit = .5f, d.seed = 5;
-    if (kind == 1) d.optim.kind = JEM_OPTIMIZER_SGD, d.optim.momentum = .9f;
+    d.lr = 1e-2f;
+    d.sgld.steps = 2;
+    d.negatives = 3;
+    d.buffer_size = 12;
+    d.reinit = .5f;
+    d.seed = 5;
+    if (kind == 1) {
+        d.optim.kind = JEM_OPTIMIZER_SGD;
+        d.optim.momentum = .9f;
+    }
     if (kind == 2 || kind == 3) d.optim.ema = .9f;
     if (kind == 4) d.weights.cd = 0;
     if (kind == 5) d.class_conditional = 1;
@@ -1535,7 +1649,10 @@ static learner learner_begin(jem_ctx *ctx, int kind, jem_net *net) {
     const jem_train_desc d = learner_desc(kind);
     jem_wrn_desc w = jem_wrn_desc_default();
     learner t;
-    w.depth = 10, w.widen = 1, w.height = w.width = 4, w.classes = 3;
+    w.depth = 10;
+    w.widen = 1;
+    w.height = w.width = 4;
+    w.classes = 3;
     w.norm = kind == 5 ? JEM_NORM_BATCH : kind == 6 ? JEM_NORM_ACT : JEM_NORM_NONE;
     w.dropout = kind == 6 ? .25f : 0;
     t.net = net ? net : jem_wrn_create(ctx, &w, 2);
@@ -1631,9 +1748,13 @@ static void test_trainers(void) {
             jem_release(ctx, bytes);
             learner_end(&v);
         }
-        jem_archive_free(a), jem_archive_free(b);
-        jem_release(ctx, zero), jem_release(ctx, middle), jem_release(ctx, end);
-        learner_end(&t), learner_end(&u);
+        jem_archive_free(a);
+        jem_archive_free(b);
+        jem_release(ctx, zero);
+        jem_release(ctx, middle);
+        jem_release(ctx, end);
+        learner_end(&t);
+        learner_end(&u);
         CHECK(jem_ok(ctx), "%s: %s", name, jem_error(ctx));
         close_ctx(ctx, &c, name);
     }
@@ -1644,7 +1765,8 @@ static void test_one_number_state(void) {
     counter c;
     jem_ctx *ctx = open_ctx(&c);
     jem_mlp_desc m = jem_mlp_desc_default();
-    m.channels = 2, m.height = m.width = m.classes = 1;
+    m.channels = 2;
+    m.height = m.width = m.classes = 1;
     jem_train_desc d = jem_train_desc_default();
     d.weights.cd = 0;
     jem_net *net = jem_mlp_create(ctx, &m, 3);
@@ -1664,7 +1786,9 @@ static void test_one_number_state(void) {
               "a second moment of %d: %s", (int)number, jem_error(ctx));
         jem_archive_free(a);
     }
-    jem_archive_free(whole), jem_trainer_free(tr), jem_net_free(net);
+    jem_archive_free(whole);
+    jem_trainer_free(tr);
+    jem_net_free(net);
     close_ctx(ctx, &c, "a state of one number");
 }
 
@@ -1759,15 +1883,19 @@ static void test_trainer_files(void) {
     CHECK(jem_net_load(t.net, theirs) == JEM_OK && jem_trainer_from_archive(t.tr, theirs) == JEM_OK
           && learner_is(&t, bytes, n), "%s", jem_error(ctx));
     CHECK(jem_ok(elsewhere), "%s", jem_error(elsewhere));
-    jem_archive_free(theirs), jem_archive_free(none);
+    jem_archive_free(theirs);
+    jem_archive_free(none);
     close_ctx(elsewhere, &d, "elsewhere");
-    jem_archive_free(whole), jem_release(ctx, bytes);
+    jem_archive_free(whole);
+    jem_release(ctx, bytes);
     learner_end(&t);
     close_ctx(ctx, &c, "trainer files");
 }
 
 static jem_tensor *identity(jem_net *net, jem_tensor *x, int training, void *user) {
-    (void)net, (void)training, (void)user;
+    (void)net;
+    (void)training;
+    (void)user;
     return x;
 }
 
@@ -1786,8 +1914,10 @@ static void test_flags(void) {
     const unsigned char u = 200;
     const void *data[4];
     const float want[4] = { 3, -4, 7, 200 };
-    data[JEM_DTYPE_F32] = &f, data[JEM_DTYPE_I32] = &i, data[JEM_DTYPE_I64] = &l,
-        data[JEM_DTYPE_U8] = &u;
+    data[JEM_DTYPE_F32] = &f;
+    data[JEM_DTYPE_I32] = &i;
+    data[JEM_DTYPE_I64] = &l;
+    data[JEM_DTYPE_U8] = &u;
     for (int d = 0; flag && pair && d < 4; d++)
         for (int ndim = 0; ndim <= 2; ndim++) {
             jem_archive *a = jem_archive_create(ctx);
@@ -1814,7 +1944,8 @@ static void test_flags(void) {
     a = jem_archive_create(ctx);                   /* from its own arrays */
     CHECK(!jem_net_to_archive(net, a) && !jem_net_load(net, a), "%s", jem_error(ctx));
     CHECK(jem_net_to_archive(net, a) == JEM_BAD_ARGUMENT && says(ctx, "already"), "twice");
-    jem_archive_free(a), jem_net_free(net);
+    jem_archive_free(a);
+    jem_net_free(net);
     close_ctx(ctx, &c, "flags");
 }
 
@@ -1837,11 +1968,15 @@ static int live(jem_ctx *ctx, int stage) {
         whole = (b = jem_archive_parse(ctx, bytes, n)) != NULL;
     if (stage == WRITE) whole = jem_archive_write(a, path) == JEM_OK;
     if (stage == READ) whole = (a = jem_archive_read(ctx, path)) != NULL;
-    if (stage == SAVE_MLP || stage == SAVE_WRN)
-        net = make_net(ctx, stage == SAVE_MLP ? 0 : 6, 3), whole = jem_save(net, path) == JEM_OK;
+    if (stage == SAVE_MLP || stage == SAVE_WRN) {
+        net = make_net(ctx, stage == SAVE_MLP ? 0 : 6, 3);
+        whole = jem_save(net, path) == JEM_OK;
+    }
     if (stage == LOAD_MLP || stage == LOAD_WRN) whole = (net = jem_load(ctx, path)) != NULL;
-    jem_release(ctx, bytes), jem_net_free(net);
-    jem_archive_free(a), jem_archive_free(b);
+    jem_release(ctx, bytes);
+    jem_net_free(net);
+    jem_archive_free(a);
+    jem_archive_free(b);
     return whole;
 }
 
@@ -1853,7 +1988,8 @@ static void test_no_memory(void) {
             long k = 1;
             for (int whole = 0; !whole && k < 100000; k++) {
                 jem_ctx *ctx = open_ctx(&c);
-                c.fail_at = c.calls + k, c.fail_on = on;
+                c.fail_at = c.calls + k;
+                c.fail_on = on;
                 whole = live(ctx, stage);
                 const int reached = c.calls >= c.fail_at;
                 CHECK(whole == !reached, "stage %d, allocation %ld: %s", stage, k, jem_error(ctx));
@@ -1865,8 +2001,10 @@ static void test_no_memory(void) {
             }
             CHECK(k > 20 && k < 100000, "stage %d: %ld allocations", stage, k);
         }
-    for (int stage = WRITE; stage < STAGES; stage += 2)
-        place(stage_files[stage]), CHECK(remove(path) == 0, "%s", path);
+    for (int stage = WRITE; stage < STAGES; stage += 2) {
+        place(stage_files[stage]);
+        CHECK(remove(path) == 0, "%s", path);
+    }
 }
 
 int main(int argc, char **argv) {

@@ -70,7 +70,8 @@ static void record_add(record *r, const char *what, const void *x, ptrdiff_t n) 
     }
     piece *p = r->pieces + r->count++;
     snprintf(p->what, sizeof p->what, "%s %s", r->title, what);
-    p->at = r->n, p->n = n;
+    p->at = r->n;
+    p->n = n;
     memcpy(r->x + r->n, x, (size_t)n * sizeof *r->x);
     r->n += n;
 }
@@ -110,8 +111,13 @@ static setup setup_of(jem_isa isa, int threads, int reverse) {
     memset(&s, 0, sizeof s);
     snprintf(s.name, sizeof s.name, "%s, %d threads%s", jem_isa_name(isa), threads,
              reverse ? " in reverse" : "");
-    s.desc.isa = isa, s.desc.threads = threads, s.desc.precision = precision;
-    if (reverse) s.desc.parallel_for = backwards, s.desc.user = &backwards_calls;
+    s.desc.isa = isa;
+    s.desc.threads = threads;
+    s.desc.precision = precision;
+    if (reverse) {
+        s.desc.parallel_for = backwards;
+        s.desc.user = &backwards_calls;
+    }
     return s;
 }
 static setup plain_tape(setup s) {
@@ -262,7 +268,8 @@ static void direct_maps(jem_ctx *ctx, record *r) {
                 record_add(r, "without aux", y, n);
                 ctx->k->map(kind, a, x, y, aux, n);
             }
-            record_add(r, "y", y, n), record_add(r, "aux", aux, n);
+            record_add(r, "y", y, n);
+            record_add(r, "aux", aux, n);
             const int output = kind < JEM__MAP_DROP &&
                                jem__map_ops[kind].keeps == JEM_KEEPS_OUTPUT;
             for (int add = 0; add < 2; add++) {
@@ -359,7 +366,8 @@ static void direct_reductions(jem_ctx *ctx, record *r) {
                 ctx->k->normalize(&norm, x, dx);
                 record_add(r, "normalize", dx, pixels * n);
                 ctx->k->normalize_sums(&norm, x, dy);
-                record_add(r, "sum dy", s1, n), record_add(r, "sum dy xhat", s2, n);
+                record_add(r, "sum dy", s1, n);
+                record_add(r, "sum dy xhat", s2, n);
                 ctx->k->normalize_back(&norm, how, x, dy, dx);
                 record_add(r, "normalize_back", dx, pixels * n);
             }
@@ -380,19 +388,30 @@ static void direct_updates(jem_ctx *ctx, record *r) {
             record_add(r, "fill", x, n);
             jem__langevin d;
             memset(&d, 0, sizeof d);
-            for (int l = 0; l < JEM_LANES; l++)
-                d.step[l] = 1 - 0.05f * (float)l, d.noise[l] = 0.3f + 0.02f * (float)l;
+            for (int l = 0; l < JEM_LANES; l++) {
+                d.step[l] = 1 - 0.05f * (float)l;
+                d.noise[l] = 0.3f + 0.02f * (float)l;
+            }
             if (how & 1) d.clamp_grad = 0.5f;
-            if (how & 2) d.lo = -0.9f, d.hi = 1;
+            if (how & 2) {
+                d.lo = -0.9f;
+                d.hi = 1;
+            }
             ctx->k->langevin(x, g, n, &d, how & 4 ? rng.key : NULL, starts[how % 4]);
             record_add(r, "langevin", x, n);
             jem__update u = { 0.9f, 0.999f, 1e-8f, 0, 0, 0.01f, 1.7f };
             if (how & 1) u.weight_decay = 0.01f;
-            if (how & 2) u.momentum = 0.9f, u.beta1 = 0;
+            if (how & 2) {
+                u.momentum = 0.9f;
+                u.beta1 = 0;
+            }
             ctx->k->adam(p, g, m, v, n, &u);
-            record_add(r, "adam", p, n), record_add(r, "m", m, n), record_add(r, "v", v, n);
+            record_add(r, "adam", p, n);
+            record_add(r, "m", m, n);
+            record_add(r, "v", v, n);
             ctx->k->sgd(p, g, m, n, &u);
-            record_add(r, "sgd", p, n), record_add(r, "m", m, n);
+            record_add(r, "sgd", p, n);
+            record_add(r, "m", m, n);
         }
 }
 
@@ -428,18 +447,27 @@ static conv_shape conv_shape_at(int i, jem_rng *rng) {
     if (i < CHOSEN) return chosen[i];
     conv_shape s;
     s.n = ns[jem_rng_below(rng, 7)];
-    s.ci = channels[jem_rng_below(rng, 8)], s.co = below(rng, 1, 14);
-    s.k = below(rng, 1, 6), s.stride = below(rng, 1, 3), s.pad = below(rng, 0, 3);
+    s.ci = channels[jem_rng_below(rng, 8)];
+    s.co = below(rng, 1, 14);
+    s.k = below(rng, 1, 6);
+    s.stride = below(rng, 1, 3);
+    s.pad = below(rng, 0, 3);
     if (s.k == 6) s.k = 7;
     if (i % 3 == 0) {
-        s.ci = below(rng, 8, 18), s.co = below(rng, 8, 18);
-        s.k = 3, s.stride = 1, s.pad = below(rng, 0, 2);
+        s.ci = below(rng, 8, 18);
+        s.co = below(rng, 8, 18);
+        s.k = 3;
+        s.stride = 1;
+        s.pad = below(rng, 0, 2);
     }
     const int from = s.k - 2 * s.pad > 1 ? s.k - 2 * s.pad : 1, more = i % 3 == 0 ? 9 : 6;
-    s.h = below(rng, from, from + more), s.w = below(rng, from, from + more);
+    s.h = below(rng, from, from + more);
+    s.w = below(rng, from, from + more);
     s.blocks = i % 4 == 0;
     if (s.blocks) {                                /* sides that can be cut before and after it */
-        s.n = below(rng, 1, 3), s.k |= s.stride == 1, s.pad = (s.k - 1) / 2;
+        s.n = below(rng, 1, 3);
+        s.k |= s.stride == 1;
+        s.pad = (s.k - 1) / 2;
         const int least = s.pad / s.stride + 1;
         s.h = 4 * s.stride * below(rng, least, least + 3);
         s.w = 4 * s.stride * below(rng, least, least + 3);
@@ -459,7 +487,8 @@ typedef struct conv_run {
 static conv_run conv_make(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
     conv_run c;
     jem_conv_desc d;
-    d.stride = s.stride, d.pad = s.pad;
+    d.stride = s.stride;
+    d.pad = s.pad;
     c.bag = bag_create(ctx);
     c.w = random_param(c.bag, rng, 1, 4, s.co, s.ci, s.k, -1, 1);
     c.b = random_param(c.bag, rng, 1, 1, s.co, 1, 1, -1, 1);
@@ -495,7 +524,9 @@ static void convolutions(jem_ctx *ctx, record *r) {
 typedef struct exact { double sum, size, terms; } exact;
 
 static void exact_add(exact *e, double a, double b) {
-    e->sum += a * b, e->size += fabs(a * b), e->terms += 1;
+    e->sum += a * b;
+    e->size += fabs(a * b);
+    e->terms += 1;
 }
 /* How many of n numbers are out of bounds. */
 static int outside(const exact *e, const float *x, ptrdiff_t n, double share) {
@@ -519,7 +550,10 @@ static void check_conv(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
     const int taps = s.k * s.k, nx = s.n * image, ny = s.n * out;
     float *x = floats(nx), *dx = floats(nx), *y = floats(ny), *dy = floats(ny);
     exact *ex = exacts(nx), *ey = exacts(ny), *ew = exacts(c.w->size), *eb = exacts(s.co);
-    jem_read(c.x, x), jem_read(c.y, y), jem_read(c.probe, dy), jem_read_grad(c.x, dx);
+    jem_read(c.x, x);
+    jem_read(c.y, y);
+    jem_read(c.probe, dy);
+    jem_read_grad(c.x, dx);
     for (int at = 0; at < ny; at++) {              /* at is ((n O + o) ho + oy) wo + ox */
         const int ox = at % wo, oy = at / wo % ho, o = at / (wo * ho) % s.co, n = at / out;
         exact_add(&ey[at], (double)c.b->value[o], 1);
@@ -543,7 +577,14 @@ static void check_conv(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
                          outside(ew, c.w->grad, c.w->size, 0), outside(eb, c.b->grad, s.co, 0) };
     CHECK(bad[0] + bad[1] + bad[2] + bad[3] == 0, CONV_TEXT ": y %d, dx %d, dw %d, db %d",
           CONV_ARGS(s), bad[0], bad[1], bad[2], bad[3]);
-    free(x), free(dx), free(y), free(dy), free(ex), free(ey), free(ew), free(eb);
+    free(x);
+    free(dx);
+    free(y);
+    free(dy);
+    free(ex);
+    free(ey);
+    free(ew);
+    free(eb);
     jem_net_free(c.bag);
     jem_reset(ctx);
 }
@@ -562,18 +603,28 @@ static void test_conv_values(void) {
 
 static jem_net *small_wrn(jem_ctx *ctx, jem_norm norm, int size) {
     jem_wrn_desc d = jem_wrn_desc_default();
-    d.depth = 10, d.widen = 1, d.height = d.width = size, d.norm = norm;
+    d.depth = 10;
+    d.widen = 1;
+    d.height = d.width = size;
+    d.norm = norm;
     return jem_wrn_create(ctx, &d, 7);
 }
 static jem_net *odd_convnet(jem_ctx *ctx) {
     jem_convnet_desc d = jem_convnet_desc_default();
-    d.height = 8, d.width = 7, d.layers = 3, d.widths[0] = 8, d.widths[1] = 9, d.widths[2] = 13;
+    d.height = 8;
+    d.width = 7;
+    d.layers = 3;
+    d.widths[0] = 8;
+    d.widths[1] = 9;
+    d.widths[2] = 13;
     return jem_convnet_create(ctx, &d, 7);
 }
 /* The same with 16, 32, 64: tiles of bf16 are full. */
 static jem_net *tiled_convnet(jem_ctx *ctx) {
     jem_convnet_desc d = jem_convnet_desc_default();
-    d.height = 8, d.width = 7, d.layers = 3;
+    d.height = 8;
+    d.width = 7;
+    d.layers = 3;
     return jem_convnet_create(ctx, &d, 7);
 }
 
@@ -587,7 +638,11 @@ static float *images_for(const jem_net *net, int *labels) {
 
 static jem_train_desc short_training(void) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.sgld.steps = 3, d.negatives = 7, d.buffer_size = 20, d.reinit = 0.3f;
+    d.lr = 1e-3f;
+    d.sgld.steps = 3;
+    d.negatives = 7;
+    d.buffer_size = 20;
+    d.reinit = 0.3f;
     return d;
 }
 
@@ -608,7 +663,8 @@ static void use_net(record *r, const char *title, jem_net *net, const jem_train_
         snprintf(r->title, sizeof r->title, "%s, update %d:", title, step);
         jem_stats s = jem_train_step(tr, x, labels, IMAGES);
         CHECK(s.status == JEM_OK, "%s", jem_error(ctx));
-        record_add(r, "loss", &s.loss, 1), record_add(r, "gradient norm", &s.grad_norm, 1);
+        record_add(r, "loss", &s.loss, 1);
+        record_add(r, "gradient norm", &s.grad_norm, 1);
         record_params(r, net, 1);
         if (!close) record_params(r, net, 0);
     }
@@ -623,24 +679,43 @@ static void use_net(record *r, const char *title, jem_net *net, const jem_train_
 static void networks(jem_ctx *ctx, record *r) {
     jem_train_desc d = short_training();
     use_net(r, "convnet", odd_convnet(ctx), &d);
-    d.optim.weight_decay = 1e-3f, d.optim.clip = 0.5f;
+    d.optim.weight_decay = 1e-3f;
+    d.optim.clip = 0.5f;
     use_net(r, "wrn, Adam with decay and clip", small_wrn(ctx, JEM_NORM_NONE, 4), &d);
     if (precision != JEM_PRECISION_EXACT) return;            /* the rest is as it was */
     d = short_training();
-    d.optim.kind = JEM_OPTIMIZER_SGD, d.optim.momentum = 0.9f, d.optim.weight_decay = 1e-3f;
+    d.optim.kind = JEM_OPTIMIZER_SGD;
+    d.optim.momentum = 0.9f;
+    d.optim.weight_decay = 1e-3f;
     use_net(r, "batch norm, SGD", small_wrn(ctx, JEM_NORM_BATCH, 4), &d);
-    d.optim.clip = 0.5f, d.sgld.clamp_grad = 0.01f, d.sgld.clamp_lo = -1, d.sgld.clamp_hi = 1;
+    d.optim.clip = 0.5f;
+    d.sgld.clamp_grad = 0.01f;
+    d.sgld.clamp_lo = -1;
+    d.sgld.clamp_hi = 1;
     use_net(r, "instance norm, SGD with clip", small_wrn(ctx, JEM_NORM_INSTANCE, 4), &d);
     d = short_training();
-    d.weights.cd_class = 0.5f, d.weights.energy_l2 = 0.1f;
+    d.weights.cd_class = 0.5f;
+    d.weights.energy_l2 = 0.1f;
     use_net(r, "layer norm, by class", small_wrn(ctx, JEM_NORM_LAYER, 4), &d);
     use_net(r, "act norm, by class", small_wrn(ctx, JEM_NORM_ACT, 4), &d);
     jem_wrn_desc w = jem_wrn_desc_default();
-    w.depth = 10, w.widen = 1, w.channels = 1, w.height = 5, w.width = 3, w.classes = 3;
-    w.activation = JEM_ACTIVATION_TANH, w.dropout = 0.3f, w.head = JEM_HEAD_FLAT, w.stem_stride = 2;
+    w.depth = 10;
+    w.widen = 1;
+    w.channels = 1;
+    w.height = 5;
+    w.width = 3;
+    w.classes = 3;
+    w.activation = JEM_ACTIVATION_TANH;
+    w.dropout = 0.3f;
+    w.head = JEM_HEAD_FLAT;
+    w.stem_stride = 2;
     use_net(r, "dropout, tanh, flat", jem_wrn_create(ctx, &w, 7), &d);
     jem_mlp_desc m = jem_mlp_desc_default();
-    m.channels = 2, m.height = m.width = 1, m.widths[0] = 33, m.widths[1] = 7, m.classes = 2;
+    m.channels = 2;
+    m.height = m.width = 1;
+    m.widths[0] = 33;
+    m.widths[1] = 7;
+    m.classes = 2;
     m.activation = JEM_ACTIVATION_RELU;
     use_net(r, "mlp", jem_mlp_create(ctx, &m, 7), &d);
 }
@@ -655,7 +730,8 @@ static void large(jem_ctx *ctx, record *r) {
     record_tensor(r, "x", x, 0);
     jem_reset(ctx);
     jem_mlp_desc m = jem_mlp_desc_default();
-    m.widths[0] = 256, m.widths[1] = 50;
+    m.widths[0] = 256;
+    m.widths[1] = 50;
     jem_train_desc d = short_training();
     d.sgld.steps = 1;
     use_net(r, "a large mlp", jem_mlp_create(ctx, &m, 7), &d);
@@ -713,28 +789,38 @@ static void test_tiles(void) {
     jem__bf16 direct = jem__bf16_scalar;
     direct.twice = 0;
     jem_ctx *a = jem_ctx_create(&plain.desc), *b = jem_ctx_create(&amx.desc);
-    a->bf16 = &direct, b->bf16 = &jem__bf16_amx;
+    a->bf16 = &direct;
+    b->bf16 = &jem__bf16_amx;
     record ra, rb;
-    memset(&ra, 0, sizeof ra), memset(&rb, 0, sizeof rb);
-    convolutions(a, &ra), convolutions(b, &rb);
+    memset(&ra, 0, sizeof ra);
+    memset(&rb, 0, sizeof rb);
+    convolutions(a, &ra);
+    convolutions(b, &rb);
     CHECK(ra.count == rb.count && ra.n == rb.n, "%d and %d pieces", ra.count, rb.count);
     for (int i = 0; i < ra.count && ra.n == rb.n; i++) {
         const piece *p = ra.pieces + i;
         const double gap = largest_gap(rb.x + p->at, ra.x + p->at, p->n);
         CHECK(gap < 1e-5, "%s: off by %g", p->what, gap);
     }
-    record_free(&ra), record_free(&rb);
+    record_free(&ra);
+    record_free(&rb);
     jem_net *na = small_wrn(a, JEM_NORM_NONE, 8), *nb = small_wrn(b, JEM_NORM_NONE, 8);
     int labels[IMAGES];
     float *x = images_for(na, labels), *ga = floats(IMAGES * 192), *gb = floats(IMAGES * 192);
     jem_tensor *ta = jem_input(a, x, IMAGES, 3, 8, 8), *tb = jem_input(b, x, IMAGES, 3, 8, 8);
-    jem_grad(jem_logp(a, ta, na), ta), jem_grad(jem_logp(b, tb, nb), tb);
-    jem_read_grad(ta, ga), jem_read_grad(tb, gb);
+    jem_grad(jem_logp(a, ta, na), ta);
+    jem_grad(jem_logp(b, tb, nb), tb);
+    jem_read_grad(ta, ga);
+    jem_read_grad(tb, gb);
     const double gap = largest_gap(gb, ga, IMAGES * 192);    /* ties go either way */
     CHECK(gap < 0.02, "input gradient: off by %g", gap);
-    free(x), free(ga), free(gb);
-    jem_net_free(na), jem_net_free(nb);
-    jem_ctx_free(a), jem_ctx_free(b);
+    free(x);
+    free(ga);
+    free(gb);
+    jem_net_free(na);
+    jem_net_free(nb);
+    jem_ctx_free(a);
+    jem_ctx_free(b);
 #endif
 }
 
@@ -744,12 +830,14 @@ static void remember(void *user, const char *message) { snprintf((char *)user, 9
 static void test_fallback(void) {
     char said[100] = "";
     setup s = setup_of(jem_isa_available(JEM_ISA_AVX2) ? JEM_ISA_AVX2 : JEM_ISA_BEST, 1, 0);
-    s.desc.log = remember, s.desc.user = said;
+    s.desc.log = remember;
+    s.desc.user = said;
     jem_ctx *ctx = jem_ctx_create(&s.desc);
     CHECK(jem_ctx_precision(ctx) == JEM_PRECISION_FAST, "%d", jem_ctx_precision(ctx));
     CHECK(strstr(said, "bf16") && jem_ok(ctx), "it says '%s'", said);
     jem_ctx_free(ctx);
-    s.desc.isa = JEM_ISA_BEST, said[0] = 0;
+    s.desc.isa = JEM_ISA_BEST;
+    said[0] = 0;
     ctx = jem_ctx_create(&s.desc);
     CHECK((jem_ctx_precision(ctx) == JEM_PRECISION_BF16) == jem_isa_available(JEM_ISA_AVX512_BF16),
           "%s: %d", jem_isa_name(jem_ctx_isa(ctx)), jem_ctx_precision(ctx));
@@ -771,17 +859,22 @@ static void test_bf16_buffers(void) {
         int labels[IMAGES], count = 0;
         float *x = images_for(net, labels), *with = floats(n), *without = floats(n);
         jem_tensor *t = jem_input(ctx, x, IMAGES, net->channels, net->height, net->width);
-        jem_grad(jem_logp(ctx, t, net), t), jem_read_grad(t, with);
+        jem_grad(jem_logp(ctx, t, net), t);
+        jem_read_grad(t, with);
         jem_tensor *y = jem_logp(ctx, t, net);
         for (int k = 0; k < ctx->n_nodes; k++) {
             count += ctx->nodes[k]->bf16_out && ctx->nodes[k]->bf16_grad;
             ctx->nodes[k]->bf16_out = ctx->nodes[k]->bf16_grad = 0;
         }
-        jem_grad(y, t), jem_read_grad(t, without);
+        jem_grad(y, t);
+        jem_read_grad(t, without);
         CHECK(count > 0 && same_bits(with, without, n), "%s, net %d: off by %g (%d convolutions)",
               s[i % ways].name, kind, largest_gap(with, without, n), count);
-        free(x), free(with), free(without);
-        jem_net_free(net), jem_ctx_free(ctx);
+        free(x);
+        free(with);
+        free(without);
+        jem_net_free(net);
+        jem_ctx_free(ctx);
     }
 }
 
@@ -795,13 +888,18 @@ static void test_bf16_choice(void) {
         for (int stride = 1; stride <= 2; stride++) {
             jem_ctx *ctx = open_setup(&ways[0]);
             conv_shape s;
-            s.n = s.ci = s.co = 16, s.h = s.w = 8, s.blocks = 0;
-            s.k = k, s.stride = stride, s.pad = k / 2;
+            s.n = s.ci = s.co = 16;
+            s.h = s.w = 8;
+            s.blocks = 0;
+            s.k = k;
+            s.stride = stride;
+            s.pad = k / 2;
             const conv_run c = conv_make(ctx, &rng, s);
             const jem__node *n = c.y->node;
             CHECK(n->bf16_out == (k <= 5), CONV_TEXT ": forward", CONV_ARGS(s));
             CHECK(n->bf16_grad == (k <= 5 || stride == 2), CONV_TEXT ": back", CONV_ARGS(s));
-            jem_net_free(c.bag), jem_ctx_free(ctx);
+            jem_net_free(c.bag);
+            jem_ctx_free(ctx);
         }
 }
 
@@ -818,8 +916,13 @@ static void test_bf16_parts(void) {
     const int n = every_only_bf16(ways);
     for (int i = 0; i < 4 * n; i++) {
         conv_shape s;
-        s.n = 2, s.ci = s.co = 16, s.h = s.w = how[i % 4].side, s.blocks = 0;
-        s.k = how[i % 4].k, s.stride = 2, s.pad = how[i % 4].pad;
+        s.n = 2;
+        s.ci = s.co = 16;
+        s.h = s.w = how[i % 4].side;
+        s.blocks = 0;
+        s.k = how[i % 4].k;
+        s.stride = 2;
+        s.pad = how[i % 4].pad;
         for (int t = 0; t < 2; t++) {
             setup way = ways[i / 4];
             way.desc.threads = t ? how[i % 4].threads : 1;
@@ -827,7 +930,8 @@ static void test_bf16_parts(void) {
             jem_rng rng = jem_rng_seed(3);
             const conv_run c = conv_make(ctx, &rng, s);
             CHECK(jem_read_grad(c.x, dx[t]) == JEM_OK, "%s", jem_error(ctx));
-            jem_net_free(c.bag), jem_ctx_free(ctx);
+            jem_net_free(c.bag);
+            jem_ctx_free(ctx);
         }
         CHECK(same_bits(dx[0], dx[1], 2 * 16 * s.h * s.w), CONV_TEXT ", %d threads", CONV_ARGS(s),
               how[i % 4].threads);
@@ -841,7 +945,8 @@ static void test_far_out(void) {
     for (int isa = 0; isa < 8; isa++) {
         jem_ctx_desc desc;
         memset(&desc, 0, sizeof desc);
-        desc.isa = (jem_isa)isa, desc.threads = 1;
+        desc.isa = (jem_isa)isa;
+        desc.threads = 1;
         jem_ctx *ctx = jem_ctx_create(&desc);
         for (int i = 0; ctx && i < (int)(sizeof bits / sizeof *bits); i++) {
             float x[3] = { 1, 2, 0 }, y[3];
@@ -862,12 +967,14 @@ static void test_far_out(void) {
     jem_rng rng = jem_rng_seed(2);
     jem_param *w = random_param(bag, &rng, 1, 4, 1, 1, 2, 1, 1);
     jem_conv_desc d;
-    d.stride = 64, d.pad = 1;
+    d.stride = 64;
+    d.pad = 1;
     const int shape[4] = { 1, 1, 1, 262080 };      /* 64 of these and 4096 are 2^24 */
     jem_tensor *y = jem_conv2d(ctx, jem_zeros(ctx, shape[0], shape[1], shape[2], shape[3]), w, NULL,
                                d);
     CHECK(jem_backward(jem_mean(ctx, y)) == JEM_OK, "%s", jem_error(ctx));
-    jem_net_free(bag), jem_ctx_free(ctx);
+    jem_net_free(bag);
+    jem_ctx_free(ctx);
 }
 
 /* Winograd's weight gradient is for more than 32 channels on both sides: other ways, other bits. */
@@ -881,7 +988,10 @@ static void test_weight_choice(void) {
             jem__conv q[3];
             memset(q, 0, sizeof q);
             for (int i = 0; i < 3; i++) {
-                q[i].ci = ci, q[i].co = co, q[i].k = 3, q[i].stride = q[i].pad = 1;
+                q[i].ci = ci;
+                q[i].co = co;
+                q[i].k = 3;
+                q[i].stride = q[i].pad = 1;
                 q[i].hi = q[i].wi = q[i].ho = q[i].wo = 8;
             }
             jem__conv_choose(ctx, q);

@@ -168,7 +168,8 @@ static void test_elementwise(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(1);
     things t;
     memset(&t, 0, sizeof t);
-    t.a = 5, t.f = 0.4f;
+    t.a = 5;
+    t.f = 0.4f;
     random_labels(&rng, t.labels, 17, 1000);
     for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++)
         for (int k = 0; k < SHAPES; k++) {
@@ -203,7 +204,8 @@ static jem_tensor *apart_leaf(jem_ctx *ctx, jem_rng *rng, jem_shape s, float *x)
     const int n = s.n * s.c * s.h * s.w;
     for (int i = 0; i < n; i++) {
         const int j = jem_rng_below(rng, i + 1);
-        x[i] = x[j], x[j] = 0.1f * (float)(i - n / 2);
+        x[i] = x[j];
+        x[j] = 0.1f * (float)(i - n / 2);
     }
     return jem_input(ctx, x, s.n, s.c, s.h, s.w);
 }
@@ -286,7 +288,8 @@ static void test_convolutions(jem_ctx *ctx) {
     for (int i = 0; i < 6 * 3 * 4 + 6; i++) {      /* the last six: those that Winograd takes */
         const int wino = i >= 72, k = wino ? 3 : kernels[i / 12];
         const int ci = wino ? 8 + i % 3 : ins[i % 4], co = wino ? 10 - i % 2 : outs[i % 5];
-        t.a = wino ? 1 : i % 3 + 1, t.b = wino ? i % 3 : i / 3 % 4;
+        t.a = wino ? 1 : i % 3 + 1;
+        t.b = wino ? i % 3 : i / 3 % 4;
         const int least = k > 2 * t.b ? k - 2 * t.b : 1, big = k * k * ci > 100;
         const int more = wino ? 2 : 0;
         const jem_shape s = { big && !wino ? 1 : ns[i % 3], ci, least + i % 2 + more,
@@ -299,7 +302,8 @@ static void test_convolutions(jem_ctx *ctx) {
         char what[64];
         snprintf(what, sizeof what, "conv to %d, k %d, stride %d, pad %d", co, k, t.a, t.b);
         check_gradients(ctx, what, &t, x, 1 << 20, 0.5f, 1e-3);
-        jem_reset(ctx), jem_net_free(t.net);
+        jem_reset(ctx);
+        jem_net_free(t.net);
     }
     for (int i = 0; i < 9; i++) {
         const int ci = ins[i % 4] + 9 * (i % 3), co = outs[i % 5];
@@ -309,7 +313,8 @@ static void test_convolutions(jem_ctx *ctx) {
         t.p[1] = i % 4 ? random_param(t.net, &rng, 1, 1, co, 1, 1, -1, 1) : NULL;
         const jem_shape s = { ns[i % 3], ci, 1, 1 };
         check_gradients(ctx, "linear", &t, random_leaf(ctx, &rng, s, -1, 1), 1 << 20, 0.5f, 1e-3);
-        jem_reset(ctx), jem_net_free(t.net);
+        jem_reset(ctx);
+        jem_net_free(t.net);
     }
     for (int channels = 2; channels <= 9; channels += 7) {
         t.net = bag_create(ctx);
@@ -319,7 +324,8 @@ static void test_convolutions(jem_ctx *ctx) {
         const jem_shape s = { 3, channels, 3, 4 };
         check_gradients(ctx, "a weight used twice", &t, random_leaf(ctx, &rng, s, -1, 1), 1 << 20,
                         0.03f, 1e-3);
-        jem_reset(ctx), jem_net_free(t.net);
+        jem_reset(ctx);
+        jem_net_free(t.net);
     }
 }
 
@@ -345,7 +351,9 @@ static void test_norms(jem_ctx *ctx) {
             for (int k = 0; k < 4; k++) {
                 things t;
                 memset(&t, 0, sizeof t);
-                t.build = of_norm, t.a = kind, t.b = training;
+                t.build = of_norm;
+                t.a = kind;
+                t.b = training;
                 t.net = bag_create(ctx);
                 const int c = sizes[k].c;
                 t.p[0] = random_param(t.net, &rng, 1, 1, c, 1, 1, 0.5f, 1.5f);
@@ -356,7 +364,8 @@ static void test_norms(jem_ctx *ctx) {
                 snprintf(what, sizeof what, "%s norm, training %d", name[kind], training);
                 jem_tensor *x = random_leaf(ctx, &rng, sizes[k], -2, 2);
                 check_gradients(ctx, what, &t, x, 1 << 20, 0.02f, 2e-3);
-                jem_reset(ctx), jem_net_free(t.net);
+                jem_reset(ctx);
+                jem_net_free(t.net);
             }
 }
 
@@ -384,7 +393,8 @@ static jem_tensor *block_forward(jem_net *net, jem_tensor *x, int training, void
 static jem_net *block_net(jem_ctx *ctx, jem_norm norm, jem_activation activation, float dropout) {
     block empty, *b;
     memset(&empty, 0, sizeof empty);
-    empty.activation = activation, empty.dropout = dropout;
+    empty.activation = activation;
+    empty.dropout = dropout;
     jem_net *net = jem_net_create(ctx, block_forward, &empty, sizeof empty, 3, 4, 5, 3, 5);
     if (!net) return NULL;
     b = (block *)net->user;
@@ -440,32 +450,49 @@ static void test_networks(jem_ctx *ctx) {
     for (int i = 0; i < 11; i++) {
         const jem_norm norm = (jem_norm)(i % 5);
         const float dropout = i % 2 ? 0.3f : 0;
-        t.net = block_net(ctx, norm, i % 3 ? JEM_ACTIVATION_SILU : JEM_ACTIVATION_TANH, dropout),
-            t.a = i / 5 % 2;
+        t.net = block_net(ctx, norm, i % 3 ? JEM_ACTIVATION_SILU : JEM_ACTIVATION_TANH, dropout);
+        t.a = i / 5 % 2;
         jem_tensor *x = random_leaf(ctx, &rng, block_shape, -1, 1);
         char what[64];
         snprintf(what, sizeof what, "block, norm %d, training %d, dropout %g", norm, t.a,
                  (double)dropout);
         check_gradients(ctx, what, &t, x, 400, 0.02f, 3e-3);
-        jem_reset(ctx), jem_net_free(t.net);
+        jem_reset(ctx);
+        jem_net_free(t.net);
     }
     jem_wrn_desc w = jem_wrn_desc_default();
-    w.depth = 10, w.widen = 1, w.height = 5, w.width = 4, w.classes = 4,
-        w.activation = JEM_ACTIVATION_SILU;
-    w.head = JEM_HEAD_FLAT, w.stem_stride = 2, w.norm = JEM_NORM_LAYER;
+    w.depth = 10;
+    w.widen = 1;
+    w.height = 5;
+    w.width = 4;
+    w.classes = 4;
+    w.activation = JEM_ACTIVATION_SILU;
+    w.head = JEM_HEAD_FLAT;
+    w.stem_stride = 2;
+    w.norm = JEM_NORM_LAYER;
     jem_convnet_desc v = jem_convnet_desc_default();
-    v.height = 6, v.width = 5, v.layers = 2, v.widths[0] = 3, v.widths[1] = 8;
+    v.height = 6;
+    v.width = 5;
+    v.layers = 2;
+    v.widths[0] = 3;
+    v.widths[1] = 8;
     jem_mlp_desc m = jem_mlp_desc_default();
-    m.channels = 2, m.height = 3, m.width = 1, m.widths[0] = 9, m.widths[1] = 5;
+    m.channels = 2;
+    m.height = 3;
+    m.width = 1;
+    m.widths[0] = 9;
+    m.widths[1] = 5;
     m.activation = JEM_ACTIVATION_TANH;
     jem_net *const nets[3] = { jem_wrn_create(ctx, &w, 3), jem_convnet_create(ctx, &v, 3),
                                jem_mlp_create(ctx, &m, 3) };
     for (int i = 0; i < 3; i++) {
         static const char *const name[3] = { "wrn", "convnet", "mlp" };
-        t.net = nets[i], t.a = 0;
+        t.net = nets[i];
+        t.a = 0;
         const jem_shape s = { i ? 17 : 3, t.net->channels, t.net->height, t.net->width };
         check_gradients(ctx, name[i], &t, random_leaf(ctx, &rng, s, -1, 1), 80, 0.02f, 3e-3);
-        jem_reset(ctx), jem_net_free(t.net);
+        jem_reset(ctx);
+        jem_net_free(t.net);
     }
 }
 
@@ -477,9 +504,14 @@ static void test_few_images(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(10);
     for (int i = 0; i < 8; i++) {
         jem_wrn_desc w = jem_wrn_desc_default();
-        w.depth = 10, w.widen = 1, w.height = i < 4 ? 16 : 32, w.width = 16, w.norm = norms[i % 4];
-        w.channels = 1 + i % 3, w.classes = 4,
-            w.activation = i % 2 ? JEM_ACTIVATION_SILU : JEM_ACTIVATION_LEAKY_RELU;
+        w.depth = 10;
+        w.widen = 1;
+        w.height = i < 4 ? 16 : 32;
+        w.width = 16;
+        w.norm = norms[i % 4];
+        w.channels = 1 + i % 3;
+        w.classes = 4;
+        w.activation = i % 2 ? JEM_ACTIVATION_SILU : JEM_ACTIVATION_LEAKY_RELU;
         w.head = i > 5 ? JEM_HEAD_FLAT : JEM_HEAD_POOLED;
         jem_net *net = jem_wrn_create(ctx, &w, 3);
         const int size = w.channels * w.height * w.width;
@@ -511,8 +543,13 @@ static void test_few_images(jem_ctx *ctx) {
         CHECK(largest_gap(g, all, n * size) < 1e-4, "input: %g", largest_gap(g, all, n * size));
         CHECK(largest_gap(back[0], back[1], numbers) < 1e-4, "net %d, parameters: %g", i,
               largest_gap(back[0], back[1], numbers));
-        free(x), free(g), free(all), free(back[0]), free(back[1]);
-        jem_net_free(net), jem_reset(ctx);
+        free(x);
+        free(g);
+        free(all);
+        free(back[0]);
+        free(back[1]);
+        jem_net_free(net);
+        jem_reset(ctx);
     }
 }
 
@@ -529,7 +566,8 @@ static void test_losses(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(5);
     things t;
     memset(&t, 0, sizeof t);
-    random_labels(&rng, t.labels, 17, 3), random_labels(&rng, t.more_labels, 17, 3);
+    random_labels(&rng, t.labels, 17, 3);
+    random_labels(&rng, t.more_labels, 17, 3);
     t.net = block_net(ctx, JEM_NORM_BATCH, JEM_ACTIVATION_SILU, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         t.build = cases[i].build;
@@ -565,7 +603,8 @@ static void test_loss_values(jem_ctx *ctx) {
     jem_tensor *x[3] = { random_leaf(ctx, &rng, s, -1, 1), random_leaf(ctx, &rng, few, -1, 1),
                          random_leaf(ctx, &rng, few, -1, 1) };         /* labelled, sample, data */
     int y[N], z[M];
-    random_labels(&rng, y, N, 3), random_labels(&rng, z, M, 3);
+    random_labels(&rng, y, N, 3);
+    random_labels(&rng, z, M, 3);
     double mean[3] = { 0 }, squares[3] = { 0 }, at[2] = { 0 };
     for (int i = 0; i < 3; i++) {
         float f[3 * N];
@@ -573,7 +612,8 @@ static void test_loss_values(jem_ctx *ctx) {
         for (int k = 0, n = x[i]->n; k < n; k++) {
             double sum = 0;
             for (int c = 0; c < 3; c++) sum += exp((double)f[3 * k + c]);
-            mean[i] += log(sum) / n, squares[i] += log(sum) * log(sum) / n;
+            mean[i] += log(sum) / n;
+            squares[i] += log(sum) * log(sum) / n;
             if (i < 2) at[i] += (double)f[3 * k + (i ? z[k] : y[k])] / n;
         }
     }
@@ -599,10 +639,12 @@ static void test_loss_values(jem_ctx *ctx) {
     jem_tensor *drop[2];
     jem_read(x[0], in);
     for (int i = 0; i < 2; i++) drop[i] = jem_dropout(ctx, x[0], 0.25f, &rng);
-    jem_read(drop[0], out[0]), jem_read(drop[1], out[1]);
+    jem_read(drop[0], out[0]);
+    jem_read(drop[1], out[1]);
     int zeros = 0, both = 0, bad = 0;
     for (int i = 0; i < N * 60; i++) {
-        zeros += out[0][i] == 0, both += out[0][i] == 0 && out[1][i] == 0;
+        zeros += out[0][i] == 0;
+        both += out[0][i] == 0 && out[1][i] == 0;
         bad += out[0][i] != 0 && fabsf(out[0][i] - in[i] / 0.75f) > 1e-6f;
     }
     const double n = N * 60;
@@ -658,7 +700,8 @@ static const jem_op wall_op = { "wall", bump_forward, NULL, 0, NULL };
 static jem_tensor *custom(jem_ctx *c, const jem_op *op, jem_tensor *a, jem_tensor *b, float f) {
     jem_tensor *in[2];
     if (!a) return NULL;
-    in[0] = a, in[1] = b;
+    in[0] = a;
+    in[1] = b;
     const jem_shape s = { a->n, a->c, a->h, a->w };
     const size_t aux = (size_t)(s.c * s.h * s.w * 16) * sizeof(float);
     return jem_custom(c, op, in, b ? 2 : 1, s, &f, sizeof f, op == &mirror_op ? 0 : aux);
@@ -676,9 +719,11 @@ static void test_dead_lanes(jem_ctx *ctx) {
     const int labels[2] = { 1, 3 };
     float x[12] = { 1, 2, 3, 4, 5, 6, 0, 9, 8, 7, 6, 5 };
     int bad = 0;
-    memset(layer.weight->value, 0, 36 * sizeof(float)), memset(layer.bias->value, 0, 24);
+    memset(layer.weight->value, 0, 36 * sizeof(float));
+    memset(layer.bias->value, 0, 24);
     for (int i = 0; i < 6; i++) layer.weight->value[7 * i] = 1;
-    jem_param_changed(layer.weight), jem_param_changed(layer.bias);
+    jem_param_changed(layer.weight);
+    jem_param_changed(layer.bias);
     jem_tensor *y = jem_apply(&layer, jem_input(ctx, x, 2, 6, 1, 1), 1);
     jem_zero_grad(net);
     CHECK(jem_backward(jem_mean(ctx, jem_log(ctx, jem_gather(ctx, y, labels)))) == JEM_OK, "%s",
@@ -702,10 +747,13 @@ static void test_dead_lanes(jem_ctx *ctx) {
     jem_net_free(net);
     bad = 0;
     jem_wrn_desc d = jem_wrn_desc_default();
-    d.depth = 10, d.widen = 1, d.height = d.width = 16;
+    d.depth = 10;
+    d.widen = 1;
+    d.height = d.width = 16;
     net = jem_wrn_create(ctx, &d, 1);
     jem_param *bias = jem_net_find(net, "class_output.bias");
-    memset(bias->value, 0, (size_t)bias->size * sizeof(float)), jem_param_changed(bias);
+    memset(bias->value, 0, (size_t)bias->size * sizeof(float));
+    jem_param_changed(bias);
     for (int n = 1; n < 4; n++) {                  /* cut into blocks, and joined again */
         float image[3 * 3 * 256];
         for (int i = 0; i < n * 768; i++) image[i] = sinf((float)i);
@@ -748,7 +796,8 @@ static void test_read_before(jem_ctx *ctx) {
             jem_zero_grad(net);
             CHECK(jem_backward(loss) == JEM_OK, "%s", jem_error(ctx));
             for (int i = 0; i < 4; i++) moved[read][i] = norm.extra[i / 2]->value[i % 2];
-            jem_net_free(net), jem_reset(ctx);
+            jem_net_free(net);
+            jem_reset(ctx);
         }
         CHECK(fabsf(moved[0][0] - 2.5f) < 0.5f && same_bits(moved[0], moved[1], 4),
               "side %d: mean %g, %g", side, (double)moved[0][0], (double)moved[1][0]);
@@ -768,7 +817,8 @@ static void test_norm_of_one(jem_ctx *ctx) {
         CHECK(norm.extra[1]->value[i] == 4, "variance %g", (double)norm.extra[1]->value[i]);
         CHECK_CLOSE(norm.extra[0]->value[i], 0.9 * (double)x[i], 1e-6, "mean");
     }
-    jem_reset(ctx), jem_net_free(net);
+    jem_reset(ctx);
+    jem_net_free(net);
 }
 
 /* What is asked after a failure gets no number of the failed run. */
@@ -925,7 +975,9 @@ static void test_custom(jem_ctx *ctx) {
     const jem_shape s = { 17, 3, 5, 4 };
     float a[17 * 60], b[17 * 60], y[17 * 60];
     jem_tensor *ta = random_leaf(ctx, &rng, s, -1, 1), *tb = random_leaf(ctx, &rng, s, -1, 1);
-    jem_read(ta, a), jem_read(tb, b), jem_read(custom(ctx, &mirror_op, ta, tb, 3), y);
+    jem_read(ta, a);
+    jem_read(tb, b);
+    jem_read(custom(ctx, &mirror_op, ta, tb, 3), y);
     int bad = 0;
     for (int i = 0; i < 17 * 60; i++)              /* i is ((n C + c) 5 + row) 4 + column */
         bad += y[i] != (float)(3 * a[i] * b[i / 20 * 20 + (4 - i / 4 % 5) * 4 + i % 4]);
@@ -950,7 +1002,8 @@ static void test_custom(jem_ctx *ctx) {
 static jem_ctx *plain_ctx(void) {
     jem_ctx_desc d;
     memset(&d, 0, sizeof d);
-    d.threads = 1, d.plain_tape = 1;
+    d.threads = 1;
+    d.plain_tape = 1;
     return jem_ctx_create(&d);
 }
 
@@ -1049,14 +1102,20 @@ static void ref_norm(const tape *t, ref *r, const ref *x, double *gx) {
                 const double d = x->v[at] - mean, dy = gx ? r->g[at] : 0;
                 if (pass == 0) mean += x->v[at] / per;
                 if (pass == 1) var += d * d / per;
-                if (pass == 2) s1 += term(dy), s2 += term(dy * d * rstd);
+                if (pass == 2) {
+                    s1 += term(dy);
+                    s2 += term(dy * d * rstd);
+                }
                 if (pass == 3 && !gx) r->v[at] = d * rstd * gamma + beta;
                 if (pass == 3 && gx)
                     gx[at] += gamma * rstd * (term(dy) + term(-s1 / per) +
                                               term(-d * rstd * s2 / per));
             }
         }
-        if (gx) r->pg[0][c] += s2, r->pg[1][c] += s1;
+        if (gx) {
+            r->pg[0][c] += s2;
+            r->pg[1][c] += s1;
+        }
     }
 }
 
@@ -1097,7 +1156,8 @@ static void ref_backward(tape *t, ref *r) {
         case SPREAD_ADD: a->g[i] += term(g), b->g[i / spread] += term(g); break;
         case SPREAD_SUB: a->g[i] += term(g), b->g[i / spread] += term(-g); break;
         case SPREAD_MUL:
-            a->g[i] += term(g * b->v[i / spread]), b->g[i / spread] += term(g * a->v[i]);
+            a->g[i] += term(g * b->v[i / spread]);
+            b->g[i / spread] += term(g * a->v[i]);
             break;
         default: a->g[i] += term(g * slope_of(r->kind, a->v[i]));
         }
@@ -1165,7 +1225,9 @@ static int any_number(const tape *t) {
 static void tape_put(tape *t, kind k, int in0, int in1) {
     ref *r = t->nodes + t->count++;
     memset(r, 0, sizeof *r);
-    r->kind = k, r->in[0] = in0, r->in[1] = in1;
+    r->kind = k;
+    r->in[0] = in0;
+    r->in[1] = in1;
     r->c = k == LEAF ? t->c : t->nodes[in0].c;
     r->pixels = k == LEAF ? t->h * t->w : t->nodes[in0].pixels;
     if (k == SUM_IMAGE) r->c = r->pixels = 1;
@@ -1178,12 +1240,17 @@ static void tape_put(tape *t, kind k, int in0, int in1) {
     }
     for (int i = 0; k == NORM && i < 4; i++)
         r->p[i] = random_param(t->bag, &t->rng, i < 2, 1, r->c, 1, 1, 0.5f, 1.5f);
-    for (int i = 0; r->p[0] && i < 2; i++)
-        r->pg[i] = doubles((int)r->p[i]->size), r->pm[i] = doubles((int)r->p[i]->size);
+    for (int i = 0; r->p[0] && i < 2; i++) {
+        r->pg[i] = doubles((int)r->p[i]->size);
+        r->pm[i] = doubles((int)r->p[i]->size);
+    }
     const int n = size_of(t, r);
-    r->v = doubles(n), r->g = doubles(n), r->m = doubles(n);
+    r->v = doubles(n);
+    r->g = doubles(n);
+    r->m = doubles(n);
     if (k != LEAF) {
-        ref_forward(t, r), r->t = ref_record(t, r);
+        ref_forward(t, r);
+        r->t = ref_record(t, r);
         const ref *a = t->nodes + in0;
         r->scale = k == SUM_IMAGE ? a->scale * sqrt(a->c * a->pixels)
                                   : fmax(a->scale, t->nodes[in1].scale);
@@ -1215,8 +1282,13 @@ static void tape_add(tape *t) {
 static void tape_make(tape *t, jem_ctx *ctx, int seed) {
     static const int ns[] = { 1, 3, 16, 17, 33 };
     memset(t, 0, sizeof *t);
-    t->ctx = ctx, t->rng = jem_rng_seed((uint64_t)seed), t->bag = bag_create(ctx);
-    t->n = ns[pick(t, 5)], t->c = 1 + pick(t, 9), t->h = 1 + pick(t, 6), t->w = 2 + pick(t, 5);
+    t->ctx = ctx;
+    t->rng = jem_rng_seed((uint64_t)seed);
+    t->bag = bag_create(ctx);
+    t->n = ns[pick(t, 5)];
+    t->c = 1 + pick(t, 9);
+    t->h = 1 + pick(t, 6);
+    t->w = 2 + pick(t, 5);
     const int count = 6 + pick(t, MOST - 6);
     for (int i = 0; i < LEAVES; i++) tape_put(t, LEAF, 0, 0);
     while (t->count < count) tape_add(t);
@@ -1226,8 +1298,13 @@ static void tape_make(tape *t, jem_ctx *ctx, int seed) {
 static void tape_free(tape *t) {
     for (int i = 0; i < t->count; i++) {
         ref *r = t->nodes + i;
-        free(r->v), free(r->g), free(r->m);
-        for (int k = 0; k < 2; k++) free(r->pg[k]), free(r->pm[k]);
+        free(r->v);
+        free(r->g);
+        free(r->m);
+        for (int k = 0; k < 2; k++) {
+            free(r->pg[k]);
+            free(r->pm[k]);
+        }
     }
     jem_reset(t->ctx);
     jem_net_free(t->bag);
@@ -1240,10 +1317,14 @@ static void ref_walk(tape *t, int target, double seed) {
         for (int i = 0; i < t->count; i++) {       /* what was walked before goes to m, pm */
             ref *r = t->nodes + i;
             double *swap = r->g;
-            r->g = r->m, r->m = swap, r->is_reached = i == target;
+            r->g = r->m;
+            r->m = swap;
+            r->is_reached = i == target;
             memset(r->g, 0, (size_t)size_of(t, r) * sizeof *r->g);
             for (int k = 0; r->p[0] && k < 2; k++) {
-                swap = r->pg[k], r->pg[k] = r->pm[k], r->pm[k] = swap;
+                swap = r->pg[k];
+                r->pg[k] = r->pm[k];
+                r->pm[k] = swap;
                 memset(r->pg[k], 0, (size_t)r->p[k]->size * sizeof(double));
             }
         }
@@ -1362,7 +1443,8 @@ static jem_tensor *mix_make(jem_ctx *ctx, jem_tensor *x, mix *m, jem_rng *rng, i
         const int what = act ? 6 + jem_rng_below(rng, 2) : jem_rng_below(rng, 11);
         added = what == 1 || what == 2;
         jem_tensor *conv = what < 4 ? jem_apply(&m->conv[1 + what % 3], t[a], 1) : NULL;
-        read[a]++, read[b] += what == 1 || what == 2 || what == 4 || what == 5;
+        read[a]++;
+        read[b] += what == 1 || what == 2 || what == 4 || what == 5;
         switch (what) {
         case 0: case 3: t[n] = conv; break;
         case 1: t[n] = jem_add(ctx, t[b], conv); break;
@@ -1402,11 +1484,13 @@ static int mix_ask(const jem_ctx_desc *d, uint64_t seed, float *out) {
     jem_tensor *y = mix_make(ctx, leaf, &m, &rng, 2 + (int)(seed % 10));
     float *at = out;
     CHECK(jem_grad(y, leaf) == JEM_OK && jem_read(y, at) == JEM_OK, "%s", jem_error(ctx));
-    jem_read_grad(leaf, at + n), at += n + n * MIX_FLOATS;
+    jem_read_grad(leaf, at + n);
+    at += n + n * MIX_FLOATS;
     CHECK(jem_backward(jem_mean(ctx, y)) == JEM_OK, "%s", jem_error(ctx));
     for (jem_param *p = net->params; p; p = p->next)
         for (int i = 0; p->grad && i < p->size; i++) *at++ = p->grad[i];
-    jem_net_free(net), jem_ctx_free(ctx);
+    jem_net_free(net);
+    jem_ctx_free(ctx);
     return (int)(at - out);
 }
 
@@ -1418,10 +1502,12 @@ static void test_mixes(void) {
     for (uint64_t seed = 0; seed < 240; seed++) {
         jem_ctx_desc d;
         memset(&d, 0, sizeof d);
-        d.precision = precisions[seed % 4], d.plain_tape = d.threads = 1;
+        d.precision = precisions[seed % 4];
+        d.plain_tape = d.threads = 1;
         const int n = mix_ask(&d, seed, want);
         for (int threads = 1; threads < 4; threads += 2) {
-            d.plain_tape = 0, d.threads = threads;
+            d.plain_tape = 0;
+            d.threads = threads;
             memset(got, 0, sizeof got);
             CHECK(mix_ask(&d, seed, got) == n && same_bits(got, want, n), "network %d, %d threads",
                   (int)seed, threads);
@@ -1448,7 +1534,9 @@ static void sum_ask(const jem_ctx_desc *d, int way, float *out) {
     jem_tensor *y = jem_sum_image(ctx, jem_tanh(ctx, jem_add(ctx, s, jem_apply(&b, act, 0))));
     CHECK(jem_read(y, out) == JEM_OK && jem_grad(y, leaf) == JEM_OK &&
           jem_read_grad(leaf, out + 3) == JEM_OK, "%s", jem_error(ctx));
-    free(x), jem_net_free(net), jem_ctx_free(ctx);
+    free(x);
+    jem_net_free(net);
+    jem_ctx_free(ctx);
 }
 static void test_sums_read(void) {
     printf("a sum between a convolution and an activation, read by others too\n");
@@ -1458,7 +1546,8 @@ static void test_sums_read(void) {
     for (int k = 0; k < 12; k++) {
         jem_ctx_desc d;
         memset(&d, 0, sizeof d);
-        d.precision = precisions[k / 3], d.plain_tape = d.threads = 1;
+        d.precision = precisions[k / 3];
+        d.plain_tape = d.threads = 1;
         sum_ask(&d, k % 3, want);
         d.plain_tape = 0;
         sum_ask(&d, k % 3, got);
@@ -1504,7 +1593,8 @@ static void test_tapes(jem_ctx *planned, jem_ctx *plain) {
             case 5: ask_grad(t, &seen, target, leaf, seed); break;
             default: {                             /* the same numbers, but the tape cannot know */
                 float *x = floats(size_of(t, t->nodes + leaf));
-                jem_read(t->nodes[leaf].t, x), jem_write(t->nodes[leaf].t, x);
+                jem_read(t->nodes[leaf].t, x);
+                jem_write(t->nodes[leaf].t, x);
                 free(x);
             }
             }
@@ -1542,7 +1632,8 @@ static void test_forgotten(jem_ctx *ctx) {
         }
         CHECK(says(ctx, "has freed this tensor (1,1,1,1)"), "use %d", how);
     }
-    jem_end(NULL, jem_begin(NULL)), jem_reset(NULL);
+    jem_end(NULL, jem_begin(NULL));
+    jem_reset(NULL);
 
     static const float big[30000];                 /* jem_reset, or another pair, between a pair */
     for (int how = 0; how < 2; how++) {
@@ -1604,9 +1695,13 @@ static void test_marks(jem_ctx *ctx) {
 
     const size_t held = jem_memory(ctx).bytes, calls = jem_memory(ctx).allocations;
     for (int i = 0; i < 20000; i++) {              /* one tape, asked again and again */
-        if (i % 1000 == 0)
-            jem_reset(ctx), leaf = jem_zeros(ctx, 2, 3, 1, 1), a = jem_exp(ctx, leaf);
-        jem_write(leaf, first), jem_read(a, again);
+        if (i % 1000 == 0) {
+            jem_reset(ctx);
+            leaf = jem_zeros(ctx, 2, 3, 1, 1);
+            a = jem_exp(ctx, leaf);
+        }
+        jem_write(leaf, first);
+        jem_read(a, again);
     }
     CHECK(jem_memory(ctx).bytes == held && jem_memory(ctx).allocations == calls &&
           jem_memory(ctx).peak >= held, "asking does not use up memory");
@@ -1662,8 +1757,10 @@ static void test_errors(void) {
     const jem_conv_desc d0 = { 0, 0 }, d1 = { 1, 1 }, far = { 65, 0 }, out = { 1, -1 };
     jem_rng rng = jem_rng_seed(8);
     jem_net *bag = bag_create(ctx);
-    random_param(bag, &rng, 1, 4, 3, 3, 3, -1, 1), random_param(bag, &rng, 1, 1, 3, 1, 1, -1, 1);
-    random_param(bag, &rng, 1, 2, 3, 3, 1, -1, 1), random_param(bag, &rng, 0, 1, 1, 1, 1, 0, 0);
+    random_param(bag, &rng, 1, 4, 3, 3, 3, -1, 1);
+    random_param(bag, &rng, 1, 1, 3, 1, 1, -1, 1);
+    random_param(bag, &rng, 1, 2, 3, 3, 1, -1, 1);
+    random_param(bag, &rng, 0, 1, 1, 1, 1, 0, 0);
     jem_param *w = bag->params, *b = w->next, *v = b->next, *one = v->next;
     jem_param *even = random_param(bag, &rng, 1, 4, 3, 2, 3, -1, 1);
     int made;
@@ -1776,14 +1873,16 @@ static void test_errors(void) {
     REFUSED(jem_net_param(bag, "p0", 1, &made, 1), JEM_BAD_ARGUMENT, "p0", "");
     jem_net *net = block_net(ctx, JEM_NORM_NONE, JEM_ACTIVATION_SILU, 0);
     REFUSED(jem_forward(net, x, 0), JEM_BAD_SHAPE, "(17,10,1,1)", "(n,3,4,5)");
-    jem_net_free(net), jem_net_free(bag);
+    jem_net_free(net);
+    jem_net_free(bag);
     close_ctx(ctx, &count, "errors");
 
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.log = log_message;
     ctx = jem_ctx_create(&desc);
-    jem_zeros(ctx, 0, 1, 1, 1), jem_fail(ctx, JEM_BAD_FILE, "later");
+    jem_zeros(ctx, 0, 1, 1, 1);
+    jem_fail(ctx, JEM_BAD_FILE, "later");
     CHECK(strstr(logged, "zeros: (0,1,1,1)") && !strcmp(logged, jem_error(ctx)) &&
           jem_error_status(ctx) == JEM_BAD_SHAPE && !jem_ok(ctx), "logged: %s", logged);
     jem_clear_error(ctx);
@@ -1791,7 +1890,10 @@ static void test_errors(void) {
     jem_ctx_free(ctx);
     CHECK(!jem_ok(NULL) && jem_error(NULL)[0] && jem_error_status(NULL) == JEM_BAD_ARGUMENT,
           "no context");
-    jem_ctx_free(NULL), jem_net_free(NULL), jem_trainer_free(NULL), jem_buffer_free(NULL);
+    jem_ctx_free(NULL);
+    jem_net_free(NULL);
+    jem_trainer_free(NULL);
+    jem_buffer_free(NULL);
     desc.isa = (jem_isa)99;
     CHECK(!jem_ctx_create(&desc), "an instruction set that is not there");
 }
@@ -1802,8 +1904,12 @@ enum { BATCH = 18 };                               /* images: more than a group 
 
 static jem_train_desc small_training(int by_class) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.sgld.steps = 2, d.negatives = 5, d.buffer_size = 9;
-    d.class_conditional = by_class, d.weights.cd_class = by_class ? 0.5f : 0;
+    d.lr = 1e-3f;
+    d.sgld.steps = 2;
+    d.negatives = 5;
+    d.buffer_size = 9;
+    d.class_conditional = by_class;
+    d.weights.cd_class = by_class ? 0.5f : 0;
     return d;
 }
 
@@ -1811,7 +1917,11 @@ static jem_train_desc small_training(int by_class) {
 static int life(jem_ctx *ctx, int which) {
     const jem_train_desc d = small_training(which);
     jem_convnet_desc c = jem_convnet_desc_default();
-    c.height = 6, c.width = 5, c.layers = 2, c.widths[0] = 9, c.widths[1] = 8;
+    c.height = 6;
+    c.width = 5;
+    c.layers = 2;
+    c.widths[0] = 9;
+    c.widths[1] = 8;
     jem_net *net = which ? block_net(ctx, JEM_NORM_BATCH, JEM_ACTIVATION_SILU, 0.2f)
                          : jem_convnet_create(ctx, &c, 1);
     jem_trainer *tr = net ? jem_trainer_create(net, &d) : NULL;
@@ -1836,7 +1946,8 @@ static int life(jem_ctx *ctx, int which) {
         jem_end(ctx, mark);
         free(x);
     }
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_trainer_free(tr);
+    jem_net_free(net);
     return good;
 }
 
@@ -1848,13 +1959,15 @@ static void test_failures(void) {
             long k = 1;
             for (int done = 0; !done; k++) {
                 jem_ctx *ctx = open_ctx(&c);
-                c.fail_at = c.calls + k, c.fail_on = on;
+                c.fail_at = c.calls + k;
+                c.fail_on = on;
                 const int good = life(ctx, which);
                 done = c.calls < c.fail_at;        /* this one was not asked for any more */
                 CHECK(good == done && jem_error_status(ctx) == (done ? JEM_OK : JEM_NO_MEMORY) &&
                       (done || strstr(jem_error(ctx), "out of memory")), "net %d, allocation %ld: "
                       "good %d, '%s'", which, k, good, jem_error(ctx));
-                jem_clear_error(ctx), jem_reset(ctx);
+                jem_clear_error(ctx);
+                jem_reset(ctx);
                 c.fail_at = 0;
                 if (k % 8 == 0) CHECK(life(ctx, which), "afterwards: %s", jem_error(ctx));
                 close_ctx(ctx, &c, "after a failure");
@@ -1862,8 +1975,12 @@ static void test_failures(void) {
             CHECK(k > 50, "only %ld allocations", k);
         }
     jem_ctx_desc desc;
-    memset(&desc, 0, sizeof desc), memset(&c, 0, sizeof c);
-    desc.allocate = count_allocate, desc.release = count_release, desc.user = &c, c.fail_at = 1;
+    memset(&desc, 0, sizeof desc);
+    memset(&c, 0, sizeof c);
+    desc.allocate = count_allocate;
+    desc.release = count_release;
+    desc.user = &c;
+    c.fail_at = 1;
     CHECK(!jem_ctx_create(&desc) && c.alive == 0, "not even a context");
     desc.release = NULL;
     CHECK(!jem_ctx_create(&desc), "both functions or neither");
@@ -1904,7 +2021,8 @@ static void test_steady(void) {
         }
         CHECK(jem_ok(ctx), "%s", jem_error(ctx));
         free(x);
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
         close_ctx(ctx, &c, "steady loops");
     }
 }

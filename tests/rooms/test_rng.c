@@ -84,7 +84,8 @@ static void check_ks(const char *what, double (*cdf)(double)) {
     qsort(data, MANY, sizeof *data, compare_floats);
     for (int i = 0; i < MANY; i++) {
         const double c = cdf((double)data[i]), a = c - (double)i / MANY, b = (i + 1.0) / MANY - c;
-        worst = a > worst ? a : worst, worst = b > worst ? b : worst;
+        worst = a > worst ? a : worst;
+        worst = b > worst ? b : worst;
     }
     CHECK(sqrt((double)MANY) * worst < 1.95, "%s: Kolmogorov-Smirnov %.2f", what,
           sqrt((double)MANY) * worst);
@@ -147,7 +148,8 @@ static void test_normal_accuracy(jem_ctx *ctx) {
         const double t = two_pi * ((x[1] >> 8) / 16777216.0 - 0.5);
         const float *at = z + i / 16 * 32 + i % 16;
         const double a = fabs((double)at[0] - r * sin(t)), b = fabs((double)at[16] - r * cos(t));
-        worst = a > worst ? a : worst, worst = b > worst ? b : worst;
+        worst = a > worst ? a : worst;
+        worst = b > worst ? b : worst;
     }
     CHECK(worst < 3e-6, "off by %g", worst);
 }
@@ -308,7 +310,10 @@ static void test_streams(jem_ctx *ctx) {
     jem_rng_split(&parent, 7);
     CHECK(parent.counter == untouched.counter && !memcmp(parent.key, untouched.key, 8),
           "a split leaves its parent as it was");
-    for (int i = 0; i < 5; i++) jem_rng_normal(&parent), jem_rng_u32(&parent);
+    for (int i = 0; i < 5; i++) {
+        jem_rng_normal(&parent);
+        jem_rng_u32(&parent);
+    }
     jem_rng copy = parent;                         /* saved here, resumed below */
     float a[100], b[100];
     for (int i = 0; i < 100; i++) a[i] = i % 3 ? jem_rng_uniform(&parent) : jem_rng_normal(&parent);

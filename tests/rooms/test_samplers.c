@@ -7,7 +7,9 @@
 
 static jem_sgld_desc walk_of(int steps, float step_size, float noise_std) {
     jem_sgld_desc d = jem_sgld_desc_default();
-    d.steps = steps, d.step_size = step_size, d.noise_std = noise_std;
+    d.steps = steps;
+    d.step_size = step_size;
+    d.noise_std = noise_std;
     return d;
 }
 
@@ -33,7 +35,8 @@ static double mixture_slope(double x) {
     double sum = 0, slope = 0;
     for (int k = 0; k < 2; k++) {
         const double d = (x - mixture_m[k]) / mixture_s, p = mixture_w[k] * exp(-0.5 * d * d);
-        sum += p, slope -= p * d / mixture_s;
+        sum += p;
+        slope -= p * d / mixture_s;
     }
     return slope / sum;
 }
@@ -65,7 +68,9 @@ static void test_diagonal(jem_ctx *ctx) {
         for (int i = 0; i < N * C * P; i++) {
             if (i / P % C != c) continue;
             const double v = (double)x[i];
-            sum += v, squares += v * v, fourth += v * v * v * v;
+            sum += v;
+            squares += v * v;
+            fourth += v * v * v * v;
         }
         const double n = N * P, rho = 1 - a / (2 * s2[c]);
         const double var = s2[c] / (1 - a / (4 * s2[c])) * (1 - pow(rho, 2 * STEPS));
@@ -117,7 +122,8 @@ static void test_correlated(jem_ctx *ctx) {
               error);
     }
     free(x);
-    jem_net_free(bag), jem_reset(ctx);
+    jem_net_free(bag);
+    jem_reset(ctx);
 }
 
 static void test_mixture(jem_ctx *ctx) {
@@ -132,8 +138,10 @@ static void test_mixture(jem_ctx *ctx) {
                              jem_net_param(bag, "identity", 2, square, 0),
                              jem_net_param(bag, "w", 1, shape, 0) };
     for (int k = 0; k < 2; k++) {
-        params[0]->value[k] = 1, params[1]->value[k] = (float)-mixture_m[k];
-        params[2]->value[3 * k] = 1, params[3]->value[k] = (float)log(mixture_w[k]);
+        params[0]->value[k] = 1;
+        params[1]->value[k] = (float)-mixture_m[k];
+        params[2]->value[3 * k] = 1;
+        params[3]->value[k] = (float)log(mixture_w[k]);
     }
     for (int i = 0; i < GRID * GRID; i++) {        /* the chance to go from point to point */
         const double x = i % GRID * h - 6, y = i / GRID * h - 6;
@@ -154,7 +162,8 @@ static void test_mixture(jem_ctx *ctx) {
             const double x = i * h - 6;
             const double f = k == 0 ? x : k == 1 ? x * x : k == 2 ? x * x * x * x
                            : i == GRID / 2 ? 0.5 : x > 0;
-            want[k] += p[i] * f, squares[k] += p[i] * f * f;
+            want[k] += p[i] * f;
+            squares[k] += p[i] * f * f;
         }
     float *x = floats(N);
     jem_tensor *t = jem_zeros(ctx, N, 1, 1, 1);
@@ -164,7 +173,9 @@ static void test_mixture(jem_ctx *ctx) {
     jem_read(t, x);
     for (int i = 0; i < N; i++) {
         const double v = (double)x[i];
-        got[0] += v / N, got[1] += v * v / N, got[2] += v * v * v * v / N;
+        got[0] += v / N;
+        got[1] += v * v / N;
+        got[2] += v * v * v * v / N;
         got[3] += (v > 0) / (double)N;
     }
     for (int k = 0; k < 4; k++) {
@@ -174,7 +185,8 @@ static void test_mixture(jem_ctx *ctx) {
     }
     CHECK(want[3] > 0.55 && want[3] < 0.7, "both modes, and not yet settled: %g", want[3]);
     free(x);
-    jem_net_free(bag), jem_reset(ctx);
+    jem_net_free(bag);
+    jem_reset(ctx);
 }
 
 /* ---- a walk, bit for bit --------------------------------------------------------------------- */
@@ -203,12 +215,16 @@ static void test_walk(jem_ctx *ctx) {
     for (int clamp = 0; clamp < 4; clamp++) {
         jem_sgld_desc d = walk_of(1, 3, 0);
         if (clamp & 1) d.clamp_grad = 0.01f;
-        if (clamp & 2) d.clamp_lo = -0.9f, d.clamp_hi = 0.8f;
+        if (clamp & 2) {
+            d.clamp_lo = -0.9f;
+            d.clamp_hi = 0.8f;
+        }
         jem_tensor *t = jem_input(ctx, start, N, 2, 6, 5), *u = jem_input(ctx, start, N, 2, 6, 5);
         memcpy(x, start, sizeof x);
         int wrong = 0, moved = 0;
         for (int step = 0; step < 5; step++) {     /* the same by hand */
-            jem_grad(jem_logp(ctx, u, net), u), jem_read_grad(u, g);
+            jem_grad(jem_logp(ctx, u, net), u);
+            jem_read_grad(u, g);
             for (int i = 0; i < ALL; i++) {
                 const float by = clamp & 1 ? fminf(fmaxf(g[i], -0.01f), 0.01f) : g[i];
                 x[i] = fmaf(3, by, x[i]);
@@ -235,42 +251,61 @@ static void test_walk(jem_ctx *ctx) {
     jem_sgld(ctx, jem_logp, net, t, &d, &a);
     watched w;
     memset(&w, 0, sizeof w);
-    d.watch = watch, d.watch_user = &w, w.stop_at = 5;
+    d.watch = watch;
+    d.watch_user = &w;
+    w.stop_at = 5;
     CHECK(jem_sgld(ctx, jem_logp, net, u, &d, &b) == JEM_OK && w.calls == 5, "stopped by watch");
     jem_read(u, y);
     CHECK(same_bits(w.last, y, ALL), "what the watch saw last");
-    w.calls = 0, w.stop_at = 0, d.steps = 5;
+    w.calls = 0;
+    w.stop_at = 0;
+    d.steps = 5;
     CHECK(jem_sgld(ctx, jem_logp, net, u, &d, &b) == JEM_OK && w.calls == 5, "not stopped");
-    jem_read(t, x), jem_read(u, y);
+    jem_read(t, x);
+    jem_read(u, y);
     CHECK(same_bits(x, y, ALL) && a.counter == b.counter, "5 steps and 5 steps are 10 steps");
-    jem_write(u, start), d.watch = NULL, d.steps = 10;
-    jem_sgld(ctx, jem_logp, net, u, &d, &b), jem_read(u, z);
+    jem_write(u, start);
+    d.watch = NULL;
+    d.steps = 10;
+    jem_sgld(ctx, jem_logp, net, u, &d, &b);
+    jem_read(u, z);
     CHECK(!same_bits(x, z, ALL), "the next walk has other noise");
     jem_tensor *twice = jem_scale(ctx, u, 2);      /* read before and after a walk */
-    jem_write(u, start), jem_read(twice, x);
-    jem_sgld(ctx, jem_logp, net, u, &d, &b), jem_read(u, z), jem_read(twice, y);
+    jem_write(u, start);
+    jem_read(twice, x);
+    jem_sgld(ctx, jem_logp, net, u, &d, &b);
+    jem_read(u, z);
+    jem_read(twice, y);
     int stale = 0;
     for (int i = 0; i < ALL; i++) stale += x[i] != 2 * start[i] || y[i] != 2 * z[i];
     CHECK(stale == 0, "values that depend on x are computed again after a walk");
     d.steps = 0;
-    jem_write(u, start), jem_sgld(ctx, jem_logp, net, u, &d, &b), jem_read(u, z);
+    jem_write(u, start);
+    jem_sgld(ctx, jem_logp, net, u, &d, &b);
+    jem_read(u, z);
     CHECK(same_bits(start, z, ALL), "no steps");
     jem_reset(ctx);
 
     d = walk_of(1, 7, 0.25f);                      /* noise alone */
     static float noise[64 * 60];
-    t = jem_zeros(ctx, 64, 2, 6, 5), a = rng;
-    jem_sgld(ctx, flat, NULL, t, &d, &rng), jem_read(t, noise);
+    t = jem_zeros(ctx, 64, 2, 6, 5);
+    a = rng;
+    jem_sgld(ctx, flat, NULL, t, &d, &rng);
+    jem_read(t, noise);
     double sum = 0, squares = 0;
-    for (int i = 0; i < 64 * 60; i++)
-        sum += (double)noise[i], squares += (double)noise[i] * (double)noise[i];
+    for (int i = 0; i < 64 * 60; i++) {
+        sum += (double)noise[i];
+        squares += (double)noise[i] * (double)noise[i];
+    }
     CHECK(fabs(sum / 3840) < 4 * 0.25 / sqrt(3840), "mean %g", sum / 3840);
     CHECK(fabs(squares / 3840 - 0.0625) < 4 * 0.0625 * sqrt(2.0 / 3840), "%g", squares / 3840);
     float *plain = floats(3840);
     jem_fill_normal(ctx, &a, plain, 3840, 0, 0.25f);
     CHECK(same_bits(plain, t->node->value, 3840), "it is jem_fill_normal, in the order of memory");
-    free(plain), free(start);
-    jem_net_free(net), jem_reset(ctx);
+    free(plain);
+    free(start);
+    jem_net_free(net);
+    jem_reset(ctx);
 }
 
 static jem_tensor *one_number(jem_ctx *ctx, jem_tensor *x, void *user) {
@@ -278,7 +313,9 @@ static jem_tensor *one_number(jem_ctx *ctx, jem_tensor *x, void *user) {
     return jem_sum(ctx, x);
 }
 static jem_tensor *nothing(jem_ctx *ctx, jem_tensor *x, void *user) {
-    (void)ctx, (void)x, (void)user;
+    (void)ctx;
+    (void)x;
+    (void)user;
     return NULL;
 }
 /* Gentle where the chains are; beyond 88 its gradient is 0 times infinity. */
@@ -309,7 +346,8 @@ static void test_walk_errors(jem_ctx *ctx) {
     const jem_sgld_desc longer = jem_sgld_desc_langevin(1, 20000);
     x = jem_zeros(ctx, 3, 1, 1, 1);
     CHECK(jem_sgld(ctx, steep, NULL, x, &longer, &rng) == JEM_OK, "%s", jem_error(ctx));
-    jem_clear_error(ctx), jem_reset(ctx);
+    jem_clear_error(ctx);
+    jem_reset(ctx);
 }
 
 /* ---- the replay buffer ----------------------------------------------------------------------- */
@@ -331,7 +369,9 @@ static void test_buffer(jem_ctx *ctx) {
 
     random_labels(&rng, labels, N, CLASSES);
     for (int by_class = 0; by_class < 2; by_class++) {
-        memset(count, 0, sizeof count), fresh = 0, outside = 0;
+        memset(count, 0, sizeof count);
+        fresh = 0;
+        outside = 0;
         CHECK(jem_buffer_draw(b, &rng, N, by_class ? labels : NULL, 0.05f, x, slot) == JEM_OK, "%s",
               jem_error(ctx));
         for (int i = 0; i < N; i++) {
@@ -370,10 +410,12 @@ static void test_buffer(jem_ctx *ctx) {
     for (int i = 0; i < N * SIZE; i++) bad += !(x[i] >= -1 && x[i] < 1);
     CHECK(bad == 0, "all begin again in U(-1,1), never visited");
 
-    labels[1] = CLASSES, slot[1] = CAPACITY;
+    labels[1] = CLASSES;
+    slot[1] = CAPACITY;
     CHECK(jem_buffer_draw(b, &rng, 2, labels, 0, x, slot) == JEM_BAD_ARGUMENT &&
           says(ctx, "label 5 of image 1 is not in 0..4"), "a label outside: %s", jem_error(ctx));
-    slot[0] = 0, slot[1] = CAPACITY;
+    slot[0] = 0;
+    slot[1] = CAPACITY;
     CHECK(jem_buffer_put(b, 2, slot, x) == JEM_BAD_ARGUMENT &&
           says(ctx, "slot 103 is not in 0..102"), "a slot outside: %s", jem_error(ctx));
     for (int i = 0; i < 20; i++) slot[i] = CAPACITY - 1 - i;
@@ -386,7 +428,9 @@ static void test_buffer(jem_ctx *ctx) {
     CHECK(!jem_buffer_create(ctx, 4, 1, 0, 1, 0, &rng) && says(ctx, "(1,0,1)"), "no image");
     CHECK(!jem_buffer_create(ctx, 4, 1, 1, 1, 0, NULL) && says(ctx, "rng"), "no rng");
     jem_buffer_free(b);
-    free(x), free(old), free(put);
+    free(x);
+    free(old);
+    free(put);
 }
 
 /* ---- exact samplers (test_exact_samplers.c has their densities) ------------------------------ */
@@ -406,7 +450,9 @@ static void test_no_chance(jem_ctx *ctx) {
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *x = jem_zeros(ctx, CHAINS, 1, 1, 2);
     jem_mcmc_desc d = jem_mcmc_desc_default();
-    d.steps = 1, d.leapfrog = 0, d.step_size = 1;
+    d.steps = 1;
+    d.leapfrog = 0;
+    d.step_size = 1;
     float took[CHAINS], all = 0;
     CHECK(jem_mcmc(ctx, needle, NULL, x, &d, &rng, took) == JEM_OK, "%s", jem_error(ctx));
     CHECK(rng.counter >= ZERO + 2, "the draw was made");
@@ -433,13 +479,20 @@ static void test_schedules(void) {
     s.warmup = 4;
     for (int i = 0; i < 6; i++)
         CHECK_CLOSE(jem_learning_rate(&s, 0.8f, i), i < 4 ? 0.2 * (i + 1) : 0.8, 1e-7, "%d", i);
-    s.kind = JEM_SCHEDULE_STEPS, s.rate = 0.5f, s.at[0] = 10, s.at[1] = 20, s.at[3] = 25;
+    s.kind = JEM_SCHEDULE_STEPS;
+    s.rate = 0.5f;
+    s.at[0] = 10;
+    s.at[1] = 20;
+    s.at[3] = 25;
     static const struct { int at; double rate; } steps[] = {
         { 0, 0.25 }, { 3, 1 }, { 9, 1 }, { 10, 0.5 }, { 19, 0.5 }, { 20, 0.25 }, { 25, 0.125 }
     };
     for (int i = 0; i < 7; i++)
         CHECK_CLOSE(jem_learning_rate(&s, 1, steps[i].at), steps[i].rate, 1e-7, "steps %d", i);
-    s.kind = JEM_SCHEDULE_COSINE, s.warmup = 0, s.total = 100, s.floor = 0.1f;
+    s.kind = JEM_SCHEDULE_COSINE;
+    s.warmup = 0;
+    s.total = 100;
+    s.floor = 0.1f;
     for (int i = 0; i <= 120; i += 10) {
         const double t = i < 100 ? i / 100.0 : 1, want = 0.1 + 0.45 * (1 + cos(pi * t));
         CHECK_CLOSE(jem_learning_rate(&s, 2, i), 2 * want, 1e-6, "cosine at %d", i);
@@ -470,7 +523,8 @@ static void update_by_hand(by_hand *h, const jem_optim_desc *d, double lr, doubl
         h->p -= lr * h->m;
         return;
     }
-    h->m = b1 * h->m + (1 - b1) * g, h->v = b2 * h->v + (1 - b2) * g * g;
+    h->m = b1 * h->m + (1 - b1) * g;
+    h->v = b2 * h->v + (1 - b2) * g * g;
     h->p -= lr * h->m / (1 - pow(b1, t)) / (sqrt(h->v / (1 - pow(b2, t))) + (double)d->eps);
 }
 
@@ -479,7 +533,10 @@ static void test_updates(jem_ctx *ctx) {
     enum { N = 37 };
     for (int how = 0; how < 8; how++) {
         jem_optim_desc d = jem_optim_desc_default();
-        if (how & 1) d.kind = JEM_OPTIMIZER_SGD, d.momentum = how & 2 ? 0.9f : 0;
+        if (how & 1) {
+            d.kind = JEM_OPTIMIZER_SGD;
+            d.momentum = how & 2 ? 0.9f : 0;
+        }
         if (how & 2) d.weight_decay = 0.1f;
         if (how & 4) d.clip = 1.5f;
         jem_rng rng = jem_rng_seed(7);
@@ -519,7 +576,8 @@ static void test_updates(jem_ctx *ctx) {
         p->grad[3] = how & 1 ? INFINITY : NAN;
         CHECK(jem_optim_step(o, 1, NULL) == JEM_DIVERGED && says(ctx, "norm") &&
               net_hash(bag) == before && p->version == version, "nothing is changed");
-        jem_optim_free(o), jem_net_free(bag);
+        jem_optim_free(o);
+        jem_net_free(bag);
     }
     CHECK(!jem_optim_create(NULL, NULL) && jem_optim_step(NULL, 1, NULL) == JEM_BAD_ARGUMENT,
           "no net, no optimiser");
@@ -531,7 +589,8 @@ static void test_refused_steps(jem_ctx *ctx) {
     printf("steps that are not made\n");
     for (int how = 0; how < 3; how++) {
         jem_optim_desc d = jem_optim_desc_default();
-        d.kind = how ? JEM_OPTIMIZER_SGD : JEM_OPTIMIZER_ADAM, d.weight_decay = how < 2 ? 1e38f : 0;
+        d.kind = how ? JEM_OPTIMIZER_SGD : JEM_OPTIMIZER_ADAM;
+        d.weight_decay = how < 2 ? 1e38f : 0;
         jem_rng rng = jem_rng_seed(7);
         jem_net *bag = bag_create(ctx);
         jem_param *p = random_param(bag, &rng, 1, 1, 5, 1, 1, 1, 2);
@@ -545,7 +604,8 @@ static void test_refused_steps(jem_ctx *ctx) {
             CHECK(jem_optim_step(o, 1, NULL) == JEM_BAD_SHAPE && says(ctx, "failed"), "an error");
         }
         CHECK(net_hash(bag) == before, "case %d: the weights stay", how);
-        jem_optim_free(o), jem_net_free(bag);
+        jem_optim_free(o);
+        jem_net_free(bag);
     }
 }
 
@@ -555,7 +615,8 @@ static void test_averages(jem_ctx *ctx) {
     enum { N = 21 };
     for (int kind = JEM_OPTIMIZER_ADAM; kind <= JEM_OPTIMIZER_SGD; kind++) {
         jem_optim_desc d = jem_optim_desc_default();
-        d.kind = (jem_optimizer)kind, d.ema = 0.7f;
+        d.kind = (jem_optimizer)kind;
+        d.ema = 0.7f;
         jem_rng rng = jem_rng_seed(9);
         jem_net *bag = bag_create(ctx);
         jem_param *p = random_param(bag, &rng, 1, 1, N, 1, 1, -1, 1);
@@ -574,7 +635,8 @@ static void test_averages(jem_ctx *ctx) {
                 average[i] = ema * average[i] + (1 - ema) * (double)p->value[i];
             const uint64_t trained = net_hash(bag);
             const uint32_t version = p->version;
-            jem_optim_use_average(o, 1), jem_optim_use_average(o, 1);
+            jem_optim_use_average(o, 1);
+            jem_optim_use_average(o, 1);
             CHECK(net_hash(bag) != trained || t == 0, "update %d: the same", t);
             CHECK(p->version != version, "packed copies are made again");
             for (int i = 0; i < N; i++)
@@ -586,13 +648,17 @@ static void test_averages(jem_ctx *ctx) {
         jem_optim_free(o);
         d.ema = 1;
         CHECK(!jem_optim_create(bag, &d) && says(ctx, "ema = 1 is not"), "never anything new");
-        d.ema = 0, d.only = "p1";
+        d.ema = 0;
+        d.only = "p1";
         jem_param *q = random_param(bag, &rng, 1, 1, N, 1, 1, -1, 1);
         o = jem_optim_create(bag, &d);
         const uint64_t p_before = fnv(FNV_START, p->value, N);
         const uint64_t q_before = fnv(FNV_START, q->value, N);
         float norm = 0;
-        for (int i = 0; i < N; i++) p->grad[i] = 100, q->grad[i] = 2;
+        for (int i = 0; i < N; i++) {
+            p->grad[i] = 100;
+            q->grad[i] = 2;
+        }
         CHECK(jem_optim_step(o, 0.1f, &norm) == JEM_OK, "%s", jem_error(ctx));
         CHECK(fnv(FNV_START, p->value, N) == p_before && fnv(FNV_START, q->value, N) != q_before,
               "only p1");
@@ -619,7 +685,10 @@ static data small_data(void) {
 }
 static jem_train_desc small_training(void) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.sgld.steps = 3, d.negatives = 7, d.buffer_size = 30;
+    d.lr = 1e-3f;
+    d.sgld.steps = 3;
+    d.negatives = 7;
+    d.buffer_size = 30;
     return d;
 }
 /* All numbers after a few updates of each sort. */
@@ -649,7 +718,8 @@ static uint64_t train_hash(jem_ctx *ctx, const jem_train_desc *d, uint64_t net_s
         h = fnv(h, b->data, 30 * SMALL);
     }
     free(in.x);
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_trainer_free(tr);
+    jem_net_free(net);
     return h;
 }
 
@@ -660,7 +730,9 @@ static void test_unlabelled(jem_ctx *ctx) {
     float loss[2];
     for (int l2 = 0; l2 < 2; l2++) {
         jem_train_desc d = small_training();
-        d.weights.cd = 0, d.w_score = 1, d.weights.energy_l2 = l2 ? 100.0f : 0;
+        d.weights.cd = 0;
+        d.w_score = 1;
+        d.weights.energy_l2 = l2 ? 100.0f : 0;
         jem_net *net = small_net(ctx, 1);
         jem_trainer *tr = jem_trainer_create(net, &d);
         const jem_stats s = jem_train_step_semi(tr, NULL, NULL, 0, in.x, IMAGES);
@@ -668,7 +740,8 @@ static void test_unlabelled(jem_ctx *ctx) {
         loss[l2] = s.loss;
         CHECK(jem_train_step_semi(tr, NULL, NULL, 0, NULL, IMAGES).status && says(ctx, "NULL") &&
               jem__finite(net->mean), "no images: the mean is %g", (double)net->mean);
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
     }
     CHECK(loss[1] > loss[0] + 1e-3f, "a penalty of nothing: %g, %g", (double)loss[0],
           (double)loss[1]);
@@ -683,7 +756,10 @@ static void test_remembered(jem_ctx *ctx) {
         double sum = 0;
         for (int i = 0; i < IMAGES * SMALL; i++) sum += (double)in.x[i];
         jem_train_desc d = small_training();
-        d.weights.cd = 0, d.w_score = (float)score, d.noise_lo = 0.2f, d.noise_hi = 3;
+        d.weights.cd = 0;
+        d.w_score = (float)score;
+        d.noise_lo = 0.2f;
+        d.noise_hi = 3;
         jem_net *net = small_net(ctx, 1);
         jem_trainer *tr = jem_trainer_create(net, &d);
         for (int step = 0; step < 2; step++) {
@@ -694,7 +770,9 @@ static void test_remembered(jem_ctx *ctx) {
             CHECK_CLOSE(net->mean, score ? sum / (IMAGES * SMALL) : 0, 0.0005, "its mean");
             for (int i = 0; i < IMAGES * SMALL; i++) in.x[i] += 0.3f;
         }
-        jem_trainer_free(tr), jem_net_free(net), free(in.x);
+        jem_trainer_free(tr);
+        jem_net_free(net);
+        free(in.x);
     }
 }
 
@@ -710,8 +788,10 @@ static void test_alone(jem_ctx *ctx) {
     const data in = small_data();
     for (int k = 0; k < (int)(sizeof how / sizeof *how); k++) {
         jem_train_desc d = small_training();
-        d.weights.ce = how[k].ce, d.weights.cd = how[k].cd;
-        d.w_score = how[k].score, d.w_kl = how[k].kl;
+        d.weights.ce = how[k].ce;
+        d.weights.cd = how[k].cd;
+        d.w_score = how[k].score;
+        d.w_kl = how[k].kl;
         d.cd_from = how[k].cd_from;
         jem_net *net = small_net(ctx, 1);
         jem_trainer *tr = jem_trainer_create(net, &d);
@@ -723,7 +803,8 @@ static void test_alone(jem_ctx *ctx) {
         else CHECK(s.status == JEM_BAD_ARGUMENT && says(ctx, "no term"), "case %d", k);
         CHECK((net_hash(net) != before) == how[k].works, "case %d: the weights", k);
         CHECK(how[k].unlabelled || !how[k].works || s.ce > 0, "case %d: ce is reported", k);
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
     }
     free(in.x);
 }
@@ -733,8 +814,11 @@ typedef struct marks { int wrong, young, old; } marks;
 static void mark_chain(void *user, jem_rng *rng, int visits, int label, float *x) {
     marks *m = (marks *)user;
     const int old = x[0] == 42.0f;
-    (void)rng, (void)label;
-    m->wrong += old != (visits > 0), m->old += old, m->young += !old;
+    (void)rng;
+    (void)label;
+    m->wrong += old != (visits > 0);
+    m->old += old;
+    m->young += !old;
     x[0] = 42;
 }
 static void test_visits(jem_ctx *ctx) {
@@ -742,8 +826,12 @@ static void test_visits(jem_ctx *ctx) {
     const data in = small_data();
     marks m = { 0, 0, 0 };
     jem_train_desc d = small_training();
-    d.buffer_size = 9, d.negatives = 12, d.reinit = 0.4f, d.sgld.steps = 0;
-    d.chain = mark_chain, d.chain_user = &m;
+    d.buffer_size = 9;
+    d.negatives = 12;
+    d.reinit = 0.4f;
+    d.sgld.steps = 0;
+    d.chain = mark_chain;
+    d.chain_user = &m;
     jem_net *net = small_net(ctx, 1);
     jem_trainer *tr = jem_trainer_create(net, &d);
     for (int i = 0; i < 30; i++)
@@ -751,28 +839,35 @@ static void test_visits(jem_ctx *ctx) {
     CHECK(!m.wrong && m.young > 100 && m.old > 100, "%d wrong, %d young, %d old", m.wrong, m.young,
           m.old);
     jem_trainer_free(tr);
-    d.sgld.steps = 2, d.chain = NULL;              /* a walk that fails began no chain again */
+    d.sgld.steps = 2;
+    d.chain = NULL;              /* a walk that fails began no chain again */
     tr = jem_trainer_create(net, &d);
     for (int i = 0; i < 8; i++) jem_train_step(tr, in.x, in.labels, IMAGES);
     jem_buffer *b = jem_trainer_buffer(tr);
     int visits[9];
     memcpy(visits, b->visits, sizeof visits);
     const float kept = net->params->value[0];
-    net->params->value[0] = (float)NAN, jem_param_changed(net->params);
+    net->params->value[0] = (float)NAN;
+    jem_param_changed(net->params);
     CHECK(jem_train_step(tr, in.x, in.labels, IMAGES).status == JEM_DIVERGED, "a walk of NaNs");
     jem_clear_error(ctx);
-    net->params->value[0] = kept, jem_param_changed(net->params);
+    net->params->value[0] = kept;
+    jem_param_changed(net->params);
     CHECK(!memcmp(visits, b->visits, sizeof visits), "and left other visits behind");
-    d.chain = mark_chain, m.wrong = m.young = m.old = 0;
+    d.chain = mark_chain;
+    m.wrong = m.young = m.old = 0;
     jem_trainer_free(tr);
-    d.sgld.steps = 0, d.reinit = 0;                /* what has not begun is new */
+    d.sgld.steps = 0;
+    d.reinit = 0;                /* what has not begun is new */
     tr = jem_trainer_create(net, &d);
     for (int i = 0; i < 9; i++) jem_trainer_buffer(tr)->visits[i] = -1;
     for (int i = 0; i < 6; i++) jem_train_step(tr, in.x, in.labels, IMAGES);
     for (int i = 0; i < 9; i++) m.wrong += jem_trainer_buffer(tr)->visits[i] == 0;
     CHECK(!m.wrong && m.young > 0 && m.old > 20 && jem_ok(ctx), "%d wrong, %d young, %d old",
           m.wrong, m.young, m.old);
-    jem_trainer_free(tr), jem_net_free(net), free(in.x);
+    jem_trainer_free(tr);
+    jem_net_free(net);
+    free(in.x);
 }
 
 /* Cross-entropy has no weight, and is computed after the rest, in memory of its own. */
@@ -786,9 +881,13 @@ static void test_poor(void) {
         counter c;
         jem_ctx *ctx = open_ctx(&c);
         jem_mlp_desc m = jem_mlp_desc_default();
-        m.channels = 2, m.height = m.width = m.layers = 1, m.widths[0] = 4, m.classes = CLASSES;
+        m.channels = 2;
+        m.height = m.width = m.layers = 1;
+        m.widths[0] = 4;
+        m.classes = CLASSES;
         jem_train_desc d = small_training();
-        d.weights.ce = 0, d.sgld.steps = d.negatives = 1;
+        d.weights.ce = 0;
+        d.sgld.steps = d.negatives = 1;
         jem_net *net = jem_mlp_create(ctx, &m, 1);
         jem_trainer *tr = jem_trainer_create(net, &d);
         c.fail_at = c.calls + k;
@@ -796,7 +895,8 @@ static void test_poor(void) {
         whole = c.calls < c.fail_at;
         CHECK(s.status == (whole ? JEM_OK : JEM_NO_MEMORY), "allocation %d: %s", k, jem_error(ctx));
         jem_clear_error(ctx);
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
         close_ctx(ctx, &c, "a poor step");
     }
     CHECK(whole && k > 3, "%d allocations", k);
@@ -813,7 +913,10 @@ static void test_trainer(jem_ctx *ctx) {
         if (how == 5) d.weights.cd = 0;
         if (how == 6) d.data_noise = 0;
         if (how == 7) d.weights.energy_l2 = 0.1f;
-        if (how == 8) d.weights.ce = 0.5f, d.weights.cd = 2;
+        if (how == 8) {
+            d.weights.ce = 0.5f;
+            d.weights.cd = 2;
+        }
         if (how == 9) d.negatives = 0;             /* as many as there are data */
         const uint64_t net_seed = how == 2 ? 2 : 1;
         seen[how] = train_hash(ctx, &d, net_seed, 0);
@@ -838,7 +941,8 @@ static void test_trainer(jem_ctx *ctx) {
     for (int i = 0; i < 30; i++) visits[i / 10] += jem_trainer_buffer(tr)->visits[i];
     CHECK(visits[0] > 0 && visits[1] > 0 && visits[2] > 0, "chains of every class are walked");
     jem_trainer_free(tr);
-    d = small_training(), d.weights.cd = 0;
+    d = small_training();
+    d.weights.cd = 0;
     tr = jem_trainer_create(net, &d);
     CHECK(tr && !jem_trainer_buffer(tr), "without contrastive divergence there are no chains");
     jem_trainer_free(tr);
@@ -852,22 +956,30 @@ static void test_trainer(jem_ctx *ctx) {
         CHECK(jem_train_step_semi(tr, in.x, in.labels, 4, same ? in.x : copy, IMAGES).status &&
               says(ctx, "unlabelled"), "a bad one among those without");
         in.x[IMAGES * SMALL - 1] = copy[IMAGES * SMALL - 1] = last;
-        jem_trainer_free(tr), jem_net_free(one);
+        jem_trainer_free(tr);
+        jem_net_free(one);
     }
     CHECK(f[0] == f[1], "log p(x) of all: %g, %g", (double)f[0], (double)f[1]);
     free(copy);
-    d.weights.cd = 1, d.reinit = 2;
+    d.weights.cd = 1;
+    d.reinit = 2;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "reinit = 2"), "out of range");
-    d = small_training(), d.buffer_size = 0;
+    d = small_training();
+    d.buffer_size = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "capacity 0"), "no room for chains");
-    jem_net_free(net), free(in.x);
+    jem_net_free(net);
+    free(in.x);
 }
 
 /* Log-densities are those of evaluation: whatever dropout does in training, they do not change. */
 static void test_evaluation(jem_ctx *ctx) {
     enum { N = 5, SIDE = 8 };
     jem_wrn_desc d = jem_wrn_desc_default();
-    d.depth = 10, d.widen = 1, d.channels = 1, d.height = d.width = SIDE, d.classes = 3;
+    d.depth = 10;
+    d.widen = 1;
+    d.channels = 1;
+    d.height = d.width = SIDE;
+    d.classes = 3;
     d.dropout = 0.5f;
     jem_net *net = jem_wrn_create(ctx, &d, 1);
     jem_rng rng = jem_rng_seed(3);
@@ -880,7 +992,8 @@ static void test_evaluation(jem_ctx *ctx) {
     };
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, N, 1, SIDE, SIDE);
-    jem_read(jem_forward(net, t, 0), f), jem_read(jem_forward(net, t, 1), in_training);
+    jem_read(jem_forward(net, t, 0), f);
+    jem_read(jem_forward(net, t, 1), in_training);
     CHECK(largest_gap(in_training, f, N * 3) > 1e-3, "dropout does something");
     for (int k = 0; k < 4; k++) {
         CHECK(jem_read(all[k].fn(ctx, t, all[k].user), logp) == JEM_OK, "%s", jem_error(ctx));
@@ -892,7 +1005,8 @@ static void test_evaluation(jem_ctx *ctx) {
         }
     }
     jem_end(ctx, mark);
-    free(x), jem_net_free(net);
+    free(x);
+    jem_net_free(net);
 }
 
 /* Other random numbers, another rate from some update on: different, but repeatable. */
@@ -907,18 +1021,22 @@ static void test_changes(jem_ctx *ctx) {
         for (int step = 0; step < 4; step++) {
             if (step == 2 && how / 2 == 1) jem_trainer_reseed(tr, 77);
             if (step == 2 && how == 4) jem_trainer_set_lr(tr, d.lr / 2);
-            jem_trainer_set_lr(tr, 0), jem_trainer_set_lr(tr, -1), jem_trainer_set_lr(tr, NAN);
+            jem_trainer_set_lr(tr, 0);
+            jem_trainer_set_lr(tr, -1);
+            jem_trainer_set_lr(tr, NAN);
             const jem_stats s = jem_train_step(tr, in.x, in.labels, IMAGES);
             CHECK(s.status == JEM_OK && s.lr == d.lr * (how == 4 && step > 1 ? .5f : 1), "%s",
                   jem_error(ctx));
             CHECK(jem_trainer_updates(tr) == step + 1, "counted");
         }
         seen[how] = net_hash(net);
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
     }
     CHECK(seen[0] == seen[1] && seen[2] == seen[3], "repeatable");
     CHECK(seen[0] != seen[2] && seen[0] != seen[4] && seen[2] != seen[4], "different");
-    jem_trainer_reseed(NULL, 1), jem_trainer_set_lr(NULL, 1);
+    jem_trainer_reseed(NULL, 1);
+    jem_trainer_set_lr(NULL, 1);
     CHECK(jem_trainer_updates(NULL) == 0 && jem_trainer_use_average(NULL, 1) == JEM_BAD_ARGUMENT,
           "no trainer");
     free(in.x);
@@ -930,9 +1048,17 @@ static void test_unconditional(jem_ctx *ctx) {
     const data in = small_data();
     for (int conv = 0; conv < 2; conv++) {
         jem_convnet_desc d = jem_convnet_desc_default();
-        d.channels = 2, d.height = d.width = 6, d.classes = 3, d.layers = 2, d.separate_energy = 1;
+        d.channels = 2;
+        d.height = d.width = 6;
+        d.classes = 3;
+        d.layers = 2;
+        d.separate_energy = 1;
         jem_wrn_desc w = jem_wrn_desc_default();
-        w.depth = 10, w.widen = 1, w.channels = 2, w.height = w.width = 6, w.classes = 3;
+        w.depth = 10;
+        w.widen = 1;
+        w.channels = 2;
+        w.height = w.width = 6;
+        w.classes = 3;
         w.separate_energy = 1;
         w.activation = JEM_ACTIVATION_SILU;        /* smooth, for the gradient's check */
         jem_net *net = conv ? jem_convnet_create(ctx, &d, 3) : jem_wrn_create(ctx, &w, 3);
@@ -951,7 +1077,10 @@ static void test_unconditional(jem_ctx *ctx) {
         const int labels[5] = { 0, 1, 2, 1, 0 };
         CHECK(jem_loss(net, &plain, t, labels, NULL, t, labels, NULL) != NULL,
               "labels of samples, which have no weight: %s", jem_error(ctx));
-        if (bias) bias->value[0] += 2, jem_param_changed(bias);
+        if (bias) {
+            bias->value[0] += 2;
+            jem_param_changed(bias);
+        }
         t = jem_input(ctx, x, 5, 2, 6, 6);
         CHECK(jem_read(jem_logp(ctx, t, net), after) == JEM_OK, "again");
         for (int i = 0; i < 5; i++) {
@@ -961,7 +1090,8 @@ static void test_unconditional(jem_ctx *ctx) {
         }
         CHECK(jem_check_gradient(ctx, jem_logp, net, t, NULL, 0.02f) < 2e-3f, "its gradient");
         jem_query query;
-        query.net = net, query.labels = in.labels;
+        query.net = net;
+        query.labels = in.labels;
         CHECK(!jem_logp_class(ctx, t, &query) && says(ctx, "unconditional"), "no log p(x,y)");
         CHECK(jem_logp_label(ctx, t, &query) != NULL, "but log p(y|x): %s", jem_error(ctx));
         jem_end(ctx, mark);
@@ -1014,7 +1144,8 @@ static void test_divergence(jem_ctx *ctx) {
         if (how == 2) d.diverged = 1e-3f;
         jem_trainer *tr = jem_trainer_create(net, &d);
         float *x = floats(IMAGES * SMALL);
-        memcpy(x, in.x, IMAGES * SMALL * sizeof *x), memcpy(labels, in.labels, sizeof labels);
+        memcpy(x, in.x, IMAGES * SMALL * sizeof *x);
+        memcpy(labels, in.labels, sizeof labels);
         if (how == 0) {                            /* one update too far, then it shows */
             CHECK(jem_train_step(tr, x, labels, IMAGES).status == JEM_OK, "%s", jem_error(ctx));
             fails(ctx, "a huge rate", tr, net, x, labels, IMAGES, JEM_DIVERGED,
@@ -1041,7 +1172,8 @@ static void test_divergence(jem_ctx *ctx) {
             net->params->value[0] = NAN;
             fails(ctx, "a weight that is NaN", tr, net, x, labels, IMAGES, JEM_DIVERGED,
                   "sgld: x (7,2,6,5) is not finite");
-            net->params->value[0] = kept, jem_param_changed(net->params);
+            net->params->value[0] = kept;
+            jem_param_changed(net->params);
         } else if (how == 4) {
             labels[7] = 3;
             fails(ctx, "a label", tr, net, x, labels, IMAGES, JEM_BAD_ARGUMENT, "label 3 of");
@@ -1060,7 +1192,8 @@ static void test_divergence(jem_ctx *ctx) {
                   jem_error(ctx), (double)limit);
         }
         free(x);
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
     }
     CHECK(jem_train_step(NULL, in.x, in.labels, 1).status == JEM_BAD_ARGUMENT, "no trainer");
     free(in.x);
@@ -1070,11 +1203,15 @@ static void test_divergence(jem_ctx *ctx) {
 static void test_learning(jem_ctx *ctx) {
     printf("two moons are learned: classes, and where data are\n");
     jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = 2, shape.height = shape.width = 1, shape.classes = 2;
+    shape.channels = 2;
+    shape.height = shape.width = 1;
+    shape.classes = 2;
     shape.widths[0] = shape.widths[1] = 64;
     jem_net *net = jem_mlp_create(ctx, &shape, 1);
     jem_train_desc how = jem_train_desc_default();
-    how.lr = 3e-3f, how.sgld = jem_sgld_desc_langevin(0.02f, 10), how.buffer_size = 1000;
+    how.lr = 3e-3f;
+    how.sgld = jem_sgld_desc_langevin(0.02f, 10);
+    how.buffer_size = 1000;
     jem_trainer *tr = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed(7);
     float x[2 * 64], first = 0, last = 0;
@@ -1099,7 +1236,8 @@ static void test_learning(jem_ctx *ctx) {
     memset(a, 0, sizeof a);
     CHECK(jem_classify(net, ask, 2, a) == JEM_OK && a[0].log_density > a[1].log_density + 1,
           "on a moon %g, off it %g", (double)a[0].log_density, (double)a[1].log_density);
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_trainer_free(tr);
+    jem_net_free(net);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -1119,8 +1257,10 @@ static void test_answers(jem_ctx *ctx) {
         const float *row = f + 3 * i;
         double sum = 0;
         int best = 0;
-        for (int c = 0; c < 3; c++)
-            sum += exp((double)row[c]), best = row[c] > row[best] ? c : best;
+        for (int c = 0; c < 3; c++) {
+            sum += exp((double)row[c]);
+            best = row[c] > row[best] ? c : best;
+        }
         right += best == labels[i];
         bad += all[i].label != best || all[i].familiarity != -1;
         bad += !(fabs((double)all[i].probability - exp((double)row[best]) / sum) < 1e-6);
@@ -1137,7 +1277,8 @@ static void test_answers(jem_ctx *ctx) {
     CHECK(jem_accuracy(net, x, labels, 0) < 0 && says(ctx, "no labels of 0 images"), "no images");
     CHECK(jem_classify(NULL, x, 1, all) == JEM_BAD_ARGUMENT, "no net");
     free(x);
-    jem_net_free(net), jem_reset(ctx);
+    jem_net_free(net);
+    jem_reset(ctx);
 }
 
 /* A network whose log p(x) is known: -|x|^2 scaled, one class. */

@@ -25,15 +25,19 @@ static comparison compare_score(jem_net *net, int n, float step, int weighted, u
     same = rng;                                    /* the loss's own noise */
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *leaf = jem_zeros(ctx, n, net->channels, net->height, net->width);
-    jem_add_noise(leaf, ones, &same), jem_read(leaf, z);
+    jem_add_noise(leaf, ones, &same);
+    jem_read(leaf, z);
     jem_score_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.sigma = sigma, desc.weight = weighted ? weight : NULL, desc.difference = step;
+    desc.sigma = sigma;
+    desc.weight = weighted ? weight : NULL;
+    desc.difference = step;
     leaf = jem_input(ctx, x, n, net->channels, net->height, net->width);
     jem_tensor *loss = jem_score_matching(ctx, jem_logp, net, leaf, &desc, &rng, &residual);
     jem_zero_grad(net);
     CHECK(jem_backward(loss) == JEM_OK, "%s", jem_error(ctx));
-    c.value = (double)jem_item(loss), c.residual = (double)residual;
+    c.value = (double)jem_item(loss);
+    c.residual = (double)residual;
     CHECK(rng.counter == same.counter, "it takes the noise of its images, and no more");
 
     float *moves[DIRECTIONS][MOST_PARAMS];
@@ -53,15 +57,19 @@ static comparison compare_score(jem_net *net, int n, float step, int weighted, u
         for (int k = 0; k < d; k++) {              /* the slope, one direction at a time */
             zero[k] = 1;
             r[k] = s * dual_logp(net, noisy, zero, NULL).a + (double)z[i * d + k];
-            zero[k] = 0, rr += r[k] * r[k];
+            zero[k] = 0;
+            rr += r[k] * r[k];
         }
-        c.exact += w * rr / 2, c.exact_residual += rr / d / n;
+        c.exact += w * rr / 2;
+        c.exact_residual += rr / d / n;
         for (int k = 0; k < DIRECTIONS; k++)
             want[k] += w * s * dual_logp(net, noisy, r, moves[k]).c;
     }
     double error = 0, length = 0;
-    for (int k = 0; k < DIRECTIONS; k++)
-        error += (got[k] - want[k]) * (got[k] - want[k]), length += want[k] * want[k];
+    for (int k = 0; k < DIRECTIONS; k++) {
+        error += (got[k] - want[k]) * (got[k] - want[k]);
+        length += want[k] * want[k];
+    }
     c.gap = sqrt(error / length);
     for (int k = 0; k < DIRECTIONS; k++)
         for (int at = 0; at < MOST_PARAMS; at++) {
@@ -70,7 +78,14 @@ static comparison compare_score(jem_net *net, int n, float step, int weighted, u
             if (p) free(moves[k][at]);
         }
     jem_end(ctx, mark);
-    free(x), free(z), free(ones), free(sigma), free(weight), free(noisy), free(r), free(zero);
+    free(x);
+    free(z);
+    free(ones);
+    free(sigma);
+    free(weight);
+    free(noisy);
+    free(r);
+    free(zero);
     return c;
 }
 
@@ -80,8 +95,11 @@ static void test_gradient(void) {
     jem_ctx *ctx = open_ctx(&count);
     for (int how = 0; how < 4; how++) {
         jem_mlp_desc m = jem_mlp_desc_default();
-        m.channels = how & 1 ? 1 : 3, m.height = m.width = how & 1 ? 6 : 2, m.classes = 3;
-        m.widths[0] = 8, m.widths[1] = 5;
+        m.channels = how & 1 ? 1 : 3;
+        m.height = m.width = how & 1 ? 6 : 2;
+        m.classes = 3;
+        m.widths[0] = 8;
+        m.widths[1] = 5;
         jem_net *net = how & 1 ? jem_convnet_create(ctx, (m.layers = 2, &m), 3)
                                : jem_mlp_create(ctx, &m, 3);
         net->scale = how & 2 ? 10 : 1;
@@ -106,11 +124,14 @@ static void test_step(void) {
     for (int precision = 0; precision < 4; precision++) {      /* in the order of jem_precision */
         jem_ctx_desc desc;
         memset(&desc, 0, sizeof desc);
-        desc.threads = 1, desc.precision = (jem_precision)precision;
+        desc.threads = 1;
+        desc.precision = (jem_precision)precision;
         if (precision == JEM_PRECISION_BF16) desc.isa = JEM_ISA_SCALAR;  /* has it everywhere */
         jem_ctx *ctx = jem_ctx_create(&desc);
         jem_convnet_desc shape = jem_convnet_desc_default();
-        shape.channels = 8, shape.height = shape.width = 6, shape.layers = 2;
+        shape.channels = 8;
+        shape.height = shape.width = 6;
+        shape.layers = 2;
         jem_net *net = jem_convnet_create(ctx, &shape, 3);
         jem_rng rng = jem_rng_seed(1);
         net->scale = 10;
@@ -122,7 +143,8 @@ static void test_step(void) {
             for (int k = 0; k < 16 * SIZE; k++) x[k] = (k / 3 + k / 36) % 3 ? -1.f : 1.f;
             jem_noise_levels(&rng, 16, 0.12f, 2, sigma);
             jem_score_desc d;
-            memset(&d, 0, sizeof d), d.sigma = sigma;
+            memset(&d, 0, sizeof d);
+            d.sigma = sigma;
             jem_tensor *t = jem_input(ctx, x, 16, 8, 6, 6);
             jem_zero_grad(net);
             jem_backward(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
@@ -140,7 +162,9 @@ static void test_step(void) {
         const int at = precision == JEM_PRECISION_BF16 ? 3 : 2;
         CHECK(usual == error[at] && usual < 20 * least && usual < (at == 3 ? 0.05 : 2e-3),
               "the default step: %g (the best is %g)", usual, least);
-        jem_optim_free(o), jem_net_free(net), jem_ctx_free(ctx);
+        jem_optim_free(o);
+        jem_net_free(net);
+        jem_ctx_free(ctx);
     }
     printf("\n");
 }
@@ -157,9 +181,12 @@ static void true_score(const float *x, int dims, int centres, double s2, double 
     for (int k = 0; k < centres; k++) {
         const double a = centre[k][0] - (double)x[0], b = centre[k][1] - (double)x[1];
         const double p = exp(-(a * a + b * b) / (2 * s2));
-        sum += p, g[0] += p * a / s2, g[1] += p * b / s2;
+        sum += p;
+        g[0] += p * a / s2;
+        g[1] += p * b / s2;
     }
-    g[0] /= sum, g[1] /= sum;
+    g[0] /= sum;
+    g[1] /= sum;
     for (int j = 2; j < dims; j++) g[j] = -(double)x[j] / s2;
 }
 
@@ -175,7 +202,10 @@ static void draw(jem_rng *rng, int dims, int centres, float *x) {
 static double learn(jem_ctx *ctx, int dims, int centres) {
     enum { UPDATES = 1500 };
     jem_mlp_desc m = jem_mlp_desc_default();
-    m.channels = dims, m.height = m.width = 1, m.classes = 3, m.widths[0] = m.widths[1] = 48;
+    m.channels = dims;
+    m.height = m.width = 1;
+    m.classes = 3;
+    m.widths[0] = m.widths[1] = 48;
     jem_net *net = jem_mlp_create(ctx, &m, 1);
     jem_optim *o = jem_optim_create(net, NULL);
     jem_rng rng = jem_rng_seed(2);
@@ -183,7 +213,8 @@ static double learn(jem_ctx *ctx, int dims, int centres) {
     float sigma[POINTS];
     double error = 0, length = 0;
     jem_score_desc d;
-    memset(&d, 0, sizeof d), d.sigma = sigma;
+    memset(&d, 0, sizeof d);
+    d.sigma = sigma;
     for (int k = 0; k < POINTS; k++) sigma[k] = 0.3f;
     for (int i = 0; i < UPDATES; i++) {
         draw(&rng, dims, centres, x);
@@ -195,18 +226,22 @@ static double learn(jem_ctx *ctx, int dims, int centres) {
     }
     draw(&rng, dims, centres, x);
     jem_tensor *t = jem_input(ctx, x, POINTS, dims, 1, 1);
-    jem_add_noise(t, sigma, &rng), jem_read(t, x);
-    jem_grad(jem_logp(ctx, t, net), t), jem_read_grad(t, g);
+    jem_add_noise(t, sigma, &rng);
+    jem_read(t, x);
+    jem_grad(jem_logp(ctx, t, net), t);
+    jem_read_grad(t, g);
     jem_reset(ctx);
     for (int k = 0; k < POINTS; k++) {
         double want[MOST_DIMS];
         true_score(x + dims * k, dims, centres, 0.2 * 0.2 + 0.3 * 0.3, want);
         for (int j = 0; j < dims; j++) {
             const double e = (double)g[dims * k + j] - want[j];
-            error += e * e, length += want[j] * want[j];
+            error += e * e;
+            length += want[j] * want[j];
         }
     }
-    jem_optim_free(o), jem_net_free(net);
+    jem_optim_free(o);
+    jem_net_free(net);
     return error / length;
 }
 
@@ -258,7 +293,8 @@ static void blind_make(jem_net *bag, blind *b, double lo) {    /* noise from lo 
         double constant = 0;
         for (int i = 0; i < PIXELS; i++) {
             const double v = sigma * sigma + (i < SPREAD ? spread * spread : 0);
-            b->quadratic->value[k * PIXELS + i] = (float)(-0.5 / v), constant -= 0.5 * log(v);
+            b->quadratic->value[k * PIXELS + i] = (float)(-0.5 / v);
+            constant -= 0.5 * log(v);
         }
         b->constant->value[k] = (float)constant;
     }
@@ -272,7 +308,9 @@ static double walked(const jem_denoise_desc *d, double *variance) {
     double sigma = (double)d->sigma_max, v = sigma * sigma, off = mean;
     for (int i = 0; i < d->steps; i++) {
         const double f = 1 - s * sigma * sigma / (spread * spread + sigma * sigma);
-        off *= f, v = f * f * v + (k * k - (1 - s) * (1 - s)) * sigma * sigma, sigma *= k;
+        off *= f;
+        v = f * f * v + (k * k - (1 - s) * (1 - s)) * sigma * sigma;
+        sigma *= k;
     }
     *variance = v;
     return mean - off;
@@ -285,10 +323,12 @@ static double fresh_variance(const jem_generate_desc *d) {
     const double s = spread * spread, last = (double)jem_denoise_desc_clean(d->last_sigma).fraction;
     double v, r = (double)d->denoise.sigma_max;
     walked(&d->denoise, &v);
-    r *= pow(1 - (double)d->denoise.beta * (double)d->denoise.fraction, d->denoise.steps), r *= r;
+    r *= pow(1 - (double)d->denoise.beta * (double)d->denoise.fraction, d->denoise.steps);
+    r *= r;
     for (int i = 0; i < d->walk.steps; i++) {
         const double f = 1 - a / (s + r), g = 1 - a / r;
-        v = f * f * v + b * b, r = g * g * r + b * b;
+        v = f * f * v + b * b;
+        r = g * g * r + b * b;
     }
     const double f = 1 - last * r / (s + r);
     return f * f * v;
@@ -302,7 +342,8 @@ static void test_fresh(jem_ctx *ctx, blind *b) {
     enum { N = 256 };
     float *x = floats(N * PIXELS);
     double sum = 0, squares = 0, off = 0;
-    d.mean = (float)mean, d.walk.steps = 50;
+    d.mean = (float)mean;
+    d.walk.steps = 50;
     jem_tensor *t = jem_zeros(ctx, N, PIXELS, 1, 1);
     CHECK(jem_generate(ctx, blind_logp, b, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
@@ -327,7 +368,8 @@ static void test_fresh(jem_ctx *ctx, blind *b) {
         jem_read(t, d.walk.steps ? other : x);
     }
     CHECK(!same_bits(x, other, N * PIXELS), "fresh: there is a walk");
-    free(x), free(other);
+    free(x);
+    free(other);
 }
 
 /* What is sampled agrees with what is known: x[i] and x[SPREAD + i] are a pair, (1,1)/sqrt(2) times
@@ -340,7 +382,8 @@ static void test_impute(jem_ctx *ctx, blind *b) {
     for (int i = 0; i < SPREAD; i++) {
         const int k = SPREAD + i;
         b->one->value[i * PIXELS + i] = b->one->value[i * PIXELS + k] = root;
-        b->one->value[k * PIXELS + i] = root, b->one->value[k * PIXELS + k] = -root;
+        b->one->value[k * PIXELS + i] = root;
+        b->one->value[k * PIXELS + k] = -root;
     }
     jem_param_changed(b->one);
     for (int i = 0; i < N * PIXELS; i++) {
@@ -350,7 +393,9 @@ static void test_impute(jem_ctx *ctx, blind *b) {
              : root * ((float)mean + (float)spread * jem_rng_normal(&rng));
     }
     jem_impute_desc d = jem_impute_desc_default();
-    d.denoise.steps = 400, d.denoise.sigma_max = 4, d.walk.steps = 0;
+    d.denoise.steps = 400;
+    d.denoise.sigma_max = 4;
+    d.walk.steps = 0;
     jem_tensor *t = jem_input(ctx, x, N, PIXELS, 1, 1);
     CHECK(jem_impute(ctx, blind_logp, b, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, y);
@@ -362,7 +407,9 @@ static void test_impute(jem_ctx *ctx, blind *b) {
     printf("  imputed: off by %.4f of %.4f\n", sqrt(off / (N * SPREAD)), (double)root * spread);
     CHECK(sqrt(off / (N * SPREAD)) < 0.02, "imputed: it does not agree with what is known");
     CHECK(moved == 0, "imputed: what is known has moved");
-    free(x), free(y), free(known);
+    free(x);
+    free(y);
+    free(known);
 }
 
 static void test_samples(void) {
@@ -376,7 +423,11 @@ static void test_samples(void) {
     for (int how = 0; how < 3; how++) {
         jem_rng rng = jem_rng_seed(4 + (uint64_t)how);
         jem_denoise_desc d = jem_denoise_desc_default();
-        if (how == 1) d.fraction = 0.02f, d.beta = 0.5f, d.steps = 600;
+        if (how == 1) {
+            d.fraction = 0.02f;
+            d.beta = 0.5f;
+            d.steps = 600;
+        }
         if (how == 2) d.beta = 1, d.steps = 120;   /* nothing put back: a flow */
         float *x = floats(N * PIXELS);
         jem_fill_normal(ctx, &rng, x, N * PIXELS, 0, d.sigma_max);
@@ -400,7 +451,8 @@ static void test_samples(void) {
         CHECK_CLOSE(squares / n, want, 0.08 * want, "the variance, case %d", how);
         CHECK_CLOSE(want, spread * spread, 0.3 * spread * spread, "it is about the density's");
         CHECK(sqrt(off / (N * (PIXELS - SPREAD))) < 1.5 * sigma + 0.01, "noise left, case %d", how);
-        free(x), jem_reset(ctx);
+        free(x);
+        jem_reset(ctx);
     }
     /* One step of size 1 without noise takes the noise off an image. */
     float x[20 * PIXELS], sigma[20];
@@ -409,7 +461,8 @@ static void test_samples(void) {
     for (int i = 0; i < 20; i++) sigma[i] = 0.05f * (float)(i + 1);
     jem_tensor *t = jem_zeros(ctx, 20, PIXELS, 1, 1);
     jem_denoise_desc once = jem_denoise_desc_default();
-    once.steps = 1, once.fraction = 1;
+    once.steps = 1;
+    once.fraction = 1;
     jem_add_noise(t, sigma, &rng);
     CHECK(jem_denoise(ctx, blind_logp, &b, t, &once, NULL) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
@@ -437,10 +490,20 @@ static jem_net *small_net(jem_ctx *ctx) {
 
 static jem_train_desc score_training(int by_class) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.w_score = 0.016f, d.weights.cd = 0.005f, d.cd_from = 3, d.data_noise = 0.12f;
-    d.label_noise = 0.3f, d.label_all_noise = 0.5f, d.restart_denoise.steps = 6, d.reinit = 0.25f;
-    d.negatives = 18, d.buffer_size = 40, d.class_conditional = by_class;
-    d.sgld = jem_sgld_desc_langevin(0.01f, 3), d.optim.ema = 0.9f;
+    d.lr = 1e-3f;
+    d.w_score = 0.016f;
+    d.weights.cd = 0.005f;
+    d.cd_from = 3;
+    d.data_noise = 0.12f;
+    d.label_noise = 0.3f;
+    d.label_all_noise = 0.5f;
+    d.restart_denoise.steps = 6;
+    d.reinit = 0.25f;
+    d.negatives = 18;
+    d.buffer_size = 40;
+    d.class_conditional = by_class;
+    d.sgld = jem_sgld_desc_langevin(0.01f, 3);
+    d.optim.ema = 0.9f;
     return d;
 }
 
@@ -467,13 +530,17 @@ static uint64_t train(jem_ctx *ctx, int by_class, int stop, size_t *allocations)
             CHECK(jem_net_to_archive(net, a) == JEM_OK && jem_trainer_to_archive(tr, a) == JEM_OK,
                   "%s", jem_error(ctx));
             void *file = jem_archive_to_memory(a, &size);
-            jem_archive_free(a), jem_trainer_free(tr), jem_net_free(net);
-            a = jem_archive_parse(ctx, file, size), net = jem_net_from_archive(ctx, a);
+            jem_archive_free(a);
+            jem_trainer_free(tr);
+            jem_net_free(net);
+            a = jem_archive_parse(ctx, file, size);
+            net = jem_net_from_archive(ctx, a);
             CHECK(net && net->scale == 10 && net->noise_lo == d.noise_lo && net->noise_hi == 2 &&
                   net->mean != 0, "scale, noise, mean are in the file");
             tr = jem_trainer_create(net, &d);
             CHECK(tr && jem_trainer_from_archive(tr, a) == JEM_OK, "%s", jem_error(ctx));
-            jem_archive_free(a), jem_release(ctx, file);
+            jem_archive_free(a);
+            jem_release(ctx, file);
         }
         batch(i, x, labels);
         const jem_stats s = jem_train_step(tr, x, labels, BATCH);
@@ -485,7 +552,8 @@ static uint64_t train(jem_ctx *ctx, int by_class, int stop, size_t *allocations)
     if (allocations) *allocations = jem_memory(ctx).allocations - *allocations;
     uint64_t h = net_hash(net);
     if (tr) h = fnv(h, jem_trainer_buffer(tr)->data, 40 * SMALL);
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_trainer_free(tr);
+    jem_net_free(net);
     return h;
 }
 
@@ -539,7 +607,8 @@ static void test_mistakes(void) {
     CHECK(!jem_logp_class(ctx, x, &query) && says(ctx, "NULL"), "no net");
     query.net = net;
     float two[5][2];
-    jem_read(jem_logp(ctx, x, net), two[0]), jem_read(jem_logp_class(ctx, x, &query), two[1]);
+    jem_read(jem_logp(ctx, x, net), two[0]);
+    jem_read(jem_logp_class(ctx, x, &query), two[1]);
     jem_read(jem_logp_label(ctx, x, &query), two[2]);
     jem_read(jem_logp_guided(ctx, x, &query), two[3]);
     jem_read(jem_log_odds(ctx, x, &query), two[4]);
@@ -551,7 +620,8 @@ static void test_mistakes(void) {
     jem_rng rng = jem_rng_seed(1);
     float sigma[2] = { 1, 0 };
     jem_score_desc d;
-    memset(&d, 0, sizeof d), d.sigma = sigma;
+    memset(&d, 0, sizeof d);
+    d.sigma = sigma;
     CHECK(!jem_score_matching(ctx, jem_logp, net, x, &d, &rng, NULL) && says(ctx, "above 0"), "0");
     sigma[1] = 1;
     CHECK(!jem_score_matching(ctx, jem_logp, net, jem_exp(ctx, x), &d, &rng, NULL) &&
@@ -564,7 +634,8 @@ static void test_mistakes(void) {
     for (int k = 0; k < 3; k++) {                  /* labels of n images are enough, each its own */
         int own[2] = { k == 2 ? 1 : 0, k ? 1 : 0 };
         jem_rng same = jem_rng_seed(3);
-        query.labels = own, d.weight = first;
+        query.labels = own;
+        d.weight = first;
         loss[k] = jem_item(jem_score_matching(ctx, class_of_two, &query, x, &d, &same, NULL));
     }
     CHECK(jem_ok(ctx) && loss[0] == loss[1] && loss[0] != loss[2], "%s: %g, %g, %g",
@@ -582,12 +653,18 @@ static void test_mistakes(void) {
     for (int i = 0; i < 6; i++) {
         jem_train_desc t = score_training(0);
         if (i == 0) t.w_score = -1;
-        if (i == 1) t.noise_lo = 3, t.noise_hi = -1;
+        if (i == 1) {
+            t.noise_lo = 3;
+            t.noise_hi = -1;
+        }
         if (i == 2) t.label_all_noise = 2;
         if (i == 3) t.cd_from = -1;
         if (i == 4) t.restart_denoise.steps = -1;
         if (i == 5) t.restart_lo = 2;
-        if (i == 1) t.noise_lo = 3, t.noise_hi = 2;
+        if (i == 1) {
+            t.noise_lo = 3;
+            t.noise_hi = 2;
+        }
         CHECK(!jem_trainer_create(net, &t) && says(ctx, i == 1 ? "noise_hi = 2" : wrong[i]), "%s",
               wrong[i]);
     }
@@ -600,7 +677,8 @@ static void test_mistakes(void) {
         outside += !(drawn[i] >= 2 && drawn[i] < 4) + !(b->data[i] >= 2 && b->data[i] < 4);
     CHECK(outside == 0, "chains begin and restart in the buffer's range: %d do not", outside);
     CHECK(jem_buffer_restart(b, &rng, 1, 1) == JEM_BAD_ARGUMENT && says(ctx, "U(1,1)"), "no range");
-    jem_buffer_free(b), jem_net_free(net);
+    jem_buffer_free(b);
+    jem_net_free(net);
     close_ctx(ctx, &count, "mistakes");
 }
 

@@ -19,7 +19,9 @@ static void noise(const char *name, int n, double *x) {
     for (const char *c = name; *c; c++) h = (h ^ (unsigned char)*c) * 16777619u;
     h |= 1;
     for (int i = 0; i < n; i++) {
-        h ^= h << 13, h ^= h >> 17, h ^= h << 5;
+        h ^= h << 13;
+        h ^= h >> 17;
+        h ^= h << 5;
         x[i] = (h >> 8) / 8388608.0 - 1.0;
     }
 }
@@ -30,13 +32,17 @@ static predictions made_predictions(double scale) {
     static double u[N * CLASSES], v[N * CLASSES];
     static float f[N * CLASSES];
     static int labels[N];
-    noise("logits", N * CLASSES, u), noise("labels", N * CLASSES, v);
+    noise("logits", N * CLASSES, u);
+    noise("labels", N * CLASSES, v);
     for (int i = 0; i < N; i++) {
         double best = -1e9;
         for (int c = 0; c < CLASSES; c++) {
             const int at = i * CLASSES + c;
             f[at] = (float)(scale * u[at]);
-            if ((double)f[at] + 3 * v[at] > best) best = (double)f[at] + 3 * v[at], labels[i] = c;
+            if ((double)f[at] + 3 * v[at] > best) {
+                best = (double)f[at] + 3 * v[at];
+                labels[i] = c;
+            }
         }
     }
     const predictions p = { f, labels, N, CLASSES, 0 };
@@ -80,7 +86,8 @@ enum { POINTS = 80, DIMS = 5 };
 /* As points() in make_golden_uses.py. */
 static void made_points(const char *name, double shift, double scale, float *x) {
     double u[POINTS * DIMS], mix[DIMS * DIMS];
-    noise(name, POINTS * DIMS, u), noise("mix", DIMS * DIMS, mix);
+    noise(name, POINTS * DIMS, u);
+    noise("mix", DIMS * DIMS, mix);
     for (int i = 0; i < POINTS; i++)
         for (int k = 0; k < DIMS; k++) {
             double sum = 0;
@@ -98,7 +105,8 @@ static void test_sets(void) {
     double recall = 0;
     for (int i = 0; i < COUNT(golden_sets); i++) {
         const golden *g = &golden_sets[i];
-        made_points("here", g->scale, g->temperature, x), made_points("there", 0, 1, y);
+        made_points("here", g->scale, g->temperature, x);
+        made_points("there", 0, 1, y);
         CHECK(measure_frechet(x, POINTS, y, POINTS, DIMS, &d) &&
               measure_precision(x, y, POINTS, DIMS, g->bins, &precision, &recall), "case %d", i);
         CHECK_CLOSE(d, g->v[0], 1e-5, "case %d", i);
@@ -119,12 +127,15 @@ static void test_sets(void) {
     }
     CHECK(measure_frechet(a, MANY, b, MANY, D, &d), "no memory");
     CHECK_CLOSE(d, 5 + 0 + 1 + 1, .15, "Gaussians");
-    free(a), free(b);
+    free(a);
+    free(b);
 }
 
 /* A network whose logits are its images. */
 static jem_tensor *itself(jem_net *net, jem_tensor *x, int training, void *user) {
-    (void)net, (void)training, (void)user;
+    (void)net;
+    (void)training;
+    (void)user;
     return x;
 }
 
@@ -155,7 +166,9 @@ static void test_temperature(jem_ctx *ctx) {
 
     enum { M = 300 };
     jem_mlp_desc d = jem_mlp_desc_default();
-    d.channels = 5, d.height = d.width = 1, d.classes = 4;
+    d.channels = 5;
+    d.height = d.width = 1;
+    d.classes = 4;
     net = jem_mlp_create(ctx, &d, 3);
     jem_rng rng = jem_rng_seed(4);
     float *x = random_floats(&rng, M * 5, -3, 3), f[M * 4];
@@ -184,8 +197,12 @@ static void test_temperature(jem_ctx *ctx) {
         CHECK(after[i].label == before[i].label && after[i].log_density == before[i].log_density,
               "image %d: the rest stays", i);
     }
-    jem_net_free(again), jem_archive_free(b), jem_release(ctx, bytes), jem_archive_free(a);
-    jem_net_free(net), free(x);
+    jem_net_free(again);
+    jem_archive_free(b);
+    jem_release(ctx, bytes);
+    jem_archive_free(a);
+    jem_net_free(net);
+    free(x);
 }
 
 /* ---- in or out of distribution --------------------------------------------------------------- */
@@ -197,9 +214,12 @@ static void test_detection(void) {
     detection d, e;
     for (int i = 0; i < COUNT(golden_detection); i++) {
         const double step = golden_detection[i].scale, *want = golden_detection[i].v;
-        noise("usual", USUAL, u), noise("other", OTHER, v);
-        for (int k = 0; k < USUAL; k++)
-            u[k] += 0.4, usual[k] = (float)(step > 0 ? floor(u[k] / step) * step : u[k]);
+        noise("usual", USUAL, u);
+        noise("other", OTHER, v);
+        for (int k = 0; k < USUAL; k++) {
+            u[k] += 0.4;
+            usual[k] = (float)(step > 0 ? floor(u[k] / step) * step : u[k]);
+        }
         for (int k = 0; k < OTHER; k++)
             other[k] = (float)(step > 0 ? floor(v[k] / step) * step : v[k]);
         CHECK(measure_detection(usual, USUAL, other, OTHER, &d), "step %g", step);
@@ -216,7 +236,8 @@ static void test_detection(void) {
 
 /* log p(x) = -sum w x^2, as one logit of two; the other is 100 less, so it does not count. */
 static jem_tensor *bowl(jem_net *net, jem_tensor *x, int training, void *user) {
-    (void)training, (void)user;
+    (void)training;
+    (void)user;
     jem_tensor *f = jem_scale(net->ctx, jem_sum_image(net->ctx, jem_square(net->ctx, x)), -0.5f);
     return jem_concat(net->ctx, f, jem_add_constant(net->ctx, f, -100));
 }
@@ -228,7 +249,9 @@ static void test_scores(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(2);
     float *x = random_floats(&rng, M * D, -2, 2), s[M];
     jem_sgld_desc walk = jem_sgld_desc_default();
-    walk.steps = 3, walk.step_size = 0.5f, walk.noise_std = 1;       /* the noise is not used */
+    walk.steps = 3;
+    walk.step_size = 0.5f;
+    walk.noise_std = 1;       /* the noise is not used */
     for (int kind = JEM_OOD_LOGP; kind < JEM_OOD_USUAL; kind++) {
         CHECK(jem_ood_score(net, (jem_ood)kind, &walk, x, M, s) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < M; i++) {
@@ -254,12 +277,15 @@ static void test_scores(jem_ctx *ctx) {
     x[5] = NAN;
     CHECK(jem_ood_score(net, JEM_OOD_MASS, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
           says(ctx, "image 0 contains nan"), "NaN");
-    free(x), jem_net_free(net);
+    free(x);
+    jem_net_free(net);
 }
 
 /* Its images are its logits. */
 static jem_tensor *as_they_are(jem_net *net, jem_tensor *x, int training, void *user) {
-    (void)net, (void)training, (void)user;
+    (void)net;
+    (void)training;
+    (void)user;
     return x;
 }
 
@@ -291,7 +317,9 @@ static void test_max(jem_ctx *ctx) {
             CHECK_CLOSE(s[i], want, 1e-6 * (1 + fabs(want)), "%d classes, image %d", k, i);
             CHECK_CLOSE(odds[i], want, 1e-6 * (1 + fabs(top) + fabs(want)), "its log odds");
         }
-        jem_reset(ctx), free(f), jem_net_free(net);
+        jem_reset(ctx);
+        free(f);
+        jem_net_free(net);
     }
 }
 
@@ -300,7 +328,11 @@ static void test_usual(jem_ctx *ctx) {
     printf("usual: the distance from images of the same label, and what becomes of it in a file\n");
     enum { M = 500, D = 5, K = 3 };
     jem_mlp_desc d = jem_mlp_desc_default();
-    d.channels = D, d.height = d.width = 1, d.classes = K, d.layers = 1, d.widths[0] = 16;
+    d.channels = D;
+    d.height = d.width = 1;
+    d.classes = K;
+    d.layers = 1;
+    d.widths[0] = 16;
     jem_net *net = jem_mlp_create(ctx, &d, 8);
     jem_rng rng = jem_rng_seed(2);
     float *x = random_floats(&rng, M * D, -2, 2), s[M], f[M * K], far[D];
@@ -317,11 +349,17 @@ static void test_usual(jem_ctx *ctx) {
         label[i] = 0;
         for (int k = 0; k < K; k++) {
             const double l = (double)f[i * K + k];
-            sum += exp(l), mean += l / K;
+            sum += exp(l);
+            mean += l / K;
             if (f[i * K + k] > f[i * K + label[i]]) label[i] = k;
         }
-        v[i][0] = log(sum), v[i][1] = mean, count[label[i]]++;
-        for (int k = 0; k < 2; k++) m[label[i]][k] += v[i][k], all[k] += v[i][k] / M;
+        v[i][0] = log(sum);
+        v[i][1] = mean;
+        count[label[i]]++;
+        for (int k = 0; k < 2; k++) {
+            m[label[i]][k] += v[i][k];
+            all[k] += v[i][k] / M;
+        }
     }
     for (int y = 0; y < K; y++)
         for (int k = 0; k < 2; k++) m[y][k] = (m[y][k] + 4 * all[k]) / (count[y] + 4);
@@ -329,7 +367,8 @@ static void test_usual(jem_ctx *ctx) {
         for (int k = 0; k < 3; k++)
             c[k] += (v[i][k / 2] - m[label[i]][k / 2]) * (v[i][(k + 1) / 2] -
                                                           m[label[i]][(k + 1) / 2]) / M;
-    c[0] = c[0] * 1.001 + 1e-6, c[2] = c[2] * 1.001 + 1e-6;
+    c[0] = c[0] * 1.001 + 1e-6;
+    c[2] = c[2] * 1.001 + 1e-6;
     const double det = c[0] * c[2] - c[1] * c[1];
     double mean = 0;
     for (int i = 0; i < M; i++) {
@@ -347,7 +386,8 @@ static void test_usual(jem_ctx *ctx) {
     jem_net_set_meta(net, "jem.usual", NULL);
     CHECK(jem_classify(net, far, 1, a) == JEM_OK && a[0].familiarity >= 0 && a[0].familiarity <= 1,
           "log p(x) serves: %g", (double)a[0].familiarity);
-    free(x), jem_net_free(net);
+    free(x);
+    jem_net_free(net);
 }
 
 /* The slopes part of a vector by the public API: an image at a time, sums in plain order. */
@@ -412,10 +452,18 @@ static void solve(double a[SEEN][SEEN], double *b) {
 
 static jem_net *slopes_net(jem_ctx *ctx) {
     jem_mlp_desc d = jem_mlp_desc_default();
-    d.channels = SIZE, d.height = d.width = 1, d.classes = FEW, d.layers = 1, d.widths[0] = 24;
+    d.channels = SIZE;
+    d.height = d.width = 1;
+    d.classes = FEW;
+    d.layers = 1;
+    d.widths[0] = 24;
     d.activation = JEM_ACTIVATION_TANH;
     jem_net *net = jem_mlp_create(ctx, &d, 8);
-    if (net) net->scale = 10, net->noise_lo = 0.3f, net->noise_hi = 2;
+    if (net) {
+        net->scale = 10;
+        net->noise_lo = 0.3f;
+        net->noise_hi = 2;
+    }
     return net;
 }
 
@@ -443,7 +491,10 @@ static void test_slopes(jem_ctx *ctx) {
     for (int i = 0; i < M; i++) {
         label[i] = slopes_vector(net, x + i * SIZE, v[i]);
         count[label[i]]++;
-        for (int k = 0; k < SEEN; k++) m[label[i]][k] += v[i][k], all[k] += v[i][k] / M;
+        for (int k = 0; k < SEEN; k++) {
+            m[label[i]][k] += v[i][k];
+            all[k] += v[i][k] / M;
+        }
     }
     for (int y = 0; y < FEW; y++)
         for (int k = 0; k < SEEN; k++) m[y][k] = (m[y][k] + 4 * all[k]) / (count[y] + 4);
@@ -473,7 +524,8 @@ static void test_slopes(jem_ctx *ctx) {
         if (*first == 0) *first = -(double)s[i] / sqrt(d2);
         CHECK_CLOSE(-(double)s[i] / sqrt(d2), *first, 2e-3 * *first, "image %d", i);
     }
-    free(x), jem_net_free(net);
+    free(x);
+    jem_net_free(net);
 }
 
 /* What is new is called strange as often as it should be, within 3.5 standard errors of both
@@ -537,7 +589,9 @@ static void test_slopes_share(jem_ctx *ctx) {
     for (int kind = JEM_OOD_SLOPES; kind <= JEM_OOD_FAMILIAR; kind++)
         CHECK(jem_ood_score(net, (jem_ood)kind, NULL, x, 1, far) == JEM_BAD_ARGUMENT &&
               says(ctx, "jem_calibrate"), "not calibrated");
-    free(x), free(y), jem_net_free(net);
+    free(x);
+    free(y);
+    jem_net_free(net);
 }
 
 /* ---- attacks --------------------------------------------------------------------------------- */
@@ -566,7 +620,8 @@ static double far_from(const float *v, const float *x, int l2) {
     double sum = 0, most = 0;
     for (int k = 0; k < DIM; k++) {
         const double d = fabs((double)v[k] - (double)x[k]);
-        sum += d * d, most = most_of(most, d);
+        sum += d * d;
+        most = most_of(most, d);
     }
     return l2 ? sqrt(sum) : most;
 }
@@ -583,19 +638,28 @@ static void test_sure(jem_ctx *ctx) {
     double dual[2] = { 0, 0 }, most = 0;
     bias[0] = bias[1] = 0;
     for (int k = 0; k < DIM; k++) {                /* f[0] is 0: all of the slope is f[1]'s */
-        w[k] = 0, w[DIM + k] = k & 1 ? -15.0f : 20.0f;
-        dual[0] += fabs((double)w[DIM + k]), dual[1] += pow((double)w[DIM + k], 2);
+        w[k] = 0;
+        w[DIM + k] = k & 1 ? -15.0f : 20.0f;
+        dual[0] += fabs((double)w[DIM + k]);
+        dual[1] += pow((double)w[DIM + k], 2);
     }
     dual[1] = sqrt(dual[1]);
-    jem_param_changed(weight), jem_param_changed(((const jem_layer *)net->user)->bias);
+    jem_param_changed(weight);
+    jem_param_changed(((const jem_layer *)net->user)->bias);
     for (int i = 0; i < IMAGES; i++) {
         const double m = margin(net, x + i * DIM);
-        labels[i] = m > 0, sure += m > 20, most = fmax(most, fabs(m));
+        labels[i] = m > 0;
+        sure += m > 20;
+        most = fmax(most, fabs(m));
     }
     CHECK(sure > IMAGES / 4, "%d", sure);
     for (int l2 = 0; l2 < 2; l2++) {
         jem_attack_desc d = jem_attack_desc_default();
-        d.l2 = l2, d.lo = -99, d.hi = 99, d.random_start = 0, d.eps = (float)(1.02 * most / dual[l2]);
+        d.l2 = l2;
+        d.lo = -99;
+        d.hi = 99;
+        d.random_start = 0;
+        d.eps = (float)(1.02 * most / dual[l2]);
         int count = 0;
         CHECK(jem_attack(net, x, labels, IMAGES, &d, NULL, found, fooled) == JEM_OK, "%s",
               jem_error(ctx));
@@ -614,7 +678,8 @@ static void test_linear(jem_ctx *ctx) {
     double dual[2] = { 0, 0 };
     for (int k = 0; k < DIM; k++) {
         const double d = (double)w[DIM + k] - (double)w[k];
-        dual[0] += fabs(d), dual[1] += d * d;
+        dual[0] += fabs(d);
+        dual[1] += d * d;
     }
     dual[1] = sqrt(dual[1]);
     jem_rng rng = jem_rng_seed(3);
@@ -624,9 +689,19 @@ static void test_linear(jem_ctx *ctx) {
     labels[7] = !labels[7];                        /* wrong from the start */
     for (int kind = 0; kind < 6; kind++) {         /* L-inf, L2: FGSM, 40 steps, 400 and 2 starts */
         jem_attack_desc d = jem_attack_desc_default();
-        d.l2 = kind & 1, d.eps = d.l2 ? 0.5f : 0.2f, d.lo = -9, d.hi = 9;
-        if (kind < 2) d.steps = 1, d.random_start = 0;
-        if (kind > 3) d.steps = 400, d.restarts = 2, d.step_size = d.eps / 40;
+        d.l2 = kind & 1;
+        d.eps = d.l2 ? 0.5f : 0.2f;
+        d.lo = -9;
+        d.hi = 9;
+        if (kind < 2) {
+            d.steps = 1;
+            d.random_start = 0;
+        }
+        if (kind > 3) {
+            d.steps = 400;
+            d.restarts = 2;
+            d.step_size = d.eps / 40;
+        }
         const double best = (double)d.eps * dual[d.l2];
         /* on a sphere tan(angle/2) shrinks by exp(-2.5) in 40 steps: from 120 degrees to 16 */
         const double share = kind == 3 ? 0.96 * 0.99 : 0.9999;
@@ -651,7 +726,9 @@ static void test_linear(jem_ctx *ctx) {
         CHECK(count > 10 && count < IMAGES - 10, "kind %d: %d fooled", kind, count);
     }
     jem_attack_desc d = jem_attack_desc_default();
-    d.lo = -0.5f, d.hi = 0.5f, d.eps = 0.4f;
+    d.lo = -0.5f;
+    d.hi = 0.5f;
+    d.eps = 0.4f;
     for (int i = 0; i < IMAGES * DIM; i++) x[i] *= 0.25f;            /* the range holds */
     CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, NULL) == JEM_OK, "%s",
           jem_error(ctx));
@@ -666,7 +743,8 @@ static void test_linear(jem_ctx *ctx) {
           says(ctx, "eps = nan"), "NaN");
     CHECK(jem_attack(net, x, labels, IMAGES, NULL, NULL, found, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "needs an rng"), "no rng");
-    free(x), jem_net_free(net);
+    free(x);
+    jem_net_free(net);
 }
 
 /* A custom classifier: the network, as in jem_logp_class. */
@@ -686,7 +764,8 @@ static jem_status own_classify(void *user, const float *x, const int *labels, in
 /* One that fails, and counts how often it is asked. */
 static jem_status no_classify(void *user, const float *x, const int *labels, int n, float *f,
                               float *g) {
-    (void)x, (void)labels;
+    (void)x;
+    (void)labels;
     for (int i = 0; i < n * 3; i++) f[i] = 0;
     for (int i = 0; g && i < n * DIM; i++) g[i] = 1;
     return ++*(int *)user == 2 ? JEM_DIVERGED : JEM_OK;
@@ -701,9 +780,15 @@ static void test_targets(jem_ctx *ctx) {
     int labels[IMAGES], fooled[IMAGES], count = 0, near = 0;
     for (int i = 0; i < IMAGES; i++) labels[i] = i % 3;
     jem_attack_desc d = jem_attack_desc_default();
-    d.targeted = 1, d.eps = HUGE_VALF, d.step_size = 0.1f, d.l2 = 1, d.least_probability = 0.9f,
-        d.steps = 200;
-    d.lo = -9, d.hi = 9, again = rng;
+    d.targeted = 1;
+    d.eps = HUGE_VALF;
+    d.step_size = 0.1f;
+    d.l2 = 1;
+    d.least_probability = 0.9f;
+    d.steps = 200;
+    d.lo = -9;
+    d.hi = 9;
+    again = rng;
     CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, fooled) == JEM_OK &&
           jem_attack(net, x, labels, IMAGES, &d, &again, second, NULL) == JEM_OK &&
           jem_logits(net, found, IMAGES, f) == JEM_OK, "%s", jem_error(ctx));
@@ -712,13 +797,16 @@ static void test_targets(jem_ctx *ctx) {
         double sum = 0;
         for (int c = 0; c < 3; c++)
             sum += exp((double)f[3 * i + c] - (double)f[3 * i + labels[i]]);
-        count += fooled[i], near += 1 / sum >= 0.8999 && 1 / sum < 0.92;
+        count += fooled[i];
+        near += 1 / sum >= 0.8999 && 1 / sum < 0.92;
     }
     CHECK(count == IMAGES && near == IMAGES, "%d of %d done, %d just so", count, IMAGES, near);
 
     /* The network's temperature is its own: a classifier is as sure as its logits say. */
     CHECK(load_text(net, "jem.temperature", "3") == JEM_OK, "%s", jem_error(ctx));
-    d.classify = own_classify, d.user = net, near = 0;
+    d.classify = own_classify;
+    d.user = net;
+    near = 0;
     CHECK(jem_attack(net, x, labels, IMAGES, &d, &again, found, fooled) == JEM_OK &&
           own_classify(net, found, labels, IMAGES, f, NULL) == JEM_OK, "%s", jem_error(ctx));
     for (int i = 0; i < IMAGES; i++)
@@ -726,16 +814,19 @@ static void test_targets(jem_ctx *ctx) {
                 f[3 * i + labels[i]] < logf(0.92f);
     CHECK(near == IMAGES, "a custom classifier: %d of %d equal", near, IMAGES);
     int asked = 0;
-    d.classify = no_classify, d.user = &asked;
+    d.classify = no_classify;
+    d.user = &asked;
     CHECK(jem_attack(net, x, labels, IMAGES, &d, &again, found, NULL) == JEM_DIVERGED &&
           says(ctx, "classify failed") && asked == 2, "asked again after it failed: %d", asked);
-    free(x), jem_net_free(net);
+    free(x);
+    jem_net_free(net);
 }
 
 /* A layer of tanh and one to the classes, with the numbers of make_golden_uses.py. */
 enum { HIDDEN = 16, KINDS = 3, GOLDEN_IMAGES = 6 };
 static jem_tensor *tanh_net(jem_net *net, jem_tensor *x, int training, void *user) {
-    (void)training, (void)user;
+    (void)training;
+    (void)user;
     jem_param *w1 = net->params, *b1 = w1->next, *w2 = b1->next;
     return jem_linear(net->ctx, jem_tanh(net->ctx, jem_linear(net->ctx, x, w1, b1)), w2, NULL);
 }
@@ -752,7 +843,8 @@ static jem_net *golden_net(jem_ctx *ctx) {
     jem_net *net = jem_net_create(ctx, tanh_net, NULL, 0, DIM, 1, 1, KINDS, 1);
     for (int k = 0; k < 3; k++) {
         jem_param *p = jem_net_param(net, names[k], k == 1 ? 1 : 2, sizes[k], 1);
-        noise_floats(names[k], (int)p->size, p->value), jem_param_changed(p);
+        noise_floats(names[k], (int)p->size, p->value);
+        jem_param_changed(p);
     }
     return net;
 }
@@ -768,7 +860,9 @@ static void test_as_pytorch(jem_ctx *ctx) {
     for (int i = 0; i < GOLDEN_IMAGES; i++) labels[i] = a[i].label;
     for (int l2 = 0; l2 < 2; l2++) {
         jem_attack_desc d = jem_attack_desc_default();
-        d.l2 = l2, d.eps = l2 ? 0.4f : 0.15f, d.random_start = 0;
+        d.l2 = l2;
+        d.eps = l2 ? 0.4f : 0.15f;
+        d.random_start = 0;
         CHECK(jem_attack(net, x, labels, GOLDEN_IMAGES, &d, NULL, found, fooled) == JEM_OK, "%s",
               jem_error(ctx));
         for (int i = 0; i < GOLDEN_IMAGES; i++) {
@@ -788,7 +882,9 @@ static void test_refined(jem_ctx *ctx) {
     jem_net *net = golden_net(ctx);
     jem_sgld_desc walk = jem_sgld_desc_default();
     refined r;
-    walk.steps = 6, walk.step_size = 0.3f, walk.noise_std = 0.2f;
+    walk.steps = 6;
+    walk.step_size = 0.3f;
+    walk.noise_std = 0.2f;
     float x[GOLDEN_IMAGES * DIM], g[GOLDEN_IMAGES * DIM], moved[GOLDEN_IMAGES * DIM];
     float f[2][GOLDEN_IMAGES * KINDS];
     int labels[GOLDEN_IMAGES];
@@ -797,7 +893,8 @@ static void test_refined(jem_ctx *ctx) {
     CHECK(refined_create(&r, net, walk, 3, 1, 8), "no memory");
     double off[2] = { 0, 0 }, all = 0;
     for (int through = 0; through < 2; through++) {
-        r.through = through, r.rng = jem_rng_seed(8);
+        r.through = through;
+        r.rng = jem_rng_seed(8);
         CHECK(refined_classify(&r, x, labels, GOLDEN_IMAGES, f[0], g) == JEM_OK, "%s",
               jem_error(ctx));
         for (int k = 0; k < DIM; k++) {
@@ -814,7 +911,8 @@ static void test_refined(jem_ctx *ctx) {
                 for (int side = 0; side < 2; side++)
                     want += (side ? -1 : 1) * ((double)f[side][at] -
                                                log(1 - exp((double)f[side][at]))) / (2 * (double)h);
-                off[through] += fabs((double)g[i * DIM + k] - want), all += fabs(want) / 2;
+                off[through] += fabs((double)g[i * DIM + k] - want);
+                all += fabs(want) / 2;
             }
         }
     }
@@ -828,12 +926,16 @@ static void test_refined(jem_ctx *ctx) {
     jem_attack_desc d = jem_attack_desc_default();
     int fooled[GOLDEN_IMAGES], count = 0;
     jem_rng rng = jem_rng_seed(2);
-    d.classify = refined_classify, d.user = &r, d.eps = 1, d.steps = 20;
+    d.classify = refined_classify;
+    d.user = &r;
+    d.eps = 1;
+    d.steps = 20;
     CHECK(jem_attack(net, x, labels, GOLDEN_IMAGES, &d, &rng, moved, fooled) == JEM_OK, "%s",
           jem_error(ctx));
     for (int i = 0; i < GOLDEN_IMAGES; i++) count += fooled[i];
     CHECK(count == GOLDEN_IMAGES, "%d of %d fooled by far", count, GOLDEN_IMAGES);
-    refined_free(&r), jem_net_free(net);
+    refined_free(&r);
+    jem_net_free(net);
 }
 
 static void test_decision(jem_ctx *ctx) {
@@ -856,11 +958,13 @@ static void test_decision(jem_ctx *ctx) {
         CHECK((is > 0) != (labels[i] > 0) || fabs(is) < 1e-5, "image %d is not fooled", i);
         CHECK((double)far[i] >= best * 0.9999, "image %d: %g, the plane is at %g", i,
               (double)far[i], best);
-        worst = most_of(worst, (double)far[i] - best), mean += ((double)far[i] - best) / n;
+        worst = most_of(worst, (double)far[i] - best);
+        mean += ((double)far[i] - best) / n;
     }
     CHECK(mean < 0.02 && worst < 0.2, "beyond the plane: mean %g, most %g", mean, worst);
     CHECK(robust_decision(net, &how, x, labels, 1, 10, 1, found, far) == 0, "one image: no other");
-    free(x), jem_net_free(net);
+    free(x);
+    jem_net_free(net);
 }
 
 /* ---- what is missing ------------------------------------------------------------------------- */
@@ -876,7 +980,8 @@ static void test_conditional(jem_ctx *ctx) {
     jem_net *bag = bag_create(ctx);
     const int sizes[2] = { D, D };
     jem_param *l = jem_net_param(bag, "l", 2, sizes, 0);
-    memcpy(l->value, rows, sizeof rows), jem_param_changed(l);
+    memcpy(l->value, rows, sizeof rows);
+    jem_param_changed(l);
     double a[D][D];
     for (int i = 0; i < D; i++)
         for (int j = 0; j < D; j++) {
@@ -885,8 +990,10 @@ static void test_conditional(jem_ctx *ctx) {
                 a[i][j] += (double)rows[k * D + i] * (double)rows[k * D + j];
         }
     float *x = floats(CHAINS * D), *known = floats(CHAINS * D), *y = floats(CHAINS * D);
-    for (int i = 0; i < CHAINS * D; i++)
-        known[i] = i % D >= 2, x[i] = i % D == 2 ? 1.5f : i % D == 3 ? -0.7f : 9;
+    for (int i = 0; i < CHAINS * D; i++) {
+        known[i] = i % D >= 2;
+        x[i] = i % D == 2 ? 1.5f : i % D == 3 ? -0.7f : 9;
+    }
     const double det = a[0][0] * a[1][1] - a[0][1] * a[0][1], step = 0.1;
     const double b0 = a[0][2] * 1.5 - a[0][3] * 0.7, b1 = a[1][2] * 1.5 - a[1][3] * 0.7;
     const double mean[2] = { -(a[1][1] * b0 - a[0][1] * b1) / det,
@@ -897,7 +1004,9 @@ static void test_conditional(jem_ctx *ctx) {
         for (int j = 0; j < 2; j++)
             b[i][j] = a[i][j] - step / 4 * (a[i][0] * a[0][j] + a[i][1] * a[1][j]);
     const double det_b = b[0][0] * b[1][1] - b[0][1] * b[0][1];
-    s[0][0] = b[1][1] / det_b, s[1][1] = b[0][0] / det_b, s[0][1] = -b[0][1] / det_b;
+    s[0][0] = b[1][1] / det_b;
+    s[1][1] = b[0][0] / det_b;
+    s[0][1] = -b[0][1] / det_b;
     jem_impute_desc d = jem_impute_desc_default();
     d.walk = jem_sgld_desc_langevin((float)step, 200);
     jem_rng rng = jem_rng_seed(6);
@@ -926,14 +1035,18 @@ static void test_conditional(jem_ctx *ctx) {
     jem_write(t, y);
     CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
           "what is missing is NaN: %s", jem_error(ctx));
-    d.walk.steps = 0, d.lo = d.hi = 0;             /* begins as x is, goes nowhere */
+    d.walk.steps = 0;
+    d.lo = d.hi = 0;             /* begins as x is, goes nowhere */
     jem_write(t, x);
     CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
           same_bits(x, y, CHAINS * D), "no steps: %s", jem_error(ctx));
     CHECK(jem_impute(ctx, gauss_of, l, t, NULL, &d, &rng) == JEM_BAD_ARGUMENT &&
           says(ctx, "known is NULL"), "no mask");
     jem_end(ctx, mark);
-    free(x), free(y), free(known), jem_net_free(bag);
+    free(x);
+    free(y);
+    free(known);
+    jem_net_free(bag);
 }
 
 /* Images that are one of two templates, with any noise: p(x) = integral of N(template, s^2) ds/s,
@@ -960,7 +1073,8 @@ static void test_noise_blind(jem_ctx *ctx) {
         x[i] = known[i] > 0 ? one[i / PIXELS % 2 * PIXELS + i % PIXELS] : 5;
     }
     jem_impute_desc d = jem_impute_desc_default();
-    d.denoise.steps = 300, d.walk.steps = 0;
+    d.denoise.steps = 300;
+    d.walk.steps = 0;
     jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, PICTURES, 1, SIDE, SIDE);
     CHECK(jem_impute(ctx, templates, all, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
@@ -974,7 +1088,11 @@ static void test_noise_blind(jem_ctx *ctx) {
         }
         CHECK(sqrt(off) < 0.05, "picture %d is off by %g", i, sqrt(off));
     }
-    free(one), free(all), free(x), free(y), free(known);
+    free(one);
+    free(all);
+    free(x);
+    free(y);
+    free(known);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -998,11 +1116,14 @@ static int use_all(jem_ctx *ctx) {
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, M, DIM, 1, 1);
     jem_impute_desc d = jem_impute_desc_default();
-    d.denoise.steps = 2, d.walk.steps = 2;
+    d.denoise.steps = 2;
+    d.walk.steps = 2;
     good += jem_impute(ctx, jem_logp, net, t, ones, &d, &rng) == JEM_OK;
     jem_end(ctx, mark);
     jem_net_free(net);
-    free(x), free(y), free(ones);
+    free(x);
+    free(y);
+    free(ones);
     return good;
 }
 static void test_memory(void) {
@@ -1011,7 +1132,8 @@ static void test_memory(void) {
     for (long at = 2; !done && at < 3000; at++, tries++) {
         counter count;
         jem_ctx *ctx = open_ctx(&count);
-        count.fail_at = at, count.fail_on = 1;
+        count.fail_at = at;
+        count.fail_on = 1;
         done = use_all(ctx) == 7 && count.calls < at;
         CHECK(done || jem_error_status(ctx) == JEM_NO_MEMORY, "call %ld: %s", at, jem_error(ctx));
         count.fail_at = 0;

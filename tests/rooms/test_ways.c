@@ -36,8 +36,11 @@ static double along(const jem_net *net, float *const *move) {
 /* MLPs of 12 dimensions, convnets of 36. */
 static jem_net *smooth_net(jem_ctx *ctx, int conv) {
     jem_mlp_desc m = jem_mlp_desc_default();
-    m.channels = conv ? 1 : 3, m.height = m.width = conv ? 6 : 2, m.classes = 3;
-    m.widths[0] = 8, m.widths[1] = 5;
+    m.channels = conv ? 1 : 3;
+    m.height = m.width = conv ? 6 : 2;
+    m.classes = 3;
+    m.widths[0] = 8;
+    m.widths[1] = 5;
     return conv ? jem_convnet_create(ctx, (m.layers = 2, &m), 3) : jem_mlp_create(ctx, &m, 3);
 }
 
@@ -45,7 +48,11 @@ static jem_net *smooth_net(jem_ctx *ctx, int conv) {
 static void exact_slope(const jem_net *net, const double *x, double *g) {
     const int d = net->channels * net->height * net->width;
     double one[MOST_DIMS] = { 0 };
-    for (int k = 0; k < d; k++) one[k] = 1, g[k] = dual_logp(net, x, one, NULL).a, one[k] = 0;
+    for (int k = 0; k < d; k++) {
+        one[k] = 1;
+        g[k] = dual_logp(net, x, one, NULL).a;
+        one[k] = 0;
+    }
 }
 
 static void test_slope(jem_ctx *ctx) {
@@ -68,24 +75,31 @@ static void test_slope(jem_ctx *ctx) {
         double value = 0, want[DIRECTIONS] = { 0 }, error = 0, length = 0, scale = 0;
         for (int i = 0; i < n; i++) {
             double here[MOST_DIMS], there[MOST_DIMS];
-            for (int k = 0; k < d; k++)
-                here[k] = (double)x[i * d + k], there[k] = (double)v[i * d + k];
+            for (int k = 0; k < d; k++) {
+                here[k] = (double)x[i * d + k];
+                there[k] = (double)v[i * d + k];
+            }
             const double one = dual_logp(net, here, there, NULL).a;
-            value += one, scale += fabs(one);
+            value += one;
+            scale += fabs(one);
             for (int k = 0; k < DIRECTIONS; k++) want[k] += dual_logp(net, here, there, moves[k]).c;
         }
         CHECK_CLOSE(jem_item(slope), value, 1e-3 * scale, "value, case %d", how);
         for (int k = 0; k < DIRECTIONS; k++) {
             const double off = along(net, moves[k]) - want[k];
-            error += off * off, length += want[k] * want[k];
+            error += off * off;
+            length += want[k] * want[k];
         }
         CHECK(sqrt(error / length) < 1e-3, "gradient, case %d: off by %g", how,
               sqrt(error / length));
         CHECK(!jem_slope_along(ctx, jem_logp, net, at, jem_exp(ctx, at), 0) && says(ctx, "leaves"),
               "a direction that is no leaf");
         CHECK(!jem_slope_along(ctx, jem_logp, net, at, to, NAN) && says(ctx, "slope"), "h = NaN");
-        directions_free(moves), free(x), free(v);
-        jem_reset(ctx), jem_net_free(net);
+        directions_free(moves);
+        free(x);
+        free(v);
+        jem_reset(ctx);
+        jem_net_free(net);
     }
     jem_tensor *x = jem_zeros(ctx, 1, 3, 1, 2);    /* as many numbers, but others */
     CHECK(!jem_slope_along(ctx, jem_logp, NULL, x, jem_zeros(ctx, 1, 1, 2, 3), 0) &&
@@ -132,14 +146,21 @@ static void test_kl(jem_ctx *ctx) {
         net->scale = 10;
         jem_rng rng = jem_rng_seed(5 + (uint64_t)how), same = rng;
         float *x = random_floats(&rng, n * d, -1, 1), *moves[DIRECTIONS][MOST_PARAMS], *end;
-        directions(net, &rng, moves), same = rng, end = floats(n * d);
+        directions(net, &rng, moves);
+        same = rng;
+        end = floats(n * d);
         trail t;
         jem_sgld_desc walk = jem_sgld_desc_langevin(0.05f, how == 3 ? 1 : 4);
-        if (how == 4) walk.clamp_lo = -0.9f, walk.clamp_hi = 0.8f;
+        if (how == 4) {
+            walk.clamp_lo = -0.9f;
+            walk.clamp_hi = 0.8f;
+        }
         if (how == 5) walk.clamp_grad = 0.05f;
         jem_tensor *other = jem_input(ctx, x, n, net->channels, net->height, net->width);
-        jem_sgld(ctx, jem_logp, net, other, &walk, &same), jem_read(other, end);
-        walk.watch = keep_trail, walk.watch_user = &t;
+        jem_sgld(ctx, jem_logp, net, other, &walk, &same);
+        jem_read(other, end);
+        walk.watch = keep_trail;
+        walk.watch_user = &t;
         memcpy(t.x[(walk.steps - 2) & 1], x, (size_t)(n * d) * sizeof *x);
         jem_tensor *leaf = jem_input(ctx, x, n, net->channels, net->height, net->width);
         jem_tensor *kl = jem_kl_walk(ctx, jem_logp, net, leaf, &walk, (float)entropy, &rng);
@@ -165,15 +186,19 @@ static void test_kl(jem_ctx *ctx) {
                     one[j] = 1;
                     const double moves_by = limit ? 0 : (double)walk.step_size *
                         dual_logp(net, here, one, moves[k]).c;
-                    one[j] = 0, held += limit, at[to] = (double)after[to];
-                    up[to] = at[to] + h * moves_by, down[to] = at[to] - h * moves_by;
+                    one[j] = 0;
+                    held += limit;
+                    at[to] = (double)after[to];
+                    up[to] = at[to] + h * moves_by;
+                    down[to] = at[to] - h * moves_by;
                 }
             }
             if (how > 3) CHECK(held > n / 2 && held < n * d / 2, "%d of %d are held", held, n * d);
             const double want = (exact_kl(net, up, n, d, entropy) -
                                  exact_kl(net, down, n, d, entropy)) / (2 * h);
             const double off = along(net, moves[k]) - want;
-            error += off * off, length += want * want;
+            error += off * off;
+            length += want * want;
             value = exact_kl(net, at, n, d, entropy);
         }
         CHECK(sqrt(error / length) < 2e-3, "gradient, case %d: off by %g", how,
@@ -189,8 +214,11 @@ static void test_kl(jem_ctx *ctx) {
         walk.temperature_from = walk.temperature_to = 2;
         CHECK(!jem_kl_walk(ctx, jem_logp, net, leaf, &walk, 1, &rng) &&
                   says(ctx, "temperature_from = 2"), "T");
-        directions_free(moves), free(x), free(end);
-        jem_reset(ctx), jem_net_free(net);
+        directions_free(moves);
+        free(x);
+        free(end);
+        jem_reset(ctx);
+        jem_net_free(net);
     }
 }
 
@@ -201,29 +229,40 @@ typedef enum option { PLAIN, FULL, SHARP, BOTH, BY_CLASS, MOVED, OPTIONS } optio
 
 static void mirror(void *user, jem_rng *rng, int visits, int label, float *x) {
     int *calls = (int *)user;
-    calls[visits == 0]++, calls[2] += label >= 0;
+    calls[visits == 0]++;
+    calls[2] += label >= 0;
     if (!visits) jem_fill_normal(NULL, rng, x, SMALL, 0, 0.5f);
     for (int k = 0; visits && jem_rng_uniform(rng) < 0.5f && k < SMALL / 2; k++) {
         const float kept = x[k];
-        x[k] = x[SMALL - 1 - k], x[SMALL - 1 - k] = kept;
+        x[k] = x[SMALL - 1 - k];
+        x[SMALL - 1 - k] = kept;
     }
 }
 
 static jem_train_desc training_of(option o, int *calls) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1e-3f, d.sgld = jem_sgld_desc_langevin(0.01f, 3), d.negatives = 18,
-        d.buffer_size = SLOTS;
+    d.lr = 1e-3f;
+    d.sgld = jem_sgld_desc_langevin(0.01f, 3);
+    d.negatives = 18;
+    d.buffer_size = SLOTS;
     d.reinit = 0.25f;
     if (o == FULL || o == BOTH || o == BY_CLASS) d.w_kl = 0.3f;
     if (o == SHARP || o == BOTH) d.sam = 0.2f;
     if (o == BY_CLASS) d.class_conditional = 1;
-    if (o == MOVED) d.chain = mirror, d.chain_user = calls;
+    if (o == MOVED) {
+        d.chain = mirror;
+        d.chain_user = calls;
+    }
     return d;
 }
 
 static jem_net *digit_net(jem_ctx *ctx) {
     jem_convnet_desc s = jem_convnet_desc_default();
-    s.height = s.width = SIDE, s.classes = CLASSES, s.layers = 2, s.widths[0] = 5, s.widths[1] = 6;
+    s.height = s.width = SIDE;
+    s.classes = CLASSES;
+    s.layers = 2;
+    s.widths[0] = 5;
+    s.widths[1] = 6;
     return jem_convnet_create(ctx, &s, 3);
 }
 
@@ -250,11 +289,15 @@ static uint64_t train_bits(jem_ctx *ctx, option o, int stop, size_t *allocations
                   "%s", jem_error(ctx));
             size_t size;
             void *file = jem_archive_to_memory(a, &size);
-            jem_archive_free(a), jem_trainer_free(tr), jem_net_free(net);
-            a = jem_archive_parse(ctx, file, size), net = jem_net_from_archive(ctx, a);
+            jem_archive_free(a);
+            jem_trainer_free(tr);
+            jem_net_free(net);
+            a = jem_archive_parse(ctx, file, size);
+            net = jem_net_from_archive(ctx, a);
             tr = jem_trainer_create(net, &d);
             CHECK(tr && jem_trainer_from_archive(tr, a) == JEM_OK, "%s", jem_error(ctx));
-            jem_archive_free(a), jem_release(ctx, file);
+            jem_archive_free(a);
+            jem_release(ctx, file);
         }
         images_of(i, x, labels);
         const jem_stats s = jem_train_step(tr, x, labels, IMAGES);
@@ -268,7 +311,8 @@ static uint64_t train_bits(jem_ctx *ctx, option o, int stop, size_t *allocations
           (o != MOVED || (calls[0] > 30 && calls[1] > 30)), "%d old chains, %d new ones", calls[0],
           calls[1]);
     const uint64_t h = fnv(net_hash(net), jem_trainer_buffer(tr)->data, SLOTS * SMALL);
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_trainer_free(tr);
+    jem_net_free(net);
     return h;
 }
 
@@ -313,8 +357,13 @@ static void test_sharpness(jem_ctx *ctx) {
     printf("the sharpness-aware step, by hand\n");
     enum { NEGATIVES = 8 };
     jem_train_desc d = jem_train_desc_default();
-    d.optim.kind = JEM_OPTIMIZER_SGD, d.lr = 0.1f, d.data_noise = 0, d.sam = 0.5f;
-    d.sgld = jem_sgld_desc_langevin(0.01f, 3), d.negatives = NEGATIVES, d.buffer_size = 5000;
+    d.optim.kind = JEM_OPTIMIZER_SGD;
+    d.lr = 0.1f;
+    d.data_noise = 0;
+    d.sam = 0.5f;
+    d.sgld = jem_sgld_desc_langevin(0.01f, 3);
+    d.negatives = NEGATIVES;
+    d.buffer_size = 5000;
     float x[IMAGES * SMALL], sample[NEGATIVES * SMALL];
     int labels[IMAGES], n = 0;
     images_of(0, x, labels);
@@ -347,26 +396,38 @@ static void test_sharpness(jem_ctx *ctx) {
         for (ptrdiff_t i = 0; i < p->size; i++) {
             const double got = ((double)o->value[i] - (double)p->value[i]) / 0.1;
             worst = most_of(worst, fabs(got - (double)q->grad[i]));
-            plain = most_of(plain, fabs(got - (double)at[i])), moved_by = most_of(moved_by, fabs(got));
+            plain = most_of(plain, fabs(got - (double)at[i]));
+            moved_by = most_of(moved_by, fabs(got));
         }
     CHECK(worst < 1e-4 * moved_by + 1e-5, "off by %g of %g", worst, moved_by);
     CHECK(plain > 0.02 * moved_by, "it is not the plain gradient: %g from that", plain);
     printf("  off by %.1e of %.2f; the plain gradient is %.2f from it\n", worst, moved_by, plain);
-    free(first), jem_trainer_free(tr);
-    jem_net_free(net), jem_net_free(hand), jem_net_free(start);
+    free(first);
+    jem_trainer_free(tr);
+    jem_net_free(net);
+    jem_net_free(hand);
+    jem_net_free(start);
 
     jem_wrn_desc wrn = jem_wrn_desc_default();     /* running statistics: of one pass, not of two */
-    wrn.depth = 10, wrn.widen = 1, wrn.channels = 1, wrn.height = wrn.width = SIDE;
-    wrn.classes = CLASSES, wrn.norm = JEM_NORM_BATCH, wrn.dropout = 0.2f;
+    wrn.depth = 10;
+    wrn.widen = 1;
+    wrn.channels = 1;
+    wrn.height = wrn.width = SIDE;
+    wrn.classes = CLASSES;
+    wrn.norm = JEM_NORM_BATCH;
+    wrn.dropout = 0.2f;
     float kept[2] = { 0, 0 };
     for (int how = 0; how < 2; how++) {
         jem_train_desc plain_ce = jem_train_desc_default();
-        plain_ce.weights.cd = 0, plain_ce.sam = how ? 0.5f : 0;
-        net = jem_wrn_create(ctx, &wrn, 1), tr = jem_trainer_create(net, &plain_ce);
+        plain_ce.weights.cd = 0;
+        plain_ce.sam = how ? 0.5f : 0;
+        net = jem_wrn_create(ctx, &wrn, 1);
+        tr = jem_trainer_create(net, &plain_ce);
         CHECK(tr && jem_train_step(tr, x, labels, IMAGES).status == JEM_OK, "%s", jem_error(ctx));
         for (const jem_param *r = net ? net->params : NULL; r; r = r->next)
             for (ptrdiff_t i = 0; !r->grad && i < r->size; i++) kept[how] += r->value[i];
-        jem_trainer_free(tr), jem_net_free(net);
+        jem_trainer_free(tr);
+        jem_net_free(net);
     }
     CHECK(kept[0] != 0 && kept[0] == kept[1], "running statistics: %g, %g", (double)kept[0],
           (double)kept[1]);
@@ -376,11 +437,20 @@ static void test_sharpness(jem_ctx *ctx) {
 static double *gradient_of(jem_ctx *ctx, jem_norm norm, jem_train_desc d, int updates,
                            ptrdiff_t *n) {
     jem_wrn_desc wrn = jem_wrn_desc_default();
-    wrn.depth = 10, wrn.widen = 1, wrn.channels = 1, wrn.height = wrn.width = SIDE;
-    wrn.classes = CLASSES, wrn.norm = norm, wrn.activation = JEM_ACTIVATION_SILU,
-        wrn.head = JEM_HEAD_FLAT;
-    d.lr = 1e-9f, d.optim.kind = JEM_OPTIMIZER_SGD, d.data_noise = 0, d.buffer_size = SLOTS;
-    d.sgld = jem_sgld_desc_langevin(0.01f, 3), d.negatives = 18;
+    wrn.depth = 10;
+    wrn.widen = 1;
+    wrn.channels = 1;
+    wrn.height = wrn.width = SIDE;
+    wrn.classes = CLASSES;
+    wrn.norm = norm;
+    wrn.activation = JEM_ACTIVATION_SILU;
+    wrn.head = JEM_HEAD_FLAT;
+    d.lr = 1e-9f;
+    d.optim.kind = JEM_OPTIMIZER_SGD;
+    d.data_noise = 0;
+    d.buffer_size = SLOTS;
+    d.sgld = jem_sgld_desc_langevin(0.01f, 3);
+    d.negatives = 18;
     float x[IMAGES * SMALL];
     int labels[IMAGES];
     jem_net *net = jem_wrn_create(ctx, &wrn, 7);
@@ -395,7 +465,8 @@ static double *gradient_of(jem_ctx *ctx, jem_norm norm, jem_train_desc d, int up
     double *g = (double *)malloc((size_t)*n * sizeof *g), *at = g;
     for (const jem_param *p = net->params; p; p = p->next)
         for (ptrdiff_t i = 0; p->grad && i < p->size; i++) *at++ = (double)p->grad[i];
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_trainer_free(tr);
+    jem_net_free(net);
     return g;
 }
 
@@ -411,14 +482,18 @@ static void test_norms_remember(jem_ctx *ctx) {
         ptrdiff_t n = 0;
         for (int i = 0; i < LOSSES; i++) {
             jem_train_desc d = jem_train_desc_default();
-            d.weights.ce = i != SCORE, d.weights.cd = i <= KL_SHARP ? 0.1f : 0;
+            d.weights.ce = i != SCORE;
+            d.weights.cd = i <= KL_SHARP ? 0.1f : 0;
             d.w_kl = i <= KL_SHARP;
-            d.sam = i == KL_SHARP ? 1e-5f : 0, d.w_score = i >= SCORE ? 0.01f : 0;
+            d.sam = i == KL_SHARP ? 1e-5f : 0;
+            d.w_score = i >= SCORE ? 0.01f : 0;
             g[i] = gradient_of(ctx, norm, d, updates, &n);
         }
         for (ptrdiff_t i = 0; i < n; i++) {
-            sharp += pow(g[KL_SHARP][i] - g[KL][i], 2), kl += pow(g[KL][i], 2);
-            rest += pow(g[CE_SCORE][i] - g[CE][i] - g[SCORE][i], 2), score += pow(g[SCORE][i], 2);
+            sharp += pow(g[KL_SHARP][i] - g[KL][i], 2);
+            kl += pow(g[KL][i], 2);
+            rest += pow(g[CE_SCORE][i] - g[CE][i] - g[SCORE][i], 2);
+            score += pow(g[SCORE][i], 2);
         }
         CHECK(sqrt(sharp / kl) < 0.01, "norm %d, update %d: hardly any sharpness, off by %g",
               (int)norm, updates, sqrt(sharp / kl));
@@ -441,15 +516,19 @@ static double jacobi_norm(const jem_param *p) {
         for (ptrdiff_t i = 0; i < rows; i++)
             for (ptrdiff_t j = i + 1; j < rows; j++) {
                 double *u = a + i * columns, *v = a + j * columns, uu = 0, vv = 0, uv = 0;
-                for (ptrdiff_t k = 0; k < columns; k++)
-                    uu += u[k] * u[k], vv += v[k] * v[k], uv += u[k] * v[k];
+                for (ptrdiff_t k = 0; k < columns; k++) {
+                    uu += u[k] * u[k];
+                    vv += v[k] * v[k];
+                    uv += u[k] * v[k];
+                }
                 if (fabs(uv) < 1e-14 * sqrt(uu * vv)) continue;
                 const double z = (vv - uu) / (2 * uv);
                 const double t = (z < 0 ? -1 : 1) / (fabs(z) + sqrt(1 + z * z));
                 const double c = 1 / sqrt(1 + t * t), s = c * t;
                 for (ptrdiff_t k = 0; k < columns; k++) {
                     const double old = u[k];
-                    u[k] = c * old - s * v[k], v[k] = s * old + c * v[k];
+                    u[k] = c * old - s * v[k];
+                    v[k] = s * old + c * v[k];
                 }
             }
     for (ptrdiff_t i = 0; i < rows; i++) {
@@ -497,7 +576,9 @@ static void test_class_gaussian(void) {
     for (int i = 0; i < N; i++) {
         const float a = jem_rng_normal(&rng), b = jem_rng_uniform(&rng);
         labels[i] = i % 3 == 0;
-        x[i * D] = a, x[i * D + 1] = labels[i] ? 2 * a + b : b, x[i * D + 2] = (float)labels[i];
+        x[i * D] = a;
+        x[i * D + 1] = labels[i] ? 2 * a + b : b;
+        x[i * D + 2] = (float)labels[i];
     }
     double want[9] = { 0 }, got[9] = { 0 };       /* means, then products */
     int count = 0;
@@ -535,13 +616,18 @@ static void test_proximal(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(2);
     float *x = random_floats(&rng, 20 * 12, -1, 1), y[240], most = 0;
     jem_sgld_desc walk = jem_sgld_desc_default();
-    walk.steps = 1, walk.step_size = 0.5f, walk.noise_std = 0, walk.clamp_grad = 0.1f;
+    walk.steps = 1;
+    walk.step_size = 0.5f;
+    walk.noise_std = 0;
+    walk.clamp_grad = 0.1f;
     jem_tensor *t = jem_input(ctx, x, 20, 3, 2, 2);
     CHECK(jem_sgld(ctx, jem_logp, net, t, &walk, NULL) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, y);
     for (int k = 0; k < 240; k++) most = fmaxf(most, fabsf(y[k] - x[k]));
     CHECK(most > 0.0499f && most < 0.05001f, "the longest is %g", (double)most);
-    free(x), jem_reset(ctx), jem_net_free(net);
+    free(x);
+    jem_reset(ctx);
+    jem_net_free(net);
 }
 
 /* ---- losses without chains ------------------------------------------------------------------- */
@@ -565,9 +651,11 @@ static void test_losses(jem_ctx *ctx) {
     for (int how = 0; how < 3; how++) {
         jem_net *net = bag_create(ctx);
         gaussian g;
-        g.map = jem_linear_layer(net, "map", 2, 2), g.log_z = loss_log_z(net);
+        g.map = jem_linear_layer(net, "map", 2, 2);
+        g.log_z = loss_log_z(net);
         static const float first[4] = { 1, 0.2f, -0.1f, 1.2f };
-        memcpy(g.map.weight->value, first, sizeof first), jem_param_changed(g.map.weight);
+        memcpy(g.map.weight->value, first, sizeof first);
+        jem_param_changed(g.map.weight);
         jem_optim_desc d = jem_optim_desc_default();
         d.ema = 0.99f;
         jem_optim *opt = jem_optim_create(net, &d);
@@ -609,7 +697,8 @@ static void test_losses(jem_ctx *ctx) {
                names[how], p[0], p[1], p[2], want[0], want[1], want[2], at[0], at[1], mean[0],
                mean[1]);
         if (how == 2) printf("            log Z %.3f (%.3f)\n", learned, log_z);
-        jem_optim_free(opt), jem_net_free(net);
+        jem_optim_free(opt);
+        jem_net_free(net);
     }
 }
 
@@ -619,7 +708,11 @@ static void test_score_losses(jem_ctx *ctx) {
     printf("implicit and sliced score matching, by exact second derivatives\n");
     enum { N = 20, MANY = 1000 };
     jem_mlp_desc m = jem_mlp_desc_default();
-    m.channels = 2, m.height = m.width = 1, m.classes = 3, m.widths[0] = 8, m.widths[1] = 5;
+    m.channels = 2;
+    m.height = m.width = 1;
+    m.classes = 3;
+    m.widths[0] = 8;
+    m.widths[1] = 5;
     jem_net *net = jem_mlp_create(ctx, &m, 3);
     net->scale = 10;
     jem_rng rng = jem_rng_seed(7);
@@ -631,8 +724,10 @@ static void test_score_losses(jem_ctx *ctx) {
         exact_slope(net, here, g);
         for (int k = 0; k < 2; k++) {              /* of exact slopes */
             double up[2] = { here[0], here[1] }, down[2] = { here[0], here[1] }, gu[2], gd[2];
-            up[k] += h, down[k] -= h;
-            exact_slope(net, up, gu), exact_slope(net, down, gd);
+            up[k] += h;
+            down[k] -= h;
+            exact_slope(net, up, gu);
+            exact_slope(net, down, gd);
             bend += (gu[k] - gd[k]) / (2 * h);
         }
         const double loss = bend + (g[0] * g[0] + g[1] * g[1]) / 2;
@@ -651,7 +746,9 @@ static void test_score_losses(jem_ctx *ctx) {
     printf("  implicit %.4f (%.4f), sliced %.4f (%.4f)\n", got, want, mean, one_point);
     CHECK(!loss_score(ctx, jem_logp, net, LOSS_MOST + 1, same, 0.05f, NULL) &&
           says(ctx, "too many"), "too many");
-    free(x), free(same), jem_net_free(net);
+    free(x);
+    free(same);
+    jem_net_free(net);
 }
 
 int main(int argc, char **argv) {

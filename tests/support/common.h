@@ -28,9 +28,12 @@ static inline void count_release(void *user, void *memory) {
 /* One thread: with tensors this small, more threads would only wait for each other. */
 static inline jem_ctx *open_ctx(counter *c) {
     jem_ctx_desc desc;
-    memset(&desc, 0, sizeof desc), memset(c, 0, sizeof *c);
+    memset(&desc, 0, sizeof desc);
+    memset(c, 0, sizeof *c);
     desc.threads = 1;
-    desc.allocate = count_allocate, desc.release = count_release, desc.user = c;
+    desc.allocate = count_allocate;
+    desc.release = count_release;
+    desc.user = c;
     return jem_ctx_create(&desc);
 }
 
@@ -84,7 +87,8 @@ static inline int says(jem_ctx *ctx, const char *text) {
 static inline jem_ctx *isa_ctx(jem_isa isa, int threads) {
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.isa = isa, desc.threads = threads;
+    desc.isa = isa;
+    desc.threads = threads;
     return jem_ctx_create(&desc);
 }
 
@@ -128,7 +132,9 @@ static inline void random_labels(jem_rng *rng, int *labels, int n, int classes) 
 
 /* Creates a net without a forward function, as owner of parameters. */
 static inline jem_tensor *no_forward(jem_net *net, jem_tensor *x, int training, void *user) {
-    (void)net, (void)training, (void)user;
+    (void)net;
+    (void)training;
+    (void)user;
     return x;
 }
 static inline jem_net *bag_create(jem_ctx *ctx) {

@@ -12,7 +12,9 @@ static inline dual dual_of(double v, double a, double b) {
     return r;
 }
 static inline dual dual_fma(dual x, dual y, dual s) {
-    s.v += x.v * y.v, s.a += x.v * y.a + x.a * y.v, s.b += x.v * y.b + x.b * y.v;
+    s.v += x.v * y.v;
+    s.a += x.v * y.a + x.a * y.v;
+    s.b += x.v * y.b + x.b * y.v;
     s.c += x.v * y.c + x.a * y.b + x.b * y.a + x.c * y.v;
     return s;
 }
@@ -51,7 +53,8 @@ static inline int dual_conv(const jem_param *w, const jem_param *b, const float 
                         }
                 y[(o * ho + i) * wo + j] = s;
             }
-    *h = ho, *wd = wo;
+    *h = ho;
+    *wd = wo;
     return co * ho * wo;
 }
 
@@ -77,7 +80,9 @@ static inline dual dual_logp(const jem_net *net, const double *x, const double *
     dual y = dual_of(most + log(sum), 0, 0);
     for (int i = 0; i < size; i++) {               /* softmax p: grad p, Hessian diag p - p p' */
         const double p = exp(in[i].v - y.v);
-        y.a += p * in[i].a, y.b += p * in[i].b, y.c += p * (in[i].c + in[i].a * in[i].b);
+        y.a += p * in[i].a;
+        y.b += p * in[i].b;
+        y.c += p * (in[i].c + in[i].a * in[i].b);
     }
     y.c -= y.a * y.b;
     const double k = (double)net->scale;
