@@ -11227,6 +11227,57 @@ JEM__INLINE double jem__common(int i, double from, double until) {
     return last - first;
 }
 
+/* Sums the bytes of opaque pixels: grey in sum[0], or three colours. Returns 0 if one is not
+   opaque. */
+static int jem__sum_bytes(const unsigned char *p, int channels, int count, uint64_t sum[3]) {
+    unsigned alpha = 255;
+    uint64_t s0 = 0;
+    uint64_t s1 = 0;
+    uint64_t s2 = 0;
+    if (channels == 1) {
+        for (int i = 0; i < count; i++) s0 += p[i];
+    } else if (channels == 2) {
+        for (int i = 0; i < count; i++, p += 2) {
+            s0 += p[0];
+            alpha &= p[1];
+        }
+    } else if (channels == 3) {
+        for (int i = 0; i < count; i++, p += 3) {
+            s0 += p[0];
+            s1 += p[1];
+            s2 += p[2];
+        }
+    } else {
+        for (int i = 0; i < count; i++, p += 4) {
+            s0 += p[0];
+            s1 += p[1];
+            s2 += p[2];
+            alpha &= p[3];
+        }
+    }
+    sum[0] = s0;
+    sum[1] = s1;
+    sum[2] = s2;
+    return alpha == 255;
+}
+
+/* Sums the values 0..1 of whole pixels, of each channel of the network: exact sums of bytes, which
+   take a fraction of the time of pixel by pixel. Returns 0 if that is not possible. */
+static int jem__sum_whole(const jem__bitmap *p, const jem_pixels_desc *d, int wanted,
+                          const unsigned char *from, int count, double out[3]) {
+    uint64_t sum[3];
+    if (count < 1 || !jem__sum_bytes(from, p->channels, count, sum)) return 0;
+    const double r = (double)sum[0] / 255;
+    const double g = (double)sum[1] / 255;
+    const double b = (double)sum[2] / 255;
+    const int colour = p->channels > 2;
+    out[0] = wanted == 1 && colour ? 0.299 * r + 0.587 * g + 0.114 * b : r;
+    out[1] = colour ? g : r;
+    out[2] = colour ? b : r;
+    for (int k = 0; d->invert && k < 3; k++) out[k] = count - out[k];
+    return 1;
+}
+
 /* Computes the mean of the area that pixel (i,j) of the network's image covers, of each channel. */
 static void jem__area_mean(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
                            const jem__tones *tones, int i, int j, double mean[3]) {
@@ -11235,12 +11286,19 @@ static void jem__area_mean(const jem_net *net, const jem__bitmap *p, const jem_p
     const int wanted = net->channels;
     jem__cover(i, net->height, p->height, &top, &bottom);
     jem__cover(j, net->width, p->width, &left, &right);
+    const int first = (int)ceil(left);             /* whole pixels: from first until last */
+    const int last = (int)fmin(floor(right), p->width);
     for (int row = (int)top; row < bottom && row < p->height; row++) {
         const double share_of_row = jem__common(row, top, bottom);
         const unsigned char *from = p->pixels + (ptrdiff_t)row * p->width * p->channels;
+        double v[3];
+        const int whole = jem__sum_whole(p, d, wanted, from + (ptrdiff_t)first * p->channels,
+                                         last - first, v);
+        for (int k = 0; whole && k < wanted; k++) sum[k] += share_of_row * v[k];
         for (int col = (int)left; col < right && col < p->width; col++) {
+            if (whole && col == first) col = last;
+            if (col >= right || col >= p->width) break;
             const double share = share_of_row * jem__common(col, left, right);
-            double v[3];
             jem__pixel(from + (ptrdiff_t)col * p->channels, p->channels, d, tones, wanted, v);
             for (int k = 0; k < wanted; k++) sum[k] += share * v[k];
         }

@@ -93,6 +93,51 @@ static void test_colours(jem_ctx *ctx) {
     jem_net_free(colour);
 }
 
+/* Whole pixels are summed as bytes: the same as one by one, with transparent pixels or without. */
+static void test_whole_pixels(jem_ctx *ctx) {
+    printf("large pictures: sums of bytes are those of single pixels\n");
+    enum { W = 97, H = 61, MOST = W * H * 4 };
+    static unsigned char p[MOST];
+    jem_rng rng = jem_rng_seed(4);
+    jem__tones tones;
+    jem__fill_tones(&tones);
+    for (int channels = 1; channels <= 4; channels++)
+        for (int kind = 0; kind < 8; kind++) {
+            const int wanted = kind & 1 ? 3 : 1;
+            jem_pixels_desc d = { 0, 1, 40, kind >> 1 & 1, -1 };
+            jem_net *net = net_of(ctx, wanted, 5, 7);
+            float x[3 * 35];
+            for (int i = 0; i < W * H * channels; i++) {
+                p[i] = (unsigned char)jem_rng_below(&rng, 256);
+                const int is_alpha = channels % 2 == 0 && i % channels == channels - 1;
+                if (is_alpha && (!(kind & 4) || i % 10)) p[i] = 255;
+            }
+            CHECK(jem_pixels_to_floats(net, p, W, H, channels, &d, x, NULL) == JEM_OK, "%s",
+                  jem_error(ctx));
+            for (int k = 0; k < 35 * wanted; k++) {
+                const int i = k / 7 % 5;
+                const int j = k % 7;
+                double sum = 0;
+                double area = 0;
+                for (int row = 0; row < H; row++)
+                    for (int col = 0; col < W; col++) {
+                        const double high = fmin(row + 1, (i + 1) * H / 5.0) -
+                                            fmax(row, i * H / 5.0);
+                        const double wide = fmin(col + 1, (j + 1) * W / 7.0) -
+                                            fmax(col, j * W / 7.0);
+                        double v[3];
+                        if (high <= 0 || wide <= 0) continue;
+                        jem__pixel(p + (row * W + col) * channels, channels, &d, &tones, wanted, v);
+                        sum += high * wide * v[k / 35];
+                        area += high * wide;
+                    }
+                CHECK(near((double)x[k], sum / area), "%d bytes, kind %d, number %d: %g, not %g",
+                      channels, kind, k, (double)x[k], sum / area);
+            }
+            jem_net_free(net);
+        }
+}
+
 static void test_back(jem_ctx *ctx) {
     printf("there and back\n");
     jem_net *net = net_of(ctx, 3, 4, 5);
@@ -186,7 +231,7 @@ static void test_model(jem_ctx *ctx) {
             for (int c = 0; c < 3; c++) paper[4 * i + c] = (unsigned char)(255 - ink);
             paper[4 * i + 3] = 255;
         }
-        jem_pixels_desc d = { 0, 0, 255, 1, 0 };
+        jem_pixels_desc d = { 0, 0, 255, 1, -1 };      /* the whole picture */
         CHECK(jem_classify_pixels(net, paper, BIG, BIG, 4, &d, &b, &did) == JEM_OK, "%s",
               jem_error(ctx));
         CHECK(did == (JEM_DID_RESIZE | JEM_DID_GREY | JEM_DID_BLEND | JEM_DID_INVERT), "%d", did);
@@ -199,8 +244,8 @@ static void test_model(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
-/* Draws a digit of 28 x 28, white on black, as ink on the paper of a sheet: at row and column, every
-   pixel as a square of `zoom`. */
+/* Draws a digit of 28 x 28, white on black, as ink on the paper of a sheet: at row and column,
+   every pixel as a square of `zoom`. */
 enum { SHEET_W = 230, SHEET_H = 190 };
 static void draw_ink(unsigned char *sheet, const unsigned char *digit, int row, int col, int zoom) {
     memset(sheet, 235, SHEET_W * SHEET_H);
@@ -209,14 +254,17 @@ static void draw_ink(unsigned char *sheet, const unsigned char *digit, int row, 
             const int y = row + i;
             const int x = col + j;
             if (y < 0 || x < 0 || y >= SHEET_H || x >= SHEET_W) continue;
-            sheet[y * SHEET_W + x] = (unsigned char)(235 - 200 * digit[i / zoom * 28 + j / zoom] / 255);
+            const int ink = digit[i / zoom * 28 + j / zoom];
+            sheet[y * SHEET_W + x] = (unsigned char)(235 - 200 * ink / 255);
         }
 }
 
 static void test_framing(jem_ctx *ctx) {
     printf("framing: small in a corner, or as large as the sheet: a digit is read all the same\n");
     enum { N = 20, ALL = N * 784, PLACES = 4 };
-    static const int place[PLACES][3] = { { 2, 150, 2 }, { 90, 5, 3 }, { -5, 10, 7 }, { 10, 20, 6 } };
+    static const int place[PLACES][3] = {
+        { 2, 150, 2 }, { 90, 5, 3 }, { -5, 10, 7 }, { 10, 20, 6 }
+    };
     static unsigned char digits[ALL], sheet[SHEET_W * SHEET_H];
     static float x[ALL], framed[784];
     jem_net *net = jem_load(ctx, "examples/models/mnist.safetensors");
@@ -282,8 +330,8 @@ static void test_framing(jem_ctx *ctx) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST_IN(test_sizes), TEST_IN(test_colours), TEST_IN(test_back), TEST_IN(test_refused),
-        TEST_IN(test_model), TEST_IN(test_framing)
+        TEST_IN(test_sizes), TEST_IN(test_colours), TEST_IN(test_whole_pixels), TEST_IN(test_back),
+        TEST_IN(test_refused), TEST_IN(test_model), TEST_IN(test_framing)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }
