@@ -195,6 +195,9 @@ status 0 "its samples" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 
 says "20 samples after 7 steps from noise"
 status 0 "more guidance" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
     --out f3.png --guidance 50
+status 0 "larger steps" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
+    --out f5.png --fraction .3
+check "they have an effect" differs f1.png f5.png
 for file in f1.png f2.png; do check $file is_png $file 100; done
 check "it has an effect" differs f1.png f3.png
 

@@ -38,6 +38,22 @@ static void test_folded(void) {
     CHECK(questions >= 15 && questions == answers, "%d questions, %d answers", questions, answers);
 }
 
+/* Films have at most 500 kB, and the course links to each. */
+static void test_films(void) {
+    static const char *const film[] = { "film", "films_cross", "films_push", "films_digit",
+                                        "films_diverge" };
+    for (int k = 0; k < 5; k++) {
+        char path[64];
+        snprintf(path, sizeof path, "examples/gallery/%s.png", film[k]);
+        FILE *file = fopen(path, "rb");
+        if (!CHECK(file != NULL, "%s", path)) continue;
+        fseek(file, 0, SEEK_END);
+        CHECK(ftell(file) <= 500000, "%s has %ld bytes", path, ftell(file));
+        fclose(file);
+        quoted(path + 9);
+    }
+}
+
 /* A wave sin(w x) at WAVE_POINTS points, fitted by gradient descent. */
 enum { WAVE_POINTS = 64, WAVE_HIDDEN = 32 };
 static jem_tensor *wave_forward(jem_net *net, jem_tensor *x, int training, void *user) {
@@ -311,7 +327,8 @@ static void test_exactly_one(void) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST(test_folded), TEST(test_waves), TEST(test_added), TEST(test_step), TEST(test_r_hat), TEST(test_log_z),
+        TEST(test_folded), TEST(test_films), TEST(test_waves), TEST(test_added),
+        TEST(test_step), TEST(test_r_hat), TEST(test_log_z),
         TEST(test_short_run), TEST(test_noise_level), TEST(test_uniform), TEST(test_swaps),
         TEST(test_exactly_one)
     };

@@ -984,7 +984,13 @@ static const option impute_table[] = {
 static const option samples_table[] = {
     USES_COMMON("10000", "samples.png"), USES_BESIDE,
     { "judge", OPTION_TEXT, OPTION_NOW, USES_AT(other), "FILE", NO_PRESETS(""), 0, 0,
-      "made by jem judge (default: examples/models/judge-DATASET.safetensors)" }
+      "made by jem judge (default: examples/models/judge-DATASET.safetensors)" },
+    { "fresh-steps", OPTION_INT, OPTION_NOW, USES_AT(fresh_steps), "N", NO_PRESETS("-1"), -1, 1e6,
+      "noise-blind steps from noise (-1: 300 after score matching)" },
+    { "fraction", OPTION_FLOAT, OPTION_NOW, USES_AT(fraction), "X", NO_PRESETS("0.05"), 1e-6, 1,
+      "of the noise that such a step removes" },
+    { "walk-steps", OPTION_INT, OPTION_NOW, USES_AT(walk_steps), "N", NO_PRESETS("-1"), -1, 1e6,
+      "SGLD steps after that (-1: 300)" }
 };
 
 static const struct use {

@@ -13,8 +13,8 @@ typedef struct uses_options {
     char other[OPTION_TEXT_SIZE], eps[OPTION_TEXT_SIZE];
     char smallest[OPTION_TEXT_SIZE], scores[OPTION_TEXT_SIZE];
     int bins, measure, gradients, calibrate, norm, steps, restarts, hide, seed, refine, chains, through;
-    int queries, noise_steps;
-    float share, noise_step, noise_beta;
+    int queries, noise_steps, fresh_steps, walk_steps;
+    float share, noise_step, noise_beta, fraction;
 } uses_options;
 
 typedef struct uses {                              /* a model, its options, its output */

@@ -248,6 +248,25 @@ static int samples_create(sample_set *s, const char *name, int n, ptrdiff_t size
 }
 static void samples_free(sample_set *s) { free(s->x), free(s->features), free(s->labels); }
 
+/* Makes n samples of a class (-1: any) as jem_sample does, with the steps of the options. */
+static int samples_of(const uses *s, int label, int n, uint64_t seed, unsigned char *bytes) {
+    const uses_options *u = s->u;
+    jem_net *net = s->m.net;
+    jem_generate_desc how = jem_net_generate_desc(net);
+    int labels[SAMPLE_AT_ONCE];
+    const int usual = u->fresh_steps < 0 && u->walk_steps < 0;
+    if (usual) return jem_sample(net, label, n, seed, NULL, bytes) == JEM_OK;
+    for (int i = 0; i < n; i++) labels[i] = label;
+    if (u->fresh_steps >= 0 && how.denoise.steps > 0) how.denoise.steps = u->fresh_steps;
+    if (u->walk_steps >= 0) how.walk.steps = u->walk_steps;
+    how.denoise.fraction = u->fraction;
+    jem_sampler *sampler = jem_net_sampler(net, label < 0 ? NULL : labels, n, seed, &how);
+    const int ok = sampler && jem_sampler_step(sampler, NULL) == JEM_OK &&
+                   jem_floats_to_pixels(net, sampler->x, n, NULL, bytes) == JEM_OK;
+    jem_sampler_free(sampler);
+    return ok;
+}
+
 /* Makes n samples by jem_sample, class by class (of any class, if the network has no p(x,y)). */
 static int samples_fresh(const uses *s, sample_set *to) {
     jem_net *net = s->m.net;
@@ -260,7 +279,7 @@ static int samples_fresh(const uses *s, sample_set *to) {
     for (int c = 0; ok && c < kinds; c++)
         for (const int end = (int)((int64_t)to->n * (c + 1) / kinds); ok && done < end;) {
             const int n = end - done < SAMPLE_AT_ONCE ? end - done : SAMPLE_AT_ONCE;
-            ok = jem_sample(net, by_class ? c : -1, n, seed++, NULL, bytes) == JEM_OK;
+            ok = samples_of(s, by_class ? c : -1, n, seed++, bytes);
             for (ptrdiff_t i = 0; ok && i < n * size; i++) {       /* (n,h,w,c) to (n,c,h,w) */
                 const ptrdiff_t k = i % size, at = i / size * size;
                 to->x[(ptrdiff_t)done * size + at + k % net->channels * pixels + k / net->channels] =

@@ -149,7 +149,7 @@ typedef struct sample_options {
     char out[OPTION_TEXT_SIZE], chains[OPTION_TEXT_SIZE], each[OPTION_TEXT_SIZE];
     char label[OPTION_TEXT_SIZE];
     int n, columns, zoom, from, visits, steps, fresh_steps, seed, threads, precision, max_memory;
-    float sgld_lr, sgld_std, clamp, guidance;
+    float sgld_lr, sgld_std, clamp, guidance, fraction;
 } sample_options;
 
 enum { FROM_NOISE = 0, FROM_BUFFER };
@@ -169,6 +169,8 @@ static const option sample_table[] = {
       "SGLD steps (-1: 300 from noise, 0 from the buffer)" },
     { "fresh-steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(fresh_steps), "N", NO_PRESETS("300"), 0, 1e8,
       "noise-blind steps first, from noise after score matching" },
+    { "fraction", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(fraction), "X", NO_PRESETS("0.05"), 1e-6, 1,
+      "of the noise that such a step removes; 15 steps of .3, then 45: a quick draft" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
       "weight of log p(y|x) for a class (0: 7 for a score with --scale above 1, else 1)" },
     { "min-visits", OPTION_INT, OPTION_NOW, SAMPLE_AT(visits), "N", NO_PRESETS("5"), 0, 1e8,
@@ -382,6 +384,7 @@ static int sample_all(sampling *s) {
     s->steps = o->steps >= 0 ? o->steps : o->from == FROM_NOISE ? s->how.walk.steps : 0;
     s->fresh_steps = o->from == FROM_NOISE && s->how.denoise.steps ? o->fresh_steps : 0;
     s->how.denoise.steps = s->fresh_steps, s->how.walk.steps = s->steps;
+    s->how.denoise.fraction = o->fraction;
     s->how.walk.step_size = o->sgld_lr, s->how.walk.noise_std = o->sgld_std;
     if (o->clamp > 0) s->how.walk.clamp_lo = -o->clamp, s->how.walk.clamp_hi = o->clamp;
     s->apart = s->all_classes && STRIPS_MOST * o->columns <= SAMPLE_AT_ONCE ? o->columns : 1;
