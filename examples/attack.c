@@ -35,7 +35,8 @@ static int smallest(jem_net *net, const digits *d, float *rows) {
         for (int i = 0; i < N; i++) {
             if (done[i] || !fooled[i]) continue;
             memcpy(after + i * DIGIT_PIXELS, found + i * DIGIT_PIXELS, DIGIT_PIXELS * sizeof *rows);
-            done[i] = 1, size[i] = how.eps;
+            done[i] = 1;
+            size[i] = how.eps;
         }
     }
     if (jem_classify(net, before, N, was) != JEM_OK || jem_classify(net, after, N, is) != JEM_OK)
@@ -58,8 +59,12 @@ static int distal(jem_net *net, float *row) {
     for (int i = 0; i < N; i++) labels[i] = i;
     jem_fill_uniform(net->ctx, &rng, noise, N * DIGIT_PIXELS, -1, 1);
     jem_attack_desc how = jem_attack_desc_default();
-    how.targeted = 1, how.least_probability = 0.99f, how.l2 = 1;
-    how.eps = HUGE_VALF, how.step_size = 0.5f, how.steps = 300;
+    how.targeted = 1;
+    how.least_probability = 0.99f;
+    how.l2 = 1;
+    how.eps = HUGE_VALF;
+    how.step_size = 0.5f;
+    how.steps = 300;
     if (jem_attack(net, noise, labels, N, &how, &rng, row, fooled) != JEM_OK ||
         jem_classify(net, row, N, a) != JEM_OK) return 0;
     for (int i = 0; i < N; i++) sure += fooled[i];

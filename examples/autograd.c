@@ -64,13 +64,17 @@ static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
     float x[POINTS], y[POINTS];
     jem_rng rng = jem_rng_seed(1);
     for (int i = 0; i < POINTS; i++) {
-        x[i] = 2 * jem_rng_uniform(&rng) - 1, y[i] = truth(x[i]) + 0.1f * jem_rng_normal(&rng);
+        x[i] = 2 * jem_rng_uniform(&rng) - 1;
+        y[i] = truth(x[i]) + 0.1f * jem_rng_normal(&rng);
         plot_dot(graph, x[i], y[i], 9, 0x9aa4b0);
     }
     problem p;
-    p.w1 = param(net, "w1", HIDDEN, 1), p.b1 = param(net, "b1", HIDDEN, 0);
-    p.w2 = param(net, "w2", HIDDEN, HIDDEN), p.b2 = param(net, "b2", HIDDEN, 0);
-    p.w3 = param(net, "w3", 1, HIDDEN), p.b3 = param(net, "b3", 1, 0);
+    p.w1 = param(net, "w1", HIDDEN, 1);
+    p.b1 = param(net, "b1", HIDDEN, 0);
+    p.w2 = param(net, "w2", HIDDEN, HIDDEN);
+    p.b2 = param(net, "b2", HIDDEN, 0);
+    p.w3 = param(net, "w3", 1, HIDDEN);
+    p.b3 = param(net, "b3", 1, 0);
     p.y = jem_input(ctx, y, POINTS, 1, 1, 1);
     jem_tensor *in = jem_input(ctx, x, POINTS, 1, 1, 1);
 
@@ -80,7 +84,9 @@ static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
 
     char label[32];
     plot captions = *graph;                        /* the same picture, in pixels, y downwards */
-    captions.x0 = captions.y1 = 0, captions.x1 = (float)graph->w, captions.y0 = (float)graph->h;
+    captions.x0 = captions.y1 = 0;
+    captions.x1 = (float)graph->w;
+    captions.y0 = (float)graph->h;
     const int show[4] = { 0, 100, 1000, STEPS };
     const unsigned colour[4] = { 0xf2b591, 0xf09060, 0xd84a3a, 0x7a1040 };
     for (int step = 0; step <= STEPS && jem_ok(ctx); step++) {

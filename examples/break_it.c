@@ -48,10 +48,16 @@ static const run runs[RUNS] = {
 static jem_train_desc training(const run *r) {
     jem_train_desc how = jem_train_desc_default();
     how.max_returns = 0;                           /* no guard: the divergence should be visible */
-    how.lr = 1e-3f * r->rate, how.weights.energy_l2 = r->energy_l2;
-    how.data_noise = 0, how.negatives = BATCH, how.buffer_size = 4000, how.reinit = r->reinit;
-    how.sgld = jem_sgld_desc_langevin(0.01f, r->steps), how.sgld.noise_std *= r->noise;
-    how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX, how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
+    how.lr = 1e-3f * r->rate;
+    how.weights.energy_l2 = r->energy_l2;
+    how.data_noise = 0;
+    how.negatives = BATCH;
+    how.buffer_size = 4000;
+    how.reinit = r->reinit;
+    how.sgld = jem_sgld_desc_langevin(0.01f, r->steps);
+    how.sgld.noise_std *= r->noise;
+    how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX;
+    how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
     return how;
 }
 
@@ -61,7 +67,9 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
     float x[2 * BATCH];
     int y[BATCH], update = 0;
     jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = 2, shape.height = shape.width = 1, shape.classes = worlds[RINGS].classes;
+    shape.channels = 2;
+    shape.height = shape.width = 1;
+    shape.classes = worlds[RINGS].classes;
     jem_net *net = jem_mlp_create(ctx, &shape, 1);
     const jem_train_desc how = training(r);
     jem_trainer *tr = jem_trainer_create(net, &how);
@@ -73,7 +81,9 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
         mean += (double)(s.f_data - s.f_sample) / EVERY;
         if (s.status != JEM_OK) break;             /* the weights from before are restored */
         if (update % EVERY != EVERY - 1) continue;
-        at[c->n] = (float)update, value[c->n++] = (float)mean, mean = 0;
+        at[c->n] = (float)update;
+        value[c->n++] = (float)mean;
+        mean = 0;
     }
     if (jem_error_status(ctx) == JEM_DIVERGED) {
         printf("%-20s  %s\n", r->name, jem_error(ctx));
@@ -90,7 +100,8 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
         if (b->visits[i] <= 0) continue;
         const float *dream = b->data + 2 * i;
         plot_dot(p, fmaxf(-edge, fminf(dream[0], edge)), fmaxf(-edge, fminf(dream[1], edge)), 2.5f,
-                 0xffffff), shown++;
+            0xffffff);
+        shown++;
     }
 
     world_sample(RINGS, &rng, BATCH, x, y);
@@ -101,7 +112,8 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
     printf("%-20s  %4d updates, accuracy %.1f%%, mean log p of new points %.4g\n", r->name, update,
            100 * (double)right, got);
     fflush(stdout);
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_trainer_free(tr);
+    jem_net_free(net);
 }
 
 int main(int argc, char **argv) {
@@ -124,6 +136,7 @@ int main(int argc, char **argv) {
     }
     if (jem_ok(ctx)) sheet_chart(&s, "f(data) - f(sample)", "updates", curves, RUNS, -6, 12);
     const int failed = report(ctx) || !sheet_close(&s, "build/pictures/break_it.png");
-    plot_free(&p), jem_ctx_free(ctx);
+    plot_free(&p);
+    jem_ctx_free(ctx);
     return failed;
 }

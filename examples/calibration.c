@@ -23,7 +23,8 @@ static void reliable(const predictions *of, const char *what, plot *p, unsigned 
         const float x = (float)bin[k].confidence, y = (float)bin[k].accuracy;
         if (drawn++) plot_line(p, last_x, last_y, x, y, 2, colour);
         plot_dot(p, x, y, 4 + 3 * sqrtf((float)bin[k].count) / 2, colour);
-        last_x = x, last_y = y;
+        last_x = x;
+        last_y = y;
     }
     printf("%-18s accuracy %.1f%%, confidence %.1f%%, error %.1f%%\n", what, 100 * r.accuracy,
            100 * r.confidence, 100 * r.ece);
@@ -45,7 +46,8 @@ static int calibrate(jem_net *net, const digits *d, plot *p) {
     predictions of = { logits, d->test_y + HALF, HALF, CLASSES, 1 };
     reliable(&of, "uncalibrated:", p, 0x1f5fb4);
     snprintf(title, sizeof title, "temperature %.2f:", (double)t);
-    of.temperature = (double)t, reliable(&of, title, p, 0xd2691e);
+    of.temperature = (double)t;
+    reliable(&of, title, p, 0xd2691e);
     return 1;
 }
 
@@ -58,11 +60,14 @@ int main(void) {
     if (!failed && plot_create(&p, 420, 420, -0.05f, 1.05f, -0.05f, 1.05f)) {
         for (int k = 0; k < 5; k++) {
             const float at = (float)k / 4;
-            plot_line(&p, at, 0, at, 1, 1, 0xdddddd), plot_line(&p, 0, at, 1, at, 1, 0xdddddd);
+            plot_line(&p, at, 0, at, 1, 1, 0xdddddd);
+            plot_line(&p, 0, at, 1, at, 1, 0xdddddd);
         }
         plot_line(&p, 0, 0, 1, 1, 1.5f, 0x999999);
         plot paper = p;                            /* the same picture, in pixels, y downwards */
-        paper.x0 = paper.y1 = 0, paper.x1 = (float)p.w, paper.y0 = (float)p.h;
+        paper.x0 = paper.y1 = 0;
+        paper.x1 = (float)p.w;
+        paper.y0 = (float)p.h;
         text(&paper, 28, 28, 1.6f, 0x333333, "accuracy, up to 100%");
         text_right(&paper, 412, 376, 1.6f, 0x333333, "confidence, up to 100%");
         text(&paper, 28, 50, 1.6f, 0x1f5fb4, "uncalibrated");
@@ -70,7 +75,10 @@ int main(void) {
         failed = !calibrate(net, &d, &p) || !plot_write(&p, "build/pictures/calibration.png");
         plot_free(&p);
     } else failed = 1;
-    if (net) failed = report(ctx) || failed, digits_free(&d);
+    if (net) {
+        failed = report(ctx) || failed;
+        digits_free(&d);
+    }
     jem_net_free(net);
     jem_ctx_free(ctx);
     return failed;

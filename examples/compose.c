@@ -125,8 +125,11 @@ static void draw(plot *p, jem_ctx *ctx, const expression *e, int steps) {
     jem_fill_uniform(ctx, &rng, t.now, 2 * CHAINS, -2, 2);
     jem_tensor *x = jem_input(ctx, t.now, CHAINS, 2, 1, 1);
     jem_mcmc_desc how = jem_mcmc_desc_default();
-    how.steps = steps, how.step_size = 0.12f, how.leapfrog = 8, how.watch = record,
-        how.watch_user = &t;
+    how.steps = steps;
+    how.step_size = 0.12f;
+    how.leapfrog = 8;
+    how.watch = record;
+    how.watch_user = &t;
     jem_mcmc(ctx, in_box, user, x, &how, &rng, NULL);
     const int from = steps > FROM ? FROM : 0;
     const chain_stats s = measure_chains(t.r2 + from * CHAINS, steps - from, CHAINS);
@@ -147,6 +150,7 @@ int main(int argc, char **argv) {
         sheet_put(&s, k % 4, k / 4, &p, shown[k]->name);
     }
     const int failed = report(ctx) || !sheet_close(&s, "build/pictures/compose.png");
-    plot_free(&p), jem_ctx_free(ctx);
+    plot_free(&p);
+    jem_ctx_free(ctx);
     return failed;
 }

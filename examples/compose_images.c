@@ -84,25 +84,35 @@ static jem_net *learn(jem_ctx *ctx, int k, int updates) {
     static float x[BATCH * SHAPE_NUMBERS];
     int y[BATCH];
     jem_convnet_desc shape = jem_convnet_desc_default();
-    shape.channels = 3, shape.height = shape.width = SIDE, shape.classes = factors[k].values;
+    shape.channels = 3;
+    shape.height = shape.width = SIDE;
+    shape.classes = factors[k].values;
     jem_net *net = jem_convnet_create(ctx, &shape, (uint64_t)k + 1);
     if (!net) return NULL;
     jem_train_desc how = jem_train_desc_score(updates);    /* first the score, then chains */
-    net->scale = 10, how.weights.cd = 0.01f, how.cd_from = updates / 2, how.negatives = 16;
+    net->scale = 10;
+    how.weights.cd = 0.01f;
+    how.cd_from = updates / 2;
+    how.negatives = 16;
     jem_trainer *tr = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed((uint64_t)k + 10);
     for (int i = 1; i <= updates && jem_ok(ctx); i++) {
         for (int j = 0; j < BATCH; j++) {
             scene s = scene_random(&rng);
             while (held_out(&s)) s = scene_random(&rng);
-            scene_draw(&s, x + j * SHAPE_NUMBERS), y[j] = s.is[k];
+            scene_draw(&s, x + j * SHAPE_NUMBERS);
+            y[j] = s.is[k];
         }
         const jem_stats st = jem_train_step(tr, x, y, BATCH);
-        if (i % 100 == 0 || i == updates)
+        if (i % 100 == 0 || i == updates) {
             printf("\r%-6s  %d of %d updates, accuracy %.2f", factors[k].name, i, updates,
-                   (double)st.accuracy), fflush(stdout);
+                (double)st.accuracy);
+            fflush(stdout);
+        }
     }
-    printf("\n"), jem_trainer_use_average(tr, 1), jem_trainer_free(tr);
+    printf("\n");
+    jem_trainer_use_average(tr, 1);
+    jem_trainer_free(tr);
     return net;
 }
 
@@ -115,9 +125,13 @@ static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int 
     jem_generate_desc how = jem_generate_desc_default();
     jem_denoise_desc last = jem_denoise_desc_default();
     jem_tensor *t = jem_zeros(ctx, SAMPLES, 3, SIDE, SIDE);
-    how.mean = m->net[0]->mean, m->asked = row->asked;
-    last.steps = 8, last.fraction = 0.3f, last.sigma_max = 0.3f;     /* final steps without noise */
-    jem_generate(ctx, together, m, t, &how, &rng), jem_denoise(ctx, together, m, t, &last, NULL);
+    how.mean = m->net[0]->mean;
+    m->asked = row->asked;
+    last.steps = 8;
+    last.fraction = 0.3f;
+    last.sigma_max = 0.3f;     /* final steps without noise */
+    jem_generate(ctx, together, m, t, &how, &rng);
+    jem_denoise(ctx, together, m, t, &last, NULL);
     for (int i = 0; jem_read(t, x) == JEM_OK && i < SAMPLES; i++) {
         scene s;
         const float explained = scene_nearest(x + i * SHAPE_NUMBERS, &s);
@@ -127,7 +141,8 @@ static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int 
     snprintf(note, sizeof note, "%d%% of %d%s", 100 * hits / SAMPLES, SAMPLES, row->note);
     text(paper, 8, (float)top + 12, 2.3f, 0x222222, row->name);
     text(paper, 8, (float)top + 44, 2, 0x555555, note);
-    printf("%-28s %3d%%%s\n", row->name, 100 * hits / SAMPLES, row->note), fflush(stdout);
+    printf("%-28s %3d%%%s\n", row->name, 100 * hits / SAMPLES, row->note);
+    fflush(stdout);
     jem_reset(ctx);
     return hits;
 }
@@ -152,6 +167,7 @@ int main(int argc, char **argv) {
     printf("of all samples, %d%% match the request\n", 100 * hits / (ROWS * SAMPLES));
     const int failed = report(ctx) || !plot_write(&paper, "build/pictures/compose_images.png");
     for (int k = 0; k < FACTORS; k++) jem_net_free(m.net[k]);
-    plot_free(&paper), jem_ctx_free(ctx);
+    plot_free(&paper);
+    jem_ctx_free(ctx);
     return failed;
 }

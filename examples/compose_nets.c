@@ -61,7 +61,8 @@ static void draw(jem_ctx *ctx, model *m, int row, int steps, plot *paper) {
     jem_tensor *t = jem_input(ctx, x, CHAINS, 1, DIGIT, DIGIT);
     jem_sgld_desc how = jem_sgld_desc_default();
     jem_generate_desc fresh = jem_generate_desc_default();  /* for networks that learned a score */
-    how.steps = fresh.denoise.steps = steps, fresh.walk.steps = 2 * steps;
+    how.steps = fresh.denoise.steps = steps;
+    fresh.walk.steps = 2 * steps;
     fresh.mean = m->net[0]->mean;
     if (m->net[0]->noise_hi > 0 && m->net[1]->noise_hi > 0)
         jem_generate(ctx, both, m, t, &fresh, &rng);
@@ -77,7 +78,8 @@ static void draw(jem_ctx *ctx, model *m, int row, int steps, plot *paper) {
     }
     snprintf(label, sizeof label, "as digits %d%%, as clothes %d%%", 100 * seen[0] / CHAINS,
              100 * seen[1] / CHAINS);
-    printf("%-18s %s\n", rows[row].name, label), fflush(stdout);
+    printf("%-18s %s\n", rows[row].name, label);
+    fflush(stdout);
     const int top = 10 + row * (DIGIT * ZOOM + 6);
     text(paper, 10, (float)top + 18, 2.3f, 0x222222, rows[row].name);
     text(paper, 10, (float)top + 48, 2, 0x555555, label);
@@ -104,7 +106,9 @@ int main(int argc, char **argv) {
         draw(ctx, &m, row, argc > 1 && !strcmp(argv[1], "--quick") ? 5 : STEPS, &paper);
     const int failed = report(ctx) || !plot_write(&paper, "build/pictures/compose_nets.png");
     if (!failed) printf("picture: build/pictures/compose_nets.png\n");
-    jem_net_free(m.net[0]), jem_net_free(m.net[1]);
-    plot_free(&paper), jem_ctx_free(ctx);
+    jem_net_free(m.net[0]);
+    jem_net_free(m.net[1]);
+    plot_free(&paper);
+    jem_ctx_free(ctx);
     return failed;
 }

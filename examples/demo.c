@@ -84,7 +84,8 @@ static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed) {
     jem_rng rng = jem_rng_seed(seed);
     progress p = { seconds(), 0, 0, 0, 0, 0 };
     jem_stats s;
-    memset(&s, 0, sizeof s), s.status = JEM_NO_MEMORY;
+    memset(&s, 0, sizeof s);
+    s.status = JEM_NO_MEMORY;
     for (int i = 0; x && i < updates; i++) {
         digits_batch(d, &rng, BATCH, x, y);
         for (int k = 0; k < BATCH; k++) shift(&rng, x + k * DIGIT_PIXELS);
@@ -122,7 +123,9 @@ static int dream(jem_net *net, uint64_t seed) {
         query.labels = labels;
         query.weight = 5;
         jem_generate_desc how = jem_generate_desc_default();
-        how.mean = net->mean, how.denoise.steps = FROM_NOISE, how.walk.steps = WALK;
+        how.mean = net->mean;
+        how.denoise.steps = FROM_NOISE;
+        how.walk.steps = WALK;
         how.denoise.watch = how.walk.watch = chains_film_watch;
         how.denoise.watch_user = how.walk.watch_user = &f;
         ok = jem_generate(ctx, jem_logp_guided, &query, x, &how, &rng) == JEM_OK;
@@ -131,7 +134,8 @@ static int dream(jem_net *net, uint64_t seed) {
              picture_grid(CHAINS_PATH, f.x, CLASSES * SHOTS, SHOTS, 1, DIGIT, DIGIT, 2);
         jem_end(ctx, mark);
     }
-    free(f.all), free(f.x);
+    free(f.all);
+    free(f.x);
     return ok;
 }
 
@@ -158,12 +162,15 @@ static int compare_densities(jem_net *net, const digits *d) {
         }
         ok = jem_classify(net, x, HALF, a) == JEM_OK;
         double logp = 0, familiar = 0;
-        for (int i = 0; ok && i < HALF; i++)
-            logp += (double)a[i].log_density / HALF, familiar += a[i].familiarity > 0.01f;
+        for (int i = 0; ok && i < HALF; i++) {
+            logp += (double)a[i].log_density / HALF;
+            familiar += a[i].familiarity > 0.01f;
+        }
         if (ok) printf("  %-18s mean log p(x) %8.1f   look familiar: %5.1f%%\n", name[kind], logp,
                        100 * familiar / HALF);
     }
-    free(x), free(a);
+    free(x);
+    free(a);
     return ok;
 }
 
@@ -176,7 +183,8 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
     /* First learn the score, without chains: the direction from a noisy digit back to the digit.
        Then chains, started from samples of that density, reveal its errors. */
     jem_train_desc how = jem_train_desc_score(updates);
-    net->scale = 10, how.seed = seed;              /* log p(x) = 10 logsumexp f(x) */
+    net->scale = 10;
+    how.seed = seed;              /* log p(x) = 10 logsumexp f(x) */
     jem_trainer *tr = jem_trainer_create(net, &how);
     if (tr)
         printf("%d digits, %ld parameters, %d updates of %d images, %d chains after %d, %s x %d\n",

@@ -43,8 +43,10 @@ static void measure(film *f, jem_net *net, int update, double log_z) {
     const double logp = world_mean_logp(f->kind, net);
     const int k = f->taken;
     const jem_ais_result ais = world_ais(net);
-    f->at[k] = (float)update, f->by_grid[k] = (float)(logp - log_z);
-    f->by_ais[k] = (float)(logp - ais.log_z), f->best[k] = (float)world_mean_logp(f->kind, NULL);
+    f->at[k] = (float)update;
+    f->by_grid[k] = (float)(logp - log_z);
+    f->by_ais[k] = (float)(logp - ais.log_z);
+    f->best[k] = (float)world_mean_logp(f->kind, NULL);
     printf("update %5d: log Z %6.2f, by AIS %6.2f +- %.2f; mean log p of new points %.3f, truth "
            "%.3f\n", update, log_z, ais.log_z, ais.error, logp - log_z, (double)f->best[k]);
     fflush(stdout);
@@ -60,22 +62,26 @@ static int shoot(film *f, jem_net *net, int update) {
     if (!sheet_create(&s, 3, 1, SIZE, 0)) return 0;
     plot_function(p, net->ctx, jem_logp, net);
     const double log_z = plot_log_z(p);
-    plot_density(p, log_z), measure(f, net, update, log_z);
+    plot_density(p, log_z);
+    measure(f, net, update, log_z);
     snprintf(title, sizeof title, "update %d: %.2f", update, (double)f->by_grid[f->taken]);
     sheet_put(&s, 1, 0, p, title);
     if (column >= 0) sheet_put(&f->strip, column, 0, p, title);
 
     world_walk(net, SHORT, 20, NULL, NULL, x);
-    plot_histogram(p, SHORT, x, 5), plot_density(p, 0);
+    plot_histogram(p, SHORT, x, 5);
+    plot_density(p, 0);
     sheet_put(&s, 2, 0, p, "20 steps from noise");
     if (column >= 0) sheet_put(&f->strip, column, 1, p, "20 steps from noise");
 
-    plot_truth(p, f->kind), plot_density(p, 0);
+    plot_truth(p, f->kind);
+    plot_density(p, 0);
     snprintf(title, sizeof title, "truth: %.2f", (double)f->best[f->taken]);
     sheet_put(&s, 0, 0, p, title);
     if (column == STRIP - 1) sheet_put(&f->strip, STRIP, 0, p, title);
     const size_t size = (size_t)s.paper.w * (size_t)s.paper.h * 3;
-    f->w = s.paper.w, f->h = s.paper.h;
+    f->w = s.paper.w;
+    f->h = s.paper.h;
     if (!f->frames) f->frames = (unsigned char *)malloc((size_t)f->count * size);
     if (f->frames) memcpy(f->frames + (size_t)f->taken++ * size, s.paper.rgb, size);
     plot_free(&s.paper);
@@ -96,7 +102,8 @@ static int learn(film *f, jem_ctx *ctx, int updates) {
         }
         if (i < updates) world_learn(tr, f->kind, &rng);
     }
-    jem_trainer_free(tr), jem_net_free(net);
+    jem_trainer_free(tr);
+    jem_net_free(net);
     return ok;
 }
 
@@ -104,7 +111,8 @@ int main(int argc, char **argv) {
     const int quick = is_quick(argc, argv);
     static film f;
     memset(&f, 0, sizeof f);
-    f.kind = argc > 1 && !quick ? world_find(argv[1]) : CIRCLES, f.count = quick ? STRIP : FRAMES;
+    f.kind = argc > 1 && !quick ? world_find(argv[1]) : CIRCLES;
+    f.count = quick ? STRIP : FRAMES;
     if (f.kind == WORLDS || !sheet_create(&f.strip, STRIP + 1, 2, SIZE, 260) ||
         !panel_create(&f.p, &f.strip)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
@@ -119,6 +127,8 @@ int main(int argc, char **argv) {
          picture_reduce(f.frames, (ptrdiff_t)f.taken * f.w * f.h) &&
          picture_film("build/pictures/film.png", f.frames, f.taken, f.w, f.h, 200, 3000);
     if (ok) printf("picture: build/pictures/film.png, of %d frames\n", f.taken);
-    free(f.frames), plot_free(&f.p), jem_ctx_free(ctx);
+    free(f.frames);
+    plot_free(&f.p);
+    jem_ctx_free(ctx);
     return !ok;
 }

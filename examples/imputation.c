@@ -20,7 +20,8 @@ static int print(jem_net *net, const char *name, const float *x, const digits *d
     for (int k = 0; k < ROW; k++) {
         if (known[k] != 0) continue;
         const double e = ((double)x[k] - (double)d->test_x[k]) / 2;
-        sum += e * e, hidden++;
+        sum += e * e;
+        hidden++;
     }
     for (int i = 0; i < N; i++) right += a[i].label == d->test_y[i];
     printf("%-18s error %.3f, %d of %d classified correctly\n", name, sqrt(sum / hidden), right, N);
@@ -46,8 +47,10 @@ static int fill_in(jem_net *net, const digits *d, float *rows) {
 
     jem_impute_desc how = jem_impute_desc_default();
     if (net->noise_hi > 0) {                       /* it has learned a score: see jem_generate */
-        how.denoise.steps = 300, how.denoise.sigma_max = net->noise_hi;
-        how.walk.step_size = 0.01f, how.walk.noise_std = 0.1f;
+        how.denoise.steps = 300;
+        how.denoise.sigma_max = net->noise_hi;
+        how.walk.step_size = 0.01f;
+        how.walk.noise_std = 0.1f;
     } else how.walk.clamp_lo = -1, how.walk.clamp_hi = 1;
     for (int s = 0; s < SAMPLES; s++) {
         float *sample = rows + (3 + s) * ROW;
@@ -67,7 +70,10 @@ int main(void) {
     jem_ctx *ctx = jem_ctx_create(NULL);
     jem_net *net = digits_model(ctx, NULL);
     int failed = !net || !digits_load(DIGITS_PATH, &d);
-    if (!failed) failed = !fill_in(net, &d, rows), digits_free(&d);
+    if (!failed) {
+        failed = !fill_in(net, &d, rows);
+        digits_free(&d);
+    }
     if (net) failed = report(ctx) || failed;
     jem_net_free(net);
     jem_ctx_free(ctx);

@@ -44,7 +44,9 @@ static jem_tensor *walked_mean(lesson *l, int way, const float *data) {
     jem_ctx *ctx = l->net->ctx;
     int slot[BATCH];
     jem_sgld_desc walk = jem_sgld_desc_langevin(STEP, way == CD_1 ? 1 : STEPS);
-    walk.clamp_lo = -WORLD_BOX, walk.clamp_hi = WORLD_BOX, walk.clamp_grad = 30;
+    walk.clamp_lo = -WORLD_BOX;
+    walk.clamp_hi = WORLD_BOX;
+    walk.clamp_grad = 30;
     if (way == CD_1) memcpy(l->sample, data, sizeof l->sample);
     else jem_buffer_draw(l->buffer, &l->rng, BATCH, NULL, way == PERSISTENT ? 0.05f : 1, l->sample,
                          slot);
@@ -77,14 +79,19 @@ static double learn(lesson *l, int way, world_kind kind, int updates, curve *c) 
     d.ema = 0.99f;
     jem_optim *opt = jem_optim_create(l->net, &d);
     double got = 0;
-    c->name = way_names[way], c->colour = way_colours[way], c->width = 2.5f;
-    c->x = at[way], c->y = values[way], c->n = 0;
+    c->name = way_names[way];
+    c->colour = way_colours[way];
+    c->width = 2.5f;
+    c->x = at[way];
+    c->y = values[way];
+    c->n = 0;
     for (int i = 0; i <= updates && jem_ok(l->net->ctx); i++) {
         if (i % EVERY == 0 || i == updates) {
             jem_optim_use_average(opt, i > 0);
             got = world_learned(kind, l->net, &l->grid);
             if (i < updates) jem_optim_use_average(opt, 0);
-            at[way][c->n] = (float)i, values[way][c->n++] = (float)got;
+            at[way][c->n] = (float)i;
+            values[way][c->n++] = (float)got;
             if (i == updates) break;
         }
         world_sample(kind, &l->rng, BATCH, x, y);
@@ -114,20 +121,25 @@ int main(int argc, char **argv) {
     snprintf(title, sizeof title, "truth: %.2f", world_mean_logp(kind, NULL));
     sheet_put(&s, 0, 0, &p, title);
     for (int way = 0; way < WAYS && jem_ok(ctx); way++) {
-        l.net = density_net(ctx, 128, 1), l.rng = jem_rng_seed(1);
+        l.net = density_net(ctx, 128, 1);
+        l.rng = jem_rng_seed(1);
         l.buffer = jem_buffer_create(ctx, BUFFER, 2, 1, 1, 0, &l.rng);
         jem_buffer_restart(l.buffer, &l.rng, -WORLD_BOX, WORLD_BOX);
         const double got = learn(&l, way, kind, updates, curves + way);
-        plot_function(&p, ctx, jem_logp, l.net), plot_density(&p, plot_log_z(&p));
+        plot_function(&p, ctx, jem_logp, l.net);
+        plot_density(&p, plot_log_z(&p));
         if (way != EXACT && way != SCORE) plot_dots(&p, l.sample, BATCH, 2.5f, 0xffffff);
         snprintf(title, sizeof title, "%s: %.2f", way_names[way], got);
         sheet_put(&s, (way + 1) % 3, (way + 1) / 3, &p, title);
         printf("%-10s  mean log p of new points %.3f\n", way_names[way], got);
         fflush(stdout);
-        jem_buffer_free(l.buffer), jem_net_free(l.net);
+        jem_buffer_free(l.buffer);
+        jem_net_free(l.net);
     }
     if (jem_ok(ctx)) sheet_chart(&s, "mean log p", "updates", curves, WAYS, -5, -1.5f);
     const int failed = report(ctx) || !sheet_close(&s, "build/pictures/learn.png");
-    plot_free(&l.grid), plot_free(&p), jem_ctx_free(ctx);
+    plot_free(&l.grid);
+    plot_free(&p);
+    jem_ctx_free(ctx);
     return failed;
 }

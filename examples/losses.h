@@ -82,10 +82,14 @@ static inline jem_tensor *loss_nce(jem_ctx *ctx, jem_logp_fn f, void *user, cons
 static inline jem_layer loss_log_z(jem_net *net) {
     const int shape[2] = { 1, 1 };
     jem_layer l;
-    memset(&l, 0, sizeof l), l.kind = JEM_LAYER_LINEAR;
+    memset(&l, 0, sizeof l);
+    l.kind = JEM_LAYER_LINEAR;
     l.weight = jem_net_param(net, "log_z.one", 2, shape, 0);
     l.bias = jem_net_param(net, "log_z.minus", 1, shape, 1);
-    if (l.weight) l.weight->value[0] = 1, jem_param_changed(l.weight);
+    if (l.weight) {
+        l.weight->value[0] = 1;
+        jem_param_changed(l.weight);
+    }
     return l;
 }
 

@@ -52,7 +52,8 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &team.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &team.ranks);
     cost sums = { 0, 0 };
-    team.sum = sum_over_ranks, team.user = &sums;
+    team.sum = sum_over_ranks;
+    team.user = &sums;
 
     const int console = dup(2), trains = argc > 1 && !strcmp(argv[1], "train");
     FILE *quiet = team.rank ? be_quiet() : NULL;

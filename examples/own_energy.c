@@ -46,7 +46,10 @@ static int look(void *user, int step, jem_tensor *x) {
     if (step < SHOWN) memcpy(w->first[step], w->now, sizeof w->first[step]);
     for (int i = 0; step >= BURN_IN && i < CHAINS; i++) {
         const double u = (double)w->now[2 * i], v = (double)w->now[2 * i + 1];
-        w->sum[0] += u, w->sum[1] += v, w->sum[2] += u * u, w->sum[3] += v * v;
+        w->sum[0] += u;
+        w->sum[1] += v;
+        w->sum[2] += u * u;
+        w->sum[3] += v * v;
         w->sum[4] += u * u * v;
     }
     return 0;
@@ -71,11 +74,15 @@ int main(void) {
     jem_rng rng = jem_rng_seed(1);
 
     /* 1000 independent chains are one batch. All start outside of the banana. */
-    for (int i = 0; i < CHAINS; i++) w.now[2 * i] = 0, w.now[2 * i + 1] = 4;
+    for (int i = 0; i < CHAINS; i++) {
+        w.now[2 * i] = 0;
+        w.now[2 * i + 1] = 4;
+    }
     jem_tensor *x = jem_input(ctx, w.now, CHAINS, 2, 1, 1);
 
     jem_sgld_desc how = jem_sgld_desc_langevin(0.01f, STEPS);
-    how.watch = look, how.watch_user = &w;
+    how.watch = look;
+    how.watch_user = &w;
     int ok = jem_sgld(ctx, banana, NULL, x, &how, &rng) == JEM_OK;
 
     static const char *const name[5] = { "u", "v", "u^2", "v^2", "u^2 v" };

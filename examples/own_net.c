@@ -52,7 +52,8 @@ static jem_net *gated_create(jem_ctx *ctx, uint64_t seed) {
 /* Creates the network for jem_load. A kind with variable sizes would store them with
    jem_net_set_meta, and read and check them here with jem_archive_meta. */
 static jem_net *gated_construct(jem_ctx *ctx, const jem_archive *file, void *user) {
-    (void)file, (void)user;
+    (void)file;
+    (void)user;
     return gated_create(ctx, 1);
 }
 
@@ -100,8 +101,11 @@ int main(void) {
     jem_rng rng = jem_rng_seed(1);
     jem_net *net = gated_create(ctx, 1);
     jem_train_desc how = jem_train_desc_default();
-    how.lr = 1e-3f, how.negatives = BATCH, how.sgld = jem_sgld_desc_langevin(0.01f, 20);
-    how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = UPDATES;
+    how.lr = 1e-3f;
+    how.negatives = BATCH;
+    how.sgld = jem_sgld_desc_langevin(0.01f, 20);
+    how.schedule.kind = JEM_SCHEDULE_COSINE;
+    how.schedule.total = UPDATES;
     jem_trainer *tr = jem_trainer_create(net, &how);
     for (int i = 0; tr && i < UPDATES && jem_ok(ctx); i++) {
         world_sample(MOONS, &rng, BATCH, x, y);

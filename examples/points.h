@@ -27,19 +27,31 @@ static inline void world__curve(world_kind kind, int y, float t, float at[2]) {
     const float pi = 3.14159265f, up = y ? -1.0f : 1.0f;
     float r = 0, angle = 2 * pi * t;
     if (kind == MOONS) {
-        at[0] = 1.3f * up * (cosf(pi * t) - 0.5f), at[1] = 1.3f * up * (sinf(pi * t) - 0.25f);
+        at[0] = 1.3f * up * (cosf(pi * t) - 0.5f);
+        at[1] = 1.3f * up * (sinf(pi * t) - 0.25f);
         return;
     }
     if (kind == CIRCLES) r = y ? 0.9f : 2.0f;
-    if (kind == GAUSSIANS) r = 1.9f, angle = pi / 4 * (float)y;
-    if (kind == RINGS) r = 0.55f * (float)(y + 1);
-    if (kind == SPIRALS) r = 2.2f * sqrtf(t) * up, angle = 3 * pi * sqrtf(t);
-    if (kind == SWISS_ROLL) {
-        r = sqrtf(((float)y + t + 0.15f) / 3.15f), angle = 4 * pi * r, r *= 2.2f;
+    if (kind == GAUSSIANS) {
+        r = 1.9f;
+        angle = pi / 4 * (float)y;
     }
-    if (kind == PINWHEEL)                      /* wings bent by their radius: areas are preserved */
-        r = 0.7f + 1.5f * t, angle = 2 * pi / 5 * (float)y + 1.1f * r;
-    at[0] = r * cosf(angle), at[1] = r * sinf(angle);
+    if (kind == RINGS) r = 0.55f * (float)(y + 1);
+    if (kind == SPIRALS) {
+        r = 2.2f * sqrtf(t) * up;
+        angle = 3 * pi * sqrtf(t);
+    }
+    if (kind == SWISS_ROLL) {
+        r = sqrtf(((float)y + t + 0.15f) / 3.15f);
+        angle = 4 * pi * r;
+        r *= 2.2f;
+    }
+    if (kind == PINWHEEL) {
+        r = 0.7f + 1.5f * t;
+        angle = 2 * pi / 5 * (float)y + 1.1f * r;
+    }
+    at[0] = r * cosf(angle);
+    at[1] = r * sinf(angle);
 }
 
 /* Samples n points x[n][2] and their labels, classes in turn. */

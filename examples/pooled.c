@@ -53,17 +53,22 @@ static double learn(jem_net *net, int updates) {
     static float x[BATCH * SHAPE_NUMBERS];
     int y[BATCH];
     jem_train_desc how = jem_train_desc_score(updates);
-    net->scale = 10, how.weights.cd = 0.01f, how.cd_from = updates / 2, how.negatives = 16;
+    net->scale = 10;
+    how.weights.cd = 0.01f;
+    how.cd_from = updates / 2;
+    how.negatives = 16;
     jem_trainer *tr = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed(2);
     for (int i = 0; i < updates && jem_ok(net->ctx); i++) {
         for (int j = 0; j < BATCH; j++) {
             const scene s = scene_random(&rng);
-            scene_draw(&s, x + j * SHAPE_NUMBERS), y[j] = s.is[COLOUR];
+            scene_draw(&s, x + j * SHAPE_NUMBERS);
+            y[j] = s.is[COLOUR];
         }
         jem_train_step(tr, x, y, BATCH);
     }
-    jem_trainer_use_average(tr, 1), jem_trainer_free(tr);
+    jem_trainer_use_average(tr, 1);
+    jem_trainer_free(tr);
     return (double)jem_accuracy(net, x, y, BATCH);
 }
 
@@ -105,9 +110,11 @@ int main(int argc, char **argv) {
         if (jem_read(t, x) == JEM_OK)
             printf("%-12s colours %.0f%% right, of its samples %d%% are one shape\n", names[pooled],
                    100 * right, put(&paper, 1 + pooled, names[pooled], x));
-        jem_reset(ctx), jem_net_free(net);
+        jem_reset(ctx);
+        jem_net_free(net);
     }
     const int failed = report(ctx) || !plot_write(&paper, "build/pictures/pooled.png");
-    plot_free(&paper), jem_ctx_free(ctx);
+    plot_free(&paper);
+    jem_ctx_free(ctx);
     return failed;
 }

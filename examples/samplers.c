@@ -87,9 +87,13 @@ static void run(jem_ctx *ctx, int k, trace *t, int gradients) {
     jem_sgld_desc langevin = jem_sgld_desc_langevin(STEP * STEP, gradients);
     jem_mcmc_desc d = jem_mcmc_desc_default();
     if (k == SGLD) langevin.noise_std /= 2;
-    d.step_size = k == HMC ? STEP * 0.7f : STEP, d.leapfrog = k == HMC ? 8 : 1;
-    d.steps = gradients / d.leapfrog / t->ladder, d.temperatures = t->ladder, d.hottest = HOTTEST;
-    langevin.watch = d.watch = record, langevin.watch_user = d.watch_user = t;
+    d.step_size = k == HMC ? STEP * 0.7f : STEP;
+    d.leapfrog = k == HMC ? 8 : 1;
+    d.steps = gradients / d.leapfrog / t->ladder;
+    d.temperatures = t->ladder;
+    d.hottest = HOTTEST;
+    langevin.watch = d.watch = record;
+    langevin.watch_user = d.watch_user = t;
     jem_fill_uniform(ctx, &rng, t->now, 2 * n, START);
     jem_tensor *x = jem_input(ctx, t->now, n, 2, 1, 1);
     if (k <= ULA) jem_sgld(ctx, density, &t->which, x, &langevin, &rng);
@@ -130,7 +134,8 @@ int main(int argc, char **argv) {
                 jem_clear_error(ctx);
                 const curve none = { "", walks[k].colour, lag[k], r[k], 0, 2 };
                 curves[k] = none;
-                plot_function(&p, ctx, density, &t.which), plot_density(&p, plot_log_z(&p));
+                plot_function(&p, ctx, density, &t.which);
+                plot_density(&p, plot_log_z(&p));
                 snprintf(title, sizeof title, "%s: diverged", walks[k].name);
                 sheet_put(&s, k, t.which, &p, title);
                 continue;
@@ -140,9 +145,11 @@ int main(int argc, char **argv) {
             const float *v = t.value + from * CHAINS;
             const chain_stats c = measure_chains(v, steps, CHAINS);
             printf("%-9s %-8s  %s %.3f +- %.3f, known %.2f: error %7.1f   tau %5.0f, R-hat %.3f\n",
-                   q->name, walks[k].name, q->number, c.mean, c.error, (double)q->known,
-                   (c.mean - (double)q->known) / c.error, c.tau * cost, c.rhat), fflush(stdout);
-            plot_function(&p, ctx, density, &t.which), plot_density(&p, plot_log_z(&p));
+                q->name, walks[k].name, q->number, c.mean, c.error, (double)q->known,
+                (c.mean - (double)q->known) / c.error, c.tau * cost, c.rhat);
+            fflush(stdout);
+            plot_function(&p, ctx, density, &t.which);
+            plot_density(&p, plot_log_z(&p));
             const double off = fabs(c.mean - (double)q->known) / c.error;
             snprintf(title, sizeof title, "%s: off by %.*f", walks[k].name, off < 10 ? 1 : 0, off);
             draw(&s, &p, k, &t, cost, title);
@@ -156,11 +163,16 @@ int main(int argc, char **argv) {
         }
         if (!jem_ok(ctx)) break;                   /* some curves are missing */
         snprintf(title, sizeof title, "%s: %s", q->name, q->number);
-        chart.title = title, chart.x_name = "autocorrelation; lag in gradients";
-        chart.curves = curves, chart.n = WALKS, chart.y_lo = -0.1f, chart.y_hi = 1;
+        chart.title = title;
+        chart.x_name = "autocorrelation; lag in gradients";
+        chart.curves = curves;
+        chart.n = WALKS;
+        chart.y_lo = -0.1f;
+        chart.y_hi = 1;
         draw_panel_in(&s.paper, &chart, SHEET_UNIT);
     }
     const int failed = report(ctx) || !sheet_close(&s, "build/pictures/samplers.png");
-    plot_free(&p), jem_ctx_free(ctx);
+    plot_free(&p);
+    jem_ctx_free(ctx);
     return failed;
 }

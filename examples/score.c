@@ -23,7 +23,8 @@ enum { POINTS = 512, UPDATES = 3000, ARROWS = 21, SHOWN = 3 };
 static void spiral(jem_rng *rng, float *x) {
     for (int i = 0; i < POINTS; i++) {
         const float turn = 0.15f + 0.85f * sqrtf(jem_rng_uniform(rng)), angle = 9.425f * turn;
-        x[2 * i] = 1.1f * turn * cosf(angle), x[2 * i + 1] = 1.1f * turn * sinf(angle);
+        x[2 * i] = 1.1f * turn * cosf(angle);
+        x[2 * i + 1] = 1.1f * turn * sinf(angle);
     }
 }
 
@@ -67,7 +68,8 @@ static double distance(const float *a, const float *b) {
 static jem_status denoise(jem_net *net, const float *from, int steps, float share, float *to) {
     jem_ctx *ctx = net->ctx;
     jem_sgld_desc how = jem_sgld_desc_default();   /* uphill, without noise: no rng */
-    how.steps = steps, how.step_size = share * NOISE * NOISE;
+    how.steps = steps;
+    how.step_size = share * NOISE * NOISE;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *x = jem_input(ctx, from, POINTS, 2, 1, 1);
     jem_sgld(ctx, jem_logp, net, x, &how, NULL);
@@ -101,7 +103,9 @@ int main(void) {
     jem_ctx *ctx = jem_ctx_create(NULL);
     jem_rng rng = jem_rng_seed(1);
     jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = 2, shape.height = shape.width = 1, shape.classes = 2;
+    shape.channels = 2;
+    shape.height = shape.width = 1;
+    shape.classes = 2;
     jem_net *net = jem_mlp_create(ctx, &shape, 1);
     if (net) net->scale = 10;                     /* log p(x) is steep from the start of training */
     int ok = net && learn(net, &rng) == JEM_OK;
@@ -111,7 +115,8 @@ int main(void) {
         spiral(&rng, clean);
         for (int i = 0; i < POINTS; i++) sigma[i] = NOISE;
         jem_tensor *t = jem_input(ctx, clean, POINTS, 2, 1, 1);
-        jem_add_noise(t, sigma, &rng), jem_read(t, x[0]);
+        jem_add_noise(t, sigma, &rng);
+        jem_read(t, x[0]);
         ok = denoise(net, x[0], 1, 1, x[1]) == JEM_OK &&
              denoise(net, x[0], 20, 0.3f, x[2]) == JEM_OK;
     }
@@ -130,6 +135,7 @@ int main(void) {
     }
     if (ok) printf("picture: build/pictures/score.png\n");
     const int failed = report(ctx);
-    jem_net_free(net), jem_ctx_free(ctx);
+    jem_net_free(net);
+    jem_ctx_free(ctx);
     return failed || !ok;
 }

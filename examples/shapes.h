@@ -82,7 +82,9 @@ static inline float scene_nearest(const float *x, scene *found) {
     for (int k = 0; k < ALL && !ready; k++) {
         const int column = k / 3 % COLUMNS, row = k / (3 * COLUMNS) % ROWS, r = k / (ALL / RADII);
         scene *s = scenes + k;
-        s->is[SHAPE] = k % 3, s->is[PLACE] = column / 4, s->is[SIZE] = r / 2;
+        s->is[SHAPE] = k % 3;
+        s->is[PLACE] = column / 4;
+        s->is[SIZE] = r / 2;
         s->x = (column / 4 ? 10.75f : 4.55f) + 0.25f * (float)(column % 4);
         s->y = 5.2f + 0.4f * (float)row;
         s->r = (r / 2 ? 3.7f : 2.5f) + 0.2f * (float)(r % 2);
@@ -102,7 +104,9 @@ static inline float scene_nearest(const float *x, scene *found) {
             }
             const int half = scenes[k].is[PLACE];
             if (off >= best[half]) continue;
-            best[half] = off, nearest[half] = scenes[k], nearest[half].is[COLOUR] = c;
+            best[half] = off;
+            nearest[half] = scenes[k];
+            nearest[half].is[COLOUR] = c;
         }
     const int half = best[1] < best[0];
     *found = nearest[half];

@@ -36,12 +36,14 @@ static void sample(jem_rng *rng, int n, float *x, int *y) {
 static jem_tensor *mixture(jem_net *net, jem_tensor *x, int training, void *user) {
     jem_ctx *ctx = net->ctx;
     jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1), *all = NULL;
-    (void)training, (void)user;
+    (void)training;
+    (void)user;
     for (int y = 0; y < CLASSES; y++) {
         const float su = std_uv[y][0], sv = std_uv[y][1];
         jem_tensor *du = jem_square(ctx, jem_add_constant(ctx, u, -mean[y][0]));
         jem_tensor *dv = jem_square(ctx, jem_add_constant(ctx, v, -mean[y][1]));
-        du = jem_scale(ctx, du, -0.5f / (su * su)), dv = jem_scale(ctx, dv, -0.5f / (sv * sv));
+        du = jem_scale(ctx, du, -0.5f / (su * su));
+        dv = jem_scale(ctx, dv, -0.5f / (sv * sv));
         jem_tensor *f = jem_add_constant(ctx, jem_add(ctx, du, dv),
                                   -logf((float)CLASSES * 6.2831853f * su * sv));
         all = y ? jem_concat(ctx, all, f) : f;
@@ -51,21 +53,32 @@ static jem_tensor *mixture(jem_net *net, jem_tensor *x, int training, void *user
 
 static jem_net *learn(jem_ctx *ctx, float w_cd, int updates) {
     jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = 2, shape.height = shape.width = 1, shape.classes = CLASSES;
+    shape.channels = 2;
+    shape.height = shape.width = 1;
+    shape.classes = CLASSES;
     jem_net *net = jem_mlp_create(ctx, &shape, 1);
     jem_train_desc how = jem_train_desc_default();
-    how.lr = 1e-3f, how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = updates,
-        how.weights.cd = w_cd;
-    how.optim.ema = 0.99f, how.data_noise = 0, how.negatives = BATCH, how.buffer_size = 4000;
+    how.lr = 1e-3f;
+    how.schedule.kind = JEM_SCHEDULE_COSINE;
+    how.schedule.total = updates;
+    how.weights.cd = w_cd;
+    how.optim.ema = 0.99f;
+    how.data_noise = 0;
+    how.negatives = BATCH;
+    how.buffer_size = 4000;
     how.sgld = jem_sgld_desc_langevin(0.02f, 20);
-    how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX, how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
+    how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX;
+    how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
     jem_trainer *tr = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed(1);
     float x[2 * BATCH];
     int y[BATCH];
-    for (int i = 0; tr && i < updates && jem_ok(ctx); i++)
-        sample(&rng, BATCH, x, y), jem_train_step(tr, x, y, BATCH);
-    jem_trainer_use_average(tr, 1), jem_trainer_free(tr);
+    for (int i = 0; tr && i < updates && jem_ok(ctx); i++) {
+        sample(&rng, BATCH, x, y);
+        jem_train_step(tr, x, y, BATCH);
+    }
+    jem_trainer_use_average(tr, 1);
+    jem_trainer_free(tr);
     return net;
 }
 
@@ -130,6 +143,7 @@ int main(int argc, char **argv) {
         jem_net_free(net);
     }
     const int failed = report(ctx) || !sheet_close(&s, "build/pictures/three_densities.png");
-    plot_free(&p), jem_ctx_free(ctx);
+    plot_free(&p);
+    jem_ctx_free(ctx);
     return failed;
 }

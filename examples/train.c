@@ -57,7 +57,8 @@ int main(int argc, char **argv) {
     how.weights.cd = 0.1f;                               /* of log p(x) relative to log p(y|x) */
     how.sgld.steps = 10;
     how.buffer_size = 1000;
-    how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = iters;
+    how.schedule.kind = JEM_SCHEDULE_COSINE;
+    how.schedule.total = iters;
     jem_trainer *tr = jem_trainer_create(net, &how);
 
     const int ok = tr && train(net, tr, &d, iters);

@@ -77,14 +77,24 @@ static jem_trainer *trainer_of(lesson *l, float rate, const jem_schedule *schedu
     const struct way *w = l->w;
     jem_train_desc how = jem_train_desc_default();
     how.max_returns = 0;                           /* no guard: the divergence should be visible */
-    how.lr = rate, how.schedule = *schedule, how.weights.ce = how.data_noise = 0;
-    how.w_score = w->score, how.noise_lo = how.noise_hi = 0.1f;
+    how.lr = rate;
+    how.schedule = *schedule;
+    how.weights.ce = how.data_noise = 0;
+    how.w_score = w->score;
+    how.noise_lo = how.noise_hi = 0.1f;
     how.weights.cd = w->score > 0 ? 0 : 1;
-    how.w_kl = w->kl, how.weights.energy_l2 = w->l2, how.sam = w->sam;
-    how.sgld = jem_sgld_desc_langevin(0.01f, w->steps), how.sgld.clamp_grad = w->clip;
-    how.restart_lo = how.sgld.clamp_lo = -WORLD_BOX, how.restart_hi = how.sgld.clamp_hi = WORLD_BOX;
-    how.negatives = BATCH, how.buffer_size = 2000, how.reinit = w->renewed;
-    how.chain = begin, how.chain_user = l;
+    how.w_kl = w->kl;
+    how.weights.energy_l2 = w->l2;
+    how.sam = w->sam;
+    how.sgld = jem_sgld_desc_langevin(0.01f, w->steps);
+    how.sgld.clamp_grad = w->clip;
+    how.restart_lo = how.sgld.clamp_lo = -WORLD_BOX;
+    how.restart_hi = how.sgld.clamp_hi = WORLD_BOX;
+    how.negatives = BATCH;
+    how.buffer_size = 2000;
+    how.reinit = w->renewed;
+    how.chain = begin;
+    how.chain_user = l;
     return jem_trainer_create(l->net, &how);
 }
 
@@ -120,7 +130,8 @@ static float learn(lesson *l, world_kind kind, float rate, int updates, plot *gr
         if (!(now > *worst)) *worst = now;
     }
     if (s == JEM_DIVERGED) jem_clear_error(l->net->ctx);
-    jem_trainer_free(tr), jem_optim_free(opt);
+    jem_trainer_free(tr);
+    jem_optim_free(opt);
     return now;
 }
 
@@ -141,7 +152,8 @@ int main(int argc, char **argv) {
                 end[w][r] = learn(&l, kind, rates[r], quick ? 4 : UPDATES, &grid, &worst[w][r]);
             }
             jem_net_free(l.net);
-            printf(" %7.3f (%7.3f)", (double)end[w][r], (double)worst[w][r]), fflush(stdout);
+            printf(" %7.3f (%7.3f)", (double)end[w][r], (double)worst[w][r]);
+            fflush(stdout);
         }
         printf("\n");
     }
@@ -150,6 +162,7 @@ int main(int argc, char **argv) {
                           colours, rate_names, truth - 3, truth + .2f, truth };
     printf("%-20s %7.3f\n", "the truth", (double)truth);
     const int failed = report(ctx) || !rows_write(&c, "build/pictures/ways.png");
-    plot_free(&grid), jem_ctx_free(ctx);
+    plot_free(&grid);
+    jem_ctx_free(ctx);
     return failed;
 }

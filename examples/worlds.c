@@ -110,7 +110,10 @@ int main(int argc, char **argv) {
             return 1;
         }
     }
-    if (!rows) shown[rows++] = PINWHEEL, shown[rows++] = CIRCLES;
+    if (!rows) {
+        shown[rows++] = PINWHEEL;
+        shown[rows++] = CIRCLES;
+    }
     sheet s;
     plot p;
     if (!sheet_create(&s, 4, rows, 240, 0)) return 1;
@@ -119,7 +122,10 @@ int main(int argc, char **argv) {
         const world_kind kind = (world_kind)shown[row];
         jem_net *net = learn(ctx, kind, is_quick(argc, argv) ? 5 : 2000);
         ok = net && panel_create(&p, &s);
-        if (ok) draw(&s, row, &p, net, kind), plot_free(&p);
+        if (ok) {
+            draw(&s, row, &p, net, kind);
+            plot_free(&p);
+        }
         jem_net_free(net);
     }
     const int failed = report(ctx) || !ok || !sheet_close(&s, "build/pictures/worlds.png");

@@ -70,7 +70,8 @@ static inline void plot_histogram(plot *p, int n, const float *x, int cell) {
 /* Creates a density of the plane without classes: two layers, one logit. */
 static inline jem_net *density_net(jem_ctx *ctx, int width, int seed) {
     jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = 2, shape.height = shape.width = shape.classes = 1;
+    shape.channels = 2;
+    shape.height = shape.width = shape.classes = 1;
     shape.widths[0] = shape.widths[1] = width;
     return jem_mlp_create(ctx, &shape, (uint64_t)seed);
 }
@@ -165,15 +166,24 @@ enum { WORLD_BATCH = 256 };
 
 static inline jem_net *world_net(jem_ctx *ctx, world_kind kind) {
     jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = 2, shape.height = shape.width = 1, shape.classes = worlds[kind].classes;
+    shape.channels = 2;
+    shape.height = shape.width = 1;
+    shape.classes = worlds[kind].classes;
     return jem_mlp_create(ctx, &shape, 1);
 }
 static inline jem_train_desc world_recipe(int updates) {
     jem_train_desc how = jem_train_desc_default();
-    how.lr = 1e-3f, how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = updates;
-    how.optim.ema = 0.99f, how.data_noise = 0, how.negatives = WORLD_BATCH, how.buffer_size = 4000;
-    how.sgld = jem_sgld_desc_langevin(WORLD_STEP, 20), how.sgld.clamp_grad = 30;
-    how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX, how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
+    how.lr = 1e-3f;
+    how.schedule.kind = JEM_SCHEDULE_COSINE;
+    how.schedule.total = updates;
+    how.optim.ema = 0.99f;
+    how.data_noise = 0;
+    how.negatives = WORLD_BATCH;
+    how.buffer_size = 4000;
+    how.sgld = jem_sgld_desc_langevin(WORLD_STEP, 20);
+    how.sgld.clamp_grad = 30;
+    how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX;
+    how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
     return how;
 }
 static inline void world_learn(jem_trainer *tr, world_kind kind, jem_rng *rng) {
@@ -188,7 +198,10 @@ static inline void world_walk(jem_net *net, int n, int steps,
                               float *x) {
     jem_rng rng = jem_rng_seed(2);
     jem_sgld_desc how = jem_sgld_desc_langevin(WORLD_STEP, steps);
-    how.clamp_lo = -WORLD_BOX, how.clamp_hi = WORLD_BOX, how.watch = watch, how.watch_user = user;
+    how.clamp_lo = -WORLD_BOX;
+    how.clamp_hi = WORLD_BOX;
+    how.watch = watch;
+    how.watch_user = user;
     const jem_mark mark = jem_begin(net->ctx);
     jem_fill_uniform(net->ctx, &rng, x, 2 * n, -WORLD_BOX, WORLD_BOX);
     jem_tensor *t = jem_input(net->ctx, x, n, 2, 1, 1);
@@ -208,7 +221,10 @@ static inline jem_ais_result world_ais(jem_net *net) {
     jem_ais_result r = { NAN, NAN, NAN };
     jem_ais_desc how = jem_ais_desc_default();
     jem_rng rng = jem_rng_seed(4);
-    how.levels = 200, how.std = 1.5f, how.walk.step_size = 0.08f, how.walk.leapfrog = 3;
+    how.levels = 200;
+    how.std = 1.5f;
+    how.walk.step_size = 0.08f;
+    how.walk.leapfrog = 3;
     const jem_mark mark = jem_begin(net->ctx);
     jem_ais(net->ctx, world__boxed, net, jem_zeros(net->ctx, 256, 2, 1, 1), &how, &rng, &r);
     jem_end(net->ctx, mark);
@@ -250,7 +266,8 @@ static inline void sheet_bar(sheet *s) {
 static inline int sheet_create(sheet *s, int columns, int rows, int size, int chart_height) {
     const int w = columns * (size + SHEET_GAP) + SHEET_GAP + SHEET_BAR;
     const int h = rows * (size + SHEET_TITLE + SHEET_GAP) + SHEET_GAP / 2;
-    s->size = size, s->chart_top = h;
+    s->size = size;
+    s->chart_top = h;
     if (!plot_create(&s->paper, w, h + chart_height, 0, (float)w, (float)(h + chart_height), 0)) {
         return 0;
     }
@@ -295,7 +312,8 @@ static inline float autocorrelation(const float *v, int steps, int chains, doubl
     double both = 0, square = 1e-30;
     for (int i = 0; i < (steps - lag) * chains; i++) {
         const double now = (double)v[i] - mean;
-        both += now * ((double)v[i + lag * chains] - mean), square += now * now;
+        both += now * ((double)v[i + lag * chains] - mean);
+        square += now * now;
     }
     return (float)(both / square);
 }
@@ -315,8 +333,14 @@ static inline void sheet_chart(sheet *s, const char *title, const char *x_name, 
                                int n, float y_lo, float y_hi) {
     panel q;
     memset(&q, 0, sizeof q);
-    q.title = title, q.x_name = x_name, q.curves = curves, q.n = n, q.y_lo = y_lo, q.y_hi = y_hi;
-    q.left = 60, q.right = (float)s->paper.w - 20;
+    q.title = title;
+    q.x_name = x_name;
+    q.curves = curves;
+    q.n = n;
+    q.y_lo = y_lo;
+    q.y_hi = y_hi;
+    q.left = 60;
+    q.right = (float)s->paper.w - 20;
     q.top = (float)s->chart_top + 46;
     q.bottom = (float)s->paper.h - 52;
     draw_panel_in(&s->paper, &q, SHEET_UNIT);

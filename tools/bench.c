@@ -42,7 +42,8 @@ static double best_of(void (*work)(void *), void *arg) {
         const double start = bench_now();
         work(arg);
         const double t = bench_now() - start;
-        best = t < best ? t : best, spent += t;
+        best = t < best ? t : best;
+        spent += t;
     }
     return best;
 }
@@ -85,8 +86,14 @@ static void peak_bf16(void *flops) {
     static float c[4 * JEM__BF16_TILE];
     jem__bf16_block s;
     memset(&s, 0, sizeof s);
-    s.m = s.n = 2, s.add = s.runs = 1, s.pairs = 64, s.a2 = 16 * 512, s.c = c;
-    s.a[0] = a, s.b[0][0] = b, s.b[0][1] = b + 512;
+    s.m = s.n = 2;
+    s.add = s.runs = 1;
+    s.pairs = 64;
+    s.a2 = 16 * 512;
+    s.c = c;
+    s.a[0] = a;
+    s.b[0][0] = b;
+    s.b[0][1] = b + 512;
     if (bf16_step->begin) bf16_step->begin();
     for (int t = 0; t < PEAK_TIMES / 64; t++) bf16_step->block(&s, NULL);
     if (bf16_step->end) bf16_step->end();
@@ -172,13 +179,17 @@ static int bf16_alone;                             /* 1: bf16 also where it uses
 static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precision, int images) {
     jem_rng rng = jem_rng_seed(1);
     jem_ctx_desc d;
-    memset(c, 0, sizeof *c), memset(&d, 0, sizeof d);
-    d.isa = precision == JEM_PRECISION_BF16 ? bench_bf16(isa) : isa, d.precision = precision,
-        d.threads = 1;
+    memset(c, 0, sizeof *c);
+    memset(&d, 0, sizeof d);
+    d.isa = precision == JEM_PRECISION_BF16 ? bench_bf16(isa) : isa;
+    d.precision = precision;
+    d.threads = 1;
     c->ctx = jem_ctx_create(&d);
     if (bf16_alone && c->ctx && c->ctx->bf16) {
         static jem__bf16 alone;
-        alone = *c->ctx->bf16, alone.twice = 0, c->ctx->bf16 = &alone;
+        alone = *c->ctx->bf16;
+        alone.twice = 0;
+        c->ctx->bf16 = &alone;
     }
     c->net = jem_net_create(c->ctx, NULL, NULL, 0, l->ci, l->size, l->size, 1, 1);
     if (!c->net) exit(1);
@@ -189,12 +200,18 @@ static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precis
         fprintf(stderr, "%s\n", jem_error(c->ctx));
         exit(1);
     }
-    c->w = made.weight, c->b = made.bias, c->x = x->node, c->y = y->node;
+    c->w = made.weight;
+    c->b = made.bias;
+    c->x = x->node;
+    c->y = y->node;
     jem_fill_normal(c->ctx, &rng, c->x->value, c->x->groups * c->x->stride, 0, 1);
     const ptrdiff_t nx = c->x->groups * c->x->stride, ny = c->y->groups * c->y->stride;
-    c->run.ctx = c->ctx, c->run.mode = JEM__BACKWARD, c->run.parts = c->run.work.slots = 1;
+    c->run.ctx = c->ctx;
+    c->run.mode = JEM__BACKWARD;
+    c->run.parts = c->run.work.slots = 1;
     jem__run_marks(&c->run, c->y, NULL);
-    c->step = c->run.target, c->step->needs = c->step->in[0]->needs = 1;
+    c->step = c->run.target;
+    c->step->needs = c->step->in[0]->needs = 1;
     c->step->in[0]->value = jem__all_groups(c->x, c->x->value);
     c->step->in[0]->grad = jem__all_groups(c->x, floats(c->ctx, &rng, nx, 1));
     c->step->value = jem__all_groups(c->y, floats(c->ctx, &rng, ny, 1));
@@ -371,8 +388,11 @@ static void bench_pieces(jem_isa isa) {
     piece p;
     memset(&p, 0, sizeof p);
     if (subject_open(&s, "wrn-16-2", 1, isa, JEM_PRECISION_FAST)) return;
-    p.ctx = s.ctx, p.rng = jem_rng_seed(4), p.s = &s;
-    p.x = floats(s.ctx, &p.rng, PIECES, 3), p.y = floats(s.ctx, &p.rng, PIECES, 1);
+    p.ctx = s.ctx;
+    p.rng = jem_rng_seed(4);
+    p.s = &s;
+    p.x = floats(s.ctx, &p.rng, PIECES, 3);
+    p.y = floats(s.ctx, &p.rng, PIECES, 1);
     p.slopes = floats(s.ctx, &p.rng, PIECES, 1);
     p.leaf = jem_input(s.ctx, p.x, IMAGES, 3, 32, 32);
     p.buffer = jem_buffer_create(s.ctx, 10000, 3, 32, 32, 0, &p.rng);
@@ -426,11 +446,15 @@ static void bench_whole(const char *net, int images, jem_isa isa, const struct b
         csv_row("whole", net, "score", isa, p->name, threads, score, "ms", 0);
         if (!jem_ok(s.ctx)) wrong = jem_error(s.ctx);
         else if (!strcmp(net, "wrn-16-2") && images == IMAGES && all < night.ms) {
-            night.ms = all, night.threads = threads;
+            night.ms = all;
+            night.threads = threads;
             snprintf(night.how, sizeof night.how, "%s, %s", jem_isa_name(isa), p->name);
         }
     }
-    if (wrong) failed = 1, printf("  %s %s: %s\n", net, p->name, wrong);
+    if (wrong) {
+        failed = 1;
+        printf("  %s %s: %s\n", net, p->name, wrong);
+    }
     fflush(stdout);
     subject_close(&s);
 }

@@ -81,7 +81,8 @@ static void draw_bar(plot *p, const row *r, const row *other, float y, unsigned 
         plot_dot(p, x, middle, 7, 0x222222);
         if (x > label_x - 6) label_x = fmaxf(label_x, x + 5);
     }
-    number(ours, sizeof ours, r->ours), number(theirs, sizeof theirs, r->theirs);
+    number(ours, sizeof ours, r->ours);
+    number(theirs, sizeof theirs, r->theirs);
     snprintf(label, sizeof label, "%.2f", (double)r->ratio);
     const float x = text(p, label_x + 7, y + 2, 1.5f, 0x000000, label);
     snprintf(label, sizeof label, " %s : %s %s", theirs, ours, unit);
@@ -94,12 +95,15 @@ int main(int argc, char **argv) {
     int styles = 0, height = TOP + BOTTOM, bars = 0;
     const int n = argc == 5 ? read_rows(argv[1], rows) : 0;
     if (argc != 5) return fprintf(stderr, "bench_chart FROM.csv TO.png TITLE SUBTITLE\n"), 1;
-    lo = -1, hi = 2;
+    lo = -1;
+    hi = 2;
     for (int i = 0; i < n; i++) {
         const row *r = rows + i, *before = NULL;
         const float power = log2f(r->ratio);
-        if (is_bar(r) || !strcmp(r->torch, "bf16"))
-            lo = fmaxf(-5, fminf(lo, floorf(power))), hi = fminf(7, fmaxf(hi, ceilf(power)));
+        if (is_bar(r) || !strcmp(r->torch, "bf16")) {
+            lo = fmaxf(-5, fminf(lo, floorf(power)));
+            hi = fminf(7, fmaxf(hi, ceilf(power)));
+        }
         if (!is_bar(r)) continue;
         int k = 0;
         while (k < styles && !same_style(style[k], r)) k++;
@@ -108,7 +112,8 @@ int main(int argc, char **argv) {
         if (!before || strcmp(before->net, r->net)) height += NET_GAP;
         if (!before || strcmp(before->net, r->net) || strcmp(before->what, r->what))
             height += GROUP_GAP;
-        height += STEP, bars++;
+        height += STEP;
+        bars++;
     }
     plot p;
     if (!bars) return fprintf(stderr, "%s: no ratios to draw\n", argv[1]), 1;
@@ -146,7 +151,10 @@ int main(int argc, char **argv) {
         char label[64];
         if (!is_bar(r)) continue;
         const int new_net = !before || strcmp(before->net, r->net);
-        if (new_net) text(&p, 30, y + 18, 2.1f, 0x000000, r->net), y += NET_GAP;
+        if (new_net) {
+            text(&p, 30, y + 18, 2.1f, 0x000000, r->net);
+            y += NET_GAP;
+        }
         if (new_net || strcmp(before->what, r->what)) {
             y += GROUP_GAP;
             text_right(&p, LEFT - 20, y + 1, 1.7f, 0x000000, words(r->what));
@@ -159,7 +167,8 @@ int main(int argc, char **argv) {
                 same_style(rows + j, r))
                 other = rows + j;
         draw_bar(&p, r, other, y, colour_of(r, rows));
-        y += STEP, before = r;
+        y += STEP;
+        before = r;
     }
     const int ok = plot_write(&p, argv[2]);
     plot_free(&p);

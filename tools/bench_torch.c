@@ -61,7 +61,8 @@ static void answers(subject *s, const char *path) {
     else {
         const jem_mark mark = jem_begin(s->ctx);
         jem_tensor *y = jem_forward(s->net, s->x, 0);
-        jem_read(s->x, x), jem_read(y, logits);
+        jem_read(s->x, x);
+        jem_read(y, logits);
         jem_grad(jem_logsumexp(s->ctx, y), s->x);
         jem_read_grad(s->x, gradient);
         jem_end(s->ctx, mark);
@@ -75,7 +76,9 @@ static void answers(subject *s, const char *path) {
     jem_archive_add(a, "update", JEM_DTYPE_F32, 1, two, update);
     jem_archive_write(a, path);
     jem_archive_free(a);
-    free(x), free(gradient), free(logits);
+    free(x);
+    free(gradient);
+    free(logits);
 }
 
 /* Returns MB of touched pages, as counted by Linux; 0 elsewhere. */
@@ -90,7 +93,10 @@ static double resident(const char *key) {
 }
 static double resident_from_here(void) {           /* the peak starts here as well */
     FILE *file = fopen("/proc/self/clear_refs", "w");
-    if (file) fputs("5", file), fclose(file);
+    if (file) {
+        fputs("5", file);
+        fclose(file);
+    }
     return resident("VmRSS:");
 }
 

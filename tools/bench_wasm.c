@@ -71,7 +71,8 @@ int main(int argc, char **argv) {
     if (*wrong) { fprintf(stderr, "%s\n", wrong); return 1; }
     printf("  %-32s %7.1f %7.1f\n", jem_isa_name(jem_ctx_isa(ctx)), done / (bench_now() - from),
            best);
-    jem_net_free(net), jem_ctx_free(ctx);
+    jem_net_free(net);
+    jem_ctx_free(ctx);
     return 0;
 }
 #endif

@@ -26,7 +26,10 @@ static int complain(const char *what) {
 }
 static void *need(size_t count, size_t size) {
     void *p = calloc(count, size);
-    if (!p) fprintf(stderr, "check_torch: no memory\n"), exit(1);
+    if (!p) {
+        fprintf(stderr, "check_torch: no memory\n");
+        exit(1);
+    }
     return p;
 }
 
@@ -77,15 +80,20 @@ static int make(jem_ctx *ctx, const char *name, const char *norm, int seed, int 
     if (net) stir_norms(net, &rng);
     jem_train_desc how = jem_train_desc_default();
     const int n = 16;
-    how.lr = 2e-4f, how.sgld.steps = 1, how.negatives = n, how.buffer_size = 100;
-    how.weights.cd = .1f, how.optim.clip = 10;
+    how.lr = 2e-4f;
+    how.sgld.steps = 1;
+    how.negatives = n;
+    how.buffer_size = 100;
+    how.weights.cd = .1f;
+    how.optim.clip = 10;
     jem_trainer *tr = updates > 0 ? jem_trainer_create(net, &how) : NULL;
     float *x = (float *)need((size_t)n * IMAGE, sizeof *x);
     for (int i = 0; i < updates && jem_ok(ctx); i++) {
         int y[16];
         for (int k = 0; k < n; k++) {
             const int pick = jem_rng_below(&rng, d.n);
-            show_digit(&d, pick, x + k * IMAGE), y[k] = d.labels[pick];
+            show_digit(&d, pick, x + k * IMAGE);
+            y[k] = d.labels[pick];
         }
         jem_train_step(tr, x, y, n);
     }
@@ -116,16 +124,21 @@ static int ask(jem_ctx *ctx, const char *model, const char *in, const char *out)
         jem_tensor *leaf = jem_input(ctx, (const float *)x->data, n, net->channels, net->height,
                                      net->width);
         jem_tensor *y = jem_forward(net, leaf, 0), *p = jem_logsumexp(ctx, y);
-        jem_read(y, logits), jem_read(p, logp);
-        jem_grad(p, leaf), jem_read_grad(leaf, gradient);
+        jem_read(y, logits);
+        jem_read(p, logp);
+        jem_grad(p, leaf);
+        jem_read_grad(leaf, gradient);
         jem_end(ctx, mark);
         jem_archive_add(b, "logits", JEM_DTYPE_F32, 2, table, logits);
         jem_archive_add(b, "logp", JEM_DTYPE_F32, 1, table, logp);
         jem_archive_add(b, "gradient", JEM_DTYPE_F32, 4, x->shape, gradient);
         ok = jem_archive_write(b, out) == JEM_OK;
-        free(logits), free(logp), free(gradient);
+        free(logits);
+        free(logp);
+        free(gradient);
     } else if (jem_ok(ctx)) complain("there is no x of the network's shape");
-    jem_archive_free(b), jem_archive_free(a);
+    jem_archive_free(b);
+    jem_archive_free(a);
     jem_net_free(net);
     return ok;
 }
@@ -140,7 +153,8 @@ static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const 
     jem_net *net = jem_load(ctx, start);
     const jem_loss_weights how = { 1, 1, 0, 0 };
     jem_sgld_desc sgld = jem_sgld_desc_default();
-    sgld.steps = CHAIN, sgld.noise_std = 0;
+    sgld.steps = CHAIN;
+    sgld.noise_std = 0;
     jem_optim *optim = net ? jem_optim_create(net, NULL) : NULL;
     const size_t n = (size_t)updates * BATCH;
     float *x = (float *)need(n * IMAGE, sizeof *x);
@@ -151,8 +165,10 @@ static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const 
     jem_rng rng = jem_rng_seed(5);
     jem_fill_uniform(ctx, &rng, first, BATCH * IMAGE, -1, 1);
     memcpy(chains, first, BATCH * IMAGE * sizeof *chains);
-    for (size_t k = 0; k < n; k++)
-        show_digit(&d, (int)k, x + k * IMAGE), labels[k] = d.labels[k % (size_t)d.n];
+    for (size_t k = 0; k < n; k++) {
+        show_digit(&d, (int)k, x + k * IMAGE);
+        labels[k] = d.labels[k % (size_t)d.n];
+    }
     for (int i = 0; i < updates && jem_ok(ctx); i++) {
         jem_loss_terms terms;
         float *row = losses + 4 * i;
@@ -163,11 +179,14 @@ static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const 
         jem_tensor *data = jem_input(ctx, x + (ptrdiff_t)i * BATCH * IMAGE, BATCH, 3, SIDE, SIDE);
         jem_tensor *loss = jem_loss(net, &how, data, labels + i * BATCH, NULL, sample, NULL,
                                     &terms);
-        jem_keep(terms.f_data), jem_keep(terms.f_sample);
+        jem_keep(terms.f_data);
+        jem_keep(terms.f_sample);
         jem_zero_grad(net);
         jem_backward(loss);
-        row[0] = jem_item(loss), row[1] = jem_item(terms.ce);
-        row[2] = jem_item(terms.f_data), row[3] = jem_item(terms.f_sample);
+        row[0] = jem_item(loss);
+        row[1] = jem_item(terms.ce);
+        row[2] = jem_item(terms.f_data);
+        row[3] = jem_item(terms.f_sample);
         jem_optim_step(optim, rate, NULL);
         jem_end(ctx, mark);
     }
@@ -182,7 +201,11 @@ static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const 
         jem_archive_write(a, out);
     }
     jem_archive_free(a);
-    free(x), free(losses), free(first), free(chains), free(labels);
+    free(x);
+    free(losses);
+    free(first);
+    free(chains);
+    free(labels);
     jem_optim_free(optim);
     jem_net_free(net);
     data_free(&d);
@@ -233,7 +256,8 @@ static int draw(jem_ctx *ctx, const char *in, const char *out) {
     plot p;
     int ok = plot_create(&p, 1100, 660, 0, 1100, 660, 0);
     if (ok) {
-        draw_panel(&p, panels), draw_panel(&p, panels + 1);
+        draw_panel(&p, panels);
+        draw_panel(&p, panels + 1);
         ok = plot_write(&p, out);
         plot_free(&p);
     }

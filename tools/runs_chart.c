@@ -18,7 +18,8 @@ static int read_run(const char *run, const char *name, curve *c) {
     float *x = chart_column(path, "update", &n), *y = chart_column(path, name, &c->n);
     if (x && y && n == c->n) return c->x = x, c->y = y, 1;
     fprintf(stderr, "runs_chart: %s: no column \"%s\" with a row\n", path, name);
-    free(x), free(y);
+    free(x);
+    free(y);
     return 0;
 }
 
@@ -43,7 +44,8 @@ int main(int argc, char **argv) {
                 ok = 0;
                 break;
             }
-            curves[n].name = n == first ? name : "", curves[n].colour = colours[group];
+            curves[n].name = n == first ? name : "";
+            curves[n].colour = colours[group];
             curves[n].width = group ? 1.4f : 5;    /* the first shows also under others */
             ok = read_run(argv[i], argv[3], curves + n);
         }
@@ -68,14 +70,22 @@ int main(int argc, char **argv) {
     if (ok && (ok = plot_create(&p, 900, 420, 0, 900, 420, 0))) {
         panel all;
         memset(&all, 0, sizeof all);
-        all.title = argv[2], all.x_name = "updates";
-        all.left = 80, all.top = 60, all.right = 870, all.bottom = 370;
-        all.curves = curves, all.n = n;
+        all.title = argv[2];
+        all.x_name = "updates";
+        all.left = 80;
+        all.top = 60;
+        all.right = 870;
+        all.bottom = 370;
+        all.curves = curves;
+        all.n = n;
         draw_panel(&p, &all);
         ok = plot_write(&p, argv[1]);
         if (!ok) fprintf(stderr, "runs_chart: %s: cannot be written\n", argv[1]);
         plot_free(&p);
     }
-    for (int i = 0; i < n; i++) free((void *)curves[i].x), free((void *)curves[i].y);
+    for (int i = 0; i < n; i++) {
+        free((void *)curves[i].x);
+        free((void *)curves[i].y);
+    }
     return ok ? 0 : 1;
 }

@@ -22,17 +22,31 @@ static int open_run(run *r, const char *seed) {
     int n = 0;
     for (int i = 0; i < 10; i++) words[i] = (char *)(uintptr_t)line[i];
     options *o = &table[made];
-    o->command = "jem train", o->table = train_table, o->values = &values[made];
+    o->command = "jem train";
+    o->table = train_table;
+    o->values = &values[made];
     o->count = train_count;
     memset(r, 0, sizeof *r);
-    r->table = o, r->o = &values[made++], r->lock = -1;
+    r->table = o;
+    r->o = &values[made++];
+    r->lock = -1;
     limit_memory(0);
     return options_parse(o, 10, words, 2, rest, &n) > 0 && train_defaults(o, r->o) && load_data(r);
 }
 static void close_run(run *r) {
-    data_free(&r->data), data_free(&r->test);
-    free(r->order), free(r->labelled), free(r->moved), free(r->like), free(r->like_y);
-    free(r->x), free(r->x_few), free(r->y), free(r->y_few), free(r->all.cards), free(r->few.cards);
+    data_free(&r->data);
+    data_free(&r->test);
+    free(r->order);
+    free(r->labelled);
+    free(r->moved);
+    free(r->like);
+    free(r->like_y);
+    free(r->x);
+    free(r->x_few);
+    free(r->y);
+    free(r->y_few);
+    free(r->all.cards);
+    free(r->few.cards);
 }
 
 /* The updates of an epoch leave out what does not fill a batch. */
@@ -78,7 +92,8 @@ static void test_moves(run *r) {
     int count[WAYS] = { 0 }, wrong = 0;
     jem_rng rng = jem_rng_seed(3);
     for (int i = 0; i < SIDE * SIDE; i++) from[i] = (float)i;
-    r->o->shift = REACH, r->o->flip = 1;
+    r->o->shift = REACH;
+    r->o->flip = 1;
     for (int k = 0; k < MOVES; k++) {
         move_randomly(r, &rng, from, to);
         const int is = (int)to[AT * SIDE + AT], mirror = to[AT * SIDE + AT + 1] < to[AT * SIDE + AT];
@@ -93,7 +108,8 @@ static void test_moves(run *r) {
     CHECK(wrong == 0, "%d pixels are not where they should be", wrong);
     for (int k = 0; k < WAYS; k++)                 /* 400 each, give or take five times 20 */
         CHECK_CLOSE(count[k], MOVES / WAYS, 100, "way %d", k);
-    r->o->shift = 0, r->o->flip = 0;
+    r->o->shift = 0;
+    r->o->flip = 0;
     move_randomly(r, &rng, from, to);
     CHECK(same_bits(from, to, SIDE * SIDE), "nothing is asked for, and done");
 }

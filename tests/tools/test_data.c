@@ -17,7 +17,9 @@
 
 static unsigned state = 1;
 static unsigned noise(void) {                      /* xorshift32 */
-    state ^= state << 13, state ^= state >> 17, state ^= state << 5;
+    state ^= state << 13;
+    state ^= state >> 17;
+    state ^= state << 5;
     return state;
 }
 
@@ -76,7 +78,11 @@ static void gzip(bytes *to, const bytes *from, int flags, int stored) {
     if (flags & 2) add_noise(to, 2);
     if (stored) {
         const unsigned n = (unsigned)from->n;
-        add(to, 1), add(to, n & 255), add(to, n >> 8), add(to, ~n & 255), add(to, (~n >> 8) & 255);
+        add(to, 1);
+        add(to, n & 255);
+        add(to, n >> 8);
+        add(to, ~n & 255);
+        add(to, (~n >> 8) & 255);
         for (size_t i = 0; i < from->n; i++) add(to, from->at[i]);
     } else {                                       /* zlib's: 2 bytes before, 4 behind */
         int n = 0;
@@ -91,12 +97,16 @@ static void gzip(bytes *to, const bytes *from, int flags, int stored) {
 
 /* Images of w x h, c channels (above 1: a file of 4 dimensions); labels 0, 1, .. below classes. */
 static void idx(bytes *images, bytes *labels, int n, int c, int h, int w, int classes) {
-    memset(images, 0, sizeof *images), memset(labels, 0, sizeof *labels);
-    add_big(images, c > 1 ? 0x0804 : 0x0803), add_big(images, (unsigned long)n);
+    memset(images, 0, sizeof *images);
+    memset(labels, 0, sizeof *labels);
+    add_big(images, c > 1 ? 0x0804 : 0x0803);
+    add_big(images, (unsigned long)n);
     if (c > 1) add_big(images, (unsigned long)c);
-    add_big(images, (unsigned long)h), add_big(images, (unsigned long)w);
+    add_big(images, (unsigned long)h);
+    add_big(images, (unsigned long)w);
     add_noise(images, n * c * h * w);
-    add_big(labels, 0x0801), add_big(labels, (unsigned long)n);
+    add_big(labels, 0x0801);
+    add_big(labels, (unsigned long)n);
     for (int i = 0; i < n; i++) add(labels, (unsigned)(i % classes));
 }
 static void put_idx(const char *folder, int test, const bytes *images, const bytes *labels) {
@@ -148,7 +158,10 @@ static void refuses(const char *what, const char *split, const data_desc *desc, 
 static data_desc shaped(int channels, int height, int width, data_resize resize) {
     data_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.channels = channels, desc.height = height, desc.width = width, desc.resize = resize;
+    desc.channels = channels;
+    desc.height = height;
+    desc.width = width;
+    desc.resize = resize;
     return desc;
 }
 static int has_shape(const data_set *d, int n, int c, int h, int w, int classes) {
@@ -233,7 +246,8 @@ static void test_idx(void) {
     put_idx("mnist", 0, &images, &labels);
     refuses("mnist", "train", &desc, "train-labels", "tools/get-data mnist");
     idx(&images, &labels, 3, 1, 28, 28, 3);
-    labels.at[7] = 2, labels.n--;
+    labels.at[7] = 2;
+    labels.n--;
     put_idx("mnist", 0, &images, &labels);
     refuses("mnist", "train", &desc, "2 labels", "3 images");
     refuses("fashion-mnist", "train", &desc, ROOT "/fashion-mnist", "tools/get-data fashion-mnist");
@@ -283,7 +297,8 @@ static void test_cifar(void) {
     b.at[0] = 10;
     put("bin10", "data_batch_3.bin", &b);
     refuses(ROOT "/bin10", "train", NULL, "data_batch_3.bin", "label");
-    b.at[0] = 9, b.n--;
+    b.at[0] = 9;
+    b.n--;
     put("bin10", "data_batch_3.bin", &b);
     refuses(ROOT "/bin10", "train", NULL, "data_batch_3.bin", "cut short");
     b.n = 0;
@@ -293,7 +308,11 @@ static void test_cifar(void) {
     refuses(ROOT "/bin10", "train", NULL, "data_batch_3.bin", "No such file");
 
     memset(&b, 0, sizeof b);
-    for (int i = 0; i < 3; i++) add(&b, 19), add(&b, (unsigned)(49 * i)), add_noise(&b, 3072);
+    for (int i = 0; i < 3; i++) {
+        add(&b, 19);
+        add(&b, (unsigned)(49 * i));
+        add_noise(&b, 3072);
+    }
     put("bin100", "train.bin", &b);
     put_text("bin100", "fine_label_names.txt", "apple\r\nfish\n\nbaby\n");
     if (loads(&d, ROOT "/bin100", "train", NULL)) {
@@ -366,8 +385,10 @@ static void test_sheets(void) {
     }
     remove(in("tiles", "test.txt"));
     put_text("tiles", "test.json", "[13,1]");
-    if (loads(&d, ROOT "/tiles", "train", NULL))   /* the other half's list ends otherwise */
-        has_shape(&d, 12, 1, 5, 5, 14), data_free(&d);
+    if (loads(&d, ROOT "/tiles", "train", NULL)) {
+        has_shape(&d, 12, 1, 5, 5, 14);
+        data_free(&d);
+    }
     put_text("tiles", "test.txt", "12\n1\n1\n");
     refuses(ROOT "/tiles", "test", NULL, "test.png", "not 3 square images");
 }
@@ -483,7 +504,8 @@ static void test_folders(void) {
     while (strlen(deep) < 1018) snprintf(deep + strlen(deep), 3, "/.");
     refuses(deep, "train", NULL, "too long", "too long");
 
-    make_folder(in("split", "")), make_folder(in("split/train", ""));
+    make_folder(in("split", ""));
+    make_folder(in("split/train", ""));
     put_png("split/train/a", "1.png", 3, 2, 1, p);
     put_png("split/train/b", "1.bmp.png", 3, 2, 1, p);
     refuses(ROOT "/split", "test", NULL, "split", "no folder test");
@@ -501,7 +523,10 @@ static void test_folders(void) {
     make_folder(in("cars", ""));                   /* one class of them is called train */
     put_png("cars/car", "1.png", 3, 2, 1, p);
     put_png("cars/train", "1.png", 3, 2, 1, p);
-    if (loads(&d, ROOT "/cars", "train", NULL)) has_shape(&d, 2, 1, 2, 3, 2), data_free(&d);
+    if (loads(&d, ROOT "/cars", "train", NULL)) {
+        has_shape(&d, 2, 1, 2, 3, 2);
+        data_free(&d);
+    }
 
     make_folder(in("few", ""));
     put_png("few/a", "1.png", 3, 2, 1, p);
@@ -542,7 +567,10 @@ static void test_resize(void) {
     data__bilinear(to, 1, 6, row, 1, 3);           /* at -1/4 1/4 3/4 5/4 7/4 9/4 */
     CHECK(to[0] == 0 && to[1] == 23 && to[2] == 68 && to[3] == 128 && to[4] == 203 && to[5] == 240,
           "between: %d %d %d %d %d %d", to[0], to[1], to[2], to[3], to[4], to[5]);
-    for (int i = 0; i < 63; i++) flat[i] = 200, same[i] = (unsigned char)(noise() >> 24);
+    for (int i = 0; i < 63; i++) {
+        flat[i] = 200;
+        same[i] = (unsigned char)(noise() >> 24);
+    }
     for (int h = 1; h < 40; h += 3)
         for (int w = 1; w < 40; w += 4)
             for (int kind = 0; kind < 2; kind++) {
@@ -593,7 +621,8 @@ static void damage(const char *folder, const char *name, int cut_loads, int flip
         if (good.n > 3000 && n > 300 && n + 300 < good.n && n % 97) continue;
         write_bytes(in(folder, name), good.at, n);
         const int ok = survives(what);
-        loaded += ok, unnamed += !ok && !strstr(error, cut_loads ? what : name);
+        loaded += ok;
+        unnamed += !ok && !strstr(error, cut_loads ? what : name);
     }
     CHECK(cut_loads || !loaded, "%s/%s: %d cut ones load", folder, name, loaded);
     CHECK(!unnamed, "%s/%s: %d messages do not name it", folder, name, unnamed);
@@ -627,7 +656,11 @@ static void test_damage(void) {
         damage("bad_idx", "train-images-idx3-ubyte.gz", 0, 2000);
     }
     memset(&images, 0, sizeof images);
-    for (int i = 0; i < 2; i++) add(&images, 0), add(&images, 5), add_noise(&images, 3072);
+    for (int i = 0; i < 2; i++) {
+        add(&images, 0);
+        add(&images, 5);
+        add_noise(&images, 3072);
+    }
     put("bad_bin", "train.bin", &images);
     damage("bad_bin", "train.bin", 1, 50);         /* cut between two records */
     put_png("bad_tiles", "train.png", 20, 10, 3, p);
@@ -684,7 +717,10 @@ static void remove_all(const char *path) {
         const int n = snprintf(inner, sizeof inner, "%s/%s", path, e->d_name);
         if (n > 0 && n < (int)sizeof inner && remove(inner)) remove_all(inner);
     }
-    if (dir) closedir(dir), remove(path);
+    if (dir) {
+        closedir(dir);
+        remove(path);
+    }
 }
 
 /* What a few bytes say they hold: refused before there is memory for it, by the limit's name. */
@@ -699,9 +735,11 @@ static void test_limits(void) {
     memset(&desc, 0, sizeof desc);
     desc.picture_mb = .003;
     refuses(ROOT "/limits", "train", &desc, "x.png: is 40 x 30, which takes 1 MB", "--max-picture");
-    desc.picture_mb = .0037, desc.file_mb = .0001;
+    desc.picture_mb = .0037;
+    desc.file_mb = .0001;
     refuses(ROOT "/limits", "train", &desc, "x.png: is larger than 0 MB", "--max-file");
-    desc.file_mb = 0, desc.memory_mb = .003;
+    desc.file_mb = 0;
+    desc.memory_mb = .003;
     refuses(ROOT "/limits", "train", &desc, "1 images of 40 x 30 take 1 MB", "--max-memory");
     data_set d;
     desc.memory_mb = .0037;
@@ -718,7 +756,10 @@ static void test_limits(void) {
     put("limits/a", "x.png", &b);
     refuses(ROOT "/limits", "train", NULL, "x.png", "is damaged");
     b.at[33] = 0;
-    for (int i = 16; i < 24; i += 4) b.at[i + 2] = 0x3e, b.at[i + 3] = 0x80;
+    for (int i = 16; i < 24; i += 4) {
+        b.at[i + 2] = 0x3e;
+        b.at[i + 3] = 0x80;
+    }
     while (b.n < 60000) add(&b, 0);
     put("limits/a", "x.png", &b);
     refuses(ROOT "/limits", "train", NULL, "x.png: is 16000 x 16000, which takes 768 MB",
@@ -727,10 +768,12 @@ static void test_limits(void) {
     b.n = 0;                                       /* gzip with a claimed size of 50 MB */
     for (int i = 0; i < 10; i++) add(&b, i == 0 ? 0x1f : i == 1 ? 0x8b : i == 2 ? 8 : 0);
     add_noise(&b, 60000);
-    add_little(&b, 0), add_little(&b, 50000000);
+    add_little(&b, 0);
+    add_little(&b, 50000000);
     put("limits_gz", "train-images-idx3-ubyte.gz", &b);
     put_text("limits_gz", "train-labels-idx1-ubyte", "");
-    memset(&desc, 0, sizeof desc), desc.file_mb = 40;
+    memset(&desc, 0, sizeof desc);
+    desc.file_mb = 40;
     refuses(ROOT "/limits_gz", "train", &desc, "ubyte.gz: is larger than 40 MB", "--max-file");
     desc.file_mb = 60;
     refuses(ROOT "/limits_gz", "train", &desc, "ubyte.gz: ", "damaged");

@@ -52,7 +52,8 @@ static void test_world(world_kind kind) {
     world_truth(kind, POINTS, x, logp);
     int counts[9] = { 0 }, outside = 0, labels[8] = { 0 };
     for (int i = 0; i < POINTS; i++) {
-        mean += (double)logp[i] / POINTS, square += (double)(logp[i] * logp[i]) / POINTS;
+        mean += (double)logp[i] / POINTS;
+        square += (double)(logp[i] * logp[i]) / POINTS;
         const int row = (int)((WORLD_BOX - x[2 * i + 1]) / (2 * WORLD_BOX) * 3);
         const int column = (int)((WORLD_BOX + x[2 * i]) / (2 * WORLD_BOX) * 3);
         if (row < 0 || row > 2 || column < 0 || column > 2) outside++;
@@ -116,8 +117,13 @@ static unsigned char *decode(const unsigned char *header, const unsigned char *p
                              unsigned w, unsigned h, const unsigned char *data, unsigned n) {
     unsigned char *png = (unsigned char *)malloc(n + 1000), *at = png;
     int x, y, c;
-    memcpy(at, "\211PNG\r\n\032\n", 8), at = put(at + 8, 13), memcpy(at, "IHDR", 4), at += 4;
-    at = put(put(at, w), h), memcpy(at, header + 8, 5), at += 5 + 4;
+    memcpy(at, "\211PNG\r\n\032\n", 8);
+    at = put(at + 8, 13);
+    memcpy(at, "IHDR", 4);
+    at += 4;
+    at = put(put(at, w), h);
+    memcpy(at, header + 8, 5);
+    at += 5 + 4;
     if (palette) at = put_chunk(at, "PLTE", palette, number(palette - 8));
     at = put_chunk(put_chunk(at, "IDAT", data, n), "IEND", NULL, 0);
     unsigned char *rgb = stbi_load_from_memory(png, (int)(at - png), &x, &y, &c, 3);
@@ -165,7 +171,8 @@ static void play(const unsigned char *file, unsigned size, const unsigned char *
             CHECK(!memcmp(canvas, wanted + (unsigned)shown * bytes, bytes), "frame %d", shown);
             shown++;
         }
-        ended = !memcmp(type, "IEND", 4), at += 12 + n;
+        ended = !memcmp(type, "IEND", 4);
+        at += 12 + n;
     }
     CHECK(shown == frames && ended && at == size, "%d of %d frames", shown, frames);
     free(canvas);
@@ -194,7 +201,8 @@ static void test_film(void) {
     int w, h, c;
     unsigned char *rgb = stbi_load(path, &w, &h, &c, 3);               /* a reader without films */
     CHECK(rgb && w == W && h == H && !memcmp(rgb, frames[0], BYTES), "is its first frame");
-    stbi_image_free(rgb), remove(path);
+    stbi_image_free(rgb);
+    remove(path);
     CHECK(!picture_film(path, frames[0], 0, W, H, 1, 1) && !(f = fopen(path, "rb")), "no frames");
 }
 
@@ -274,7 +282,8 @@ static void test_shapes(void) {
               (double)noisy);
         scene two = scene_random(&rng);            /* one on either side, however small */
         if (two.is[PLACE] == s.is[PLACE]) two.x = SIDE - two.x;
-        scene_draw(&s, x), scene_draw(&two, other);
+        scene_draw(&s, x);
+        scene_draw(&two, other);
         for (int k = 0; k < SHAPE_NUMBERS; k++) x[k] = fmaxf(x[k], other[k]);
         const float both = scene_nearest(x, &found);
         CHECK(both < SHAPE_SEEN, "two at once: %g", (double)both);
@@ -308,14 +317,17 @@ static void test_hello(void) {
         const int on = k / WIDE >= UPPER_EDGE && k % WIDE >= LEFT_EDGE && row < DIGIT &&
                        column < DIGIT;
         const float ink = on ? (d.test_x[14 * DIGIT_PIXELS + row * DIGIT + column] + 1) / 2 : 0;
-        white[k] = picture_byte(ink), pencil[k] = (unsigned char)(240.5f - 100 * ink);
+        white[k] = picture_byte(ink);
+        pencil[k] = (unsigned char)(240.5f - 100 * ink);
         clear[4 * k + 3] = white[k];
     }
     digits_free(&d);
     CHECK(to_digit(net, white, WIDE, HIGH, 1, as_white), "white on black");
     for (int k = 0; k < DIGIT_PIXELS; k++) {
         const double ink = ((double)as_white[k] + 1) / 2;
-        mass += ink, y_mass += ink * (k / DIGIT + .5), x_mass += ink * (k % DIGIT + .5);
+        mass += ink;
+        y_mass += ink * (k / DIGIT + .5);
+        x_mass += ink * (k % DIGIT + .5);
     }
     CHECK(fabs(y_mass / mass - 14) < 0.1 && fabs(x_mass / mass - 14) < 0.1,
           "its centre of mass is at %.2f, %.2f", y_mass / mass, x_mass / mass);

@@ -60,7 +60,9 @@ static void dreams(jem_net *net, const shipped *s) {
     query.weight = 1;
     jem_sgld_desc walk = jem_sgld_desc_default();
     jem_generate_desc fresh = jem_generate_desc_default();
-    walk.steps = fresh.walk.steps = s->steps, walk.clamp_lo = -2, walk.clamp_hi = 2;
+    walk.steps = fresh.walk.steps = s->steps;
+    walk.clamp_lo = -2;
+    walk.clamp_hi = 2;
     fresh.mean = net->mean;
     if (net->noise_hi > 0) {                       /* it has learned a score */
         query.weight = 5;
@@ -70,8 +72,10 @@ static void dreams(jem_net *net, const shipped *s) {
     for (ptrdiff_t i = 0; i < CHAINS * size; i++) x[i] = fminf(1, fmaxf(-1, x[i])); /* a picture */
     CHECK(jem_classify(net, x, CHAINS, a) == JEM_OK, "%s", jem_error(net->ctx));
     familiar = 0;
-    for (int i = 0; i < CHAINS; i++)
-        right += a[i].label == labels[i], familiar += a[i].familiarity >= .01f;
+    for (int i = 0; i < CHAINS; i++) {
+        right += a[i].label == labels[i];
+        familiar += a[i].familiarity >= .01f;
+    }
     printf("%s: after %d steps from noise %d of %d are what was asked for, %d look familiar\n",
            s->path, s->steps, right, CHAINS, familiar);
     CHECK(right >= CHAINS * 9 / 10, "%s: %d of %d", s->path, right, CHAINS);
@@ -86,8 +90,10 @@ static void knows_digits(jem_net *net) {
     jem_answer *a = (jem_answer *)malloc(DIGITS_TEST * sizeof *a);
     int right = 0, familiar = 0;
     CHECK(a && jem_classify(net, d.test_x, DIGITS_TEST, a) == JEM_OK, "%s", jem_error(net->ctx));
-    for (int i = 0; i < DIGITS_TEST; i++)
-        right += a[i].label == d.test_y[i], familiar += a[i].familiarity >= .01f;
+    for (int i = 0; i < DIGITS_TEST; i++) {
+        right += a[i].label == d.test_y[i];
+        familiar += a[i].familiarity >= .01f;
+    }
     printf("mnist: %d of %d digits right, %d familiar\n", right, DIGITS_TEST, familiar);
     CHECK(abs(right - 995) <= 1, "%d of %d digits", right, DIGITS_TEST);
     CHECK(familiar >= 970, "%d of %d familiar", familiar, DIGITS_TEST);

@@ -128,7 +128,8 @@ static void test_adam(jem_ctx *ctx) {
     for (jem_param *p = n->params; p; w += p->size, p = p->next)
         CHECK(largest_gap(w, p->value, p->size) < 1e-5, "%s: %g", p->name,
               largest_gap(w, p->value, p->size));
-    jem_optim_free(opt), jem_net_free(n);
+    jem_optim_free(opt);
+    jem_net_free(n);
 }
 
 static void test_training(void) {

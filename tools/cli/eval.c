@@ -49,7 +49,8 @@ static int held_out_images(const uses *s, int n, float *x, const char **what) {
     for (int i = 0; order && i < d.n; i++) order[i] = i;
     if (order) shuffle(order, d.n, &split), data_floats(&d, order, n, x);
     else uses_no_memory();
-    data_free(&d), free(order);
+    data_free(&d);
+    free(order);
     return order ? n : 0;
 }
 
@@ -85,15 +86,23 @@ static void outline(const double *heights, int bins, double lo, double hi, float
             x[1 + 2 * k + side] = (float)(lo + (hi - lo) * (k + side) / bins);
             y[1 + 2 * k + side] = (float)heights[k];
         }
-    x[0] = (float)lo, x[2 * bins + 1] = (float)hi, y[0] = y[2 * bins + 1] = 0;
+    x[0] = (float)lo;
+    x[2 * bins + 1] = (float)hi;
+    y[0] = y[2 * bins + 1] = 0;
 }
 
 static panel uses_panel(const char *title, const char *x_name, float top, float bottom,
                         const curve *curves, int n) {
     panel q;
     memset(&q, 0, sizeof q);
-    q.title = title, q.x_name = x_name, q.left = 80, q.right = 870, q.top = top, q.bottom = bottom;
-    q.curves = curves, q.n = n;
+    q.title = title;
+    q.x_name = x_name;
+    q.left = 80;
+    q.right = 870;
+    q.top = top;
+    q.bottom = bottom;
+    q.curves = curves;
+    q.n = n;
     return q;
 }
 static int uses_draw(const char *path, panel *panels, int n, int height) {
@@ -150,7 +159,8 @@ static int eval_calibration(uses *s, uses *beside) {
            "ECE", "ECE, 20 bins", "MCE", "NLL", "Brier");
     if (!calibration_of(s, bin, 0)) return 1;
     if (beside && !calibration_of(beside, bin, 2)) return 1;
-    x[RELIABLE_MOST][0] = y[RELIABLE_MOST][0] = 0, x[RELIABLE_MOST][1] = y[RELIABLE_MOST][1] = 1;
+    x[RELIABLE_MOST][0] = y[RELIABLE_MOST][0] = 0;
+    x[RELIABLE_MOST][1] = y[RELIABLE_MOST][1] = 1;
     const curve ideal = { "", 0xbbbbbb, x[RELIABLE_MOST], y[RELIABLE_MOST], 2, 1.5f };
     curves[0] = ideal;
     double most = 0;
@@ -159,8 +169,12 @@ static int eval_calibration(uses *s, uses *beside) {
         double heights[BINS_MOST];
         for (int k = 0; k < bins; k++) {
             const reliability_bin *b = bin + r * BINS_MOST + k;
-            heights[k] = log10(1 + (double)b->count), most = fmax(most, heights[k]);
-            if (b->count >= FEW) x[r][n] = (float)b->confidence, y[r][n++] = (float)b->accuracy;
+            heights[k] = log10(1 + (double)b->count);
+            most = fmax(most, heights[k]);
+            if (b->count >= FEW) {
+                x[r][n] = (float)b->confidence;
+                y[r][n++] = (float)b->accuracy;
+            }
         }
         const curve c = { r % 2 ? fitted[r / 2] : r ? beside->name : s->name, uses_colours[r], x[r],
                           y[r], n, 2 };
@@ -173,10 +187,12 @@ static int eval_calibration(uses *s, uses *beside) {
     panel panels[2];
     panels[0] = uses_panel("accuracy, bins of 10 or more", "highest p(y|x)", 60, 400, curves,
                            rows + 1);
-    panels[0].y_lo = 0, panels[0].y_hi = 1.001f;
+    panels[0].y_lo = 0;
+    panels[0].y_hi = 1.001f;
     panels[1] = uses_panel("log10(1 + images in the bin)", "highest p(y|x)", 490, 620, bars,
                            rows / 2);
-    panels[1].y_lo = 0, panels[1].y_hi = (float)most * 1.05f;
+    panels[1].y_lo = 0;
+    panels[1].y_hi = (float)most * 1.05f;
     return uses_draw(s->u->out, panels, 2, 660);
 }
 
@@ -248,14 +264,19 @@ static int other_open(other_set *to, const uses *s, const char *left_out) {
     data_desc desc;
     char error[512];
     memset(&desc, 0, sizeof desc);
-    desc.root = s->u->e.data, desc.channels = s->m.net->channels, desc.resize = DATA_FIT;
-    desc.height = s->m.net->height, desc.width = s->m.net->width;
-    desc.file_mb = s->u->e.max_file, desc.picture_mb = s->u->e.max_picture;
+    desc.root = s->u->e.data;
+    desc.channels = s->m.net->channels;
+    desc.resize = DATA_FIT;
+    desc.height = s->m.net->height;
+    desc.width = s->m.net->width;
+    desc.file_mb = s->u->e.max_file;
+    desc.picture_mb = s->u->e.max_picture;
     desc.memory_mb = budget.most / 1e6;
     if (!data_load(&d, to->name, "test", &desc, error, sizeof error))
         return fprintf(stderr, "jem eval: %s%s\n", left_out, error), 0;
     mix_classes(&d);
-    to->n = d.n < s->n ? d.n : s->n, to->x = uses_floats(to->n * image_size(s->m.net));
+    to->n = d.n < s->n ? d.n : s->n;
+    to->x = uses_floats(to->n * image_size(s->m.net));
     if (to->x) data_floats(&d, NULL, to->n, to->x);
     else uses_no_memory();
     data_free(&d);
@@ -373,7 +394,8 @@ static int ood_row(ood_table *t, const char *name, const float *x, int n) {
         t->sum[0][k] += v;
         t->sum[1][k] += d.flagged;
     }
-    printf("\n"), fflush(stdout);
+    printf("\n");
+    fflush(stdout);
     t->rows++;
     return 1;
 }
@@ -393,7 +415,8 @@ static void ood_range(ood_table *t) {
         memcpy(sorted, v, (size_t)t->s->n * sizeof *v);
         qsort(sorted, (size_t)t->s->n, sizeof *sorted, compare_floats);
         const double lo = (double)sorted[t->s->n / 50], hi = (double)sorted[t->s->n - 1];
-        t->lo[k] = lo - 2 * (hi - lo) - 1e-6, t->hi[k] = hi + (k ? 0 : .5) * (hi - lo) + 1e-6;
+        t->lo[k] = lo - 2 * (hi - lo) - 1e-6;
+        t->hi[k] = hi + (k ? 0 : .5) * (hi - lo) + 1e-6;
         if (k) t->hi[k] = 0;
         free(sorted);
     }
@@ -415,7 +438,8 @@ static int ood_draw(const ood_table *t) {
         }
         panels[k] = uses_panel(titles[k], "fraction of images; values beyond them are in the end "
                                "bars", k ? 440.0f : 60, k ? 700.0f : 320, curves[k], t->shown);
-        panels[k].y_lo = 0, panels[k].y_hi = .4f;
+        panels[k].y_lo = 0;
+        panels[k].y_hi = .4f;
     }
     return uses_draw(t->s->u->out, panels, 2, 750);
 }
@@ -548,7 +572,8 @@ static int eval_ood(uses *s, uses *beside) {
     const int two = beside != NULL;
     if (!names_fit("other", s->u->other, 0, OOD_OTHERS)) return 2;
     if (!ood_scores_known(s)) return 2;
-    memset(t, 0, sizeof t), memset(others, 0, sizeof others);
+    memset(t, 0, sizeof t);
+    memset(others, 0, sizeof others);
     const int n = uses_alike(s, beside) ? others_open(others, s) : -1;
     int ok = n >= 0 && uses_calibrate(s) && (!two || uses_calibrate(beside)) && ood_open(t, s) &&
              (!two || ood_open(t + 1, beside));
@@ -559,7 +584,8 @@ static int eval_ood(uses *s, uses *beside) {
             if (ood_shown(s, k)) printf("  %10s", ood_scores[k]);
         }
         printf("\n");
-        ood_range(t), ood_count(t, "test images", t->usual, s->n);
+        ood_range(t);
+        ood_count(t, "test images", t->usual, s->n);
         ok = ood_rows(t, two, others, n);
     }
     for (int i = 0; ok && i <= two; i++) {
@@ -578,7 +604,11 @@ static int eval_ood(uses *s, uses *beside) {
         ok = jem_save(s->m.net, s->u->save) == JEM_OK || model_fail("jem eval", &s->m);
         if (ok) printf("%s: the model, calibrated\n", s->u->save);
     }
-    for (int i = 0; i < 2; i++) free(t[i].usual), free(t[i].other), free(t[i].heights);
+    for (int i = 0; i < 2; i++) {
+        free(t[i].usual);
+        free(t[i].other);
+        free(t[i].heights);
+    }
     for (int i = 0; i < OOD_OTHERS; i++) free(others[i].x);
     return !ok;
 }
@@ -591,14 +621,18 @@ enum { EPS_MOST = 12, SMALLEST = 10 };
 typedef struct attacked { uses *s; jem_attack_desc how; refined refined; } attacked;
 
 static int attacked_begin(attacked *a, uses *s) {
-    a->s = s, a->how = jem_attack_desc_default();
-    a->how.l2 = s->u->norm, a->how.steps = s->u->steps, a->how.restarts = s->u->restarts;
+    a->s = s;
+    a->how = jem_attack_desc_default();
+    a->how.l2 = s->u->norm;
+    a->how.steps = s->u->steps;
+    a->how.restarts = s->u->restarts;
     if (!s->u->refine) return 1;
     if (!memory_has(refined_bytes(s->m.net, s->u->refine, s->u->chains)) ||
         !refined_create(&a->refined, s->m.net, uses_walk(s, s->u->refine), s->u->chains,
                         s->u->through == 1, (uint64_t)s->u->seed + 5))
         return uses_no_memory(), 0;
-    a->how.classify = refined_classify, a->how.user = &a->refined;
+    a->how.classify = refined_classify;
+    a->how.user = &a->refined;
     return 1;
 }
 static void attacked_end(attacked *a) { if (a->how.classify) refined_free(&a->refined); }
@@ -633,12 +667,18 @@ static int attack_curve(uses *s, const float *eps, int count, float *right, floa
     int ok = x && found && labels && fooled && which;
     if (!ok) uses_no_memory();
     ok = ok && attacked_begin(&a, s);
-    for (int i = 0; ok && i < s->n; i++) which[i] = i, labels[i] = s->labels[i];
+    for (int i = 0; ok && i < s->n; i++) {
+        which[i] = i;
+        labels[i] = s->labels[i];
+    }
     if (ok) memcpy(x, s->x, (size_t)(s->n * size) * sizeof *x);
     for (int i = 0; shown && i < SMALLEST && i < s->n; i++) shown_eps[i] = -1;
     for (int k = 0; ok && k < count; k++) {
         jem_attack_desc d = a.how, one = d;
-        d.eps = one.eps = 2 * eps[k], one.steps = 1, one.random_start = 0, one.restarts = 1;
+        d.eps = one.eps = 2 * eps[k];
+        one.steps = 1;
+        one.random_start = 0;
+        one.restarts = 1;
         int kept = 0, once = 0;                    /* pixels are in [-1,1]: eps counts twice */
         ok = jem_attack(s->m.net, s->x, s->labels, s->n, &one, NULL, found, fooled) == JEM_OK &&
              attacked_again(&a, found, s->labels, s->n, fooled);
@@ -654,13 +694,19 @@ static int attack_curve(uses *s, const float *eps, int count, float *right, floa
                 continue;
             }
             memmove(x + kept * size, x + i * size, (size_t)size * sizeof *x);
-            which[kept] = which[i], labels[kept++] = labels[i];
+            which[kept] = which[i];
+            labels[kept++] = labels[i];
         }
-        left = kept, right[k] = (float)left / (float)s->n;
+        left = kept;
+        right[k] = (float)left / (float)s->n;
     }
     if (!ok && s->m.ctx && !jem_ok(s->m.ctx)) model_fail("jem eval", &s->m);
     attacked_end(&a);
-    free(x), free(found), free(labels), free(fooled), free(which);
+    free(x);
+    free(found);
+    free(labels);
+    free(fooled);
+    free(which);
     return ok;
 }
 
@@ -724,7 +770,8 @@ static int attack_decision(uses *s) {
         printf("\n");
     }
     attacked_end(&a);
-    free(found), free(far);
+    free(found);
+    free(far);
     return n >= 0;
 }
 
@@ -736,7 +783,8 @@ static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then
     uses *both[2];
     float *shown[2] = { NULL, NULL };
     int n = 0, ok = 1;
-    both[0] = s, both[1] = beside;
+    both[0] = s;
+    both[1] = beside;
     if (!names_fit("eps", list, 1, EPS_MOST)) return 2;
     while (n < EPS_MOST && next_name(&list, word, sizeof word)) {
         eps[n] = strtof(word, &end);
@@ -782,12 +830,14 @@ static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then
     }
     panel q = uses_panel(s->u->norm ? "accuracy, L2" : "accuracy, L-infinity",
                          "eps, pixels in [0,1]", 60, 400, curves, beside ? 4 : 2);
-    q.y_lo = 0, q.y_hi = 1.001f;
+    q.y_lo = 0;
+    q.y_hi = 1.001f;
     ok = ok && !uses_draw(s->u->out, &q, 1, 440);
     if (ok && *s->u->smallest) ok = attack_pictures(s, beside, shown, (const float (*)[SMALLEST])
                                                     least);
     for (int b = 0; ok && s->u->queries && b < (beside ? 2 : 1); b++) ok = attack_decision(both[b]);
-    free(shown[0]), free(shown[1]);
+    free(shown[0]);
+    free(shown[1]);
     return !ok;
 }
 
@@ -821,7 +871,8 @@ static int impute_row(const uses *s, const char *name, const float *filled, cons
     for (ptrdiff_t i = 0; i < all; i++)
         if (known[i] == 0) {
             const double d = fmin(fmax((double)filled[i], -1), 1) - (double)s->x[i];
-            sum += d * d / 4, hidden++;
+            sum += d * d / 4;
+            hidden++;
         }
     const float right = jem_accuracy(s->m.net, filled, s->labels, s->n);
     if (right < 0) return model_fail("jem eval", &s->m);
@@ -869,8 +920,10 @@ static int eval_impute(uses *s, uses *beside) {
         for (ptrdiff_t i = 0; i < all; i++) filled[i] = known[i] != 0 ? s->x[i] : 0;
         printf("%s, %d test images without %s; error: rms of the hidden pixels in [0,1]\n"
                "  %-38s  %6s  %10s\n", s->name, s->n, hides[s->u->hide], "", "error", "recognised");
-        for (int i = 0; i < shown * size; i++)
-            grid[i] = s->x[i], grid[shown * size + i] = filled[i];
+        for (int i = 0; i < shown * size; i++) {
+            grid[i] = s->x[i];
+            grid[shown * size + i] = filled[i];
+        }
         ok = impute_row(s, "grey", filled, known);
         for (ptrdiff_t i = 0; i < all; i++)
             if (known[i] == 0) filled[i] = (float)pixel[i % size];
@@ -894,7 +947,12 @@ static int eval_impute(uses *s, uses *beside) {
                             s->m.net->height, s->m.net->width, 2);
     if (ok) printf("%s: images, their known pixels, filled with the mean, two samples\n",
                    s->u->out);
-    free(known), free(filled), free(mean), free(grid), free(held), free(pixel);
+    free(known);
+    free(filled);
+    free(mean);
+    free(grid);
+    free(held);
+    free(pixel);
     return !ok;
 }
 
@@ -1009,7 +1067,8 @@ static const struct use {
 };
 
 static int uses_open(uses *s, options *o, const uses_options *u, const char *path) {
-    s->o = o, s->u = u;
+    s->o = o;
+    s->u = u;
     if (!model_open(&s->m, "jem eval", path, u->e.threads, u->e.precision, u->e.max_memory))
         return 1;
     model_name(path, s->name);
@@ -1017,7 +1076,8 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
     const int status = data_for(&s->m, o, &u->e, &s->test);
     if (status) return status;
     mix_classes(&s->test);
-    s->n = u->e.n < s->test.n ? u->e.n : s->test.n, s->labels = s->test.labels;
+    s->n = u->e.n < s->test.n ? u->e.n : s->test.n;
+    s->labels = s->test.labels;
     s->x = uses_floats(s->n * image_size(s->m.net));
     if (!s->x) return uses_no_memory();
     data_floats(&s->test, NULL, s->n, s->x);
@@ -1036,7 +1096,8 @@ static int run_use(const struct use *what, options *o, const uses_options *u, co
     if (two) status = uses_open(&s[1], o, u, u->beside);
     if (!status) status = what->run(&s[0], two ? &s[1] : NULL);
     for (int i = 0; i <= two; i++) {
-        free(s[i].x), data_free(&s[i].test);
+        free(s[i].x);
+        data_free(&s[i].test);
         if (s[i].m.path) model_close(&s[i].m);
     }
     return status;
@@ -1064,7 +1125,9 @@ int uses_command(int argc, char **argv) {
     if (!what) return eval_command(argc, argv);
     options *o = &table;
     memset(o, 0, sizeof *o);
-    o->command = "jem eval", o->table = what->table, o->values = &values;
+    o->command = "jem eval";
+    o->table = what->table;
+    o->values = &values;
     o->count = (int)(what->bytes / sizeof *what->table);
     if (argc > 60) return fprintf(stderr, "jem eval: too many arguments\n"), 2;
     snprintf(usage, sizeof usage, "jem eval MODEL %s [OPTIONS]: %s", what->name, what->help);

@@ -52,8 +52,11 @@ typedef struct judging {                           /* images of a data set, inta
 
 static int judging_create(judging *j, const data_set *d, int mirror, uint64_t seed) {
     const size_t bytes = (size_t)(d->c * d->h * d->w) * sizeof(float);
-    j->d = d, j->mirror = mirror, j->rng = jem_rng_seed(seed);
-    j->a = (float *)malloc(bytes), j->b = (float *)malloc(bytes);
+    j->d = d;
+    j->mirror = mirror;
+    j->rng = jem_rng_seed(seed);
+    j->a = (float *)malloc(bytes);
+    j->b = (float *)malloc(bytes);
     j->plain = (float *)malloc(bytes);
     return j->a && j->b && j->plain;
 }
@@ -78,7 +81,8 @@ static void judge_false(judging *j, float *x, int n) {
     for (int i = 0; i < n; i++, x += d->c * d->h * d->w) {
         int kind = jem_rng_below(&j->rng, JUDGE_KINDS);
         while (d->c > 1 && kind == 6) kind = jem_rng_below(&j->rng, JUDGE_KINDS);
-        judge_draw(j, 3, j->a), judge_draw(j, 3, j->b);
+        judge_draw(j, 3, j->a);
+        judge_draw(j, 3, j->b);
         judge_damage(&j->rng, kind, j->a, j->b, d->c, d->h, d->w, x, j->plain);
     }
 }
@@ -101,9 +105,13 @@ static int judge_train(jem_net *judge, const judge_options *o, const data_set *t
     judging j;
     jem_train_desc how = jem_train_desc_default();
     how.weights.cd = 0;
-    how.lr = 2e-3f, how.data_noise = 0, how.optim.ema = .999f, how.optim.clip = 20;
-    how.schedule.kind = JEM_SCHEDULE_COSINE, how.schedule.total = o->iters,
-        how.schedule.warmup = 100;
+    how.lr = 2e-3f;
+    how.data_noise = 0;
+    how.optim.ema = .999f;
+    how.optim.clip = 20;
+    how.schedule.kind = JEM_SCHEDULE_COSINE;
+    how.schedule.total = o->iters;
+    how.schedule.warmup = 100;
     jem_trainer *tr = jem_trainer_create(judge, &how);
     float *x = uses_floats(JUDGE_BATCH * image_size(judge));
     int y[JUDGE_BATCH];
@@ -112,12 +120,16 @@ static int judge_train(jem_net *judge, const judge_options *o, const data_set *t
         judge_batch(&j, ctx, x, y);
         const jem_stats s = jem_train_step(tr, x, y, JUDGE_BATCH);
         ok = s.status == JEM_OK;
-        if ((i + 1) % 500 == 0)
-            printf("update %d of %d  CE %.4f\n", i + 1, o->iters, (double)s.ce), fflush(stdout);
+        if ((i + 1) % 500 == 0) {
+            printf("update %d of %d  CE %.4f\n", i + 1, o->iters, (double)s.ce);
+            fflush(stdout);
+        }
     }
     ok = ok && jem_trainer_use_average(tr, 1) == JEM_OK;
     if (!ok && jem_ok(ctx)) uses_no_memory();
-    jem_trainer_free(tr), free(x), judging_free(&j);
+    jem_trainer_free(tr);
+    free(x);
+    judging_free(&j);
     return ok;
 }
 
@@ -145,8 +157,10 @@ static verdict judge_verdict(const float *logp, int n, int classes, const int *l
             if (p[k] > p[best]) best = k;
         }
         const int known = best < classes && p[best] > logf(.9f);
-        v.recognised += (double)known / n, v.passes += (double)(p[classes] < logf(.1f)) / n;
-        v.hit += (double)(known && labels && labels[i] == best) / n, count[best]++;
+        v.recognised += (double)known / n;
+        v.passes += (double)(p[classes] < logf(.1f)) / n;
+        v.hit += (double)(known && labels && labels[i] == best) / n;
+        count[best]++;
     }
     for (int i = 0; i < n; i++)
         for (int k = 0; k <= classes; k++) {
@@ -156,7 +170,8 @@ static verdict judge_verdict(const float *logp, int n, int classes, const int *l
     const double real = n - count[classes];
     for (int k = 0; k < classes; k++)
         if (count[k] > 0) entropy -= count[k] / real * log(count[k] / real);
-    v.classes = real > 0 ? exp(entropy) : 0, v.score = exp(v.score);
+    v.classes = real > 0 ? exp(entropy) : 0;
+    v.score = exp(v.score);
     free(mean);
     return v;
 }
@@ -177,7 +192,9 @@ static int judge_test(jem_net *judge, const judge_options *o, const data_set *te
     if (ok) printf("%d test images: %.1f%% recognised, %.1f%% correctly; damaged ones: %.1f%% "
                    "recognised\n", n, 100 * v.recognised, 100 * v.hit, 100 * w.recognised);
     else if (jem_ok(judge->ctx)) uses_no_memory();
-    free(x), free(logp), judging_free(&j);
+    free(x);
+    free(logp);
+    judging_free(&j);
     return ok;
 }
 
@@ -186,9 +203,12 @@ static int judge_make(const judge_options *o) {
     data_desc desc;
     char error[512];
     if (!may_write("jem judge", NULL, o->out)) return 2;
-    memset(&desc, 0, sizeof desc), memset(&test, 0, sizeof test);
+    memset(&desc, 0, sizeof desc);
+    memset(&test, 0, sizeof test);
     limit_memory(o->max_memory);
-    desc.root = o->data, desc.file_mb = o->max_file, desc.picture_mb = o->max_picture;
+    desc.root = o->data;
+    desc.file_mb = o->max_file;
+    desc.picture_mb = o->max_picture;
     desc.memory_mb = budget.most / 1e6;
     if (!data_load(&train, o->dataset, "train", &desc, error, sizeof error))
         return fprintf(stderr, "jem judge: %s\n", error), 1;
@@ -199,7 +219,9 @@ static int judge_make(const judge_options *o) {
                 JUDGE_CLASSES_MOST);
         return data_free(&train), 2;
     }
-    desc.channels = train.c, desc.height = train.h, desc.width = train.w;
+    desc.channels = train.c;
+    desc.height = train.h;
+    desc.width = train.w;
     int ok = data_load(&test, o->dataset, "test", &desc, error, sizeof error);
     if (!ok) fprintf(stderr, "jem judge: %s\n", error);
     else mix_classes(&test);
@@ -210,8 +232,10 @@ static int judge_make(const judge_options *o) {
                  jem_save(judge, o->out) == JEM_OK;
     if (ok) printf("%s: %ld parameters\n", o->out, (long)jem_net_size(judge));
     else if (ctx && !jem_ok(ctx)) fprintf(stderr, "jem judge: %s\n", jem_error(ctx));
-    data_free(&train), data_free(&test);
-    jem_net_free(judge), jem_ctx_free(ctx);
+    data_free(&train);
+    data_free(&test);
+    jem_net_free(judge);
+    jem_ctx_free(ctx);
     return !ok;
 }
 
@@ -221,7 +245,9 @@ int judge_command(int argc, char **argv) {
     char *words[64];
     int n = 0;
     options *o = &table;
-    o->command = "jem judge", o->table = judge_table, o->values = &values;
+    o->command = "jem judge";
+    o->table = judge_table;
+    o->values = &values;
     o->count = (int)(sizeof judge_table / sizeof *judge_table);
     if (argc > 60) return fprintf(stderr, "jem judge: too many arguments\n"), 2;
     const int read = read_options(o, argc, argv, words, &n, 0, 0, "jem judge [OPTIONS]: trains a "
@@ -241,7 +267,9 @@ typedef struct sample_set {
 } sample_set;
 
 static int samples_create(sample_set *s, const char *name, int n, ptrdiff_t size) {
-    s->name = name, s->n = n, s->x = uses_floats(n * size);
+    s->name = name;
+    s->n = n;
+    s->x = uses_floats(n * size);
     s->features = uses_floats((ptrdiff_t)n * JUDGE_FEATURES);
     s->labels = (int *)calloc((size_t)n, sizeof(int));
     return s->x && s->features && s->labels;
@@ -349,7 +377,8 @@ static int samples_row(jem_net *judge, sample_set *is, const sample_set *real) {
         if (is->labelled) printf("  %7.1f%%", 100 * v.hit);
         else printf("  %8s", "-");
         printf("  %6.1f%%  %7.2f  %7.2f  %8.2f  %9.3f  %6.3f\n", 100 * v.passes, v.classes, v.score,
-               distance, precision, recall), fflush(stdout);
+            distance, precision, recall);
+        fflush(stdout);
     } else if (!jem_ok(judge->ctx)) fprintf(stderr, "jem eval: %s\n", jem_error(judge->ctx));
     else uses_no_memory();
     free(logp);
@@ -371,7 +400,10 @@ static int nearest_image(const data_set *d, const float *x, float *scratch, doub
         for (ptrdiff_t k = 0; k < size && sum < least;)            /* most exceed the bound early */
             for (const ptrdiff_t end = k + 64 < size ? k + 64 : size; k < end; k++)
                 sum += (v[k] - p[k]) * (v[k] - p[k]);
-        if (sum < least) least = sum, best = i;
+        if (sum < least) {
+            least = sum;
+            best = i;
+        }
     }
     *distance = sqrt((double)least) / 255;
     return best;
@@ -406,7 +438,8 @@ static int samples_nearest(const uses *s, const data_set *train, const sample_se
                                 s->m.net->height, s->m.net->width, 3);
     if (ok) printf("%s: test images, the nearest training image of each, samples, the nearest of "
                    "each\n", s->u->out);
-    free(grid), free(scratch);
+    free(grid);
+    free(scratch);
     return ok;
 }
 
@@ -415,21 +448,26 @@ static int samples_judge(const uses *s, const uses *beside, jem_net *judge, cons
     const ptrdiff_t size = image_size(s->m.net);
     const int n = s->u->e.n;
     sample_set known, set[SAMPLES_SETS];
-    memset(&known, 0, sizeof known), memset(set, 0, sizeof set);
+    memset(&known, 0, sizeof known);
+    memset(set, 0, sizeof set);
     int ok = samples_create(&known, "training images", n < train->n ? n : train->n, size) &&
              samples_create(&set[0], "test images", s->n, size) &&
              samples_create(&set[1], "from noise", n, size) &&
              samples_create(&set[2], "buffer", n, size) &&
              (!beside || samples_create(&set[3], beside->name, n, size));
     int *order = (int *)malloc((size_t)train->n * sizeof *order);
-    if (!ok || !order) uses_no_memory(), ok = 0;
+    if (!ok || !order) {
+        uses_no_memory();
+        ok = 0;
+    }
     if (ok) {
         jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
         for (int i = 0; i < train->n; i++) order[i] = i;
         shuffle(order, train->n, &rng);
         data_floats(train, order, known.n, known.x);
         memcpy(set[0].x, s->x, (size_t)(s->n * size) * sizeof *s->x);
-        memcpy(set[0].labels, s->labels, (size_t)s->n * sizeof *s->labels), set[0].labelled = 1;
+        memcpy(set[0].labels, s->labels, (size_t)s->n * sizeof *s->labels);
+        set[0].labelled = 1;
         ok = judge_look(judge, known.x, known.n, NULL, known.features) &&
              samples_fresh(s, &set[1]) && samples_buffer(s, &set[2]) &&
              (!beside || samples_fresh(beside, &set[3]));     /* also from noise */
@@ -443,7 +481,8 @@ static int samples_judge(const uses *s, const uses *beside, jem_net *judge, cons
         if (set[k].n >= SAMPLES_LEAST) ok = samples_row(judge, &set[k], &known);
     ok = ok && samples_nearest(s, train, &set[0], &set[1]);
     for (int k = 0; k < SAMPLES_SETS; k++) samples_free(&set[k]);
-    samples_free(&known), free(order);
+    samples_free(&known);
+    free(order);
     return ok;
 }
 
@@ -467,11 +506,14 @@ int eval_samples(uses *s, uses *beside) {
                         judge->classes - 1, net->channels, net->height, net->width, net->classes);
     if (ok) ok = loaded = !data_for(&s->m, s->o, &e, &train);
     const int least = !ok ? 0 : s->u->e.n < s->n ? s->u->e.n : s->n;
-    if (ok && (least < SAMPLES_LEAST || train.n < SAMPLES_LEAST))
-        ok = 0, fprintf(stderr, "jem eval: samples needs at least %d samples, and as many training "
-                        "and test images\n", SAMPLES_LEAST);
+    if (ok && (least < SAMPLES_LEAST || train.n < SAMPLES_LEAST)) {
+        ok = 0;
+        fprintf(stderr, "jem eval: samples needs at least %d samples, and as many training "
+            "and test images\n", SAMPLES_LEAST);
+    }
     ok = ok && samples_judge(s, beside, judge, path, &train);
     if (loaded) data_free(&train);
-    jem_net_free(judge), jem_ctx_free(ctx);
+    jem_net_free(judge);
+    jem_ctx_free(ctx);
     return !ok;
 }

@@ -30,7 +30,8 @@ static void *limited_allocate(void *user, size_t bytes) {
     if (!memory_has((double)bytes)) return NULL;
     block *b = bytes > SIZE_MAX - sizeof *b ? NULL : (block *)malloc(sizeof *b + bytes);
     if (!b) return NULL;
-    b->bytes = (double)bytes, budget.held += b->bytes;
+    b->bytes = (double)bytes;
+    budget.held += b->bytes;
     return b + 1;
 }
 static void limited_release(void *user, void *at) {
@@ -54,8 +55,10 @@ const char *memory_hint(char text[80]) {
 jem_ctx *make_ctx(int threads, int precision) {
     jem_ctx_desc d;
     memset(&d, 0, sizeof d);
-    d.allocate = limited_allocate, d.release = limited_release;
-    d.threads = threads, d.precision = (jem_precision)precision;
+    d.allocate = limited_allocate;
+    d.release = limited_release;
+    d.threads = threads;
+    d.precision = (jem_precision)precision;
     jem_ctx *ctx = jem_ctx_create(&d);
     if (ctx && jem_ctx_precision(ctx) != d.precision)
         fprintf(stderr, "jem: this processor has no bf16 (AMX, AVX-512 BF16): --precision fast\n");

@@ -54,8 +54,10 @@ static void html_base64(FILE *f, const unsigned char *s, size_t n) {
     for (size_t i = 0; i < n; i += 3) {
         const unsigned v = (unsigned)s[i] << 16 | (i + 1 < n ? (unsigned)s[i + 1] << 8 : 0) |
                            (i + 2 < n ? s[i + 2] : 0u);
-        putc(base64[v >> 18], f), putc(base64[v >> 12 & 63], f);
-        putc(i + 1 < n ? base64[v >> 6 & 63] : '=', f), putc(i + 2 < n ? base64[v & 63] : '=', f);
+        putc(base64[v >> 18], f);
+        putc(base64[v >> 12 & 63], f);
+        putc(i + 1 < n ? base64[v >> 6 & 63] : '=', f);
+        putc(i + 2 < n ? base64[v & 63] : '=', f);
     }
 }
 
@@ -67,7 +69,8 @@ static char *read_whole(FILE *f, size_t *n) {
     for (;;) {
         char *more = (char *)realloc(all, room);
         if (!more) break;
-        all = more, *n += fread(all + *n, 1, room - 1 - *n, f);
+        all = more;
+        *n += fread(all + *n, 1, room - 1 - *n, f);
         if (*n < room - 1) return all[*n] = 0, ferror(f) ? free(all), NULL : all;
         room *= 2;
     }
@@ -91,7 +94,11 @@ static void html_picture(FILE *to, const char *path, int chart, const char *capt
         fputs("\" src=\"data:image/png;base64,", to);
         html_base64(to, (const unsigned char *)png, n);
         fputs("\" /></div>", to);
-        if (*caption) fputs("<figcaption>", to), html_text(to, caption), fputs("</figcaption>", to);
+        if (*caption) {
+            fputs("<figcaption>", to);
+            html_text(to, caption);
+            fputs("</figcaption>", to);
+        }
         fputs("</figure>\n", to);
     }
     free(png);
@@ -108,14 +115,18 @@ enum { CELLS_MOST = 16 };
 static int row_cells(char *line, char *cell[CELLS_MOST], int most) {
     char *s = line + 2;
     int n = 0;
-    if (*s == ' ') *s++ = 0, cell[n++] = s - 1;
+    if (*s == ' ') {
+        *s++ = 0;
+        cell[n++] = s - 1;
+    }
     while (n < most) {
         while (*s == ' ') s++;
         if (!*s) break;
         cell[n++] = s;
         char *end = n < most ? strstr(s, "  ") : NULL;
         if (!end) break;
-        *end = 0, s = end + 1;
+        *end = 0;
+        s = end + 1;
     }
     for (char *end = n ? strchr(cell[n - 1], 0) : s; n && end > cell[n - 1] && end[-1] == ' ';)
         *--end = 0;
@@ -162,7 +173,10 @@ static void html_printed(FILE *to, char *text, const char *picture, int chart, c
         next = strchr(line, '\n');
         if (next) *next++ = 0;
         const int is_row = line[0] == ' ' && line[1] == ' ';
-        if (rows && (!is_row || rows == ROWS_MOST)) html_table(to, row, rows), rows = 0;
+        if (rows && (!is_row || rows == ROWS_MOST)) {
+            html_table(to, row, rows);
+            rows = 0;
+        }
         char *at = picture ? strstr(line, picture) : NULL;
         if (is_row) row[rows++] = line;
         else if (at) {                             /* "PATH: caption" or "caption: PATH" */
@@ -170,10 +184,12 @@ static void html_printed(FILE *to, char *text, const char *picture, int chart, c
             const int second = begins(after, SECOND);
             char path[WORD_SIZE];
             snprintf(path, sizeof path, "%s%s", picture, second ? SECOND : "");
-            after += second ? strlen(SECOND) : 0, *(at >= line + 2 ? at - 2 : at) = 0;
+            after += second ? strlen(SECOND) : 0;
+            *(at >= line + 2 ? at - 2 : at) = 0;
             html_picture(to, path, chart && !second, begins(after, ": ") ? after + 2 : line, title);
         } else if (*line) {
-            fputs("<p>", to), html_text(to, line);
+            fputs("<p>", to);
+            html_text(to, line);
             fputs("</p>\n", to);
         }
     }
@@ -240,18 +256,29 @@ static int run_caught(int (*command)(int argc, char **argv), command_line *c, ch
     FILE *file[2];
     int kept[2], status = -1, ok = 1;
     size_t n;
-    fflush(stdout), fflush(stderr);
+    fflush(stdout);
+    fflush(stderr);
     for (int i = 0; i < c->n; i++) c->word[i] = c->text[i];
     for (int k = 0; k < 2; k++) {
-        file[k] = tmpfile(), kept[k] = dup(k + 1), said[k] = NULL;
+        file[k] = tmpfile();
+        kept[k] = dup(k + 1);
+        said[k] = NULL;
         ok = ok && file[k] && kept[k] >= 0;
     }
     if (ok && dup2(fileno(file[0]), 1) >= 0 && dup2(fileno(file[1]), 2) >= 0)
         status = command(c->n, c->word);
-    fflush(stdout), fflush(stderr);
+    fflush(stdout);
+    fflush(stderr);
     for (int k = 0; k < 2; k++) {
-        if (kept[k] >= 0) dup2(kept[k], k + 1), close(kept[k]);
-        if (file[k]) rewind(file[k]), said[k] = read_whole(file[k], &n), fclose(file[k]);
+        if (kept[k] >= 0) {
+            dup2(kept[k], k + 1);
+            close(kept[k]);
+        }
+        if (file[k]) {
+            rewind(file[k]);
+            said[k] = read_whole(file[k], &n);
+            fclose(file[k]);
+        }
         if (!said[k]) status = -1;
     }
     return status;
@@ -359,7 +386,8 @@ static int section_command(const card *r, const struct section *s, const char *p
     char word[256];
     if (path != r->model && !*set) set = r->dataset;       /* the other model, on the same images */
     if (path != r->model && !*root) root = r->data;
-    c->n = 0, add_words(c, "jem", NULL);
+    c->n = 0;
+    add_words(c, "jem", NULL);
     for (int i = 0; next_name(&words, word, sizeof word); i++)
         add_words(c, word, i ? NULL : path);
     if (s->flags & BY_CLASS) {                     /* a row per class */
@@ -391,11 +419,14 @@ typedef struct outcome {
 static void measure(const card *r, const struct section *s, const char *path, int n, outcome *is) {
     const double began = now();
     command_line c;
-    is->asked = n, is->n = section_command(r, s, path, n, &is->command), c = is->command;
+    is->asked = n;
+    is->n = section_command(r, s, path, n, &is->command);
+    c = is->command;
     if (s->flags & COUNTS) add_number(&c, "--threads", r->o->threads);
     if (s->flags & DRAWS) add_words(&c, "--out", r->picture);
     if (s->flags & SMALLEST_TOO) add_words(&c, "--smallest", r->second);
-    free(is->said[0]), free(is->said[1]);
+    free(is->said[0]);
+    free(is->said[1]);
     is->status = run_caught(s->run, &c, is->said);
     is->seconds = now() - began;
 }
@@ -446,7 +477,10 @@ static double log_last(const card *r, const char *name, int *best) {
     int rows = 0;
     float *v = chart_column(r->log, name, &rows), last = -1;
     for (int i = *best = 0; v && i < rows; i++)
-        if (isfinite(v[i])) last = v[i], *best = !(v[*best] >= v[i]) ? i : *best;
+        if (isfinite(v[i])) {
+            last = v[i];
+            *best = !(v[*best] >= v[i]) ? i : *best;
+        }
     free(v);
     return (double)last;
 }
@@ -473,7 +507,8 @@ static int section_training(card *r, const struct section *s) {
         snprintf(text + n, sizeof text - (size_t)n, "  accuracy on held-out images  %.2f%% at the "
                  "end, best: %.2f%% after update %.0f\n", 100 * valid, 100 * (double)v[best],
                  (double)at[best]);
-    free(at), free(v);
+    free(at);
+    free(v);
     begin_section(r, s);
     html_printed(r->body, text, NULL, 0, s->title);
     html_picture(r->body, r->picture, 1, "", "curves of training");
@@ -510,20 +545,23 @@ static int section_measured(card *r, const struct section *s) {
         html_element(r->body, "p", "", is.status ? r->why : is.said[0]);
         html_command(r->body, &is.command);
     }
-    free(is.said[0]), free(is.said[1]);
+    free(is.said[0]);
+    free(is.said[1]);
     return ok;
 }
 
 static void report_section(card *r, const struct section *s) {
     const double began = now();
-    printf("%d of %d: %s", ++r->done, r->planned, s->title), fflush(stdout);
+    printf("%d of %d: %s", ++r->done, r->planned, s->title);
+    fflush(stdout);
     *r->why = 0;
     const int ok = s->run ? section_measured(r, s) : section_training(r, s);
     if (ok) fputs("</section>\n", r->body), printf(", %.1f s\n", now() - began);
     else printf(", left out\n");
     fflush(stdout);
     if (*r->why) fprintf(stderr, "    %s\n", r->why);
-    remove(r->picture), remove(r->second);
+    remove(r->picture);
+    remove(r->second);
 }
 
 /* ---- the page -------------------------------------------------------------------------------- */
@@ -589,10 +627,13 @@ static int look_at_model(card *r) {
     enum { CHAINS = 64, STEPS = 3 };
     char clear[2][NAME_SIZE];
     float *x = uses_floats(CHAINS * image_size(net));
-    r->by_class = !jem_net_meta(net, "jem.uncond"), r->score = net->noise_hi > 0;
+    r->by_class = !jem_net_meta(net, "jem.uncond");
+    r->score = net->noise_hi > 0;
     r->buffer = b && b->ndim == 4 && b->shape[0] < INT_MAX ? (int)b->shape[0] : 0;
     r->classes = net->classes;
-    r->shape[0] = net->channels, r->shape[1] = net->height, r->shape[2] = net->width;
+    r->shape[0] = net->channels;
+    r->shape[1] = net->height;
+    r->shape[2] = net->width;
     snprintf(r->dataset, sizeof r->dataset, "%s", data ? data : "");
     snprintf(r->data, sizeof r->data, "%s", root ? root : "");
     snprintf(r->lead, sizeof r->lead, "An energy-based model: a %s of %ld parameters, for images "
@@ -613,7 +654,8 @@ static int look_at_model(card *r) {
         jem_end(m.ctx, mark);
     }
     const int ok = (x && jem_ok(m.ctx)) || model_fail("jem report", &m);
-    free(x), model_close(&m);
+    free(x);
+    model_close(&m);
     return ok;
 }
 
@@ -730,10 +772,12 @@ static int besides_open(const card *r) {
     if (!*o->beside) return 1;
     int ok = model_open(&m, "jem report", o->beside, o->threads, JEM_PRECISION_FAST, o->max_memory);
     if (ok && (m.net->channels != r->shape[0] || m.net->height != r->shape[1] ||
-               m.net->width != r->shape[2]))
-        ok = 0, fprintf(stderr, "jem report: %s has images (%d,%d,%d), but %s has (%d,%d,%d)\n",
-                        r->model, r->shape[0], r->shape[1], r->shape[2], o->beside,
-                        m.net->channels, m.net->height, m.net->width);
+               m.net->width != r->shape[2])) {
+        ok = 0;
+        fprintf(stderr, "jem report: %s has images (%d,%d,%d), but %s has (%d,%d,%d)\n",
+            r->model, r->shape[0], r->shape[1], r->shape[2], o->beside,
+            m.net->channels, m.net->height, m.net->width);
+    }
     model_close(&m);
     return ok;
 }
@@ -745,13 +789,16 @@ int report_command(int argc, char **argv) {
     char *words[64], out[OPTION_TEXT_SIZE + 64];
     int n = 0;
     options *o = &table;
-    o->command = "jem report", o->table = report_table, o->values = &values;
+    o->command = "jem report";
+    o->table = report_table;
+    o->values = &values;
     o->count = (int)(sizeof report_table / sizeof *report_table);
     if (argc > 60) return fprintf(stderr, "jem report: too many arguments\n"), 2;
     const int read = read_options(o, argc, argv, words, &n, 1, 1, "jem report RUN|MODEL [OPTIONS]: "
                                   "a model card, one HTML page with all measurements of jem eval");
     if (read >= 0) return read;
-    r.o = &values, r.began = now();
+    r.o = &values;
+    r.began = now();
     if (!find_model(&r, words[0], out, sizeof out) || !may_write(o->command, r.model, out)) return 2;
     return look_at_model(&r) && besides_open(&r) ? report_make(&r, out) : 1;
 }

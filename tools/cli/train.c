@@ -131,7 +131,8 @@ static int lock_folder(run *r) {
     struct flock all;
     if (team.rank) return 1;
     memset(&all, 0, sizeof all);
-    all.l_type = F_WRLCK, all.l_whence = SEEK_SET;
+    all.l_type = F_WRLCK;
+    all.l_whence = SEEK_SET;
     r->lock = path_in(path, r, ".lock") ? open(path, O_RDWR | O_CREAT, 0666) : -1;
     if (r->lock < 0 || fcntl(r->lock, F_SETLK, &all) != -1 ||
         (errno != EACCES && errno != EAGAIN)) return 1;
@@ -172,12 +173,17 @@ static jem_rng stream_of(const run *r, uint64_t stream, uint64_t number) {
 void shuffle(int *a, int n, jem_rng *rng) {
     for (int i = n - 1; i > 0; i--) {
         const int k = jem_rng_below(rng, i + 1), t = a[i];
-        a[i] = a[k], a[k] = t;
+        a[i] = a[k];
+        a[k] = t;
     }
 }
 
 static int deck_create(deck *d, const int *of, int n, int batch, uint64_t stream) {
-    d->of = of, d->n = n, d->batch = batch < n ? batch : n, d->stream = stream, d->epoch = -1;
+    d->of = of;
+    d->n = n;
+    d->batch = batch < n ? batch : n;
+    d->stream = stream;
+    d->epoch = -1;
     d->cards = (int *)malloc(((size_t)n + 1) * sizeof *d->cards);
     return d->cards != NULL;
 }
@@ -320,9 +326,12 @@ static int load_data(run *r) {
     char error[512];
     data_desc desc;
     memset(&desc, 0, sizeof desc);
-    desc.root = t->data, desc.height = desc.width = t->size, desc.channels = t->grey ? 1 : 0;
+    desc.root = t->data;
+    desc.height = desc.width = t->size;
+    desc.channels = t->grey ? 1 : 0;
     desc.resize = t->size ? DATA_FIT : DATA_AS_IS;
-    desc.file_mb = t->max_file, desc.picture_mb = t->max_picture;
+    desc.file_mb = t->max_file;
+    desc.picture_mb = t->max_picture;
     desc.memory_mb = budget.most / 1e6;
     desc.background = t->background;
     if (t->crop) desc.shape = DATA_CROP;
@@ -342,7 +351,9 @@ static int load_data(run *r) {
         : data_crc32(s->pixels, bytes);
     snprintf(r->data_mark, sizeof r->data_mark, "%d images, checksum %08lx", s->n, of_x ^
              data_crc32((const unsigned char *)s->labels, (size_t)s->n * sizeof *s->labels));
-    desc.height = s->h, desc.width = s->w, desc.channels = s->c;
+    desc.height = s->h;
+    desc.width = s->w;
+    desc.channels = s->c;
     if (s->values) {
         if (!prepare_table(r)) return 0;
     } else if (!data_load(&r->test, t->dataset, "test", &desc, error, sizeof error))
@@ -477,7 +488,8 @@ int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants
             squares += nll * nll;
         }
     }
-    free(x), free(f);
+    free(x);
+    free(f);
     e->accuracy = right / n;
     e->nll = loss / n;
     e->error = n > 1 ? sqrt(fmax(0, squares / n - e->nll * e->nll) / (n - 1)) : 0;
@@ -494,26 +506,40 @@ static jem_net *make_plain_net(const run *r) {
     const data_set *s = &r->data;
     if (t->net == NET_CONVNET) {
         jem_convnet_desc d = jem_convnet_desc_default();
-        d.channels = s->c, d.height = s->h, d.width = s->w, d.classes = s->classes;
-        d.layers = t->widths.n, d.activation = (jem_activation)t->activation;
+        d.channels = s->c;
+        d.height = s->h;
+        d.width = s->w;
+        d.classes = s->classes;
+        d.layers = t->widths.n;
+        d.activation = (jem_activation)t->activation;
         d.separate_energy = t->uncond;
         for (int i = 0; i < t->widths.n; i++) d.widths[i] = t->widths.at[i];
         return jem_convnet_create(r->ctx, &d, (uint64_t)t->seed);
     }
     if (t->net == NET_MLP) {
         jem_mlp_desc d = jem_mlp_desc_vectors(s->c, s->classes);
-        d.height = s->h, d.width = s->w;
-        d.layers = t->widths.n, d.activation = (jem_activation)t->activation;
+        d.height = s->h;
+        d.width = s->w;
+        d.layers = t->widths.n;
+        d.activation = (jem_activation)t->activation;
         d.separate_energy = t->uncond;
         if (t->w_nce == 0) d.student = 0;
         for (int i = 0; i < t->widths.n; i++) d.widths[i] = t->widths.at[i];
         return jem_mlp_create(r->ctx, &d, (uint64_t)t->seed);
     }
     jem_wrn_desc d = jem_wrn_desc_default();
-    d.channels = s->c, d.height = s->h, d.width = s->w, d.classes = s->classes;
-    d.depth = t->depth, d.widen = t->width, d.activation = (jem_activation)t->activation;
-    d.norm = (jem_norm)t->norm, d.dropout = t->dropout, d.head = (jem_head)t->head;
-    d.stem_stride = t->stem_stride, d.separate_energy = t->uncond;
+    d.channels = s->c;
+    d.height = s->h;
+    d.width = s->w;
+    d.classes = s->classes;
+    d.depth = t->depth;
+    d.widen = t->width;
+    d.activation = (jem_activation)t->activation;
+    d.norm = (jem_norm)t->norm;
+    d.dropout = t->dropout;
+    d.head = (jem_head)t->head;
+    d.stem_stride = t->stem_stride;
+    d.separate_energy = t->uncond;
     d.blocks = (jem_blocks)t->blocks;
     d.unet = t->unet;
     return jem_wrn_create(r->ctx, &d, (uint64_t)t->seed);
@@ -565,35 +591,61 @@ static int updates_of(const run *r, int epochs) {
 static jem_trainer *make_trainer(run *r) {
     const train_options *t = r->o;
     jem_train_desc d = jem_train_desc_default();
-    d.lr = t->lr, d.seed = (uint64_t)t->seed;
+    d.lr = t->lr;
+    d.seed = (uint64_t)t->seed;
     d.schedule.warmup = t->warmup > 0 ? t->warmup : 0;
     if (t->schedule == SCHEDULE_COSINE)
         d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = r->total, d.schedule.floor = .02f;
     else {
-        d.schedule.kind = JEM_SCHEDULE_STEPS, d.schedule.rate = t->decay_rate;
+        d.schedule.kind = JEM_SCHEDULE_STEPS;
+        d.schedule.rate = t->decay_rate;
         for (int i = 0; i < t->decay_epochs.n && i < 4; i++)
             d.schedule.at[i] = updates_of(r, t->decay_epochs.at[i]);
     }
-    d.optim.kind = (jem_optimizer)t->optimizer, d.optim.momentum = .9f;
-    d.optim.weight_decay = t->weight_decay, d.optim.clip = t->clip_grad, d.optim.ema = t->ema;
+    d.optim.kind = (jem_optimizer)t->optimizer;
+    d.optim.momentum = .9f;
+    d.optim.weight_decay = t->weight_decay;
+    d.optim.clip = t->clip_grad;
+    d.optim.ema = t->ema;
     if (t->clf_only) d.optim.only = "class_output";
-    d.weights.ce = t->w_y, d.weights.cd = t->w_x, d.weights.cd_class = t->w_xy;
+    d.weights.ce = t->w_y;
+    d.weights.cd = t->w_x;
+    d.weights.cd_class = t->w_xy;
     d.weights.energy_l2 = t->energy_l2;
     d.data_noise = t->sigma;
-    d.sgld.steps = t->n_steps, d.sgld.step_size = t->sgld_lr * r->step;
+    d.sgld.steps = t->n_steps;
+    d.sgld.step_size = t->sgld_lr * r->step;
     d.sgld.noise_std = t->sgld_std;
-    if (t->clamp > 0) d.sgld.clamp_lo = -t->clamp, d.sgld.clamp_hi = t->clamp;
+    if (t->clamp > 0) {
+        d.sgld.clamp_lo = -t->clamp;
+        d.sgld.clamp_hi = t->clamp;
+    }
     d.negatives = t->negatives ? t->negatives : t->batch_size;
-    d.buffer_size = t->buffer_size, d.reinit = t->reinit, d.class_conditional = t->class_cond;
+    d.buffer_size = t->buffer_size;
+    d.reinit = t->reinit;
+    d.class_conditional = t->class_cond;
     d.w_nce = t->w_nce;
-    d.w_score = t->w_score, d.noise_lo = t->noise_lo, d.noise_hi = t->noise_hi;
-    d.label_noise = t->label_noise, d.label_all_noise = t->label_wide;
-    d.w_kl = t->w_kl, d.kl_entropy = t->entropy, d.sam = t->sam, d.sgld.clamp_grad = t->clamp_grad;
-    if (t->informative || t->move_chains > 0) d.chain = on_chain, d.chain_user = r;
+    d.w_score = t->w_score;
+    d.noise_lo = t->noise_lo;
+    d.noise_hi = t->noise_hi;
+    d.label_noise = t->label_noise;
+    d.label_all_noise = t->label_wide;
+    d.w_kl = t->w_kl;
+    d.kl_entropy = t->entropy;
+    d.sam = t->sam;
+    d.sgld.clamp_grad = t->clamp_grad;
+    if (t->informative || t->move_chains > 0) {
+        d.chain = on_chain;
+        d.chain_user = r;
+    }
     d.max_returns = 0;                      /* this tool has a guard of its own, with more checks */
-    d.cd_from = chains_from(r), d.restart_denoise.steps = t->fresh_steps,
-        d.restart_denoise.sigma_max = t->noise_hi;
-    d.rank = team.rank, d.ranks = team.ranks, d.sum = team.sum, d.sum_user = team.user;
+    d.cd_from = chains_from(r);
+    d.restart_denoise.steps = t->fresh_steps;
+    d.restart_denoise.sigma_max = t->noise_hi;
+    d.rank = team.rank;
+    d.ranks = team.ranks;
+    d.sum = team.sum;
+    d.sum_user = team.user;
     return jem_trainer_create(r->net, &d);
 }
 
@@ -733,7 +785,9 @@ static int remember(run *r) {
     if (!bytes) return fail(r, 1);
     jem_release(r->ctx, r->older.bytes);
     r->older = r->good;
-    r->good.bytes = bytes, r->good.size = size, r->good.update = r->update;
+    r->good.bytes = bytes;
+    r->good.size = size;
+    r->good.update = r->update;
     r->went_back = 0;
     return 1;
 }
@@ -765,7 +819,10 @@ static int log_open(run *r, int update) {
     new_file n;
     if (team.rank) return 1;
     if (!path_in(path, r, "log.csv")) return complain(r, 1, r->o->out, ": the name is too long");
-    if (r->log) fclose(r->log), r->log = NULL;
+    if (r->log) {
+        fclose(r->log);
+        r->log = NULL;
+    }
     errno = 0;
     if (update > 0 && !(old = fopen(path, "r")) && errno != ENOENT) wrong = "cannot be opened";
     else {
@@ -837,7 +894,9 @@ int draw_log(const char *log, const char *png) {
     if (ok) {
         int chains = 0;
         for (int i = 0; i < n; i++) {              /* in percent; f(x+) - f(x-) */
-            c[ACCURACY][i] *= 100, c[VALID_ACCURACY][i] *= 100, c[GAP][i] -= c[F_SAMPLE][i];
+            c[ACCURACY][i] *= 100;
+            c[VALID_ACCURACY][i] *= 100;
+            c[GAP][i] -= c[F_SAMPLE][i];
             chains += isfinite(c[GAP][i]) != 0;
         }
         const curve ce[2] = { { "training", 0x1f5fa8, c[UPDATE], c[CE], n, 1.8f },
@@ -882,7 +941,8 @@ static int draw_dreams(run *r) {
     jem_rng rng = jem_rng_seed((uint64_t)r->o->seed);
     /* the first update sets the network's noise levels */
     jem_generate_desc how = jem_net_generate_desc(net);
-    how.denoise.steps = r->o->fresh_steps ? r->o->fresh_steps : 200, how.walk.steps = 0;
+    how.denoise.steps = r->o->fresh_steps ? r->o->fresh_steps : 200;
+    how.walk.steps = 0;
     const jem_mark mark = jem_begin(r->ctx);
     jem_tensor *t = jem_zeros(r->ctx, DREAMS, net->channels, net->height, net->width);
     jem_generate(r->ctx, jem_logp, r->net, t, &how, &rng);
@@ -1050,7 +1110,9 @@ static double spread_of(const float *const *image, int n, int size, double far, 
         double sum = 0, squares = 0;
         for (int i = 0; i < n; i++) {
             const double x = (double)image[i][k];
-            sum += x, squares += x * x, out += fabs(x) >= far;
+            sum += x;
+            squares += x * x;
+            out += fabs(x) >= far;
         }
         spread += squares / n - sum / n * (sum / n);
     }
@@ -1089,7 +1151,9 @@ static float stride(const run *r) {
     double sum = 0;
     if (!x || r->update < chains_from(r)) return free(x), 0;
     jem_sgld_desc d = jem_sgld_desc_default();
-    d.steps = 1, d.step_size = r->o->sgld_lr * r->step, d.clamp_grad = r->o->clamp_grad;
+    d.steps = 1;
+    d.step_size = r->o->sgld_lr * r->step;
+    d.clamp_grad = r->o->clamp_grad;
     const jem_mark mark = jem_begin(r->ctx);
     jem_tensor *t = jem_input(r->ctx, b->data, n, b->channels, b->height, b->width);
     jem_sgld(r->ctx, jem_logp, r->net, t, &d, NULL);
@@ -1121,7 +1185,8 @@ static int go_back(run *r, const char *why) {
     const int give_up = (int)retries > r->o->retries;
     if (r->older.bytes && (r->went_back || at - r->good.update < REMEMBER_EVERY / 2)) {
         jem_release(r->ctx, r->good.bytes);
-        r->good = r->older, r->older.bytes = NULL;
+        r->good = r->older;
+        r->older.bytes = NULL;
     }
     jem_archive *a = jem_archive_parse(r->ctx, r->good.bytes, r->good.size);
     int ok = a && unpack(r, a) && set_step(r, steps, a);
@@ -1131,9 +1196,13 @@ static int go_back(run *r, const char *why) {
     jem_archive_free(a);
     if (!ok) return fail(r, 1);
     const float rate = factor * (again && !(wide > TOO_WIDE) ? .5f : 1);
-    r->went_back = 1, r->wide = 0;
-    r->state[STATE_RETRIES] = retries, r->state[STATE_LR] = rate, r->state[STATE_BEST] = best;
-    r->state[STATE_DULL] = dull, r->state[STATE_STEP] = r->step;
+    r->went_back = 1;
+    r->wide = 0;
+    r->state[STATE_RETRIES] = retries;
+    r->state[STATE_LR] = rate;
+    r->state[STATE_BEST] = best;
+    r->state[STATE_DULL] = dull;
+    r->state[STATE_STEP] = r->step;
     r->state[STATE_LOWEST] = lowest;
     r->state[STATE_BEST_AT] = best_at;
     r->state[STATE_LOW] = fminf(low, rate);
@@ -1263,7 +1332,8 @@ static int step(run *r, char why[256]) {
         jem_fail(r->ctx, JEM_NO_MEMORY, "out of memory for --spectral-norm");
         return 0;
     }
-    r->last = s, r->update = jem_trainer_updates(r->tr);
+    r->last = s;
+    r->update = jem_trainer_updates(r->tr);
     const float add[STATE_SUMS] = { s.ce, s.accuracy, s.f_data, s.f_sample, s.grad_norm, s.loss };
     for (int i = 0; i < STATE_SUMS; i++) r->state[i] += add[i];
     r->state[STATE_COUNT] += 1;
@@ -1313,12 +1383,26 @@ static int train(run *r) {
 static void run_free(run *r) {
     if (r->log) fclose(r->log);
     if (r->lock >= 0) close(r->lock);
-    if (r->ctx) jem_release(r->ctx, r->good.bytes), jem_release(r->ctx, r->older.bytes);
-    jem_trainer_free(r->tr), jem_net_free(r->net), jem_ctx_free(r->ctx);
-    data_free(&r->data), data_free(&r->test);
-    free(r->order), free(r->labelled), free(r->all.cards), free(r->few.cards);
-    free(r->x), free(r->x_few), free(r->y), free(r->y_few);
-    free(r->like), free(r->like_y), free(r->moved);
+    if (r->ctx) {
+        jem_release(r->ctx, r->good.bytes);
+        jem_release(r->ctx, r->older.bytes);
+    }
+    jem_trainer_free(r->tr);
+    jem_net_free(r->net);
+    jem_ctx_free(r->ctx);
+    data_free(&r->data);
+    data_free(&r->test);
+    free(r->order);
+    free(r->labelled);
+    free(r->all.cards);
+    free(r->few.cards);
+    free(r->x);
+    free(r->x_few);
+    free(r->y);
+    free(r->y_few);
+    free(r->like);
+    free(r->like_y);
+    free(r->moved);
 }
 
 /* Reads the options of the run; some of them cannot differ from the stored ones. */
@@ -1506,7 +1590,9 @@ int train_command(int argc, char **argv) {
     options *o = &table;
     char **words = (char **)malloc((size_t)argc * sizeof *words);
     int n_words = 0;
-    o->command = "jem train", o->table = train_table, o->values = &values;
+    o->command = "jem train";
+    o->table = train_table;
+    o->values = &values;
     o->count = train_count;
     if (!words) return fprintf(stderr, "jem train: out of memory\n"), 1;
     const int parsed = options_parse(o, argc, argv, 2, words, &n_words);
@@ -1519,8 +1605,12 @@ int train_command(int argc, char **argv) {
 
     run r;
     memset(&r, 0, sizeof r);
-    r.table = o, r.o = &values, r.status = 2, r.began = r.saved = now();
-    r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1, r.state[STATE_LR] = 1;
+    r.table = o;
+    r.o = &values;
+    r.status = 2;
+    r.began = r.saved = now();
+    r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1;
+    r.state[STATE_LR] = 1;
     r.state[STATE_LOWEST] = r.state[STATE_BEST_AT] = -1;
     r.valid_at = -1;
     r.state[STATE_STEP] = r.state[STATE_LOW] = r.state[STATE_TOP] = r.step = 1;
@@ -1549,11 +1639,13 @@ int train_command(int argc, char **argv) {
         else if (!a) {
             fprintf(stderr, "jem train: %s%s\n", reader ? jem_error(reader) : "no memory",
                     memory_hint(hint));
-            r.status = 1, ok = 0;
+            r.status = 1;
+            ok = 0;
         } else if (!jem_archive_meta(a, OPTION_PREFIX "dataset") ||
                    !jem_archive_find(a, "run.state")) {
             fprintf(stderr, "jem train: %s: not a run that this program can continue\n", path);
-            r.status = 1, ok = 0;
+            r.status = 1;
+            ok = 0;
         } else {
             ok = restore_options(o, a);
             const char *seconds = jem_archive_meta(a, "run.seconds");
@@ -1574,7 +1666,8 @@ int train_command(int argc, char **argv) {
         }
         ok = ok && (*values.resume || (lock_folder(&r) && is_free(&r)));
     }
-    jem_archive_free(a), jem_ctx_free(reader);
+    jem_archive_free(a);
+    jem_ctx_free(reader);
     if (ok) {
         catch_signals();
         announce(&r);
@@ -1586,7 +1679,8 @@ int train_command(int argc, char **argv) {
                    data_quoted(values.out, word, sizeof word));
             r.status = train_signal ? 128 + train_signal : 0;
         } else if (ok) {
-            signal(SIGINT, SIG_DFL), signal(SIGTERM, SIG_DFL);     /* everything is saved */
+            signal(SIGINT, SIG_DFL);
+            signal(SIGTERM, SIG_DFL);     /* everything is saved */
             final_test(&r);
         }
     }

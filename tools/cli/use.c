@@ -44,7 +44,8 @@ int model_open(model *m, const char *command, const char *path, int threads, int
                int max_memory) {
     memset(m, 0, sizeof *m);
     limit_memory(max_memory);
-    m->path = path, m->ctx = make_ctx(threads, precision);
+    m->path = path;
+    m->ctx = make_ctx(threads, precision);
     m->archive = m->ctx ? jem_archive_read(m->ctx, path) : NULL;
     m->net = m->archive ? jem_net_from_archive(m->ctx, m->archive) : NULL;
     return m->net ? model_fits(m, command) : model_fail(command, m);
@@ -54,8 +55,11 @@ void model_name(const char *path, char name[NAME_SIZE]) {
     const char *end = strrchr(path, '/'), *from = end ? end + 1 : path;
     char *whole = NULL;                        /* the directory of the run may be the current one */
     if (!strcmp(from, "last.safetensors") && (*path == '.' || !end) &&
-        (whole = realpath(path, NULL)) != NULL)
-        path = whole, end = strrchr(path, '/'), from = end + 1;
+        (whole = realpath(path, NULL)) != NULL) {
+        path = whole;
+        end = strrchr(path, '/');
+        from = end + 1;
+    }
     if (end > path && !strcmp(from, "last.safetensors"))
         for (from = end; from > path && from[-1] != '/';) from--;
     else end = strstr(from, ".safetensors");
@@ -64,7 +68,9 @@ void model_name(const char *path, char name[NAME_SIZE]) {
 }
 
 void model_close(model *m) {
-    jem_net_free(m->net), jem_archive_free(m->archive), jem_ctx_free(m->ctx);
+    jem_net_free(m->net);
+    jem_archive_free(m->archive);
+    jem_ctx_free(m->ctx);
 }
 
 int may_write(const char *command, const char *from, const char *to) {
@@ -78,7 +84,8 @@ int may_write(const char *command, const char *from, const char *to) {
     if (goes_on)
         fprintf(stderr, "%s: %s: contains a run that jem train --resume can continue\n", command,
                 to);
-    jem_archive_free(a), jem_ctx_free(ctx);
+    jem_archive_free(a);
+    jem_ctx_free(ctx);
     return !goes_on;
 }
 
@@ -273,7 +280,8 @@ static int queue_buffer(sampling *s, jem_rng *rng) {
         }
     } else if (!jem_ok(s->m.ctx)) model_fail("jem sample", &s->m);
     else fprintf(stderr, "jem sample: out of memory for the %d chains of the buffer\n", n);
-    free(order), free(a);
+    free(order);
+    free(a);
     return ok;
 }
 
@@ -334,8 +342,10 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     jem_sgld_desc walk = s->how.walk;
     jem_denoise_desc denoise = s->how.denoise;
     const jem_denoise_desc last = jem_denoise_desc_clean(s->how.last_sigma);
-    if (s->done == 0 && s->strips)
-        walk.watch = denoise.watch = watch_chains, walk.watch_user = denoise.watch_user = s;
+    if (s->done == 0 && s->strips) {
+        walk.watch = denoise.watch = watch_chains;
+        walk.watch_user = denoise.watch_user = s;
+    }
     jem_query query = jem_net_query(s->m.net, s->labels);
     if (s->o->guidance > 0) query.weight = s->o->guidance;
     const int labelled = s->one_class || s->all_classes;
@@ -349,8 +359,10 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     jem_end(ctx, mark);
     if (jem_classify(s->m.net, s->x, n, a) != JEM_OK) return model_fail("jem sample", &s->m);
     for (int i = 0; i < n; i++) {
-        s->logp += (double)a[i].log_density, s->sure += (double)a[i].probability;
-        s->familiar += a[i].familiarity >= .01f, s->calibrated = a[i].familiarity >= 0;
+        s->logp += (double)a[i].log_density;
+        s->sure += (double)a[i].probability;
+        s->familiar += a[i].familiarity >= .01f;
+        s->calibrated = a[i].familiarity >= 0;
     }
     for (int i = 0; i < n && s->done + i < GRID_MOST; i++)
         memcpy(s->grid + (s->done + i) * size, s->x + i * size, (size_t)size * sizeof(float));
@@ -383,10 +395,15 @@ static int sample_all(sampling *s) {
     s->how = jem_net_generate_desc(net);
     s->steps = o->steps >= 0 ? o->steps : o->from == FROM_NOISE ? s->how.walk.steps : 0;
     s->fresh_steps = o->from == FROM_NOISE && s->how.denoise.steps ? o->fresh_steps : 0;
-    s->how.denoise.steps = s->fresh_steps, s->how.walk.steps = s->steps;
+    s->how.denoise.steps = s->fresh_steps;
+    s->how.walk.steps = s->steps;
     s->how.denoise.fraction = o->fraction;
-    s->how.walk.step_size = o->sgld_lr, s->how.walk.noise_std = o->sgld_std;
-    if (o->clamp > 0) s->how.walk.clamp_lo = -o->clamp, s->how.walk.clamp_hi = o->clamp;
+    s->how.walk.step_size = o->sgld_lr;
+    s->how.walk.noise_std = o->sgld_std;
+    if (o->clamp > 0) {
+        s->how.walk.clamp_lo = -o->clamp;
+        s->how.walk.clamp_hi = o->clamp;
+    }
     s->apart = s->all_classes && STRIPS_MOST * o->columns <= SAMPLE_AT_ONCE ? o->columns : 1;
     s->rows = (o->n - 1) / s->apart + 1 < STRIPS_MOST ? (o->n - 1) / s->apart + 1 : STRIPS_MOST;
     if (*o->each && !make_folder(o->each)) {
@@ -449,8 +466,11 @@ int sample_command(int argc, char **argv) {
     char *words[64];
     int n = 0;
     options *o = &table;
-    memset(o, 0, sizeof *o), memset(&s, 0, sizeof s);
-    o->command = "jem sample", o->table = sample_table, o->values = &values;
+    memset(o, 0, sizeof *o);
+    memset(&s, 0, sizeof s);
+    o->command = "jem sample";
+    o->table = sample_table;
+    o->values = &values;
     o->count = (int)(sizeof sample_table / sizeof *sample_table);
     if (argc > 60) return fprintf(stderr, "jem sample: too many arguments\n"), 2;
     const int read = read_options(o, argc, argv, words, &n, 1, 1,
@@ -468,7 +488,12 @@ int sample_command(int argc, char **argv) {
                  as_in_training(o, s.m.archive, "sgld-std", score ? ".1" : NULL) &&
                  as_in_training(o, s.m.archive, "clamp", NULL) ? sample_all(&s) : 1;
     }
-    free(s.x), free(s.grid), free(s.strips), free(s.queue), free(s.next), free(s.end);
+    free(s.x);
+    free(s.grid);
+    free(s.strips);
+    free(s.queue);
+    free(s.next);
+    free(s.end);
     model_close(&s.m);
     return status;
 }
@@ -536,14 +561,17 @@ static int classify_one(const model *m, const classify_options *o, const char *p
     int was[3] = { 0, 0, 0 };
     memset(&desc, 0, sizeof desc);
     desc.background = o->background;
-    desc.file_mb = o->max_file, desc.picture_mb = o->max_picture;
+    desc.file_mb = o->max_file;
+    desc.picture_mb = o->max_picture;
     desc.memory_mb = budget.most / 1e6;
     if (!data_load_image(&d, strcmp(path, "-") ? path : "/dev/stdin", &desc, was, error,
                          sizeof error)) {
         fprintf(stderr, "jem classify: %s\n", error);
         return 0;
     }
-    desc.channels = net->channels, desc.height = net->height, desc.width = net->width;
+    desc.channels = net->channels;
+    desc.height = net->height;
+    desc.width = net->width;
     desc.resize = DATA_FIT;
     desc.shape = shape_of(m->archive);
     const int same = was[1] == net->height && was[2] == net->width;
@@ -596,7 +624,9 @@ static int classify_one(const model *m, const classify_options *o, const char *p
     } else if (framed < 0) ok = 0;
     else if (jem_ok(m->ctx)) fprintf(stderr, "jem classify: out of memory for %s\n", path);
     else model_fail("jem classify", m);
-    free(x), free(f), free(order);
+    free(x);
+    free(f);
+    free(order);
     data_free(&d);
     return ok;
 }
@@ -607,7 +637,9 @@ int classify_command(int argc, char **argv) {
     model m;
     int n = 0, failed = 0;
     options *o = &table;
-    o->command = "jem classify", o->table = classify_table, o->values = &values;
+    o->command = "jem classify";
+    o->table = classify_table;
+    o->values = &values;
     o->count = (int)(sizeof classify_table / sizeof *classify_table);
     char **words = (char **)malloc((size_t)argc * sizeof *words);
     if (!words) return fprintf(stderr, "jem classify: out of memory\n"), 1;
@@ -678,10 +710,12 @@ void mix_classes(data_set *d) {
     for (int at = runs > d->classes ? 0 : d->n - 1; at > 0; at--) {
         const int k = jem_rng_below(&rng, at + 1), label = d->labels[at];
         unsigned char *a = d->pixels + (size_t)at * size, *b = d->pixels + (size_t)k * size;
-        d->labels[at] = d->labels[k], d->labels[k] = label;
+        d->labels[at] = d->labels[k];
+        d->labels[k] = label;
         for (size_t p = 0; p < size; p++) {
             const unsigned char one = a[p];
-            a[p] = b[p], b[p] = one;
+            a[p] = b[p];
+            b[p] = one;
         }
     }
 }
@@ -724,7 +758,8 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     }
     memset(&desc, 0, sizeof desc);
     desc.root = e->data;
-    desc.file_mb = e->max_file, desc.picture_mb = e->max_picture;
+    desc.file_mb = e->max_file;
+    desc.picture_mb = e->max_picture;
     desc.memory_mb = budget.most / 1e6;
     const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
     if (data_is_table(e->dataset)) return table_for(m, e, &desc, d);
@@ -738,7 +773,8 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
         desc.seed = atoi(seed) + (atoi(seed) < INT_MAX);
     const char *grey = jem_archive_meta(m->archive, OPTION_PREFIX "grey");
     if (size && atoi(size)) {
-        desc.height = m->net->height, desc.width = m->net->width;
+        desc.height = m->net->height;
+        desc.width = m->net->width;
         desc.resize = DATA_FIT;
     }
     if ((grey && !strcmp(grey, "on")) || (trained_on && !strcmp(trained_on, e->dataset)))
@@ -790,7 +826,9 @@ int eval_command(int argc, char **argv) {
     model m;
     options *o = &table;
     memset(o, 0, sizeof *o);
-    o->command = "jem eval", o->table = eval_table, o->values = &values;
+    o->command = "jem eval";
+    o->table = eval_table;
+    o->values = &values;
     o->count = (int)(sizeof eval_table / sizeof *eval_table);
     if (argc > 60) return fprintf(stderr, "jem eval: too many arguments\n"), 2;
     const int read = read_options(o, argc, argv, words, &n, 1, 1, "jem eval MODEL [calibration|ood|"
@@ -890,7 +928,8 @@ static void info_run(const jem_archive *a) {
     int moments = 0, averages = 0, trained = 0;
     for (int i = 0; i < jem_archive_count(a); i++) {
         const char *name = jem_archive_at(a, i)->name;
-        moments += begins(name, "optim."), averages += begins(name, "average.");
+        moments += begins(name, "optim.");
+        averages += begins(name, "average.");
         trained += begins(name, "trained.");
     }
     const char *updates = jem_archive_meta(a, "run.updates");
@@ -918,7 +957,10 @@ static void info_run(const jem_archive *a) {
         const int *n = (const int *)v->data;
         double sum = 0;
         ptrdiff_t count = (ptrdiff_t)(v->bytes / sizeof(int)), fresh = 0;
-        for (ptrdiff_t i = 0; i < count; i++) sum += n[i], fresh += n[i] == 0;
+        for (ptrdiff_t i = 0; i < count; i++) {
+            sum += n[i];
+            fresh += n[i] == 0;
+        }
         printf(", walked %.1f times on average, %ld never", sum / (double)(count ? count : 1),
                (long)fresh);
     }
@@ -972,7 +1014,9 @@ static int info_file(const char *path) {
             print_tensor(jem_archive_at(a, i));
         if (jem_archive_count(a) > 40) printf("    ...\n");
     }
-    jem_net_free(net), jem_archive_free(a), jem_ctx_free(ctx);
+    jem_net_free(net);
+    jem_archive_free(a);
+    jem_ctx_free(ctx);
     return ok;
 }
 

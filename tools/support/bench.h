@@ -54,7 +54,9 @@ static inline void subject_close(subject *s) {
     jem_optim_free(s->optim);
     jem_net_free(s->net);
     jem_ctx_free(s->ctx);
-    free(s->labels), free(s->data), free(s->sigma);
+    free(s->labels);
+    free(s->data);
+    free(s->sigma);
     memset(s, 0, sizeof *s);
 }
 
@@ -64,10 +66,13 @@ static inline const char *subject_open(subject *s, const char *net, int threads,
     jem_wrn_desc shape = jem_wrn_desc_default();
     jem_ctx_desc how;
     char end;
-    memset(s, 0, sizeof *s), memset(&how, 0, sizeof how);
+    memset(s, 0, sizeof *s);
+    memset(&how, 0, sizeof how);
     if (sscanf(net, "wrn-%d-%d%c", &shape.depth, &shape.widen, &end) != 2)
         return "a network is called wrn-DEPTH-WIDEN";
-    how.threads = threads, how.isa = isa, how.precision = precision;
+    how.threads = threads;
+    how.isa = isa;
+    how.precision = precision;
     s->ctx = jem_ctx_create(&how);
     if (!s->ctx) return "no context with these instructions";
     s->net = jem_wrn_create(s->ctx, &shape, 1);
@@ -81,7 +86,9 @@ static inline const char *subject_batch(subject *s, int n) {
     if (n == s->n) return NULL;
     const int c = s->net->channels, h = s->net->height, w = s->net->width;
     const ptrdiff_t size = (ptrdiff_t)n * c * h * w;
-    free(s->data), free(s->labels), free(s->sigma);
+    free(s->data);
+    free(s->labels);
+    free(s->sigma);
     s->n = n;
     s->data = (float *)malloc((size_t)size * sizeof *s->data);
     s->labels = (int *)malloc((size_t)n * sizeof *s->labels);

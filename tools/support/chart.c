@@ -53,7 +53,10 @@ float text(plot *p, float x, float y, float unit, unsigned colour,
                     plot_line(p, x + px * unit, y + py * unit, x + bx * unit, y + by * unit,
                               unit * .72f, colour);
                 width = bx > width ? bx : width;
-                ax = bx, ay = by, pen = 1, l++;
+                ax = bx;
+                ay = by;
+                pen = 1;
+                l++;
             }
         }
         x += (width + 1.8f) * unit;
@@ -89,11 +92,15 @@ float *chart_column(const char *path, const char *name, int *n) {
     while (column >= 0 && fgets(line, sizeof line, f)) {
         const char *s = line;
         char *end;
-        for (int c = 0; c < column && s; c++) s = strchr(s, ','), s += s != NULL;
+        for (int c = 0; c < column && s; c++) {
+            s = strchr(s, ',');
+            s += s != NULL;
+        }
         if (*n == room) {
             float *more = (float *)realloc(x, (size_t)(2 * room + 64) * sizeof *x);
             if (!more) break;
-            x = more, room = 2 * room + 64;
+            x = more;
+            room = 2 * room + 64;
         }
         const float v = strtof(s ? s : "", &end);
         x[(*n)++] = s && end > s ? v : NAN;
@@ -132,12 +139,15 @@ static int chart__range(const panel *q, int of_y, double *lo, double *hi) {
     if (n) {
         const size_t cut = of_y && n >= 200 ? n / 100 : 0;
         qsort(all, n, sizeof *all, chart__compare);
-        *lo = (double)all[cut], *hi = (double)all[n - 1 - cut];
+        *lo = (double)all[cut];
+        *hi = (double)all[n - 1 - cut];
         const double room = of_y ? (*hi - *lo) * .05 : 0;
-        *lo -= room, *hi += room;
+        *lo -= room;
+        *hi += room;
         if (!(*hi > *lo)) {
             const double around = fabs(*lo) > 0 ? fabs(*lo) * .1 : 1;
-            *lo -= around, *hi += around;
+            *lo -= around;
+            *hi += around;
         }
     }
     free(all);
@@ -152,7 +162,11 @@ void draw_panel_in(plot *p, const panel *q, float unit) {
     double x0 = 0, x1 = 1, y0 = (double)q->y_lo, y1 = (double)q->y_hi;
     char label[32];
     chart__range(q, 0, &x0, &x1);
-    if (!(y1 > y0)) y0 = 0, y1 = 1, chart__range(q, 1, &y0, &y1);
+    if (!(y1 > y0)) {
+        y0 = 0;
+        y1 = 1;
+        chart__range(q, 1, &y0, &y1);
+    }
     const double sx = (double)(q->right - q->left) / (x1 - x0);
     const double sy = (double)(q->bottom - q->top) / (y1 - y0);
     text(p, q->left, q->top - 20 * unit, unit / .75f, 0x000000, q->title);
@@ -194,7 +208,9 @@ void draw_panel_in(plot *p, const panel *q, float unit) {
             const float y = q->bottom - (float)(t < 0 ? 0 : t > most ? most : t);
             if (pen) plot_line(p, px, py, x, y, c->width, c->colour);
             else plot_dot(p, x, y, 3, c->colour);
-            px = x, py = y, pen = 1;
+            px = x;
+            py = y;
+            pen = 1;
         }
     }
 }

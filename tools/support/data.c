@@ -71,7 +71,8 @@ const char *data_quoted(const char *word, char *to, size_t size) {
     for (to[n++] = '\''; *word && n + 6 < size; word++)
         if (*word == '\'') memcpy(to + n, "'\\''", 4), n += 4;
         else to[n++] = *word;
-    to[n++] = '\'', to[n] = 0;
+    to[n++] = '\'';
+    to[n] = 0;
     return to;
 }
 
@@ -120,7 +121,8 @@ typedef struct data__names { char **at; int n; } data__names;
 static void data__names_free(data__names *names) {
     for (int i = 0; i < names->n; i++) free(names->at[i]);
     free(names->at);
-    names->at = NULL, names->n = 0;
+    names->at = NULL;
+    names->n = 0;
 }
 static int data__names_add(data__names *names, const char *name) {
     if (!(names->n & (names->n - 1))) {            /* a power of two: full */
@@ -150,7 +152,8 @@ static int data__is_image(const char *name) {
 /* Lists the folders (kind 'd'), files ('f') or image files ('i') in a folder, by name, without
    hidden ones. */
 static int data__list(data__job *job, const char *folder, char kind, data__names *names) {
-    names->at = NULL, names->n = 0;
+    names->at = NULL;
+    names->n = 0;
     DIR *dir = opendir(folder);
     if (!dir) return data__fail(job, "%s: %s", folder, strerror(errno));
     char path[DATA_PATH];
@@ -285,7 +288,8 @@ static void data__area(unsigned char *to, int th, int tw, const unsigned char *f
                 const double high = (y + 1 < bottom ? y + 1 : bottom) - (y > top ? y : top);
                 for (int x = (int)left; x < fw && x < right; x++) {
                     const double w = (x + 1 < right ? x + 1 : right) - (x > left ? x : left);
-                    sum += high * w * from[(ptrdiff_t)y * fw + x], weight += high * w;
+                    sum += high * w * from[(ptrdiff_t)y * fw + x];
+                    weight += high * w;
                 }
             }
             to[(ptrdiff_t)i * tw + j] = data__byte(sum / weight);
@@ -317,7 +321,8 @@ static void data__fit(unsigned char *to, int c, int h, int w, const unsigned cha
         for (ptrdiff_t i = 0; i < f_plane; i++)    /* luma of ITU-R BT.601 */
             grey[i] = data__byte(.299 * from[i] + .587 * from[f_plane + i] +
                                  .114 * from[2 * f_plane + i]);
-        from = grey, fc = 1;
+        from = grey;
+        fc = 1;
     }
     for (int k = 0; k < c; k++, to += plane) {
         const unsigned char *in = from + (fc == c ? k : 0) * f_plane;
@@ -334,8 +339,10 @@ static int data__shape(data__job *job, const char *path, int n, int c, int h, in
     const data_desc *want = &job->desc;
     if (n < 1 || h < 1 || w < 1) return data__bad(job, path, "contains no images");
     if (c != 1 && c != 3) return data__bad(job, path, "its images are neither grey nor colour");
-    d->n = n, d->c = want->channels ? want->channels : c;
-    d->h = want->height ? want->height : h, d->w = want->width ? want->width : w;
+    d->n = n;
+    d->c = want->channels ? want->channels : c;
+    d->h = want->height ? want->height : h;
+    d->w = want->width ? want->width : w;
     if (want->resize == DATA_AS_IS && (d->h != h || d->w != w))
         return data__fail(job, "%s: is %d x %d (width x height), not %d x %d, and resizing was not "
                           "requested", path, w, h, d->w, d->h);
@@ -486,7 +493,11 @@ static unsigned char *data__idx(data__job *job, const char *path, int images, in
     if (!wrong && product != size - 4 - 4 * (size_t)dims)
         wrong = product > size - 4 - 4 * (size_t)dims ? "is cut short" : "has bytes left over";
     if (!wrong) {
-        if (dims == 3) shape[3] = shape[2], shape[2] = shape[1], shape[1] = 1;
+        if (dims == 3) {
+            shape[3] = shape[2];
+            shape[2] = shape[1];
+            shape[1] = 1;
+        }
         return *data = bytes + 4 + 4 * dims, bytes;
     }
     free(bytes);
@@ -521,7 +532,8 @@ static int data__load_idx(data__job *job, const char *folder) {
         job->d->labels[i] = labels[i];
         if (labels[i] >= classes) classes = labels[i] + 1;
     }
-    free(image_bytes), free(label_bytes);
+    free(image_bytes);
+    free(label_bytes);
     if (ok && known && classes > known->classes)
         return data__fail(job, "%s: has label %d, which is not %s", labels_path, classes - 1,
                           job->what);
@@ -655,7 +667,9 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
     if (mb > most)
         return data__fail(job, "%s: is %d x %d, which takes %.0f MB, more than %.0f (--max-picture "
                           "allows more)", path, w, h, ceil(mb), floor(most));
-    shape[0] = channels < 3 ? 1 : 3, shape[1] = h, shape[2] = w;
+    shape[0] = channels < 3 ? 1 : 3;
+    shape[1] = h;
+    shape[2] = w;
     return 1;
 }
 
@@ -682,7 +696,9 @@ static unsigned char *data__decode(data__job *job, const char *path,
             out[(size_t)k * plane + i] = (unsigned char)((pixel[k] * alpha + behind + 127) / 255);
     }
     stbi_image_free(in);
-    shape[0] = c, shape[1] = h, shape[2] = w;
+    shape[0] = c;
+    shape[1] = h;
+    shape[2] = w;
     return out;
 }
 static unsigned char *data__picture(data__job *job, const char *path, int shape[3]) {
@@ -824,7 +840,9 @@ static int data__load_sheets(data__job *job, const char *folder, int flat) {
             ok = data__fail(job, "%s: has %d labels for more images than that", list, n);
         if (ok && !done) ok = data__shape(job, path, n, shape[0], side, side);
         ok = ok && data__cut(job, path, sheet, shape, flat, count, side, done);
-        done += ok ? count : 0, c = shape[0], size = side;
+        done += ok ? count : 0;
+        c = shape[0];
+        size = side;
         free(sheet);
     }
     if (ok && done != n)
@@ -889,7 +907,8 @@ static int data__collect(data__job *job, const char *folder, int halves,
             }
             ok = data__path(path, class_folder, files.at[i]);
             if (!ok) { data__fail(job, "%s: its names are too long", class_folder); break; }
-            (*items)[*n].path = data__copy(path), (*items)[*n].label = k;
+            (*items)[*n].path = data__copy(path);
+            (*items)[*n].label = k;
             ok = (*items)[*n].path ? ++*n : data__no_memory(job, path);
         }
         data__names_free(&files);
@@ -910,7 +929,10 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
         free(bytes);
         if (!ok) return 0;
         if (shape[0] == 3) c = 3;
-        if (!i) h = shape[1], w = shape[2];
+        if (!i) {
+            h = shape[1];
+            w = shape[2];
+        }
         if (job->desc.resize == DATA_AS_IS && (h != shape[1] || w != shape[2]))
             return data__fail(job, "%s: is %d x %d (width x height), but %s is %d x %d: --size N "
                               "makes all N x N, with --crop or --pad without stretching", path,
@@ -970,7 +992,8 @@ static int data__load_folders(data__job *job, const char *folder) {
          data__classes(job, classes.n, (const char *const *)classes.at, classes.n);
     for (int i = 0; i < n; i++) free(items[i].path);
     free(items);
-    data__names_free(&classes), data__names_free(&mine);
+    data__names_free(&classes);
+    data__names_free(&mine);
     return ok;
 }
 
@@ -1042,7 +1065,9 @@ static int data__load_table(data__job *job, const char *path) {
 /* ---- the whole ------------------------------------------------------------------------------- */
 
 void data_free(data_set *d) {
-    free(d->pixels), free(d->labels), free(d->values);
+    free(d->pixels);
+    free(d->labels);
+    free(d->values);
     for (int k = 0; d->class_names && k < d->classes; k++) free(d->class_names[k]);
     for (int i = 0; d->column_names && i < d->c; i++) free(d->column_names[i]);
     free(d->class_names);
@@ -1062,8 +1087,12 @@ void data_floats(const data_set *d, const int *which, int n, float *x) {
 
 static int data__begin(data__job *job, data_set *d, const char *what, const data_desc *desc,
                        char *error, size_t error_size) {
-    memset(d, 0, sizeof *d), memset(job, 0, sizeof *job);
-    job->d = d, job->what = what, job->error = error, job->error_size = error_size;
+    memset(d, 0, sizeof *d);
+    memset(job, 0, sizeof *job);
+    job->d = d;
+    job->what = what;
+    job->error = error;
+    job->error_size = error_size;
     if (desc) job->desc = *desc;
     const data_desc *want = &job->desc;
     if (want->channels != 0 && want->channels != 1 && want->channels != 3)
@@ -1154,7 +1183,8 @@ int data_load(data_set *d, const char *what, const char *split, const data_desc 
     char folder[DATA_PATH];
     int ok;
     if (!data__begin(&job, d, what, desc, error, error_size)) return 0;
-    job.split = split, job.test = !strcmp(split, "test");
+    job.split = split;
+    job.test = !strcmp(split, "test");
     job.known = data__find_known(what);
     if (!job.test && strcmp(split, "train"))
         return data__fail(&job, "%s: unknown split '%s', use train or test", what, split);

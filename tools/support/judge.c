@@ -38,7 +38,10 @@ jem_net *judge_create(jem_ctx *ctx, int channels, int height, int width, int cla
     for (int i = 0; i < JUDGE_CONVS; i++) {
         snprintf(name, sizeof name, "conv%d", i + 1);
         l->conv[i] = jem_conv_layer(judge, name, in, judge_widths[i], i ? 4 : 3, i ? 2 : 1, 1);
-        if (i) h = (h - 2) / 2 + 1, w = (w - 2) / 2 + 1;
+        if (i) {
+            h = (h - 2) / 2 + 1;
+            w = (w - 2) / 2 + 1;
+        }
         in = judge_widths[i];
     }
     l->hidden = jem_linear_layer(judge, "hidden", in * h * w, JUDGE_FEATURES);
@@ -58,7 +61,10 @@ jem_net *judge_load(jem_ctx *ctx, const char *path) {
         judge_takes(h, w, classes))
         judge = judge_create(ctx, c, h, w, classes, 1);
     else if (a) jem_fail(ctx, JEM_BAD_FILE, "this file holds no judge of samples");
-    if (judge && jem_net_load(judge, a) != JEM_OK) jem_net_free(judge), judge = NULL;
+    if (judge && jem_net_load(judge, a) != JEM_OK) {
+        jem_net_free(judge);
+        judge = NULL;
+    }
     jem_archive_free(a);
     return judge;
 }
@@ -116,7 +122,9 @@ static void judge_strokes(jem_rng *rng, float *x, int channels, int h, int w) {
                     if (*p < ink) *p = ink;
                 }
             }
-            z += cosf(angle), y += sinf(angle), angle += bend;
+            z += cosf(angle);
+            y += sinf(angle);
+            angle += bend;
         }
     }
 }

@@ -54,15 +54,20 @@ static inline reliability measure_reliability(const predictions *p, int bins,
         const double sure = exp(-all);
         const int right = best == p->labels[i], k = (int)ceil(sure * bins) - 1;
         reliability_bin *b = bin + (k < 0 ? 0 : k < bins ? k : bins - 1);
-        b->count++, b->confidence += sure, b->accuracy += right;
-        s.accuracy += (double)right / p->n, s.confidence += sure / p->n;
+        b->count++;
+        b->confidence += sure;
+        b->accuracy += right;
+        s.accuracy += (double)right / p->n;
+        s.confidence += sure / p->n;
         s.nll += (all + cold * (most - (double)f[p->labels[i]])) / p->n;
     }
     for (int k = 0; k < bins; k++) {
         if (!bin[k].count) continue;
-        bin[k].confidence /= bin[k].count, bin[k].accuracy /= bin[k].count;
+        bin[k].confidence /= bin[k].count;
+        bin[k].accuracy /= bin[k].count;
         const double gap = fabs(bin[k].confidence - bin[k].accuracy);
-        s.ece += gap * bin[k].count / p->n, s.mce = fmax(s.mce, gap);
+        s.ece += gap * bin[k].count / p->n;
+        s.mce = fmax(s.mce, gap);
     }
     return s;
 }
@@ -99,7 +104,8 @@ static inline int measure_detection(const float *usual, int n_usual, const float
     measure__scored *all = (measure__scored *)malloc((size_t)(n + 1) * sizeof *all);
     int ok = all && n_usual > 0 && n_other > 0;
     for (int i = 0; ok && i < n; i++) {
-        all[i].usual = i < n_usual, all[i].score = i < n_usual ? usual[i] : other[i - n_usual];
+        all[i].usual = i < n_usual;
+        all[i].score = i < n_usual ? usual[i] : other[i - n_usual];
         ok = isfinite(all[i].score) != 0;
     }
     if (ok) qsort(all, (size_t)n, sizeof *all, measure__compare);
@@ -110,12 +116,17 @@ static inline int measure_detection(const float *usual, int n_usual, const float
         for (next = i; next < n && !(all[next].score < all[i].score); next++)
             more += all[next].usual;
         const double more_out = next - i - more;
-        area += more_out * (in + more / 2), in += more, out += more_out;
+        area += more_out * (in + more / 2);
+        in += more;
+        out += more_out;
         precision += more * in / (in + out);
         if (d->fpr95 < 0 && in >= 0.95 * n_usual) d->fpr95 = out / n_other;
         if (d->flagged < 0 && in >= 0.99 * n_usual) d->flagged = 1 - out / n_other;
     }
-    if (ok) d->auroc = area / ((double)n_usual * n_other), d->aupr = precision / n_usual;
+    if (ok) {
+        d->auroc = area / ((double)n_usual * n_other);
+        d->aupr = precision / n_usual;
+    }
     free(all);
     return ok;
 }
@@ -129,7 +140,10 @@ static inline void measure__eigen(double *a, double *v, int d) {
     for (int i = 0; v && i < d * d; i++) v[i] = i % (d + 1) == 0;
     for (int sweep = 0; sweep < 60; sweep++) {
         double off = 0, all = 0;
-        for (int i = 0; i < d * d; i++) all += a[i] * a[i], off += i % (d + 1) ? a[i] * a[i] : 0;
+        for (int i = 0; i < d * d; i++) {
+            all += a[i] * a[i];
+            off += i % (d + 1) ? a[i] * a[i] : 0;
+        }
         if (off <= 1e-28 * all) return;
         for (int p = 0; p < d; p++)
             for (int q = p + 1; q < d; q++) {
@@ -140,15 +154,18 @@ static inline void measure__eigen(double *a, double *v, int d) {
                 const double c = 1 / sqrt(t * t + 1), s = t * c;
                 for (int k = 0; k < d; k++) {
                     const double x = a[k * d + p], y = a[k * d + q];
-                    a[k * d + p] = c * x - s * y, a[k * d + q] = s * x + c * y;
+                    a[k * d + p] = c * x - s * y;
+                    a[k * d + q] = s * x + c * y;
                 }
                 for (int k = 0; k < d; k++) {
                     const double x = a[p * d + k], y = a[q * d + k];
-                    a[p * d + k] = c * x - s * y, a[q * d + k] = s * x + c * y;
+                    a[p * d + k] = c * x - s * y;
+                    a[q * d + k] = s * x + c * y;
                 }
                 for (int k = 0; v && k < d; k++) {
                     const double x = v[k * d + p], y = v[k * d + q];
-                    v[k * d + p] = c * x - s * y, v[k * d + q] = s * x + c * y;
+                    v[k * d + p] = c * x - s * y;
+                    v[k * d + q] = s * x + c * y;
                 }
             }
     }
@@ -156,7 +173,8 @@ static inline void measure__eigen(double *a, double *v, int d) {
 
 /* Computes mean[d] and covariance[d][d] (divided by n - 1) of x[n][d]. */
 static inline void measure__moments(const float *x, int n, int d, double *mean, double *cov) {
-    memset(mean, 0, (size_t)d * sizeof *mean), memset(cov, 0, (size_t)(d * d) * sizeof *cov);
+    memset(mean, 0, (size_t)d * sizeof *mean);
+    memset(cov, 0, (size_t)(d * d) * sizeof *cov);
     for (int i = 0; i < n; i++)
         for (int k = 0; k < d; k++) mean[k] += (double)x[(ptrdiff_t)i * d + k] / n;
     for (int i = 0; i < n; i++)
@@ -176,7 +194,8 @@ static inline int measure_frechet(const float *x, int n, const float *y, int m, 
     if (!all) return 0;
     double *a = all, *b = a + square, *v = b + square, *root = v + square, *c = root + square;
     double *mean = c + square, *other = mean + d, sum = 0;
-    measure__moments(x, n, d, mean, a), measure__moments(y, m, d, other, b);
+    measure__moments(x, n, d, mean, a);
+    measure__moments(y, m, d, other, b);
     for (int k = 0; k < d; k++) {
         sum += (mean[k] - other[k]) * (mean[k] - other[k]);
         sum += a[k * d + k] + b[k * d + k];
@@ -279,7 +298,9 @@ static inline double measure__autocovariance(const float *values, int steps, int
         for (ptrdiff_t i = 0; i + lag < n; i++)
             sum = fma((double)v[i * next] - m, (double)v[(i + lag) * next] - m, sum);
         const double off = m - *mean;
-        all += sum / (double)n, *mean += off / (half + 1), squares = fma(off, m - *mean, squares);
+        all += sum / (double)n;
+        *mean += off / (half + 1);
+        squares = fma(off, m - *mean, squares);
     }
     *spread = squares / (2 * chains - 1);
     return all / (2 * chains);
@@ -299,7 +320,8 @@ static inline chain_stats measure_chains(const float *values, int steps, int cha
         s.std = 0;
         return s;
     }
-    s.std = sqrt(total), s.rhat = sqrt(total / within);
+    s.std = sqrt(total);
+    s.rhat = sqrt(total / within);
     /* rho(0) = 1, rho(1), ... in pairs, whose sums are positive and decrease: until one is
        negative */
     double sum = 0, least = INFINITY, even = 1, odd;
@@ -309,11 +331,13 @@ static inline chain_stats measure_chains(const float *values, int steps, int cha
         if (lag) even = 1 - (within - b) / total;
         odd = 1 - (within - c) / total;
         if (!(even + odd > 0) || lag + 5 >= n) break;
-        least = fmin(least, even + odd), sum += least;
+        least = fmin(least, even + odd);
+        sum += least;
     }
     const double count = 2.0 * n * chains;
     s.tau = fmax(fma(2, sum, -1) + fmax(even, 0), 1 / log10(count));
-    s.ess = count / s.tau, s.error = s.std / sqrt(s.ess);
+    s.ess = count / s.tau;
+    s.error = s.std / sqrt(s.ess);
     return s;
 }
 

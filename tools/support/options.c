@@ -28,7 +28,8 @@ static int lines_of(const char *s) {
 int speak(FILE *to, const char *format, ...) {
     char some[2048], *text = some;
     va_list args, again;
-    va_start(args, format), va_copy(again, args);
+    va_start(args, format);
+    va_copy(again, args);
     int n = to == stdout || to == stderr ? vsnprintf(some, sizeof some, format, args)
                                          : vfprintf(to, format, args);
     if (n >= (int)sizeof some && (to == stdout || to == stderr)) {
@@ -36,7 +37,8 @@ int speak(FILE *to, const char *format, ...) {
         if (text) vsnprintf(text, (size_t)n + 1, format, again);
         else text = some;                          /* its start */
     }
-    va_end(args), va_end(again);
+    va_end(args);
+    va_end(again);
     if (to != stdout && to != stderr) return n;
     harmless(text, lines_of(text) == lines_of(format));
     if (fputs(text, to) < 0) n = -1;
@@ -196,7 +198,8 @@ int options_parse(options *o, int argc, char **argv, int first, char **words,
                    strlen(value) + strlen(argv[k + 1]) + 2 < sizeof list) {
                 char longer[OPTION_TEXT_SIZE];
                 snprintf(longer, sizeof longer, "%.120s %.120s", value, argv[++k]);
-                strcpy(list, longer), value = list;
+                strcpy(list, longer);
+                value = list;
             }
         }
         if (!*value) {

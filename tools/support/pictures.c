@@ -27,7 +27,10 @@ unsigned char *picture_read(const char *path, int *w, int *h) {
 /* ---- the digits ------------------------------------------------------------------------------ */
 
 void digits_free(digits *d) {
-    free(d->x), free(d->test_x), free(d->y), free(d->test_y);
+    free(d->x);
+    free(d->test_x);
+    free(d->y);
+    free(d->test_y);
     memset(d, 0, sizeof *d);
 }
 
@@ -209,7 +212,8 @@ static unsigned picture__crc(unsigned crc, const unsigned char *bytes, int n) {
 static void picture__chunk(new_file *f, const char *type, const unsigned char *first, int few,
                            const unsigned char *rest, int n) {
     unsigned char head[40];
-    picture__u32(head, (unsigned)(few + n)), memcpy(head + 4, type, 4);
+    picture__u32(head, (unsigned)(few + n));
+    memcpy(head + 4, type, 4);
     if (few) memcpy(head + 8, first, (size_t)few);
     const unsigned crc = picture__crc(picture__crc(0xffffffffu, head + 4, few + 4), rest, n);
     new_file_put(f, head, (size_t)few + 8);
@@ -224,11 +228,16 @@ static void picture__changed(const unsigned char *a, const unsigned char *b, int
     for (int i = 0; i < h; i++)
         for (int j = 0; j < w; j++)
             if (memcmp(a + ((ptrdiff_t)i * w + j) * 3, b + ((ptrdiff_t)i * w + j) * 3, 3)) {
-                left = j < left ? j : left, right = j > right ? j : right;
-                top = i < top ? i : top, bottom = i;
+                left = j < left ? j : left;
+                right = j > right ? j : right;
+                top = i < top ? i : top;
+                bottom = i;
             }
     if (right < 0) left = right = top = bottom = 0;
-    at[0] = left, at[1] = top, at[2] = right - left + 1, at[3] = bottom - top + 1;
+    at[0] = left;
+    at[1] = top;
+    at[2] = right - left + 1;
+    at[3] = bottom - top + 1;
 }
 
 /* Colours in 6 bits of red, green and blue each. */
@@ -375,13 +384,20 @@ int picture_film(const char *path, const unsigned char *rgb, int frames, int w, 
 /* ---- plots of the plane ---------------------------------------------------------------------- */
 
 void plot_free(plot *p) {
-    free(p->rgb), free(p->values);
-    p->rgb = NULL, p->values = NULL;
+    free(p->rgb);
+    free(p->values);
+    p->rgb = NULL;
+    p->values = NULL;
 }
 
 int plot_create(plot *p, int w, int h, float x0, float x1, float y0, float y1) {
     const size_t pixels = (size_t)w * (size_t)h;
-    p->w = w, p->h = h, p->x0 = x0, p->x1 = x1, p->y0 = y0, p->y1 = y1;
+    p->w = w;
+    p->h = h;
+    p->x0 = x0;
+    p->x1 = x1;
+    p->y0 = y0;
+    p->y1 = y1;
     p->rgb = (unsigned char *)malloc(pixels * 3);
     p->values = (float *)calloc(pixels, sizeof *p->values);
     if (p->rgb && p->values) {
@@ -405,8 +421,10 @@ void plot_line(plot *p, float ax, float ay, float bx, float by, float width,
                unsigned colour) {
     const float sx = (float)p->w / (p->x1 - p->x0), sy = (float)p->h / (p->y1 - p->y0);
     const float r = width / 2, m = r + 1;
-    ax = (ax - p->x0) * sx, bx = (bx - p->x0) * sx;                    /* now in pixels */
-    ay = (p->y1 - ay) * sy, by = (p->y1 - by) * sy;
+    ax = (ax - p->x0) * sx;
+    bx = (bx - p->x0) * sx;                    /* now in pixels */
+    ay = (p->y1 - ay) * sy;
+    by = (p->y1 - by) * sy;
     const float length2 = (bx - ax) * (bx - ax) + (by - ay) * (by - ay);
     const float w = (float)p->w, h = (float)p->h;
     const int left = (int)fminf(fmaxf(fminf(ax, bx) - m, 0), w);

@@ -14,7 +14,10 @@ int robust_best(const float *f, int classes) {
 /* ---- a classifier that refines first --------------------------------------------------------- */
 
 void refined_free(refined *r) {
-    free(r->path), free(r->slope), free(r->logp), free(r->work);
+    free(r->path);
+    free(r->slope);
+    free(r->logp);
+    free(r->work);
 }
 
 double refined_bytes(const jem_net *net, int steps, int chains) {
@@ -27,7 +30,10 @@ int refined_create(refined *r, jem_net *net, jem_sgld_desc walk, int chains, int
                    uint64_t seed) {
     const size_t size = (size_t)(net->channels * net->height * net->width) * REFINED_MOST;
     const size_t classes = (size_t)net->classes * REFINED_MOST;
-    r->net = net, r->walk = walk, r->chains = chains, r->through = through;
+    r->net = net;
+    r->walk = walk;
+    r->chains = chains;
+    r->through = through;
     r->rng = jem_rng_seed(seed);
     r->path = (float *)malloc(((size_t)walk.steps + 1) * size * sizeof(float));
     r->slope = (float *)malloc((size_t)chains * size * sizeof(float));
@@ -87,14 +93,18 @@ static int refined_chain(refined *r, const float *x, const int *labels, int n, f
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_input(ctx, x, n, net->channels, net->height, net->width);
     jem_read(t, path);
-    for (int k = 0; k < r->walk.steps && jem_ok(ctx); k++, path += n * size)
-        jem_sgld(ctx, jem_logp, net, t, &one, &r->rng), jem_read(t, path + n * size);
+    for (int k = 0; k < r->walk.steps && jem_ok(ctx); k++, path += n * size) {
+        jem_sgld(ctx, jem_logp, net, t, &one, &r->rng);
+        jem_read(t, path + n * size);
+    }
     jem_read(jem_log_softmax(ctx, jem_forward(net, t, 0)), logp);
     jem_end(ctx, mark);
     if (!g || !jem_ok(ctx)) return jem_ok(ctx);
     int ok = refined_slope(r, jem_log_odds, &query, path, n, g);
-    while (ok && r->through && path > r->path)
-        path -= n * size, ok = refined_back(r, path, n, size, g);
+    while (ok && r->through && path > r->path) {
+        path -= n * size;
+        ok = refined_back(r, path, n, size, g);
+    }
     return ok;
 }
 
@@ -176,7 +186,8 @@ static void decision_adapt(decision *d) {
     if (d->tried[0] + d->tried[1] < 20) return;
     if (d->tried[0]) d->side *= 2 * d->kept[0] > d->tried[0] ? 1.1f : .9f;
     if (d->tried[1]) d->nearer *= 4 * d->kept[1] > d->tried[1] ? 1.1f : .9f;
-    d->side = fminf(d->side, 1), d->nearer = fminf(d->nearer, .5f);
+    d->side = fminf(d->side, 1);
+    d->nearer = fminf(d->nearer, .5f);
     d->tried[0] = d->tried[1] = d->kept[0] = d->kept[1] = 0;
 }
 
@@ -196,7 +207,8 @@ int robust_decision(jem_net *net, const jem_attack_desc *how, const float *x,
     ok = ok && ROBUST_ASK(x) == JEM_OK;
     for (int i = 0; ok && i < n; i++) {
         right[i] = robust_best(f + i * k, k) == labels[i];
-        d[i].side = .1f, d[i].nearer = .5f;
+        d[i].side = .1f;
+        d[i].nearer = .5f;
         int other = (i + 1) % n;                   /* start at another image, of another label */
         while (other != i && labels[other] == labels[i]) other = (other + 1) % n;
         memcpy(found + i * size, x + other * size, (size_t)size * sizeof *x);
@@ -223,13 +235,17 @@ int robust_decision(jem_net *net, const jem_attack_desc *how, const float *x,
                 d[i].nearer = q + 1 == BISECT ? .05f : fools ? d[i].nearer : d[i].nearer / 2;
                 continue;
             }
-            d[i].tried[kind]++, d[i].kept[kind] += fools;
+            d[i].tried[kind]++;
+            d[i].kept[kind] += fools;
             decision_adapt(&d[i]);
         }
     }
 #undef ROBUST_ASK
     for (int i = 0; ok && i < n; i++)
         if (right[i]) far[count++] = (float)robust_apart(found + i * size, x + i * size, size);
-    free(d), free(f), free(to), free(right);
+    free(d);
+    free(f);
+    free(to);
+    free(right);
     return ok ? count : -1;
 }

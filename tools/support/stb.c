@@ -13,7 +13,8 @@ int stb_armed;
 static stb_block stb_held;                         /* list.next: all blocks, doubly linked */
 
 static void *stb_link(stb_block *b) {
-    b->list.next = stb_held.list.next, b->list.last = &stb_held;
+    b->list.next = stb_held.list.next;
+    b->list.last = &stb_held;
     if (b->list.next) b->list.next->list.last = b;
     stb_held.list.next = b;
     return b + 1;

@@ -15,12 +15,18 @@ static inline double spectral_norm(const jem_param *p, double *v) {
     const ptrdiff_t rows = p->shape[0], columns = p->size / rows;
     double *next = v + columns, norm = 0, last = -1, length = 0;
     jem_rng rng = jem_rng_seed(1);
-    for (ptrdiff_t k = 0; k < columns; k++)
-        v[k] = (double)jem_rng_normal(&rng), length = fma(v[k], v[k], length);
+    for (ptrdiff_t k = 0; k < columns; k++) {
+        v[k] = (double)jem_rng_normal(&rng);
+        length = fma(v[k], v[k], length);
+    }
     for (int step = 0; step < 500 && length > 0 && !(fabs(norm - last) <= 1e-7 * norm); step++) {
         const double scale = 1 / sqrt(length);
-        last = norm, norm = length = 0;
-        for (ptrdiff_t k = 0; k < columns; k++) v[k] *= scale, next[k] = 0;
+        last = norm;
+        norm = length = 0;
+        for (ptrdiff_t k = 0; k < columns; k++) {
+            v[k] *= scale;
+            next[k] = 0;
+        }
         for (ptrdiff_t i = 0; i < rows; i++) {
             const float *w = p->value + i * columns;
             double dot = 0;
@@ -29,7 +35,10 @@ static inline double spectral_norm(const jem_param *p, double *v) {
             norm = fma(dot, dot, norm);
         }
         norm = sqrt(norm);
-        for (ptrdiff_t k = 0; k < columns; k++) v[k] = next[k], length = fma(v[k], v[k], length);
+        for (ptrdiff_t k = 0; k < columns; k++) {
+            v[k] = next[k];
+            length = fma(v[k], v[k], length);
+        }
     }
     return norm;
 }
