@@ -51,6 +51,7 @@ typedef struct world {                             /* as seen by one context */
     machine m;
     jem_ctx *ctx;
     jem_sampler *sampler;
+    jem_file *file;
     jem_net *bag, *net, *image_net;                /* bag: owns the parameters below */
     jem_param *conv, *linear, *channel, *one;
     jem_trainer *tr;
@@ -106,12 +107,14 @@ static void world_create(world *w) {
     few.denoise.steps = 1;
     few.walk.steps = 1;
     w->sampler = jem_net_sampler(w->net, NULL, 2, 1, &few);
+    w->file = jem_file_create(ctx, "build/calls.file");
     w->logp = jem_logp(ctx, w->x, w->net);
     w->loss = jem_mean(ctx, w->logp);
     CHECK(jem_ok(ctx), "%s", jem_error(ctx));
 }
 static void world_free(world *w, const char *name) {
     jem_sampler_free(w->sampler);
+    jem_file_free(w->file);
     jem_archive_free(w->archive);
     jem_archive_free(w->empty);
     jem_buffer_free(w->buffer);
@@ -156,6 +159,7 @@ POOL2(jem_optim *, OPTIM, here.optim, there.optim)
 POOL2(jem_buffer *, BUFFER, here.buffer, there.buffer)
 POOL2(jem_archive *, ARCHIVE, here.archive, there.archive)
 POOL2(jem_sampler *, SAMPLER, here.sampler, there.sampler)
+POOL2(jem_file *, NEW_FILE, here.file, there.file)
 POOL2(jem_archive *, EMPTY, here.empty, here.archive)
 POOL2(const jem_layer *, LAYER, &here.layer, &there.layer)
 POOL1(float *, OUT, out)
@@ -397,7 +401,8 @@ static const char always[] =
     " jem_sgld_desc_langevin jem_denoise_desc_clean jem_learning_rate jem_train_desc_score"
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_query"
     " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name jem_compute_exp"
-    " jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors jem_mlp_desc_vectors ";
+    " jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors jem_mlp_desc_vectors"
+    " jem_file_temporary ";
 /* These have none to tell of it: they look something up, or make the context. */
 static const char silent[] =
     " jem_ctx_create jem_error_status jem_fail jem_net_find jem_net_meta jem_trainer_buffer"
@@ -642,6 +647,11 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_trainer_from_archive, got = jem_trainer_from_archive(TRAINER(), ARCHIVE())) \
     ROW(jem_archive_read, jem_archive_free(made(jem_archive_read(CTX(), PATH())))) \
     ROW(jem_archive_write, got = jem_archive_write(ARCHIVE(), PATH())) \
+    ROW(jem_file_create, jem_file_free(made(jem_file_create(CTX(), PATH())))) \
+    ROW(jem_file_put, got = jem_file_put(NEW_FILE(), BYTES(), 9)) \
+    ROW(jem_file_commit, got = jem_file_commit(NEW_FILE())) \
+    ROW(jem_file_temporary, ptr = jem_file_temporary(NEW_FILE())) \
+    ROW(jem_file_free, jem_file_free(NULL)) \
     ROW(jem_load, jem_net_free(made(jem_load(CTX(), PATH())))) \
     ROW(jem_save, got = jem_save(NET(), PATH()))
 
@@ -767,6 +777,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < ROWS; i++)
         if (test_wants(rows[i].name)) test_row(&rows[i]);
     remove("build/calls.tmp");
+    remove("build/calls.file");
     if (!test_all()) return test_report();
     CHECK(refused >= REFUSED, "%d wrong calls are refused, %d were", refused, REFUSED);
     printf("%d functions, %d wrong calls, %d of them refused\n", ROWS, calls, refused);
