@@ -17,8 +17,8 @@
              too little: f only gets steeper. The highest rate is too much for scores and CD-10,
              which do not constrain f far from the data.
 
-   TRY       UPDATES 6000: at rate 0.02 the exact way ends 0.03 below the truth, the implicit score
-             0.05, NCE 0.08, informed chains 0.10; plain persistent chains fall to 1.6 below it.
+   TRY       UPDATES 6000, with the middle rate alone: most ways come closer to the truth, but
+             plain persistent chains fall far below it (numbers: examples/README.md, appendix).
              Another world. STEPS 2 or 40. Two tricks in one row. KL without H: how.entropy = 0.
 
    RUN       build/ways [world]          Picture: build/pictures/ways.png */

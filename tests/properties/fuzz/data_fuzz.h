@@ -2,7 +2,10 @@
 #ifndef DATA_FUZZ_H
 #define DATA_FUZZ_H
 
+#define JEM_IMPLEMENTATION
+#include "jem.h"
 #include "tools/support/stb.c"
+#include "tools/support/table.c"
 #include "tools/support/data.c"
 #include "fuzz.h"
 
