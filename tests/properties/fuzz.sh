@@ -36,6 +36,19 @@ count=0
 for name in $names; do count=$((count + 1)); done
 seconds=${each:-$((60 / count))}
 
+# Loaders of data call a few functions of jem.h: it is compiled once for all of them.
+library() { "$@" -x c -DJEM_IMPLEMENTATION -c jem.h; }
+needs_library() { case $1 in idx | gzip | cifar | sheet | picture) true ;; *) false ;; esac; }
+sanitizers="-fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
+for name in $names; do
+    needs_library $name || continue
+    library $CC $flags -O1 -g -o "$dir/alone.o" >"$dir/library.txt" 2>&1 ||
+        not_ok "jem.h" "$dir/library.txt"
+    [ -z "$fuzzer" ] || library clang $flags -O1 -g $sanitizers -fsanitize=fuzzer-no-link \
+        -o "$dir/fuzzed.o" >"$dir/library.txt" 2>&1 || not_ok "jem.h, fuzzed" "$dir/library.txt"
+    break
+done
+
 for name in $names; do
     if [ $name = pickles ]; then
         [ -n "$python" ] || { echo "pickles: SKIPPED, needs python3"; continue; }
@@ -48,15 +61,18 @@ for name in $names; do
         continue
     fi
     corpus=tests/properties/fuzz/corpus/$name
-    if $CC $flags -O1 -g -DFUZZ_ALONE tests/properties/fuzz/$name.c -o "$dir/${name}_alone" -lm \
-            >"$dir/$name.txt" 2>&1 && "$dir/${name}_alone" "$corpus" >"$dir/$name.txt" 2>&1
+    alone="" fuzzed=""
+    needs_library $name && alone=$dir/alone.o fuzzed=$dir/fuzzed.o
+    if $CC $flags -O1 -g -DFUZZ_ALONE tests/properties/fuzz/$name.c $alone \
+            -o "$dir/${name}_alone" -lm >"$dir/$name.txt" 2>&1 &&
+            "$dir/${name}_alone" "$corpus" >"$dir/$name.txt" 2>&1
     then ok "$name: $(tail -n 1 "$dir/$name.txt") of the corpus"
     else not_ok "$name: its corpus" "$dir/$name.txt"
     fi
     [ -n "$fuzzer" ] || continue
-    if ! clang $flags -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined \
-            -fno-sanitize-recover=all -fsanitize-ignorelist="$dir/ignore.txt" \
-            tests/properties/fuzz/$name.c -o "$dir/$name" -lm >"$dir/$name.txt" 2>&1
+    if ! clang $flags -O1 -g $sanitizers -fsanitize=fuzzer \
+            -fsanitize-ignorelist="$dir/ignore.txt" \
+            tests/properties/fuzz/$name.c $fuzzed -o "$dir/$name" -lm >"$dir/$name.txt" 2>&1
     then not_ok "$name: it does not compile" "$dir/$name.txt"; continue
     fi
     grown=$dir/corpus_$name

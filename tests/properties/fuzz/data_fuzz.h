@@ -2,8 +2,7 @@
 #ifndef DATA_FUZZ_H
 #define DATA_FUZZ_H
 
-#define JEM_IMPLEMENTATION
-#include "jem.h"
+#include "jem.h"                                   /* linked: see fuzz.sh */
 #include "tools/support/stb.c"
 #include "tools/support/table.c"
 #include "tools/support/data.c"
