@@ -608,8 +608,8 @@ static int write_page(const card *r, FILE *to) {
     whole &= append(to, r->left_out);
     if (list) fputs("</ul>\n", to);
     fprintf(to, "</section>\n<footer>Made by jem report in %s on %s. Each command above prints the "
-            "same numbers again, but for times, on any number of threads.</footer>\n</main></body></html>\n", took,
-            date);
+            "same numbers again, but for times, on any number of threads.</footer>\n"
+            "</main></body></html>\n", took, date);
     return whole && !ferror(to);
 }
 
