@@ -11450,7 +11450,7 @@ static double jem__grey_at(const jem__bitmap *p, const jem_pixels_desc *d, const
 
 /* Finds the ground; returns 0 if the picture has no plain one. */
 static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d,
-                             const jem__tones *tones, jem__view *frame) {
+                            const jem__tones *tones, jem__view *frame) {
     const ptrdiff_t pixels = (ptrdiff_t)p->width * p->height;
     double darkest = 1;
     double brightest = 0;
@@ -11474,7 +11474,7 @@ static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d,
 
 /* Finds the part of a picture that shows its subject as f demands; returns 0 if there is none. */
 static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
-                           const jem__tones *tones, const float *f, jem__view *frame) {
+                          const jem__tones *tones, const float *f, jem__view *frame) {
     if (!jem__view_ground(p, d, tones, frame)) return 0;
     jem__ink s = jem__ink_none(p->height, p->width);
     for (int row = 0; row < p->height; row++)
@@ -11493,7 +11493,7 @@ static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pi
 /* Computes the mean ink of the area that a pixel of the image covers; there is none outside of the
    picture. */
 static double jem__view_mean(const jem__bitmap *p, const jem_pixels_desc *d,
-                              const jem__tones *tones, const jem__view *frame, int i, int j) {
+                             const jem__tones *tones, const jem__view *frame, int i, int j) {
     const double top = frame->top + i * frame->pixel;
     const double left = frame->left + j * frame->pixel;
     const double bottom = top + frame->pixel;
@@ -12831,7 +12831,7 @@ static int jem__known_good(const jem_net *net, const char *text) {
 /* Collects in `list` what calibration has written into a file, checked. */
 static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem__meta **list) {
     float q[JEM__QUANTILES];
-    float framing[4];
+    float framing[JEM__FRAMING];
     float *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
     float *units = jem__alloc_floats(net->ctx, 2 * net->channels);
     jem_status s = usual && units ? JEM_OK : JEM_NO_MEMORY;

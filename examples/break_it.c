@@ -100,7 +100,7 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
         if (b->visits[i] <= 0) continue;
         const float *dream = b->data + 2 * i;
         plot_dot(p, fmaxf(-edge, fminf(dream[0], edge)), fmaxf(-edge, fminf(dream[1], edge)), 2.5f,
-            0xffffff);
+                 0xffffff);
         shown++;
     }
 

@@ -106,7 +106,7 @@ static jem_net *learn(jem_ctx *ctx, int k, int updates) {
         const jem_stats st = jem_train_step(tr, x, y, BATCH);
         if (i % 100 == 0 || i == updates) {
             printf("\r%-6s  %d of %d updates, accuracy %.2f", factors[k].name, i, updates,
-                (double)st.accuracy);
+                   (double)st.accuracy);
             fflush(stdout);
         }
     }

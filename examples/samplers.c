@@ -145,8 +145,8 @@ int main(int argc, char **argv) {
             const float *v = t.value + from * CHAINS;
             const chain_stats c = measure_chains(v, steps, CHAINS);
             printf("%-9s %-8s  %s %.3f +- %.3f, known %.2f: error %7.1f   tau %5.0f, R-hat %.3f\n",
-                q->name, walks[k].name, q->number, c.mean, c.error, (double)q->known,
-                (c.mean - (double)q->known) / c.error, c.tau * cost, c.rhat);
+                   q->name, walks[k].name, q->number, c.mean, c.error, (double)q->known,
+                   (c.mean - (double)q->known) / c.error, c.tau * cost, c.rhat);
             fflush(stdout);
             plot_function(&p, ctx, density, &t.which);
             plot_density(&p, plot_log_z(&p));

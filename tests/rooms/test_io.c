@@ -1213,7 +1213,7 @@ static jem_net *design_create(jem_ctx *ctx, int kind, const design *d) {
     s.separate_energy = d->w.separate_energy;
     s.layers = d->layers;
     memcpy(s.widths, d->widths,
-        sizeof s.widths);
+           sizeof s.widths);
     return kind == CONVNET ? jem_convnet_create(ctx, &s, 3) : jem_mlp_create(ctx, &s, 3);
 }
 

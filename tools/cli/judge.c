@@ -377,7 +377,7 @@ static int samples_row(jem_net *judge, sample_set *is, const sample_set *real) {
         if (is->labelled) printf("  %7.1f%%", 100 * v.hit);
         else printf("  %8s", "-");
         printf("  %6.1f%%  %7.2f  %7.2f  %8.2f  %9.3f  %6.3f\n", 100 * v.passes, v.classes, v.score,
-            distance, precision, recall);
+               distance, precision, recall);
         fflush(stdout);
     } else if (!jem_ok(judge->ctx)) fprintf(stderr, "jem eval: %s\n", jem_error(judge->ctx));
     else uses_no_memory();
@@ -509,7 +509,7 @@ int eval_samples(uses *s, uses *beside) {
     if (ok && (least < SAMPLES_LEAST || train.n < SAMPLES_LEAST)) {
         ok = 0;
         fprintf(stderr, "jem eval: samples needs at least %d samples, and as many training "
-            "and test images\n", SAMPLES_LEAST);
+                "and test images\n", SAMPLES_LEAST);
     }
     ok = ok && samples_judge(s, beside, judge, path, &train);
     if (loaded) data_free(&train);

@@ -775,8 +775,8 @@ static int besides_open(const card *r) {
                m.net->width != r->shape[2])) {
         ok = 0;
         fprintf(stderr, "jem report: %s has images (%d,%d,%d), but %s has (%d,%d,%d)\n",
-            r->model, r->shape[0], r->shape[1], r->shape[2], o->beside,
-            m.net->channels, m.net->height, m.net->width);
+                r->model, r->shape[0], r->shape[1], r->shape[2], o->beside,
+                m.net->channels, m.net->height, m.net->width);
     }
     model_close(&m);
     return ok;
