@@ -12646,13 +12646,11 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
     jem_ctx *ctx = a->ctx;
     size_t size = 0;
     char *bytes = NULL;
+    jem_file *f = jem_file_create(ctx, path);
+    if (f) bytes = (char *)jem_archive_to_memory(a, &size);
     jem_status status = ctx->status;
-    jem_file *f = NULL;
-    if (path) bytes = (char *)jem_archive_to_memory(a, &size);
-    if (bytes || !path) f = jem_file_create(ctx, path);
-    if (f) status = jem_file_put(f, bytes, size);
-    if (f && status == JEM_OK) status = jem_file_commit(f);
-    if (!f) status = ctx->status;
+    if (bytes) status = jem_file_put(f, bytes, size);
+    if (bytes && status == JEM_OK) status = jem_file_commit(f);
     jem_file_free(f);
     jem__free(ctx, bytes);
     return status;

@@ -335,7 +335,7 @@ static void test_hello(void) {
     CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "in pencil: off by %g",
           largest_gap(as_white, other, DIGIT_PIXELS));
     const int written = new_file_open(&n, path) && picture__png(&n, clear, WIDE, HIGH, 4);
-    CHECK(picture__done(&n, path, written), "a transparent sheet");
+    CHECK(picture__done(&n, written), "a transparent sheet");
     unsigned char *read = stbi_load(path, &w, &h, &channels, 0);
     if (CHECK(read && w == WIDE && h == HIGH && to_digit(net, read, w, h, channels, other),
               "read again"))

@@ -692,16 +692,16 @@ static int report_make(card *r, const char *out) {
     const char *temporary = ok && page.file ? jem_file_temporary(page.file) : "";
     if (ok && (!*temporary || strlen(temporary) + 11 > OPTION_TEXT_SIZE)) {
         errno = 0;
-        ok = new_file_fail(&page, out, *temporary ? "the name is too long" : "is not a file");
+        ok = new_file_fail(&page, *temporary ? "the name is too long" : "is not a file");
     } else if (ok && !(whole && r->body && r->links && r->left_out)) {
-        ok = new_file_fail(&page, out, "temporary files cannot be created");
+        ok = new_file_fail(&page, "temporary files cannot be created");
     }
     if (ok) {
         report_sections(r, temporary);
         ok = write_page(r, whole);
         errno = 0;
         if (ok) ok = page_copy(&page, whole);
-        if (!ok) new_file_fail(&page, out, "was not written: temporary files are incomplete");
+        if (!ok) new_file_fail(&page, "was not written: temporary files are incomplete");
     }
     ok = new_file_done(&page, ok);
     for (int k = 0; k < 3; k++) *report_temp[k] = 0;

@@ -830,7 +830,7 @@ static int log_open(run *r, int update) {
         while (ok && old && fgets(line, sizeof line, old))
             if (isdigit((unsigned char)*line) && strchr(line, '\n') && atoi(line) <= update)
                 ok = new_file_text(&n, line);
-        if (old && ferror(old)) ok = new_file_fail(&n, path, "cannot be read");
+        if (old && ferror(old)) ok = new_file_fail(&n, "cannot be read");
         replaced = new_file_done(&n, ok);
         errno = 0;
         if (replaced && !(r->log = fopen(path, "a"))) wrong = "cannot be opened";
@@ -1522,7 +1522,7 @@ static int final_test(run *r) {
     time_text(took, elapsed(r));
     if (r->data.values) {
         char word[DATA_PATH];
-        return printf("trained in %s; what it says of other rows: jem score %s/last.safetensors "
+        return printf("trained in %s; to score other rows: jem score %s/last.safetensors "
                       "FILE.csv\n", took, data_quoted(r->o->out, word, sizeof word)) > 0;
     }
     if (!r->test.n) return printf("trained in %s; no test images\n", took) > 0;

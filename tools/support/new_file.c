@@ -27,10 +27,11 @@ static void new_file__directories(const char *path) {
     }
 }
 
-int new_file_fail(new_file *n, const char *path, const char *reason) {
+int new_file_fail(new_file *n, const char *reason) {
     const char *system = errno ? strerror(errno) : "";
+    const char *colon = errno ? ": " : "";
     if (*n->message) return 0;
-    snprintf(n->message, sizeof n->message, "%.300s: %s%s%s", path, reason, errno ? ": " : "", system);
+    snprintf(n->message, sizeof n->message, "%.300s: %s%s%s", n->path, reason, colon, system);
     return 0;
 }
 
@@ -43,21 +44,24 @@ static int new_file__failed(new_file *n) {
 int new_file_open(new_file *n, const char *path) {
     struct stat s;
     memset(n, 0, sizeof *n);
+    n->path = path;
     new_file__directories(path);
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode)) {
         errno = 0;
         n->device = fopen(path, "wb");
-        return n->device ? 1 : new_file_fail(n, path, "cannot be opened");
+        return n->device ? 1 : new_file_fail(n, "cannot be opened");
     }
     n->ctx = jem_ctx_create(NULL);
     errno = 0;
-    if (!n->ctx) return new_file_fail(n, path, "cannot be created: no memory");
+    if (!n->ctx) return new_file_fail(n, "cannot be created: no memory");
     n->file = jem_file_create(n->ctx, path);
     return n->file ? 1 : new_file__failed(n);
 }
 
 int new_file_put(new_file *n, const void *bytes, size_t size) {
-    if (n->device) return fwrite(bytes, 1, size, n->device) == size;
+    errno = 0;
+    if (n->device && fwrite(bytes, 1, size, n->device) == size) return 1;
+    if (n->device) return new_file_fail(n, "cannot be written");
     if (n->file && jem_file_put(n->file, bytes, size) == JEM_OK) return 1;
     return n->ctx ? new_file__failed(n) : 0;
 }
@@ -67,12 +71,10 @@ int new_file_text(new_file *n, const char *text) {
 
 int new_file_done(new_file *n, int ok) {
     const int opened = n->device || n->file;
-    if (n->device) {
-        errno = 0;
-        int written = fflush(n->device) == 0 && !ferror(n->device);
-        if (fclose(n->device)) written = 0;
-        if (ok && !written) ok = new_file_fail(n, "the device", "cannot be written");
-    }
+    errno = 0;
+    if (n->device && (fflush(n->device) || ferror(n->device)))
+        ok = new_file_fail(n, "cannot be written");
+    if (n->device && fclose(n->device)) ok = new_file_fail(n, "cannot be closed");
     if (ok && n->file && jem_file_commit(n->file) != JEM_OK) ok = new_file__failed(n);
     if (n->ctx) {
         jem_file_free(n->file);

@@ -12,6 +12,7 @@
 #include "jem.h"
 
 typedef struct new_file {
+    const char *path;      /* belongs to the caller */
     jem_ctx *ctx;
     jem_file *file;        /* or NULL: a device */
     FILE *device;          /* or NULL */
@@ -24,7 +25,7 @@ typedef struct new_file {
 int new_file_open(new_file *n, const char *path);
 int new_file_put(new_file *n, const void *bytes, size_t size);
 int new_file_text(new_file *n, const char *text);
-int new_file_fail(new_file *n, const char *path, const char *reason);
+int new_file_fail(new_file *n, const char *reason);
 int new_file_done(new_file *n, int ok);
 
 #endif

@@ -140,9 +140,9 @@ static int picture__png(new_file *f, const unsigned char *bytes, int w, int h, i
 }
 
 /* Completes a picture, or prints the reason. */
-static int picture__done(new_file *n, const char *path, int ok) {
+static int picture__done(new_file *n, int ok) {
     errno = 0;
-    if (!ok) new_file_fail(n, path, "cannot be written: no memory, or too large a picture");
+    if (!ok) new_file_fail(n, "cannot be written: no memory, or too large a picture");
     if (new_file_done(n, ok)) return 1;
     fprintf(stderr, "%s\n", n->message);
     return 0;
@@ -152,7 +152,7 @@ int picture_write(const char *path, const unsigned char *bytes, int w, int h, in
     new_file n;
     const int ok = new_file_open(&n, path) && (double)w * h * c < 1e9 &&  /* sizes are int in stb */
                    picture__png(&n, bytes, w, h, c);
-    return picture__done(&n, path, ok);
+    return picture__done(&n, ok);
 }
 
 int picture_grid(const char *path, const float *x, int n, int columns, int c, int h,
@@ -378,7 +378,7 @@ int picture_film(const char *path, const unsigned char *rgb, int frames, int w, 
     if (ok) picture__chunk(&p, "IEND", NULL, 0, NULL, 0);
     free(lines);
     free(index);
-    return picture__done(&p, path, ok);
+    return picture__done(&p, ok);
 }
 
 /* ---- plots of the plane ---------------------------------------------------------------------- */

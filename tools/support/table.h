@@ -30,10 +30,10 @@ typedef struct csv_table {
 typedef struct table_desc {
     const char *label;         /* the column of labels: its name, its number from 1, "last", or
                                   "none"; "label" if there is one */
-    int label_optional;        /* 1: a file without that column is no error */
+    int label_optional;        /* 1: a file without that column is accepted */
     const char *drop;          /* names of columns to skip, separated by commas */
-    /* Takes these columns, by name and in this order, and skips others; if they or the file have
-       no names, there must be as many. */
+    /* Takes these columns, by name and in this order, and skips others; without names, in the
+       desc or in the file, their count must be equal. */
     char (*columns)[TABLE_NAME];
     int n_columns;
 } table_desc;
