@@ -11180,7 +11180,7 @@ typedef struct jem__bitmap {
 } jem__bitmap;
 
 /* The value of white in sums of pixels: a byte times its alpha. Such sums are exact. */
-enum { JEM__WHITE = 255 * 255 };
+static const double jem__white = 255 * 255;
 
 JEM__COMPILE("O2")                                 /* all pixels of a picture pass here */
 /* Sums pixels over the background: grey in sum[0], or three colours. */
@@ -11258,7 +11258,7 @@ static double jem__sum_area(const jem__bitmap *p, int background, const jem__are
 static void jem__means_of(const jem__bitmap *p, const jem_pixels_desc *d, int wanted,
                           const double sum[3], double area, double mean[3]) {
     const int colour = p->channels > 2;
-    const double white = area * JEM__WHITE;
+    const double white = area * jem__white;
     for (int k = 0; k < wanted; k++) mean[k] = sum[colour ? k : 0] / white;
     if (wanted == 1 && colour) mean[0] = (0.299 * sum[0] + 0.587 * sum[1] + 0.114 * sum[2]) / white;
     for (int k = 0; d->invert && k < wanted; k++) mean[k] = 1 - mean[k];
