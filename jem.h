@@ -5702,6 +5702,13 @@ static int jem__features(jem__fields *f, double features) {
     return (int)features;
 }
 
+/* Returns a side of the features of a wide residual network, from that of the images. */
+static int jem__wrn_side(const jem_wrn_desc *d, int side) {
+    side = (side - 1) / d->stem_stride + 1;
+    if (d->blocks == JEM_BLOCKS_ZERO) return side / 2 / 2;
+    return (side - 1) / 4 + 1;
+}
+
 /* Visits the fields of a wide residual network; returns its number of features. */
 static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
@@ -5721,12 +5728,13 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
         jem__fields_fail(f, "jem.unet", NULL, 1, "cannot be combined with separate_energy");
     if (d->unet && (d->height % shrink || d->width % shrink))
         jem__fields_fail(f, "jem.unet", NULL, 1, "sides must be multiples of 4 stem strides");
+    if (f->status) return 0;
+    const int height = jem__wrn_side(d, d->height);
+    const int width = jem__wrn_side(d, d->width);
     double pixels = 1;
-    if (d->head == JEM_HEAD_FLAT) {
-        const double height = (d->height - 1) / shrink + 1;
-        const double width = (d->width - 1) / shrink + 1;
-        pixels = height * width;
-    }
+    if (d->head == JEM_HEAD_FLAT) pixels = (double)height * width;
+    if (height < 1 || width < 1)
+        jem__fields_fail(f, "jem.blocks", NULL, d->blocks, "these images are too small for it");
     return jem__features(f, 64.0 * d->widen * pixels);
 }
 
