@@ -5702,6 +5702,13 @@ static int jem__features(jem__fields *f, double features) {
     return (int)features;
 }
 
+/* Returns a side of the features of a wide residual network, from that of the images. */
+static int jem__wrn_side(const jem_wrn_desc *d, int side) {
+    side = (side - 1) / d->stem_stride + 1;
+    if (d->blocks == JEM_BLOCKS_ZERO) return side / 2 / 2;
+    return (side - 1) / 4 + 1;
+}
+
 /* Visits the fields of a wide residual network; returns its number of features. */
 static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
@@ -5721,12 +5728,13 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
         jem__fields_fail(f, "jem.unet", NULL, 1, "cannot be combined with separate_energy");
     if (d->unet && (d->height % shrink || d->width % shrink))
         jem__fields_fail(f, "jem.unet", NULL, 1, "sides must be multiples of 4 stem strides");
+    if (f->status) return 0;
+    const int height = jem__wrn_side(d, d->height);
+    const int width = jem__wrn_side(d, d->width);
     double pixels = 1;
-    if (d->head == JEM_HEAD_FLAT) {
-        const double height = (d->height - 1) / shrink + 1;
-        const double width = (d->width - 1) / shrink + 1;
-        pixels = height * width;
-    }
+    if (d->head == JEM_HEAD_FLAT) pixels = (double)height * width;
+    if (height < 1 || width < 1)
+        jem__fields_fail(f, "jem.blocks", NULL, d->blocks, "these images are too small for it");
     return jem__features(f, 64.0 * d->widen * pixels);
 }
 
@@ -11139,44 +11147,6 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
-/* The values 0..1 of a byte, and their parts of Rec. 601's grey. */
-typedef struct jem__tones { double value[256], part[3][256]; } jem__tones;
-
-/* Computes the table, in the order of operations in which a pixel would. */
-static void jem__fill_tones(jem__tones *t) {
-    static const double weight[3] = { 0.299, 0.587, 0.114 };
-    for (int byte = 0; byte < 256; byte++) {
-        t->value[byte] = byte / 255.0;
-        for (int i = 0; i < 3; i++) t->part[i][byte] = weight[i] * t->value[byte];
-    }
-}
-
-JEM__COMPILE("O2")                                 /* all pixels of a picture pass here */
-/* Converts an opaque pixel to `wanted` channels in 0..1, grey as in Rec. 601. */
-JEM__INLINE void jem__opaque_pixel(const unsigned char *p, int colour, const jem__tones *t,
-                                   int wanted, double *out) {
-    if (wanted > 1) {
-        for (int i = 0; i < 3; i++) out[i] = t->value[p[i * colour]];
-    } else if (colour) out[0] = t->part[0][p[0]] + t->part[1][p[1]] + t->part[2][p[2]];
-    else out[0] = t->value[p[0]];
-}
-
-/* Converts any pixel: alpha over the background, then inverted if the desc says so. */
-JEM__INLINE void jem__pixel(const unsigned char *p, int channels, const jem_pixels_desc *d,
-                            const jem__tones *t, int wanted, double *out) {
-    const int colour = channels > 2;
-    if (channels % 2 == 0 && p[channels - 1] < 255) {
-        const double alpha = t->value[p[channels - 1]];
-        const double behind = (1 - alpha) * d->background / 255.0;
-        double c[3];
-        for (int i = 0; i < 3; i++) c[i] = alpha * p[i * colour] / 255.0 + behind;
-        if (wanted == 1 && colour) c[0] = 0.299 * c[0] + 0.587 * c[1] + 0.114 * c[2];
-        for (int i = 0; i < wanted; i++) out[i] = c[i];
-    } else jem__opaque_pixel(p, colour, t, wanted, out);
-    for (int i = 0; d->invert && i < wanted; i++) out[i] = 1 - out[i];
-}
-JEM__COMPILE_END
-
 /* Computes the interval of a row of `all` pixels that pixel i of a row of `to` covers: the nearest
    pixel, if it is smaller than one. */
 static void jem__cover(int i, int to, int all, double *from, double *until) {
@@ -11217,95 +11187,90 @@ typedef struct jem__bitmap {
     int width, height, channels;
 } jem__bitmap;
 
-JEM__COMPILE("O2")
-/* Returns the length that the interval from..until has in common with pixel i. */
-JEM__INLINE double jem__common(int i, double from, double until) {
-    double first = from;
-    double last = until;
-    if (i > from) first = i;
-    if (i + 1 < until) last = i + 1;
-    return last - first;
-}
+/* The value of white in sums of pixels: a byte times its alpha. Such sums are exact. */
+static const double jem__white = 255 * 255;
 
-/* Sums the bytes of opaque pixels: grey in sum[0], or three colours. Returns 0 if one is not
-   opaque. */
-static int jem__sum_bytes(const unsigned char *p, int channels, int count, uint64_t sum[3]) {
-    unsigned alpha = 255;
-    uint64_t s0 = 0;
-    uint64_t s1 = 0;
-    uint64_t s2 = 0;
+JEM__COMPILE("O2")                                 /* all pixels of a picture pass here */
+/* Sums pixels over the background: grey in sum[0], or three colours. */
+static void jem__sum_pixels(const unsigned char *p, int channels, int count, int background,
+                            uint64_t sum[3]) {
+    const uint64_t opaque = (uint64_t)count * 255;
+    uint64_t alpha = opaque;
+    uint64_t s[3] = { 0, 0, 0 };
     if (channels == 1) {
-        for (int i = 0; i < count; i++) s0 += p[i];
+        for (int i = 0; i < count; i++) s[0] += p[i];
     } else if (channels == 2) {
+        alpha = 0;
         for (int i = 0; i < count; i++, p += 2) {
-            s0 += p[0];
-            alpha &= p[1];
+            s[0] += (unsigned)p[0] * p[1];
+            alpha += p[1];
         }
     } else if (channels == 3) {
         for (int i = 0; i < count; i++, p += 3) {
-            s0 += p[0];
-            s1 += p[1];
-            s2 += p[2];
+            s[0] += p[0];
+            s[1] += p[1];
+            s[2] += p[2];
         }
     } else {
+        alpha = 0;
         for (int i = 0; i < count; i++, p += 4) {
-            s0 += p[0];
-            s1 += p[1];
-            s2 += p[2];
-            alpha &= p[3];
+            s[0] += (unsigned)p[0] * p[3];
+            s[1] += (unsigned)p[1] * p[3];
+            s[2] += (unsigned)p[2] * p[3];
+            alpha += p[3];
         }
     }
-    sum[0] = s0;
-    sum[1] = s1;
-    sum[2] = s2;
-    return alpha == 255;
-}
-
-/* Sums the values 0..1 of whole pixels, of each channel of the network: exact sums of bytes, which
-   take a fraction of the time of pixel by pixel. Returns 0 if that is not possible. */
-static int jem__sum_whole(const jem__bitmap *p, const jem_pixels_desc *d, int wanted,
-                          const unsigned char *from, int count, double out[3]) {
-    uint64_t sum[3];
-    if (count < 1 || !jem__sum_bytes(from, p->channels, count, sum)) return 0;
-    const double r = (double)sum[0] / 255;
-    const double g = (double)sum[1] / 255;
-    const double b = (double)sum[2] / 255;
-    const int colour = p->channels > 2;
-    out[0] = wanted == 1 && colour ? 0.299 * r + 0.587 * g + 0.114 * b : r;
-    out[1] = colour ? g : r;
-    out[2] = colour ? b : r;
-    for (int k = 0; d->invert && k < 3; k++) out[k] = count - out[k];
-    return 1;
-}
-
-/* Computes the mean of the area that pixel (i,j) of the network's image covers, of each channel. */
-static void jem__area_mean(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
-                           const jem__tones *tones, int i, int j, double mean[3]) {
-    double top, bottom, left, right;
-    double sum[3] = { 0, 0, 0 };
-    const int wanted = net->channels;
-    jem__cover(i, net->height, p->height, &top, &bottom);
-    jem__cover(j, net->width, p->width, &left, &right);
-    const int first = (int)ceil(left);             /* whole pixels: from first until last */
-    const int last = (int)fmin(floor(right), p->width);
-    for (int row = (int)top; row < bottom && row < p->height; row++) {
-        const double share_of_row = jem__common(row, top, bottom);
-        const unsigned char *from = p->pixels + (ptrdiff_t)row * p->width * p->channels;
-        double v[3];
-        const int whole = jem__sum_whole(p, d, wanted, from + (ptrdiff_t)first * p->channels,
-                                         last - first, v);
-        for (int k = 0; whole && k < wanted; k++) sum[k] += share_of_row * v[k];
-        for (int col = (int)left; col < right && col < p->width; col++) {
-            if (whole && col == first) col = last;
-            if (col >= right || col >= p->width) break;
-            const double share = share_of_row * jem__common(col, left, right);
-            jem__pixel(from + (ptrdiff_t)col * p->channels, p->channels, d, tones, wanted, v);
-            for (int k = 0; k < wanted; k++) sum[k] += share * v[k];
-        }
-    }
-    for (int k = 0; k < wanted; k++) mean[k] = sum[k] / ((bottom - top) * (right - left));
+    const uint64_t behind = (opaque - alpha) * (uint64_t)background;
+    for (int k = 0; k < 3; k++) sum[k] = s[k] * (channels % 2 ? 255 : 1) + behind;
 }
 JEM__COMPILE_END
+
+/* Adds `share` of each of `count` pixels to sum[3], from the pixel in a row and column on. */
+static void jem__add_pixels(const jem__bitmap *p, int background, int row, int col, int count,
+                            double share, double sum[3]) {
+    const ptrdiff_t first = (ptrdiff_t)row * p->width + col;
+    uint64_t s[3];
+    if (count < 1 || share <= 0) return;
+    jem__sum_pixels(p->pixels + first * p->channels, p->channels, count, background, s);
+    for (int k = 0; k < 3; k++) sum[k] += share * (double)s[k];
+}
+
+/* A rectangle in a picture, in pixels, which may cut pixels. */
+typedef struct jem__area { double top, bottom, left, right; } jem__area;
+
+/* Sums the part of a rectangle that is inside the picture. Returns its area. */
+static double jem__sum_area(const jem__bitmap *p, int background, const jem__area *a,
+                            double sum[3]) {
+    const double top = fmax(a->top, 0);
+    const double bottom = fmin(a->bottom, p->height);
+    const double left = fmax(a->left, 0);
+    const double right = fmin(a->right, p->width);
+    memset(sum, 0, 3 * sizeof *sum);
+    if (top >= bottom || left >= right) return 0;
+    const int first = (int)ceil(left);             /* whole pixels: from first until last */
+    const int last = (int)floor(right);
+    for (int row = (int)top; row < bottom; row++) {
+        const double high = fmin(row + 1, bottom) - fmax(row, top);
+        if (first > last) {                        /* within one pixel */
+            jem__add_pixels(p, background, row, last, 1, high * (right - left), sum);
+            continue;
+        }
+        jem__add_pixels(p, background, row, first - 1, 1, high * (first - left), sum);
+        jem__add_pixels(p, background, row, first, last - first, high, sum);
+        jem__add_pixels(p, background, row, last, 1, high * (right - last), sum);
+    }
+    return (bottom - top) * (right - left);
+}
+
+/* Converts such a sum over an area to means 0..1 of `wanted` channels: grey as in Rec. 601. */
+static void jem__means_of(const jem__bitmap *p, const jem_pixels_desc *d, int wanted,
+                          const double sum[3], double area, double mean[3]) {
+    const int colour = p->channels > 2;
+    const double white = area * jem__white;
+    for (int k = 0; k < wanted; k++) mean[k] = sum[colour ? k : 0] / white;
+    if (wanted == 1 && colour) mean[0] = (0.299 * sum[0] + 0.587 * sum[1] + 0.114 * sum[2]) / white;
+    for (int k = 0; d->invert && k < wanted; k++) mean[k] = 1 - mean[k];
+}
 
 /* ---- framing --------------------------------------------------------------------------------- */
 
@@ -11436,52 +11401,83 @@ static int jem__framing_wanted(const jem_net *net, const jem__bitmap *p, const j
     return !fits && jem__framing_in(jem_net_meta(net, jem__framing_key), f);
 }
 
-/* The grey of a picture's ground, 0..1, its difference to that of ink, and the part of the picture
-   that becomes the image: the size of a pixel, and where the first one begins. */
-typedef struct jem__view { double ground, contrast, pixel, top, left; } jem__view;
+/* The grey of a picture's ground, 0..255, its difference to that of ink, and the part of the
+   picture that becomes the image: the size of a pixel, and where the first one begins. */
+typedef struct jem__view { int ground, contrast; double pixel, top, left; } jem__view;
 
-/* Returns the grey, 0..1, of pixel i of a picture. */
-static double jem__grey_at(const jem__bitmap *p, const jem_pixels_desc *d, const jem__tones *tones,
-                           ptrdiff_t i) {
-    double v = 0;
-    jem__pixel(p->pixels + i * p->channels, p->channels, d, tones, 1, &v);
-    return v;
+enum { JEM__RUN = 256 };                           /* pixels that become grey bytes at once */
+
+JEM__COMPILE("O2")
+JEM__INLINE void jem__greys_of(const unsigned char *p, int channels, const jem_pixels_desc *d,
+                               int count, unsigned char *grey) {
+    for (int i = 0; i < count; i++, p += channels) {
+        const int colour = channels > 2;
+        const unsigned alpha = channels % 2 ? 255u : p[channels - 1];
+        const unsigned v = colour ? 299u * p[0] + 587u * p[1] + 114u * p[2] : 1000u * p[0];
+        const unsigned behind = 1000u * (unsigned)d->background;
+        const unsigned byte = (v * alpha + behind * (255 - alpha) + 127500) / 255000;
+        grey[i] = (unsigned char)(d->invert ? 255 - byte : byte);
+    }
+}
+/* Converts a run of pixels to grey[count], rounded, from the pixel in a row and column on. */
+static void jem__greys(const jem__bitmap *p, const jem_pixels_desc *d, int row, int col, int count,
+                       unsigned char *grey) {
+    const unsigned char *from = p->pixels + ((ptrdiff_t)row * p->width + col) * p->channels;
+    if (p->channels == 1) jem__greys_of(from, 1, d, count, grey);
+    else if (p->channels == 2) jem__greys_of(from, 2, d, count, grey);
+    else if (p->channels == 3) jem__greys_of(from, 3, d, count, grey);
+    else jem__greys_of(from, 4, d, count, grey);
 }
 
 /* Finds the ground; returns 0 if the picture has no plain one. */
-static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d,
-                            const jem__tones *tones, jem__view *frame) {
-    const ptrdiff_t pixels = (ptrdiff_t)p->width * p->height;
-    double darkest = 1;
-    double brightest = 0;
-    double near_end[2] = { 0, 0 };
-    for (ptrdiff_t i = 0; i < pixels; i++) {
-        const double v = jem__grey_at(p, d, tones, i);
-        darkest = fmin(darkest, v);
-        brightest = fmax(brightest, v);
-    }
-    const double contrast = brightest - darkest;
-    for (ptrdiff_t i = 0; i < pixels; i++) {
-        const double v = jem__grey_at(p, d, tones, i);
-        near_end[0] += v - darkest < 0.25 * contrast;
-        near_end[1] += brightest - v < 0.25 * contrast;
+static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__view *frame) {
+    unsigned char grey[JEM__RUN];
+    ptrdiff_t pixels_of[256] = { 0 };
+    for (int row = 0; row < p->height; row++)
+        for (int col = 0; col < p->width; col += JEM__RUN) {
+            const int count = p->width - col < JEM__RUN ? p->width - col : JEM__RUN;
+            jem__greys(p, d, row, col, count, grey);
+            for (int i = 0; i < count; i++) pixels_of[grey[i]]++;
+        }
+    int darkest = 0;
+    int brightest = 255;
+    ptrdiff_t near_end[2] = { 0, 0 };
+    while (!pixels_of[darkest]) darkest++;
+    while (!pixels_of[brightest]) brightest--;
+    const int contrast = brightest - darkest;
+    for (int v = 0; v < 256; v++) {
+        if (4 * (v - darkest) < contrast) near_end[0] += pixels_of[v];
+        if (4 * (brightest - v) < contrast) near_end[1] += pixels_of[v];
     }
     const int bright = near_end[1] > near_end[0];
     frame->ground = bright ? brightest : darkest;
     frame->contrast = bright ? -contrast : contrast;
-    return contrast > 0.125 && near_end[bright] >= 0.5 * (double)pixels;
+    return contrast >= 32 && 2 * near_end[bright] >= (ptrdiff_t)p->width * p->height;
 }
+
+/* Measures the ink of a picture with a ground. */
+static jem__ink jem__view_ink(const jem__bitmap *p, const jem_pixels_desc *d,
+                              const jem__view *frame) {
+    unsigned char grey[JEM__RUN];
+    jem__ink s = jem__ink_none(p->height, p->width);
+    for (int row = 0; row < p->height; row++)
+        for (int col = 0; col < p->width; col += JEM__RUN) {
+            const int count = p->width - col < JEM__RUN ? p->width - col : JEM__RUN;
+            jem__greys(p, d, row, col, count, grey);
+            for (int i = 0; i < count; i++) {
+                const int above = grey[i] - frame->ground;
+                if (above) jem__ink_add(&s, row, col + i, (double)above / frame->contrast);
+            }
+        }
+    return s;
+}
+JEM__COMPILE_END
 
 /* Finds the part of a picture that shows its subject as f demands; returns 0 if there is none. */
 static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
-                          const jem__tones *tones, const float *f, jem__view *frame) {
-    if (!jem__view_ground(p, d, tones, frame)) return 0;
-    jem__ink s = jem__ink_none(p->height, p->width);
-    for (int row = 0; row < p->height; row++)
-        for (int col = 0; col < p->width; col++) {
-            const double v = jem__grey_at(p, d, tones, (ptrdiff_t)row * p->width + col);
-            jem__ink_add(&s, row, col, (v - frame->ground) / frame->contrast);
-        }
+                          const float *f, jem__view *frame) {
+    if (!jem__view_ground(p, d, frame)) return 0;
+    const jem__ink s = jem__view_ink(p, d, frame);
     if (!jem__ink_side(&s)) return 0;
     const int side = net->height > net->width ? net->height : net->width;
     frame->pixel = jem__ink_side(&s) / ((double)f[JEM__SHARE] * side);
@@ -11490,36 +11486,34 @@ static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pi
     return 1;
 }
 
-/* Computes the mean ink of the area that a pixel of the image covers; there is none outside of the
-   picture. */
+/* Computes the mean ink of the area that pixel (i,j) of the image covers. Outside of the picture
+   there is no ink. */
 static double jem__view_mean(const jem__bitmap *p, const jem_pixels_desc *d,
-                             const jem__tones *tones, const jem__view *frame, int i, int j) {
-    const double top = frame->top + i * frame->pixel;
-    const double left = frame->left + j * frame->pixel;
-    const double bottom = top + frame->pixel;
-    const double right = left + frame->pixel;
-    double sum = 0;
-    for (int row = (int)fmax(top, 0); row < bottom && row < p->height; row++) {
-        const double high = jem__common(row, top, bottom);
-        for (int col = (int)fmax(left, 0); col < right && col < p->width; col++) {
-            const double v = jem__grey_at(p, d, tones, (ptrdiff_t)row * p->width + col);
-            sum += high * jem__common(col, left, right) * (v - frame->ground);
-        }
-    }
-    return sum / frame->contrast / (frame->pixel * frame->pixel);
+                             const jem__view *frame, int i, int j) {
+    jem__area a;
+    double sum[3];
+    double mean[3];
+    a.top = frame->top + i * frame->pixel;
+    a.left = frame->left + j * frame->pixel;
+    a.bottom = a.top + frame->pixel;
+    a.right = a.left + frame->pixel;
+    const double inside = jem__sum_area(p, d->background, &a, sum);
+    if (!(inside > 0)) return 0;
+    jem__means_of(p, d, 1, sum, inside, mean);
+    const double ink = (255 * mean[0] - frame->ground) / frame->contrast;
+    return ink * inside / (frame->pixel * frame->pixel);
 }
 
 /* Converts a picture as a framing demands; returns 0 if it cannot have one. */
 static int jem__pixels_framed(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
-                              const jem__tones *tones, float *x, int *did) {
+                              float *x, int *did) {
     float f[JEM__FRAMING];
     jem__view frame;
-    if (!jem__framing_wanted(net, p, d, f) || !jem__view_find(net, p, d, tones, f, &frame))
-        return 0;
+    if (!jem__framing_wanted(net, p, d, f) || !jem__view_find(net, p, d, f, &frame)) return 0;
     const int bright = f[JEM__GROUND] > 0;
     for (int i = 0; i < net->height; i++)
         for (int j = 0; j < net->width; j++) {
-            double v = jem__view_mean(p, d, tones, &frame, i, j);
+            double v = jem__view_mean(p, d, &frame, i, j);
             if (bright) v = 1 - v;
             x[i * net->width + j] = (float)((double)d->lo + ((double)d->hi - (double)d->lo) * v);
         }
@@ -11553,17 +11547,20 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
     if (!pixels || !x) return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels_to_floats: NULL");
     if (jem__pixels_check(net, width, height, channels, desc, &d)) return net->ctx->status;
     const double range = (double)d.hi - (double)d.lo;
-    jem__tones tones;
-    jem__fill_tones(&tones);
     int done = 0;
-    if (jem__pixels_framed(net, &picture, &d, &tones, x, &done)) {
+    if (jem__pixels_framed(net, &picture, &d, x, &done)) {
         if (did) *did = done;
         return JEM_OK;
     }
     for (int i = 0; i < net->height; i++) {
         for (int j = 0; j < net->width; j++) {
+            jem__area a;
+            double sum[3];
             double mean[3];
-            jem__area_mean(net, &picture, &d, &tones, i, j, mean);
+            jem__cover(i, net->height, height, &a.top, &a.bottom);
+            jem__cover(j, net->width, width, &a.left, &a.right);
+            const double area = jem__sum_area(&picture, d.background, &a, sum);
+            jem__means_of(&picture, &d, net->channels, sum, area, mean);
             for (int k = 0; k < net->channels; k++) {
                 const ptrdiff_t row = (ptrdiff_t)k * net->height + i;
                 x[row * net->width + j] = (float)((double)d.lo + range * mean[k]);

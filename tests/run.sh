@@ -432,6 +432,10 @@ python() {
     then echo "== jem_py: SKIPPED, needs python3-numpy"
     else run jem_py /usr/bin/python3 tests/tools/test_jem_py.py "$BUILD/libjem.so"
     fi
+    if ! /usr/bin/python3 -c "import numpy" 2>/dev/null
+    then echo "== onnx: SKIPPED, needs python3-numpy"
+    else run onnx /usr/bin/python3 tests/tools/test_onnx.py "$BUILD/jem" "$BUILD/libjem.so"
+    fi
     if ! /usr/bin/python3 -c "import sklearn" 2>/dev/null
     then echo "== sklearn_vectors, sklearn_sensors: SKIPPED, need python3-sklearn"
     else

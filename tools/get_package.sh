@@ -9,6 +9,8 @@
 #     tools/get_package.sh browser  Chromium and node, for the tests of playground and jem report
 #     tools/get_package.sh cross    compilers and emulators of other processors, for make portability
 #     tools/get_package.sh examine  valgrind, clang, cppcheck and clang-tidy, for make examine
+#     tools/get_package.sh onnxruntime   onnxruntime for node, from npm, in build/onnxruntime (110 MB),
+#                                   for bench-peers; test_onnx.py uses it if it is there
 #     tools/get_package.sh mpi      Open MPI (or another one), for make mpi
 # It uses the system's package manager if that needs no password; otherwise it prints the command and
 # fails.
@@ -65,6 +67,30 @@ found_wasm() {
             -o build/empty.wasm >/dev/null 2>&1 &&
         node -e 'process.exit(+(parseInt(process.versions.node) < 16))' >/dev/null 2>&1
 }
+
+# The packages as they are, without the scripts of an installation: they bring their libraries.
+onnxruntime=1.30.0
+found_onnxruntime() {
+    (cd "${BUILD:-build}/onnxruntime" 2>/dev/null &&
+        node -e 'require("./node_modules/onnxruntime-node")' >/dev/null 2>&1)
+}
+if [ "$1" = onnxruntime ]; then
+    found_onnxruntime && exit 0
+    modules=${BUILD:-build}/onnxruntime/node_modules
+    for package in onnxruntime-common onnxruntime-node; do
+        mkdir -p "$modules/$package" && (
+            cd "$modules" && npm pack $package@$onnxruntime >/dev/null 2>&1 &&
+                tar xzf $package-$onnxruntime.tgz -C $package --strip-components 1
+            code=$?
+            rm -f $package-$onnxruntime.tgz
+            exit $code
+        ) || break
+    done
+    found_onnxruntime && exit 0
+    echo "onnxruntime is missing: needs node and npm, and a processor and system that" >&2
+    echo "    https://www.npmjs.com/package/onnxruntime-node supports" >&2
+    exit 1
+fi
 
 case $1 in
     browser)
@@ -123,7 +149,7 @@ case $1 in
         zypper="openmpi4-devel" apk="openmpi-dev"
         by_hand="put the mpicc and mpirun of an MPI into the PATH"
         ;;
-    *) echo "get_package.sh stb|fuzzer|torch|wasm|browser|cross|examine|mpi" >&2; exit 2 ;;
+    *) echo "get_package.sh stb|fuzzer|torch|wasm|browser|cross|examine|mpi|onnxruntime" >&2; exit 2 ;;
 esac
 
 found_$1 && exit 0

@@ -69,6 +69,28 @@ static void test_identity(jem_ctx *ctx) {
     }
 }
 
+static void test_odd_sides(jem_ctx *ctx) {
+    printf("images whose sides cannot be halved evenly, with a flat head\n");
+    for (int stem_stride = 1; stem_stride <= 3; stem_stride++)
+        for (int side = 3 * stem_stride + 1; side < 32; side++) {
+            jem_wrn_desc d = small_desc(0);
+            d.head = JEM_HEAD_FLAT;
+            d.stem_stride = stem_stride;
+            d.height = side;
+            d.width = side + 1;
+            jem_net *net = jem_wrn_create(ctx, &d, 3);
+            jem_tensor *x = jem_zeros(ctx, 2, CHANNELS, side, side + 1);
+            CHECK(jem_forward(net, x, 0), "%d x %d, stem stride %d: %s", side + 1, side,
+                  stem_stride, jem_error(ctx));
+            jem_net_free(net);
+        }
+    jem_wrn_desc d = small_desc(0);
+    d.width = 3;
+    CHECK(!jem_wrn_create(ctx, &d, 3) && strstr(jem_error(ctx), "too small"), "3 columns: %s",
+          jem_error(ctx));
+    jem_clear_error(ctx);
+}
+
 static void test_shift(jem_ctx *ctx) {
     printf("softmax does not see the shift, every density does\n");
     jem_net *net = small_net(ctx, 1);
@@ -422,7 +444,8 @@ static void write_case(jem_ctx *ctx, const char *path) {
 /* A file's name has a dot, a test's has none. */
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST_IN(test_identity), TEST_IN(test_shift), TEST_IN(test_refusals),
+        TEST_IN(test_identity), TEST_IN(test_odd_sides), TEST_IN(test_shift),
+        TEST_IN(test_refusals),
         TEST_IN(test_training), TEST_IN(test_muon), TEST_IN(test_rest)
     };
     if (argc > 1 && strchr(argv[1], '.')) {

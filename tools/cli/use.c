@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "tools/cli/memory.h"
+#include "tools/cli/onnx.h"
 #include "tools/cli/score.h"
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
@@ -1042,12 +1043,16 @@ int info_command(int argc, char **argv) {
     return failed > 0;
 }
 
-typedef struct export_options { int dtype; } export_options;
+typedef struct export_options { int dtype, onnx, slope; } export_options;
 enum { EXPORT_F32 = 0, EXPORT_BF16 };
 
 static const option export_table[] = {
     { "dtype", OPTION_CHOICE, OPTION_NOW, offsetof(export_options, dtype), "f32|bf16",
-      { "f32", NULL }, 0, 0, "full precision, or rounded to bf16, in half the bytes" }
+      { "f32", NULL }, 0, 0, "full precision, or rounded to bf16, in half the bytes" },
+    { "onnx", OPTION_FLAG, OPTION_NOW, offsetof(export_options, onnx), "", { "off", NULL }, 0, 0,
+      "an ONNX graph instead, in fp32: from x, logits, logp and slope = d logp / dx" },
+    { "slope", OPTION_FLAG, OPTION_NOW, offsetof(export_options, slope), "", { "on", NULL }, 0, 0,
+      "with --onnx: also compute the slope; --no-slope for a graph that only classifies" }
 };
 
 /* Writes a network to a file; the new file replaces the old one when it is complete. */
@@ -1060,10 +1065,24 @@ static jem_status export_net(const jem_net *net, const char *path, int dtype) {
     return status;
 }
 
+/* Writes the file that the options request; returns 1, or 0 and prints the reason. */
+static int export_to(model *m, const char *command, const char *path, const export_options *how) {
+    char message[ONNX_MESSAGE_SIZE];
+    if (how->onnx) {
+        if (onnx_export(m->net, path, how->slope, message)) return 1;
+        fprintf(stderr, "%s: %s\n", command, message);
+        return 0;
+    }
+    if (jem_net_set_meta(m->net, OPTION_PREFIX "data", NULL) == JEM_OK &&
+        jem_net_set_meta(m->net, OPTION_PREFIX "threads", NULL) == JEM_OK &&
+        export_net(m->net, path, how->dtype) == JEM_OK) return 1;
+    return model_fail(command, m);
+}
+
 int export_command(int argc, char **argv) {
     static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
                                 "without optimiser and buffer";
-    export_options values = { EXPORT_F32 };
+    export_options values = { EXPORT_F32, 0, 1 };
     options o = { "jem export", export_table, sizeof export_table / sizeof *export_table, &values,
                   { { 0 } }, { 0 } };
     char *words[64];
@@ -1073,13 +1092,14 @@ int export_command(int argc, char **argv) {
     const int code = read_options(&o, argc, argv, words, &n_words, 2, 2, usage);
     if (code >= 0) return code;
     limit_memory(USE_MEMORY);
+    if (values.onnx && values.dtype != EXPORT_F32) {
+        fprintf(stderr, "jem export: --onnx writes fp32: leave out --dtype\n");
+        return 2;
+    }
     if (!may_write(o.command, words[0], words[1])) return 2;
     if (model_open(&m, o.command, words[0], 1, 0, USE_MEMORY)) {
-        status = jem_net_set_meta(m.net, OPTION_PREFIX "data", NULL) != JEM_OK ||
-                 jem_net_set_meta(m.net, OPTION_PREFIX "threads", NULL) != JEM_OK ||
-                 export_net(m.net, words[1], values.dtype) != JEM_OK;
-        if (status) model_fail(o.command, &m);
-        else printf("%s: %ld parameters\n", words[1], (long)jem_net_size(m.net));
+        status = !export_to(&m, o.command, words[1], &values);
+        if (!status) printf("%s: %ld parameters\n", words[1], (long)jem_net_size(m.net));
     }
     model_close(&m);
     return status;
