@@ -18,20 +18,17 @@ static int open_run(run *r, const char *seed) {
     static int made;
     const char *line[] = { "jem", "train", "--dataset", "digits", "--n-valid", "700",
                            "--batch-size", "32", "--seed", seed };
-    char *words[10], *rest[10];
+    char *words[10];
     int n = 0;
     for (int i = 0; i < 10; i++) words[i] = (char *)(uintptr_t)line[i];
-    options *o = &table[made];
-    o->command = "jem train";
-    o->table = train_table;
-    o->values = &values[made];
-    o->count = train_count;
+    const size_t bytes = (size_t)train_count * sizeof *train_table;
+    options *o = options_begin(&table[made], "jem train", train_table, bytes, &values[made]);
     memset(r, 0, sizeof *r);
     r->table = o;
     r->o = &values[made++];
     r->lock = -1;
     limit_memory(0);
-    return options_parse(o, 10, words, 2, rest, &n) > 0 && train_defaults(o, r->o) && load_data(r);
+    return options_parse(o, 10, words, 2, &n) > 0 && train_defaults(o, r->o) && load_data(r);
 }
 static void close_run(run *r) {
     data_free(&r->data);

@@ -1587,19 +1587,14 @@ static int take_data_set(options *o, const char *word) {
 int train_command(int argc, char **argv) {
     static options table;                          /* zeroed, and too large for some stacks */
     static train_options values;
-    options *o = &table;
-    char **words = (char **)malloc((size_t)argc * sizeof *words);
+    const size_t bytes = (size_t)train_count * sizeof *train_table;
+    options *o = options_begin(&table, "jem train", train_table, bytes, &values);
+    char **words = argv + 2;
     int n_words = 0;
-    o->command = "jem train";
-    o->table = train_table;
-    o->values = &values;
-    o->count = train_count;
-    if (!words) return fprintf(stderr, "jem train: out of memory\n"), 1;
-    const int parsed = options_parse(o, argc, argv, 2, words, &n_words);
+    const int parsed = options_parse(o, argc, argv, 2, &n_words);
     const int named = parsed > 0 && n_words == 1 && take_data_set(o, words[0]);
     if (parsed > 0 && n_words && !named)
         fprintf(stderr, "jem train: unexpected '%s': options begin with --\n", words[n_words - 1]);
-    free(words);
     if (parsed < 0) return train_help(o, &values);
     if (!parsed || (n_words && !named)) return 2;
 

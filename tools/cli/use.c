@@ -132,9 +132,10 @@ static int class_of(const jem_net *net, const char *command, const char *text, i
     return 0;
 }
 
-int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
+int read_options(options *o, int argc, char **argv, char ***words, int *n_words, int least,
                  int most, const char *usage) {
-    const int parsed = options_parse(o, argc, argv, 2, words, n_words);
+    const int parsed = options_parse(o, argc, argv, 2, n_words);
+    *words = argv + 2;
     if (parsed < 0) {
         printf("%s\n", usage);
         options_print(o, 1);
@@ -144,7 +145,8 @@ int read_options(options *o, int argc, char **argv, char **words, int *n_words, 
     if (*n_words < least || *n_words > most) {
         char word[NAME_SIZE];
         if (*n_words > most)
-            fprintf(stderr, "%s: unexpected '%s'; usage: ", o->command, clean(words[most], word));
+            fprintf(stderr, "%s: unexpected '%s'; usage: ", o->command,
+                    clean((*words)[most], word));
         fprintf(stderr, "%s (%s --help lists the options)\n", usage, o->command);
         return 2;
     }
@@ -464,17 +466,11 @@ int sample_command(int argc, char **argv) {
     static options table;
     static sample_options values;
     static sampling s;
-    char *words[64];
+    char **words;
     int n = 0;
-    options *o = &table;
-    memset(o, 0, sizeof *o);
     memset(&s, 0, sizeof s);
-    o->command = "jem sample";
-    o->table = sample_table;
-    o->values = &values;
-    o->count = (int)(sizeof sample_table / sizeof *sample_table);
-    if (argc > 60) return fprintf(stderr, "jem sample: too many arguments\n"), 2;
-    const int read = read_options(o, argc, argv, words, &n, 1, 1,
+    options *o = options_begin(&table, "jem sample", sample_table, sizeof sample_table, &values);
+    const int read = read_options(o, argc, argv, &words, &n, 1, 1,
                                   "jem sample MODEL [OPTIONS]: draws images from a model");
     if (read >= 0) return read;
     s.o = &values;
@@ -635,16 +631,13 @@ static int classify_one(const model *m, const classify_options *o, const char *p
 int classify_command(int argc, char **argv) {
     static options table;
     static classify_options values;
+    char **words;
     model m;
-    int n = 0, failed = 0;
-    options *o = &table;
-    o->command = "jem classify";
-    o->table = classify_table;
-    o->values = &values;
-    o->count = (int)(sizeof classify_table / sizeof *classify_table);
-    char **words = (char **)malloc((size_t)argc * sizeof *words);
-    if (!words) return fprintf(stderr, "jem classify: out of memory\n"), 1;
-    int status = read_options(o, argc, argv, words, &n, 2, INT_MAX,
+    int n = 0;
+    int failed = 0;
+    options *o = options_begin(&table, "jem classify", classify_table, sizeof classify_table,
+                               &values);
+    int status = read_options(o, argc, argv, &words, &n, 2, INT_MAX,
                               "jem classify MODEL IMAGE... [OPTIONS]: classifies pictures");
     if (status < 0) {
         status = 1;
@@ -657,7 +650,6 @@ int classify_command(int argc, char **argv) {
         }
         model_close(&m);
     }
-    free(words);
     return status;
 }
 
@@ -822,19 +814,14 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
 int eval_command(int argc, char **argv) {
     static options table;
     static eval_options values;
-    char *words[64];
+    char **words;
     int n = 0;
     model m;
-    options *o = &table;
-    memset(o, 0, sizeof *o);
-    o->command = "jem eval";
-    o->table = eval_table;
-    o->values = &values;
-    o->count = (int)(sizeof eval_table / sizeof *eval_table);
-    if (argc > 60) return fprintf(stderr, "jem eval: too many arguments\n"), 2;
-    const int read = read_options(o, argc, argv, words, &n, 1, 1, "jem eval MODEL [calibration|ood|"
-                                  "attack|impute|samples] [OPTIONS]: accuracy and log-likelihood, "
-                                  "or the named measurement");
+    options *o = options_begin(&table, "jem eval", eval_table, sizeof eval_table, &values);
+    const int read = read_options(o, argc, argv, &words, &n, 1, 1,
+                                  "jem eval MODEL [calibration|ood|attack|impute|samples] "
+                                  "[OPTIONS]: accuracy and log-likelihood, or the named "
+                                  "measurement");
     if (read >= 0) return read;
     int status = 1;
     if (model_open(&m, o->command, words[0], values.threads, values.precision, values.max_memory))
@@ -1083,22 +1070,22 @@ int export_command(int argc, char **argv) {
     static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
                                 "without optimiser and buffer";
     export_options values = { EXPORT_F32, 0, 1 };
-    options o = { "jem export", export_table, sizeof export_table / sizeof *export_table, &values,
-                  { { 0 } }, { 0 } };
-    char *words[64];
-    int n_words = 0, status = 1;
+    static options table;
+    options *o = options_begin(&table, "jem export", export_table, sizeof export_table, &values);
+    char **words;
+    int n_words = 0;
+    int status = 1;
     model m;
-    if (argc > 64) return fprintf(stderr, "jem export: too many words\n"), 2;
-    const int code = read_options(&o, argc, argv, words, &n_words, 2, 2, usage);
+    const int code = read_options(o, argc, argv, &words, &n_words, 2, 2, usage);
     if (code >= 0) return code;
     limit_memory(USE_MEMORY);
     if (values.onnx && values.dtype != EXPORT_F32) {
         fprintf(stderr, "jem export: --onnx writes fp32: leave out --dtype\n");
         return 2;
     }
-    if (!may_write(o.command, words[0], words[1])) return 2;
-    if (model_open(&m, o.command, words[0], 1, 0, USE_MEMORY)) {
-        status = !export_to(&m, o.command, words[1], &values);
+    if (!may_write(o->command, words[0], words[1])) return 2;
+    if (model_open(&m, o->command, words[0], 1, 0, USE_MEMORY)) {
+        status = !export_to(&m, o->command, words[1], &values);
         if (!status) printf("%s: %ld parameters\n", words[1], (long)jem_net_size(m.net));
     }
     model_close(&m);
