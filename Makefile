@@ -66,8 +66,10 @@ gallery: demo $(EXAMPLES)  ## run the examples and update their pictures in exam
 	@cp build/pictures/film_strip.png examples/gallery/
 	$(BUILD)/attack
 	@cp build/pictures/attack.png examples/gallery/attack_digits.png
+	$(BUILD)/films_energy
 	$(BUILD)/films
 	$(BUILD)/films_learn
+	$(BUILD)/films_jem
 	@cp build/pictures/films_*.png examples/gallery/
 	@if command -v pngquant >/dev/null; then cd examples/gallery && \
 	    pngquant --nofs --strip --force --ext .png $(STILLS:=.png); fi

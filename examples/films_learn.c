@@ -82,7 +82,7 @@ static int push_frame(plot *p, jem_net *net, int update, const float *data, cons
     if (!arrows(p, net, sample, -0.55f, INK_RED)) return 0;
     for (int i = 1; i < CURVE; i++)
         plot_line(p, x[i - 1], logp[i - 1], x[i], logp[i], 2.5f, 0x111111);
-    snprintf(title, sizeof title, "log p(x) after %d updates", update);
+    snprintf(title, sizeof title, "log p(x) at update %d", update);
     text(&paper, 16, 14, 2.2f, 0x111111, title);
     text(&paper, 16, 42, 2, INK_BLUE, "data lift f,");
     text(&paper, 152, 42, 2, INK_RED, "samples lower it");

@@ -306,14 +306,17 @@ document() { $CC -std=c99 $WARN -O2 -I. -idirafter build "$dir/$1.c" -o "$dir/$1
 # The examples, run as a reader would, in a folder of their own: a short demo, what uses its model.
 smoke() {
     folder smoke
-    examples "film --quick" "films --quick" "films_learn --quick" "samplers --quick" \
+    examples "film --quick" "films_energy --quick" "films --quick" \
+        "films_learn --quick" "films_jem --quick" "samplers --quick" \
         "mend_it --quick" "glance --quick" "demo --updates 15" hello "sample 7" \
         "train --iters 3" autograd own_energy own_op own_net frame "tiny_jem --quick" \
         "worlds --quick" "worlds --quick all" "ways --quick" compose three_densities score \
         out_of_distribution calibration "attack examples/models/mnist.safetensors" \
         imputation vectors
     pictures "film 646 227" "film_strip 1406 709" "films_digit 420 168" \
-        "films_push 480 320" "films_diverge 416 377" "samplers 1206 1319" "dreams 582 582" \
+        "films_push 480 320" "films_diverge 416 377" "films_chain 700 330" \
+        "films_bowl 700 330" "films_both 376 369" "films_turn 640 330" "samplers 1206 1319" \
+        "dreams 582 582" \
         "train 582 582" "autograd 800 560" "own_energy 720 720" "own_net 640 640" \
         "tiny_jem 930 582" "worlds 1076 2261" "ways 900 820" "compose 1076 569" \
         "three_densities 886 911" "frame 848 700" "vectors 1000 420"
@@ -333,6 +336,13 @@ smoke() {
         '/two regimes mixed/ { seen = $4 > 0.99 && $6 > 0.97 } END { exit !seen }'
     claim autograd "the curve is fitted" \
         '$1 == "step" { loss = $4 } END { exit !(loss < 0.02 && loss > 0) }'
+    claim films_energy "Z grows with the box, and converges with a bowl" '
+        /as trained/ { z = $NF } /in both logits/ { bowl = $NF }
+        END { exit !(z > 3000 && z < 3300 && bowl > 41 && bowl < 43) }'
+    claim films_jem "a 9 is familiar, as is the 6 that it becomes, but not between" '
+        / degrees/ { seen[$1] = $NF; label[$1] = $4 + 0 }
+        END { exit !(seen[0] >= 0.1 && seen[180] >= 0.1 && seen[90] < 0.1 && seen[270] < 0.1 &&
+            label[0] == 9 && label[180] == 6) }'
     claim own_energy "the banana's moments" \
         '/[0-9]$/ { n++; if (($NF - $(NF - 1))^2 > 0.01) bad = 1 } END { exit bad || n != 5 }'
     for lines in "worlds 6 8" "film 5 6"; do       # field of log Z, number of lines with one

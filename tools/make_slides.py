@@ -7,9 +7,11 @@ which it expects beside it.
 """
 import base64
 import html
+import json
 import os
 import re
 import sys
+import zlib
 
 sys.dont_write_bytecode = True
 from support.markdown import convert, inline  # noqa: E402
@@ -40,10 +42,35 @@ def markdown(text):
     return re.sub(r'<a href="">(.*?)</a>', r"\1", convert(text, playground_only), flags=re.S)
 
 
+def chunk(kind, data):
+    return len(data).to_bytes(4, "big") + kind + data + \
+        zlib.crc32(kind + data).to_bytes(4, "big")
+
+
+def film_packed(data):
+    """Compresses the frames of a film again: zlib makes them a quarter smaller."""
+    out, pixels, kind, first, at = data[:8], b"", b"", b"", 8
+    while at < len(data):
+        end = at + 8 + int.from_bytes(data[at:at + 4], "big")
+        name, body, at = data[at + 4:at + 8], data[at + 8:end], end + 4
+        if name in (b"IDAT", b"fdAT"):
+            if not pixels:
+                kind, first = name, body[:4] if name == b"fdAT" else b""
+            pixels += body[len(first):]
+            continue
+        if pixels:                                  # a frame has ended
+            out += chunk(kind, first + zlib.compress(zlib.decompress(pixels), 9))
+            pixels = b""
+        out += chunk(name, body)
+    return out
+
+
 def picture(path):
     """Returns the picture as a data address, its width and its height."""
     with open(path, "rb") as file:
         data = file.read()
+    if b"acTL" in data[:60]:
+        data = film_packed(data)
     size = [int.from_bytes(data[at:at + 4], "big") for at in (16, 20)]
     return "data:image/png;base64," + base64.b64encode(data).decode(), size[0], size[1]
 
@@ -132,6 +159,10 @@ def lessons():
     return units
 
 
+def name(path):
+    return os.path.splitext(os.path.basename(path))[0]
+
+
 def sentence(text):
     """Begins with a capital, except for a formula."""
     text = text.strip()
@@ -139,7 +170,7 @@ def sentence(text):
 
 
 def slide(part, minutes, unit, program, k):
-    """The second question of a lesson has its film, if there is one."""
+    """The second question of a lesson has its film in place of the picture, if there is one."""
     data, width, height = picture(unit["film"] if k and unit["film"] else unit["path"])
     shape = "wide" if width > WIDE * height else "broad tall" if width > BROAD * height else "tall"
     question, answer = unit["asked"][k] if unit["asked"] else ("", "")
@@ -147,6 +178,8 @@ def slide(part, minutes, unit, program, k):
     links = "".join('<a class="live" href="%s">%s</a>' % (html.escape(playground_only(to)),
                                                         inline(text, str))
                     for text, to in (unit["links"] if k == 0 else []))
+    if unit["film"]:
+        links = '<button class="film" data-film="%s">Film</button>' % name(unit["film"]) + links
     return """<section class="%s" data-program="%s">
 <p class="part"><span>%s</span><span>%s</span></p>
 <h2>%s</h2>
@@ -197,7 +230,7 @@ section.wide { grid-template: auto auto auto 1fr / 1fr; }
 section.broad { grid-template-columns: 3fr 2fr; }
 .zoom { display: contents; }
 .zoom img { cursor: zoom-in; }
-#large { position: fixed; inset: 0; overflow: auto; background: #fff; cursor: zoom-out; }
+#large { position: fixed; inset: 0; padding-bottom: 49px; overflow: auto; background: #fff; cursor: zoom-out; }
 #large img { display: block; margin: 0 auto; border-radius: 0; max-height: none; }
 .part { grid-column: 1 / -1; display: flex; justify-content: space-between; margin: 0;
   color: var(--soft); }
@@ -225,7 +258,7 @@ details { border: 1px solid var(--line); border-radius: 8px; padding: .3rem .8re
 details p { margin: .4rem 0; }
 summary { cursor: pointer; font-weight: 600; }
 code { background: var(--well); border-radius: 4px; padding: 0 4px; }
-.links { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: .7rem 0 0; }
+.links { display: flex; flex-wrap: wrap; align-items: center; gap: .3rem 1rem; margin: .7rem 0 0; }
 a { color: var(--accent); }
 .first { align-content: center; }
 section.first { grid-template: auto / 1fr; }
@@ -239,6 +272,7 @@ button { font: inherit; font-size: 16px; color: var(--ink); background: var(--pa
 #live { position: fixed; inset: 0 0 49px; background: var(--paper); }
 #live iframe { width: 100%; height: 100%; border: 0; }
 [hidden] { display: none !important; }
+.film { min-height: 28px; padding: 0 12px; }
 #bar .keys { margin-left: auto; }
 :focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; }
 @media (max-width: 900px) {
@@ -268,6 +302,7 @@ SCRIPT = """
 "use strict";
 const all = [...document.querySelectorAll("section")], live = document.getElementById("live");
 const large = document.getElementById("large");
+const films = JSON.parse(document.getElementById("films").textContent);
 let now = 0;
 function close() {
   live.hidden = large.hidden = true, live.replaceChildren(), large.replaceChildren();
@@ -275,10 +310,22 @@ function close() {
 /* The picture at the width of the window; it scrolls if it is higher. */
 function enlarge() {
   const picture = all[now].querySelector("img");
-  if (!picture) return;
-  const { naturalWidth: w, naturalHeight: h } = picture, copy = picture.cloneNode();
-  const fits = Math.min(innerWidth / w, innerHeight / h);
-  copy.style.width = Math.round(w * (fits * w < .75 * innerWidth ? innerWidth / w : fits)) + "px";
+  if (picture) lay(picture.cloneNode(), picture.naturalWidth, picture.naturalHeight);
+}
+/* The film of the slide, from its beginning: an address of its own restarts it. */
+async function play() {
+  const button = all[now].querySelector(".film"), film = new Image();
+  if (!button) return;
+  const bytes = Uint8Array.from(atob(films[button.dataset.film].split(",")[1]), (c) => c.charCodeAt(0));
+  film.src = URL.createObjectURL(new Blob([bytes], { type: "image/png" })), film.alt = "A film";
+  await film.decode();
+  lay(film, film.naturalWidth, film.naturalHeight, true);
+}
+function lay(copy, w, h, whole) {
+  const bar = document.getElementById("bar").offsetHeight;
+  const fits = Math.min(innerWidth / w, (innerHeight - bar) / h);
+  const narrow = !whole && fits * w < .75 * innerWidth;
+  copy.style.width = Math.round(w * (narrow ? innerWidth / w : fits)) + "px";
   large.replaceChildren(copy), large.hidden = false, large.scrollTo(0, 0);
 }
 function show(k) {
@@ -303,6 +350,7 @@ document.querySelectorAll("a.live").forEach((link) => link.onclick = (event) => 
   event.preventDefault(), embed(link);
 });
 document.querySelectorAll(".zoom").forEach((button) => button.onclick = enlarge);
+document.querySelectorAll(".film").forEach((button) => button.onclick = play);
 large.onclick = close;
 document.getElementById("back").onclick = () => show(now - 1);
 document.getElementById("on").onclick = () => show(now + 1);
@@ -318,6 +366,7 @@ addEventListener("keydown", (event) => {
   }
   if (event.key === "Escape") close();
   else if (key === "z") if (large.hidden) enlarge(); else close();
+  else if (key === "f") if (large.hidden) play(); else close();
   else if (key === "a") answer();
   else if (key === "l" && link) if (live.hidden) embed(link); else close();
   else if (to === undefined) return;
@@ -331,7 +380,10 @@ document.body.dataset.ready = 1;
 
 def main(path):
     os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-    slides = deck(lessons())
+    units = lessons()
+    slides = deck(units)
+    films = {name(unit["film"]): picture(unit["film"])[0]
+             for unit in units.values() if unit["film"]}
     contents = "".join("<li>%s, %d minutes</li>" % (html.escape(part), minutes)
                        for part, minutes, _ in PARTS if minutes)
     first = """<section class="first"><div>
@@ -358,11 +410,12 @@ def main(path):
 <div id="large" hidden></div>
 <nav id="bar" aria-label="Slides"><button id="back">Back</button><button id="on">Next</button>
 <span id="count" aria-live="polite"></span>
-<span class="keys">arrow keys; A: answer; Z: large picture; L: live; Esc: back</span></nav>
+<span class="keys">arrow keys; A: answer; Z: large picture; F: film; L: live; Esc: back</span></nav>
+<script type="application/json" id="films">%s</script>
 <script>%s</script>
 </body>
 </html>
-""" % (STYLE, first, "".join(slides), SCRIPT))
+""" % (STYLE, first, "".join(slides), json.dumps(films), SCRIPT))
     print("%s: %d slides" % (path, len(slides) + 1))
 
 

@@ -51,7 +51,11 @@ async function contents() {
     'a.getAttribute("href").match(/^playground.html#(\\w+)/)?.[1])');
   check("slides: live links lead into panels", links.length > 12 && links.every((panel) =>
     ["draw", "dream", "fool", "walk", "plane"].includes(panel)), links.join(" "));
-  check("slides: one file of at most 3 MB", fs.statSync(page).size <= 3e6, fs.statSync(page).size);
+  check("slides: one file of at most 5 MB", fs.statSync(page).size <= 5e6, fs.statSync(page).size);
+  const played = await js('[...document.querySelectorAll(".film")].map((b) => b.dataset.film)');
+  const known = await js("Object.keys(films)");
+  check("slides: each film of the lessons is linked", known.length >= 8 &&
+    known.every((film) => played.includes(film)), played.join(" "));
 }
 
 async function keyboard() {
@@ -82,6 +86,13 @@ async function keyboard() {
     "large.scrollHeight <= innerHeight || large.scrollTop > 0"));
   await key("Escape");
   check("slides: and Escape closes it", await js("large.hidden"));
+  const shown = await js('all.findIndex((s) => s.querySelector(".film"))');
+  await js(`show(${shown})`), await key("f", "KeyF"), await sleep(300);
+  check("slides: F plays the film", await js("!large.hidden && large.firstChild.alt === 'A film' && " +
+    "large.firstChild.offsetWidth > 600 && large.scrollHeight <= innerHeight"));
+  await screen("slide-film", 1280, 720, false);
+  await key("f", "KeyF");
+  check("slides: and closes it", await js("large.hidden")), await js("show(2)");
   await key("l", "KeyL");
   check("slides: L opens a panel within the slide", await js(
     '!live.hidden && /^playground.html\\?present#/.test(live.firstChild.getAttribute("src"))'));

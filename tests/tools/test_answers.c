@@ -40,9 +40,10 @@ static void test_folded(void) {
 
 /* Films have at most 500 kB, and the course links to each. */
 static void test_films(void) {
-    static const char *const film[] = { "film", "films_cross", "films_push", "films_digit",
-                                        "films_diverge" };
-    for (int k = 0; k < 5; k++) {
+    static const char *const film[] = { "films_chain", "films_bowl", "films_cross", "films_push",
+                                        "film", "films_digit", "films_both", "films_diverge",
+                                        "films_turn" };
+    for (size_t k = 0; k < sizeof film / sizeof *film; k++) {
         char path[64];
         snprintf(path, sizeof path, "examples/gallery/%s.png", film[k]);
         FILE *file = fopen(path, "rb");
@@ -129,6 +130,16 @@ static void test_added(void) {
     }
     CHECK(mean[1] < 0.6 * mean[0], "p(x) moves to the origin: |x| is %g, %g", mean[0], mean[1]);
     quoted("With g(x) = −|x|², p(x) moves towards the origin");
+}
+
+/* Lesson 2: Z of the logits 1.2 x and 0.6 - 1.2 x, in a box; on the whole line with a bowl. */
+static void test_bowl(void) {
+    const double both = 1 + exp(0.6), pi = acos(-1.0);
+    CHECK_CLOSE((exp(1.2) - exp(-1.2)) / 1.2 * both, 7.1, 0.05, "Z in [-1,1]");
+    CHECK_CLOSE((exp(7.2) - exp(-7.2)) / 1.2 * both, 3150, 0.5, "Z in [-6,6]");
+    CHECK_CLOSE(sqrt(4 * pi) * exp(1.44) * both, 42.2, 0.05, "Z with -x^2/4");
+    quoted("Z is 7.1; over [−6,6] it is 3,150");
+    quoted("Z converges to 42.2");
 }
 
 /* Returns the variance of x <- (1 - s) x + sigma z on N(0,1) after many steps. */
@@ -327,7 +338,7 @@ static void test_exactly_one(void) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST(test_folded), TEST(test_films), TEST(test_waves), TEST(test_added),
+        TEST(test_folded), TEST(test_films), TEST(test_waves), TEST(test_added), TEST(test_bowl),
         TEST(test_step), TEST(test_r_hat), TEST(test_log_z),
         TEST(test_short_run), TEST(test_noise_level), TEST(test_uniform), TEST(test_swaps),
         TEST(test_exactly_one)
