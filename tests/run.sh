@@ -309,7 +309,7 @@ smoke() {
     examples "film --quick" "films_energy --quick" "films --quick" \
         "films_learn --quick" "films_jem --quick" "samplers --quick" \
         "mend_it --quick" "glance --quick" "demo --updates 15" hello "sample 7" \
-        "train --iters 3" autograd own_energy own_op own_net frame "tiny_jem --quick" \
+        "train --iters 3" autograd own_energy own_op own_net frame "tiny_jem 10" \
         "worlds --quick" "worlds --quick all" "ways --quick" compose three_densities score \
         out_of_distribution calibration "attack examples/models/mnist.safetensors" \
         imputation vectors
