@@ -111,6 +111,27 @@ static void test_moves(run *r) {
     CHECK(same_bits(from, to, SIDE * SIDE), "nothing is asked for, and done");
 }
 
+/* An image and its mirror image are evaluated alike. */
+static void test_mirrored(run *r) {
+    enum { N = 300 };                              /* more than one batch of evaluate */
+    evaluation plain, mirrored, again;
+    data_set turned = r->data;
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    jem_net *net = jem_load(ctx, "examples/models/mnist.safetensors");
+    turned.pixels = (unsigned char *)malloc((size_t)N * IMAGE);
+    for (int i = 0; i < N * IMAGE; i++)
+        turned.pixels[i] = r->data.pixels[i / 28 * 28 + 27 - i % 28];
+    CHECK(net && evaluate(net, &r->data, NULL, N, 0, &plain) &&
+          evaluate(net, &r->data, NULL, N, EVALUATE_MIRRORED, &mirrored) &&
+          evaluate(net, &turned, NULL, N, EVALUATE_MIRRORED, &again), "%s", jem_error(ctx));
+    CHECK(mirrored.nll == again.nll && mirrored.accuracy == again.accuracy, "%g and %g",
+          mirrored.nll, again.nll);
+    CHECK(plain.nll < mirrored.nll, "mirrored digits are harder: %g, %g", plain.nll, mirrored.nll);
+    free(turned.pixels);
+    jem_net_free(net);
+    jem_ctx_free(ctx);
+}
+
 int main(int argc, char **argv) {
     static run a, b;
     (void)train_command;                           /* tested in test_divergence.c, cli.sh */
@@ -126,6 +147,7 @@ int main(int argc, char **argv) {
         free(order);
     }
     if (test_wants("test_moves")) test_moves(&a);
+    if (test_wants("test_mirrored")) test_mirrored(&a);
     close_run(&a);
     close_run(&b);
     return test_report();

@@ -664,6 +664,8 @@ static const option eval_table[] = {
       NO_PRESETS("test"), 0, 0, "part of the data set" },
     { "n", OPTION_INT, OPTION_NOW, offsetof(eval_options, n), "N", NO_PRESETS("0"), 0, 1e9,
       "only the first N images (0: all)" },
+    { "mirror", OPTION_FLAG, OPTION_NOW, offsetof(eval_options, mirror), "", NO_PRESETS("off"), 0,
+      0, "classes by the mean of the logits of an image and of its mirror image" },
     { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, precision),
       "exact|fast|direct|bf16", NO_PRESETS("exact"), 0, 0, "arithmetic" },
     { "threads", OPTION_INT, OPTION_NOW, offsetof(eval_options, threads), "N", NO_PRESETS("0"), 0,
@@ -794,8 +796,14 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     if (status) return status;
     const int n = e->n && e->n < d.n ? e->n : d.n;
     evaluation v;
+    if (e->mirror && d.values) {
+        fprintf(stderr, "jem eval: --mirror: %s is a table, and not of images\n", e->dataset);
+        data_free(&d);
+        return 2;
+    }
     mix_classes(&d);
-    if (evaluate(m->net, &d, NULL, n, 1, &v) && !isfinite(v.nll + v.logp))
+    const int requests = EVALUATE_LOGP | (e->mirror ? EVALUATE_MIRRORED : 0);
+    if (evaluate(m->net, &d, NULL, n, requests, &v) && !isfinite(v.nll + v.logp))
         jem_fail(m->ctx, JEM_DIVERGED, "results of the model are not finite");
     const int rows = d.values != NULL;
     if (jem_ok(m->ctx) && rows && m->net->classes == 1)
@@ -804,8 +812,9 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
         printf("%s, %d rows: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.3f\n",
                e->dataset, n, 100 * v.accuracy, v.nll, v.logp);
     else if (jem_ok(m->ctx))
-        printf("%s, %s, %d images: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
-               e->dataset, e->split ? "train" : "test", n, 100 * v.accuracy, v.nll, v.logp);
+        printf("%s, %s, %d images%s: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
+               e->dataset, e->split ? "train" : "test", n, e->mirror ? ", also mirrored" : "",
+               100 * v.accuracy, v.nll, v.logp);
     else model_fail("jem eval", m), status = 1;
     data_free(&d);
     return status;

@@ -58,7 +58,7 @@ int classify_command(int argc, char **argv);
 
 typedef struct eval_options {
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];
-    int split, n, threads, precision, max_memory, max_file, max_picture;
+    int split, n, mirror, threads, precision, max_memory, max_file, max_picture;
 } eval_options;
 
 /* Shuffles the images of a folder, which are sorted by class, so that the first n are of all
