@@ -221,7 +221,7 @@ static int add_frame(const char *path, jem_rng *rng, int c, unsigned at, unsigne
 }
 
 /* A film grows by a frame at a time; a resumed run drops frames of later updates; a film that is
-   damaged, or of other pictures, begins anew. */
+   damaged, or of other pictures, is replaced. */
 static void test_growing_film(void) {
     printf("films that grow\n");
     enum { MOST = 20000, FRAMES = 4 };
@@ -243,7 +243,7 @@ static void test_growing_film(void) {
             FILE *damaged = fopen(path, "wb");     /* file has the film of the last round */
             CHECK(damaged && fwrite(file, 1, 1000, damaged) == 1000, "%s", path);
             if (damaged) fclose(damaged);
-            CHECK(add_frame(path, &rng, 3, 90, frames[0], &w, &h), "anew");
+            CHECK(add_frame(path, &rng, 3, 90, frames[0], &w, &h), "replaced");
         }
         FILE *f = fopen(path, "rb");
         const size_t size = f ? fread(file, 1, sizeof file, f) : 0;

@@ -93,7 +93,7 @@ int picture_film(const char *path, const unsigned char *rgb, int frames, int w, 
 
 /* Adds a grid of images, as of picture_grid, to the end of a film, and shows it for `ms` ms. Frames
    with this number or a later one are dropped first, so that a resumed run continues its film; a
-   film of another size, or a damaged one, begins anew. */
+   film of another size, or a damaged one, is replaced. */
 int picture_film_add(const char *path, const float *x, int n, int columns, int c, int h, int w,
                      int zoom, unsigned number, int ms);
 
