@@ -665,9 +665,9 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
     const int deep = stbi_is_16_bit_from_memory(bytes, (int)size) ? 2 : 1;
     const double mb = (double)deep * w * h * channels / 1e6;
     if (mb > most)
-        return data__fail(job, "%s: is %d x %d, which takes %.0f MB, more than %.0f: --max-picture %.0f "
-                          "reads it, and --size with --crop or --pad then makes it small", path, w,
-                          h, ceil(mb), floor(most), ceil(mb));
+        return data__fail(job, "%s: is %d x %d, which takes %.0f MB, more than %.0f (--max-picture "
+                          "%.0f reads it; jem train --size N, with --crop or --pad, makes it N x N)",
+                          path, w, h, ceil(mb), floor(most), ceil(mb));
     shape[0] = channels < 3 ? 1 : 3;
     shape[1] = h;
     shape[2] = w;
