@@ -46,7 +46,7 @@ STILLS  = $(filter-out film,$(LESSONS)) film_strip attack_digits
 
 .PHONY: FORCE help demo demo-long gallery examples tools mpi test tests check strict portability \
         fuzz graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
-        bench bench-torch \
+        bench bench-torch bench-peers \
         bench-wasm check-torch check-bf16 seeds recipes debug stb playground site slides \
         grade clean
 
@@ -182,6 +182,10 @@ bench: $(BUILD)/bench  ## GFLOP/s of every layer and pass, and times of the rest
 
 bench-torch: $(BUILD)/bench_torch $(BUILD)/bench_chart  ## compare speed with PyTorch; NETS="wrn-16-2" for one
 	@python=$$(tools/get_package.sh torch) && $$python tools/bench_torch.py
+
+bench-peers: $(BUILD)/bench_torch $(BUILD)/jem  ## compare speed with onnxruntime and PyTorch
+	@tools/get_package.sh onnxruntime
+	@python=$$(tools/get_package.sh torch) && $$python tools/bench_peers.py
 
 # Neither main nor an import, as pages require.
 $(BUILD)/wasm/bench_%.wasm: tools/bench_wasm.c jem.h

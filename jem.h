@@ -6030,12 +6030,24 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
                        (int)activation);
 }
 
-/* Cuts up to 3 images into blocks (for more, the copies cost more than the idle lanes), if blocks
-   have whole pixels, also after their sides have been halved `halvings` times. */
+/* Returns 1 if n images take less time cut into blocks than whole. Blocks leave no lane idle, but
+   read their neighbours, which takes up to a sixth of the time. */
+static int jem__pays_to_cut(int n) {
+    return n < 4 * JEM_LANES && 7 * n < 6 * jem__groups(n) * JEM_LANES;
+}
+
+/* Cuts images into blocks if that pays and if blocks have whole pixels, also after their sides have
+   been halved `halvings` times. */
 static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings) {
-    if (!x || x->n > 3 || x->h % (JEM__GRID << halvings) || x->w % (JEM__GRID << halvings))
-        return x;
+    const int unit = JEM__GRID << halvings;
+    if (!x || x->h % unit || x->w % unit || !jem__pays_to_cut(x->n)) return x;
     return jem__recut(ctx, x, 1);
+}
+
+/* Joins images that jem__cut_few may have cut. */
+static jem_tensor *jem__join_few(jem_ctx *ctx, jem_tensor *x) {
+    if (!x || !x->blocks) return x;
+    return jem__recut(ctx, x, 0);
 }
 
 /* ---- logits ---------------------------------------------------------------------------------- */
@@ -6317,13 +6329,13 @@ static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *wrn, jem_tensor *
     }
     if (wrn->desc.stem_stride > 1) y = jem_upsample(ctx, y, wrn->desc.stem_stride);
     y = jem_apply(&wrn->energy, y, training);
+    y = jem__join_few(ctx, y);
     return jem_sum_image(ctx, jem_mul(ctx, y, x));
 }
 
-/* Returns 1 if few images may be cut into blocks: every op must treat pixels alike, and no tensor
-   be needed whole. */
+/* Returns 1 if few images may be cut into blocks: every op must treat pixels alike. */
 static int jem__wrn_can_cut(const jem_wrn_desc *d, int training) {
-    if (training || d->unet || d->stem_stride != 1 || d->blocks != JEM_BLOCKS_WRN) return 0;
+    if (training || d->stem_stride != 1) return 0;
     return d->norm != JEM_NORM_INSTANCE && d->norm != JEM_NORM_LAYER;
 }
 
@@ -6333,8 +6345,9 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
     const jem_wrn_desc *d = &wrn->desc;
     const int per_stage = wrn->blocks / JEM__STAGES;
     jem_tensor *features[JEM__STAGES] = { NULL };
-    if (jem__wrn_can_cut(d, training)) x = jem__cut_few(net->ctx, x, JEM__STAGES - 1);
-    jem_tensor *y = jem_apply(&wrn->stem, x, training);
+    jem_tensor *y = x;
+    if (jem__wrn_can_cut(d, training)) y = jem__cut_few(net->ctx, x, JEM__STAGES - 1);
+    y = jem_apply(&wrn->stem, y, training);
     for (int stage = 0; stage < JEM__STAGES; stage++) {
         if (stage > 0 && d->blocks == JEM_BLOCKS_ZERO) {
             y = jem__wrn_activate(net, wrn, y);
@@ -6348,7 +6361,7 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
     y = jem__wrn_activate(net, wrn, y);
     features[JEM__STAGES - 1] = y;
     if (d->unet) net->shift = jem__wrn_unet(net, wrn, x, features, training);
-    if (y && y->blocks) y = jem__recut(net->ctx, y, 0);
+    y = jem__join_few(net->ctx, y);
     net->features = y;
     if (d->head == JEM_HEAD_FLAT) y = jem_flatten(net->ctx, y);
     else y = jem_global_pool(net->ctx, y);
@@ -6492,11 +6505,13 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
         x = jem_linear(net->ctx, x, stack->whiten, NULL);
         net->shift = jem__student_logp(net, stack, x);
     }
+    if (stack->convs && !training) x = jem__cut_few(net->ctx, x, d->layers - 1);
     for (int i = 0; i < d->layers; i++) {
         if (i == stack->convs) x = jem_flatten(net->ctx, x);
         x = jem_apply(&stack->layer[i], x, training);
         x = jem_activate(net->ctx, x, d->activation, d->leak);
     }
+    x = jem__join_few(net->ctx, x);
     net->features = x;
     if (stack->convs) x = jem_flatten(net->ctx, x);
     if (d->separate_energy) net->energy = jem_apply(&stack->energy, x, training);

@@ -1,13 +1,14 @@
 /* make bench: the speed of each part of jem.h on this machine, compared with the peak of the
    processor. Prints a table, and writes build/bench.csv for programs.
 
-       build/bench [--quick] [--batch N] [--isa NAME] [--net wrn-DEPTH-WIDEN] [--out FILE]
+       build/bench [--quick] [--batch N] [--isa NAME] [--net wrn-DEPTH-WIDEN] [--curve] [--out FILE]
 
    --quick     some layers, little repetition: under 20 seconds
    --batch N   images per layer (64): each group of 16 has separate memory, so 64 images read from
                the last-level cache, and 16 from a closer one
    --isa NAME  only this one; `scalar`, which is very slow, runs only with this option
    --net NAME  only an SGLD step and an update of this network, on --batch images and chains
+   --curve     only the time of n = 1 .. 17 images, beside n/16 of sixteen and n single ones
 
    The precisions are jem.h's: if possible, `exact` runs Winograd F(2x2), `fast` F(4x4).
    A layer's GFLOP/s count the operations of the direct convolution, taps in the padding included,
@@ -34,14 +35,18 @@ static void csv_row(const char *kind, const char *name, const char *pass, jem_is
     fflush(csv);
 }
 
+static double (*clock_now)(void) = bench_now;
+/* Returns seconds of processor time: other programs hardly change it. */
+static double processor_now(void) { return (double)clock() / CLOCKS_PER_SEC; }
+
 /* Returns the seconds of one call, the best of several after an untimed one. */
 static double best_of(void (*work)(void *), void *arg) {
     double best = 1e30, spent = 0;
     work(arg);
     for (int runs = 0; spent < patience || (runs < 3 && spent < enough); runs++) {
-        const double start = bench_now();
+        const double start = clock_now();
         work(arg);
-        const double t = bench_now() - start;
+        const double t = clock_now() - start;
         best = t < best ? t : best;
         spent += t;
     }
@@ -483,6 +488,64 @@ static void bench_wholes(const char *const *nets, int n_nets, int images, const 
     }
 }
 
+/* ---- few images ------------------------------------------------------------------------------ */
+
+enum { CURVE = 17 };
+
+static void curve_forward(void *arg) {
+    subject *s = (subject *)arg;
+    jem_logits(s->net, s->data, s->n, s->logits);
+}
+
+/* Prints the processor times of 1 .. 17 images, and divides them by those of whole groups and single images. A
+   network's cost is proportional to n if all numbers are 1. */
+static void bench_curve(const char *net, jem_isa isa) {
+    static void (*const works[2])(void *) = { curve_forward, whole_sgld };
+    static const char *const names[2] = { "forward", "sgld" };
+    static subject s;
+    double ms[2][CURVE + 1];
+    const char *wrong = subject_open(&s, net, 1, isa, JEM_PRECISION_EXACT);
+    clock_now = processor_now;
+    for (int n = 1; n <= CURVE && !wrong; n++) {
+        wrong = subject_batch(&s, n);
+        for (int k = 0; k < 2 && !wrong; k++) ms[k][n] = 1e3 * best_of(works[k], &s);
+        if (!wrong && !jem_ok(s.ctx)) wrong = jem_error(s.ctx);
+    }
+    subject_close(&s);
+    clock_now = bench_now;
+    if (wrong) {
+        failed = 1;
+        printf("  %s: %s\n", net, wrong);
+        return;
+    }
+    printf("\n  %s, %s\n   n", net, jem_isa_name(isa));
+    for (int k = 0; k < 2; k++) printf(" | %8s ms  / n/16 of 16  / n single", names[k]);
+    printf("\n");
+    for (int n = 1; n <= CURVE; n++) {
+        printf("  %2d", n);
+        for (int k = 0; k < 2; k++) {
+            const double groups = ms[k][n] / (ms[k][16] * n / 16);
+            const double single = ms[k][n] / (ms[k][1] * n);
+            char count[16];
+            printf(" | %11.2f %13.2f %11.2f", ms[k][n], groups, single);
+            snprintf(count, sizeof count, "%d", n);
+            csv_row("curve", net, names[k], isa, count, 1, ms[k][n], "ms", 0);
+        }
+        printf("\n");
+    }
+    fflush(stdout);
+}
+
+static void bench_curves(jem_isa isa) {
+    static const char *const nets[] = {
+        "examples/models/mnist.safetensors", "examples/models/fashion-mnist.safetensors",
+        "examples/models/cifar10.safetensors", "examples/models/cifar10-unet.safetensors",
+        "wrn-16-2"
+    };
+    printf("\nfew images, one thread, processor time, exact: goal 1.3 times n/16 of sixteen, floor n single ones\n");
+    for (size_t i = 0; i < sizeof nets / sizeof *nets; i++) bench_curve(nets[i], isa);
+}
+
 static void precision_names(int times) {
     printf("%36s ", "");
     for (int i = 0; i < times; i++) {
@@ -507,18 +570,19 @@ int main(int argc, char **argv) {
     const char *out = "build/bench.csv", *net = NULL;
     jem_isa only = JEM_ISA_BEST, isas[4];
     double peaks[4], bf16_peak = 0;
-    int n = 0;
+    int n = 0, curve = 0;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "--quick")) quick = 1, patience = 0.003, enough = 0.1;
         else if (!strcmp(argv[i], "--batch") && atoi(value) > 0) batch = atoi(value), i++;
         else if (!strcmp(argv[i], "--isa") && jem_isa_available(bench_isa(value)))
             only = bench_isa(value), i++;
+        else if (!strcmp(argv[i], "--curve")) curve = 1;
         else if (!strcmp(argv[i], "--out") && *value) out = value, i++;
         else if (!strcmp(argv[i], "--net") && *value) net = value, i++;
         else {
             fprintf(stderr, "bench [--quick] [--batch N] [--isa NAME] [--net wrn-DEPTH-WIDEN] "
-                            "[--out FILE]\n");
+                            "[--curve] [--out FILE]\n");
             return 2;
         }
     }
@@ -533,6 +597,10 @@ int main(int argc, char **argv) {
 
     if (net) {
         bench_wholes(&net, 1, batch, isas, n);
+        return bench_done(out);
+    }
+    if (curve) {
+        bench_curves(isas[0]);
         return bench_done(out);
     }
     printf("peak of one thread, multiply-adds in registers\n");
@@ -564,6 +632,7 @@ int main(int argc, char **argv) {
     printf("\npieces, one thread\n");
     for (int i = 0; i < n; i++) bench_pieces(isas[i]);
 
+    if (!quick) bench_curves(isas[0]);
     bench_wholes(nets, 2, IMAGES, isas, n);
     return bench_done(out);
 }

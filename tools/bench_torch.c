@@ -1,10 +1,12 @@
-/* jem.h's side of `make bench-torch`: executes the requests of tools/bench_torch.py, a line in, a
-   line out, so that the two can alternate.
+/* jem.h's side of `make bench-torch` and `make bench-peers`: executes the requests of
+   tools/bench_torch.py and bench_peers.py, a line in, a line out, so that the two can alternate.
 
        WHAT NET BATCH THREADS ISA PRECISION ARGUMENT      for example
        sgld wrn-16-2 64 2 avx2 fast 3                     ok 91.2
 
-   sgld update iteration one-image one-image-sgld
+   NET is wrn-DEPTH-WIDEN, or a file of a network.
+
+   forward sgld update iteration one-image one-image-sgld
              milliseconds, the mean of ARGUMENT runs (of several; one more runs before, untimed)
    memory    growth of the resident memory in MB at the peak of a chain of ARGUMENT steps, in a
              separate context
@@ -25,7 +27,7 @@
 enum { SUBJECTS = 32, CHAIN = 20 };
 
 typedef struct request {
-    char what[24], net[24], isa[24], precision[24], argument[256];
+    char what[24], net[96], isa[24], precision[24], argument[256];
     int batch, threads;
 } request;
 
@@ -33,6 +35,7 @@ static void run(subject *s, const char *what) {
     float loss, norm;
     jem_answer answer;
     if (!strcmp(what, "one-image")) jem_classify(s->net, s->data, 1, &answer);
+    if (!strcmp(what, "forward")) jem_logits(s->net, s->data, s->n, s->logits);
     if (strstr(what, "sgld")) subject_sgld(s, 1);
     if (!strcmp(what, "iteration")) subject_sgld(s, CHAIN);
     if (!strcmp(what, "update") || !strcmp(what, "iteration")) subject_update(s, 0, &loss, &norm);
@@ -63,7 +66,7 @@ static void answers(subject *s, const char *path) {
         jem_tensor *y = jem_forward(s->net, s->x, 0);
         jem_read(s->x, x);
         jem_read(y, logits);
-        jem_grad(jem_logsumexp(s->ctx, y), s->x);
+        jem_grad(jem_logp(s->ctx, s->x, s->net), s->x);
         jem_read_grad(s->x, gradient);
         jem_end(s->ctx, mark);
         subject_update(s, 0, &update[0], &update[1]);
@@ -109,7 +112,7 @@ static const char *find(subject *all, const request *r, subject **found) {
     if (!p->name) return "no such precision";
     if (isa > JEM_ISA_AMX) return "no such instruction set";
     if (r->batch < 1 || r->threads < 1) return "batch and threads are 1 or more";
-    snprintf(name, sizeof name, "%.20s %.3d %.10s %.10s", r->net, r->threads, r->isa, r->precision);
+    snprintf(name, sizeof name, "%.95s %.3d %.10s %.10s", r->net, r->threads, r->isa, r->precision);
     subject *s = all;                              /* the first slot is for networks used once */
     if (fresh) subject_close(s);
     else for (s = all + 1; s < all + SUBJECTS && s->ctx && strcmp(s->name, name); ) s++;
@@ -150,13 +153,14 @@ static void serve(subject *all, const request *r) {
 int main(void) {
     static subject all[SUBJECTS];
     static const char *const known[] = {
-        "sgld", "update", "iteration", "one-image", "one-image-sgld", "memory", "weights", "answers"
+        "forward", "sgld", "update", "iteration", "one-image", "one-image-sgld", "memory",
+        "weights", "answers"
     };
-    char line[512];
+    char line[640];
     while (fgets(line, sizeof line, stdin)) {
         request r;
         memset(&r, 0, sizeof r);
-        const int fields = sscanf(line, "%23s %23s %d %d %23s %23s %255s", r.what, r.net, &r.batch,
+        const int fields = sscanf(line, "%23s %95s %d %d %23s %23s %255s", r.what, r.net, &r.batch,
                                   &r.threads, r.isa, r.precision, r.argument);
         int is_known = 0;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++)

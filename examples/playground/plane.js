@@ -8,8 +8,8 @@ panels.plane = (() => {
   const palette = [0x0072b2, 0xe69f00, 0x009e73, 0xd55e00, 0x56b4e9, 0xcc79a7, 0x6b6b6b, 0xf0e442]
     .map((v) => [v >> 16, v >> 8 & 255, v & 255]);
   const ways = ["alone", "cd", "score"];          /* as in plane.c */
-  const wayNames = ["Cross-entropy alone", "JEM, chains (CD)", "JEM, score matching"];
-  const short = ["alone", "chains", "score"];
+  const wayNames = ["Classifier", "JEM, chains", "JEM, score"];
+  const short = ["classifier", "chains", "score"];
   const healthy = { steps: 20, rate: 1, noise: 1, fresh: .05, l2: 0 };
   const breaks = {
     rate: [{ rate: 30 }, "The landscape changes faster than the chains can follow, becomes " +

@@ -672,6 +672,7 @@ says "600 rows of 3 numbers, without labels"
 cp rows.csv other.csv
 status 0 "eval of other rows" eval t4/last.safetensors --dataset other.csv
 says "other.csv, 600 rows: accuracy [0-9.]*%, -log p(y|x) [0-9.]*, mean log p(x)"
+refuses 2 "other.csv is a table" eval t4/last.safetensors --dataset other.csv --mirror
 status 0 "a default folder" train plain.csv $brief --iters 3
 check "is of the file's name" test -s runs/plain/last.safetensors
 refuses 2 "rows.csv: the model has learned its rows: --dataset OTHER.csv" eval t4/last.safetensors

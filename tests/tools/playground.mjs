@@ -346,6 +346,14 @@ async function walk() {
     await js('$("walk-noise-out").textContent'));
 }
 
+/* The longest choice of each menu that is wider than the menu, less its arrow and padding. */
+const cutChoices = `[...document.querySelectorAll("select")].filter((s) => s.offsetWidth).flatMap((s) => {
+  const style = getComputedStyle(s), pen = document.createElement("canvas").getContext("2d");
+  pen.font = style.font;
+  const room = s.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - 16;
+  return [...s.options].map((o) => o.text).filter((text) => pen.measureText(text).width > room);
+}).join("; ")`;
+
 /* For a lecture hall, and to send to others. */
 async function shared() {
   await screen("", 1280, 720, false);
@@ -354,6 +362,10 @@ async function shared() {
     const [high, code] = await js(`[document.documentElement.scrollHeight,
       document.querySelector("details").offsetHeight]`);
     check(`presented: ${panel} fits 1280 x 720, without its C`, high <= 720 && code === 0, high);
+    await screen("", 1280, 671, false);               /* within a slide, above its bar */
+    const inside = await js("document.documentElement.scrollHeight");
+    check(`presented: ${panel} fits a slide`, inside <= 671, inside);
+    await screen("", 1280, 720, false);
   }
   await screen("presented", 1280, 720, false);
   for (const [width, height] of [[390, 844], [768, 1024], [1280, 800], [1920, 1080]]) {
@@ -362,6 +374,8 @@ async function shared() {
       await open("#" + panel), await sleep(600);
       const [wide, room] = await js("[document.documentElement.scrollWidth, innerWidth]");
       check(`${panel}: fits the width of ${width}`, wide <= room, `${wide} of ${room}`);
+      const cut = await js(cutChoices);
+      check(`${panel}: no choice is cut off at ${width}`, cut === "", cut);
       check(`${panel}: opens at its top`, await js("scrollY") === 0, await js("scrollY"));
       for (const dark of [false, true]) {
         const theme = dark ? "dark" : "light";

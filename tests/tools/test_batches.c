@@ -18,20 +18,17 @@ static int open_run(run *r, const char *seed) {
     static int made;
     const char *line[] = { "jem", "train", "--dataset", "digits", "--n-valid", "700",
                            "--batch-size", "32", "--seed", seed };
-    char *words[10], *rest[10];
+    char *words[10];
     int n = 0;
     for (int i = 0; i < 10; i++) words[i] = (char *)(uintptr_t)line[i];
-    options *o = &table[made];
-    o->command = "jem train";
-    o->table = train_table;
-    o->values = &values[made];
-    o->count = train_count;
+    const size_t bytes = (size_t)train_count * sizeof *train_table;
+    options *o = options_begin(&table[made], "jem train", train_table, bytes, &values[made]);
     memset(r, 0, sizeof *r);
     r->table = o;
     r->o = &values[made++];
     r->lock = -1;
     limit_memory(0);
-    return options_parse(o, 10, words, 2, rest, &n) > 0 && train_defaults(o, r->o) && load_data(r);
+    return options_parse(o, 10, words, 2, &n) > 0 && train_defaults(o, r->o) && load_data(r);
 }
 static void close_run(run *r) {
     data_free(&r->data);
@@ -114,6 +111,27 @@ static void test_moves(run *r) {
     CHECK(same_bits(from, to, SIDE * SIDE), "nothing is asked for, and done");
 }
 
+/* An image and its mirror image are evaluated alike. */
+static void test_mirrored(run *r) {
+    enum { N = 300 };                              /* more than one batch of evaluate */
+    evaluation plain, mirrored, again;
+    data_set turned = r->data;
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    jem_net *net = jem_load(ctx, "examples/models/mnist.safetensors");
+    turned.pixels = (unsigned char *)malloc((size_t)N * IMAGE);
+    for (int i = 0; i < N * IMAGE; i++)
+        turned.pixels[i] = r->data.pixels[i / 28 * 28 + 27 - i % 28];
+    CHECK(net && evaluate(net, &r->data, NULL, N, 0, &plain) &&
+          evaluate(net, &r->data, NULL, N, EVALUATE_MIRRORED, &mirrored) &&
+          evaluate(net, &turned, NULL, N, EVALUATE_MIRRORED, &again), "%s", jem_error(ctx));
+    CHECK(mirrored.nll == again.nll && mirrored.accuracy == again.accuracy, "%g and %g",
+          mirrored.nll, again.nll);
+    CHECK(plain.nll < mirrored.nll, "mirrored digits are harder: %g, %g", plain.nll, mirrored.nll);
+    free(turned.pixels);
+    jem_net_free(net);
+    jem_ctx_free(ctx);
+}
+
 int main(int argc, char **argv) {
     static run a, b;
     (void)train_command;                           /* tested in test_divergence.c, cli.sh */
@@ -129,6 +147,7 @@ int main(int argc, char **argv) {
         free(order);
     }
     if (test_wants("test_moves")) test_moves(&a);
+    if (test_wants("test_mirrored")) test_mirrored(&a);
     close_run(&a);
     close_run(&b);
     return test_report();

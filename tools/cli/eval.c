@@ -1116,7 +1116,8 @@ static int awaits_value(const char *word) {
 int uses_command(int argc, char **argv) {
     static options table;
     static uses_options values;
-    char *words[64], usage[128];
+    char **words;
+    char usage[128];
     int n = 0;
     const struct use *what = NULL;
     for (size_t i = 0; i < sizeof uses_known / sizeof *uses_known; i++) {
@@ -1128,15 +1129,9 @@ int uses_command(int argc, char **argv) {
         }
     }
     if (!what) return eval_command(argc, argv);
-    options *o = &table;
-    memset(o, 0, sizeof *o);
-    o->command = "jem eval";
-    o->table = what->table;
-    o->values = &values;
-    o->count = (int)(what->bytes / sizeof *what->table);
-    if (argc > 60) return fprintf(stderr, "jem eval: too many arguments\n"), 2;
+    options *o = options_begin(&table, "jem eval", what->table, what->bytes, &values);
     snprintf(usage, sizeof usage, "jem eval MODEL %s [OPTIONS]: %s", what->name, what->help);
-    const int read = read_options(o, argc, argv, words, &n, 2, 2, usage);
+    const int read = read_options(o, argc, argv, &words, &n, 2, 2, usage);
     if (read >= 0) return read;
     return run_use(what, o, &values, words[!strcmp(words[0], what->name)]);
 }

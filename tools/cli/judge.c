@@ -242,15 +242,10 @@ static int judge_make(const judge_options *o) {
 int judge_command(int argc, char **argv) {
     static options table;
     static judge_options values;
-    char *words[64];
+    char **words;
     int n = 0;
-    options *o = &table;
-    o->command = "jem judge";
-    o->table = judge_table;
-    o->values = &values;
-    o->count = (int)(sizeof judge_table / sizeof *judge_table);
-    if (argc > 60) return fprintf(stderr, "jem judge: too many arguments\n"), 2;
-    const int read = read_options(o, argc, argv, words, &n, 0, 0, "jem judge [OPTIONS]: trains a "
+    options *o = options_begin(&table, "jem judge", judge_table, sizeof judge_table, &values);
+    const int read = read_options(o, argc, argv, &words, &n, 0, 0, "jem judge [OPTIONS]: trains a "
                                   "judge of samples for jem eval MODEL samples");
     return read >= 0 ? read : judge_make(&values);
 }

@@ -786,16 +786,13 @@ int report_command(int argc, char **argv) {
     static options table;
     static report_options values;
     static card r;
-    char *words[64], out[OPTION_TEXT_SIZE + 64];
+    char **words;
+    char out[OPTION_TEXT_SIZE + 64];
     int n = 0;
-    options *o = &table;
-    o->command = "jem report";
-    o->table = report_table;
-    o->values = &values;
-    o->count = (int)(sizeof report_table / sizeof *report_table);
-    if (argc > 60) return fprintf(stderr, "jem report: too many arguments\n"), 2;
-    const int read = read_options(o, argc, argv, words, &n, 1, 1, "jem report RUN|MODEL [OPTIONS]: "
-                                  "a model card, one HTML page with all measurements of jem eval");
+    options *o = options_begin(&table, "jem report", report_table, sizeof report_table, &values);
+    const int read = read_options(o, argc, argv, &words, &n, 1, 1,
+                                  "jem report RUN|MODEL [OPTIONS]: a model card, one HTML page "
+                                  "with all measurements of jem eval");
     if (read >= 0) return read;
     r.o = &values;
     r.began = now();

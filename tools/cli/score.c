@@ -196,17 +196,11 @@ static int score_rows(const model *m, const score_options *o, const char *path) 
 int score_command(int argc, char **argv) {
     static options table;
     static score_options values;
-    char *words[64];
+    char **words;
     int n = 0;
     model m;
-    options *o = &table;
-    memset(o, 0, sizeof *o);
-    o->command = "jem score";
-    o->table = score_table;
-    o->values = &values;
-    o->count = (int)(sizeof score_table / sizeof *score_table);
-    if (argc > 60) return fprintf(stderr, "jem score: too many arguments\n"), 2;
-    const int read = read_options(o, argc, argv, words, &n, 2, 2, "jem score MODEL FILE.csv "
+    options *o = options_begin(&table, "jem score", score_table, sizeof score_table, &values);
+    const int read = read_options(o, argc, argv, &words, &n, 2, 2, "jem score MODEL FILE.csv "
                                   "[OPTIONS]: log p(x) and familiarity of each row");
     if (read >= 0) return read;
     if (*values.out && (!may_write(o->command, words[0], values.out) ||

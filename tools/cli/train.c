@@ -448,9 +448,32 @@ static double log_volume(jem_net *net, const float *x) {
     return jem_ok(net->ctx) ? (double)logp - (double)a.log_density : 0;
 }
 
-int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants_logp,
+/* Computes logits f[n][classes] of images x[n], and replaces them by the means of their own and
+   those of mirror images, if requested: then x is mirrored, too. */
+static void evaluate_logits(jem_net *net, float *x, int n, int mirrored, float *f) {
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    const ptrdiff_t values = (ptrdiff_t)n * net->classes;
+    const jem_mark mark = jem_begin(net->ctx);
+    jem_read(jem_forward(net, jem_input(net->ctx, x, n, net->channels, net->height, net->width), 0),
+             f);
+    float *image = mirrored ? new_floats((double)(size + values)) : NULL;
+    if (image) {
+        float *g = image + size;
+        for (int k = 0; k < n; k++) {
+            memcpy(image, x + k * size, (size_t)size * sizeof *x);
+            move_image(image, x + k * size, net->channels, net->height, net->width, 0, 0, 1);
+        }
+        evaluate_logits(net, x, n, 0, g);
+        for (ptrdiff_t i = 0; i < values; i++) f[i] = 0.5f * (f[i] + g[i]);
+    } else if (mirrored) jem_fail(net->ctx, JEM_NO_MEMORY, "out of memory for mirror images");
+    free(image);
+    jem_end(net->ctx, mark);
+}
+
+int evaluate(jem_net *net, const data_set *s, const int *which, int n, int requests,
              evaluation *e) {
     enum { AT_ONCE = 256 };
+    const int wants_logp = (requests & EVALUATE_LOGP) != 0;
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
     float *x = new_floats((double)AT_ONCE * (double)size);
     float *f = new_floats((double)AT_ONCE * net->classes);
@@ -466,9 +489,9 @@ int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants
         jem_standardize(net, x, m, x);
         const jem_mark mark = jem_begin(net->ctx);
         jem_tensor *t = jem_input(net->ctx, x, m, s->c, s->h, s->w);
-        jem_read(jem_forward(net, t, 0), f);
         if (wants_logp) jem_read(jem_logp(net->ctx, t, net), logp);
         jem_end(net->ctx, mark);
+        evaluate_logits(net, x, m, (requests & EVALUATE_MIRRORED) != 0, f);
         for (int k = 0; wants_logp && k < m && jem_ok(net->ctx); k++) {
             const double one_logp = (double)logp[k] - volume;
             density += one_logp;
@@ -1085,7 +1108,8 @@ static int validate(run *r) {
         evaluation e;
         double residual = 0;
         float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
-        ok = x && evaluate(r->net, &r->data, r->order, t->n_valid, t->w_nce > 0, &e);
+        ok = x && evaluate(r->net, &r->data, r->order, t->n_valid,
+                         t->w_nce > 0 ? EVALUATE_LOGP : 0, &e);
         ok = ok && (t->w_score <= 0 || score_residual(r, &residual));
         if (ok) {
             r->valid_accuracy = (float)e.accuracy;
@@ -1587,19 +1611,14 @@ static int take_data_set(options *o, const char *word) {
 int train_command(int argc, char **argv) {
     static options table;                          /* zeroed, and too large for some stacks */
     static train_options values;
-    options *o = &table;
-    char **words = (char **)malloc((size_t)argc * sizeof *words);
+    const size_t bytes = (size_t)train_count * sizeof *train_table;
+    options *o = options_begin(&table, "jem train", train_table, bytes, &values);
+    char **words = argv + 2;
     int n_words = 0;
-    o->command = "jem train";
-    o->table = train_table;
-    o->values = &values;
-    o->count = train_count;
-    if (!words) return fprintf(stderr, "jem train: out of memory\n"), 1;
-    const int parsed = options_parse(o, argc, argv, 2, words, &n_words);
+    const int parsed = options_parse(o, argc, argv, 2, &n_words);
     const int named = parsed > 0 && n_words == 1 && take_data_set(o, words[0]);
     if (parsed > 0 && n_words && !named)
         fprintf(stderr, "jem train: unexpected '%s': options begin with --\n", words[n_words - 1]);
-    free(words);
     if (parsed < 0) return train_help(o, &values);
     if (!parsed || (n_words && !named)) return 2;
 

@@ -51,8 +51,12 @@ typedef struct evaluation {
     double logp_error;                             /* standard error of that mean, or 0 */
 } evaluation;
 
-/* Evaluates images which[0..n-1] (NULL: the first n). */
-int evaluate(jem_net *net, const data_set *s, const int *which, int n, int wants_logp,
+/* Measured only on request: log p(x); classes by the mean of the logits of an image and of its
+   mirror image. */
+enum { EVALUATE_LOGP = 1, EVALUATE_MIRRORED = 2 };
+
+/* Evaluates images which[0..n-1] (NULL: the first n), with such requests added up. */
+int evaluate(jem_net *net, const data_set *s, const int *which, int n, int requests,
              evaluation *e);
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */

@@ -132,9 +132,10 @@ static int class_of(const jem_net *net, const char *command, const char *text, i
     return 0;
 }
 
-int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
+int read_options(options *o, int argc, char **argv, char ***words, int *n_words, int least,
                  int most, const char *usage) {
-    const int parsed = options_parse(o, argc, argv, 2, words, n_words);
+    const int parsed = options_parse(o, argc, argv, 2, n_words);
+    *words = argv + 2;
     if (parsed < 0) {
         printf("%s\n", usage);
         options_print(o, 1);
@@ -144,7 +145,8 @@ int read_options(options *o, int argc, char **argv, char **words, int *n_words, 
     if (*n_words < least || *n_words > most) {
         char word[NAME_SIZE];
         if (*n_words > most)
-            fprintf(stderr, "%s: unexpected '%s'; usage: ", o->command, clean(words[most], word));
+            fprintf(stderr, "%s: unexpected '%s'; usage: ", o->command,
+                    clean((*words)[most], word));
         fprintf(stderr, "%s (%s --help lists the options)\n", usage, o->command);
         return 2;
     }
@@ -464,17 +466,11 @@ int sample_command(int argc, char **argv) {
     static options table;
     static sample_options values;
     static sampling s;
-    char *words[64];
+    char **words;
     int n = 0;
-    options *o = &table;
-    memset(o, 0, sizeof *o);
     memset(&s, 0, sizeof s);
-    o->command = "jem sample";
-    o->table = sample_table;
-    o->values = &values;
-    o->count = (int)(sizeof sample_table / sizeof *sample_table);
-    if (argc > 60) return fprintf(stderr, "jem sample: too many arguments\n"), 2;
-    const int read = read_options(o, argc, argv, words, &n, 1, 1,
+    options *o = options_begin(&table, "jem sample", sample_table, sizeof sample_table, &values);
+    const int read = read_options(o, argc, argv, &words, &n, 1, 1,
                                   "jem sample MODEL [OPTIONS]: draws images from a model");
     if (read >= 0) return read;
     s.o = &values;
@@ -635,16 +631,13 @@ static int classify_one(const model *m, const classify_options *o, const char *p
 int classify_command(int argc, char **argv) {
     static options table;
     static classify_options values;
+    char **words;
     model m;
-    int n = 0, failed = 0;
-    options *o = &table;
-    o->command = "jem classify";
-    o->table = classify_table;
-    o->values = &values;
-    o->count = (int)(sizeof classify_table / sizeof *classify_table);
-    char **words = (char **)malloc((size_t)argc * sizeof *words);
-    if (!words) return fprintf(stderr, "jem classify: out of memory\n"), 1;
-    int status = read_options(o, argc, argv, words, &n, 2, INT_MAX,
+    int n = 0;
+    int failed = 0;
+    options *o = options_begin(&table, "jem classify", classify_table, sizeof classify_table,
+                               &values);
+    int status = read_options(o, argc, argv, &words, &n, 2, INT_MAX,
                               "jem classify MODEL IMAGE... [OPTIONS]: classifies pictures");
     if (status < 0) {
         status = 1;
@@ -657,7 +650,6 @@ int classify_command(int argc, char **argv) {
         }
         model_close(&m);
     }
-    free(words);
     return status;
 }
 
@@ -672,6 +664,8 @@ static const option eval_table[] = {
       NO_PRESETS("test"), 0, 0, "part of the data set" },
     { "n", OPTION_INT, OPTION_NOW, offsetof(eval_options, n), "N", NO_PRESETS("0"), 0, 1e9,
       "only the first N images (0: all)" },
+    { "mirror", OPTION_FLAG, OPTION_NOW, offsetof(eval_options, mirror), "", NO_PRESETS("off"), 0,
+      0, "classes by the mean of the logits of an image and of its mirror image" },
     { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, precision),
       "exact|fast|direct|bf16", NO_PRESETS("exact"), 0, 0, "arithmetic" },
     { "threads", OPTION_INT, OPTION_NOW, offsetof(eval_options, threads), "N", NO_PRESETS("0"), 0,
@@ -802,8 +796,14 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     if (status) return status;
     const int n = e->n && e->n < d.n ? e->n : d.n;
     evaluation v;
+    if (e->mirror && d.values) {
+        fprintf(stderr, "jem eval: --mirror: %s is a table, and not of images\n", e->dataset);
+        data_free(&d);
+        return 2;
+    }
     mix_classes(&d);
-    if (evaluate(m->net, &d, NULL, n, 1, &v) && !isfinite(v.nll + v.logp))
+    const int requests = EVALUATE_LOGP | (e->mirror ? EVALUATE_MIRRORED : 0);
+    if (evaluate(m->net, &d, NULL, n, requests, &v) && !isfinite(v.nll + v.logp))
         jem_fail(m->ctx, JEM_DIVERGED, "results of the model are not finite");
     const int rows = d.values != NULL;
     if (jem_ok(m->ctx) && rows && m->net->classes == 1)
@@ -812,8 +812,9 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
         printf("%s, %d rows: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.3f\n",
                e->dataset, n, 100 * v.accuracy, v.nll, v.logp);
     else if (jem_ok(m->ctx))
-        printf("%s, %s, %d images: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
-               e->dataset, e->split ? "train" : "test", n, 100 * v.accuracy, v.nll, v.logp);
+        printf("%s, %s, %d images%s: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
+               e->dataset, e->split ? "train" : "test", n, e->mirror ? ", also mirrored" : "",
+               100 * v.accuracy, v.nll, v.logp);
     else model_fail("jem eval", m), status = 1;
     data_free(&d);
     return status;
@@ -822,19 +823,14 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
 int eval_command(int argc, char **argv) {
     static options table;
     static eval_options values;
-    char *words[64];
+    char **words;
     int n = 0;
     model m;
-    options *o = &table;
-    memset(o, 0, sizeof *o);
-    o->command = "jem eval";
-    o->table = eval_table;
-    o->values = &values;
-    o->count = (int)(sizeof eval_table / sizeof *eval_table);
-    if (argc > 60) return fprintf(stderr, "jem eval: too many arguments\n"), 2;
-    const int read = read_options(o, argc, argv, words, &n, 1, 1, "jem eval MODEL [calibration|ood|"
-                                  "attack|impute|samples] [OPTIONS]: accuracy and log-likelihood, "
-                                  "or the named measurement");
+    options *o = options_begin(&table, "jem eval", eval_table, sizeof eval_table, &values);
+    const int read = read_options(o, argc, argv, &words, &n, 1, 1,
+                                  "jem eval MODEL [calibration|ood|attack|impute|samples] "
+                                  "[OPTIONS]: accuracy and log-likelihood, or the named "
+                                  "measurement");
     if (read >= 0) return read;
     int status = 1;
     if (model_open(&m, o->command, words[0], values.threads, values.precision, values.max_memory))
@@ -1083,22 +1079,22 @@ int export_command(int argc, char **argv) {
     static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
                                 "without optimiser and buffer";
     export_options values = { EXPORT_F32, 0, 1 };
-    options o = { "jem export", export_table, sizeof export_table / sizeof *export_table, &values,
-                  { { 0 } }, { 0 } };
-    char *words[64];
-    int n_words = 0, status = 1;
+    static options table;
+    options *o = options_begin(&table, "jem export", export_table, sizeof export_table, &values);
+    char **words;
+    int n_words = 0;
+    int status = 1;
     model m;
-    if (argc > 64) return fprintf(stderr, "jem export: too many words\n"), 2;
-    const int code = read_options(&o, argc, argv, words, &n_words, 2, 2, usage);
+    const int code = read_options(o, argc, argv, &words, &n_words, 2, 2, usage);
     if (code >= 0) return code;
     limit_memory(USE_MEMORY);
     if (values.onnx && values.dtype != EXPORT_F32) {
         fprintf(stderr, "jem export: --onnx writes fp32: leave out --dtype\n");
         return 2;
     }
-    if (!may_write(o.command, words[0], words[1])) return 2;
-    if (model_open(&m, o.command, words[0], 1, 0, USE_MEMORY)) {
-        status = !export_to(&m, o.command, words[1], &values);
+    if (!may_write(o->command, words[0], words[1])) return 2;
+    if (model_open(&m, o->command, words[0], 1, 0, USE_MEMORY)) {
+        status = !export_to(&m, o->command, words[1], &values);
         if (!status) printf("%s: %ld parameters\n", words[1], (long)jem_net_size(m.net));
     }
     model_close(&m);

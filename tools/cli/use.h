@@ -40,8 +40,8 @@ const char *clean(const char *text, char to[NAME_SIZE]);
 const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
 
 /* Parses the options of one of these commands; checks that it has `least` to `most` words. Returns
-   -1 to continue, or the exit status. Names the first extra word: it is often a misspelt option. */
-int read_options(options *o, int argc, char **argv, char **words, int *n_words, int least,
+   -1 to continue, or the exit status; `words` points into argv. Names the first extra word: it is often a misspelt option. */
+int read_options(options *o, int argc, char **argv, char ***words, int *n_words, int least,
                  int most, const char *usage);
 
 /* ---- jem sample ------------------------------------------------------------------------------ */
@@ -58,7 +58,7 @@ int classify_command(int argc, char **argv);
 
 typedef struct eval_options {
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];
-    int split, n, threads, precision, max_memory, max_file, max_picture;
+    int split, n, mirror, threads, precision, max_memory, max_file, max_picture;
 } eval_options;
 
 /* Shuffles the images of a folder, which are sorted by class, so that the first n are of all

@@ -40,13 +40,14 @@ static inline jem_isa bench_isa(const char *name) {
 
 /* A network and its training data: random images, since time does not depend on them. */
 typedef struct subject {
-    char name[64];                                 /* of all that follows */
+    char name[160];                                /* of all that follows */
     jem_ctx *ctx;
     jem_net *net;
     jem_optim *optim;                              /* created by the first update */
     jem_tensor *x;                                 /* n chains, a leaf */
     int n, *labels;
     float *data, *sigma;                           /* n images, and their noise */
+    float *logits;                                 /* [n][classes] */
     jem_rng rng;
 } subject;
 
@@ -57,10 +58,11 @@ static inline void subject_close(subject *s) {
     free(s->labels);
     free(s->data);
     free(s->sigma);
+    free(s->logits);
     memset(s, 0, sizeof *s);
 }
 
-/* Creates a network; net: wrn-DEPTH-WIDEN. Returns an error, or NULL. */
+/* Creates a network, wrn-DEPTH-WIDEN, or loads it, NAME.safetensors. Returns an error, or NULL. */
 static inline const char *subject_open(subject *s, const char *net, int threads, jem_isa isa,
                                        jem_precision precision) {
     jem_wrn_desc shape = jem_wrn_desc_default();
@@ -68,14 +70,16 @@ static inline const char *subject_open(subject *s, const char *net, int threads,
     char end;
     memset(s, 0, sizeof *s);
     memset(&how, 0, sizeof how);
-    if (sscanf(net, "wrn-%d-%d%c", &shape.depth, &shape.widen, &end) != 2)
-        return "a network is called wrn-DEPTH-WIDEN";
+    const int is_file = strstr(net, ".safetensors") != NULL;
+    if (!is_file && sscanf(net, "wrn-%d-%d%c", &shape.depth, &shape.widen, &end) != 2)
+        return "a network is called wrn-DEPTH-WIDEN, or NAME.safetensors";
     how.threads = threads;
     how.isa = isa;
     how.precision = precision;
     s->ctx = jem_ctx_create(&how);
     if (!s->ctx) return "no context with these instructions";
-    s->net = jem_wrn_create(s->ctx, &shape, 1);
+    if (is_file) s->net = jem_load(s->ctx, net);
+    else s->net = jem_wrn_create(s->ctx, &shape, 1);
     if (!s->net) return jem_error(s->ctx);
     s->rng = jem_rng_seed(2);
     return NULL;
@@ -89,11 +93,13 @@ static inline const char *subject_batch(subject *s, int n) {
     free(s->data);
     free(s->labels);
     free(s->sigma);
+    free(s->logits);
     s->n = n;
     s->data = (float *)malloc((size_t)size * sizeof *s->data);
     s->labels = (int *)malloc((size_t)n * sizeof *s->labels);
     s->sigma = (float *)malloc((size_t)n * sizeof *s->sigma);
-    if (!s->data || !s->labels || !s->sigma) return "no memory";
+    s->logits = (float *)malloc((size_t)(n * s->net->classes) * sizeof *s->logits);
+    if (!s->data || !s->labels || !s->sigma || !s->logits) return "no memory";
     jem_reset(s->ctx);
     jem_fill_uniform(s->ctx, &s->rng, s->data, size, -1, 1);
     s->x = jem_input(s->ctx, s->data, n, c, h, w);

@@ -144,8 +144,18 @@ int options_defaults(options *o, int preset) {
     return 1;
 }
 
-int options_parse(options *o, int argc, char **argv, int first, char **words,
-                  int *n_words) {
+options *options_begin(options *o, const char *command, const option *table, size_t bytes,
+                       void *values) {
+    memset(o, 0, sizeof *o);
+    o->command = command;
+    o->table = table;
+    o->count = (int)(bytes / sizeof *table);
+    o->values = values;
+    return o;
+}
+
+int options_parse(options *o, int argc, char **argv, int first, int *n_words) {
+    char **words = argv + first;                   /* a word never overtakes the reader */
     int help = 0;
     *n_words = 0;
     for (int k = first; k < argc; k++) {

@@ -59,6 +59,11 @@ typedef struct options {
     unsigned char given[OPTIONS_MAX];              /* given on the command line */
 } options;
 
+/* Empties o, for a command with this table, of a size in bytes, and the struct of its values.
+   Returns o. */
+options *options_begin(options *o, const char *command, const option *table, size_t bytes,
+                       void *values);
+
 int option_find(const options *o, const char *name);
 
 /* Sets a value from its text; returns 0 and prints the reason if it is invalid. */
@@ -71,10 +76,10 @@ void option_spell(const options *o, int i, char to[OPTION_TEXT_SIZE]);
 int option_default(options *o, int i, const char *text);
 int options_defaults(options *o, int preset);
 
-/* Removes options from argv[first..] and moves the rest to `words`. Underscores equal dashes;
+/* Removes options from argv[first..]: the n_words others move there. Underscores equal dashes;
    arguments after a lone -- are not options. Returns 0 and prints the reason if an option is
    unknown or has an invalid value; -1 for a request of help. */
-int options_parse(options *o, int argc, char **argv, int first, char **words, int *n_words);
+int options_parse(options *o, int argc, char **argv, int first, int *n_words);
 
 /* Prints a line for each option: its defaults and its purpose. presets: the number of columns of
    defaults. */
