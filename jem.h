@@ -1227,7 +1227,9 @@ typedef enum jem_reason {
     JEM_REASON_EDGES,      /* more details, or other ones */
     JEM_REASON_SLOPE,      /* the slope of log p(x), without or with noise */
     JEM_REASON_FEATURES,   /* the last layer's features */
-    JEM_REASON_VALUES      /* of a vector: its numbers */
+    JEM_REASON_VALUES,     /* of a vector: its numbers */
+    JEM_REASON_SHADES,     /* shares of dark and bright pixels, flat ones, the border */
+    JEM_REASON_LAYOUT      /* where it is dark and bright */
 } jem_reason;
 JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
 
@@ -1245,9 +1247,9 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    compared with scikit-learn in tests/tools/sklearn_sensors.py). Networks without a score, or
    without `features`, get what they allow.
    The calibration is saved with the network, as the text "jem.statistics". Training leaves it
-   unchanged: calibrate again. Files of older versions keep their calibration by log p(x) and the
-   mean logit, or by log p(x) alone. Errors: n < 2, gradients out of range, log p(x) that is not
-   finite. */
+   unchanged: calibrate again. Files of older versions keep theirs: without shades and layout, by
+   log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of range,
+   log p(x) that is not finite. */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 
 /* Scores of images, higher for more familiar ones. */
@@ -1265,7 +1267,8 @@ typedef enum jem_ood {
     JEM_OOD_FEATURES,      /* the last layer's features and the numbers of SLOPES: relative
                               Mahalanobis distance (Ren et al. 2021) */
     JEM_OOD_IMAGE,         /* the details of the image alone; of the network, only the label */
-    JEM_OOD_FAMILIAR       /* the last three joined: what familiarity ranks */
+    JEM_OOD_SHADES,        /* dark and bright pixels of the image, its flat ones and its border */
+    JEM_OOD_FAMILIAR       /* the last four joined: what familiarity ranks */
 } jem_ood;
 /* Writes a score per image of x[n][c][h][w]. walk: of RISE and MOVE; NULL is 10 steps of 1, or of
    noise_lo^2 for a network that has learned a score. tools/support/measures.h has AUROC. */
@@ -9657,23 +9660,32 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
    FEATURES  the means over pixels of what enters the last linear layer; the numbers of SLOPES
              again. Without features this part is empty.
    IMAGE     the details of the image. Of a vector: its numbers.
+   SHADES    the image as a whole: shares of five shades, from the darkest to the brightest; flat
+             pixels; the direction of its edges; the border. Of a vector: nothing.
 
-   Details are the energies of a Haar pyramid's levels, in logarithms. Each part has a distance d
-   from the mean of the predicted label (Mahalanobis, with one covariance for all labels; Lee et al.
-   2018): for SLOPES by a covariance of the label's own, drawn towards that of all; for FEATURES,
-   d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al. 2021), unless there
-   is only one class. It is standardised by label, so that no class is strange as a whole. Its
-   empirical tail makes it a p-value, beyond the last 5% with an exponential tail. The parts are
-   joined as the sum of -log p (Fisher; tails of several statistics: Morningstar et al. 2021), where
-   IMAGE has half a weight (for vectors a quarter), plus the largest -log p (Tippett): one part
-   alone can make an image strange. The joint score is ranked among those of the calibration images.
-   Their distances come from fits without them (ten folds), as those of new images do. */
+   Details are the energies of a Haar pyramid's levels, in logarithms. SLOPES ends with the layout
+   of an image, its means over 4 x 4 blocks. Scans have a cleaner background than samples or
+   compressed files, so the variances of shades and layout include that of an error
+   (jem__shades_error). Each part has a distance d from the mean of the predicted label
+   (Mahalanobis, with one covariance for all labels; Lee et al. 2018): for SLOPES by a covariance of
+   the label's own, drawn towards that of all; for FEATURES, d^2 minus that from the mean of all
+   images (relative Mahalanobis: Ren et al. 2021), unless there is only one class. It is
+   standardised by label, so that no class is strange as a whole. Its empirical tail makes it a
+   p-value, beyond the last 5% with an exponential tail. The parts are joined as the sum of -log p
+   (Fisher; tails of several statistics: Morningstar et al. 2021), where FEATURES has a weight of
+   1.5, IMAGE and SHADES of 0.5 (for vectors 1 and 0.25), plus the largest -log p (Tippett): one
+   part alone can make an image strange. The joint score is ranked among those of the calibration
+   images. Their distances come from fits without them (ten folds), as those of new images do.
+
+   The first number of a calibration is JEM__FORM plus its gradients. Those without JEM__FORM are
+   older: they have neither SHADES nor a layout, and FEATURES has a weight of 1. */
 
 enum { JEM__FOLDS = 10, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128,
        JEM__MOST_VALUES = 32, JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
-       JEM__TAIL = 14, JEM__HEAD = 2, JEM__DRAWN = 50 };
+       JEM__TAIL = 14, JEM__HEAD = 2, JEM__DRAWN = 50, JEM__FORM = 10, JEM__TONES = 5,
+       JEM__SHADE_DIMS = JEM__TONES + 4, JEM__BLOCKS = 4 };
 #define JEM__UNITS 1e4
-enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__PARTS };
+enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__SHADES, JEM__PARTS };
 
 /* Means by class, with one covariance or one per class: deviations from the mean in units of
    `spread` have the correlations L L'. L is stored in whole units of 1/JEM__UNITS, which keeps the
@@ -9688,11 +9700,16 @@ typedef struct jem__gauss {
                                                       -1 if only larger or only smaller ones are
                                                       strange */
     int sided;
+    const float *error;                            /* NULL, or of the numbers from `inexact` on: the
+                                                      standard deviation of an error */
+    int inexact;
 } jem__gauss;
 
 typedef struct jem__trait {
     jem__gauss own, all;                           /* all: of features of two classes or more,
                                                       otherwise without dims */
+    float *relative;                               /* NULL or 1; 0: `all` has no distance, as the
+                                                      calibration images have one label */
     float *shift, *scale;                          /* [classes]: of the distance */
     float *q;                                      /* [JEM__QUANTILES] of minus the distance */
     float *rate;                                   /* mean excess beyond q[JEM__TAIL] */
@@ -9700,7 +9717,8 @@ typedef struct jem__trait {
 
 /* A calibration in one array of floats, whose text is their list. */
 typedef struct jem__known {
-    int gradients, features, size;
+    int form, gradients, features, size;           /* form: 0 is that of older files */
+    float *range;                                  /* darkest and brightest value; NULL: form 0 */
     double weight[JEM__PARTS];
     jem__trait part[JEM__PARTS];
     float *q;                                      /* quantiles of the joint score */
@@ -9725,6 +9743,7 @@ static int jem__logit_dims(const jem_net *net) {
     if (net->classes > JEM__MOST_LOGITS) return 2; /* mean logit and log odds take their place */
     return net->classes;
 }
+/* Returns the count of numbers that SLOPES and FEATURES share. */
 static int jem__slope_dims(const jem_net *net, int gradients) {
     const int bands = jem__levels(net) + 1;
     int dims = jem__logit_dims(net) + 1;
@@ -9748,6 +9767,8 @@ static void jem__gauss_at(jem__gauss *g, int dims, int classes, int roots, float
     g->roots = roots;
     g->side = NULL;
     g->sided = 0;
+    g->error = NULL;
+    g->inexact = 0;
     g->mean = jem__known_take(all, used, classes * dims);
     g->spread = jem__known_take(all, used, dims);
     g->root = jem__known_take(all, used, roots * jem__triangle(dims));
@@ -9760,29 +9781,60 @@ static const signed char jem__vector_sides[JEM__MOST_LOGITS + 8] = {
     -1, 1, 1, 1, -1, 1, 1, -1
 };
 
-static jem__known jem__known_at(const jem_net *net, int gradients, int features, float *all) {
+/* Standard deviations of errors, where the range of pixels is 1. */
+static const float jem__shades_error[JEM__SHADE_DIMS] = {
+    0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.08f, 0.3f, 0.025f, 0.025f
+};
+static const float jem__layout_error[JEM__BLOCKS * JEM__BLOCKS] = {
+    0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f
+};
+
+/* Weights of the parts in the joint score. */
+static void jem__known_weigh(const jem_net *net, jem__known *k) {
+    for (int i = 0; i < JEM__PARTS; i++) k->weight[i] = 1;
+    k->weight[JEM__IMAGE] = jem__is_vector(net) ? 0.25 : 0.5;
+    k->weight[JEM__SHADES] = 0.5;
+    if (k->form > 0 && !jem__is_vector(net)) k->weight[JEM__FEATURES] = 1.5;
+}
+
+/* Lays out a calibration in `all`, which may be NULL. first: its first number. */
+static jem__known jem__known_at(const jem_net *net, int first, int features, float *all) {
     JEM__ZEROED(jem__known, k);
-    const int slopes = jem__slope_dims(net, gradients);
-    int dims[JEM__PARTS] = { slopes, 0, jem__image_dims(net) };
-    if (features) dims[JEM__FEATURES] = features + slopes;
-    k.gradients = gradients;
+    k.form = first / JEM__FORM;
+    k.gradients = first % JEM__FORM;
     k.features = features;
     k.size = JEM__HEAD;
+    if (k.form > 0) k.range = jem__known_take(all, &k.size, 2);
+    const int slopes = jem__slope_dims(net, k.gradients), whole = k.form && !jem__is_vector(net);
+    int dims[JEM__PARTS] = { slopes, 0, jem__image_dims(net), 0 };
+    if (features) dims[JEM__FEATURES] = features + slopes;
+    if (whole) {
+        dims[JEM__SLOPES] += JEM__BLOCKS * JEM__BLOCKS;
+        dims[JEM__SHADES] = JEM__SHADE_DIMS;
+    }
     for (int i = 0; i < JEM__PARTS; i++) {
         jem__trait *p = k.part + i;
-        k.weight[i] = 1;
         int roots = 1;
-        if (i == JEM__SLOPES && net->classes <= JEM__MOST_LOGITS) roots = net->classes;
+        if (k.form == 0 && i == JEM__SHADES) continue;
+        if ((i == JEM__SLOPES || i == JEM__SHADES) && net->classes <= JEM__MOST_LOGITS)
+            roots = net->classes;
         jem__gauss_at(&p->own, dims[i], net->classes, roots, all, &k.size);
-        if (i == JEM__FEATURES && net->classes > 1)
+        if (i == JEM__FEATURES && net->classes > 1) {
             jem__gauss_at(&p->all, dims[i], 1, 1, all, &k.size);
+            if (k.form > 0) p->relative = jem__known_take(all, &k.size, 1);
+        }
         p->shift = jem__known_take(all, &k.size, net->classes);
         p->scale = jem__known_take(all, &k.size, net->classes);
         p->q = jem__known_take(all, &k.size, JEM__QUANTILES);
         p->rate = jem__known_take(all, &k.size, 1);
     }
     k.q = jem__known_take(all, &k.size, JEM__QUANTILES);
-    k.weight[JEM__IMAGE] = jem__is_vector(net) ? 0.25 : 0.5;
+    jem__known_weigh(net, &k);
+    if (whole) {
+        k.part[JEM__SLOPES].own.error = jem__layout_error;
+        k.part[JEM__SLOPES].own.inexact = slopes;
+        k.part[JEM__SHADES].own.error = jem__shades_error;
+    }
     if (jem__is_vector(net)) {
         const signed char *side = jem__vector_sides + JEM__MOST_LOGITS - jem__logit_dims(net);
         jem__trait *p = k.part + JEM__FEATURES;
@@ -9798,18 +9850,19 @@ static jem__known jem__known_at(const jem_net *net, int gradients, int features,
 }
 
 /* Reads the first numbers of a text, which determine how many follow; 0 if they are impossible. */
-static int jem__known_head(const jem_net *net, const char *text, int *gradients, int *features) {
+static int jem__known_head(const jem_net *net, const char *text, int *first, int *features) {
     double v[JEM__HEAD];
-    const double most[JEM__HEAD] = { JEM__MOST_SLOPES, JEM__MOST_FEATURES };
+    const double most[JEM__HEAD] = { JEM__FORM + JEM__MOST_SLOPES, JEM__MOST_FEATURES };
     for (int i = 0; i < JEM__HEAD; i++) {
         const char *end = text;
         if (text) end = jem__scan_number(text, &v[i]);
         if (end == text || v[i] != floor(v[i]) || v[i] < 0 || v[i] > most[i]) return 0;
         text = end + (*end == ' ');
     }
-    *gradients = (int)v[0];
+    *first = (int)v[0];
     *features = (int)v[1];
-    return *gradients < 2 || net->noise_lo > 0;
+    const int gradients = *first % JEM__FORM;
+    return gradients <= JEM__MOST_SLOPES && (gradients < 2 || net->noise_lo > 0);
 }
 static int jem__gauss_good(const jem__gauss *g) {
     int good = 1;
@@ -9823,17 +9876,19 @@ static int jem__gauss_good(const jem__gauss *g) {
 /* Reads a text into *all, which the caller frees. Returns 0 if it is damaged or of another network,
    -1 without memory. */
 static int jem__known_in(const jem_net *net, const char *text, float **all) {
-    int gradients, features;
+    int first, features;
     *all = NULL;
-    if (!jem__known_head(net, text, &gradients, &features)) return 0;
-    const int size = jem__known_at(net, gradients, features, NULL).size;
+    if (!jem__known_head(net, text, &first, &features)) return 0;
+    const int size = jem__known_at(net, first, features, NULL).size;
     *all = jem__alloc_floats(net->ctx, size);
     if (!*all) return -1;
     if (jem__numbers_in(text, *all, size) < size) return 0;
-    const jem__known k = jem__known_at(net, gradients, features, *all);
+    const jem__known k = jem__known_at(net, first, features, *all);
     int good = jem__rises(k.q, JEM__QUANTILES);
+    if (k.range) good &= k.range[0] < k.range[1];
     for (int i = 0; i < JEM__PARTS; i++) {
         const jem__trait *p = k.part + i;
+        if (!p->q) continue;                       /* not in this form */
         good &= jem__gauss_good(&p->own) && jem__gauss_good(&p->all);
         good &= jem__rises(p->q, JEM__QUANTILES) && *p->rate > 1e-9f;
         for (int c = 0; c < net->classes; c++) good &= p->scale[c] > 1e-9f;
@@ -9864,7 +9919,7 @@ static void jem__haar(float *a, int h, int w, double *square, double *length) {
             const double d = (double)((p - q + r - s) / 2);
             const double e = (double)((p + q - r - s) / 2);
             const double f = (double)((p - q - r + s) / 2);
-            const double sum = fma(d, d, fma(e, e, f * f));
+            const double sum = d * d + (e * e + f * f);      /* exact squares: fma or not */
             *square += sum;
             *length += sqrt(sum);
             a[i * (w / 2) + j] = (p + q + r + s) / 2;
@@ -9892,7 +9947,7 @@ static int jem__details(const jem_net *net, float *a, double least, int lengths,
     for (int c = 0; c < net->channels; c++) {
         for (int i = 0; i < h * w; i++) {
             const double value = (double)a[c * plane + i];
-            square = fma(value, value, square);
+            square += value * value;               /* an exact product */
         }
     }
     v[n++] = (float)log(square / ((double)net->channels * h * w) + least);
@@ -9924,6 +9979,77 @@ static void jem__look_image(const jem_net *net, const float *x, float *work, flo
     jem__details(net, work, 1e-3, 1, v);
 }
 
+/* Adds the shade of a pixel, 0 to 1, to the shares of tones: to two of them, by a smooth step, so
+   that a little noise moves it little. */
+static void jem__shades_add(double shade, double *tones) {
+    const double place = fmin(fmax(shade, 0), 1) * (JEM__TONES - 1);
+    int i = (int)place;
+    if (i > JEM__TONES - 2) i = JEM__TONES - 2;
+    const double t = place - i, step = fma(-2 * t * t, t, 3 * t * t);
+    tones[i] += 1 - step;
+    tones[i + 1] += step;
+}
+
+/* Writes the shades part from planes u[h][w] of shades 0 to 1. */
+static void jem__look_shades(const float *u, int h, int w, float *v) {
+    const double soft = 1 / (2 * 0.075 * 0.075);   /* a difference that is nearly flat */
+    double tones[JEM__TONES] = { 0 }, across = 0, down = 0, flat = 0, sum = 0, square = 0;
+    int rim = (h < w ? h : w) / 14, border = 0;
+    if (rim < 1) rim = 1;
+    for (int i = 0; i < h; i++) {
+        for (int j = 0; j < w; j++) {
+            const float *at = u + (ptrdiff_t)i * w + j;
+            const double shade = (double)*at;
+            double a = 0, b = 0;
+            if (j + 1 < w) a = (double)(at[1] - *at);
+            if (i + 1 < h) b = (double)(at[w] - *at);
+            across += a * a;                       /* exact products */
+            down += b * b;
+            const double steep = soft * (a * a + b * b);
+            flat += 1 / fma(steep, fma(steep, 0.5, 1), 1);
+            jem__shades_add(shade, tones);
+            if (i >= rim && i < h - rim && j >= rim && j < w - rim) continue;
+            sum += shade;
+            square += shade * shade;
+            border++;
+        }
+    }
+    const double pixels = (double)h * w, mean = sum / border;
+    for (int i = 0; i < JEM__TONES; i++) *v++ = (float)sqrt(tones[i] / pixels + 0.003);
+    *v++ = (float)(flat / pixels);
+    *v++ = (float)(log(across / pixels + 7.5e-4) - log(down / pixels + 7.5e-4));
+    *v++ = (float)mean;
+    *v++ = (float)sqrt(fmax(fma(-mean, mean, square / border), 0) + 0.0025);
+}
+
+/* Writes the layout of shades u[h][w]: means over JEM__BLOCKS x JEM__BLOCKS blocks. */
+static void jem__look_layout(const float *u, int h, int w, float *v) {
+    for (int a = 0; a < JEM__BLOCKS; a++) {
+        for (int b = 0; b < JEM__BLOCKS; b++) {
+            double sum = 0;
+            int count = 0;
+            for (int i = a * h / JEM__BLOCKS; i < (a + 1) * h / JEM__BLOCKS; i++) {
+                for (int j = b * w / JEM__BLOCKS; j < (b + 1) * w / JEM__BLOCKS; j++) {
+                    sum += (double)u[(ptrdiff_t)i * w + j];
+                    count++;
+                }
+            }
+            *v++ = (float)(sum / fmax(count, 1));
+        }
+    }
+}
+
+/* Converts an image to shades: means of its channels, 0 to 1 for range[0] to range[1]. */
+static void jem__shades_of(const jem_net *net, const float *x, const float *range, float *u) {
+    const ptrdiff_t plane = (ptrdiff_t)net->height * net->width;
+    const float per = 1 / ((range[1] - range[0]) * (float)net->channels);
+    for (ptrdiff_t i = 0; i < plane; i++) {
+        float sum = 0;
+        for (int c = 0; c < net->channels; c++) sum += x[c * plane + i] - range[0];
+        u[i] = sum * per;
+    }
+}
+
 /* Writes the features part: means over pixels of f[channels][pixels]. Channel c of many adds to
    number c modulo JEM__MOST_FEATURES, with a sign drawn for it. */
 static void jem__look_features(const float *f, int channels, ptrdiff_t pixels, float *v) {
@@ -9941,25 +10067,28 @@ static void jem__look_features(const float *f, int channels, ptrdiff_t pixels, f
     }
 }
 
-/* Rows of the three parts, [n][dims] each, and memory for a batch. */
+/* Rows of the parts, [n][dims] each, and memory for a batch. */
 typedef struct jem__rows {
     const char *what;                              /* for messages */
-    int gradients, features, dims[JEM__PARTS];
+    int gradients, features, shared, dims[JEM__PARTS];       /* shared: by SLOPES and FEATURES */
+    float range[2];
     float *v[JEM__PARTS];
     float *z, *work;                               /* an image each */
 } jem__rows;
 
-static int jem__rows_create(jem_net *net, const char *what, int n, int gradients, int features,
+/* Creates rows for a calibration, of which only the sizes and the range are used. */
+static int jem__rows_create(jem_net *net, const char *what, int n, const jem__known *k,
                             jem__rows *r) {
     jem_ctx *ctx = net->ctx;
-    const jem__known k = jem__known_at(net, gradients, features, NULL);
     memset(r, 0, sizeof *r);
     r->what = what;
-    r->gradients = gradients;
-    r->features = features;
+    r->gradients = k->gradients;
+    r->features = k->features;
+    r->shared = jem__slope_dims(net, k->gradients);
+    if (k->range) memcpy(r->range, k->range, sizeof r->range);
     int good = 1;
     for (int i = 0; i < JEM__PARTS; i++) {
-        r->dims[i] = k.part[i].own.dims;
+        r->dims[i] = k->part[i].own.dims;
         r->v[i] = jem__push_floats(ctx, (ptrdiff_t)n * r->dims[i] + 1);
         good = good && r->v[i];
     }
@@ -10009,6 +10138,12 @@ static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x
     to[at++] = seen->logp;
     jem__look_image(net, x, r->work, image);
     if (jem__is_vector(net)) return at;
+    if (r->dims[JEM__SHADES] > 0) {
+        const int h = net->height, w = net->width;
+        jem__shades_of(net, x, r->range, r->work);
+        jem__look_shades(r->work, h, w, r->v[JEM__SHADES] + (ptrdiff_t)i * JEM__SHADE_DIMS);
+        jem__look_layout(r->work, h, w, to + r->shared);
+    }
     memcpy(to + at, image, (size_t)r->dims[JEM__IMAGE] * sizeof *to);
     return at + r->dims[JEM__IMAGE];
 }
@@ -10124,8 +10259,8 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
         jem_end(ctx, batch);
         for (int j = 0; j < m && r.dims[JEM__FEATURES]; j++) {
             const ptrdiff_t slopes = r.dims[JEM__SLOPES], dims = r.dims[JEM__FEATURES];
-            memcpy(r.v[JEM__FEATURES] + (j + 1) * dims - slopes, r.v[JEM__SLOPES] + j * slopes,
-                   (size_t)slopes * sizeof(float));
+            memcpy(r.v[JEM__FEATURES] + (j + 1) * dims - r.shared, r.v[JEM__SLOPES] + j * slopes,
+                   (size_t)r.shared * sizeof(float));
         }
         int finite = 1;
         for (int k = 0; ctx->status == JEM_OK && k < JEM__PARTS; k++)
@@ -10147,16 +10282,17 @@ static double jem__deviation(const jem__gauss *g, const float *v, const float *m
 
 /* Returns the squared distance of v from the mean of a class. */
 static double jem__gauss_distance(const jem__gauss *g, const float *v, int label) {
-    double w[JEM__MOST_DIMS];
+    float w[JEM__MOST_DIMS];                       /* rounded: then all products are exact, and the
+                                                      sums are those of fma without its calls */
     const float *mean = g->mean + (ptrdiff_t)label * g->dims;
     const float *row = g->root;
     if (g->roots > 1) row += (ptrdiff_t)label * jem__triangle(g->dims);
     double square = 0;
     for (int i = 0; i < g->dims; i++) {            /* L w = deviation / spread */
         double sum = jem__deviation(g, v, mean, i) / (double)g->spread[i] * JEM__UNITS;
-        for (int j = 0; j < i; j++) sum = fma(-(double)row[j], w[j], sum);
-        w[i] = sum / (double)row[i];
-        square = fma(w[i], w[i], square);
+        for (int j = 0; j < i; j++) sum -= (double)row[j] * (double)w[j];
+        w[i] = (float)(sum / (double)row[i]);
+        square += (double)w[i] * (double)w[i];
         row += i + 1;
     }
     return square;
@@ -10166,6 +10302,7 @@ static double jem__gauss_distance(const jem__gauss *g, const float *v, int label
 static double jem__part_raw(const jem__trait *p, const float *v, int label) {
     const double own = jem__gauss_distance(&p->own, v, label);
     if (!p->all.dims) return -sqrt(own);
+    if (p->relative && !(*p->relative > 0)) return -own;
     return jem__gauss_distance(&p->all, v, 0) - own;
 }
 static float jem__part_score(const jem__trait *p, const float *v, int label) {
@@ -10201,6 +10338,8 @@ static float jem__known_score(const jem__known *k, const jem__rows *r, int i, in
                               double *surprise) {
     for (int part = 0; part < JEM__PARTS; part++) {
         const float *v = r->v[part] + (ptrdiff_t)i * r->dims[part];
+        surprise[part] = 0;
+        if (!r->dims[part]) continue;
         const float score = jem__part_score(k->part + part, v, label);
         surprise[part] = jem__part_surprise(k->part + part, score);
     }
@@ -10227,13 +10366,14 @@ static int jem__worst(const jem__trait *p, const float *v, int label) {
     }
     return worst;
 }
-/* Returns what number i of the slopes part is about. */
-static jem_reason jem__slopes_reason(const jem_net *net, int i) {
+/* Returns what number i of the slopes part is about; the layout begins at `shared`. */
+static jem_reason jem__slopes_reason(const jem_net *net, int i, int shared) {
     const int logits = jem__logit_dims(net);
     int image = 0;
     if (!jem__is_vector(net)) image = jem__image_dims(net);
     if (i < logits) return JEM_REASON_CLASSES;
     if (i == logits) return JEM_REASON_DENSITY;
+    if (i >= shared) return JEM_REASON_LAYOUT;
     if (i < logits + 1 + image) return JEM_REASON_EDGES;
     return JEM_REASON_SLOPE;
 }
@@ -10248,13 +10388,14 @@ static jem_reason jem__known_reason(const jem_net *net, const jem__known *k, con
         if (surprise[part] > surprise[most]) most = part;
     }
     jem_reason reason = JEM_REASON_EDGES;
+    if (most == JEM__SHADES) return JEM_REASON_SHADES;
     if (most != JEM__IMAGE) {
         int worst = jem__worst(k->part + most, row[most], label);
         if (most == JEM__FEATURES) {
             if (worst < k->features) return JEM_REASON_FEATURES;
             worst -= k->features;
         }
-        reason = jem__slopes_reason(net, worst);
+        reason = jem__slopes_reason(net, worst, r->shared);
     }
     if (reason != JEM_REASON_EDGES) return reason;
     if (jem__is_vector(net)) return JEM_REASON_VALUES;
@@ -10319,8 +10460,8 @@ static void jem__cholesky(const double *r, int dims, float *root) {
     }
 }
 
-/* Adds up products of the deviations of a fit's images, of one label (-1: all), to `cov`. Returns
-   how many images there are. sum: memory. */
+/* Adds up products of the deviations of a fit's images, of one label (-1: all), and of their
+   errors, to `cov`. Returns how many images there are. sum: memory. */
 static int jem__gauss_products(const jem__gauss *g, const float *v, const jem__seen *seen, int n,
                                int without, int only, double *sum, double *cov) {
     const int dims = g->dims;
@@ -10338,6 +10479,10 @@ static int jem__gauss_products(const jem__gauss *g, const float *v, const jem__s
             to += a + 1;
         }
         count++;
+    }
+    for (int a = g->inexact; g->error && a < dims; a++) {
+        const double error = (double)g->error[a - g->inexact];
+        cov[a * (a + 3) / 2] = fma(count, error * error, cov[a * (a + 3) / 2]);
     }
     return count;
 }
@@ -10386,7 +10531,7 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
     }
 }
 /* Fits a part. If all images have one label, the mean of all is that of the label: then the former
-   is given no distance, for a relative one would be 0. */
+   has no distance, for a relative one would be 0. */
 static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, int n, int without,
                           double *work) {
     int labels = 1;
@@ -10394,7 +10539,7 @@ static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, 
     if (!p->all.dims) return;
     jem__gauss_fit(&p->all, v, seen, n, without, work);
     for (int i = 1; i < n && labels == 1; i++) labels += seen[i].label != seen[0].label;
-    for (int a = 0; a < p->all.dims && labels == 1; a++) p->all.spread[a] = 1e11f;
+    *p->relative = (float)(labels > 1);
 }
 
 /* Sorts scores and takes quantiles of (k/64)^2: score j of n is the quantile (j+1)/(n+1). */
@@ -10492,20 +10637,21 @@ static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *
     return JEM_OK;
 }
 
-/* Writes the text of a calibration by three parts to `list`. */
+/* Writes the text of a calibration by parts to `list`. */
 static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const jem__seen *seen,
                                        int n, jem__meta **list) {
     jem_ctx *ctx = net->ctx;
-    const int features = r->features;
-    const int size = jem__known_at(net, r->gradients, features, NULL).size;
+    const int features = r->features, first = JEM__FORM + r->gradients;
+    const int size = jem__known_at(net, first, features, NULL).size;
     float *all = jem__push_floats(ctx, size);
     float *scores = jem__push_floats(ctx, n);
     float *sums = jem__push_floats(ctx, n);
     double *surprise = (double *)jem__push(ctx, (size_t)n * JEM__PARTS * sizeof *surprise);
     if (!all || !scores || !sums || !surprise) return JEM_NO_MEMORY;
-    all[0] = (float)r->gradients;
+    all[0] = (float)first;
     all[1] = (float)features;
-    jem__known k = jem__known_at(net, r->gradients, features, all);
+    jem__known k = jem__known_at(net, first, features, all);
+    memcpy(k.range, r->range, sizeof r->range);
     for (int part = 0; part < JEM__PARTS; part++) {
         jem__trait *p = k.part + part;
         if (jem__part_calibrate(p, ctx, r->v[part], seen, n, scores) != JEM_OK)
@@ -10516,6 +10662,26 @@ static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const j
     for (int i = 0; i < n; i++) sums[i] = jem__join(&k, surprise + (ptrdiff_t)i * JEM__PARTS);
     jem__strange_quantiles(sums, n, k.q);
     return jem__numbers_write(net, list, jem__known_key, all, size);
+}
+
+/* Finds the darkest and the brightest value of calibration images, in the network's units. */
+static void jem__range_of(jem_net *net, const float *x, int n, float *range) {
+    const ptrdiff_t size = jem__image(net);
+    range[0] = 0;
+    range[1] = 0;
+    for (int i = 0; i < n; i++) {
+        const jem_mark mark = jem_begin(net->ctx);
+        const float *u = jem__in_units(net, x + i * size, 1);
+        if (u && i == 0) range[1] = range[0] = u[0];
+        for (ptrdiff_t k = 0; u && k < size; k++) {
+            range[0] = fminf(range[0], u[k]);
+            range[1] = fmaxf(range[1], u[k]);
+        }
+        jem_end(net->ctx, mark);
+    }
+    range[0] = jem__shorten(range[0]);
+    range[1] = jem__shorten(range[1]);
+    if (!(range[1] > range[0])) range[1] = range[0] + fmaxf(1, fabsf(range[0]));
 }
 
 /* Returns the gradients of JEM_AUTO: the slope at the image, which shares its forward pass. */
@@ -10542,8 +10708,12 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     jem__rows r;
     jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
     jem_status s = JEM_NO_MEMORY;
-    if (seen && jem__rows_create(net, "calibrate", n, most, jem__feature_count(net), &r))
-        s = jem__look(net, &r, x, n, seen);
+    const jem__known k = jem__known_at(net, JEM__FORM + most, jem__feature_count(net), NULL);
+    if (seen && jem__rows_create(net, "calibrate", n, &k, &r)) {
+        s = jem__images_check(net, "calibrate", x, n);
+        if (s == JEM_OK) jem__range_of(net, x, n, r.range);
+        if (s == JEM_OK) s = jem__look(net, &r, x, n, seen);
+    }
     for (int i = 0; i < n && s == JEM_OK; i++) {
         if (!(fabsf(seen[i].logp) < 1e8f && fabsf(seen[i].mean) < 1e8f))
             s = jem__fail(ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g, its mean "
@@ -10580,9 +10750,10 @@ const char *jem_reason_name(jem_reason reason) {
     static const char *const names[] = {
         "", "between classes", "of unusual density", "too smooth for its class",
         "edges unlike any training image", "log p(x) too steep or too flat",
-        "features unlike any class", "an unusual combination of values"
+        "features unlike any class", "an unusual combination of values",
+        "shades unlike any training image", "light and dark in unusual places"
     };
-    if ((int)reason < 0 || reason > JEM_REASON_VALUES) return "";
+    if ((int)reason < 0 || reason > JEM_REASON_LAYOUT) return "";
     return names[reason];
 }
 
@@ -10611,11 +10782,15 @@ static void jem__ood_known(jem_net *net, jem_ood kind, const float *x, int m, fl
     const int joint = kind == JEM_OOD_FAMILIAR;
     const int part = (int)kind - (int)JEM_OOD_SLOPES;
     if (!joint && !k.part[part].own.dims) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: the network defines no features");
+        if (part == JEM__FEATURES)
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: the network defines no features");
+        else
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: the calibration has no shades: it is of "
+                      "vectors or of an older file");
         return;
     }
     jem__seen seen[JEM__EVAL_BATCH];
-    if (!jem__rows_create(net, "ood_score", m, k.gradients, k.features, &r) ||
+    if (!jem__rows_create(net, "ood_score", m, &k, &r) ||
         jem__look(net, &r, x, m, seen) != JEM_OK) return;
     for (int i = 0; i < m; i++) {
         if (joint) {
@@ -10719,7 +10894,7 @@ static void jem__answer(const jem__seen *seen, jem_answer *a) {
 static jem_status jem__classify_known(jem_net *net, const jem__known *k, const float *x, int n,
                                       jem__seen *seen, jem_answer *answers) {
     jem__rows r;
-    if (!jem__rows_create(net, "classify", n, k->gradients, k->features, &r)) return JEM_NO_MEMORY;
+    if (!jem__rows_create(net, "classify", n, k, &r)) return JEM_NO_MEMORY;
     const jem_status s = jem__look(net, &r, x, n, seen);
     for (int i = 0; s == JEM_OK && i < n; i++) {
         jem_answer *a = answers + i;

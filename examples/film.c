@@ -1,8 +1,8 @@
 /* QUESTION  How does a density change during training, and do its samples show it?
 
-   FORMULA   As in worlds.c: p(x) = sum over y of exp f(x)[y] / Z, contrastive divergence and
-             cross-entropy. At every frame Z is computed by a sum over a grid, and also estimated by
-             annealed importance sampling (Neal 2001), which needs no grid.
+   FORMULA   p(x) = sum over y of exp f(x)[y] / Z, learned by contrastive divergence and
+             cross-entropy, as in worlds.c. At every frame Z is summed over a grid, and also
+             estimated by annealed importance sampling (Neal 2001), which needs no grid.
 
    LOOK FOR  Columns are moments of training. Upper row: the learned density. Lower row: the ends of
              10,000 chains of 20 short steps from noise, in the same colours. Below: the mean log p

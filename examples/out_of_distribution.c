@@ -81,7 +81,7 @@ static int measure(jem_net *net, const float *x, const float *limits, row *to) {
     static jem_answer a[HALF];
     static float s[HALF];
     static ranked order[HALF];
-    int reasons[JEM_REASON_VALUES + 1] = { 0 };
+    int reasons[JEM_REASON_LAYOUT + 1] = { 0 };
     for (int k = 0; k < SCORES; k++) {
         int low = 0;
         if (jem_ood_score(net, scores[k], NULL, x, HALF, s) != JEM_OK) return 0;
@@ -95,7 +95,7 @@ static int measure(jem_net *net, const float *x, const float *limits, row *to) {
         order[i].i = i;
     }
     to->reason = JEM_REASON_NONE;
-    for (int k = 1; k <= JEM_REASON_VALUES; k++) {
+    for (int k = 1; k <= JEM_REASON_LAYOUT; k++) {
         if (reasons[k] > reasons[to->reason]) to->reason = (jem_reason)k;
     }
     qsort(order, HALF, sizeof *order, stranger);

@@ -176,6 +176,8 @@ def add_playground():
     shutil.copyfile("examples/gallery/preview.png", os.path.join(folder, "pictures/preview.png"))
     text = text.replace('content="preview.png"', 'content="%spictures/preview.png"' % address)
     course = ' The ideas, one by one: <a href="course.html">the course</a>.'
+    text = text.replace('<span id="source">jem.h</span>',
+                        '<a href="%s">jem.h</a>' % place("jem.h"), 1)
     text = text.replace('<span id="speed">', course + ' <span id="speed">', 1)
     write("playground.html", text)
 

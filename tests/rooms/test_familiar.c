@@ -298,10 +298,112 @@ static void test_old(jem_ctx *ctx) {
     free(x);
 }
 
+/* What version 0.2 wrote for the network of test_older, calibrated with 100 images of 2 x 2 pixels:
+   neither shades nor layout. */
+static const char older_text[] =
+    "0 2 -0.40108 -0.40108 0.86012 0.45251 -6.9078 0.2378 0.2378 0.89813 0.43677 4.5823e-05 "
+    "10075 9926 1726 -2627 -229 9723 -2646 -231 9564 1725 0 -1 0 0 9858 0 1.7783 -2.7913 "
+    "-2.7913 -2.7913 -2.7913 -2.7913 -2.7913 -2.7913 -2.7634 -2.7139 -2.6578 -2.1743 -1.6373 "
+    "-1.6121 -1.6004 -1.5801 -1.5515 -1.511 -1.4638 -1.4573 -1.3916 -1.3725 -1.3124 -1.3011 "
+    "-1.2803 -1.2599 -1.2244 -1.1926 -1.1877 -1.174 -1.1347 -1.0993 -1.0788 -1.0583 -1.0262 "
+    "-1.0047 -0.98768 -0.96185 -0.95569 -0.94515 -0.93207 -0.92465 -0.90711 -0.89883 -0.87764 "
+    "-0.8619 -0.85249 -0.84054 -0.8276 -0.82245 -0.80565 -0.78915 -0.77922 -0.76314 -0.73997 "
+    "-0.72356 -0.68633 -0.67907 -0.67141 -0.64924 -0.6348 -0.62366 -0.61312 -0.59373 -0.57539 "
+    "-0.5698 0.58853 0.085798 0.23321 -0.40108 -0.40108 0.86012 0.45251 -6.9078 0.21987 0.39827 "
+    "0.2378 0.2378 0.89813 0.43677 4.5823e-05 10085 5811 8242 -7410 -6622 1716 -7410 -6622 725 "
+    "1555 2639 1005 -152 -97 9679 2656 1015 -152 -97 9498 1836 0 0 -1 0 0 0 9868 0 2.0457 "
+    "-2.4665 -2.4665 -2.4665 -2.4665 -2.4665 -2.4665 -2.4665 -2.4291 -2.3626 -2.2873 -2.0134 "
+    "-1.7095 -1.6637 -1.6164 -1.5456 -1.5091 -1.4718 -1.4211 -1.4026 -1.4021 -1.3961 -1.3873 "
+    "-1.3301 -1.3062 -1.2557 -1.249 -1.2188 -1.1661 -1.1547 -1.1361 -1.1251 -1.1006 -1.0883 "
+    "-1.0743 -1.0497 -1.0398 -1.0294 -0.98618 -0.95658 -0.94391 -0.91191 -0.90199 -0.89171 "
+    "-0.8843 -0.87571 -0.85829 -0.84719 -0.83699 -0.83078 -0.81857 -0.79722 -0.78358 -0.76743 "
+    "-0.74834 -0.74097 -0.73752 -0.73158 -0.71945 -0.70707 -0.69741 -0.67859 -0.66477 -0.64056 "
+    "-0.56738 -0.53013 0.47623 0.86012 0.45251 -6.9078 0.89813 0.43677 4.5823e-05 10065 9935 "
+    "1611 0 0 9848 0 1.445 -3.2975 -3.2975 -3.2975 -3.2975 -3.2975 -3.2975 -3.2975 -3.029 "
+    "-2.5522 -2.0117 -1.9816 -1.952 -1.8777 -1.7821 -1.6403 -1.603 -1.5937 -1.561 -1.4584 "
+    "-1.4344 -1.4301 -1.4168 -1.3935 -1.2159 -1.2005 -1.1813 -1.1716 -1.0949 -1.0753 -1.0613 "
+    "-1.0528 -1.0441 -1.0247 -1.0139 -0.99441 -0.99005 -0.94281 -0.91653 -0.91019 -0.88027 "
+    "-0.86745 -0.85682 -0.84277 -0.83032 -0.82032 -0.80794 -0.80206 -0.79052 -0.78003 -0.75801 "
+    "-0.75313 -0.73845 -0.73648 -0.73017 -0.72158 -0.71621 -0.70985 -0.69707 -0.6928 -0.68878 "
+    "-0.68715 -0.68242 -0.67994 -0.67883 -0.67525 0.62836 -17.982 -17.982 -17.982 -17.982 "
+    "-17.982 -17.982 -17.982 -17.627 -16.998 -16.284 -13.744 -10.926 -10.788 -10.674 -10.381 "
+    "-10.176 -9.8847 -9.427 -9.0479 -8.9729 -8.6238 -8.222 -8.0696 -7.8289 -7.0265 -6.8532 "
+    "-6.5925 -6.3978 -5.9509 -5.6319 -5.4282 -5.2287 -5.0391 -4.8564 -4.7691 -4.671 -4.3388 "
+    "-4.2064 -4.1257 -3.9957 -3.8691 -3.7053 -3.652 -3.4639 -3.2153 -2.8445 -2.727 -2.4701 "
+    "-2.4062 -2.3266 -2.1116 -2.0397 -1.8922 -1.8062 -1.7271 -1.5987 -1.3958 -1.2489 -1.1283 "
+    "-1.0557 -0.93372 -0.7342 -0.58952 -0.36239 -0.28957";
+
+static void test_older(jem_ctx *ctx) {
+    printf("older calibrations: the answers of their version; no shades\n");
+    const small_shape s = { 1, 2, 2, 1, 2 };
+    const float x[12] = { 0.5f, 0.25f, -0.5f, 0.1f, 1.5f, -1, 1.75f, 0, 3, 3, 3, -3 };
+    const double familiarity[3] = { 0.2040901, 0.0704239, 0.02812866 };
+    const jem_reason reasons[3] = { JEM_REASON_NONE, JEM_REASON_CLASSES, JEM_REASON_EDGES };
+    float score = 0;
+    jem_net *made = small_mlp(ctx, s, 1);
+    jem_archive *file = jem_archive_create(ctx);
+    CHECK(jem_net_to_archive(made, file) == JEM_OK &&
+          jem_archive_set_meta(file, "jem.statistics", older_text) == JEM_OK, "%s",
+          jem_error(ctx));
+    jem_net *net = jem_net_from_archive(ctx, file);
+    CHECK(net && jem_classify(net, x, 3, answers) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < 3; i++) {
+        CHECK_CLOSE(answers[i].familiarity, familiarity[i], 2e-6, "image %d", i);
+        CHECK(answers[i].reason == reasons[i], "reason %d", (int)answers[i].reason);
+    }
+    CHECK(jem_ood_score(net, JEM_OOD_IMAGE, NULL, x, 1, &score) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_ood_score(net, JEM_OOD_SHADES, NULL, x, 1, &score) == JEM_BAD_ARGUMENT &&
+          strstr(jem_error(ctx), "older"), "shades of an older file: %s", jem_error(ctx));
+    jem_clear_error(ctx);
+    jem_archive_free(file);
+    jem_net_free(made);
+    jem_net_free(net);
+}
+
+/* Bars, and bars with a bright border, which no calibration image has. */
+static void test_shades(jem_ctx *ctx) {
+    printf("shades: found by their own score, whatever range pixels have\n");
+    enum { N = 400, OTHERS = 100 };
+    jem_net *net = picture_net(ctx, 4);
+    const float units[2] = { 1, 0.01f };
+    for (int unit = 0; unit < 2; unit++) {
+        jem_rng rng = jem_rng_seed(9);
+        float *x = bars(ctx, &rng, N), *y = bars(ctx, &rng, N), *z = bars(ctx, &rng, OTHERS);
+        float usual[N], other[OTHERS];
+        int low = 0, strange = 0;
+        for (int i = 0; i < OTHERS * PIXELS; i++) {
+            const int row = i / SIDE % SIDE, column = i % SIDE;
+            const int border = row == 0 || row == SIDE - 1 || column == 0 || column == SIDE - 1;
+            if (border) z[i] = 1;
+        }
+        for (int i = 0; i < N * PIXELS; i++) {
+            x[i] *= units[unit];
+            y[i] *= units[unit];
+            if (i < OTHERS * PIXELS) z[i] *= units[unit];
+        }
+        CHECK(jem_calibrate(net, x, N, 0) == JEM_OK &&
+              jem_ood_score(net, JEM_OOD_SHADES, NULL, y, N, usual) == JEM_OK &&
+              jem_ood_score(net, JEM_OOD_SHADES, NULL, z, OTHERS, other) == JEM_OK &&
+              jem_classify(net, z, OTHERS, answers) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < OTHERS; i++) {
+            int higher = 0;
+            for (int k = 0; k < N; k++) higher += usual[k] > other[i];
+            low += higher > 99 * N / 100;
+            strange += jem_judge(answers[i].familiarity) == JEM_STRANGE;
+        }
+        CHECK(low > 95 && strange > 95, "pixels of %g: %d of 100 by shades, %d are strange",
+              (double)units[unit], low, strange);
+        free(x);
+        free(y);
+        free(z);
+    }
+    jem_net_free(net);
+}
+
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_order), TEST_IN(test_pictures), TEST_IN(test_mlp), TEST_IN(test_one_class),
-        TEST(test_same), TEST_IN(test_old)
+        TEST(test_same), TEST_IN(test_old), TEST_IN(test_older), TEST_IN(test_shades)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

@@ -82,6 +82,10 @@ def main(folder):
         check(path + ": its links lead somewhere", not lost, " ".join(lost)[:300])
     for name in ("index.html", "course.html", "playground.html", "pictures/preview.png"):
         check(name, os.path.exists(os.path.join(folder, name)), "is not there")
+    with open(os.path.join(folder, "playground.html"), encoding="utf-8") as file:
+        links = set(re.findall(r'<a href="([^":]*)"', file.read()))
+    check("the playground leads to its source and to the course", len(links) == 2 and all(
+        os.path.isfile(os.path.join(folder, link)) for link in links), " ".join(sorted(links)))
     course = pages.get(os.path.normpath(os.path.join(folder, "course.html")))
     panels = {link.split("#")[1].split("?")[0] for link in course.links
               if link.startswith("playground.html#")} if course else set()

@@ -202,10 +202,11 @@ enum { OOD_SCORES = JEM_OOD_FAMILIAR + 1, OOD_MADE = 9, OOD_OTHERS = 8, OOD_BINS
        OOD_SHOWN = 5 };
 static const char *const ood_scores[OOD_SCORES] = {
     "log p(x)", "max p(y|x)", "mass", "rise", "move", "usual", "slopes", "features", "image",
-    "familiar"
+    "shades", "familiar"
 };
 static const char *const ood_words[OOD_SCORES] = {   /* of --scores */
-    "logp", "maxp", "mass", "rise", "move", "usual", "slopes", "features", "image", "familiar"
+    "logp", "maxp", "mass", "rise", "move", "usual", "slopes", "features", "image", "shades",
+    "familiar"
 };
 static const char *const ood_made[OOD_MADE] = {
     "two images mixed", "pixels shuffled", "upside down", "inverted", "uniform noise", "one grey",
@@ -306,7 +307,8 @@ typedef struct ood_table {
     const uses *s;
     float *usual, *other;                          /* [OOD_SCORES][n] */
     double sum[2][OOD_SCORES];                     /* of the measure; fraction flagged */
-    int rows, features;                            /* 0: the network defines none */
+    int rows;
+    int features, shades;                          /* 0: the network, the calibration has none */
     char names[OOD_SHOWN][32];         /* shown by the histograms, the first one for usual images */
     double *heights;                               /* [2][OOD_SHOWN][OOD_BINS] */
     double lo[2], hi[2];
@@ -346,10 +348,11 @@ static int ood_scores_known(const uses *s) {
     return 1;
 }
 
-/* Returns 0 for scores that need a feature that the network lacks, or that are neither in the table
+/* Returns 0 for scores that need what the network or an older calibration lacks, or that are neither in the table
    nor in the picture. */
 static int ood_has(const ood_table *t, int score) {
     if (!t->features && score == JEM_OOD_FEATURES) return 0;
+    if (!t->shades && score == JEM_OOD_SHADES) return 0;
     return ood_shown(t->s, score) || score == ood_drawn[0] || score == ood_drawn[1];
 }
 
@@ -486,6 +489,8 @@ static int ood_open(ood_table *t, const uses *s) {
     t->heights = (double *)calloc((size_t)(2 * OOD_SHOWN * OOD_BINS), sizeof(double));
     if (!t->usual || !t->other || !t->heights) return uses_no_memory(), 0;
     t->features = uses_features(s);
+    t->shades = jem_ood_score(s->m.net, JEM_OOD_SHADES, NULL, s->x, 1, t->usual) == JEM_OK;
+    jem_clear_error(s->m.net->ctx);
     for (int k = 0; k < OOD_SCORES; k++)
         if (ood_has(t, k) && jem_ood_score(s->m.net, (jem_ood)k, NULL, s->x, s->n,
                                            t->usual + k * s->n) != JEM_OK)
