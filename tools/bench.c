@@ -497,8 +497,8 @@ static void curve_forward(void *arg) {
     jem_logits(s->net, s->data, s->n, s->logits);
 }
 
-/* Prints the processor times of 1 .. 17 images, and divides them by those of whole groups and single images. A
-   network's cost is proportional to n if all numbers are 1. */
+/* Prints the processor times of 1 .. 17 images, and divides them by those of whole groups and of
+   single images. A network's cost is proportional to n if all numbers are 1. */
 static void bench_curve(const char *net, jem_isa isa) {
     static void (*const works[2])(void *) = { curve_forward, whole_sgld };
     static const char *const names[2] = { "forward", "sgld" };
@@ -542,7 +542,8 @@ static void bench_curves(jem_isa isa) {
         "examples/models/cifar10.safetensors", "examples/models/cifar10-unet.safetensors",
         "wrn-16-2"
     };
-    printf("\nfew images, one thread, processor time, exact: goal 1.3 times n/16 of sixteen, floor n single ones\n");
+    printf("\nfew images, one thread, processor time, exact: goal 1.3 times n/16 of sixteen, floor n "
+           "single ones\n");
     for (size_t i = 0; i < sizeof nets / sizeof *nets; i++) bench_curve(nets[i], isa);
 }
 

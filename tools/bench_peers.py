@@ -13,7 +13,8 @@ table has medians over the rounds, of times and of ratios (their time over ours,
               onnxruntime computes the slope alone, without step and noise, which is less work
 
 Before anything is timed, all three compute logits and slopes of the same images, and must agree.
-Environment: NETS; THREADS, "1 2"; BATCHES, "1 64"; SECONDS, for a row (8).
+Environment: NETS; THREADS, "1 2"; BATCHES, "1 64"; SECONDS, for a row (8). On a busy machine,
+PROCESSOR_TIME=1 counts processor time, of one thread: THREADS=1.
 """
 import contextlib
 import csv
@@ -157,7 +158,8 @@ class Subject:
 
     def torch_time(self, what, n, runs):
         x = torch.rand(n, self.channels(), *self.sides()) * 2 - 1
-        start = time.perf_counter()
+        clock = time.process_time if os.environ.get("PROCESSOR_TIME") else time.perf_counter
+        start = clock()
         for _ in range(runs):
             if what == "forward":
                 with torch.no_grad():
@@ -166,7 +168,7 @@ class Subject:
                 gradient = self.slope(x)
                 x = x.detach()
                 x.add_(gradient, alpha=1e-3).add_(torch.randn_like(x), alpha=0.01)
-        return 1e3 * (time.perf_counter() - start) / runs
+        return 1e3 * (clock() - start) / runs
 
     def channels(self):
         return 3 if self.name.startswith("wrn-") or self.name == "cifar10" else 1

@@ -41,11 +41,17 @@ static void run(subject *s, const char *what) {
     if (!strcmp(what, "update") || !strcmp(what, "iteration")) subject_update(s, 0, &loss, &norm);
 }
 
+/* Returns seconds: of processor time, if the environment has PROCESSOR_TIME. */
+static double clock_now(void) {
+    if (getenv("PROCESSOR_TIME")) return (double)clock() / CLOCKS_PER_SEC;
+    return bench_now();
+}
+
 static double milliseconds(subject *s, const char *what, int runs) {
     if (runs > 1) run(s, what);
-    const double start = bench_now();
+    const double start = clock_now();
     for (int i = 0; i < runs; i++) run(s, what);
-    return 1e3 * (bench_now() - start) / runs;
+    return 1e3 * (clock_now() - start) / runs;
 }
 
 /* The inputs, and four results: logits and d log p/dx of the chains, loss and gradient norm of an

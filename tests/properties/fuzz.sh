@@ -11,7 +11,7 @@ flags="-std=c99 -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow
 flags="$flags -D_XOPEN_SOURCE=700 -DJEM_NO_SIMD -I. -idirafter build"
 each=$1
 [ $# -gt 0 ] && shift
-names=${*:-model checkpoint idx gzip cifar sheet picture pickles}
+names=${*:-model checkpoint idx gzip cifar sheet picture table pickles}
 passed=0 failed=0
 export UBSAN_OPTIONS=print_stacktrace=1
 
@@ -38,7 +38,7 @@ seconds=${each:-$((60 / count))}
 
 # Loaders of data call a few functions of jem.h: it is compiled once for all of them.
 library() { "$@" -x c -DJEM_IMPLEMENTATION -c jem.h; }
-needs_library() { case $1 in idx | gzip | cifar | sheet | picture) true ;; *) false ;; esac; }
+needs_library() { case $1 in idx | gzip | cifar | sheet | picture | table) true ;; *) false ;; esac; }
 sanitizers="-fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 for name in $names; do
     needs_library $name || continue

@@ -548,7 +548,8 @@ static void test_few_images(jem_ctx *ctx) {
         const int n = i % 3 ? 3 + i % 3 * i / 2 : 1;       /* up to 13 are few */
         for (int many = 0; many < 2; many++) {
             jem_mark mark = jem_begin(ctx);
-            jem_tensor *t = jem_input(ctx, x, many ? MANY : n, net->channels, net->height, net->width);
+            jem_tensor *t = jem_input(ctx, x, many ? MANY : n, net->channels, net->height,
+                                      net->width);
             jem_tensor *first = NULL, *logp = jem_logp(ctx, t, net);
             CHECK(jem_read(jem_forward(net, t, 0), many ? f : few) == JEM_OK, "%s", jem_error(ctx));
             CHECK(jem_grad(logp, t) == JEM_OK, "%s", jem_error(ctx));

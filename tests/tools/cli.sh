@@ -158,7 +158,7 @@ refuses 1 "run DATA='it'.''s data' tools/get-data mnist" train --dataset mnist -
 status 0 "and resumed" train --resume b
 says "resuming after update 40"
 check "80 = 40 + 40" same_run a b
-for file in curves.png samples_000080.png; do
+for file in curves.png samples.png samples_film.png; do
     check "$file" is_png a/$file
     check "$file, resumed" cmp a/$file b/$file
 done
@@ -214,12 +214,12 @@ check "they stay" test "$(sums)" = "${averaged:-none}"
 status 0 "then whole ones are asked for" train --resume step --sgld-lr .01
 check "they stay, too" test "$(sums)" = "${averaged:-none}"
 status 0 "a run without chains" train $small --widths 8,8 --iters 5 --p-x-weight 0 --out plain
-check "and so without pictures of them" sh -c '! ls plain | grep -q samples_'
+check "and so without pictures of them" sh -c '! ls plain | grep -q samples'
 status 0 "L_KL alone" train $small --widths 8,8 --iters 3 --p-x-weight 0 --p-y-given-x-weight 0 \
     --kl-weight .1 --out kl
 status 0 "a score alone" train $small --widths 8,8 --iters 5 --p-x-weight 0 --score-weight .01 \
     --fresh-steps 5 --out dreams
-check "dreams all the same" sh -c 'ls dreams | grep -q samples_'
+check "dreams all the same" sh -c 'ls dreams | grep -q samples_film.png'
 check "has no f(x-)" sh -c 'tail -n 1 plain/log.csv | cut -d, -f8 | grep -qx ""'
 check "a run with them has" sh -c 'tail -n 1 step/log.csv | cut -d, -f8 | grep -q "[0-9]"'
 refuses 2 "batch-size 5: this run has 32" train --resume b --batch-size 5

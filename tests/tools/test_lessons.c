@@ -128,14 +128,14 @@ static unsigned char *decode(const unsigned char *header, const unsigned char *p
     at = put_chunk(put_chunk(at, "IDAT", data, n), "IEND", NULL, 0);
     unsigned char *rgb = stbi_load_from_memory(png, (int)(at - png), &x, &y, &c, 3);
     free(png);
-    CHECK(rgb && x == (int)w && y == (int)h && c == 3, "a frame of %u x %u", w, h);
+    CHECK(rgb && x == (int)w && y == (int)h && c == (header[9] ? 3 : 1), "a frame of %u x %u", w, h);
     CHECK((header[9] == 3) == (palette != NULL), "a palette, or none");
     return rgb;
 }
 
 /* Plays it as the specification says: each frame is drawn over the last, in its rectangle. */
 static void play(const unsigned char *file, unsigned size, const unsigned char *wanted, int frames,
-                 unsigned w, unsigned h) {
+                 unsigned w, unsigned h, int hold) {
     const unsigned char *header = NULL, *palette = NULL;
     unsigned char *canvas = (unsigned char *)calloc(w * h, 3);
     unsigned at = 8, next = 0, rect[4] = { 0, 0, 0, 0 }, bytes = w * h * 3;
@@ -156,7 +156,7 @@ static void play(const unsigned char *file, unsigned size, const unsigned char *
             for (int k = 0; k < 4; k++) rect[k] = number(data + 4 + 4 * k);
             CHECK(rect[0] && rect[1] && rect[2] + rect[0] <= w && rect[3] + rect[1] <= h, "inside");
             const int ms = (data[20] << 8 | data[21]) * 1000 / (data[22] << 8 | data[23]);
-            CHECK(ms == (shown == frames - 1 ? 700 : 50), "%d ms", ms);
+            CHECK(ms == (shown == frames - 1 ? hold : 50), "%d ms", ms);
             CHECK(!data[24] && !data[25], "drawn over what there is");
         }
         const int first = !memcmp(type, "IDAT", 4), later = !memcmp(type, "fdAT", 4);
@@ -197,13 +197,68 @@ static void test_film(void) {
     FILE *f = fopen(path, "rb");
     const size_t size = f ? fread(file, 1, sizeof file, f) : 0;
     if (f) fclose(f);
-    play(file, (unsigned)size, frames[0], FRAMES, W, H);
+    play(file, (unsigned)size, frames[0], FRAMES, W, H, 700);
     int w, h, c;
     unsigned char *rgb = stbi_load(path, &w, &h, &c, 3);               /* a reader without films */
     CHECK(rgb && w == W && h == H && !memcmp(rgb, frames[0], BYTES), "is its first frame");
     stbi_image_free(rgb);
     remove(path);
     CHECK(!picture_film(path, frames[0], 0, W, H, 1, 1) && !(f = fopen(path, "rb")), "no frames");
+}
+
+/* Adds a grid of random images to a film, and stores its pixels as RGB. */
+static int add_frame(const char *path, jem_rng *rng, int c, unsigned at, unsigned char *rgb,
+                     int *w, int *h) {
+    enum { N = 5, EDGE = 6 };
+    float x[N * 3 * EDGE * EDGE];
+    int channels;
+    for (int i = 0; i < N * 3 * EDGE * EDGE; i++) x[i] = 2 * jem_rng_uniform(rng) - 1;
+    if (!picture_grid("build/test_grid.png", x, N, 3, c, EDGE, EDGE, 2)) return 0;
+    unsigned char *grid = stbi_load("build/test_grid.png", w, h, &channels, 3);
+    if (grid) memcpy(rgb, grid, (size_t)(*w * *h * 3));
+    stbi_image_free(grid);
+    return grid && picture_film_add(path, x, N, 3, c, EDGE, EDGE, 2, at, 50);
+}
+
+/* A film grows by a frame at a time; a resumed run drops frames of later updates; a film that is
+   damaged, or of other pictures, is replaced. */
+static void test_growing_film(void) {
+    printf("films that grow\n");
+    enum { MOST = 20000, FRAMES = 4 };
+    static unsigned char frames[FRAMES][MOST], grey[MOST], file[16 * MOST];
+    const char *path = "build/test_growing.png";
+    jem_rng rng = jem_rng_seed(9);
+    int w = 0, h = 0;
+    remove(path);
+    for (int round = 0; round < 3; round++) {
+        int shown = FRAMES;
+        for (int k = 0; k < FRAMES; k++)
+            CHECK(add_frame(path, &rng, 3, 10 * (unsigned)k, frames[k], &w, &h), "frame %d", k);
+        if (round == 1) {                          /* resumed after update 15 */
+            shown = 3;
+            CHECK(add_frame(path, &rng, 3, 20, frames[2], &w, &h), "resumed");
+        }
+        if (round == 2) {
+            shown = 1;
+            FILE *damaged = fopen(path, "wb");     /* file has the film of the last round */
+            CHECK(damaged && fwrite(file, 1, 1000, damaged) == 1000, "%s", path);
+            if (damaged) fclose(damaged);
+            CHECK(add_frame(path, &rng, 3, 90, frames[0], &w, &h), "replaced");
+        }
+        FILE *f = fopen(path, "rb");
+        const size_t size = f ? fread(file, 1, sizeof file, f) : 0;
+        if (f) fclose(f);
+        for (int k = 1; k < shown; k++)            /* side by side, as play expects them */
+            memmove(frames[0] + k * w * h * 3, frames[k], (size_t)(w * h * 3));
+        play(file, (unsigned)size, frames[0], shown, (unsigned)w, (unsigned)h, 50);
+    }
+    CHECK(add_frame(path, &rng, 1, 100, grey, &w, &h), "grey pictures");
+    FILE *f = fopen(path, "rb");
+    const size_t size = f ? fread(file, 1, sizeof file, f) : 0;
+    if (f) fclose(f);
+    play(file, (unsigned)size, grey, 1, (unsigned)w, (unsigned)h, 50);
+    remove(path);
+    remove("build/test_grid.png");
 }
 
 /* A film of few colours has a palette, and is exact; more colours become 256, close to them. */
@@ -221,7 +276,7 @@ static void test_palette(void) {
     const size_t size = f ? fread(file, 1, sizeof file, f) : 0;
     if (f) fclose(f);
     CHECK(size > 33 && file[25] == 3, "256 colours: a palette");
-    play(file, (unsigned)size, frames[0], FRAMES, W, H);
+    play(file, (unsigned)size, frames[0], FRAMES, W, H, 700);
     remove(path);
     for (int i = 0; i < PIXELS; i++) {                         /* thousands of them */
         for (int k = 0; k < 3; k++) frames[i][k] = (unsigned char)(i * (k + 1) / 80 + i % 7);
@@ -351,8 +406,8 @@ static void test_hello(void) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST(test_histogram), TEST(test_film), TEST(test_palette), TEST(test_words), TEST(test_shapes),
-        TEST(test_hello)
+        TEST(test_histogram), TEST(test_film), TEST(test_growing_film), TEST(test_palette),
+        TEST(test_words), TEST(test_shapes), TEST(test_hello)
     };
     if (argc == 4) return look_at(argv[1], atoi(argv[2]), atoi(argv[3]));
     test_begin(argc, argv);

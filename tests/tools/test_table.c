@@ -64,6 +64,11 @@ static void test_columns(void) {
           "%s", error);
     CHECK(t.columns == 2 && !t.labels, "no column is left for labels");
     table_free(&t);
+    table_desc dropped;
+    memset(&dropped, 0, sizeof dropped);
+    dropped.drop = "label";
+    CHECK(!table_parse(&t, "a,label\n1,2\n", 12, "f.csv", &dropped, error, sizeof error) &&
+          strstr(error, "'label' has the labels: it is needed"), "%s", error);
     d.n_columns = 1;
     d.label = "none";
     CHECK(!table_parse(&t, short_rows, strlen(short_rows), "f.csv", &d, error, sizeof error) &&

@@ -575,16 +575,6 @@ static int append(FILE *to, FILE *part) {
     return !ferror(part);
 }
 
-/* Copies the finished page to its file. */
-static int page_copy(new_file *to, FILE *page) {
-    char some[4096];
-    size_t n;
-    int ok = fflush(page) == 0;
-    rewind(page);
-    while (ok && (n = fread(some, 1, sizeof some, page)) > 0) ok = new_file_put(to, some, n);
-    return ok && !ferror(page);
-}
-
 static int write_page(const card *r, FILE *to) {
     char date[64] = "", took[32];
     const time_t t = time(NULL);
@@ -684,7 +674,7 @@ static void report_sections(card *r, const char *temporary) {
 
 static int report_make(card *r, const char *out) {
     new_file page;
-    FILE *whole = tmpfile();
+    FILE *whole = NULL;                            /* the page's own temporary file */
     r->body = tmpfile();
     r->links = tmpfile();
     r->left_out = tmpfile();
@@ -693,21 +683,22 @@ static int report_make(card *r, const char *out) {
     if (ok && (!*temporary || strlen(temporary) + 11 > OPTION_TEXT_SIZE)) {
         errno = 0;
         ok = new_file_fail(&page, *temporary ? "the name is too long" : "is not a file");
-    } else if (ok && !(whole && r->body && r->links && r->left_out)) {
-        ok = new_file_fail(&page, "temporary files cannot be created");
+    } else if (ok) {
+        whole = fopen(temporary, "wb");
+        if (!(whole && r->body && r->links && r->left_out))
+            ok = new_file_fail(&page, "temporary files cannot be created");
     }
     if (ok) {
         report_sections(r, temporary);
-        ok = write_page(r, whole);
+        ok = write_page(r, whole) && fflush(whole) == 0 && !ferror(whole);
         errno = 0;
-        if (ok) ok = page_copy(&page, whole);
         if (!ok) new_file_fail(&page, "was not written: temporary files are incomplete");
     }
+    if (whole && fclose(whole)) ok = new_file_fail(&page, "cannot be closed");
     ok = new_file_done(&page, ok);
     for (int k = 0; k < 3; k++) *report_temp[k] = 0;
     if (ok) printf("%s\n", out);
     else fprintf(stderr, "jem report: %s\n", page.message);
-    if (whole) fclose(whole);
     if (r->body) fclose(r->body);
     if (r->links) fclose(r->links);
     if (r->left_out) fclose(r->left_out);

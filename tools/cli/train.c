@@ -948,17 +948,41 @@ static int draw_curves(const run *r) {
     return path_in(log, r, "log.csv") && path_in(png, r, "curves.png") && draw_log(log, png);
 }
 
+enum { DREAMS = 20, DRAWN = 100 };                 /* from noise; chains, at most */
+
+/* Adds images to the film of the run. Its frames have one size: empty places are grey. */
+static int draw_frame(const run *r, const float *x, int n) {
+    enum { FRAME_MS = 200 };
+    const jem_net *net = r->net;
+    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
+    const jem_buffer *chains = jem_trainer_buffer(r->tr);
+    char path[512];
+    int most = DREAMS;
+    if (chains && chains->capacity > most) most = chains->capacity < DRAWN ? chains->capacity : DRAWN;
+    if (most < n) most = n;
+    float *all = new_floats((double)most * (double)size);
+    if (!all || !path_in(path, r, "samples_film.png")) {
+        free(all);
+        return 0;
+    }
+    memcpy(all, x, (size_t)(n * size) * sizeof *all);
+    for (ptrdiff_t i = n * size; i < most * size; i++) all[i] = PICTURE_GREY / 127.5f - 1;
+    const int ok = picture_film_add(path, all, most, 10, net->channels, net->height, net->width,
+                                    net->height <= 32 ? 2 : 1, (unsigned)r->update, FRAME_MS);
+    free(all);
+    return ok;
+}
+
 static int draw_images(const run *r, const float *x, int n) {
     const jem_net *net = r->net;
-    char path[512], name[64];
-    snprintf(name, sizeof name, "samples_%06d.png", r->update);
-    return !path_in(path, r, name) || picture_grid(path, x, n, 10, net->channels, net->height,
-                                                   net->width, net->height <= 32 ? 2 : 1);
+    char path[512];
+    if (!path_in(path, r, "samples.png")) return 1;
+    return picture_grid(path, x, n, 10, net->channels, net->height, net->width,
+                        net->height <= 32 ? 2 : 1) && draw_frame(r, x, n);
 }
 
 /* Draws samples of the score from noise, without a walk. */
 static int draw_dreams(run *r) {
-    enum { DREAMS = 20 };
     const jem_net *net = r->net;
     float *x = new_floats((double)DREAMS * net->channels * net->height * net->width);
     jem_rng rng = jem_rng_seed((uint64_t)r->o->seed);
@@ -980,7 +1004,7 @@ static int draw_dreams(run *r) {
 static int draw_samples(run *r) {
     const jem_buffer *b = jem_trainer_buffer(r->tr);
     if (b && r->update >= chains_from(r))
-        return draw_images(r, b->data, b->capacity < 100 ? b->capacity : 100);
+        return draw_images(r, b->data, b->capacity < DRAWN ? b->capacity : DRAWN);
     return r->o->w_score <= 0 || draw_dreams(r);
 }
 

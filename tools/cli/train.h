@@ -9,8 +9,9 @@
        best.safetensors      the network alone, at its lowest loss on the validation images; of
                              losses that do not differ significantly, the latest
        log.csv               a row per report       curves.png       the same, drawn
-       samples_000704.png    chains of the replay buffer after that many updates; before there are
-                             chains, samples from noise by the learned score */
+       samples.png           the latest chains of the replay buffer; before there are chains,
+                             samples from noise by the learned score
+       samples_film.png      all of them, an animated PNG with a frame per report of samples */
 #ifndef CLI_TRAIN_H
 #define CLI_TRAIN_H
 

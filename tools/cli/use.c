@@ -896,7 +896,7 @@ static void info_network(const jem_net *net) {
 }
 
 /* Prints the uses of a file, from the state of training when it was written. */
-static void info_uses(const jem_archive *a) {
+static void info_uses(const jem_archive *a, int classes) {
     const char *validation = jem_archive_meta(a, "run.validation");
     const char *density = jem_archive_meta(a, "run.density");
     char clear[NAME_SIZE];
@@ -906,6 +906,10 @@ static void info_uses(const jem_archive *a) {
     const char *by_noise = "noise-contrastive estimation";
     if (!strcmp(density, by_noise)) {
         printf("  use        log p(x) of rows (%s), familiarity\n", by_noise);
+        return;
+    }
+    if (classes < 2) {
+        printf("  use        log p(x), familiarity; of one class, no classification\n");
         return;
     }
     printf("  use        classification");
@@ -920,7 +924,14 @@ static void info_uses(const jem_archive *a) {
     else printf("; not for samples: it has not learned a density\n");
 }
 
-static void info_run(const jem_archive *a) {
+/* Prints the origin of the best file; of one class, accuracy says nothing. */
+static void info_best(const float *state, int classes) {
+    printf("  best       best.safetensors is from update %.0f: ", (double)state[STATE_BEST_AT]);
+    if (classes > 1) printf("accuracy %.2f%%; ", 100 * (double)state[STATE_BEST]);
+    printf("lowest loss %.4g\n", (double)state[STATE_LOWEST]);
+}
+
+static void info_run(const jem_archive *a, int classes) {
     const jem_entry *state = jem_archive_find(a, "run.state");
     const jem_entry *b = jem_archive_find(a, "replay_buffer");
     const jem_entry *v = jem_archive_find(a, "replay_visits");
@@ -938,16 +949,14 @@ static void info_run(const jem_archive *a) {
         printf("  run        after update %s, %s seconds of training\n", clean(updates, text[0]),
                clean(seconds, text[1]));
     else if (updates) printf("  run        update %s\n", clean(updates, text[0]));
-    info_uses(a);
+    info_uses(a, classes);
     if (state && state->dtype == JEM_DTYPE_F32 && state->bytes > STATE_RETRIES * sizeof(float)) {
         const float *f = (const float *)state->data;
         printf("  health     f(x+) - f(x-) about %.2f, retries after divergence: %.0f",
                (double)f[STATE_GAP], (double)f[STATE_RETRIES]);
         printf("\n");
         if (state->bytes > STATE_BEST_AT * sizeof(float) && f[STATE_BEST_AT] >= 0)
-            printf("  best       best.safetensors is from update %.0f: accuracy %.2f%%; lowest "
-                   "loss %.4g\n", (double)f[STATE_BEST_AT], 100 * (double)f[STATE_BEST],
-                   (double)f[STATE_LOWEST]);
+            info_best(f, classes);
     }
     if (b && b->ndim == 4)
         printf("  buffer     %.0f chains of (%.0f,%.0f,%.0f)", (double)b->shape[0],
@@ -984,7 +993,7 @@ static int info_file(const char *path) {
     int ok = 1;
     if (net) {
         info_network(net);
-        info_run(a);
+        info_run(a, net->classes);
         printf("  options   ");
         for (int i = 0; i < train_count; i++) {
             char key[64], clear[NAME_SIZE];

@@ -666,7 +666,8 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
     const double mb = (double)deep * w * h * channels / 1e6;
     if (mb > most)
         return data__fail(job, "%s: is %d x %d, which takes %.0f MB, more than %.0f (--max-picture "
-                          "allows more)", path, w, h, ceil(mb), floor(most));
+                          "%.0f reads it; jem train --size N --crop (or --pad) shrinks it)",
+                          path, w, h, ceil(mb), floor(most), ceil(mb));
     shape[0] = channels < 3 ? 1 : 3;
     shape[1] = h;
     shape[2] = w;

@@ -155,18 +155,20 @@ int picture_write(const char *path, const unsigned char *bytes, int w, int h, in
     return picture__done(&n, ok);
 }
 
-int picture_grid(const char *path, const float *x, int n, int columns, int c, int h,
-                 int w, int zoom) {
-    const int MARGIN = 2, GREY = 72;
+/* Makes the pixels of a grid, [height][width][c], to be freed; returns NULL and prints the reason if
+   that is not possible. */
+static unsigned char *picture__grid(const char *path, const float *x, int n, int columns, int c,
+                                    int h, int w, int zoom, int size[2]) {
+    const int MARGIN = 2, GREY = PICTURE_GREY;
     if (n < 1 || columns < 1 || (c != 1 && c != 3) || h < 1 || w < 1 || zoom < 1) {
         fprintf(stderr, "%s: no grid of %d images (%d,%d,%d), %d side by side, zoom %d\n", path, n,
                 c, h, w, columns, zoom);
-        return 0;
+        return NULL;
     }
     if (((double)w * zoom + MARGIN) * columns * ((double)h * zoom + MARGIN) *
         ((double)n / columns + 1) * c > 1e9) {
         fprintf(stderr, "%s: %d images of %d x %d are too much for a picture\n", path, n, w, h);
-        return 0;
+        return NULL;
     }
     const int cell_w = w * zoom + MARGIN, cell_h = h * zoom + MARGIN;
     const int width = columns * cell_w + MARGIN;
@@ -174,7 +176,7 @@ int picture_grid(const char *path, const float *x, int n, int columns, int c, in
     unsigned char *bytes = (unsigned char *)malloc((size_t)width * (size_t)height * (size_t)c);
     if (!bytes) {
         fprintf(stderr, "%s: no memory for %d x %d pixels\n", path, width, height);
-        return 0;
+        return NULL;
     }
     memset(bytes, GREY, (size_t)width * (size_t)height * (size_t)c);
     for (int i = 0; i < n; i++)
@@ -186,7 +188,16 @@ int picture_grid(const char *path, const float *x, int n, int columns, int c, in
                     const ptrdiff_t right = MARGIN + i % columns * cell_w + px;
                     bytes[(down * width + right) * c + k] = picture_byte((v + 1) / 2);
                 }
-    const int ok = picture_write(path, bytes, width, height, c);
+    size[0] = width;
+    size[1] = height;
+    return bytes;
+}
+
+int picture_grid(const char *path, const float *x, int n, int columns, int c, int h,
+                 int w, int zoom) {
+    int size[2];
+    unsigned char *bytes = picture__grid(path, x, n, columns, c, h, w, zoom, size);
+    const int ok = bytes && picture_write(path, bytes, size[0], size[1], c);
     free(bytes);
     return ok;
 }
@@ -378,6 +389,116 @@ int picture_film(const char *path, const unsigned char *rgb, int frames, int w, 
     if (ok) picture__chunk(&p, "IEND", NULL, 0, NULL, 0);
     free(lines);
     free(index);
+    return picture__done(&p, ok);
+}
+
+/* ---- films that grow ------------------------------------------------------------------------- */
+
+/* Before each frame is a chunk of four bytes, its number, which other readers skip. */
+static const char *const picture__number = "jeUp";
+
+static unsigned picture__read_u32(const unsigned char *from) {
+    return (unsigned)from[0] << 24 | (unsigned)from[1] << 16 | (unsigned)from[2] << 8 | from[3];
+}
+
+/* Reads a whole file, to be freed; NULL: it is not there, or no memory. */
+static unsigned char *picture__read(const char *path, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    unsigned char *bytes = NULL;
+    long end = -1;
+    if (file && fseek(file, 0, SEEK_END) == 0) end = ftell(file);
+    if (end > 0) bytes = (unsigned char *)malloc((size_t)end);
+    if (bytes) {
+        rewind(file);
+        *size = fread(bytes, 1, (size_t)end, file);
+    }
+    if (file) fclose(file);
+    return bytes;
+}
+
+/* Finds the frames of a film of this size that have a number below `number`: the bytes from *from
+   to *to. Returns how many; 0 if it is another film. */
+static unsigned picture__frames(const unsigned char *film, size_t size, const unsigned char *head,
+                                unsigned number, size_t *from, size_t *to) {
+    unsigned frames = 0;
+    size_t at = 33;                                /* after the signature and IHDR */
+    if (!film || size < 33 || memcmp(film, head, 33)) return 0;
+    for (*from = 0; size - at >= 12; ) {
+        const size_t length = picture__read_u32(film + at);
+        const unsigned char *type = film + at + 4;
+        if (length > size - at - 12) return 0;     /* incomplete */
+        const int is_end = !memcmp(type, "IEND", 4);
+        const int is_number = length == 4 && !memcmp(type, picture__number, 4);
+        if (is_number && !*from) *from = at;
+        if (is_end || (is_number && picture__read_u32(film + at + 8) >= number)) {
+            *to = at;
+            return frames;
+        }
+        frames += (unsigned)is_number;
+        at += length + 12;
+    }
+    return 0;
+}
+
+/* Writes the chunks of one frame, the whole picture, as number k of the film. */
+static int picture__frame(new_file *p, const unsigned char *bytes, const int size[2], int c,
+                          unsigned number, unsigned k, int ms) {
+    const int row = size[0] * c + 1;               /* the filter of a row: 0, no filter */
+    unsigned char *lines = (unsigned char *)malloc((size_t)row * (size_t)size[1]), head[32];
+    int packed = 0;
+    if (!lines) return 0;
+    for (int i = 0; i < size[1]; i++) {
+        lines[(ptrdiff_t)i * row] = 0;
+        memcpy(lines + (ptrdiff_t)i * row + 1, bytes + (ptrdiff_t)i * (row - 1), (size_t)row - 1);
+    }
+    unsigned char *data = picture__pack(lines, row * size[1], &packed);
+    memset(head, 0, sizeof head);
+    picture__u32(head, number);
+    picture__chunk(p, picture__number, head, 4, NULL, 0);
+    picture__u32(head, k ? 2 * k - 1 : 0);         /* fcTL and fdAT share a sequence number */
+    picture__u32(head + 4, (unsigned)size[0]);
+    picture__u32(head + 8, (unsigned)size[1]);
+    head[20] = (unsigned char)(ms >> 8);
+    head[21] = (unsigned char)ms;
+    head[22] = 3;
+    head[23] = 232;
+    picture__chunk(p, "fcTL", head, 26, NULL, 0);
+    picture__u32(head, 2 * k);
+    if (data) picture__chunk(p, k ? "fdAT" : "IDAT", head, k ? 4 : 0, data, packed);
+    free(lines);
+    stb_free(data);
+    return data != NULL;
+}
+
+int picture_film_add(const char *path, const float *x, int n, int columns, int c, int h, int w,
+                     int zoom, unsigned number, int ms) {
+    static const unsigned char png[9] = "\211PNG\r\n\032\n";
+    unsigned char head[33], acts[8];
+    int size[2];
+    size_t old_size = 0, from = 0, to = 0;
+    new_file p;
+    unsigned char *bytes = picture__grid(path, x, n, columns, c, h, w, zoom, size);
+    if (!bytes) return 0;
+    memset(head, 0, sizeof head);
+    memcpy(head, png, 8);
+    picture__u32(head + 8, 13);
+    memcpy(head + 12, "IHDR", 4);
+    picture__u32(head + 16, (unsigned)size[0]);
+    picture__u32(head + 20, (unsigned)size[1]);
+    head[24] = 8;
+    head[25] = (unsigned char)(c == 1 ? 0 : 2);    /* grey or RGB, 8 bits */
+    picture__u32(head + 29, ~picture__crc(0xffffffffu, head + 12, 17));
+    unsigned char *old = picture__read(path, &old_size);
+    const unsigned frames = picture__frames(old, old_size, head, number, &from, &to);
+    int ok = new_file_open(&p, path) && new_file_put(&p, head, sizeof head);
+    picture__u32(acts, frames + 1);
+    picture__u32(acts + 4, 0);                     /* for ever */
+    if (ok) picture__chunk(&p, "acTL", acts, 8, NULL, 0);
+    if (ok && frames) ok = new_file_put(&p, old + from, to - from);
+    ok = ok && picture__frame(&p, bytes, size, c, number, frames, ms);
+    if (ok) picture__chunk(&p, "IEND", NULL, 0, NULL, 0);
+    free(old);
+    free(bytes);
     return picture__done(&p, ok);
 }
 

@@ -72,6 +72,8 @@ unsigned char picture_byte(float in_0_1);
 /* Writes bytes[h][w][c], c = 1 grey or 3 RGB. */
 int picture_write(const char *path, const unsigned char *bytes, int w, int h, int c);
 
+enum { PICTURE_GREY = 72 };                        /* between the images of a grid */
+
 /* Writes n images x[n][c][h][w] in [-1,1] (clamped), c = 1 or 3, `columns` per row; each pixel is a
    square of zoom x zoom. */
 int picture_grid(const char *path, const float *x, int n, int columns, int c, int h,
@@ -88,6 +90,12 @@ int picture_reduce(unsigned char *rgb, ptrdiff_t n);
    frames of at most 256 colours have a palette. */
 int picture_film(const char *path, const unsigned char *rgb, int frames, int w, int h,
                  int ms, int hold);
+
+/* Adds a grid of images, as of picture_grid, to the end of a film, and shows it for `ms` ms. Frames
+   with this number or a later one are dropped first, so that a resumed run continues its film; a
+   film of another size, or a damaged one, is replaced. */
+int picture_film_add(const char *path, const float *x, int n, int columns, int c, int h, int w,
+                     int zoom, unsigned number, int ms);
 
 /* ---- plots of the plane ---------------------------------------------------------------------- */
 

@@ -140,6 +140,7 @@ static int find_dropped(csv_reader *r) {
         snprintf(name, sizeof name, "%.*s", n < VALUE ? (int)n : VALUE - 1, drop);
         const int at = column_of(r, name);
         if (at < 0) return wrong_at(r, "has no column '%.31s' to drop", name);
+        if (r->role[at] == LABEL) return wrong_at(r, "'%.31s' has the labels: it is needed", name);
         r->role[at] = SKIPPED;
         drop += n;
         drop += *drop == ',';
