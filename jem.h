@@ -1148,9 +1148,9 @@ typedef struct jem_train_desc {
 } jem_train_desc;
 JEM_API jem_train_desc jem_train_desc_default(void);
 /* Returns the desc for a run of this many updates with batches of 64 small images in [-1,1], and a
-   network with scale = 10: score matching first, chains in the last quarter. It is faster than
-   chains alone, and gives better samples. Its least_scale is 2: it rejects a network with the
-   default scale of 1 and no shift, which cannot learn a score. */
+   network with scale = 10: score matching by Muon first, chains in the last two fifths. It is
+   faster than chains alone, and gives better samples. Its least_scale is 2: it rejects a network
+   with the default scale of 1 and no shift, which cannot learn a score. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
 /* Returns the desc for a run of this many updates, 2000 for example, with batches of 64 vectors and
    a network of jem_mlp_desc_vectors that has units (jem_net_fit_units): noise-contrastive
@@ -8489,9 +8489,10 @@ jem_train_desc jem_train_desc_default(void) {
 
 jem_train_desc jem_train_desc_score(int updates) {
     jem_train_desc d = jem_train_desc_default();
-    d.lr = 1.5e-3f;
+    d.optim.kind = JEM_OPTIMIZER_MUON;
+    d.lr = 5e-3f;
     d.optim.clip = 20;
-    d.optim.ema = 0.999f;
+    d.optim.ema = 1 - 8 / fminf(fmaxf((float)updates, 80), 8000);    /* an eighth of the run */
     d.schedule.kind = JEM_SCHEDULE_COSINE;
     d.schedule.total = updates;
     d.schedule.floor = 0.02f;
@@ -8499,10 +8500,10 @@ jem_train_desc jem_train_desc_score(int updates) {
     d.weights.ce = 2;
     d.w_score = 0.016f;
     d.weights.cd = 0.005f;
-    d.cd_from = updates / 4 * 3;
+    d.cd_from = updates / 5 * 3;
     d.data_noise = d.noise_lo;
-    d.label_noise = 0.3f;
-    d.label_all_noise = 0.5f;
+    d.label_noise = 0.1f;
+    d.label_all_noise = 0.25f;
     d.sgld.steps = 10;
     d.sgld.step_size = 0.01f;
     d.sgld.noise_std = 0.1f;
@@ -16206,7 +16207,8 @@ JEM__COMPILE_END
 
 /* ==== >>changelog ============================================================================= */
 /* 0.3  in work  Residual networks without norms, a U-Net's energy, Muon; a trainer's guard;
-                 pictures are framed as the training images were (jem_net_fit_framing).
+                 pictures are framed as the training images were (jem_net_fit_framing);
+                 jem_train_desc_score trains with Muon.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...

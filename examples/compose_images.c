@@ -13,7 +13,7 @@
              none if that one explains less than two thirds of it. Two of the rows were never shown
              in training: no red square on the left, no green triangle.
 
-   TRY       WEIGHT 1 and 50. 1200 updates for the shape, too. Expressions of your own. held_out:
+   TRY       WEIGHT 1 and 50. 480 updates for the shape, too. Expressions of your own. held_out:
              all red pictures except circles: does anything but circles become red?
 
    RUN       build/compose_images [--updates N]    Picture: build/pictures/compose_images.png */
@@ -25,7 +25,7 @@
 
 #define FLOOR 1e-3f
 #define WEIGHT 12
-enum { UPDATES = 2400, BATCH = 64, SAMPLES = 16, SHOWN = 8, ROWS = 9 };
+enum { UPDATES = 1200, BATCH = 64, SAMPLES = 16, SHOWN = 8, ROWS = 9 };
 enum { ZOOM = 5, CELL = SIDE * ZOOM + 6, LEFT_OF = 320 };      /* layout of the picture, in pixels */
 
 WORD(red, COLOUR, RED);     WORD(green, COLOUR, GREEN);     WORD(blue, COLOUR, BLUE);

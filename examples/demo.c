@@ -222,7 +222,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: demo [--long] [--updates N] [--seed N], " COUNT_RANGE "\n");
         return 2;
     }
-    if (updates < 0) updates = longer ? 6000 : 1600;
+    if (updates < 0) updates = longer ? 4000 : 800;
     jem_ctx *ctx = jem_ctx_create(NULL);
     const int ok = ctx && run(ctx, updates, (uint64_t)seed);
     const int status = report(ctx) || !ok;

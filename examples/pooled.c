@@ -4,13 +4,12 @@
    FORMULA   A flat head has a weight for each feature at each place; a pooled one has
                  f(x)[y] = w[y] . mean over places of h(place) = mean of a score per window.
              So log p(x,y) counts patterns; that is a model of textures (Zhu, Wu and Mumford 1998,
-             'FRAME'). Of the sixteen windows here, 12 x 12 pixels each, all cover a large blob in
-             the middle, few cover a small shape at the side, and each is independent of the others.
+             'FRAME'). Each of the sixteen windows here, 12 x 12 pixels each, is independent of
+             those that do not overlap it: none of them knows whether there is a shape elsewhere.
 
-   LOOK FOR  Data; samples of the flat head; samples of the pooled one: blobs larger than any shape,
-             all in the middle, or nothing. The networks differ only in the head, learned the
-             colours as classes, and classify them equally well. Shapes are counted as in
-             compose_images.
+   LOOK FOR  Data; samples of the flat head; samples of the pooled one: one shape, two, two that
+             touch, or nothing. The networks differ only in the head, learned the colours as
+             classes, and classify them equally well. Shapes are counted as in compose_images.
 
    TRY       UPDATES 2000: which of the two does more training help? LAYERS 1: the first convolution
              alone before the head, windows of 3 x 3 that cover hardly more than an edge.

@@ -170,8 +170,9 @@ def sentence(text):
 
 
 def slide(part, minutes, unit, program, k):
-    """The second question of a lesson has its film in place of the picture, if there is one."""
-    data, width, height = picture(unit["film"] if k and unit["film"] else unit["path"])
+    """The first of two questions has the film in place of the picture, if there is one."""
+    moving = unit["film"] and k == 0 and len(unit["asked"]) > 1
+    data, width, height = picture(unit["film"] if moving else unit["path"])
     shape = "wide" if width > WIDE * height else "broad tall" if width > BROAD * height else "tall"
     question, answer = unit["asked"][k] if unit["asked"] else ("", "")
     formulas = unit["formulas"]

@@ -509,7 +509,7 @@ static void test_schedules(void) {
         CHECK(jem_learning_rate(&d.schedule, 1, full) < jem_learning_rate(&d.schedule, 1, full - 1),
               "then it falls");
         CHECK_CLOSE(jem_learning_rate(&d.schedule, 1, n), 0.02, 1e-6, "to a fiftieth");
-        CHECK(d.cd_from == n / 4 * 3, "chains in the last quarter: from %d on", d.cd_from);
+        CHECK(d.cd_from == n / 5 * 3, "chains at the end: from %d on", d.cd_from);
     }
 }
 

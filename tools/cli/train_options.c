@@ -228,10 +228,11 @@ static const struct { const char *dataset, *name, *value; } train_fast[] = {
 
 /* The recipe for a folder of images, in the fast preset: jem_train_desc_score's. */
 static const struct { const char *name, *value; } train_folder[] = {
-    { "iters", "2000" }, { "lr", "1.5e-3" }, { "scale", "10" }, { "score-weight", ".016" },
-    { "sigma", ".12" }, { "label-noise", ".3" }, { "label-wide", ".5" },
-    { "p-y-given-x-weight", "2" }, { "p-x-weight", ".005" }, { "chains-from", ".75" },
-    { "fresh-steps", "200" }, { "sgld-lr", ".01" }, { "sgld-std", ".1" }, { "buffer-size", "200" }
+    { "iters", "2000" }, { "optimizer", "muon" }, { "lr", "5e-3" }, { "ema", ".996" },
+    { "scale", "10" }, { "score-weight", ".016" }, { "sigma", ".12" }, { "label-noise", ".1" },
+    { "label-wide", ".25" }, { "p-y-given-x-weight", "2" }, { "p-x-weight", ".005" },
+    { "chains-from", ".6" }, { "fresh-steps", "200" }, { "sgld-lr", ".01" }, { "sgld-std", ".1" },
+    { "buffer-size", "200" }
 };
 
 /* The recipe for a table, in the fast preset: jem_train_desc_vectors's. */
