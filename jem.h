@@ -18,7 +18,8 @@
        The implementation takes seconds to compile: put it in a separate impl.c, compiled once.
 
    A COMPLETE PROGRAM
-       It trains a small network on two moons, then classifies three points.
+       It trains a small network on two moons, then classifies three points. energy_l2 keeps
+       log p(x) near 0, so that long runs are stable.
 
        #define JEM_IMPLEMENTATION
        #include "jem.h"
@@ -45,6 +46,7 @@
            jem_net *net = jem_mlp_create(ctx, &shape, 1);
            jem_train_desc how = jem_train_desc_default();
            how.lr = 3e-3f;
+           how.weights.energy_l2 = 0.1f;
            how.sgld = jem_sgld_desc_langevin(0.02f, 20);
            jem_trainer *trainer = jem_trainer_create(net, &how);
            jem_rng rng = jem_rng_seed(7);

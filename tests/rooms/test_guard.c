@@ -9,8 +9,9 @@ enum { BATCH = 64, LONG_RUN = 20000 };
 
 typedef struct moons { jem_ctx *ctx; jem_net *net; jem_trainer *tr; jem_rng rng; } moons;
 
-/* The network, the trainer and the data of the first program in jem.h. */
-static void begin(moons *m, int max_returns) {
+/* The network, the trainer and the data of the first program in jem.h, which has an energy_l2 of
+   .1; without it, the run diverges again and again. */
+static void begin_with(moons *m, int max_returns, float energy_l2) {
     jem_ctx_desc one;                              /* so small a batch gains nothing from more */
     memset(&one, 0, sizeof one);
     one.threads = 1;
@@ -22,11 +23,14 @@ static void begin(moons *m, int max_returns) {
     m->net = jem_mlp_create(m->ctx, &shape, 1);
     jem_train_desc how = jem_train_desc_default();
     how.lr = 3e-3f;
+    how.weights.energy_l2 = energy_l2;
     how.sgld = jem_sgld_desc_langevin(0.02f, 20);
     if (max_returns >= 0) how.max_returns = max_returns;
     m->tr = jem_trainer_create(m->net, &how);
     m->rng = jem_rng_seed(7);
 }
+
+static void begin(moons *m, int max_returns) { begin_with(m, max_returns, 0); }
 
 static void end(moons *m) {
     jem_trainer_free(m->tr);
@@ -73,15 +77,16 @@ static void test_same_program(void) {
     if (f) fclose(f);
     head[n] = 0;
     CHECK(strstr(head, "how.lr = 3e-3f;") != NULL, "the rate of the first program");
+    CHECK(strstr(head, "how.weights.energy_l2 = 0.1f;") != NULL, "what keeps it stable");
     CHECK(strstr(head, "how.sgld = jem_sgld_desc_langevin(0.02f, 20);") != NULL, "its walk");
     CHECK(strstr(head, "jem_mlp_create(ctx, &shape, 1);") != NULL, "its network");
     CHECK(strstr(head, "jem_train_step(trainer, x[0], y, 64);") != NULL, "its update");
 }
 
-static void test_long_run(void) {
-    printf("the first program, %d updates\n", LONG_RUN);
+static void test_long_run(float energy_l2, int most_returns) {
+    printf("%d updates with an energy_l2 of %g\n", LONG_RUN, (double)energy_l2);
     moons m;
-    begin(&m, -1);
+    begin_with(&m, -1, energy_l2);
     int failed = 0, returns = 0;
     float gap = 0, worst = 0, right = 0;
     for (int i = 0; i < LONG_RUN; i++) {
@@ -97,7 +102,7 @@ static void test_long_run(void) {
     }
     CHECK(failed == 0, "%d updates failed: %s", failed, jem_error(m.ctx));
     CHECK(worst <= 101, "f(x+) - f(x-) reached %g in the mean", (double)worst);
-    CHECK(returns <= 15, "%d returns", returns);
+    CHECK(returns <= most_returns, "%d returns", returns);
     CHECK(right > .95f, "accuracy over the last 1,000 updates: %.3f", (double)right);
     const float ask[6] = { -.25f, .35f, .25f, -.35f, .9f, .9f };
     jem_answer a[3];
@@ -110,6 +115,9 @@ static void test_long_run(void) {
            (double)right);
     end(&m);
 }
+
+static void test_first_program(void) { test_long_run(0.1f, 0); }
+static void test_unstable(void) { test_long_run(0, 15); }
 
 static void test_without(void) {
     printf("without the guard: the same bits until the first return, then it runs away\n");
@@ -251,7 +259,7 @@ int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_same_program), TEST(test_without), TEST(test_resumed_late),
         TEST(test_resumed_early), TEST(test_poisoned), TEST(test_hostile_file), TEST(test_scale),
-        TEST(test_long_run)
+        TEST(test_first_program), TEST(test_unstable)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));
 }

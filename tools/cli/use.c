@@ -360,6 +360,8 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
         jem_denoise(ctx, logp, &query, t, &last, NULL);
     jem_read(t, s->x);
     jem_end(ctx, mark);
+    for (ptrdiff_t k = 0; k < n * size; k++)       /* the pictures that are written are judged */
+        s->x[k] = (float)picture_byte((s->x[k] + 1) / 2) / 127.5f - 1;
     if (jem_classify(s->m.net, s->x, n, a) != JEM_OK) return model_fail("jem sample", &s->m);
     for (int i = 0; i < n; i++) {
         s->logp += (double)a[i].log_density;
