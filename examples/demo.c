@@ -1,6 +1,6 @@
 /* demo: a classifier of real handwritten digits learns to generate digits from noise.
 
-       make demo          about a minute on two cores
+       make demo          one to two minutes on two cores
        make demo-long     a longer recipe, for better digits and fewer errors
 
    It trains a JEM (see jem.h) on 9,000 MNIST digits, tests it on 1,000 by other writers, saves
