@@ -348,8 +348,8 @@ static int ood_scores_known(const uses *s) {
     return 1;
 }
 
-/* Returns 0 for scores that need what the network or an older calibration lacks, or that are neither in the table
-   nor in the picture. */
+/* Returns 0 for scores that need what the network or an older calibration lacks, or that are
+   neither in the table nor in the picture. */
 static int ood_has(const ood_table *t, int score) {
     if (!t->features && score == JEM_OOD_FEATURES) return 0;
     if (!t->shades && score == JEM_OOD_SHADES) return 0;

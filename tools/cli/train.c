@@ -487,10 +487,12 @@ int evaluate(jem_net *net, const data_set *s, const int *which, int n, int reque
         data_floats(s, one, m, x);
         if (wants_logp && i == 0 && s->values) volume = log_volume(net, x);
         jem_standardize(net, x, m, x);
-        const jem_mark mark = jem_begin(net->ctx);
-        jem_tensor *t = jem_input(net->ctx, x, m, s->c, s->h, s->w);
-        if (wants_logp) jem_read(jem_logp(net->ctx, t, net), logp);
-        jem_end(net->ctx, mark);
+        if (wants_logp) {
+            const jem_mark mark = jem_begin(net->ctx);
+            jem_tensor *t = jem_input(net->ctx, x, m, s->c, s->h, s->w);
+            jem_read(jem_logp(net->ctx, t, net), logp);
+            jem_end(net->ctx, mark);
+        }
         evaluate_logits(net, x, m, (requests & EVALUATE_MIRRORED) != 0, f);
         for (int k = 0; wants_logp && k < m && jem_ok(net->ctx); k++) {
             const double one_logp = (double)logp[k] - volume;

@@ -40,7 +40,8 @@ const char *clean(const char *text, char to[NAME_SIZE]);
 const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
 
 /* Parses the options of one of these commands; checks that it has `least` to `most` words. Returns
-   -1 to continue, or the exit status; `words` points into argv. Names the first extra word: it is often a misspelt option. */
+   -1 to continue, or the exit status; `words` points into argv. Names the first extra word: it is
+   often a misspelt option. */
 int read_options(options *o, int argc, char **argv, char ***words, int *n_words, int least,
                  int most, const char *usage);
 
