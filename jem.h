@@ -560,9 +560,11 @@ struct jem_net {
                                                       makes a jem_net * a jem_query * (>>losses) */
     jem_ctx *ctx;
     int channels, height, width, classes;
-    float scale;                                   /* 1. This and the next three are saved */
+    float scale;                                   /* 1. This and the next four are saved */
     float noise_lo, noise_hi, mean;                /* noise levels and mean pixel from which a score
                                                       was learned; 0, 0, 0 without a score */
+    float guidance;                                /* weight of log p(y|x) in samples of a class; 0:
+                                                      as jem_net_query says */
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
@@ -1389,8 +1391,9 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
 /* How samples of a network are best made, by what it has learned. A score: noise-blind from its
-   largest noise. Otherwise: 300 steps of SGLD from U(-1,1). The guidance is 7 for a score with a
-   scale above 1, for clear specimens of a class, and otherwise 1, which is p(x,y) itself. */
+   largest noise. Otherwise: 300 steps of SGLD from U(-1,1). The guidance is net->guidance; if
+   that is 0, 7 for a score with a scale above 1, for clear specimens of a class, and otherwise 1,
+   which is p(x,y) itself. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
 /* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
@@ -5678,6 +5681,7 @@ static void jem__net_fields(jem__fields *f, jem_net *net) {
     net->noise_lo = jem__optional_field(f, "jem.noise_lo", net->noise_lo, 0, 0, 1e6f, 0);
     net->noise_hi = jem__optional_field(f, "jem.noise_hi", net->noise_hi, 0, 0, 1e6f, 0);
     net->mean = jem__optional_field(f, "jem.mean", net->mean, 0, -1e6f, 1e6f, 0);
+    net->guidance = jem__optional_field(f, "jem.guidance", net->guidance, 0, 0, 1e6f, 0);
 }
 
 /* Visits the sizes of images and the count of classes. */
@@ -11822,7 +11826,8 @@ jem_query jem_net_query(jem_net *net, const int *labels) {
     query.net = net;
     query.labels = labels;
     query.weight = 1;
-    if (net && net->noise_hi > 0 && net->scale > 1) query.weight = 7;
+    if (net && net->guidance > 0) query.weight = net->guidance;
+    else if (net && net->noise_hi > 0 && net->scale > 1) query.weight = 7;
     return query;
 }
 
@@ -16208,7 +16213,8 @@ JEM__COMPILE_END
 /* ==== >>changelog ============================================================================= */
 /* 0.3  in work  Residual networks without norms, a U-Net's energy, Muon; a trainer's guard;
                  pictures are framed as the training images were (jem_net_fit_framing);
-                 jem_train_desc_score trains with Muon.
+                 jem_train_desc_score trains with Muon; a network stores the guidance of its samples
+                 (jem_net.guidance).
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...
