@@ -198,6 +198,12 @@ status 0 "its samples" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 
 says "20 samples after 7 steps from noise"
 status 0 "more guidance" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
     --out f3.png --guidance 50
+status 0 "export with guidance" export d/last.safetensors guided.safetensors --guidance 50
+status 0 "its information" info guided.safetensors
+says "guidance   50 log p(y|x)"
+status 0 "guided by itself" sample guided.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
+    --out f4.png
+check "the guidance of the file" cmp -s f3.png f4.png
 status 0 "larger steps" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
     --out f5.png --fraction .3
 check "they have an effect" differs f1.png f5.png
@@ -507,12 +513,6 @@ refuses 2 "are the same file" export small.safetensors ./small.safetensors
 refuses 2 "dtype f16: choose from f32|bf16" export $model new --dtype f16
 refuses 2 "unknown option --half" export --half $model new
 refuses 2 "unexpected 'three'" export $model new three
-status 0 "export with guidance" export d/last.safetensors guided.safetensors --guidance 50
-status 0 "its information" info guided.safetensors
-says "guidance   50 log p(y|x)"
-status 0 "guided by itself" sample guided.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
-    --out f4.png
-check "the guidance of the file" cmp -s f3.png f4.png
 status 0 "export, rounded" export --dtype bf16 $model half.safetensors
 # The parameters take half; the header, which holds the text of the calibration, stays.
 numbers() { echo $(($(wc -c <"$1") - 8 - $(od -An -t u8 -N 8 "$1"))); }
