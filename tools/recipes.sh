@@ -49,6 +49,21 @@ lr-twice|--lr $twice
 no-wide-labels|--label-wide 0
 fp32*|--precision fast
 END
+    [ "$dataset" = cifar10 ] && networks
+}
+# Networks of .2 to 2.6 million parameters. The last are the U-Nets of the models' page.
+networks() {
+    wrn="--net wrn --depth 10 --head pooled" muon="--optimizer muon --lr 3e-3"
+    unet="--blocks zero --unet --scale 1"
+    cat <<END
+convnet-muon*|$muon
+wrn-2*|$wrn --width 2
+zero-2*|$wrn --width 2 --blocks zero $muon
+unet-2-adam*|$wrn --width 2 $unet
+unet-1*|$wrn --width 1 $unet $muon
+unet-2*|$wrn --width 2 $unet $muon
+unet-4*|$wrn --width 4 $unet $muon
+END
 }
 
 # Processor seconds of a run; then what a run costs apart from its updates (chains must begin
