@@ -529,13 +529,16 @@ check "the pipe is one" test -p pipe
 status 0 "the same network" eval small.safetensors --dataset digits
 says "images: ${trained:-nothing}"
 check "and no more" [ "$(numbers small.safetensors)" -lt 452000 ]
-status 0 "begin with it" train $small --init small.safetensors --iters 5 --out i
+status 0 "begin with it" train $small --init ./small.safetensors --iters 5 --out i
 accuracy=$(sed -n 's/.*accuracy \([0-9.]*\)%, -log.*/\1/p' out)
 check "it begins where that one was: $accuracy%" test "${accuracy%.*}" -gt 60
-status 0 "the same, stopped" train $small --init small.safetensors --iters 5 --stop-at 2 --out ii
+status 0 "the same, stopped" train $small --init ./small.safetensors --iters 5 --stop-at 2 --out ii
 rm small.safetensors
 status 0 "and resumed" train --resume ii
 check "5 = 2 + 3" same_run i ii
+status 0 "export of it" export i/last.safetensors begun.safetensors
+status 0 "without folders" info begun.safetensors
+says "--init small.safetensors"
 mkdir -p two/train/dark two/train/light two/test/dark two/test/light
 for i in 0 1 2 3 4 5 6 7 8 9; do
     cp each/00000$i.png two/train/dark/$i.png && cp each/00001$i.png two/train/light/$i.png

@@ -37,7 +37,8 @@ def off(a, b):
 
 # ---- networks ----
 
-SHIPPED = ["mnist", "mnist-plain", "fashion-mnist", "cifar10", "cifar10-unet"]
+SHIPPED = ["mnist", "mnist-plain", "fashion-mnist", "fashion-mnist-unet", "cifar10",
+           "cifar10-unet"]
 WRN = ["--net", "wrn", "--depth", "10", "--width", "1"]
 TRAINED = {
     "wrn": WRN,

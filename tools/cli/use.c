@@ -1076,6 +1076,16 @@ static jem_status export_net(const jem_net *net, const char *path, int dtype) {
     return status;
 }
 
+/* Removes what only this machine knows from the options of a run: the folder of its data, threads,
+   and the folder of the file that it began with. */
+static int forget_machine(jem_net *net) {
+    const char *init = jem_net_meta(net, OPTION_PREFIX "init");
+    const char *slash = init ? strrchr(init, '/') : NULL;
+    return (!slash || jem_net_set_meta(net, OPTION_PREFIX "init", slash + 1) == JEM_OK) &&
+           jem_net_set_meta(net, OPTION_PREFIX "data", NULL) == JEM_OK &&
+           jem_net_set_meta(net, OPTION_PREFIX "threads", NULL) == JEM_OK;
+}
+
 /* Writes the file that the options request; returns 1, or 0 and prints the reason. */
 static int export_to(model *m, const char *command, const char *path, const export_options *how) {
     char message[ONNX_MESSAGE_SIZE];
@@ -1085,9 +1095,7 @@ static int export_to(model *m, const char *command, const char *path, const expo
         return 0;
     }
     if (how->guidance > 0) m->net->guidance = how->guidance;
-    if (jem_net_set_meta(m->net, OPTION_PREFIX "data", NULL) == JEM_OK &&
-        jem_net_set_meta(m->net, OPTION_PREFIX "threads", NULL) == JEM_OK &&
-        export_net(m->net, path, how->dtype) == JEM_OK) return 1;
+    if (forget_machine(m->net) && export_net(m->net, path, how->dtype) == JEM_OK) return 1;
     return model_fail(command, m);
 }
 
