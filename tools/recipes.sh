@@ -24,7 +24,7 @@ fi
 # name, * where an update costs something else | what is changed
 case $dataset in
 cifar10) half=6e-4 twice=2.4e-3 weak=.001 strong=.01 other=--no-class-cond-p-x-sample ;;
-mnist) half=7.5e-4 twice=3e-3 weak=.005 strong=.05 other=--class-cond-p-x-sample ;;
+mnist) half=2.5e-3 twice=1e-2 weak=.005 strong=.05 other=--no-class-cond-p-x-sample ;;
 *) half=7.5e-4 twice=3e-3 weak=.005 strong=.05 other=--no-class-cond-p-x-sample ;;
 esac
 rows() {

@@ -198,12 +198,14 @@ typedef char train_table_fits[sizeof train_table / sizeof *train_table <= OPTION
 
 /* Best values per data set, in the fast preset; from examples/models/recipes.md. */
 static const struct { const char *dataset, *name, *value; } train_fast[] = {
-    { "mnist", "iters", "18000" }, { "mnist", "warmup-iters", "200" }, { "mnist", "lr", "1.5e-3" },
+    { "mnist", "iters", "5000" }, { "mnist", "warmup-iters", "200" },
+    { "mnist", "optimizer", "muon" }, { "mnist", "lr", "5e-3" }, { "mnist", "ema", ".998" },
     { "mnist", "n-valid", "5000" }, { "mnist", "print-every", "100" },
     { "mnist", "scale", "10" }, { "mnist", "score-weight", ".016" }, { "mnist", "sigma", ".12" },
-    { "mnist", "label-noise", ".2" }, { "mnist", "label-wide", ".5" },
+    { "mnist", "label-noise", ".1" }, { "mnist", "label-wide", ".25" },
     { "mnist", "p-y-given-x-weight", "2" }, { "mnist", "p-x-weight", ".003" },
-    { "mnist", "chains-from", ".8" }, { "mnist", "fresh-steps", "200" },
+    { "mnist", "chains-from", ".7" }, { "mnist", "fresh-steps", "200" },
+    { "mnist", "class-cond-p-x-sample", "on" },
     { "mnist", "sgld-lr", ".01" }, { "mnist", "sgld-std", ".1" }, { "mnist", "buffer-size", "200" },
     { "fashion-mnist", "widths", "16 32 64 96" }, { "fashion-mnist", "iters", "9000" },
     { "fashion-mnist", "warmup-iters", "200" }, { "fashion-mnist", "lr", "1.5e-3" },
