@@ -1233,7 +1233,7 @@ typedef enum jem_reason {
     JEM_REASON_FEATURES,   /* the last layer's features */
     JEM_REASON_VALUES,     /* of a vector: its numbers */
     JEM_REASON_SHADES,     /* shares of dark and bright pixels, flat ones, the border */
-    JEM_REASON_LAYOUT      /* where it is dark and bright */
+    JEM_REASON_LAYOUT      /* where it is dark and bright, its symmetry, its edges' directions */
 } jem_reason;
 JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
 
@@ -1251,8 +1251,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    compared with scikit-learn in tests/tools/sklearn_sensors.py). Networks without a score, or
    without `features`, get what they allow.
    The calibration is saved with the network, as the text "jem.statistics". Training leaves it
-   unchanged: calibrate again. Files of older versions keep theirs: without shades and layout, by
-   log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of range,
+   unchanged: calibrate again. Files of older versions keep theirs: with simpler shades and layout
+   or without, by log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of range,
    log p(x) that is not finite. */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 
@@ -1271,7 +1271,8 @@ typedef enum jem_ood {
     JEM_OOD_FEATURES,      /* the last layer's features and the numbers of SLOPES: relative
                               Mahalanobis distance (Ren et al. 2021) */
     JEM_OOD_IMAGE,         /* the details of the image alone; of the network, only the label */
-    JEM_OOD_SHADES,        /* dark and bright pixels of the image, its flat ones and its border */
+    JEM_OOD_SHADES,        /* dark and bright pixels of the image, its flat ones, its border and its
+                              colourfulness, whatever the label: log density of a mixture */
     JEM_OOD_FAMILIAR       /* the last four joined: what familiarity ranks */
 } jem_ood;
 /* Writes a score per image of x[n][c][h][w]. walk: of RISE and MOVE; NULL is 10 steps of 1, or of
