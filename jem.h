@@ -1252,8 +1252,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    without `features`, get what they allow.
    The calibration is saved with the network, as the text "jem.statistics". Training leaves it
    unchanged: calibrate again. Files of older versions keep theirs: with simpler shades and layout
-   or without, by log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of range,
-   log p(x) that is not finite. */
+   or without, by log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of
+   range, log p(x) that is not finite. */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 
 /* Scores of images, higher for more familiar ones. */
