@@ -560,9 +560,11 @@ struct jem_net {
                                                       makes a jem_net * a jem_query * (>>losses) */
     jem_ctx *ctx;
     int channels, height, width, classes;
-    float scale;                                   /* 1. This and the next three are saved */
+    float scale;                                   /* 1. This and the next four are saved */
     float noise_lo, noise_hi, mean;                /* noise levels and mean pixel from which a score
                                                       was learned; 0, 0, 0 without a score */
+    float guidance;                                /* weight of log p(y|x) in samples of a class; 0:
+                                                      as jem_net_query says */
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
@@ -1398,8 +1400,9 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
 /* How samples of a network are best made, by what it has learned. A score: noise-blind from its
-   largest noise. Otherwise: 300 steps of SGLD from U(-1,1). The guidance is 7 for a score with a
-   scale above 1, for clear specimens of a class, and otherwise 1, which is p(x,y) itself. */
+   largest noise. Otherwise: 300 steps of SGLD from U(-1,1). The guidance is net->guidance; if
+   that is 0, 7 for a score with a scale above 1, for clear specimens of a class, and otherwise 1,
+   which is p(x,y) itself. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
 /* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
@@ -5687,6 +5690,7 @@ static void jem__net_fields(jem__fields *f, jem_net *net) {
     net->noise_lo = jem__optional_field(f, "jem.noise_lo", net->noise_lo, 0, 0, 1e6f, 0);
     net->noise_hi = jem__optional_field(f, "jem.noise_hi", net->noise_hi, 0, 0, 1e6f, 0);
     net->mean = jem__optional_field(f, "jem.mean", net->mean, 0, -1e6f, 1e6f, 0);
+    net->guidance = jem__optional_field(f, "jem.guidance", net->guidance, 0, 0, 1e6f, 0);
 }
 
 /* Visits the sizes of images and the count of classes. */
@@ -8463,7 +8467,7 @@ typedef struct jem__guard {
     float stride;                                  /* a too wide step's; 0: none */
     int good;                                      /* 1: `kept` holds a state */
     int returns;                                   /* made so far */
-    int calm;                                      /* good states since the last return */
+    int fresh;                                     /* 1: it has just returned */
     int guesses;                                   /* returns because of cross-entropy */
     int updates, optim_updates;                    /* of the kept state */
     char why[160];                                 /* reason of the last return */
@@ -9376,8 +9380,7 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
 }
 
 /* Keeps the state after an update, if it is good; afterwards the rate may recover, one doubling for
-   every five good states, and the steps of SGLD if gradients allow longer ones. All ranks decide
-   alike. */
+   each good state, and the steps of SGLD if gradients allow longer ones. All ranks decide alike. */
 static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
     const float good = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
@@ -9386,8 +9389,7 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard_save(tr);
     g->now.kept_least = g->now.least;
     g->good = 1;
-    g->calm++;
-    if (g->now.rate < 1 && g->calm % 5 == 0) g->now.rate *= 2;
+    if (g->now.rate < 1) g->now.rate *= 2;
     if (g->now.reach >= 1) return JEM_OK;
     const float stride = jem__stride(tr);
     if (stride > 0)
@@ -9395,20 +9397,17 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
     return tr->net->ctx->status;
 }
 
-/* Makes training gentler after a return: shorter steps of SGLD if they were too wide at the
-   divergence, or are in the good state; otherwise, from the second time on, half the rate and half
-   the step. */
-static void jem__guard_calm(jem_trainer *tr) {
-    jem__guard *g = &tr->guard;
-    const float stride = fmaxf(g->stride, jem__stride(tr));
-    g->stride = 0;
-    g->calm = 0;
-    if (stride > JEM__WIDE) {
-        g->now.reach *= 0.1f * JEM__WIDE / stride;
-    } else if (g->returns > 1) {
-        g->now.rate *= 0.5f;
-        g->now.walk *= 0.5f;
-    }
+/* Shortens the steps of SGLD if they are too wide; returns 1 if so. */
+static int jem__guard_shorten(jem_trainer *tr, float stride) {
+    if (!(stride > JEM__WIDE)) return 0;
+    tr->guard.now.reach *= 0.1f * JEM__WIDE / stride;
+    return 1;
+}
+
+/* Begins the first update after a return: steps may be too wide in the good state, too. */
+static void jem__guard_begin(jem_trainer *tr) {
+    if (tr->guard.fresh) jem__guard_shorten(tr, jem__stride(tr));
+    tr->guard.fresh = 0;
 }
 
 /* Returns to the good state for the reason in g->why. */
@@ -9428,7 +9427,12 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->now.ce = -1;
     g->now.norm = -1;
     g->now.least = g->now.kept_least;
-    jem__guard_calm(tr);
+    if (!jem__guard_shorten(tr, g->stride) && g->returns > 1) {
+        g->now.rate *= 0.5f;
+        g->now.walk *= 0.5f;
+    }
+    g->stride = 0;
+    g->fresh = 1;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
     for (int i = 0; i < COUNT; i++) {
@@ -9603,6 +9607,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     }
     s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates) * tr->guard.now.rate;
     jem_optim_use_average(tr->optim, 0);
+    jem__guard_begin(tr);
     const jem_mark mark = jem_begin(ctx);
     const float *kept = NULL;                      /* act norm's parameters before the first update
                                                       sets them; restored after a failure */
@@ -12017,7 +12022,8 @@ jem_query jem_net_query(jem_net *net, const int *labels) {
     query.net = net;
     query.labels = labels;
     query.weight = 1;
-    if (net && net->noise_hi > 0 && net->scale > 1) query.weight = 7;
+    if (net && net->guidance > 0) query.weight = net->guidance;
+    else if (net && net->noise_hi > 0 && net->scale > 1) query.weight = 7;
     return query;
 }
 
@@ -13444,7 +13450,7 @@ static void jem__guard_pack(jem__guard *g) {
     memcpy(g->numbers, &g->now, sizeof g->numbers);
     g->counts[0] = g->returns;
     g->counts[1] = g->optim_updates;
-    g->counts[2] = g->calm;
+    g->counts[2] = g->fresh;
     g->counts[3] = g->good;
     g->counts[4] = g->guesses;
     g->counts[5] = g->updates;
@@ -13463,7 +13469,7 @@ static int jem__guard_unpack(jem__guard *g) {
     }
     g->returns = (int)c[0];
     g->optim_updates = (int)c[1];
-    g->calm = (int)c[2];
+    g->fresh = c[2] != 0;
     g->good = c[3] != 0;
     g->guesses = (int)c[4];
     g->updates = (int)c[5];
@@ -16404,7 +16410,8 @@ JEM__COMPILE_END
 /* ==== >>changelog ============================================================================= */
 /* 0.3  in work  Residual networks without norms, a U-Net's energy, Muon; a trainer's guard;
                  pictures are framed as the training images were (jem_net_fit_framing);
-                 jem_train_desc_score trains with Muon.
+                 jem_train_desc_score trains with Muon; a network stores the guidance of its samples
+                 (jem_net.guidance).
                  The guard also checks chains, gradients, cross-entropy and the SGLD step; the count
                  of updates returns with the state; jem_stats.reason.
                  Renamed, old -> new:

@@ -12,6 +12,7 @@
 BUILD=${BUILD:-build} CC=${CC:-cc} CXX=${CXX:-c++}
 passed=0 failed=0 broken="" late=""
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}  # or waiting threads use up the processor
+export PYTHONDONTWRITEBYTECODE=1                    # beside the sources
 mkdir -p "$BUILD/log"
 
 # Tests that would not finish by TEST_UNTIL (seconds since 1970; .ci/run sets it) on a slow machine are

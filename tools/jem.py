@@ -50,7 +50,7 @@ class NetHead(Structure):
     """The first fields of jem_net, of which a Net reads the sizes."""
     _fields_ = [("query", Query), ("ctx", c_void_p), ("channels", c_int), ("height", c_int),
                 ("width", c_int), ("classes", c_int), ("scale", c_float), ("noise_lo", c_float),
-                ("noise_hi", c_float), ("mean", c_float)]
+                ("noise_hi", c_float), ("mean", c_float), ("guidance", c_float)]
 
 
 # C's names of the structures above.

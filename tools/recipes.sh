@@ -24,7 +24,7 @@ fi
 # name, * where an update costs something else | what is changed
 case $dataset in
 cifar10) half=6e-4 twice=2.4e-3 weak=.001 strong=.01 other=--no-class-cond-p-x-sample ;;
-mnist) half=7.5e-4 twice=3e-3 weak=.005 strong=.05 other=--class-cond-p-x-sample ;;
+mnist) half=2.5e-3 twice=1e-2 weak=.005 strong=.05 other=--no-class-cond-p-x-sample ;;
 *) half=7.5e-4 twice=3e-3 weak=.005 strong=.05 other=--no-class-cond-p-x-sample ;;
 esac
 rows() {
@@ -48,6 +48,21 @@ lr-half|--lr $half
 lr-twice|--lr $twice
 no-wide-labels|--label-wide 0
 fp32*|--precision fast
+END
+    [ "$dataset" = cifar10 ] && networks
+}
+# Networks of .2 to 2.6 million parameters. The last are the U-Nets of the models' page.
+networks() {
+    wrn="--net wrn --depth 10 --head pooled" muon="--optimizer muon --lr 3e-3"
+    unet="--blocks zero --unet --scale 1"
+    cat <<END
+convnet-muon*|$muon
+wrn-2*|$wrn --width 2
+zero-2*|$wrn --width 2 --blocks zero $muon
+unet-2-adam*|$wrn --width 2 $unet
+unet-1*|$wrn --width 1 $unet $muon
+unet-2*|$wrn --width 2 $unet $muon
+unet-4*|$wrn --width 4 $unet $muon
 END
 }
 

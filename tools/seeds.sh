@@ -5,7 +5,7 @@
 #     tools/seeds.sh DATASET [OPTIONS OF jem train]    SEEDS="1 2 3"; `demo` is `make demo`'s run
 # Lines are kept in build/seeds/DATASET.txt, below what was asked: a seed that has one there is not
 # run again, and what was asked otherwise must be kept under another name, KEPT=NAME. JUDGE="..." are
-# further options for the judge's samples.
+# further options for the judge's samples; JUDGE=none: no samples.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build} dataset=${1:-demo} seeds=${SEEDS:-1 2 3}
@@ -24,7 +24,7 @@ fi
 judged() {
     kind=$dataset
     [ "$kind" = demo ] && kind=mnist
-    [ -f "examples/models/judge-$kind.safetensors" ] || return 0
+    [ "${JUDGE:-}" != none ] && [ -f "examples/models/judge-$kind.safetensors" ] || return 0
     # shellcheck disable=SC2086
     "$build/jem" eval "$1" samples --dataset "$kind" --n 200 --out "$out.png" ${JUDGE:-} 2>>"$log" |
         awk '$1 == "from" && $2 == "noise" { print "of " $3 " samples " $4 " recognised, " $5 \

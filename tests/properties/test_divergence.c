@@ -208,7 +208,7 @@ static void make_set(void) {
 #define OPTIONS "train --dataset set --preset fast --threads 1 --widths 12,24 --batch-size 32 " \
                 "--n-steps 5 --buffer-size 200 --negatives 16 --n-valid 300 --print-every 20 " \
                 "--warmup-iters 20 --clip-grad 0 --sigma .03 --label-noise 0 --label-wide 0 " \
-                "--p-y-given-x-weight 1 --out run "
+                "--p-y-given-x-weight 1 --optimizer adam --ema .999 --out run "
 /* Chains from the first update on, which diverge most easily; a folder's preset begins them late. */
 #define CHAINS "--scale 1 --score-weight 0 --p-x-weight .1 --chains-from 0 --fresh-steps 0 " \
                "--sgld-std .01 "

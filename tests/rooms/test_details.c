@@ -547,6 +547,9 @@ static void test_flat_samples(jem_ctx *ctx) {
         const float weight = jem_net_query(net, labels).weight;
         net->scale = 1;
         CHECK(weight == (score ? 7 : 1), "guidance with a scale of 10: %g", (double)weight);
+        net->guidance = 2.5f;
+        CHECK(jem_net_query(net, labels).weight == 2.5f, "the network's own guidance");
+        net->guidance = 0;
     }
     const jem_denoise_desc clean = jem_denoise_desc_clean(0.7f);
     CHECK(clean.steps == 1 && clean.fraction == 0.8f && clean.sigma_max == 0.7f && !clean.watch &&

@@ -353,7 +353,8 @@ static void test_resumed_early(void) { test_resumed(410); }
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_same_program), TEST(test_without), TEST(test_resumed_late),
-        TEST(test_resumed_early), TEST(test_poisoned), TEST(test_reasons), TEST(test_hostile_file), TEST(test_scale),
+        TEST(test_resumed_early), TEST(test_poisoned), TEST(test_reasons),
+        TEST(test_hostile_file), TEST(test_scale),
         TEST(test_first_program), TEST(test_unstable)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));

@@ -122,6 +122,8 @@ refuses 2 "n-valid 9000 of 9000" train --n-valid 9000 "$@"
 refuses 2 "batch-size 9000 is more" train --batch-size 9000 "$@"
 refuses 2 "labels-per-class 5000: class" train --labels-per-class 5000 "$@"
 refuses 2 "shift must be smaller" train --shift 28 "$@"
+refuses 2 "cutout must not be larger" train --cutout 29 --batches separate "$@"
+refuses 2 "cutout needs --batches separate" train --cutout 8 "$@"
 refuses 2 "too small for 8 layers" train --widths 8,8,8,8,8,8,8,8 "$@"
 refuses 2 "out starts a new run" train --resume somewhere "$@"
 refuses 2 "init starts a new run" train --resume somewhere --init something
@@ -181,7 +183,8 @@ again "--net wrn --width 1 --stem-stride 4 --norm act --dropout-rate .1 --batche
 again "--net wrn --width 1 --stem-stride 4 --norm batch --head pooled --warmup-iters 5 --size 20"
 again "--widths 8 --optimizer sgd --class-cond-p-x-sample --p-x-y-weight .1 --schedule steps
        --decay-epochs 1 2 --clf-only"
-again "--widths 8,8 --kl-weight .3 --sam .1 --informative 20 --move-chains .5 --plain-p-x"
+again "--widths 8,8 --kl-weight .3 --sam .1 --informative 20 --move-chains .5 --plain-p-x
+       --cutout 8"
 again "--widths 8,8 --kl-weight .3 --entropy 0 --class-cond-p-x-sample --spectral-norm 1.5
        --clamp-grad .5 --ema .9 --informative 5"
 again "--widths 8,8 --uncond --energy-l2 .01 --weight-decay 1e-3 --precision exact"
@@ -195,6 +198,12 @@ status 0 "its samples" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 
 says "20 samples after 7 steps from noise"
 status 0 "more guidance" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
     --out f3.png --guidance 50
+status 0 "export with guidance" export d/last.safetensors guided.safetensors --guidance 50
+status 0 "its information" info guided.safetensors
+says "guidance   50 log p(y|x)"
+status 0 "guided by itself" sample guided.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
+    --out f4.png
+check "the guidance of the file" cmp -s f3.png f4.png
 status 0 "larger steps" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
     --out f5.png --fraction .3
 check "they have an effect" differs f1.png f5.png
@@ -266,6 +275,7 @@ each "" "--weight-decay 1" "--clip-grad .01" "--reinit-freq 1" "--energy-l2 1" "
     "--labels-per-class 5" "--uncond" "--ema .9"
 each "--n-valid 8900 --schedule steps --decay-epochs 99" "--decay-epochs 1" \
     "--decay-epochs 1 --decay-rate .9"
+each "--batches separate" "--cutout 9"
 each "--kl-weight .3" "--entropy 0"
 each "--score-weight .016 --chains-from .2" "--noise-lo .5" "--noise-hi 1" "--label-noise .3" \
     "--label-wide .5" "--fresh-steps 5" "--scale 10"

@@ -1,5 +1,6 @@
 /* The batches of `jem train`: each training image once per epoch, in a different order each time;
-   never the held-out images, which are the same for every seed; moved and mirrored uniformly. */
+   never the held-out images, which are the same for every seed; moved and mirrored uniformly; squares
+   hidden uniformly. */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE
 #endif
@@ -57,7 +58,7 @@ static void test_epochs(run *r, int *first_order) {
         memset(seen, 0, (size_t)n * sizeof *seen);
         for (int k = 0; k < per_epoch; k++) {
             r->update = epoch * per_epoch + k;
-            draw_batch(r, &r->all, 1, r->x, r->y);
+            draw_batch(r, &r->all, 1, 0, r->x, r->y);
             const int *which = r->all.cards + k * BATCH;
             for (int i = 0; i < BATCH; i++) {
                 const unsigned char *p = r->data.pixels + which[i] * IMAGE;
@@ -111,6 +112,53 @@ static void test_moves(run *r) {
     CHECK(same_bits(from, to, SIDE * SIDE), "nothing is asked for, and done");
 }
 
+/* --cutout hides a square, which the border may cut; every pixel is its centre equally often. */
+static void test_squares(run *r) {
+    enum { SIDE = 28, SQUARE = 5, HALF = SQUARE / 2, TIMES = 20000 };
+    float image[SIDE * SIDE];
+    int wrong = 0, middles = 0;
+    jem_rng rng = jem_rng_seed(4);
+    r->o->cutout = SQUARE;
+    for (int t = 0; t < TIMES; t++) {
+        int top = SIDE, bottom = -1, left = SIDE, right = -1, hidden = 0;
+        for (int i = 0; i < SIDE * SIDE; i++) image[i] = 1;
+        hide_randomly(r, &rng, image);
+        for (int i = 0; i < SIDE * SIDE; i++) {
+            const int y = i / SIDE, x = i % SIDE;
+            if (image[i] == 1) continue;
+            wrong += image[i] != 0;
+            top = y < top ? y : top;
+            bottom = y > bottom ? y : bottom;
+            left = x < left ? x : left;
+            right = x > right ? x : right;
+            hidden++;
+        }
+        const int h = bottom - top + 1, w = right - left + 1;
+        const int cut_y = top == 0 || bottom == SIDE - 1, cut_x = left == 0 || right == SIDE - 1;
+        wrong += hidden != h * w || h > SQUARE || w > SQUARE || h <= HALF || w <= HALF;
+        wrong += (h < SQUARE && !cut_y) || (w < SQUARE && !cut_x);
+        middles += top >= 7 && bottom < 21 && left >= 7 && right < 21;
+    }
+    CHECK(wrong == 0, "%d squares are wrong", wrong);
+    /* centres in 10 x 10 of 28 x 28 pixels: 2551, give or take five times 47 */
+    CHECK_CLOSE(middles, TIMES * 100 / (SIDE * SIDE), 240, "squares in the middle");
+    r->o->cutout = 0;
+    draw_batch(r, &r->all, 1, 0, r->x, r->y);
+    r->o->cutout = SQUARE;
+    float *whole = (float *)malloc(sizeof *whole * BATCH * IMAGE);
+    memcpy(whole, r->x, sizeof *whole * BATCH * IMAGE);
+    draw_batch(r, &r->all, 1, 1, r->x, r->y);
+    int changed = 0;
+    for (int i = 0; i < BATCH * IMAGE; i++) {
+        wrong += r->x[i] != whole[i] && r->x[i] != 0;
+        changed += r->x[i] != whole[i];
+    }
+    CHECK(wrong == 0 && changed > BATCH && changed <= BATCH * SQUARE * SQUARE,
+          "the same batch, but for %d pixels, %d of them wrong", changed, wrong);
+    r->o->cutout = 0;
+    free(whole);
+}
+
 /* An image and its mirror image are evaluated alike. */
 static void test_mirrored(run *r) {
     enum { N = 300 };                              /* more than one batch of evaluate */
@@ -142,11 +190,12 @@ int main(int argc, char **argv) {
         test_epochs(&a, order);
         CHECK(memcmp(a.order, b.order, VALID * sizeof *order) == 0, "other images are held out");
         b.update = 0;
-        draw_batch(&b, &b.all, 1, b.x, b.y);
+        draw_batch(&b, &b.all, 1, 0, b.x, b.y);
         CHECK(memcmp(order, b.all.cards, BATCH * sizeof *order) != 0, "another seed and order");
         free(order);
     }
     if (test_wants("test_moves")) test_moves(&a);
+    if (test_wants("test_squares")) test_squares(&a);
     if (test_wants("test_mirrored")) test_mirrored(&a);
     close_run(&a);
     close_run(&b);

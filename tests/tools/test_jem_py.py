@@ -14,19 +14,10 @@ import numpy
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tools"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
 os.environ["JEM_LIBRARY"] = sys.argv[1]
 import jem  # noqa: E402
-
-passed = failed = 0
-
-
-def check(condition, what):
-    global passed, failed
-    if condition:
-        passed += 1
-    else:
-        failed += 1
-        print("FAILED", what)
+from checks import check, finish  # noqa: E402
 
 
 def raises(error, part, function, *arguments):
@@ -220,5 +211,4 @@ test_numbers(model, some, labels)
 test_samples(model)
 test_errors(model, some)
 model.close()
-print("%d passed, %d failed" % (passed, failed))
-sys.exit(failed > 0)
+finish()

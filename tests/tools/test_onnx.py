@@ -13,28 +13,18 @@ import numpy as np
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tools"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
 JEM = os.path.abspath(sys.argv[1])
 os.environ["JEM_LIBRARY"] = os.path.abspath(sys.argv[2])
 BUILD = os.environ.get("BUILD", "build")
 import jem        # noqa: E402
 import onnx_file  # noqa: E402
+from checks import check, finish  # noqa: E402
 
 # Rounding in fp32: largest difference divided by the largest value.
 TOLERANCE = 1e-4
 # Graphs of onnxruntime may use the kernels of another order of sums.
 RUNTIME_TOLERANCE = 2e-4
-passed = failed = 0
-
-
-def check(condition, what):
-    global passed, failed
-    if condition:
-        passed += 1
-    else:
-        failed += 1
-        print("FAILED", what)
-
-
 def command(*words):
     result = subprocess.run([JEM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             universal_newlines=True)
@@ -217,8 +207,7 @@ def main():
         runtime.end()
     else:
         print("onnxruntime: SKIPPED, needs tools/get_package.sh onnxruntime")
-    print("%d passed, %d failed" % (passed, failed))
-    sys.exit(failed > 0)
+    finish()
 
 
 main()

@@ -30,18 +30,10 @@ except ImportError:                             # Windows
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOL = os.path.join(ROOT, "tools", "pt2safetensors.py")
-passed = failed = 0
+sys.path.insert(0, os.path.join(ROOT, "tests", "support"))
+from checks import check, finish  # noqa: E402
+
 random.seed(1)
-
-
-def check(ok, what):
-    global passed, failed
-    if ok:
-        passed += 1
-    else:
-        failed += 1
-        print("FAILED: " + what)
-    return ok
 
 
 # --------------------------------------------------------- what torch.save does, without torch ----
@@ -591,5 +583,4 @@ if __name__ == "__main__":
                  test_wrong_files, test_command, test_reader):
         test()
     folder.cleanup()
-    print("%d passed, %d failed" % (passed, failed))
-    sys.exit(failed > 0 or passed == 0)
+    finish()

@@ -8,6 +8,9 @@ import re
 import sys
 import urllib.parse
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from checks import check, finish  # noqa: E402
+
 VOID = {"meta", "link", "img", "br", "input", "hr"}
 
 
@@ -45,13 +48,10 @@ class Reader(html.parser.HTMLParser):
 
 
 def main(folder):
-    passed, failed, pages = 0, 0, {}
+    pages = {}
 
-    def check(what, ok, seen=""):
-        nonlocal passed, failed
-        passed, failed = passed + bool(ok), failed + (not ok)
-        if not ok:
-            print("FAILED %s: %s" % (what, seen))
+    def holds(what, ok, seen=""):
+        check(ok, "%s: %s" % (what, seen))
 
     for path, _, names in os.walk(folder):
         for name in names:
@@ -62,12 +62,12 @@ def main(folder):
                     reader.feed(file.read())
                 pages[full] = reader
     for path, reader in sorted(pages.items()):
-        check(path + ": elements close", not reader.open and not reader.wrong,
+        holds(path + ": elements close", not reader.open and not reader.wrong,
               "; ".join(reader.wrong + reader.open)[:300])
         left = re.search(r"\*\*|\]\(|^#+ |```|\0|^ *\| ", reader.text, re.M)
-        check(path + ": no Markdown is left", not left,
+        holds(path + ": no Markdown is left", not left,
               left and repr(reader.text[max(left.start() - 40, 0):left.end() + 40]))
-        check(path + ": a title", reader.title, "none")
+        holds(path + ": a title", reader.title, "none")
         lost = []
         for link in reader.links:
             address, _, anchor = link.partition("#")
@@ -79,20 +79,19 @@ def main(folder):
                 lost.append(link)
             elif anchor and target in pages and anchor not in pages[target].anchors:
                 lost.append(link)
-        check(path + ": its links lead somewhere", not lost, " ".join(lost)[:300])
+        holds(path + ": its links lead somewhere", not lost, " ".join(lost)[:300])
     for name in ("index.html", "course.html", "playground.html", "pictures/preview.png"):
-        check(name, os.path.exists(os.path.join(folder, name)), "is not there")
+        holds(name, os.path.exists(os.path.join(folder, name)), "is not there")
     with open(os.path.join(folder, "playground.html"), encoding="utf-8") as file:
         links = set(re.findall(r'<a href="([^":]*)"', file.read()))
-    check("the playground leads to its source and to the course", len(links) == 2 and all(
+    holds("the playground leads to its source and to the course", len(links) == 2 and all(
         os.path.isfile(os.path.join(folder, link)) for link in links), " ".join(sorted(links)))
     course = pages.get(os.path.normpath(os.path.join(folder, "course.html")))
     panels = {link.split("#")[1].split("?")[0] for link in course.links
               if link.startswith("playground.html#")} if course else set()
-    check("the course leads into panels", {"draw", "dream", "fool", "walk", "plane"} <= panels,
+    holds("the course leads into panels", {"draw", "dream", "fool", "walk", "plane"} <= panels,
           " ".join(sorted(panels)))
-    print("%d passed, %d failed" % (passed, failed))
-    return failed > 0
+    finish()
 
 
-sys.exit(main(sys.argv[1]))
+main(sys.argv[1])

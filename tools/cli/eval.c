@@ -1053,7 +1053,9 @@ static const option samples_table[] = {
     { "fraction", OPTION_FLOAT, OPTION_NOW, USES_AT(fraction), "X", NO_PRESETS("0.05"), 1e-6, 1,
       "of the noise that such a step removes" },
     { "walk-steps", OPTION_INT, OPTION_NOW, USES_AT(walk_steps), "N", NO_PRESETS("-1"), -1, 1e6,
-      "SGLD steps after that (-1: 300)" }
+      "SGLD steps after that (-1: 300)" },
+    { "guidance", OPTION_FLOAT, OPTION_NOW, USES_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
+      "weight of log p(y|x) in samples of a class (0: the model's)" }
 };
 
 static const struct use {

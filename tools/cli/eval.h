@@ -14,7 +14,7 @@ typedef struct uses_options {
     char smallest[OPTION_TEXT_SIZE], scores[OPTION_TEXT_SIZE];
     int bins, measure, gradients, calibrate, norm, steps, restarts, hide, seed, refine, chains, through;
     int queries, noise_steps, fresh_steps, walk_steps;
-    float share, noise_step, noise_beta, fraction;
+    float share, noise_step, noise_beta, fraction, guidance;
 } uses_options;
 
 typedef struct uses {                              /* a model, its options, its output */

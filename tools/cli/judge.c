@@ -277,6 +277,7 @@ static int samples_of(const uses *s, int label, int n, uint64_t seed, unsigned c
     jem_net *net = s->m.net;
     jem_generate_desc how = jem_net_generate_desc(net);
     int labels[SAMPLE_AT_ONCE];
+    if (u->guidance > 0) net->guidance = u->guidance;
     const int usual = u->fresh_steps < 0 && u->walk_steps < 0;
     if (usual) return jem_sample(net, label, n, seed, NULL, bytes) == JEM_OK;
     for (int i = 0; i < n; i++) labels[i] = label;

@@ -203,6 +203,21 @@ static void move_randomly(const run *r, jem_rng *rng, const float *from, float *
     move_image(from, to, s->c, s->h, s->w, dy, dx, r->o->flip && jem_rng_below(rng, 2));
 }
 
+/* Hides a square of an image, with its centre at a random pixel, behind the mean of the range
+   (DeVries and Taylor 2017). */
+static void hide_randomly(const run *r, jem_rng *rng, float *image) {
+    const data_set *s = &r->data;
+    const int side = r->o->cutout;
+    const int top = jem_rng_below(rng, s->h) - side / 2, left = jem_rng_below(rng, s->w) - side / 2;
+    for (int k = 0; k < s->c; k++)
+        for (int i = 0; i < side; i++)
+            for (int j = 0; j < side; j++) {
+                const int y = top + i, x = left + j;
+                if (y < 0 || y >= s->h || x < 0 || x >= s->w) continue;
+                image[((ptrdiff_t)k * s->h + y) * s->w + x] = 0;
+            }
+}
+
 /* Starts or moves a chain; called for each chain. */
 static void on_chain(void *user, jem_rng *rng, int visits, int label, float *x) {
     const run *r = (const run *)user;
@@ -217,7 +232,7 @@ static void on_chain(void *user, jem_rng *rng, int visits, int label, float *x) 
 }
 
 /* Fills in the batch for an update: a function of the seed and the update number alone. */
-static void draw_batch(run *r, deck *d, int plain, float *x, int *y) {
+static void draw_batch(run *r, deck *d, int plain, int hides, float *x, int *y) {
     const data_set *s = &r->data;
     const int per_epoch = d->n / d->batch, epoch = r->update / per_epoch;
     if (epoch != d->epoch) {
@@ -233,6 +248,7 @@ static void draw_batch(run *r, deck *d, int plain, float *x, int *y) {
     for (int i = 0; i < d->batch; i++) {
         data_floats(s, which + i, 1, plain ? x + i * size : still);
         if (!plain) move_randomly(r, &rng, still, x + i * size);
+        if (hides) hide_randomly(r, &rng, x + i * size);
         y[i] = s->labels[which[i]];
     }
 }
@@ -375,6 +391,8 @@ static int load_data(run *r) {
         fit_default(r, "eval-every", t->eval_every, 0, 100 / per_epoch);
     if (t->shift >= s->h || t->shift >= s->w)
         return complain(r, 2, "--shift must be smaller than the images", "");
+    if (t->cutout > s->h || t->cutout > s->w)
+        return complain(r, 2, "--cutout must not be larger than the images", "");
     r->order = (int *)malloc((size_t)s->n * sizeof *r->order);
     r->labelled = (int *)malloc((size_t)s->n * sizeof *r->labelled);
     int *seen = (int *)calloc((size_t)s->classes, sizeof *seen);
@@ -795,10 +813,6 @@ static int same_everywhere(run *r) {
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
-/* Returns 1 if the loss needs two batches: all images for p(x), labelled ones for p(y|x). */
-static int draws_twice(const train_options *t) {
-    return t->batches == BATCHES_SEPARATE || t->labels_per_class > 0 || t->plain_px || t->batch_x;
-}
 static int uses_labels(const train_options *t) {
     return t->w_y > 0 || t->w_xy > 0 || !draws_twice(t);
 }
@@ -1159,8 +1173,8 @@ static int step(run *r) {
     const int for_x = two && (t->w_x > 0 || t->w_score > 0 || t->w_nce > 0);
     const double start = now();
     deck *labels = two ? &r->few : &r->all;
-    if (for_labels) draw_batch(r, labels, 0, r->x_few, r->y_few);
-    if (for_x) draw_batch(r, &r->all, t->plain_px, r->x, r->y);
+    if (for_labels) draw_batch(r, labels, 0, t->cutout > 0, r->x_few, r->y_few);
+    if (for_x) draw_batch(r, &r->all, t->plain_px, 0, r->x, r->y);
     const jem_stats s = jem_train_step_semi(r->tr, r->x_few, r->y_few,
                                             for_labels ? labels->batch : 0, r->x,
                                             for_x ? r->all.batch : 0);

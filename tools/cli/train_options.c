@@ -125,6 +125,8 @@ const option train_table[] = {
       "mirror half of the images (--no-flip: off)" },
     { "plain-p-x", OPTION_FLAG, OPTION_FIXED, AT(plain_px), "", NO_PRESETS("off"), 0, 0,
       "neither move nor mirror the images for p(x)" },
+    { "cutout", OPTION_INT, OPTION_FIXED, AT(cutout), "N", NO_PRESETS("0"), 0, 1e4,
+      "hide N x N pixels of the images for p(y|x) (0: no)" },
 
     { "nce-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_nce), "X", NO_PRESETS("0"), 0, 1e6,
       "CSV: weight of noise-contrastive estimation of p(x)" },
@@ -196,12 +198,14 @@ typedef char train_table_fits[sizeof train_table / sizeof *train_table <= OPTION
 
 /* Best values per data set, in the fast preset; from examples/models/recipes.md. */
 static const struct { const char *dataset, *name, *value; } train_fast[] = {
-    { "mnist", "iters", "18000" }, { "mnist", "warmup-iters", "200" }, { "mnist", "lr", "1.5e-3" },
+    { "mnist", "iters", "5000" }, { "mnist", "warmup-iters", "200" },
+    { "mnist", "optimizer", "muon" }, { "mnist", "lr", "5e-3" }, { "mnist", "ema", ".998" },
     { "mnist", "n-valid", "5000" }, { "mnist", "print-every", "100" },
     { "mnist", "scale", "10" }, { "mnist", "score-weight", ".016" }, { "mnist", "sigma", ".12" },
-    { "mnist", "label-noise", ".2" }, { "mnist", "label-wide", ".5" },
+    { "mnist", "label-noise", ".1" }, { "mnist", "label-wide", ".25" },
     { "mnist", "p-y-given-x-weight", "2" }, { "mnist", "p-x-weight", ".003" },
-    { "mnist", "chains-from", ".8" }, { "mnist", "fresh-steps", "200" },
+    { "mnist", "chains-from", ".7" }, { "mnist", "fresh-steps", "200" },
+    { "mnist", "class-cond-p-x-sample", "on" },
     { "mnist", "sgld-lr", ".01" }, { "mnist", "sgld-std", ".1" }, { "mnist", "buffer-size", "200" },
     { "fashion-mnist", "widths", "16 32 64 96" }, { "fashion-mnist", "iters", "9000" },
     { "fashion-mnist", "warmup-iters", "200" }, { "fashion-mnist", "lr", "1.5e-3" },
@@ -242,6 +246,10 @@ static const struct { const char *name, *value; } train_csv[] = {
     { "nce-weight", "1" }, { "sigma", "0" }, { "shift", "0" }, { "print-every", "100" },
     { "n-valid", "-1" }
 };
+
+int draws_twice(const train_options *t) {
+    return t->batches == BATCHES_SEPARATE || t->labels_per_class > 0 || t->plain_px || t->batch_x;
+}
 
 int is_folder(const char *dataset) {
     int known = !strcmp(dataset, "digits") || data_is_table(dataset);
@@ -284,7 +292,7 @@ int train_defaults(options *o, train_options *t) {
 static const char *table_combination(const options *o, const train_options *t, const char *wrong) {
     const int is_table = data_is_table(t->dataset);
     static const char *const of_images[] = {
-        "size", "grey", "shift", "flip", "move-chains", "informative"
+        "size", "grey", "shift", "flip", "cutout", "move-chains", "informative"
     };
     static const char *const of_tables[] = { "label", "drop", "nce-weight" };
     static char text[128];
@@ -339,6 +347,10 @@ int train_combination(const options *o, const train_options *t) {
     if (t->w_xy > 0 && (t->label_noise > 0 || t->label_wide > 0))
         wrong = "--p-x-y-weight needs --label-noise 0 --label-wide 0: the data of p(x,y) are the "
                 "images of cross-entropy";
+    if (t->w_xy > 0 && t->cutout > 0)
+        wrong = "--p-x-y-weight excludes --cutout: the data of p(x,y) are the images of cross-entropy";
+    if (t->cutout > 0 && !draws_twice(t) && (t->w_x > 0 || t->w_score > 0))
+        wrong = "--cutout needs --batches separate, since p(x) would learn the squares";
     if (t->sam > 0 && t->w_score > 0) wrong = "--sam excludes --score-weight";
     if (t->w_kl > 0 && t->n_steps < 1) wrong = "--kl-weight needs --n-steps above 0";
     if (t->informative && t->fresh_steps) wrong = "--informative excludes --fresh-steps";

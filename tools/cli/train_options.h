@@ -14,7 +14,7 @@ typedef struct train_options {
     int net, depth, width, stem_stride, blocks, unet, norm, activation, head;
     option_list widths;
     float dropout;
-    int batch_size, optimizer, schedule, warmup, clf_only, labels_per_class, shift, flip, batches;
+    int batch_size, optimizer, schedule, warmup, clf_only, labels_per_class, shift, flip, cutout, batches;
     int batch_x;
     option_list decay_epochs;
     float lr, decay_rate, weight_decay, clip_grad, ema, w_y, w_x, w_xy, energy_l2, sigma;
@@ -48,6 +48,9 @@ enum { SCHEDULE_STEPS = 0, SCHEDULE_COSINE };
 /* The table of options, with two columns of defaults: paper, fast. */
 extern const option train_table[];
 extern const int train_count;
+
+/* Returns 1 if the loss needs two batches: all images for p(x), labelled ones for p(y|x). */
+int draws_twice(const train_options *t);
 
 /* Returns 1 if the fast preset has neither values for the data set nor its own column for it. */
 int is_folder(const char *dataset);

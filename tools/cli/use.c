@@ -182,7 +182,7 @@ static const option sample_table[] = {
     { "fraction", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(fraction), "X", NO_PRESETS("0.05"), 1e-6, 1,
       "of the noise that such a step removes; 15 steps of .3, then 45: a quick draft" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
-      "weight of log p(y|x) for a class (0: 7 for a score with --scale above 1, else 1)" },
+      "weight of log p(y|x) for a class (0: the model's)" },
     { "min-visits", OPTION_INT, OPTION_NOW, SAMPLE_AT(visits), "N", NO_PRESETS("5"), 0, 1e8,
       "minimum walks of a chain, from the buffer" },
     { "sgld-lr", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(sgld_lr), "X", NO_PRESETS("1"), -1e9, 1e9,
@@ -889,6 +889,8 @@ static void info_network(const jem_net *net) {
         printf("  score      of noise %g to %g, log p(x) = %s%g logsumexp f(x)\n",
                (double)net->noise_lo, (double)net->noise_hi,
                jem_net_meta(net, "jem.unet") ? "e(x) + " : "", (double)net->scale);
+    if (net->guidance > 0)
+        printf("  guidance   %g log p(y|x) in samples of a class\n", (double)net->guidance);
     if (!jem_net_meta(net, "jem.familiar")) printf("  familiar   not calibrated\n");
     else
         printf("  familiar   calibrated: it can rate the familiarity of %s\n",
@@ -1050,7 +1052,7 @@ int info_command(int argc, char **argv) {
     return failed > 0;
 }
 
-typedef struct export_options { int dtype, onnx, slope; } export_options;
+typedef struct export_options { int dtype, onnx, slope; float guidance; } export_options;
 enum { EXPORT_F32 = 0, EXPORT_BF16 };
 
 static const option export_table[] = {
@@ -1059,7 +1061,9 @@ static const option export_table[] = {
     { "onnx", OPTION_FLAG, OPTION_NOW, offsetof(export_options, onnx), "", { "off", NULL }, 0, 0,
       "an ONNX graph instead, in fp32: from x, logits, logp and slope = d logp / dx" },
     { "slope", OPTION_FLAG, OPTION_NOW, offsetof(export_options, slope), "", { "on", NULL }, 0, 0,
-      "with --onnx: also compute the slope; --no-slope for a graph that only classifies" }
+      "with --onnx: also compute the slope; --no-slope for a graph that only classifies" },
+    { "guidance", OPTION_FLOAT, OPTION_NOW, offsetof(export_options, guidance), "X", { "0", NULL },
+      0, 1e6, "weight of log p(y|x) in samples of a class, stored in the copy (0: as it was)" }
 };
 
 /* Writes a network to a file; the new file replaces the old one when it is complete. */
@@ -1080,6 +1084,7 @@ static int export_to(model *m, const char *command, const char *path, const expo
         fprintf(stderr, "%s: %s\n", command, message);
         return 0;
     }
+    if (how->guidance > 0) m->net->guidance = how->guidance;
     if (jem_net_set_meta(m->net, OPTION_PREFIX "data", NULL) == JEM_OK &&
         jem_net_set_meta(m->net, OPTION_PREFIX "threads", NULL) == JEM_OK &&
         export_net(m->net, path, how->dtype) == JEM_OK) return 1;
@@ -1089,7 +1094,7 @@ static int export_to(model *m, const char *command, const char *path, const expo
 int export_command(int argc, char **argv) {
     static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
                                 "without optimiser and buffer";
-    export_options values = { EXPORT_F32, 0, 1 };
+    export_options values = { EXPORT_F32, 0, 1, 0 };
     static options table;
     options *o = options_begin(&table, "jem export", export_table, sizeof export_table, &values);
     char **words;
