@@ -1129,15 +1129,19 @@ typedef struct jem_train_desc {
     void *chain_user;
     int class_conditional;                         /* 1: slots by class; chains sample p(x|y) */
     float diverged;                                /* |loss| above this is an error: 1e8 */
-    /* The guard. Every 100 updates the trainer copies its state, if it is good: the gap
-       f(x+) - f(x-) is at most max_gap/20 times the network's scale. If the mean gap of about ten
-       updates exceeds max_gap times that scale, or an update diverges, the trainer returns to the
-       copy, uses other random numbers, and continues with half the rate and half the step of SGLD
-       (with noise of the same temperature). The rate recovers; the step does not. Without chains,
-       the gap is 0. The copy has the size of the parameters, the optimiser's state and the buffer;
-       it is allocated at update 100 and is part of checkpoints. Before that, divergence is an
-       error. */
-    float max_gap;                                 /* 100 */
+    /* The guard. After the first update, and every 100, the trainer copies its state if it is good:
+       all numbers are finite, and the gap f(x+) - f(x-) is at most max_gap/20 times the network's
+       scale. It returns to the copy if an update diverges; if the mean gap of about ten updates
+       exceeds max_gap times that scale; if cross-entropy, once below three quarters of a guess's,
+       is a guess's again; if the gradient's norm is a thousand times its mean; if the chains are
+       far from all images, or all equal; or if a step of SGLD moves their values by a quarter of
+       restart_lo .. restart_hi. It then uses other random numbers and, from the second time on,
+       half the rate and half the step of SGLD (with noise of the same temperature). The rate
+       recovers, the step does not; but if the step was too wide, it alone becomes shorter, and
+       longer when the gradients allow it.
+       The copy has the size of the parameters, the optimiser's state and the buffer, and is part of
+       checkpoints. An error of the first update remains one. */
+    float max_gap;                                 /* 100; without chains, the gap is 0 */
     int max_returns;                               /* 20; after these, an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
                                                       for a network with a shift: 0 */
@@ -1172,8 +1176,11 @@ typedef struct jem_stats {
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
     float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: as the guard reduced it */
+    float gap;                                     /* mean f(x+) - f(x-) of about ten updates */
     int returned;                                  /* 1: the guard returned at this update */
     int returns;                                   /* of the guard so far */
+    const char *reason;                            /* why it returned, or ""; the trainer's, until
+                                                      the next update */
 } jem_stats;
 
 typedef struct jem_trainer jem_trainer;
@@ -1185,8 +1192,9 @@ JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL
    the first images of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here
    and wherever a network's images are given as x), or with units finite. First it puts the trained
    weights back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged.
-   When the guard returns, status is JEM_OK, the update is counted, the numbers are those that led
-   to the return (0 if not finite), and the context's log receives a note. After the last return
+   When the guard returns, status is JEM_OK, the count of updates goes back with the state, the
+   numbers are those that led to the return (0 if not finite), and the context's log receives a
+   note. After the last return
    that desc.max_returns allows, status is JEM_DIVERGED, and the parameters are those of the last
    good state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
@@ -1202,7 +1210,8 @@ JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made
 JEM_API jem_status jem_trainer_use_average(jem_trainer *tr, int on);
 /* Switches to other random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
-/* Replaces desc.lr; the schedule still applies to it. If lr is not above 0, nothing changes. */
+/* Replaces desc.lr, and the guard's factor of it becomes 1; the schedule still applies. If lr is
+   not above 0, nothing changes. */
 JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
 
 /* ==== >>familiar: calibration, familiarity, out-of-distribution scores ======================== */
@@ -8402,15 +8411,19 @@ static ptrdiff_t jem__optim_copy(jem_optim *o, float *kept, int back) {
     return at;
 }
 
-/* Checks numbers in the order of jem__optim_copy: all are finite, and second moments are not
-   negative. */
+/* Checks numbers in the order of jem__optim_copy (NULL: those in use): all are finite, and second
+   moments are not negative. */
 static int jem__optim_good(const jem_optim *o, const float *kept) {
     for (int i = 0; i < o->count; i++) {
         const float *const arrays[3] = { o->moments[i].m, o->moments[i].v, o->moments[i].other };
+        const ptrdiff_t size = o->moments[i].param->size;
         for (int k = 0; k < 3; k++) {
             if (!arrays[k]) continue;
-            for (ptrdiff_t j = 0; j < o->moments[i].param->size; j++, kept++)
-                if (!jem__finite(*kept) || (k == 1 && *kept < 0)) return 0;
+            const float *from = arrays[k];
+            if (kept) from = kept;
+            for (ptrdiff_t j = 0; j < size; j++)
+                if (!jem__finite(from[j]) || (k == 1 && from[j] < 0)) return 0;
+            if (kept) kept += size;
         }
     }
     return 1;
@@ -8434,7 +8447,16 @@ float jem_learning_rate(const jem_schedule *s, float lr, int update) {
 
 /* ==== >>train: one step at a time ============================================================= */
 
-enum { JEM__GUARD_EVERY = 100, JEM__GUARD_COUNTS = 4, JEM__GUARD_NUMBERS = 3 };
+enum { JEM__GUARD_EVERY = 100, JEM__GUARD_COUNTS = 6, JEM__GUARD_NUMBERS = 8 };
+
+/* The guard's numbers, in the order of its file. Running means below 0 are unknown. */
+typedef struct jem__pulse {
+    float gap;                                     /* mean f(x+) - f(x-) of about 10 updates */
+    float ce, norm;                                /* means over 20: cross-entropy, gradient */
+    float least, kept_least;                       /* lowest ce from update 20; the kept state's */
+    float rate, walk, reach;                       /* factors of the learning rate and, for two
+                                                      reasons, of the step of SGLD */
+} jem__pulse;
 
 /* The guard's good state. Float arrays are in one block: the network's parameters, the optimiser's
    numbers, the chains. */
@@ -8442,16 +8464,19 @@ typedef struct jem__guard {
     float *kept;                                   /* NULL before the first good state */
     int *visits;                                   /* of the chains in `kept` */
     ptrdiff_t size;                                /* of `kept` */
-    float gap;                                     /* running mean of f(x+) - f(x-) */
-    float rate, walk;                              /* factors of the learning rate and of the step
-                                                      of SGLD */
+    jem__pulse now;
+    float stride;                                  /* a too wide step's; 0: none */
     int good;                                      /* 1: `kept` holds a state */
     int returns;                                   /* made so far */
-    int calm;                                      /* good states since the last return */
-    int optim_updates;                             /* of the kept state */
+    int fresh;                                     /* 1: it has just returned */
+    int guesses;                                   /* returns because of cross-entropy */
+    int updates, optim_updates;                    /* of the kept state */
+    char why[160];                                 /* reason of the last return */
     float numbers[JEM__GUARD_NUMBERS];             /* what jem_trainer_to_archive points at */
     int64_t counts[JEM__GUARD_COUNTS];
 } jem__guard;
+
+static const jem__pulse jem__first_pulse = { 0, -1, -1, -1, -1, 1, 1, 1 };
 
 struct jem_trainer {
     jem_net *net;
@@ -8681,8 +8706,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     tr->net = net;
     tr->desc = d;
     tr->rng = jem__trainer_rng(d.seed);
-    tr->guard.rate = 1;
-    tr->guard.walk = 1;
+    tr->guard.now = jem__first_pulse;
     tr->optim = jem_optim_create(net, &d.optim);
     if (jem__needs_samples(&d)) jem__create_chains(tr);
     ptrdiff_t size = sizeof(jem_stats) / sizeof(float);
@@ -8721,7 +8745,9 @@ void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
 }
 
 void jem_trainer_set_lr(jem_trainer *tr, float lr) {
-    if (tr && jem__finite(lr) && lr > 0) tr->desc.lr = lr;
+    if (!tr || !jem__finite(lr) || !(lr > 0)) return;
+    tr->desc.lr = lr;
+    tr->guard.now.rate = 1;
 }
 
 /* ---- several ranks --------------------------------------------------------------------------- */
@@ -8937,6 +8963,15 @@ static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     return jem__refresh_slots(tr, n);
 }
 
+/* Returns the desc of a walk, with the guard's shorter steps at the same temperature. */
+static jem_sgld_desc jem__guarded_walk(const jem_trainer *tr) {
+    const float factor = tr->guard.now.walk * tr->guard.now.reach;
+    jem_sgld_desc walk = tr->desc.sgld;
+    walk.step_size *= factor;
+    if (factor < 1) walk.noise_std *= sqrtf(factor);
+    return walk;
+}
+
 /* Walks n chains x, whose labels may be NULL. Returns this rank's samples; x receives those of all
    ranks. kl: the term of jem_kl_walk if its weight is not 0. */
 static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, float *x,
@@ -8945,9 +8980,7 @@ static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, f
     jem_ctx *ctx = tr->net->ctx;
     jem_tensor *t = jem__rank_images(tr, x, n);
     jem__target target = jem__chain_target(tr, n, labels);
-    jem_sgld_desc walk = d->sgld;
-    walk.step_size *= tr->guard.walk;
-    if (tr->guard.walk < 1) walk.noise_std *= sqrtf(tr->guard.walk);
+    const jem_sgld_desc walk = jem__guarded_walk(tr);
     if (d->w_kl > 0)
         *kl = jem_kl_walk(ctx, target.logp, &target.query, t, &walk, d->kl_entropy, &tr->rng);
     else jem_sgld(ctx, target.logp, &target.query, t, &walk, &tr->rng);
@@ -9183,8 +9216,13 @@ static void jem__guard_copy(jem_trainer *tr, int back) {
         if (back) jem_param_changed(p);
     }
     at += jem__optim_copy(tr->optim, at, back);
-    if (back) tr->optim->updates = g->optim_updates;
-    else g->optim_updates = tr->optim->updates;
+    if (back) {
+        tr->updates = g->updates;
+        tr->optim->updates = g->optim_updates;
+    } else {
+        g->updates = tr->updates;
+        g->optim_updates = tr->optim->updates;
+    }
     if (!b) return;
     const size_t chains = (size_t)(b->capacity * jem__buffer_image(b)) * sizeof *at;
     const size_t visits = (size_t)b->capacity * sizeof *b->visits;
@@ -9195,33 +9233,185 @@ static void jem__guard_copy(jem_trainer *tr, int back) {
 static void jem__guard_save(jem_trainer *tr) { jem__guard_copy(tr, 0); }
 static void jem__guard_restore(jem_trainer *tr) { jem__guard_copy(tr, 1); }
 
-/* Checks that all numbers of a copy are finite, and that the optimiser can continue from them. */
-static int jem__guard_sound(const jem_trainer *tr, const float *kept, ptrdiff_t size) {
+/* Checks that all numbers of the guard's copy (NULL: of the trainer) are finite, and that the
+   optimiser can continue from them. */
+static int jem__guard_sound(const jem_trainer *tr, const jem__guard *copy) {
+    const jem_buffer *b = tr->buffer;
     ptrdiff_t params = 0;
-    for (const jem_param *p = tr->net->params; p; p = p->next) params += p->size;
-    for (ptrdiff_t i = 0; i < size; i++) {
-        if (!jem__finite(kept[i])) return 0;
+    for (const jem_param *p = tr->net->params; p; p = p->next) {
+        params += p->size;
+        if (!copy && !jem__all_finite(p->value, p->size)) return 0;
     }
-    return jem__optim_good(tr->optim, kept + params);
+    if (copy)
+        return jem__all_finite(copy->kept, copy->size) &&
+               jem__optim_good(tr->optim, copy->kept + params);
+    if (b && !jem__all_finite(b->data, b->capacity * jem__buffer_image(b))) return 0;
+    return jem__optim_good(tr->optim, NULL);
 }
 
-/* Keeps the state before an update, if an update is due and the state is good; afterwards the rate
-   may recover, one doubling for every five good states. All ranks decide alike. */
+/* Measures the mean variance of the values of n images. *far receives the fraction of values that
+   are at least `reach` from `middle`. */
+static double jem__spread(const float *const *image, int n, ptrdiff_t size, double middle,
+                          double reach, double *far) {
+    double spread = 0;
+    *far = 0;
+    for (ptrdiff_t k = 0; k < size; k++) {
+        double sum = 0;
+        double squares = 0;
+        for (int i = 0; i < n; i++) {
+            const double x = (double)image[i][k] - middle;
+            sum += x;
+            squares += x * x;
+            *far += fabs(x) >= reach;
+        }
+        spread += squares / n - sum / n * (sum / n);
+    }
+    *far /= (double)n * (double)size;
+    return spread / (double)size;
+}
+
+/* Returns half the range in which chains start, the measure of what is far; 1 if it is empty. */
+static double jem__half_range(const jem_train_desc *d) {
+    if (d->restart_hi > d->restart_lo) return ((double)d->restart_hi - (double)d->restart_lo) / 2;
+    return 1;
+}
+
+/* Returns what is wrong with chains whose values are finite, or NULL. Checks some that have walked
+   against some of the n images x. */
+static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n) {
+    enum { SOME = 64, FEW = 8 };
+    const jem_buffer *b = tr->buffer;
+    const jem_train_desc *d = &tr->desc;
+    const double middle = ((double)d->restart_hi + (double)d->restart_lo) / 2;
+    const double half = jem__half_range(d);
+    const double wall = 0.4995 * ((double)d->sgld.clamp_hi - (double)d->sgld.clamp_lo);
+    const float *chains[SOME];
+    const float *images[SOME];
+    double far;
+    double unused;
+    int walked = 0;
+    if (!b || n < FEW) return NULL;
+    if (n > SOME) n = SOME;
+    for (int i = 0; i < n; i++) images[i] = x + i * jem__buffer_image(b);
+    for (int i = 0; i < b->capacity && walked < SOME; i++) {
+        if (b->visits[i] > 0) chains[walked++] = b->data + i * jem__buffer_image(b);
+    }
+    if (walked < FEW) return NULL;
+    const double reach = wall > 1.5 * half ? wall : 10 * half;
+    const double spread = jem__spread(chains, walked, jem__buffer_image(b), middle, reach, &far);
+    if (far > 0.9) return "the chains are far from all images";
+    const double usual = jem__spread(images, n, jem__buffer_image(b), middle, reach, &unused);
+    if (spread < 0.02 * fmin(usual, half * half)) return "the chains are all equal";
+    return NULL;
+}
+
+/* Measures how far a step of SGLD, without noise or a range for x, moves the values of some chains,
+   in parts of the range where chains start; 0 before the first chains, or if the gradient is not
+   finite. */
+static float jem__stride(const jem_trainer *tr) {
+    const jem_buffer *b = tr->buffer;
+    jem_ctx *ctx = tr->net->ctx;
+    double sum = 0;
+    if (!b || tr->updates < tr->desc.cd_from) return 0;
+    const int n = b->capacity < JEM_LANES ? b->capacity : JEM_LANES;
+    const ptrdiff_t size = n * jem__buffer_image(b);
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    walk.steps = 1;
+    walk.step_size = jem__guarded_walk(tr).step_size;
+    walk.clamp_grad = tr->desc.sgld.clamp_grad;
+    const jem_mark mark = jem_begin(ctx);
+    float *x = jem__push_floats(ctx, size);
+    jem_tensor *t = jem_input(ctx, b->data, n, b->channels, b->height, b->width);
+    if (x && t && jem_sgld(ctx, jem_logp, tr->net, t, &walk, NULL) == JEM_OK &&
+        jem_read(t, x) == JEM_OK) {
+        for (ptrdiff_t i = 0; i < size; i++) {
+            const double moved = (double)x[i] - (double)b->data[i];
+            sum += moved * moved;
+        }
+    }
+    jem_end(ctx, mark);
+    if (ctx->status == JEM_DIVERGED) jem_clear_error(ctx);
+    return (float)(sqrt(sum / (double)size) / (2 * jem__half_range(&tr->desc)));
+}
+
+/* A step of SGLD that moves a value by more than this part of its range cannot find images; the
+   guard's steps are a tenth as wide. */
+#define JEM__WIDE 0.25f
+
+/* Updates a running mean over about 20 updates; below 0: unknown. */
+static void jem__follow(float *mean, float value) {
+    if (*mean < 0) *mean = value;
+    else *mean += (value - *mean) / 20;
+}
+
+/* Compares an update that succeeded with those before it. Writes the reason to return to g->why. */
+static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_stats *s) {
+    enum { BEGIN = 20, MOST_GUESSES = 6 };         /* labels may have become unlearnable */
+    const jem_train_desc *d = &tr->desc;
+    jem__guard *g = &tr->guard;
+    jem__pulse *now = &g->now;
+    const float usual = now->norm;
+    const float guess = logf((float)tr->net->classes);
+    const int begun = tr->updates > BEGIN;
+    const int learns = d->weights.ce > 0 && b->n > 0 && tr->net->classes > 1;
+    float norm = s->grad_norm;
+    if (d->optim.clip > 0) norm = fminf(norm, d->optim.clip);
+    now->gap += 0.1f * (-s->cd - now->gap);
+    jem__follow(&now->norm, norm);
+    if (learns) jem__follow(&now->ce, s->ce);
+    if (learns && begun && (now->least < 0 || now->ce < now->least)) now->least = now->ce;
+    if (!d->max_returns) return;
+    const char *gone = jem__chains_gone(tr, b->x_data, b->n_data);
+    if (tr->updates % BEGIN == 1) g->stride = jem__stride(tr);
+    if (!(fabsf(now->gap) <= d->max_gap * fabsf(tr->net->scale)))
+        snprintf(g->why, sizeof g->why, "the mean of f(x+) - f(x-) is %.3g", (double)now->gap);
+    else if (gone) snprintf(g->why, sizeof g->why, "%s", gone);
+    else if (g->stride > JEM__WIDE)
+        snprintf(g->why, sizeof g->why, "a step of SGLD moves the chains by %.2g times the range "
+                 "of images", (double)g->stride);
+    else if (begun && usual > 0 && norm > 1000 * usual)
+        snprintf(g->why, sizeof g->why, "the norm of the gradient is %.3g, and was %.3g",
+                 (double)norm, (double)usual);
+    else if (g->guesses < MOST_GUESSES && begun && now->least >= 0 &&
+             now->least < 0.75f * guess && now->ce > 0.99f * guess) {
+        g->guesses++;
+        snprintf(g->why, sizeof g->why, "cross-entropy is %.3g, and was %.3g; a guess has %.3g",
+                 (double)now->ce, (double)now->least, (double)guess);
+    }
+}
+
+/* Keeps the state after an update, if it is good; afterwards the rate may recover, one doubling for
+   each good state, and the steps of SGLD if gradients allow longer ones. All ranks decide alike. */
 static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
     const float good = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
-    if (!tr->desc.max_returns || !tr->updates || tr->updates % JEM__GUARD_EVERY) return JEM_OK;
-    if (!(fabsf(g->gap) <= good)) return JEM_OK;
+    if (!(fabsf(g->now.gap) <= good) || !jem__guard_sound(tr, NULL)) return JEM_OK;
     if (jem__guard_memory(tr) != JEM_OK) return tr->net->ctx->status;
     jem__guard_save(tr);
-    g->good = jem__guard_sound(tr, g->kept, g->size);
-    if (g->rate >= 1) return JEM_OK;
-    g->calm++;
-    if (g->calm % 5 == 0) g->rate *= 2;
-    return JEM_OK;
+    g->now.kept_least = g->now.least;
+    g->good = 1;
+    if (g->now.rate < 1) g->now.rate *= 2;
+    if (g->now.reach >= 1) return JEM_OK;
+    const float stride = jem__stride(tr);
+    if (stride > 0)
+        g->now.reach = fminf(1, g->now.reach * fminf(4, fmaxf(1, 0.1f * JEM__WIDE / stride)));
+    return tr->net->ctx->status;
 }
 
-/* Returns to the good state because of the context's error or of a gap. */
+/* Shortens the steps of SGLD if they are too wide; returns 1 if so. */
+static int jem__guard_shorten(jem_trainer *tr, float stride) {
+    if (!(stride > JEM__WIDE)) return 0;
+    tr->guard.now.reach *= 0.1f * JEM__WIDE / stride;
+    return 1;
+}
+
+/* Begins the first update after a return: steps may be too wide in the good state, too. */
+static void jem__guard_begin(jem_trainer *tr) {
+    if (tr->guard.fresh) jem__guard_shorten(tr, jem__stride(tr));
+    tr->guard.fresh = 0;
+}
+
+/* Returns to the good state for the reason in g->why. */
 static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
@@ -9229,50 +9419,56 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     float *const numbers[COUNT] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
                                  &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term,
                                  &s->nce };
-    char why[160], note[320];
-    if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
-    else snprintf(why, sizeof why, "the mean of f(x+) - f(x-) is %.3g", (double)g->gap);
+    char note[320];
     jem_clear_error(ctx);
     jem__guard_restore(tr);
     const int given_up = g->returns >= tr->desc.max_returns;
     g->returns += !given_up;
-    g->gap = 0;
-    g->calm = 0;
-    g->rate *= 0.5f;
-    g->walk *= 0.5f;
+    g->now.gap = 0;
+    g->now.ce = -1;
+    g->now.norm = -1;
+    g->now.least = g->now.kept_least;
+    if (!jem__guard_shorten(tr, g->stride) && g->returns > 1) {
+        g->now.rate *= 0.5f;
+        g->now.walk *= 0.5f;
+    }
+    g->stride = 0;
+    g->fresh = 1;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
     for (int i = 0; i < COUNT; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
     }
+    s->reason = g->why;
     if (given_up) {
         s->status = jem__fail(ctx, JEM_DIVERGED, "train_step: update %d: %s; the guard has already "
                               "rolled back %d times: lower lr or sgld.step_size, or set "
-                              "weights.energy_l2", tr->updates, why, g->returns);
+                              "weights.energy_l2", s->update, g->why, g->returns);
         return;
     }
     snprintf(note, sizeof note, "train_step: update %d: %s; rollback %d of %d to the last good "
-             "state, with %g of the learning rate and %g of the SGLD step", tr->updates, why,
-             g->returns, tr->desc.max_returns, (double)g->rate, (double)g->walk);
+             "state, with %g of the learning rate and %g of the SGLD step", s->update, g->why,
+             g->returns, tr->desc.max_returns, (double)g->now.rate,
+             (double)(g->now.walk * g->now.reach));
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
     s->status = JEM_OK;
     s->returned = 1;
-    tr->updates++;
 }
 
 /* Watches an update that succeeded or diverged; without a good state, it cannot return. */
-static void jem__guard_watch(jem_trainer *tr, jem_stats *s) {
+static void jem__guard_watch(jem_trainer *tr, const jem__batch *b, jem_stats *s) {
+    jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
-    const float most = tr->desc.max_gap * fabsf(tr->net->scale);
-    int returns = s->status == JEM_DIVERGED;
-    if (s->status == JEM_OK) {
-        g->gap += 0.1f * (-s->cd - g->gap);
-        returns = !(fabsf(g->gap) <= most);
-    }
-    if (returns && g->good && tr->desc.max_returns) {
-        tr->updates -= s->status == JEM_OK;        /* this update is counted once */
+    *g->why = 0;
+    if (s->status == JEM_DIVERGED) snprintf(g->why, sizeof g->why, "%.150s", ctx->message);
+    else if (s->status == JEM_OK) jem__guard_check(tr, b, s);
+    s->gap = g->now.gap;
+    if (!tr->desc.max_returns) return;
+    const int due = !*g->why && tr->updates % JEM__GUARD_EVERY == 0;
+    if (s->status == JEM_OK && (due || !g->good)) s->status = jem__guard_keep(tr);
+    if (*g->why && g->good && (s->status == JEM_OK || s->status == JEM_DIVERGED))
         jem__guard_return(tr, s);
-    }
+    if (s->status == JEM_OK) s->status = ctx->status;
     s->returns = g->returns;
 }
 
@@ -9400,19 +9596,19 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
                               const float *x_unlabelled, int n_unlabelled) {
     JEM__ZEROED(jem_stats, s);
     s.status = JEM_BAD_ARGUMENT;
+    s.reason = "";
     if (!tr) return s;
     jem_ctx *ctx = tr->net->ctx;
+    s.returns = tr->guard.returns;
     jem__batch b = { x, x, labels, n, n, 0 };
     s.update = tr->updates;
     if (!jem__batch_ready(tr, &b, x_unlabelled, n_unlabelled)) {
         s.status = ctx->status;
         return s;
     }
-    s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates) * tr->guard.rate;
-    s.returns = tr->guard.returns;
+    s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates) * tr->guard.now.rate;
     jem_optim_use_average(tr->optim, 0);
-    s.status = jem__guard_keep(tr);
-    if (s.status != JEM_OK) return s;
+    jem__guard_begin(tr);
     const jem_mark mark = jem_begin(ctx);
     const float *kept = NULL;                      /* act norm's parameters before the first update
                                                       sets them; restored after a failure */
@@ -9424,8 +9620,8 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     if (s.status != JEM_OK) jem__restore_params(tr->net, kept, 1);
     ctx->rank = 0;
     ctx->others = 0;
+    jem__guard_watch(tr, &b, &s);
     jem_end(ctx, mark);
-    jem__guard_watch(tr, &s);
     return s;
 }
 
@@ -13495,7 +13691,7 @@ static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b
     const int64_t counts[1] = { JEM__GUARD_COUNTS };
     const int64_t size[1] = { g->size };
     const int64_t slots[1] = { jem__guard_slots(b) };
-    jem__array(v, "guard.numbers", JEM_DTYPE_F32, 1, numbers, g->numbers);
+    jem__array(v, "guard.pulse", JEM_DTYPE_F32, 1, numbers, g->numbers);
     jem__array(v, "guard.counts", JEM_DTYPE_I64, 1, counts, g->counts);
     jem__array(v, "guard.state", JEM_DTYPE_F32, 1, size, g->kept);
     jem__array(v, "guard.visits", JEM_DTYPE_I32, 1, slots, g->visits);
@@ -13503,30 +13699,32 @@ static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b
 
 /* Puts the guard's numbers where an archive points. */
 static void jem__guard_pack(jem__guard *g) {
-    g->numbers[0] = g->gap;
-    g->numbers[1] = g->rate;
-    g->numbers[2] = g->walk;
+    memcpy(g->numbers, &g->now, sizeof g->numbers);
     g->counts[0] = g->returns;
     g->counts[1] = g->optim_updates;
-    g->counts[2] = g->calm;
+    g->counts[2] = g->fresh;
     g->counts[3] = g->good;
+    g->counts[4] = g->guesses;
+    g->counts[5] = g->updates;
 }
 
 /* Takes the guard's numbers from there. Returns 0 if they are not those of a guard. */
 static int jem__guard_unpack(jem__guard *g) {
-    const float *n = g->numbers;
     const int64_t *c = g->counts;
-    if (n[1] < 0 || n[1] > 1 || n[2] < 0 || n[2] > 1) return 0;
+    const jem__pulse *now = &g->now;
+    memcpy(&g->now, g->numbers, sizeof g->now);
+    if (!jem__all_finite(g->numbers, JEM__GUARD_NUMBERS)) return 0;
+    if (now->rate < 0 || now->rate > 1 || now->walk < 0 || now->walk > 1) return 0;
+    if (now->reach < 0 || now->reach > 1) return 0;
     for (int i = 0; i < JEM__GUARD_COUNTS; i++) {
         if (c[i] < 0 || c[i] > JEM__MANY) return 0;
     }
-    g->gap = n[0];
-    g->rate = n[1];
-    g->walk = n[2];
     g->returns = (int)c[0];
     g->optim_updates = (int)c[1];
-    g->calm = (int)c[2];
+    g->fresh = c[2] != 0;
     g->good = c[3] != 0;
+    g->guesses = (int)c[4];
+    g->updates = (int)c[5];
     return 1;
 }
 
@@ -13534,9 +13732,8 @@ static int jem__guard_unpack(jem__guard *g) {
    receives what was read, also after an error; its memory belongs to the caller. */
 static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *to) {
     memset(to, 0, sizeof *to);
-    to->rate = 1;
-    to->walk = 1;
-    if (v->f.status || !jem_archive_find(v->in, "guard.numbers")) return;
+    to->now = jem__first_pulse;
+    if (v->f.status || !jem_archive_find(v->in, "guard.pulse")) return;
     jem_trainer copy = *tr;
     copy.guard = *to;
     v->f.status = jem__guard_memory(&copy);
@@ -13547,7 +13744,7 @@ static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *t
     v->fill = 1;
     jem__guard_arrays(v, to, tr->buffer);
     if (v->f.status) return;
-    if (!jem__guard_unpack(to) || (to->good && !jem__guard_sound(tr, to->kept, to->size)))
+    if (!jem__guard_unpack(to) || (to->good && !jem__guard_sound(tr, to)))
         v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"guard\" contains a value that is "
                                 "out of range", v->f.where);
 }
@@ -16467,6 +16664,8 @@ JEM__COMPILE_END
                  pictures are framed as the training images were (jem_net_fit_framing);
                  jem_train_desc_score trains with Muon; a network stores the guidance of its samples
                  (jem_net.guidance).
+                 The guard also checks chains, gradients, cross-entropy and the SGLD step; the count
+                 of updates returns with the state; jem_stats.reason.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...
