@@ -10937,10 +10937,11 @@ static double jem__mixture_sums(jem__gauss *g, int k, const float *v, const jem_
 static void jem__mixture_root(jem__gauss *g, int k, double count, double images,
                               const jem__blend *b) {
     const int dims = g->dims, triangle = jem__triangle(dims);
+    const double drawn = JEM__DRAWN;
     double *own = b->cov + k * triangle, log_root = 0;
     float *root = g->root + k * triangle;
     for (int a = 0; a < triangle; a++)
-        own[a] = fma(JEM__DRAWN / images, b->all[a], own[a]) / (count + JEM__DRAWN);
+        own[a] = fma(drawn / images, b->all[a], own[a]) / (count + drawn);
     for (int a = 0; a < dims; a++) {
         const double error = (double)g->error[a] / (double)g->spread[a];
         own[a * (a + 3) / 2] += fma(error, error, 0.01 + 0.1 * dims / images);
