@@ -1361,7 +1361,8 @@ JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_te
    1 grey, 2 grey and alpha, 3 RGB, 4 RGBA (as stb_image gives them). */
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
     float lo, hi;                                  /* what 0 and 255 are to the network: -1, 1 */
-    int background;                                /* behind alpha: grey 0 (default) to 255 */
+    int background;                                /* behind alpha: grey 0 to 255. Default: 0,
+                                                      black, as for the commands of jem */
     int invert;                                    /* 1: black on white becomes white on black */
     /* Framing: > 0: the picture's subject gets this share of the image's side; 0: framed as the
        training images are (jem_net_fit_framing), unless it has the network's size; < 0: not. */
@@ -16667,6 +16668,7 @@ JEM__COMPILE_END
                  (jem_net.guidance).
                  The guard also checks chains, gradients, cross-entropy and the SGLD step; the count
                  of updates returns with the state; jem_stats.reason.
+                 Transparency is laid over black by default, in examples/hello.c as well.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...
