@@ -1129,15 +1129,19 @@ typedef struct jem_train_desc {
     void *chain_user;
     int class_conditional;                         /* 1: slots by class; chains sample p(x|y) */
     float diverged;                                /* |loss| above this is an error: 1e8 */
-    /* The guard. Every 100 updates the trainer copies its state, if it is good: the gap
-       f(x+) - f(x-) is at most max_gap/20 times the network's scale. If the mean gap of about ten
-       updates exceeds max_gap times that scale, or an update diverges, the trainer returns to the
-       copy, uses other random numbers, and continues with half the rate and half the step of SGLD
-       (with noise of the same temperature). The rate recovers; the step does not. Without chains,
-       the gap is 0. The copy has the size of the parameters, the optimiser's state and the buffer;
-       it is allocated at update 100 and is part of checkpoints. Before that, divergence is an
-       error. */
-    float max_gap;                                 /* 100 */
+    /* The guard. After the first update, and every 100, the trainer copies its state if it is good:
+       all numbers are finite, and the gap f(x+) - f(x-) is at most max_gap/20 times the network's
+       scale. It returns to the copy if an update diverges; if the mean gap of about ten updates
+       exceeds max_gap times that scale; if cross-entropy, once below three quarters of a guess's,
+       is a guess's again; if the gradient's norm is a thousand times its mean; if the chains are
+       far from all images, or all equal; or if a step of SGLD moves their values by a quarter of
+       restart_lo .. restart_hi. It then uses other random numbers and, from the second time on,
+       half the rate and half the step of SGLD (with noise of the same temperature). The rate
+       recovers, the step does not; but if the step was too wide, it alone becomes shorter, and
+       longer when the gradients allow it.
+       The copy has the size of the parameters, the optimiser's state and the buffer, and is part of
+       checkpoints. An error of the first update remains one. */
+    float max_gap;                                 /* 100; without chains, the gap is 0 */
     int max_returns;                               /* 20; after these, an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
                                                       for a network with a shift: 0 */
@@ -1172,8 +1176,11 @@ typedef struct jem_stats {
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
     float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: as the guard reduced it */
+    float gap;                                     /* mean f(x+) - f(x-) of about ten updates */
     int returned;                                  /* 1: the guard returned at this update */
     int returns;                                   /* of the guard so far */
+    const char *reason;                            /* why it returned, or ""; the trainer's, until
+                                                      the next update */
 } jem_stats;
 
 typedef struct jem_trainer jem_trainer;
@@ -1185,8 +1192,9 @@ JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL
    the first images of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here
    and wherever a network's images are given as x), or with units finite. First it puts the trained
    weights back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged.
-   When the guard returns, status is JEM_OK, the update is counted, the numbers are those that led
-   to the return (0 if not finite), and the context's log receives a note. After the last return
+   When the guard returns, status is JEM_OK, the count of updates goes back with the state, the
+   numbers are those that led to the return (0 if not finite), and the context's log receives a
+   note. After the last return
    that desc.max_returns allows, status is JEM_DIVERGED, and the parameters are those of the last
    good state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
@@ -1202,7 +1210,8 @@ JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made
 JEM_API jem_status jem_trainer_use_average(jem_trainer *tr, int on);
 /* Switches to other random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
-/* Replaces desc.lr; the schedule still applies to it. If lr is not above 0, nothing changes. */
+/* Replaces desc.lr, and the guard's factor of it becomes 1; the schedule still applies. If lr is
+   not above 0, nothing changes. */
 JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
 
 /* ==== >>familiar: calibration, familiarity, out-of-distribution scores ======================== */
@@ -1233,7 +1242,7 @@ typedef enum jem_reason {
     JEM_REASON_FEATURES,   /* the last layer's features */
     JEM_REASON_VALUES,     /* of a vector: its numbers */
     JEM_REASON_SHADES,     /* shares of dark and bright pixels, flat ones, the border */
-    JEM_REASON_LAYOUT      /* where it is dark and bright */
+    JEM_REASON_LAYOUT      /* where it is dark and bright, its symmetry, its edges' directions */
 } jem_reason;
 JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
 
@@ -1251,9 +1260,9 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    compared with scikit-learn in tests/tools/sklearn_sensors.py). Networks without a score, or
    without `features`, get what they allow.
    The calibration is saved with the network, as the text "jem.statistics". Training leaves it
-   unchanged: calibrate again. Files of older versions keep theirs: without shades and layout, by
-   log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of range,
-   log p(x) that is not finite. */
+   unchanged: calibrate again. Files of older versions keep theirs: with simpler shades and layout
+   or without, by log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of
+   range, log p(x) that is not finite. */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 
 /* Scores of images, higher for more familiar ones. */
@@ -1271,7 +1280,8 @@ typedef enum jem_ood {
     JEM_OOD_FEATURES,      /* the last layer's features and the numbers of SLOPES: relative
                               Mahalanobis distance (Ren et al. 2021) */
     JEM_OOD_IMAGE,         /* the details of the image alone; of the network, only the label */
-    JEM_OOD_SHADES,        /* dark and bright pixels of the image, its flat ones and its border */
+    JEM_OOD_SHADES,        /* dark and bright pixels of the image, its flat ones, its border and its
+                              colourfulness, whatever the label: log density of a mixture */
     JEM_OOD_FAMILIAR       /* the last four joined: what familiarity ranks */
 } jem_ood;
 /* Writes a score per image of x[n][c][h][w]. walk: of RISE and MOVE; NULL is 10 steps of 1, or of
@@ -1351,7 +1361,8 @@ JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_te
    1 grey, 2 grey and alpha, 3 RGB, 4 RGBA (as stb_image gives them). */
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
     float lo, hi;                                  /* what 0 and 255 are to the network: -1, 1 */
-    int background;                                /* behind alpha: grey 0 (default) to 255 */
+    int background;                                /* behind alpha: grey 0 to 255. Default: 0,
+                                                      black, as for the commands of jem */
     int invert;                                    /* 1: black on white becomes white on black */
     /* Framing: > 0: the picture's subject gets this share of the image's side; 0: framed as the
        training images are (jem_net_fit_framing), unless it has the network's size; < 0: not. */
@@ -8401,15 +8412,19 @@ static ptrdiff_t jem__optim_copy(jem_optim *o, float *kept, int back) {
     return at;
 }
 
-/* Checks numbers in the order of jem__optim_copy: all are finite, and second moments are not
-   negative. */
+/* Checks numbers in the order of jem__optim_copy (NULL: those in use): all are finite, and second
+   moments are not negative. */
 static int jem__optim_good(const jem_optim *o, const float *kept) {
     for (int i = 0; i < o->count; i++) {
         const float *const arrays[3] = { o->moments[i].m, o->moments[i].v, o->moments[i].other };
+        const ptrdiff_t size = o->moments[i].param->size;
         for (int k = 0; k < 3; k++) {
             if (!arrays[k]) continue;
-            for (ptrdiff_t j = 0; j < o->moments[i].param->size; j++, kept++)
-                if (!jem__finite(*kept) || (k == 1 && *kept < 0)) return 0;
+            const float *from = arrays[k];
+            if (kept) from = kept;
+            for (ptrdiff_t j = 0; j < size; j++)
+                if (!jem__finite(from[j]) || (k == 1 && from[j] < 0)) return 0;
+            if (kept) kept += size;
         }
     }
     return 1;
@@ -8433,7 +8448,16 @@ float jem_learning_rate(const jem_schedule *s, float lr, int update) {
 
 /* ==== >>train: one step at a time ============================================================= */
 
-enum { JEM__GUARD_EVERY = 100, JEM__GUARD_COUNTS = 4, JEM__GUARD_NUMBERS = 3 };
+enum { JEM__GUARD_EVERY = 100, JEM__GUARD_COUNTS = 6, JEM__GUARD_NUMBERS = 8 };
+
+/* The guard's numbers, in the order of its file. Running means below 0 are unknown. */
+typedef struct jem__pulse {
+    float gap;                                     /* mean f(x+) - f(x-) of about 10 updates */
+    float ce, norm;                                /* means over 20: cross-entropy, gradient */
+    float least, kept_least;                       /* lowest ce from update 20; the kept state's */
+    float rate, walk, reach;                       /* factors of the learning rate and, for two
+                                                      reasons, of the step of SGLD */
+} jem__pulse;
 
 /* The guard's good state. Float arrays are in one block: the network's parameters, the optimiser's
    numbers, the chains. */
@@ -8441,16 +8465,19 @@ typedef struct jem__guard {
     float *kept;                                   /* NULL before the first good state */
     int *visits;                                   /* of the chains in `kept` */
     ptrdiff_t size;                                /* of `kept` */
-    float gap;                                     /* running mean of f(x+) - f(x-) */
-    float rate, walk;                              /* factors of the learning rate and of the step
-                                                      of SGLD */
+    jem__pulse now;
+    float stride;                                  /* a too wide step's; 0: none */
     int good;                                      /* 1: `kept` holds a state */
     int returns;                                   /* made so far */
-    int calm;                                      /* good states since the last return */
-    int optim_updates;                             /* of the kept state */
+    int fresh;                                     /* 1: it has just returned */
+    int guesses;                                   /* returns because of cross-entropy */
+    int updates, optim_updates;                    /* of the kept state */
+    char why[160];                                 /* reason of the last return */
     float numbers[JEM__GUARD_NUMBERS];             /* what jem_trainer_to_archive points at */
     int64_t counts[JEM__GUARD_COUNTS];
 } jem__guard;
+
+static const jem__pulse jem__first_pulse = { 0, -1, -1, -1, -1, 1, 1, 1 };
 
 struct jem_trainer {
     jem_net *net;
@@ -8680,8 +8707,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     tr->net = net;
     tr->desc = d;
     tr->rng = jem__trainer_rng(d.seed);
-    tr->guard.rate = 1;
-    tr->guard.walk = 1;
+    tr->guard.now = jem__first_pulse;
     tr->optim = jem_optim_create(net, &d.optim);
     if (jem__needs_samples(&d)) jem__create_chains(tr);
     ptrdiff_t size = sizeof(jem_stats) / sizeof(float);
@@ -8720,7 +8746,9 @@ void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
 }
 
 void jem_trainer_set_lr(jem_trainer *tr, float lr) {
-    if (tr && jem__finite(lr) && lr > 0) tr->desc.lr = lr;
+    if (!tr || !jem__finite(lr) || !(lr > 0)) return;
+    tr->desc.lr = lr;
+    tr->guard.now.rate = 1;
 }
 
 /* ---- several ranks --------------------------------------------------------------------------- */
@@ -8936,6 +8964,15 @@ static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     return jem__refresh_slots(tr, n);
 }
 
+/* Returns the desc of a walk, with the guard's shorter steps at the same temperature. */
+static jem_sgld_desc jem__guarded_walk(const jem_trainer *tr) {
+    const float factor = tr->guard.now.walk * tr->guard.now.reach;
+    jem_sgld_desc walk = tr->desc.sgld;
+    walk.step_size *= factor;
+    if (factor < 1) walk.noise_std *= sqrtf(factor);
+    return walk;
+}
+
 /* Walks n chains x, whose labels may be NULL. Returns this rank's samples; x receives those of all
    ranks. kl: the term of jem_kl_walk if its weight is not 0. */
 static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, float *x,
@@ -8944,9 +8981,7 @@ static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, f
     jem_ctx *ctx = tr->net->ctx;
     jem_tensor *t = jem__rank_images(tr, x, n);
     jem__target target = jem__chain_target(tr, n, labels);
-    jem_sgld_desc walk = d->sgld;
-    walk.step_size *= tr->guard.walk;
-    if (tr->guard.walk < 1) walk.noise_std *= sqrtf(tr->guard.walk);
+    const jem_sgld_desc walk = jem__guarded_walk(tr);
     if (d->w_kl > 0)
         *kl = jem_kl_walk(ctx, target.logp, &target.query, t, &walk, d->kl_entropy, &tr->rng);
     else jem_sgld(ctx, target.logp, &target.query, t, &walk, &tr->rng);
@@ -9182,8 +9217,13 @@ static void jem__guard_copy(jem_trainer *tr, int back) {
         if (back) jem_param_changed(p);
     }
     at += jem__optim_copy(tr->optim, at, back);
-    if (back) tr->optim->updates = g->optim_updates;
-    else g->optim_updates = tr->optim->updates;
+    if (back) {
+        tr->updates = g->updates;
+        tr->optim->updates = g->optim_updates;
+    } else {
+        g->updates = tr->updates;
+        g->optim_updates = tr->optim->updates;
+    }
     if (!b) return;
     const size_t chains = (size_t)(b->capacity * jem__buffer_image(b)) * sizeof *at;
     const size_t visits = (size_t)b->capacity * sizeof *b->visits;
@@ -9194,33 +9234,185 @@ static void jem__guard_copy(jem_trainer *tr, int back) {
 static void jem__guard_save(jem_trainer *tr) { jem__guard_copy(tr, 0); }
 static void jem__guard_restore(jem_trainer *tr) { jem__guard_copy(tr, 1); }
 
-/* Checks that all numbers of a copy are finite, and that the optimiser can continue from them. */
-static int jem__guard_sound(const jem_trainer *tr, const float *kept, ptrdiff_t size) {
+/* Checks that all numbers of the guard's copy (NULL: of the trainer) are finite, and that the
+   optimiser can continue from them. */
+static int jem__guard_sound(const jem_trainer *tr, const jem__guard *copy) {
+    const jem_buffer *b = tr->buffer;
     ptrdiff_t params = 0;
-    for (const jem_param *p = tr->net->params; p; p = p->next) params += p->size;
-    for (ptrdiff_t i = 0; i < size; i++) {
-        if (!jem__finite(kept[i])) return 0;
+    for (const jem_param *p = tr->net->params; p; p = p->next) {
+        params += p->size;
+        if (!copy && !jem__all_finite(p->value, p->size)) return 0;
     }
-    return jem__optim_good(tr->optim, kept + params);
+    if (copy)
+        return jem__all_finite(copy->kept, copy->size) &&
+               jem__optim_good(tr->optim, copy->kept + params);
+    if (b && !jem__all_finite(b->data, b->capacity * jem__buffer_image(b))) return 0;
+    return jem__optim_good(tr->optim, NULL);
 }
 
-/* Keeps the state before an update, if an update is due and the state is good; afterwards the rate
-   may recover, one doubling for every five good states. All ranks decide alike. */
+/* Measures the mean variance of the values of n images. *far receives the fraction of values that
+   are at least `reach` from `middle`. */
+static double jem__spread(const float *const *image, int n, ptrdiff_t size, double middle,
+                          double reach, double *far) {
+    double spread = 0;
+    *far = 0;
+    for (ptrdiff_t k = 0; k < size; k++) {
+        double sum = 0;
+        double squares = 0;
+        for (int i = 0; i < n; i++) {
+            const double x = (double)image[i][k] - middle;
+            sum += x;
+            squares += x * x;
+            *far += fabs(x) >= reach;
+        }
+        spread += squares / n - sum / n * (sum / n);
+    }
+    *far /= (double)n * (double)size;
+    return spread / (double)size;
+}
+
+/* Returns half the range in which chains start, the measure of what is far; 1 if it is empty. */
+static double jem__half_range(const jem_train_desc *d) {
+    if (d->restart_hi > d->restart_lo) return ((double)d->restart_hi - (double)d->restart_lo) / 2;
+    return 1;
+}
+
+/* Returns what is wrong with chains whose values are finite, or NULL. Checks some that have walked
+   against some of the n images x. */
+static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n) {
+    enum { SOME = 64, FEW = 8 };
+    const jem_buffer *b = tr->buffer;
+    const jem_train_desc *d = &tr->desc;
+    const double middle = ((double)d->restart_hi + (double)d->restart_lo) / 2;
+    const double half = jem__half_range(d);
+    const double wall = 0.4995 * ((double)d->sgld.clamp_hi - (double)d->sgld.clamp_lo);
+    const float *chains[SOME];
+    const float *images[SOME];
+    double far;
+    double unused;
+    int walked = 0;
+    if (!b || n < FEW) return NULL;
+    if (n > SOME) n = SOME;
+    for (int i = 0; i < n; i++) images[i] = x + i * jem__buffer_image(b);
+    for (int i = 0; i < b->capacity && walked < SOME; i++) {
+        if (b->visits[i] > 0) chains[walked++] = b->data + i * jem__buffer_image(b);
+    }
+    if (walked < FEW) return NULL;
+    const double reach = wall > 1.5 * half ? wall : 10 * half;
+    const double spread = jem__spread(chains, walked, jem__buffer_image(b), middle, reach, &far);
+    if (far > 0.9) return "the chains are far from all images";
+    const double usual = jem__spread(images, n, jem__buffer_image(b), middle, reach, &unused);
+    if (spread < 0.02 * fmin(usual, half * half)) return "the chains are all equal";
+    return NULL;
+}
+
+/* Measures how far a step of SGLD, without noise or a range for x, moves the values of some chains,
+   in parts of the range where chains start; 0 before the first chains, or if the gradient is not
+   finite. */
+static float jem__stride(const jem_trainer *tr) {
+    const jem_buffer *b = tr->buffer;
+    jem_ctx *ctx = tr->net->ctx;
+    double sum = 0;
+    if (!b || tr->updates < tr->desc.cd_from) return 0;
+    const int n = b->capacity < JEM_LANES ? b->capacity : JEM_LANES;
+    const ptrdiff_t size = n * jem__buffer_image(b);
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    walk.steps = 1;
+    walk.step_size = jem__guarded_walk(tr).step_size;
+    walk.clamp_grad = tr->desc.sgld.clamp_grad;
+    const jem_mark mark = jem_begin(ctx);
+    float *x = jem__push_floats(ctx, size);
+    jem_tensor *t = jem_input(ctx, b->data, n, b->channels, b->height, b->width);
+    if (x && t && jem_sgld(ctx, jem_logp, tr->net, t, &walk, NULL) == JEM_OK &&
+        jem_read(t, x) == JEM_OK) {
+        for (ptrdiff_t i = 0; i < size; i++) {
+            const double moved = (double)x[i] - (double)b->data[i];
+            sum += moved * moved;
+        }
+    }
+    jem_end(ctx, mark);
+    if (ctx->status == JEM_DIVERGED) jem_clear_error(ctx);
+    return (float)(sqrt(sum / (double)size) / (2 * jem__half_range(&tr->desc)));
+}
+
+/* A step of SGLD that moves a value by more than this part of its range cannot find images; the
+   guard's steps are a tenth as wide. */
+#define JEM__WIDE 0.25f
+
+/* Updates a running mean over about 20 updates; below 0: unknown. */
+static void jem__follow(float *mean, float value) {
+    if (*mean < 0) *mean = value;
+    else *mean += (value - *mean) / 20;
+}
+
+/* Compares an update that succeeded with those before it. Writes the reason to return to g->why. */
+static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_stats *s) {
+    enum { BEGIN = 20, MOST_GUESSES = 6 };         /* labels may have become unlearnable */
+    const jem_train_desc *d = &tr->desc;
+    jem__guard *g = &tr->guard;
+    jem__pulse *now = &g->now;
+    const float usual = now->norm;
+    const float guess = logf((float)tr->net->classes);
+    const int begun = tr->updates > BEGIN;
+    const int learns = d->weights.ce > 0 && b->n > 0 && tr->net->classes > 1;
+    float norm = s->grad_norm;
+    if (d->optim.clip > 0) norm = fminf(norm, d->optim.clip);
+    now->gap += 0.1f * (-s->cd - now->gap);
+    jem__follow(&now->norm, norm);
+    if (learns) jem__follow(&now->ce, s->ce);
+    if (learns && begun && (now->least < 0 || now->ce < now->least)) now->least = now->ce;
+    if (!d->max_returns) return;
+    const char *gone = jem__chains_gone(tr, b->x_data, b->n_data);
+    if (tr->updates % BEGIN == 1) g->stride = jem__stride(tr);
+    if (!(fabsf(now->gap) <= d->max_gap * fabsf(tr->net->scale)))
+        snprintf(g->why, sizeof g->why, "the mean of f(x+) - f(x-) is %.3g", (double)now->gap);
+    else if (gone) snprintf(g->why, sizeof g->why, "%s", gone);
+    else if (g->stride > JEM__WIDE)
+        snprintf(g->why, sizeof g->why, "a step of SGLD moves the chains by %.2g times the range "
+                 "of images", (double)g->stride);
+    else if (begun && usual > 0 && norm > 1000 * usual)
+        snprintf(g->why, sizeof g->why, "the norm of the gradient is %.3g, and was %.3g",
+                 (double)norm, (double)usual);
+    else if (g->guesses < MOST_GUESSES && begun && now->least >= 0 &&
+             now->least < 0.75f * guess && now->ce > 0.99f * guess) {
+        g->guesses++;
+        snprintf(g->why, sizeof g->why, "cross-entropy is %.3g, and was %.3g; a guess has %.3g",
+                 (double)now->ce, (double)now->least, (double)guess);
+    }
+}
+
+/* Keeps the state after an update, if it is good; afterwards the rate may recover, one doubling for
+   each good state, and the steps of SGLD if gradients allow longer ones. All ranks decide alike. */
 static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
     const float good = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
-    if (!tr->desc.max_returns || !tr->updates || tr->updates % JEM__GUARD_EVERY) return JEM_OK;
-    if (!(fabsf(g->gap) <= good)) return JEM_OK;
+    if (!(fabsf(g->now.gap) <= good) || !jem__guard_sound(tr, NULL)) return JEM_OK;
     if (jem__guard_memory(tr) != JEM_OK) return tr->net->ctx->status;
     jem__guard_save(tr);
-    g->good = jem__guard_sound(tr, g->kept, g->size);
-    if (g->rate >= 1) return JEM_OK;
-    g->calm++;
-    if (g->calm % 5 == 0) g->rate *= 2;
-    return JEM_OK;
+    g->now.kept_least = g->now.least;
+    g->good = 1;
+    if (g->now.rate < 1) g->now.rate *= 2;
+    if (g->now.reach >= 1) return JEM_OK;
+    const float stride = jem__stride(tr);
+    if (stride > 0)
+        g->now.reach = fminf(1, g->now.reach * fminf(4, fmaxf(1, 0.1f * JEM__WIDE / stride)));
+    return tr->net->ctx->status;
 }
 
-/* Returns to the good state because of the context's error or of a gap. */
+/* Shortens the steps of SGLD if they are too wide; returns 1 if so. */
+static int jem__guard_shorten(jem_trainer *tr, float stride) {
+    if (!(stride > JEM__WIDE)) return 0;
+    tr->guard.now.reach *= 0.1f * JEM__WIDE / stride;
+    return 1;
+}
+
+/* Begins the first update after a return: steps may be too wide in the good state, too. */
+static void jem__guard_begin(jem_trainer *tr) {
+    if (tr->guard.fresh) jem__guard_shorten(tr, jem__stride(tr));
+    tr->guard.fresh = 0;
+}
+
+/* Returns to the good state for the reason in g->why. */
 static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
@@ -9228,50 +9420,56 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     float *const numbers[COUNT] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
                                  &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term,
                                  &s->nce };
-    char why[160], note[320];
-    if (s->status != JEM_OK) snprintf(why, sizeof why, "%.150s", ctx->message);
-    else snprintf(why, sizeof why, "the mean of f(x+) - f(x-) is %.3g", (double)g->gap);
+    char note[320];
     jem_clear_error(ctx);
     jem__guard_restore(tr);
     const int given_up = g->returns >= tr->desc.max_returns;
     g->returns += !given_up;
-    g->gap = 0;
-    g->calm = 0;
-    g->rate *= 0.5f;
-    g->walk *= 0.5f;
+    g->now.gap = 0;
+    g->now.ce = -1;
+    g->now.norm = -1;
+    g->now.least = g->now.kept_least;
+    if (!jem__guard_shorten(tr, g->stride) && g->returns > 1) {
+        g->now.rate *= 0.5f;
+        g->now.walk *= 0.5f;
+    }
+    g->stride = 0;
+    g->fresh = 1;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
     for (int i = 0; i < COUNT; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
     }
+    s->reason = g->why;
     if (given_up) {
         s->status = jem__fail(ctx, JEM_DIVERGED, "train_step: update %d: %s; the guard has already "
                               "rolled back %d times: lower lr or sgld.step_size, or set "
-                              "weights.energy_l2", tr->updates, why, g->returns);
+                              "weights.energy_l2", s->update, g->why, g->returns);
         return;
     }
     snprintf(note, sizeof note, "train_step: update %d: %s; rollback %d of %d to the last good "
-             "state, with %g of the learning rate and %g of the SGLD step", tr->updates, why,
-             g->returns, tr->desc.max_returns, (double)g->rate, (double)g->walk);
+             "state, with %g of the learning rate and %g of the SGLD step", s->update, g->why,
+             g->returns, tr->desc.max_returns, (double)g->now.rate,
+             (double)(g->now.walk * g->now.reach));
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
     s->status = JEM_OK;
     s->returned = 1;
-    tr->updates++;
 }
 
 /* Watches an update that succeeded or diverged; without a good state, it cannot return. */
-static void jem__guard_watch(jem_trainer *tr, jem_stats *s) {
+static void jem__guard_watch(jem_trainer *tr, const jem__batch *b, jem_stats *s) {
+    jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
-    const float most = tr->desc.max_gap * fabsf(tr->net->scale);
-    int returns = s->status == JEM_DIVERGED;
-    if (s->status == JEM_OK) {
-        g->gap += 0.1f * (-s->cd - g->gap);
-        returns = !(fabsf(g->gap) <= most);
-    }
-    if (returns && g->good && tr->desc.max_returns) {
-        tr->updates -= s->status == JEM_OK;        /* this update is counted once */
+    *g->why = 0;
+    if (s->status == JEM_DIVERGED) snprintf(g->why, sizeof g->why, "%.150s", ctx->message);
+    else if (s->status == JEM_OK) jem__guard_check(tr, b, s);
+    s->gap = g->now.gap;
+    if (!tr->desc.max_returns) return;
+    const int due = !*g->why && tr->updates % JEM__GUARD_EVERY == 0;
+    if (s->status == JEM_OK && (due || !g->good)) s->status = jem__guard_keep(tr);
+    if (*g->why && g->good && (s->status == JEM_OK || s->status == JEM_DIVERGED))
         jem__guard_return(tr, s);
-    }
+    if (s->status == JEM_OK) s->status = ctx->status;
     s->returns = g->returns;
 }
 
@@ -9399,19 +9597,19 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
                               const float *x_unlabelled, int n_unlabelled) {
     JEM__ZEROED(jem_stats, s);
     s.status = JEM_BAD_ARGUMENT;
+    s.reason = "";
     if (!tr) return s;
     jem_ctx *ctx = tr->net->ctx;
+    s.returns = tr->guard.returns;
     jem__batch b = { x, x, labels, n, n, 0 };
     s.update = tr->updates;
     if (!jem__batch_ready(tr, &b, x_unlabelled, n_unlabelled)) {
         s.status = ctx->status;
         return s;
     }
-    s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates) * tr->guard.rate;
-    s.returns = tr->guard.returns;
+    s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates) * tr->guard.now.rate;
     jem_optim_use_average(tr->optim, 0);
-    s.status = jem__guard_keep(tr);
-    if (s.status != JEM_OK) return s;
+    jem__guard_begin(tr);
     const jem_mark mark = jem_begin(ctx);
     const float *kept = NULL;                      /* act norm's parameters before the first update
                                                       sets them; restored after a failure */
@@ -9423,8 +9621,8 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     if (s.status != JEM_OK) jem__restore_params(tr->net, kept, 1);
     ctx->rank = 0;
     ctx->others = 0;
+    jem__guard_watch(tr, &b, &s);
     jem_end(ctx, mark);
-    jem__guard_watch(tr, &s);
     return s;
 }
 
@@ -9667,37 +9865,60 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
              again. Without features this part is empty.
    IMAGE     the details of the image. Of a vector: its numbers.
    SHADES    the image as a whole: shares of five shades, from the darkest to the brightest; flat
-             pixels; the direction of its edges; the border. Of a vector: nothing.
+             pixels; the direction of its edges; the border; its colourfulness. Of a vector:
+             nothing.
 
    Details are the energies of a Haar pyramid's levels, in logarithms. SLOPES ends with the layout
-   of an image, its means over 4 x 4 blocks. Scans have a cleaner background than samples or
+   of an image: its means over 4 x 4 blocks; how much it is like its mirror images; the directions
+   of its edges. Scans have a cleaner background than samples or
    compressed files, so the variances of shades and layout include that of an error
-   (jem__shades_error). Each part has a distance d from the mean of the predicted label
+   (jem__shades_error). Each part but SHADES has a distance d from the mean of the predicted label
    (Mahalanobis, with one covariance for all labels; Lee et al. 2018): for SLOPES by a covariance of
    the label's own, drawn towards that of all; for FEATURES, d^2 minus that from the mean of all
    images (relative Mahalanobis: Ren et al. 2021), unless there is only one class. It is
-   standardised by label, so that no class is strange as a whole. Its empirical tail makes it a
-   p-value, beyond the last 5% with an exponential tail. The parts are joined as the sum of -log p
-   (Fisher; tails of several statistics: Morningstar et al. 2021), where FEATURES has a weight of
-   1.5, IMAGE and SHADES of 0.5 (for vectors 1 and 0.25), plus the largest -log p (Tippett): one
-   part alone can make an image strange. The joint score is ranked among those of the calibration
-   images. Their distances come from fits without them (ten folds), as those of new images do.
+   standardised by label, so that no class is strange as a whole. SHADES has the log density of a
+   mixture of Gaussians, whatever the label: photographs of one class have shades of several kinds,
+   and an image between two kinds is strange. An empirical tail makes the score of a part a p-value,
+   beyond the last 5% with an exponential tail. The parts are joined as the sum of -log p (Fisher;
+   tails of several statistics: Morningstar et al. 2021) with the weights of jem__forms, plus the
+   largest -log p (Tippett): one part alone can make an image strange. The joint score is ranked
+   among those of the calibration images. Their scores come from fits without them (ten folds), as
+   those of new images do.
 
-   The first number of a calibration is JEM__FORM plus its gradients. Those without JEM__FORM are
-   older: they have neither SHADES nor a layout, and FEATURES has a weight of 1. */
+   The first number of a calibration is JEM__FORM times the index of its form, plus its
+   gradients. */
 
 enum { JEM__FOLDS = 10, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128,
        JEM__MOST_VALUES = 32, JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
        JEM__TAIL = 14, JEM__HEAD = 2, JEM__DRAWN = 50, JEM__FORM = 10, JEM__TONES = 5,
-       JEM__SHADE_DIMS = JEM__TONES + 4, JEM__BLOCKS = 4 };
+       JEM__SHADE_DIMS = JEM__TONES + 5, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
+       JEM__MIRRORS = 3, JEM__LAYOUT = JEM__PLACES + JEM__MIRRORS + 4, JEM__BLENDS = 8 };
 #define JEM__UNITS 1e4
 enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__SHADES, JEM__PARTS };
 
+/* What the calibrations of a version hold. */
+typedef struct jem__form {
+    int parts;
+    int range;                                     /* 2: darkest and brightest value; or 0 */
+    int relative;                                  /* 1: jem__trait.relative; or 0 */
+    int layout, shades;                            /* count of numbers of a grey image */
+    int blends;                                    /* Gaussians of SHADES; 0: one per class */
+    double weight[JEM__PARTS];                     /* of an image */
+} jem__form;
+static const jem__form jem__forms[] = {
+    { 3, 0, 0, 0, 0, 0, { 1, 1, 0.5, 0 } },
+    { 4, 2, 1, JEM__PLACES, JEM__TONES + 4, 0, { 1, 1.5, 0.5, 0.5 } },
+    { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 4, JEM__BLENDS, { 1, 1.5, 0.5, 0.5 } }
+};
+enum { JEM__NEWEST = (int)(sizeof jem__forms / sizeof *jem__forms) - 1 };
+
 /* Means by class, with one covariance or one per class: deviations from the mean in units of
    `spread` have the correlations L L'. L is stored in whole units of 1/JEM__UNITS, which keeps the
-   text short. */
+   text short. Of a mixture, the classes are its Gaussians. */
 typedef struct jem__gauss {
     int dims, classes, roots;                      /* roots: 1 or `classes` */
+    float *share;                                  /* NULL, or of a mixture, [classes]: log of the
+                                                      weight over the determinant of L */
     float *mean;                                   /* [classes][dims] */
     float *spread;                                 /* [dims] */
     float *root;                                   /* [roots]: lower triangles of L, by rows, in
@@ -9714,17 +9935,20 @@ typedef struct jem__gauss {
 typedef struct jem__trait {
     jem__gauss own, all;                           /* all: of features of two classes or more,
                                                       otherwise without dims */
+    int mixed;                                     /* 1 if `own` is a mixture */
     float *relative;                               /* NULL or 1; 0: `all` has no distance, as the
                                                       calibration images have one label */
-    float *shift, *scale;                          /* [classes]: of the distance */
+    int labels;
+    float *shift, *scale;                          /* [labels]: of the score */
     float *q;                                      /* [JEM__QUANTILES] of minus the distance */
     float *rate;                                   /* mean excess beyond q[JEM__TAIL] */
 } jem__trait;
 
 /* A calibration in one array of floats, whose text is their list. */
 typedef struct jem__known {
-    int form, gradients, features, size;           /* form: 0 is that of older files */
-    float *range;                                  /* darkest and brightest value; NULL: form 0 */
+    const jem__form *form;
+    int gradients, features, size;
+    float *range;                                  /* darkest and brightest value, or NULL */
     double weight[JEM__PARTS];
     jem__trait part[JEM__PARTS];
     float *q;                                      /* quantiles of the joint score */
@@ -9768,6 +9992,7 @@ static float *jem__known_take(float *all, int *used, int n) {
 }
 static int jem__triangle(int dims) { return dims * (dims + 1) / 2; }
 static void jem__gauss_at(jem__gauss *g, int dims, int classes, int roots, float *all, int *used) {
+    g->share = NULL;
     g->dims = dims;
     g->classes = classes;
     g->roots = roots;
@@ -9789,76 +10014,90 @@ static const signed char jem__vector_sides[JEM__MOST_LOGITS + 8] = {
 
 /* Standard deviations of errors, where the range of pixels is 1. */
 static const float jem__shades_error[JEM__SHADE_DIMS] = {
-    0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.08f, 0.3f, 0.025f, 0.025f
+    0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.08f, 0.3f, 0.025f, 0.025f, 0.3f
 };
-static const float jem__layout_error[JEM__BLOCKS * JEM__BLOCKS] = {
-    0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f
+static const float jem__layout_error[JEM__LAYOUT] = {
+    0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f,
+    0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.05f
 };
 
-/* Weights of the parts in the joint score. */
-static void jem__known_weigh(const jem_net *net, jem__known *k) {
-    for (int i = 0; i < JEM__PARTS; i++) k->weight[i] = 1;
-    k->weight[JEM__IMAGE] = jem__is_vector(net) ? 0.25 : 0.5;
-    k->weight[JEM__SHADES] = 0.5;
-    if (k->form > 0 && !jem__is_vector(net)) k->weight[JEM__FEATURES] = 1.5;
+/* Lays out part i of a calibration in `all`. */
+static void jem__trait_at(const jem_net *net, const jem__form *form, int i, int dims,
+                          jem__trait *p, float *all, int *used) {
+    const int each = net->classes <= JEM__MOST_LOGITS;
+    int classes = net->classes, roots = 1;
+    float *share = NULL;
+    if (each && (i == JEM__SLOPES || i == JEM__SHADES)) roots = net->classes;
+    p->mixed = i == JEM__SHADES && dims > 0 && form->blends > 0;
+    if (p->mixed) {
+        classes = form->blends;
+        roots = form->blends;
+        share = jem__known_take(all, used, classes);
+    }
+    jem__gauss_at(&p->own, dims, classes, roots, all, used);
+    p->own.share = share;
+    if (i == JEM__FEATURES && net->classes > 1) {
+        jem__gauss_at(&p->all, dims, 1, 1, all, used);
+        if (form->relative) p->relative = jem__known_take(all, used, 1);
+    }
+    p->labels = net->classes;
+    p->shift = jem__known_take(all, used, net->classes);
+    p->scale = jem__known_take(all, used, net->classes);
+    p->q = jem__known_take(all, used, JEM__QUANTILES);
+    p->rate = jem__known_take(all, used, 1);
+}
+
+/* Sets the parts' errors, sides and weights, which are not in the text. */
+static void jem__known_constants(const jem_net *net, jem__known *k, int shared) {
+    jem__trait *slopes = k->part + JEM__SLOPES, *features = k->part + JEM__FEATURES;
+    jem__trait *image = k->part + JEM__IMAGE;
+    memcpy(k->weight, k->form->weight, sizeof k->weight);
+    if (!jem__is_vector(net)) {
+        slopes->own.error = jem__layout_error;
+        slopes->own.inexact = shared;
+        k->part[JEM__SHADES].own.error = jem__shades_error;
+        return;
+    }
+    const signed char *side = jem__vector_sides + JEM__MOST_LOGITS - jem__logit_dims(net);
+    k->weight[JEM__FEATURES] = 1;
+    k->weight[JEM__IMAGE] = 0.25;
+    slopes->own.side = side;
+    features->own.side = side;
+    features->own.sided = k->features;
+    features->all.side = side;
+    features->all.sided = k->features;
+    if (net->channels > JEM__MOST_VALUES)
+        image->own.side = jem__vector_sides + JEM__MOST_LOGITS + 1;
 }
 
 /* Lays out a calibration in `all`, which may be NULL. first: its first number. */
 static jem__known jem__known_at(const jem_net *net, int first, int features, float *all) {
     JEM__ZEROED(jem__known, k);
-    k.form = first / JEM__FORM;
+    k.form = jem__forms + first / JEM__FORM;
     k.gradients = first % JEM__FORM;
     k.features = features;
     k.size = JEM__HEAD;
-    if (k.form > 0) k.range = jem__known_take(all, &k.size, 2);
-    const int slopes = jem__slope_dims(net, k.gradients), whole = k.form && !jem__is_vector(net);
-    int dims[JEM__PARTS] = { slopes, 0, jem__image_dims(net), 0 };
-    if (features) dims[JEM__FEATURES] = features + slopes;
-    if (whole) {
-        dims[JEM__SLOPES] += JEM__BLOCKS * JEM__BLOCKS;
-        dims[JEM__SHADES] = JEM__SHADE_DIMS;
+    const int shared = jem__slope_dims(net, k.gradients);
+    int dims[JEM__PARTS] = { shared, 0, jem__image_dims(net), 0 };
+    if (features) dims[JEM__FEATURES] = features + shared;
+    if (!jem__is_vector(net)) {
+        dims[JEM__SLOPES] += k.form->layout;
+        dims[JEM__SHADES] = k.form->shades;
+        if (k.form->blends > 0) dims[JEM__SHADES] += net->channels > 1;
     }
-    for (int i = 0; i < JEM__PARTS; i++) {
-        jem__trait *p = k.part + i;
-        int roots = 1;
-        if (k.form == 0 && i == JEM__SHADES) continue;
-        if ((i == JEM__SLOPES || i == JEM__SHADES) && net->classes <= JEM__MOST_LOGITS)
-            roots = net->classes;
-        jem__gauss_at(&p->own, dims[i], net->classes, roots, all, &k.size);
-        if (i == JEM__FEATURES && net->classes > 1) {
-            jem__gauss_at(&p->all, dims[i], 1, 1, all, &k.size);
-            if (k.form > 0) p->relative = jem__known_take(all, &k.size, 1);
-        }
-        p->shift = jem__known_take(all, &k.size, net->classes);
-        p->scale = jem__known_take(all, &k.size, net->classes);
-        p->q = jem__known_take(all, &k.size, JEM__QUANTILES);
-        p->rate = jem__known_take(all, &k.size, 1);
-    }
+    if (k.form->range > 0) k.range = jem__known_take(all, &k.size, k.form->range);
+    for (int i = 0; i < k.form->parts; i++)
+        jem__trait_at(net, k.form, i, dims[i], k.part + i, all, &k.size);
     k.q = jem__known_take(all, &k.size, JEM__QUANTILES);
-    jem__known_weigh(net, &k);
-    if (whole) {
-        k.part[JEM__SLOPES].own.error = jem__layout_error;
-        k.part[JEM__SLOPES].own.inexact = slopes;
-        k.part[JEM__SHADES].own.error = jem__shades_error;
-    }
-    if (jem__is_vector(net)) {
-        const signed char *side = jem__vector_sides + JEM__MOST_LOGITS - jem__logit_dims(net);
-        jem__trait *p = k.part + JEM__FEATURES;
-        k.part[JEM__SLOPES].own.side = side;
-        p->own.side = side;
-        p->own.sided = features;
-        p->all.side = side;
-        p->all.sided = features;
-        if (net->channels > JEM__MOST_VALUES)
-            k.part[JEM__IMAGE].own.side = jem__vector_sides + JEM__MOST_LOGITS + 1;
-    }
+    jem__known_constants(net, &k, shared);
     return k;
 }
 
 /* Reads the first numbers of a text, which determine how many follow; 0 if they are impossible. */
 static int jem__known_head(const jem_net *net, const char *text, int *first, int *features) {
     double v[JEM__HEAD];
-    const double most[JEM__HEAD] = { JEM__FORM + JEM__MOST_SLOPES, JEM__MOST_FEATURES };
+    const double most[JEM__HEAD] = { JEM__FORM * JEM__NEWEST + JEM__MOST_SLOPES,
+                                     JEM__MOST_FEATURES };
     for (int i = 0; i < JEM__HEAD; i++) {
         const char *end = text;
         if (text) end = jem__scan_number(text, &v[i]);
@@ -9892,9 +10131,8 @@ static int jem__known_in(const jem_net *net, const char *text, float **all) {
     const jem__known k = jem__known_at(net, first, features, *all);
     int good = jem__rises(k.q, JEM__QUANTILES);
     if (k.range) good &= k.range[0] < k.range[1];
-    for (int i = 0; i < JEM__PARTS; i++) {
+    for (int i = 0; i < k.form->parts; i++) {
         const jem__trait *p = k.part + i;
-        if (!p->q) continue;                       /* not in this form */
         good &= jem__gauss_good(&p->own) && jem__gauss_good(&p->all);
         good &= jem__rises(p->q, JEM__QUANTILES) && *p->rate > 1e-9f;
         for (int c = 0; c < net->classes; c++) good &= p->scale[c] > 1e-9f;
@@ -9960,28 +10198,34 @@ static int jem__details(const jem_net *net, float *a, double least, int lengths,
     return n;
 }
 
-/* Writes the image part of x. work: an image. */
-static void jem__look_image(const jem_net *net, const float *x, float *work, float *v) {
+/* Returns the mean square of the differences between the channels and their mean. */
+static double jem__colour(const jem_net *net, const float *x) {
     const ptrdiff_t size = jem__image(net), plane = (ptrdiff_t)net->height * net->width;
+    double colour = 0;
+    for (ptrdiff_t i = 0; i < plane; i++) {
+        double grey = 0;
+        for (int c = 0; c < net->channels; c++) grey += (double)x[c * plane + i];
+        grey /= net->channels;
+        for (int c = 0; c < net->channels; c++) {
+            const float d = (float)((double)x[c * plane + i] - grey);
+            colour += (double)d * (double)d;       /* an exact product */
+        }
+    }
+    return colour / (double)size;
+}
+
+/* Writes the image part of x. work: an image. */
+static void jem__look_image(const jem_net *net, const float *x, double colour, float *work,
+                            float *v) {
+    const ptrdiff_t size = jem__image(net);
     if (jem__is_vector(net) && net->channels <= JEM__MOST_VALUES) {
         memcpy(v, x, (size_t)size * sizeof *v);
         return;
     }
-    double mean = 0, colour = 0;
+    double mean = 0;
     for (ptrdiff_t i = 0; i < size; i++) mean += (double)x[i];
     for (ptrdiff_t i = 0; i < size; i++) work[i] = x[i] - (float)(mean / (double)size);
-    if (net->channels > 1 && !jem__is_vector(net)) {
-        for (ptrdiff_t i = 0; i < plane; i++) {
-            double grey = 0;
-            for (int c = 0; c < net->channels; c++) grey += (double)x[c * plane + i];
-            grey /= net->channels;
-            for (int c = 0; c < net->channels; c++) {
-                const double d = (double)x[c * plane + i] - grey;
-                colour = fma(d, d, colour);
-            }
-        }
-        *v++ = (float)log(colour / (double)size + 1e-3);
-    }
+    if (net->channels > 1 && !jem__is_vector(net)) *v++ = (float)log(colour + 1e-3);
     jem__details(net, work, 1e-3, 1, v);
 }
 
@@ -9991,13 +10235,35 @@ static void jem__shades_add(double shade, double *tones) {
     const double place = fmin(fmax(shade, 0), 1) * (JEM__TONES - 1);
     int i = (int)place;
     if (i > JEM__TONES - 2) i = JEM__TONES - 2;
-    const double t = place - i, step = fma(-2 * t * t, t, 3 * t * t);
-    tones[i] += 1 - step;
-    tones[i + 1] += step;
+    const double t = (double)(float)(place - i);
+    const float step = (float)(t * t * (3 - 2 * t));    /* rounded: the same with and without fma */
+    tones[i] += 1 - (double)step;
+    tones[i + 1] += (double)step;
 }
 
-/* Writes the shades part from planes u[h][w] of shades 0 to 1. */
-static void jem__look_shades(const float *u, int h, int w, float *v) {
+/* Writes the correlations of shades u[h][w] with their mirror images: left and right, up and down,
+   both. */
+static void jem__look_symmetry(const float *u, int h, int w, float *v) {
+    const double pixels = (double)h * w;
+    double mean = 0, square = 0.01 * pixels, mirrored[JEM__MIRRORS] = { 0, 0, 0 };
+    for (int i = 0; i < h * w; i++) mean += (double)u[i];
+    const float middle = (float)(mean / pixels);
+    for (int i = 0; i < h; i++) {
+        const float *row = u + (ptrdiff_t)i * w, *across = u + (ptrdiff_t)(h - 1 - i) * w;
+        for (int j = 0; j < w; j++) {
+            const double at = (double)(row[j] - middle);
+            square += at * at;                     /* exact products */
+            mirrored[0] += at * (double)(row[w - 1 - j] - middle);
+            mirrored[1] += at * (double)(across[j] - middle);
+            mirrored[2] += at * (double)(across[w - 1 - j] - middle);
+        }
+    }
+    for (int k = 0; k < JEM__MIRRORS; k++) v[k] = (float)(mirrored[k] / square);
+}
+
+/* Writes the first numbers of the shades part, of shades u[h][w], 0 to 1. Returns their count. */
+static int jem__look_shades(const float *u, int h, int w, float *v) {
+    const float *first = v;
     const double soft = 1 / (2 * 0.075 * 0.075);   /* a difference that is nearly flat */
     double tones[JEM__TONES] = { 0 }, across = 0, down = 0, flat = 0, sum = 0, square = 0;
     int rim = (h < w ? h : w) / 14, border = 0;
@@ -10011,8 +10277,8 @@ static void jem__look_shades(const float *u, int h, int w, float *v) {
             if (i + 1 < h) b = (double)(at[w] - *at);
             across += a * a;                       /* exact products */
             down += b * b;
-            const double steep = soft * (a * a + b * b);
-            flat += 1 / fma(steep, fma(steep, 0.5, 1), 1);
+            const double steep = (double)(float)(soft * (a * a + b * b));
+            flat += 1 / (1 + steep + steep * steep / 2);         /* an exact square */
             jem__shades_add(shade, tones);
             if (i >= rim && i < h - rim && j >= rim && j < w - rim) continue;
             sum += shade;
@@ -10026,10 +10292,33 @@ static void jem__look_shades(const float *u, int h, int w, float *v) {
     *v++ = (float)(log(across / pixels + 7.5e-4) - log(down / pixels + 7.5e-4));
     *v++ = (float)mean;
     *v++ = (float)sqrt(fmax(fma(-mean, mean, square / border), 0) + 0.0025);
+    return (int)(v - first);
 }
 
-/* Writes the layout of shades u[h][w]: means over JEM__BLOCKS x JEM__BLOCKS blocks. */
-static void jem__look_layout(const float *u, int h, int w, float *v) {
+/* Writes the directions of the edges of shades u[h][w]: the means of cos and sin of twice and four
+   times their angle, weighted by their squared steepness. */
+static void jem__look_directions(const float *u, int h, int w, float *v) {
+    double all = 1e-3 * h * w, sum[4] = { 0, 0, 0, 0 };
+    for (int i = 0; i + 1 < h; i++) {
+        for (int j = 0; j + 1 < w; j++) {
+            const float *at = u + (ptrdiff_t)i * w + j;
+            const double a = (double)(at[1] - *at), b = (double)(at[w] - *at);
+            const double steep = a * a + b * b;    /* exact products, also below */
+            const double cosine = (double)(float)(a * a - b * b);
+            const double sine = (double)(float)(2 * a * b);
+            if (steep == 0) continue;
+            all += steep;
+            sum[0] += cosine;
+            sum[1] += sine;
+            sum[2] += (cosine * cosine - sine * sine) / steep;
+            sum[3] += 2 * cosine * sine / steep;
+        }
+    }
+    for (int k = 0; k < 4; k++) v[k] = (float)(sum[k] / all);
+}
+
+/* Writes means of shades u[h][w] over JEM__BLOCKS x JEM__BLOCKS blocks. */
+static void jem__look_places(const float *u, int h, int w, float *v) {
     for (int a = 0; a < JEM__BLOCKS; a++) {
         for (int b = 0; b < JEM__BLOCKS; b++) {
             double sum = 0;
@@ -10126,6 +10415,19 @@ static void jem__log_probabilities(const float *f, int classes, float *to) {
     for (int c = 0; c < classes; c++) to[c] = (float)((double)f[c] - most - log(sum));
 }
 
+/* Writes the shades part and the layout, from shades r->work: as much as the calibration has. */
+static void jem__look_whole(const jem_net *net, const jem__rows *r, double colour, float *shades,
+                            float *layout) {
+    const int h = net->height, w = net->width;
+    const double range = (double)r->range[1] - (double)r->range[0];
+    const int at = jem__look_shades(r->work, h, w, shades);
+    if (at < r->dims[JEM__SHADES]) shades[at] = (float)log(colour / (range * range) + 1e-4);
+    jem__look_places(r->work, h, w, layout);
+    if (r->dims[JEM__SLOPES] < r->shared + JEM__LAYOUT) return;
+    jem__look_symmetry(r->work, h, w, layout + JEM__PLACES);
+    jem__look_directions(r->work, h, w, layout + JEM__PLACES + JEM__MIRRORS);
+}
+
 /* Fills the rows of image i from its logits f and what they say, but for slopes and features.
    Returns the next column of the slopes part. */
 static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x, const float *f,
@@ -10142,13 +10444,13 @@ static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x
         memcpy(to, f, (size_t)at * sizeof *to);
     }
     to[at++] = seen->logp;
-    jem__look_image(net, x, r->work, image);
+    const double colour = jem__colour(net, x);
+    jem__look_image(net, x, colour, r->work, image);
     if (jem__is_vector(net)) return at;
     if (r->dims[JEM__SHADES] > 0) {
-        const int h = net->height, w = net->width;
         jem__shades_of(net, x, r->range, r->work);
-        jem__look_shades(r->work, h, w, r->v[JEM__SHADES] + (ptrdiff_t)i * JEM__SHADE_DIMS);
-        jem__look_layout(r->work, h, w, to + r->shared);
+        jem__look_whole(net, r, colour, r->v[JEM__SHADES] + (ptrdiff_t)i * r->dims[JEM__SHADES],
+                        to + r->shared);
     }
     memcpy(to + at, image, (size_t)r->dims[JEM__IMAGE] * sizeof *to);
     return at + r->dims[JEM__IMAGE];
@@ -10304,8 +10606,21 @@ static double jem__gauss_distance(const jem__gauss *g, const float *v, int label
     return square;
 }
 
-/* Returns minus the distance of v, before it is standardised by label. */
+/* Computes the logs of the densities of a mixture's Gaussians at v. Returns that of their sum. */
+static double jem__mixture_log(const jem__gauss *g, const float *v, double *each) {
+    double most = -1e30, sum = 0;
+    for (int k = 0; k < g->classes; k++) {
+        each[k] = (double)g->share[k] - jem__gauss_distance(g, v, k) / 2;
+        most = fmax(most, each[k]);
+    }
+    for (int k = 0; k < g->classes; k++) sum += exp(each[k] - most);
+    return most + log(sum);
+}
+
+/* Returns minus the distance of v, or the log of a mixture's density, before it is standardised. */
 static double jem__part_raw(const jem__trait *p, const float *v, int label) {
+    double each[JEM__BLENDS];
+    if (p->mixed) return jem__mixture_log(&p->own, v, each);
     const double own = jem__gauss_distance(&p->own, v, label);
     if (!p->all.dims) return -sqrt(own);
     if (p->relative && !(*p->relative > 0)) return -own;
@@ -10536,12 +10851,145 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
         jem__cholesky(to, dims, g->root + (ptrdiff_t)c * triangle);
     }
 }
+/* Memory for the fit of a mixture. */
+typedef struct jem__blend {
+    double *mean, *sum;                            /* [dims]: mean of all images; scratch */
+    double *cov, *all;                             /* triangles of each Gaussian, and their sum */
+    double *belongs;                               /* [n][classes]: shares of each image, sum 1 */
+} jem__blend;
+
+/* Begins the fit of a mixture: each image belongs to the nearest of some that are drawn at random.
+   Sets the spread. */
+static void jem__mixture_begin(jem__gauss *g, const float *v, const jem__seen *seen, int n,
+                               int without, const jem__blend *b) {
+    const int dims = g->dims;
+    double *mean = b->mean, *sum = b->sum;
+    const int count = jem__gauss_sum(v, dims, seen, n, without, -1, mean);
+    for (int a = 0; a < dims; a++) {
+        const double error = (double)g->error[a];
+        mean[a] /= count;
+        sum[a] = error * error * count;
+    }
+    for (int i = 0; i < n; i++) {
+        for (int a = 0; a < dims && seen[i].fold != without; a++) {
+            const double d = (double)v[(ptrdiff_t)i * dims + a] - mean[a];
+            sum[a] = fma(d, d, sum[a]);
+        }
+    }
+    for (int a = 0; a < dims; a++)
+        g->spread[a] = jem__shorten((float)(sqrt(sum[a] / count) + 1e-6));
+    jem_rng rng = jem_rng_seed(42);
+    for (int k = 0; k < g->classes; k++) {
+        int i = (int)jem_rng_below(&rng, n);
+        while (seen[i].fold == without) i = (i + 1) % n;
+        memcpy(g->mean + k * dims, v + (ptrdiff_t)i * dims, (size_t)dims * sizeof *v);
+    }
+    for (int i = 0; i < n; i++) {
+        double nearest = 1e300;
+        int own = 0;
+        for (int k = 0; k < g->classes; k++) {
+            double square = 0;
+            for (int a = 0; a < dims; a++) {
+                const double d = (double)v[(ptrdiff_t)i * dims + a] - (double)g->mean[k * dims + a];
+                square = fma(d / (double)g->spread[a], d / (double)g->spread[a], square);
+            }
+            if (square < nearest) own = k;
+            nearest = fmin(nearest, square);
+        }
+        for (int k = 0; k < g->classes; k++) b->belongs[(ptrdiff_t)i * g->classes + k] = k == own;
+    }
+}
+
+/* Adds up what belongs to Gaussian k: sets its mean, as if four images of the mean of all were its
+   own, and the products of deviations in units of the spread. Returns how many images there are. */
+static double jem__mixture_sums(jem__gauss *g, int k, const float *v, const jem__seen *seen, int n,
+                                int without, const jem__blend *b) {
+    const int dims = g->dims;
+    double *sum = b->sum, *cov = b->cov + k * jem__triangle(dims);
+    float z[JEM__SHADE_DIMS];
+    double count = 0;
+    for (int a = 0; a < dims; a++) sum[a] = 4 * b->mean[a];
+    memset(cov, 0, (size_t)jem__triangle(dims) * sizeof *cov);
+    for (int i = 0; i < n; i++) {
+        const double part = (double)(float)b->belongs[(ptrdiff_t)i * g->classes + k];
+        if (seen[i].fold == without || part == 0) continue;
+        for (int a = 0; a < dims; a++) sum[a] += part * (double)v[(ptrdiff_t)i * dims + a];
+        count += part;
+    }
+    float *m = g->mean + k * dims;
+    for (int a = 0; a < dims; a++) m[a] = jem__shorten((float)(sum[a] / (count + 4)));
+    for (int i = 0; i < n; i++) {
+        const double part = (double)(float)b->belongs[(ptrdiff_t)i * g->classes + k];
+        if (seen[i].fold == without || part == 0) continue;
+        double *to = cov;
+        for (int a = 0; a < dims; a++) {
+            const double d = (double)v[(ptrdiff_t)i * dims + a] - (double)m[a];
+            z[a] = (float)(d / (double)g->spread[a]);
+            const double own = (double)(float)(part * (double)z[a]);
+            for (int c = 0; c <= a; c++) to[c] += own * (double)z[c];    /* exact products */
+            to += a + 1;
+        }
+    }
+    return count;
+}
+
+/* Sets root and share of Gaussian k, which has `count` of the images. Its covariance is drawn
+   towards that of all and shrunk, as in jem__gauss_fit. */
+static void jem__mixture_root(jem__gauss *g, int k, double count, double images,
+                              const jem__blend *b) {
+    const int dims = g->dims, triangle = jem__triangle(dims);
+    const double drawn = JEM__DRAWN;
+    double *own = b->cov + k * triangle, log_root = 0;
+    float *root = g->root + k * triangle;
+    for (int a = 0; a < triangle; a++)
+        own[a] = fma(drawn / images, b->all[a], own[a]) / (count + drawn);
+    for (int a = 0; a < dims; a++) {
+        const double error = (double)g->error[a] / (double)g->spread[a];
+        own[a * (a + 3) / 2] += fma(error, error, 0.01 + 0.1 * dims / images);
+    }
+    jem__cholesky(own, dims, root);
+    for (int a = 0; a < dims; a++) log_root += log((double)root[a * (a + 3) / 2] / JEM__UNITS);
+    g->share[k] = jem__shorten((float)(log((count + 1) / (images + g->classes)) - log_root));
+}
+
+/* Fits a mixture by expectation maximisation (Dempster, Laird & Rubin 1977). work: two
+   numbers per dimension, a triangle per Gaussian and one more, a number per image and Gaussian. */
+static void jem__mixture_fit(jem__gauss *g, const float *v, const jem__seen *seen, int n,
+                             int without, double *work) {
+    enum { ROUNDS = 12 };
+    const int dims = g->dims, triangle = jem__triangle(dims), blends = g->classes;
+    double count[JEM__BLENDS], each[JEM__BLENDS];
+    jem__blend b;
+    b.mean = work;
+    b.sum = b.mean + dims;
+    b.all = b.sum + dims;
+    b.cov = b.all + triangle;
+    b.belongs = b.cov + blends * triangle;
+    jem__mixture_begin(g, v, seen, n, without, &b);
+    for (int round = 0; round < ROUNDS; round++) {
+        double images = 0;
+        memset(b.all, 0, (size_t)triangle * sizeof *b.all);
+        for (int k = 0; k < blends; k++) {
+            count[k] = jem__mixture_sums(g, k, v, seen, n, without, &b);
+            images += count[k];
+            for (int a = 0; a < triangle; a++) b.all[a] += b.cov[k * triangle + a];
+        }
+        for (int k = 0; k < blends; k++) jem__mixture_root(g, k, count[k], images, &b);
+        for (int i = 0; i < n && round + 1 < ROUNDS; i++) {
+            const double whole = jem__mixture_log(g, v + (ptrdiff_t)i * dims, each);
+            for (int k = 0; k < blends; k++)
+                b.belongs[(ptrdiff_t)i * blends + k] = exp(each[k] - whole);
+        }
+    }
+}
+
 /* Fits a part. If all images have one label, the mean of all is that of the label: then the former
    has no distance, for a relative one would be 0. */
 static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, int n, int without,
                           double *work) {
     int labels = 1;
-    jem__gauss_fit(&p->own, v, seen, n, without, work);
+    if (p->mixed) jem__mixture_fit(&p->own, v, seen, n, without, work);
+    else jem__gauss_fit(&p->own, v, seen, n, without, work);
     if (!p->all.dims) return;
     jem__gauss_fit(&p->all, v, seen, n, without, work);
     for (int i = 1; i < n && labels == 1; i++) labels += seen[i].label != seen[0].label;
@@ -10562,13 +11010,13 @@ static void jem__strange_quantiles(float *scores, int n, float *q) {
 }
 
 /* Computes shift and scale of each label from the scores of all folds but `without`, as if sixteen
-   images of the mean and spread of all were its own. Distances keep their zero: only relative ones
-   are shifted. */
+   images of the mean and spread of all were its own; of a mixture, as if all images had one label.
+   Distances keep their zero: only relative ones and log densities are shifted. */
 static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, int without,
                                   const float *scores) {
     double mean = 0, square = 0;
     int all = 0;
-    const int shifts = p->all.dims > 0;
+    const int shifts = p->all.dims > 0 || p->mixed;
     for (int i = 0; i < n; i++) {
         if (seen[i].fold == without) continue;
         mean += shifts * (double)scores[i];
@@ -10580,17 +11028,17 @@ static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, i
         const double d = (double)scores[i] - mean;
         square += d * d / all;
     }
-    for (int c = 0; c < p->own.classes; c++) {
+    for (int c = 0; c < p->labels; c++) {
         double sum = 16 * mean, squares = 16 * square;
         int count = 16;
         for (int i = 0; i < n; i++) {
-            if (seen[i].label != c || seen[i].fold == without) continue;
+            if ((seen[i].label != c && !p->mixed) || seen[i].fold == without) continue;
             sum += shifts * (double)scores[i];
             count++;
         }
         p->shift[c] = jem__shorten((float)(sum / count));
         for (int i = 0; i < n; i++) {
-            if (seen[i].label != c || seen[i].fold == without) continue;
+            if ((seen[i].label != c && !p->mixed) || seen[i].fold == without) continue;
             const double d = (double)scores[i] - (double)p->shift[c];
             squares += d * d;
         }
@@ -10624,7 +11072,8 @@ static void jem__part_folds(jem__trait *p, const float *v, const jem__seen *seen
 static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *v,
                                       const jem__seen *seen, int n, float *scores) {
     const int dims = p->own.dims;
-    const size_t numbers = (size_t)(2 * dims + 2 * jem__triangle(dims) + 1);
+    size_t numbers = (size_t)(2 * dims + 2 * jem__triangle(dims) + 1);
+    if (p->mixed) numbers += (size_t)p->own.classes * (size_t)(n + jem__triangle(dims));
     double *work = (double *)jem__push(ctx, numbers * sizeof *work);
     float *sorted = jem__push_floats(ctx, n);
     if (!work || !sorted) return JEM_NO_MEMORY;
@@ -10647,7 +11096,7 @@ static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *
 static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const jem__seen *seen,
                                        int n, jem__meta **list) {
     jem_ctx *ctx = net->ctx;
-    const int features = r->features, first = JEM__FORM + r->gradients;
+    const int features = r->features, first = JEM__FORM * JEM__NEWEST + r->gradients;
     const int size = jem__known_at(net, first, features, NULL).size;
     float *all = jem__push_floats(ctx, size);
     float *scores = jem__push_floats(ctx, n);
@@ -10714,7 +11163,8 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     jem__rows r;
     jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
     jem_status s = JEM_NO_MEMORY;
-    const jem__known k = jem__known_at(net, JEM__FORM + most, jem__feature_count(net), NULL);
+    const jem__known k = jem__known_at(net, JEM__FORM * JEM__NEWEST + most,
+                                        jem__feature_count(net), NULL);
     if (seen && jem__rows_create(net, "calibrate", n, &k, &r)) {
         s = jem__images_check(net, "calibrate", x, n);
         if (s == JEM_OK) jem__range_of(net, x, n, r.range);
@@ -13243,7 +13693,7 @@ static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b
     const int64_t counts[1] = { JEM__GUARD_COUNTS };
     const int64_t size[1] = { g->size };
     const int64_t slots[1] = { jem__guard_slots(b) };
-    jem__array(v, "guard.numbers", JEM_DTYPE_F32, 1, numbers, g->numbers);
+    jem__array(v, "guard.pulse", JEM_DTYPE_F32, 1, numbers, g->numbers);
     jem__array(v, "guard.counts", JEM_DTYPE_I64, 1, counts, g->counts);
     jem__array(v, "guard.state", JEM_DTYPE_F32, 1, size, g->kept);
     jem__array(v, "guard.visits", JEM_DTYPE_I32, 1, slots, g->visits);
@@ -13251,30 +13701,32 @@ static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b
 
 /* Puts the guard's numbers where an archive points. */
 static void jem__guard_pack(jem__guard *g) {
-    g->numbers[0] = g->gap;
-    g->numbers[1] = g->rate;
-    g->numbers[2] = g->walk;
+    memcpy(g->numbers, &g->now, sizeof g->numbers);
     g->counts[0] = g->returns;
     g->counts[1] = g->optim_updates;
-    g->counts[2] = g->calm;
+    g->counts[2] = g->fresh;
     g->counts[3] = g->good;
+    g->counts[4] = g->guesses;
+    g->counts[5] = g->updates;
 }
 
 /* Takes the guard's numbers from there. Returns 0 if they are not those of a guard. */
 static int jem__guard_unpack(jem__guard *g) {
-    const float *n = g->numbers;
     const int64_t *c = g->counts;
-    if (n[1] < 0 || n[1] > 1 || n[2] < 0 || n[2] > 1) return 0;
+    const jem__pulse *now = &g->now;
+    memcpy(&g->now, g->numbers, sizeof g->now);
+    if (!jem__all_finite(g->numbers, JEM__GUARD_NUMBERS)) return 0;
+    if (now->rate < 0 || now->rate > 1 || now->walk < 0 || now->walk > 1) return 0;
+    if (now->reach < 0 || now->reach > 1) return 0;
     for (int i = 0; i < JEM__GUARD_COUNTS; i++) {
         if (c[i] < 0 || c[i] > JEM__MANY) return 0;
     }
-    g->gap = n[0];
-    g->rate = n[1];
-    g->walk = n[2];
     g->returns = (int)c[0];
     g->optim_updates = (int)c[1];
-    g->calm = (int)c[2];
+    g->fresh = c[2] != 0;
     g->good = c[3] != 0;
+    g->guesses = (int)c[4];
+    g->updates = (int)c[5];
     return 1;
 }
 
@@ -13282,9 +13734,8 @@ static int jem__guard_unpack(jem__guard *g) {
    receives what was read, also after an error; its memory belongs to the caller. */
 static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *to) {
     memset(to, 0, sizeof *to);
-    to->rate = 1;
-    to->walk = 1;
-    if (v->f.status || !jem_archive_find(v->in, "guard.numbers")) return;
+    to->now = jem__first_pulse;
+    if (v->f.status || !jem_archive_find(v->in, "guard.pulse")) return;
     jem_trainer copy = *tr;
     copy.guard = *to;
     v->f.status = jem__guard_memory(&copy);
@@ -13295,7 +13746,7 @@ static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *t
     v->fill = 1;
     jem__guard_arrays(v, to, tr->buffer);
     if (v->f.status) return;
-    if (!jem__guard_unpack(to) || (to->good && !jem__guard_sound(tr, to->kept, to->size)))
+    if (!jem__guard_unpack(to) || (to->good && !jem__guard_sound(tr, to)))
         v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"guard\" contains a value that is "
                                 "out of range", v->f.where);
 }
@@ -16215,6 +16666,9 @@ JEM__COMPILE_END
                  pictures are framed as the training images were (jem_net_fit_framing);
                  jem_train_desc_score trains with Muon; a network stores the guidance of its samples
                  (jem_net.guidance).
+                 The guard also checks chains, gradients, cross-entropy and the SGLD step; the count
+                 of updates returns with the state; jem_stats.reason.
+                 Transparency is laid over black by default, in examples/hello.c as well.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...

@@ -12,16 +12,22 @@ enum { MAX_SHOWN = 6 };
 
 /* Converts a picture to 28 x 28 like the images of MNIST: white on black, the larger side of the ink
    20 pixels, its centre of mass in the middle. (A network that `jem train` made knows how its images
-   were framed, and needs no number here.) Returns 0 if there is no ink. */
+   were framed, and needs no number here.) Transparency is laid over black, as everywhere, and over
+   white if that hides the ink. Returns 0 if there is no ink. */
 static int to_digit(const jem_net *net, const unsigned char *pixels, int w, int h, int channels,
                     float *x) {
-    jem_pixels_desc how = { 0, 0, 255, 0, 20.0f / DIGIT };     /* transparency on white */
+    jem_pixels_desc how = { 0, 0, 0, 0, 20.0f / DIGIT };
     int did;
     if (jem_pixels_to_floats(net, pixels, w, h, channels, &how, x, &did) != JEM_OK) return 0;
+    if ((did & JEM_DID_BLEND) && !(did & JEM_DID_FRAME)) {
+        how.background = 255;
+        if (jem_pixels_to_floats(net, pixels, w, h, channels, &how, x, &did) != JEM_OK) return 0;
+    }
     if (!(did & JEM_DID_FRAME))
         return fprintf(stderr, "the picture has no ink on a plain ground\n"), 0;
     if (did & JEM_DID_INVERT) printf("(dark on bright: inverted)\n");
-    if (did & JEM_DID_BLEND) printf("(transparent: laid over white)\n");
+    if (did & JEM_DID_BLEND)
+        printf("(transparent: laid over %s)\n", how.background ? "white" : "black");
     return 1;
 }
 

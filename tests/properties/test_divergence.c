@@ -39,7 +39,6 @@ enum { SEEDS = 10, UPDATES = 600, TIMES = 3 };
 static struct shared {
     int way, seed, at, long_for, passes;           /* -1: nothing; from this update on, for
                                                       long_for updates; number of passes */
-    int last;                                      /* update of the step before */
     int armed;                                     /* the op below does its work */
     int first, noticed;                            /* updates: of the first harm, of its notice */
     int steps, errors, harms;
@@ -128,8 +127,6 @@ static jem_stats hostile_step(jem_trainer *tr, float *x, int *y, int n, const fl
                               int n_more) {
     const int update = jem_trainer_updates(tr);
     const float scale = hurt->scale;
-    if (update < shared->last) shared->passes -= shared->last >= shared->at;       /* a return */
-    shared->last = update;
     if (shared->passes > 0 && update >= shared->at && update < shared->at + shared->long_for) {
         jem_rng rng = jem_rng_seed((uint64_t)(shared->seed * 100 + shared->harms));
         if (!shared->harms++) shared->first = update;
@@ -140,6 +137,7 @@ static jem_stats hostile_step(jem_trainer *tr, float *x, int *y, int n, const fl
     shared->armed = 0;
     hurt->scale = scale;
     shared->steps++;
+    if (s.returned) shared->passes -= update >= shared->at;
     if (s.status != JEM_OK) shared->errors++;
     return s;
 }
@@ -210,7 +208,7 @@ static void make_set(void) {
 #define OPTIONS "train --dataset set --preset fast --threads 1 --widths 12,24 --batch-size 32 " \
                 "--n-steps 5 --buffer-size 200 --negatives 16 --n-valid 300 --print-every 20 " \
                 "--warmup-iters 20 --clip-grad 0 --sigma .03 --label-noise 0 --label-wide 0 " \
-                "--p-y-given-x-weight 1 --out run "
+                "--p-y-given-x-weight 1 --optimizer adam --ema .999 --out run "
 /* Chains from the first update on, which diverge most easily; a folder's preset begins them late. */
 #define CHAINS "--scale 1 --score-weight 0 --p-x-weight .1 --chains-from 0 --fresh-steps 0 " \
                "--sgld-std .01 "

@@ -156,6 +156,7 @@ static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
     d.sum = sum_by_pipe;
     d.sum_user = (void *)(uintptr_t)link;
     if (p->kind == ACT_NORM) d.sgld.step_size = .05f;      /* its steep slopes amplify rounding */
+    if (p->diverges >= 0) d.max_returns = 0;       /* its divergence is an error */
     if (rank == p->diverges) d.sgld.noise_std = p->noise;
     if (rank == p->stranger) d.seed = 99;
     return d;
@@ -163,7 +164,7 @@ static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
 
 /* The updates from `at` on; the outcome is sent. */
 static void be_rank(const plan *p, int rank, const pipes *link) {
-    static float x[BATCH * PIXELS], more[BATCH * PIXELS], out[1 << 18];
+    static float x[BATCH * PIXELS], more[BATCH * PIXELS], out[1 << 20];
     static int y[BATCH];
     jem_ctx_desc one;
     memset(&one, 0, sizeof one);

@@ -351,8 +351,8 @@ static void test_shapes(void) {
             CHECK(counts[k][v] > 8, "%s: %d of %d", factors[k].value[v], counts[k][v], SCENES);
 }
 
-/* A digit as someone would bring it: large, off the centre, in pencil on grey paper, or black on a
-   transparent sheet, as drawing programs save it. */
+/* A digit as someone would bring it: large, off the centre, in pencil on grey paper, or black or
+   white on a transparent sheet, as drawing programs save it. */
 static void test_hello(void) {
     printf("a custom digit\n");
     enum { ZOOM = 8, WIDE = 400, HIGH = 300, LEFT_EDGE = 150, UPPER_EDGE = 40 };
@@ -398,6 +398,10 @@ static void test_hello(void) {
               largest_gap(as_white, other, DIGIT_PIXELS));
     stbi_image_free(read);
     remove(path);
+    for (int k = 0; k < HIGH * WIDE; k++) memset(clear + 4 * k, 255, 3);
+    CHECK(to_digit(net, clear, WIDE, HIGH, 4, other), "white on a transparent sheet");
+    CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "white, transparent: off by %g",
+          largest_gap(as_white, other, DIGIT_PIXELS));
     memset(white, 200, sizeof white);
     CHECK(!to_digit(net, white, WIDE, HIGH, 1, other), "paper without ink");
     jem_net_free(net);

@@ -4,7 +4,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <signal.h>
@@ -30,8 +29,6 @@ run_team team = { 0, 1, NULL, NULL };
 /* A shuffled list of images, drawn in epochs. */
 typedef struct deck { int *cards, n, batch, epoch; const int *of; uint64_t stream; } deck;
 
-typedef struct snapshot { char *bytes; size_t size; int update; } snapshot;   /* a file in memory */
-
 typedef struct run {
     options *table;
     train_options *o;
@@ -47,16 +44,11 @@ typedef struct run {
     int *like_y, n_like;
     int total, per_epoch, update, status;          /* status: the exit status */
     /* Sums of ce, accuracy, f(x+), f(x-), |gradient|, loss since the last row, accuracy of
-       best.safetensors on the validation images, running f(x+) - f(x-), retries, updates summed,
-       factors of the learning rate and of the step of SGLD, running ce, its minimum, running
-       |gradient| (below 0: unknown), retries because of ce, lowest factor of the rate so far and
-       the highest that it may have again, lowest loss on the validation images, update of
-       best.safetensors (both below 0: unknown): the state for resuming. */
+       best.safetensors on the validation images, running f(x+) - f(x-), rollbacks, updates summed;
+       in runs of older versions, factors of the learning rate and of the step of SGLD, and seven
+       more numbers of a guard; lowest loss on the validation images, update of best.safetensors
+       (both below 0: unknown): the state for resuming. */
     float state[STATES];
-    float step, wide;                              /* STATE_STEP when the trainer was created;
-                                                      size of the walk's steps, if too large */
-    snapshot good, older;                          /* the last good states */
-    int went_back;                                 /* equal to r->good, without a newer one */
     double seconds, began, saved, shown, pace;  /* seconds: of earlier runs; pace: of each update */
     jem_stats last;
     float valid_accuracy, valid_ce, valid_score;   /* valid_score: see score_residual */
@@ -634,7 +626,7 @@ static int updates_of(const run *r, int epochs) {
 static jem_trainer *make_trainer(run *r) {
     const train_options *t = r->o;
     jem_train_desc d = jem_train_desc_default();
-    d.lr = t->lr;
+    d.lr = t->lr * r->state[STATE_LR];
     d.seed = (uint64_t)t->seed;
     d.schedule.warmup = t->warmup > 0 ? t->warmup : 0;
     if (t->schedule == SCHEDULE_COSINE)
@@ -657,7 +649,7 @@ static jem_trainer *make_trainer(run *r) {
     d.weights.energy_l2 = t->energy_l2;
     d.data_noise = t->sigma;
     d.sgld.steps = t->n_steps;
-    d.sgld.step_size = t->sgld_lr * r->step;
+    d.sgld.step_size = t->sgld_lr * r->state[STATE_STEP];
     d.sgld.noise_std = t->sgld_std;
     if (t->clamp > 0) {
         d.sgld.clamp_lo = -t->clamp;
@@ -681,7 +673,8 @@ static jem_trainer *make_trainer(run *r) {
         d.chain = on_chain;
         d.chain_user = r;
     }
-    d.max_returns = 0;                      /* this tool has a guard of its own, with more checks */
+    d.max_gap = t->max_gap;
+    d.max_returns = t->retries;
     d.cd_from = chains_from(r);
     d.restart_denoise.steps = t->fresh_steps;
     d.restart_denoise.sigma_max = t->noise_hi;
@@ -706,30 +699,29 @@ static jem_archive *pack(run *r) {
     return a;
 }
 
-/* Describes the same trainer, except for the step of its walk. */
-static int set_step(run *r, float step, const jem_archive *a) {
-    if (step == r->step) return 1;
-    r->step = step;
-    jem_trainer_free(r->tr);
-    r->tr = make_trainer(r);
-    return r->tr && jem_trainer_from_archive(r->tr, a) == JEM_OK;
-}
-
 static int asked_now(const run *r, const char *name) {
     return r->table->given[option_find(r->table, name)];
 }
 
-static int unpack(run *r, const jem_archive *a) {
+/* Reads the state of the run, before a trainer is made with it. */
+static int unpack_state(run *r, const jem_archive *a) {
     const jem_entry *e = jem_archive_find(a, "run.state");
-    if (!e || e->dtype != JEM_DTYPE_F32) jem_fail(r->ctx, JEM_BAD_FILE, "no run.state in the file");
-    else if (jem_net_load(r->net, a) == JEM_OK && jem_trainer_from_archive(r->tr, a) == JEM_OK) {
-        memcpy(r->state, e->data, e->bytes < sizeof r->state ? e->bytes : sizeof r->state);
-        if (asked_now(r, "sgld-lr")) r->state[STATE_STEP] = 1;   /* the command line has priority */
-        if (!set_step(r, r->state[STATE_STEP], a)) return 0;
-        r->update = jem_trainer_updates(r->tr);
-        jem_trainer_set_lr(r->tr, r->o->lr * r->state[STATE_LR]);
-        jem_trainer_use_average(r->tr, 0);
+    if (!e || e->dtype != JEM_DTYPE_F32) {
+        jem_fail(r->ctx, JEM_BAD_FILE, "no run.state in the file");
+        return 0;
     }
+    memcpy(r->state, e->data, e->bytes < sizeof r->state ? e->bytes : sizeof r->state);
+    if (asked_now(r, "sgld-lr")) r->state[STATE_STEP] = 1;       /* the command line has priority */
+    if (asked_now(r, "lr")) r->state[STATE_LR] = 1;
+    return 1;
+}
+
+static int unpack(run *r, const jem_archive *a) {
+    if (jem_net_load(r->net, a) != JEM_OK) return 0;
+    if (jem_trainer_from_archive(r->tr, a) != JEM_OK) return 0;
+    if (asked_now(r, "lr")) jem_trainer_set_lr(r->tr, r->o->lr);  /* in full */
+    r->update = jem_trainer_updates(r->tr);
+    jem_trainer_use_average(r->tr, 0);
     return jem_ok(r->ctx);
 }
 
@@ -817,22 +809,6 @@ static int same_everywhere(run *r) {
     if (all[0] == n * mine[0] && all[1] == n * mine[1]) return 1;
     return complain(r, 1, "the processes differ in data, weights or chains: does each have the "
                     "same program, options, files, and for bf16 the same kind of processor?", "");
-}
-
-static int remember(run *r) {
-    if (!same_everywhere(r)) return 0;
-    jem_archive *a = pack(r);
-    size_t size = 0;
-    char *bytes = a ? (char *)jem_archive_to_memory(a, &size) : NULL;
-    jem_archive_free(a);
-    if (!bytes) return fail(r, 1);
-    jem_release(r->ctx, r->older.bytes);
-    r->older = r->good;
-    r->good.bytes = bytes;
-    r->good.size = size;
-    r->good.update = r->update;
-    r->went_back = 0;
-    return 1;
 }
 
 /* ---- reports --------------------------------------------------------------------------------- */
@@ -1074,7 +1050,7 @@ static void progress(run *r) {
 
 /* ---- training -------------------------------------------------------------------------------- */
 
-enum { REMEMBER_EVERY = 100 };
+enum { COMPARE_EVERY = 100 };
 
 /* Measures the remaining error of the score on the validation images, per pixel: 1 for an untrained
    density. Noise is the same at every update, so that the results are comparable. */
@@ -1167,216 +1143,31 @@ static int validate(run *r) {
     return ok || (r->status ? 0 : fail(r, 1));
 }
 
-/* Measures the diversity of n images: the variance of a value, and the fraction beyond `far`. */
-static double spread_of(const float *const *image, int n, int size, double far, double *beyond) {
-    double spread = 0, out = 0;
-    for (int k = 0; k < size; k++) {
-        double sum = 0, squares = 0;
-        for (int i = 0; i < n; i++) {
-            const double x = (double)image[i][k];
-            sum += x;
-            squares += x * x;
-            out += fabs(x) >= far;
-        }
-        spread += squares / n - sum / n * (sum / n);
-    }
-    *beyond = out / n / size;
-    return spread / size;
-}
-
-/* Detects finite but degenerate chains: far from images, or all equal, while the images of the
-   batch are not. Checks some chains that have walked. */
-static const char *chains_gone(const run *r, const float *batch, int n_batch) {
-    enum { SOME = 64, FEW = 8 };
-    const jem_buffer *b = jem_trainer_buffer(r->tr);
-    const int size = r->data.c * r->data.h * r->data.w;
-    const double clamp = (double)r->o->clamp;
-    const float *chain[SOME], *image[SOME];
-    double beyond, none;
-    int n = 0, m = 0;
-    for (int i = 0; b && i < b->capacity && n < SOME; i++)
-        if (b->visits[i] > 0) chain[n++] = b->data + (ptrdiff_t)i * size;
-    for (; m < n_batch && m < SOME; m++) image[m] = batch + (ptrdiff_t)m * size;
-    if (n < FEW || m < FEW) return NULL;
-    const double spread = spread_of(chain, n, size, clamp > 1.5 ? .999 * clamp : 10, &beyond);
-    if (beyond > .9) return "the chains are all far from any image";
-    const double images = spread_of(image, m, size, 10, &none);
-    return spread < .02 * (images < 1 ? images : 1) ? "the chains have all become equal" : NULL;
-}
-
-/* Measures the movement of a chain's values per step; images are in [-1,1], and chains that move
-   by a quarter of that range per step cannot find them. */
-#define TOO_WIDE .5f
-static float stride(const run *r) {
-    const jem_buffer *b = jem_trainer_buffer(r->tr);
-    const int n = b && b->capacity < 16 ? b->capacity : 16;
-    const ptrdiff_t size = b ? (ptrdiff_t)n * b->channels * b->height * b->width : 0;
-    float *x = b ? new_floats((double)size) : NULL;
-    double sum = 0;
-    if (!x || r->update < chains_from(r)) return free(x), 0;
-    jem_sgld_desc d = jem_sgld_desc_default();
-    d.steps = 1;
-    d.step_size = r->o->sgld_lr * r->step;
-    d.clamp_grad = r->o->clamp_grad;
-    const jem_mark mark = jem_begin(r->ctx);
-    jem_tensor *t = jem_input(r->ctx, b->data, n, b->channels, b->height, b->width);
-    jem_sgld(r->ctx, jem_logp, r->net, t, &d, NULL);
-    if (jem_read(t, x) == JEM_OK)
-        for (ptrdiff_t i = 0; i < size; i++) {
-            const double moved = (double)x[i] - (double)b->data[i];
-            sum += moved * moved;
-        }
-    jem_end(r->ctx, mark);
-    /* an infinite gradient has no information */
-    if (jem_error_status(r->ctx) == JEM_DIVERGED) jem_clear_error(r->ctx);
-    free(x);
-    return size ? (float)sqrt(sum / (double)size) : 0;
-}
-
-/* Rolls back to the last good state, with different random numbers. If the steps of the walk are
-   too wide, they become shorter; otherwise, from the second time on, the learning rate is halved
-   until training has been stable for a while; a rate that fails after that is not used again. If
-   that state is recent, or a rollback has used it before, the previous good state is taken. */
-static int go_back(run *r, const char *why) {
-    char text[512], gentler[64] = "";
-    const int at = r->update, again = r->state[STATE_RETRIES] >= 1;
-    const float retries = r->state[STATE_RETRIES] + 1, best = r->state[STATE_BEST];
-    const float dull = r->state[STATE_DULL], factor = r->state[STATE_LR];
-    const float steps = r->state[STATE_STEP], low = r->state[STATE_LOW], top = r->state[STATE_TOP];
-    const float lowest = r->state[STATE_LOWEST], best_at = r->state[STATE_BEST_AT];
-    jem_clear_error(r->ctx);
-    const float before = stride(r);                /* the good state may be older than the chains */
-    const int give_up = (int)retries > r->o->retries;
-    if (r->older.bytes && (r->went_back || at - r->good.update < REMEMBER_EVERY / 2)) {
-        jem_release(r->ctx, r->good.bytes);
-        r->good = r->older;
-        r->older.bytes = NULL;
-    }
-    jem_archive *a = jem_archive_parse(r->ctx, r->good.bytes, r->good.size);
-    int ok = a && unpack(r, a) && set_step(r, steps, a);
-    float wide = ok ? fmaxf(r->wide, stride(r)) : 0;
-    if (r->update < chains_from(r)) wide = fmaxf(wide, before);
-    ok = ok && (!(wide > TOO_WIDE) || set_step(r, steps * .1f * TOO_WIDE / wide, a));
-    jem_archive_free(a);
-    if (!ok) return fail(r, 1);
-    const float rate = factor * (again && !(wide > TOO_WIDE) ? .5f : 1);
-    r->went_back = 1;
-    r->wide = 0;
-    r->state[STATE_RETRIES] = retries;
-    r->state[STATE_LR] = rate;
-    r->state[STATE_BEST] = best;
-    r->state[STATE_DULL] = dull;
-    r->state[STATE_STEP] = r->step;
-    r->state[STATE_LOWEST] = lowest;
-    r->state[STATE_BEST_AT] = best_at;
-    r->state[STATE_LOW] = fminf(low, rate);
-    r->state[STATE_TOP] = rate < factor && factor > low ? rate : top;
-    jem_trainer_set_lr(r->tr, r->o->lr * rate);
-    jem_trainer_reseed(r->tr, seed_of(r));
+/* Reports a rollback of the trainer's guard, and removes rows of the log that it took back. */
+static int follow_rollback(run *r, const jem_stats *s) {
+    char text[300];
+    r->state[STATE_RETRIES] += 1;
     r->all.epoch = r->few.epoch = -1;              /* the decks are shuffled again */
-    if (give_up) {
-        if (!save(r)) return 0;
-        snprintf(text, sizeof text, "update %d: %s; gave up after %d retries, and saved the state "
-                 "after update %d. Possible remedies: --resume with --sigma .1 and a smaller --lr; "
-                 "another run with --activation silu, --head flat, --warmup-iters, --energy-l2 .1",
-                 at, why, (int)retries - 1, r->update);
-        return complain(r, 1, text, "");
-    }
-    if (wide > TOO_WIDE)
-        snprintf(gentler, sizeof gentler, " and SGLD steps of %.3g",
-                 (double)(r->o->sgld_lr * r->step));
-    else if (again) snprintf(gentler, sizeof gentler, " and half the learning rate");
-    snprintf(text, sizeof text, "update %d: %s; rollback to update %d, other random numbers%s (%d "
-             "of %d)", at, why, r->update, gentler, (int)retries, r->o->retries);
+    snprintf(text, sizeof text, "update %d: %s; rollback to update %d, other random numbers (%d of "
+             "%d)", s->update, s->reason, r->update, s->returns, r->o->retries);
     say(r, text, "");
     return log_open(r, r->update);
 }
 
-/* Raises the rate after a stable period: doubles it, up to its original value, and lengthens the
-   steps of the walk up to the allowed width. */
-static int be_bolder(run *r) {
-    float *rate = &r->state[STATE_LR];
-    const float wide = r->step < 1 ? stride(r) : 0;
-    const float longer = wide > 0 ? fminf(4, .1f * TOO_WIDE / wide) : 1;
-    int ok = 1;
-    if (longer > 1) {
-        jem_archive *a = jem_archive_parse(r->ctx, r->good.bytes, r->good.size);
-        ok = a && set_step(r, fminf(1, longer * r->step), a);
-        jem_archive_free(a);
-        r->state[STATE_STEP] = r->step;
-    }
-    if (*rate < r->state[STATE_TOP]) *rate = fminf(2 * *rate, r->state[STATE_TOP]);
-    if (!ok) return fail(r, 0);
-    jem_trainer_set_lr(r->tr, r->o->lr * *rate);
-    return 1;
+/* Ends the run when its guard has given up, or there is none: with one, the network is in the last
+   good state, which is saved. */
+static int give_up(run *r) {
+    char text[512];
+    snprintf(text, sizeof text, "%s. Possible remedies: --resume with --sigma .1 and a smaller "
+             "--lr; another run with --activation silu, --head flat, --warmup-iters, --energy-l2 "
+             ".1", jem_error(r->ctx));
+    jem_clear_error(r->ctx);
+    if (r->last.returns && !save(r)) return 0;
+    return complain(r, 1, text, "");
 }
 
-static int weights_finite(const run *r) {
-    for (const jem_param *p = r->net->params; p; p = p->next)
-        for (ptrdiff_t i = 0; i < p->size; i++)
-            if (!(fabsf(p->value[i]) <= FLT_MAX)) return 0;
-    return 1;
-}
-
-/* Updates a running mean over about `over` updates; below 0: unknown. */
-static void follow(float *mean, float value, float updates) {
-    *mean = *mean < 0 ? value : *mean + (value - *mean) / updates;
-}
-
-/* Returns 1 if a network that learns classes is no better than guessing. (Trained for p(x) or
-   p(x|y) alone, it may stay confident and wrong.) With noise of all levels, cross-entropy alone is
-   not enough: early in training, a good network may be confident and wrong about very noisy
-   images. */
-static int is_dull(const run *r) {
-    const float classes = (float)r->data.classes;
-    return r->o->w_y > 0 && r->data.classes > 1 && r->state[STATE_CE] > .99f * logf(classes) &&
-           (r->o->label_wide <= 0 || r->state[STATE_RIGHT] < 1.5f / classes);
-}
-
-/* Detects divergence in an update with finite values; returns 1 with the reason, or 0. A network no
-   better than guessing may be dead, but its labels may also be unlearnable: so that reason counts
-   only a few times. */
-static int has_run_away(run *r, const jem_stats *s, const float *batch, int n, char why[256]) {
-    enum { DULL_RETRIES = 6 };
-    const train_options *t = r->o;
-    const int quarter = r->total / 4;
-    const int patience = t->warmup + (quarter < 100 ? 100 : quarter > 500 ? 500 : quarter);
-    const float clip = t->clip_grad, norm = clip > 0 ? fminf(s->grad_norm, clip) : s->grad_norm;
-    float *state = r->state;
-    const float usual = state[STATE_NORM], guess = logf((float)r->data.classes);
-    state[STATE_GAP] += .1f * (-s->cd - state[STATE_GAP]);
-    follow(&state[STATE_NORM], norm, 20);
-    if (uses_labels(t)) {
-        follow(&state[STATE_CE], s->ce, 20);
-        follow(&state[STATE_RIGHT], s->accuracy, 20);
-    }
-    if (r->update >= 20 && (state[STATE_LEAST] < 0 || state[STATE_CE] < state[STATE_LEAST]))
-        state[STATE_LEAST] = state[STATE_CE];
-    const char *gone = weights_finite(r) ? chains_gone(r, batch, n) : "a weight is not finite";
-    if (gone) return snprintf(why, 256, "%s", gone) > 0;
-    if (!(fabsf(state[STATE_GAP]) <= t->max_gap * t->scale))
-        return snprintf(why, 256, "f(x+) - f(x-) has diverged: %.3g over the last updates",
-                        (double)state[STATE_GAP]) > 0;
-    if (r->update % 20 == 1 && (r->wide = stride(r)) > TOO_WIDE)
-        return snprintf(why, 256, "a step of SGLD moves the chains by %.2g", (double)r->wide) > 0;
-    r->wide = 0;
-    if (usual > 0 && r->update > 20 && norm > 1000 * usual)
-        return snprintf(why, 256, "the gradient has jumped: its norm is %.3g, and was %.3g",
-                        (double)norm, (double)usual) > 0;
-    if (state[STATE_DULL] < DULL_RETRIES && t->w_y > 0 && r->update > 20 &&
-        (state[STATE_CE] > state[STATE_LEAST] + .5f * guess ||
-         (r->update > patience && is_dull(r)))) {
-        state[STATE_DULL] += 1;
-        return snprintf(why, 256, "cross-entropy is %.3g over the last updates, and was %.3g; a "
-                        "guess has %.3g", (double)state[STATE_CE], (double)state[STATE_LEAST],
-                        (double)guess) > 0;
-    }
-    return 0;
-}
-
-/* Makes an update and adds up its statistics; returns 0 if it diverged (reason in why) or failed.
-   */
-static int step(run *r, char why[256]) {
+/* Makes an update and adds up its statistics; returns 0 if it failed. */
+static int step(run *r) {
     const train_options *t = r->o;
     const int two = draws_twice(t), for_labels = uses_labels(t);
     const int for_x = two && (t->w_x > 0 || t->w_score > 0 || t->w_nce > 0);
@@ -1387,24 +1178,25 @@ static int step(run *r, char why[256]) {
     const jem_stats s = jem_train_step_semi(r->tr, r->x_few, r->y_few,
                                             for_labels ? labels->batch : 0, r->x,
                                             for_x ? r->all.batch : 0);
-    *why = 0;
+    r->state[STATE_GAP] = s.gap;
     if (s.status != JEM_OK) {
-        snprintf(why, 256, "%.250s", jem_error(r->ctx));
-        return 0;
+        r->last.returns = s.returns;
+        r->update = jem_trainer_updates(r->tr);
+        return s.status == JEM_DIVERGED ? give_up(r) : fail(r, 0);
     }
     if (t->spectral > 0 && !spectral_limit(r->net, t->spectral)) {
         jem_fail(r->ctx, JEM_NO_MEMORY, "out of memory for --spectral-norm");
-        return 0;
+        return fail(r, 0);
     }
     r->last = s;
     r->update = jem_trainer_updates(r->tr);
+    if (s.returned) return follow_rollback(r, &s);
     const float add[STATE_SUMS] = { s.ce, s.accuracy, s.f_data, s.f_sample, s.grad_norm, s.loss };
     for (int i = 0; i < STATE_SUMS; i++) r->state[i] += add[i];
     r->state[STATE_COUNT] += 1;
     const double took = now() - start;
     r->pace = r->pace > 0 ? .95 * r->pace + .05 * took : took;
-    const deck *seen = for_x ? &r->all : labels;
-    return !has_run_away(r, &s, for_x ? r->x : r->x_few, seen->batch, why);
+    return 1;
 }
 
 /* Returns 1 if any process was asked to stop; all stop before the same update. */
@@ -1418,24 +1210,15 @@ static int train(run *r) {
     const train_options *t = r->o;
     const int stop = t->stop_at && t->stop_at < r->total ? t->stop_at : r->total;
     const int eval_every = updates_of(r, t->eval_every);
-    char why[256];
-    if (!remember(r)) return 0;
     while (r->update < stop && !is_stopped()) {
-        if (!step(r, why)) {
-            if (jem_error_status(r->ctx) != JEM_DIVERGED && !jem_ok(r->ctx)) return fail(r, 0);
-            if (!go_back(r, why)) return 0;
-            continue;
-        }
+        if (r->update % COMPARE_EVERY == 0 && !same_everywhere(r)) return 0;
+        if (!step(r)) return 0;
+        if (r->last.returned) continue;
         const int evaluates = r->update % eval_every == 0 || r->update == r->total;
         if (evaluates && !validate(r)) return 0;
         progress(r);
         if ((evaluates || r->update % t->print_every == 0) && !log_row(r, evaluates)) return 0;
         if (evaluates && !draw_curves(r)) return complain(r, 1, "curves.png cannot be drawn", "");
-        /* good states are well inside the limit; diverging runs replace no file */
-        const float gap = fabsf(r->state[STATE_GAP]) / t->scale;
-        if (r->update % REMEMBER_EVERY == 0 && gap < t->max_gap / 20 && !is_dull(r)) {
-            if (!remember(r) || !be_bolder(r)) return 0;
-        }
         if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) &&
             is_calm(r) && !save(r)) return 0;
     }
@@ -1448,8 +1231,6 @@ static void run_free(run *r) {
     if (r->log) fclose(r->log);
     if (r->lock >= 0) close(r->lock);
     if (r->ctx) {
-        jem_release(r->ctx, r->good.bytes);
-        jem_release(r->ctx, r->older.bytes);
     }
     jem_trainer_free(r->tr);
     jem_net_free(r->net);
@@ -1520,6 +1301,7 @@ static int prepare(run *r, const jem_archive *a) {
                  r->few.batch, t->negatives);
         return complain(r, 2, text, "");
     }
+    if (a && !unpack_state(r, a)) return fail(r, 1);
     r->net = make_net(r);
     r->tr = r->net ? make_trainer(r) : NULL;
     if (!r->tr) return fail(r, 0);
@@ -1541,9 +1323,6 @@ static int prepare(run *r, const jem_archive *a) {
     jem_archive_free(try);
     if (!jem_ok(r->ctx)) return fail(r, 0);
     if (a && !unpack(r, a)) return fail(r, 1);
-    if (asked_now(r, "lr"))
-        r->state[STATE_LR] = r->state[STATE_LOW] = r->state[STATE_TOP] = 1;
-    jem_trainer_set_lr(r->tr, t->lr * r->state[STATE_LR]);
     if (r->update > r->total) {
         snprintf(text, sizeof text, "%d updates requested, but %d are done", r->total, r->update);
         return complain(r, 2, text, "");
@@ -1669,12 +1448,9 @@ int train_command(int argc, char **argv) {
     r.status = 2;
     r.began = r.saved = now();
     r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1;
-    r.state[STATE_LR] = 1;
+    r.state[STATE_LR] = r.state[STATE_STEP] = 1;
     r.state[STATE_LOWEST] = r.state[STATE_BEST_AT] = -1;
     r.valid_at = -1;
-    r.state[STATE_STEP] = r.state[STATE_LOW] = r.state[STATE_TOP] = r.step = 1;
-    r.state[STATE_CE] = r.state[STATE_LEAST] = r.state[STATE_NORM] = -1;
-    r.state[STATE_RIGHT] = -1;
     r.lock = -1;
     char path[512] = "", hint[80];
     limit_memory(values.max_memory);

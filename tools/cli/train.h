@@ -1,5 +1,4 @@
-/* `jem train`: a training run that can be interrupted, and resumes bit for bit (after a rollback,
-   not always to the bits of an uninterrupted run).
+/* `jem train`: a training run that can be interrupted, and resumes bit for bit.
 
    All random choices of the data (order, shifts, flips) are functions of the seed and the update
    number, so they need not be saved; the checkpoint contains the state of the trainer.
@@ -26,8 +25,7 @@ extern run_team team;
 
 enum {
     STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR,
-    STATE_STEP, STATE_CE, STATE_LEAST, STATE_NORM, STATE_DULL, STATE_LOW, STATE_TOP, STATE_RIGHT,
-    STATE_LOWEST, STATE_BEST_AT, STATES
+    STATE_STEP, STATE_LOWEST = STATE_STEP + 8, STATE_BEST_AT, STATES
 };
 
 /* Returns seconds of a clock that never goes back. */

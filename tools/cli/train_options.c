@@ -187,10 +187,10 @@ const option train_table[] = {
       "epochs between validations and pictures" },
     { "save-minutes", OPTION_FLOAT, OPTION_FREE, AT(save_minutes), "X", NO_PRESETS("10"), 0, 1e6,
       "minutes between further checkpoints" },
-    { "max-gap", OPTION_FLOAT, OPTION_FIXED, AT(max_gap), "X", NO_PRESETS("100"), 1e-6, 1e30,
+    { "max-gap", OPTION_FLOAT, OPTION_FREE, AT(max_gap), "X", NO_PRESETS("100"), 1e-6, 1e30,
       "|f(x+) - f(x-)| / scale above this is divergence" },
     { "retries", OPTION_INT, OPTION_FREE, AT(retries), "N", NO_PRESETS("8"), 0, 1e6,
-      "limit on rollbacks after divergence" },
+      "limit on rollbacks after divergence (0: none, and no guard)" },
     LIMIT_OPTIONS(train_options, "0")
 };
 const int train_count = (int)(sizeof train_table / sizeof *train_table);
