@@ -1242,7 +1242,7 @@ typedef enum jem_reason {
     JEM_REASON_FEATURES,   /* the last layer's features */
     JEM_REASON_VALUES,     /* of a vector: its numbers */
     JEM_REASON_SHADES,     /* shares of dark and bright pixels, flat ones, the border */
-    JEM_REASON_LAYOUT      /* where it is dark and bright */
+    JEM_REASON_LAYOUT      /* where it is dark and bright, its symmetry, its edges' directions */
 } jem_reason;
 JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
 
@@ -1260,9 +1260,9 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    compared with scikit-learn in tests/tools/sklearn_sensors.py). Networks without a score, or
    without `features`, get what they allow.
    The calibration is saved with the network, as the text "jem.statistics". Training leaves it
-   unchanged: calibrate again. Files of older versions keep theirs: without shades and layout, by
-   log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of range,
-   log p(x) that is not finite. */
+   unchanged: calibrate again. Files of older versions keep theirs: with simpler shades and layout
+   or without, by log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of
+   range, log p(x) that is not finite. */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 
 /* Scores of images, higher for more familiar ones. */
@@ -1280,7 +1280,8 @@ typedef enum jem_ood {
     JEM_OOD_FEATURES,      /* the last layer's features and the numbers of SLOPES: relative
                               Mahalanobis distance (Ren et al. 2021) */
     JEM_OOD_IMAGE,         /* the details of the image alone; of the network, only the label */
-    JEM_OOD_SHADES,        /* dark and bright pixels of the image, its flat ones and its border */
+    JEM_OOD_SHADES,        /* dark and bright pixels of the image, its flat ones, its border and its
+                              colourfulness, whatever the label: log density of a mixture */
     JEM_OOD_FAMILIAR       /* the last four joined: what familiarity ranks */
 } jem_ood;
 /* Writes a score per image of x[n][c][h][w]. walk: of RISE and MOVE; NULL is 10 steps of 1, or of
@@ -9864,37 +9865,60 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
              again. Without features this part is empty.
    IMAGE     the details of the image. Of a vector: its numbers.
    SHADES    the image as a whole: shares of five shades, from the darkest to the brightest; flat
-             pixels; the direction of its edges; the border. Of a vector: nothing.
+             pixels; the direction of its edges; the border; its colourfulness. Of a vector:
+             nothing.
 
    Details are the energies of a Haar pyramid's levels, in logarithms. SLOPES ends with the layout
-   of an image, its means over 4 x 4 blocks. Scans have a cleaner background than samples or
+   of an image: its means over 4 x 4 blocks; how much it is like its mirror images; the directions
+   of its edges. Scans have a cleaner background than samples or
    compressed files, so the variances of shades and layout include that of an error
-   (jem__shades_error). Each part has a distance d from the mean of the predicted label
+   (jem__shades_error). Each part but SHADES has a distance d from the mean of the predicted label
    (Mahalanobis, with one covariance for all labels; Lee et al. 2018): for SLOPES by a covariance of
    the label's own, drawn towards that of all; for FEATURES, d^2 minus that from the mean of all
    images (relative Mahalanobis: Ren et al. 2021), unless there is only one class. It is
-   standardised by label, so that no class is strange as a whole. Its empirical tail makes it a
-   p-value, beyond the last 5% with an exponential tail. The parts are joined as the sum of -log p
-   (Fisher; tails of several statistics: Morningstar et al. 2021), where FEATURES has a weight of
-   1.5, IMAGE and SHADES of 0.5 (for vectors 1 and 0.25), plus the largest -log p (Tippett): one
-   part alone can make an image strange. The joint score is ranked among those of the calibration
-   images. Their distances come from fits without them (ten folds), as those of new images do.
+   standardised by label, so that no class is strange as a whole. SHADES has the log density of a
+   mixture of Gaussians, whatever the label: photographs of one class have shades of several kinds,
+   and an image between two kinds is strange. An empirical tail makes the score of a part a p-value,
+   beyond the last 5% with an exponential tail. The parts are joined as the sum of -log p (Fisher;
+   tails of several statistics: Morningstar et al. 2021) with the weights of jem__forms, plus the
+   largest -log p (Tippett): one part alone can make an image strange. The joint score is ranked
+   among those of the calibration images. Their scores come from fits without them (ten folds), as
+   those of new images do.
 
-   The first number of a calibration is JEM__FORM plus its gradients. Those without JEM__FORM are
-   older: they have neither SHADES nor a layout, and FEATURES has a weight of 1. */
+   The first number of a calibration is JEM__FORM times the index of its form, plus its
+   gradients. */
 
 enum { JEM__FOLDS = 10, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128,
        JEM__MOST_VALUES = 32, JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
        JEM__TAIL = 14, JEM__HEAD = 2, JEM__DRAWN = 50, JEM__FORM = 10, JEM__TONES = 5,
-       JEM__SHADE_DIMS = JEM__TONES + 4, JEM__BLOCKS = 4 };
+       JEM__SHADE_DIMS = JEM__TONES + 5, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
+       JEM__MIRRORS = 3, JEM__LAYOUT = JEM__PLACES + JEM__MIRRORS + 4, JEM__BLENDS = 8 };
 #define JEM__UNITS 1e4
 enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__SHADES, JEM__PARTS };
 
+/* What the calibrations of a version hold. */
+typedef struct jem__form {
+    int parts;
+    int range;                                     /* 2: darkest and brightest value; or 0 */
+    int relative;                                  /* 1: jem__trait.relative; or 0 */
+    int layout, shades;                            /* count of numbers of a grey image */
+    int blends;                                    /* Gaussians of SHADES; 0: one per class */
+    double weight[JEM__PARTS];                     /* of an image */
+} jem__form;
+static const jem__form jem__forms[] = {
+    { 3, 0, 0, 0, 0, 0, { 1, 1, 0.5, 0 } },
+    { 4, 2, 1, JEM__PLACES, JEM__TONES + 4, 0, { 1, 1.5, 0.5, 0.5 } },
+    { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 4, JEM__BLENDS, { 1, 1.5, 0.5, 0.5 } }
+};
+enum { JEM__NEWEST = (int)(sizeof jem__forms / sizeof *jem__forms) - 1 };
+
 /* Means by class, with one covariance or one per class: deviations from the mean in units of
    `spread` have the correlations L L'. L is stored in whole units of 1/JEM__UNITS, which keeps the
-   text short. */
+   text short. Of a mixture, the classes are its Gaussians. */
 typedef struct jem__gauss {
     int dims, classes, roots;                      /* roots: 1 or `classes` */
+    float *share;                                  /* NULL, or of a mixture, [classes]: log of the
+                                                      weight over the determinant of L */
     float *mean;                                   /* [classes][dims] */
     float *spread;                                 /* [dims] */
     float *root;                                   /* [roots]: lower triangles of L, by rows, in
@@ -9911,17 +9935,20 @@ typedef struct jem__gauss {
 typedef struct jem__trait {
     jem__gauss own, all;                           /* all: of features of two classes or more,
                                                       otherwise without dims */
+    int mixed;                                     /* 1 if `own` is a mixture */
     float *relative;                               /* NULL or 1; 0: `all` has no distance, as the
                                                       calibration images have one label */
-    float *shift, *scale;                          /* [classes]: of the distance */
+    int labels;
+    float *shift, *scale;                          /* [labels]: of the score */
     float *q;                                      /* [JEM__QUANTILES] of minus the distance */
     float *rate;                                   /* mean excess beyond q[JEM__TAIL] */
 } jem__trait;
 
 /* A calibration in one array of floats, whose text is their list. */
 typedef struct jem__known {
-    int form, gradients, features, size;           /* form: 0 is that of older files */
-    float *range;                                  /* darkest and brightest value; NULL: form 0 */
+    const jem__form *form;
+    int gradients, features, size;
+    float *range;                                  /* darkest and brightest value, or NULL */
     double weight[JEM__PARTS];
     jem__trait part[JEM__PARTS];
     float *q;                                      /* quantiles of the joint score */
@@ -9965,6 +9992,7 @@ static float *jem__known_take(float *all, int *used, int n) {
 }
 static int jem__triangle(int dims) { return dims * (dims + 1) / 2; }
 static void jem__gauss_at(jem__gauss *g, int dims, int classes, int roots, float *all, int *used) {
+    g->share = NULL;
     g->dims = dims;
     g->classes = classes;
     g->roots = roots;
@@ -9986,76 +10014,90 @@ static const signed char jem__vector_sides[JEM__MOST_LOGITS + 8] = {
 
 /* Standard deviations of errors, where the range of pixels is 1. */
 static const float jem__shades_error[JEM__SHADE_DIMS] = {
-    0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.08f, 0.3f, 0.025f, 0.025f
+    0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.08f, 0.3f, 0.025f, 0.025f, 0.3f
 };
-static const float jem__layout_error[JEM__BLOCKS * JEM__BLOCKS] = {
-    0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f
+static const float jem__layout_error[JEM__LAYOUT] = {
+    0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f,
+    0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.05f
 };
 
-/* Weights of the parts in the joint score. */
-static void jem__known_weigh(const jem_net *net, jem__known *k) {
-    for (int i = 0; i < JEM__PARTS; i++) k->weight[i] = 1;
-    k->weight[JEM__IMAGE] = jem__is_vector(net) ? 0.25 : 0.5;
-    k->weight[JEM__SHADES] = 0.5;
-    if (k->form > 0 && !jem__is_vector(net)) k->weight[JEM__FEATURES] = 1.5;
+/* Lays out part i of a calibration in `all`. */
+static void jem__trait_at(const jem_net *net, const jem__form *form, int i, int dims,
+                          jem__trait *p, float *all, int *used) {
+    const int each = net->classes <= JEM__MOST_LOGITS;
+    int classes = net->classes, roots = 1;
+    float *share = NULL;
+    if (each && (i == JEM__SLOPES || i == JEM__SHADES)) roots = net->classes;
+    p->mixed = i == JEM__SHADES && dims > 0 && form->blends > 0;
+    if (p->mixed) {
+        classes = form->blends;
+        roots = form->blends;
+        share = jem__known_take(all, used, classes);
+    }
+    jem__gauss_at(&p->own, dims, classes, roots, all, used);
+    p->own.share = share;
+    if (i == JEM__FEATURES && net->classes > 1) {
+        jem__gauss_at(&p->all, dims, 1, 1, all, used);
+        if (form->relative) p->relative = jem__known_take(all, used, 1);
+    }
+    p->labels = net->classes;
+    p->shift = jem__known_take(all, used, net->classes);
+    p->scale = jem__known_take(all, used, net->classes);
+    p->q = jem__known_take(all, used, JEM__QUANTILES);
+    p->rate = jem__known_take(all, used, 1);
+}
+
+/* Sets the parts' errors, sides and weights, which are not in the text. */
+static void jem__known_constants(const jem_net *net, jem__known *k, int shared) {
+    jem__trait *slopes = k->part + JEM__SLOPES, *features = k->part + JEM__FEATURES;
+    jem__trait *image = k->part + JEM__IMAGE;
+    memcpy(k->weight, k->form->weight, sizeof k->weight);
+    if (!jem__is_vector(net)) {
+        slopes->own.error = jem__layout_error;
+        slopes->own.inexact = shared;
+        k->part[JEM__SHADES].own.error = jem__shades_error;
+        return;
+    }
+    const signed char *side = jem__vector_sides + JEM__MOST_LOGITS - jem__logit_dims(net);
+    k->weight[JEM__FEATURES] = 1;
+    k->weight[JEM__IMAGE] = 0.25;
+    slopes->own.side = side;
+    features->own.side = side;
+    features->own.sided = k->features;
+    features->all.side = side;
+    features->all.sided = k->features;
+    if (net->channels > JEM__MOST_VALUES)
+        image->own.side = jem__vector_sides + JEM__MOST_LOGITS + 1;
 }
 
 /* Lays out a calibration in `all`, which may be NULL. first: its first number. */
 static jem__known jem__known_at(const jem_net *net, int first, int features, float *all) {
     JEM__ZEROED(jem__known, k);
-    k.form = first / JEM__FORM;
+    k.form = jem__forms + first / JEM__FORM;
     k.gradients = first % JEM__FORM;
     k.features = features;
     k.size = JEM__HEAD;
-    if (k.form > 0) k.range = jem__known_take(all, &k.size, 2);
-    const int slopes = jem__slope_dims(net, k.gradients), whole = k.form && !jem__is_vector(net);
-    int dims[JEM__PARTS] = { slopes, 0, jem__image_dims(net), 0 };
-    if (features) dims[JEM__FEATURES] = features + slopes;
-    if (whole) {
-        dims[JEM__SLOPES] += JEM__BLOCKS * JEM__BLOCKS;
-        dims[JEM__SHADES] = JEM__SHADE_DIMS;
+    const int shared = jem__slope_dims(net, k.gradients);
+    int dims[JEM__PARTS] = { shared, 0, jem__image_dims(net), 0 };
+    if (features) dims[JEM__FEATURES] = features + shared;
+    if (!jem__is_vector(net)) {
+        dims[JEM__SLOPES] += k.form->layout;
+        dims[JEM__SHADES] = k.form->shades;
+        if (k.form->blends > 0) dims[JEM__SHADES] += net->channels > 1;
     }
-    for (int i = 0; i < JEM__PARTS; i++) {
-        jem__trait *p = k.part + i;
-        int roots = 1;
-        if (k.form == 0 && i == JEM__SHADES) continue;
-        if ((i == JEM__SLOPES || i == JEM__SHADES) && net->classes <= JEM__MOST_LOGITS)
-            roots = net->classes;
-        jem__gauss_at(&p->own, dims[i], net->classes, roots, all, &k.size);
-        if (i == JEM__FEATURES && net->classes > 1) {
-            jem__gauss_at(&p->all, dims[i], 1, 1, all, &k.size);
-            if (k.form > 0) p->relative = jem__known_take(all, &k.size, 1);
-        }
-        p->shift = jem__known_take(all, &k.size, net->classes);
-        p->scale = jem__known_take(all, &k.size, net->classes);
-        p->q = jem__known_take(all, &k.size, JEM__QUANTILES);
-        p->rate = jem__known_take(all, &k.size, 1);
-    }
+    if (k.form->range > 0) k.range = jem__known_take(all, &k.size, k.form->range);
+    for (int i = 0; i < k.form->parts; i++)
+        jem__trait_at(net, k.form, i, dims[i], k.part + i, all, &k.size);
     k.q = jem__known_take(all, &k.size, JEM__QUANTILES);
-    jem__known_weigh(net, &k);
-    if (whole) {
-        k.part[JEM__SLOPES].own.error = jem__layout_error;
-        k.part[JEM__SLOPES].own.inexact = slopes;
-        k.part[JEM__SHADES].own.error = jem__shades_error;
-    }
-    if (jem__is_vector(net)) {
-        const signed char *side = jem__vector_sides + JEM__MOST_LOGITS - jem__logit_dims(net);
-        jem__trait *p = k.part + JEM__FEATURES;
-        k.part[JEM__SLOPES].own.side = side;
-        p->own.side = side;
-        p->own.sided = features;
-        p->all.side = side;
-        p->all.sided = features;
-        if (net->channels > JEM__MOST_VALUES)
-            k.part[JEM__IMAGE].own.side = jem__vector_sides + JEM__MOST_LOGITS + 1;
-    }
+    jem__known_constants(net, &k, shared);
     return k;
 }
 
 /* Reads the first numbers of a text, which determine how many follow; 0 if they are impossible. */
 static int jem__known_head(const jem_net *net, const char *text, int *first, int *features) {
     double v[JEM__HEAD];
-    const double most[JEM__HEAD] = { JEM__FORM + JEM__MOST_SLOPES, JEM__MOST_FEATURES };
+    const double most[JEM__HEAD] = { JEM__FORM * JEM__NEWEST + JEM__MOST_SLOPES,
+                                     JEM__MOST_FEATURES };
     for (int i = 0; i < JEM__HEAD; i++) {
         const char *end = text;
         if (text) end = jem__scan_number(text, &v[i]);
@@ -10089,9 +10131,8 @@ static int jem__known_in(const jem_net *net, const char *text, float **all) {
     const jem__known k = jem__known_at(net, first, features, *all);
     int good = jem__rises(k.q, JEM__QUANTILES);
     if (k.range) good &= k.range[0] < k.range[1];
-    for (int i = 0; i < JEM__PARTS; i++) {
+    for (int i = 0; i < k.form->parts; i++) {
         const jem__trait *p = k.part + i;
-        if (!p->q) continue;                       /* not in this form */
         good &= jem__gauss_good(&p->own) && jem__gauss_good(&p->all);
         good &= jem__rises(p->q, JEM__QUANTILES) && *p->rate > 1e-9f;
         for (int c = 0; c < net->classes; c++) good &= p->scale[c] > 1e-9f;
@@ -10157,28 +10198,34 @@ static int jem__details(const jem_net *net, float *a, double least, int lengths,
     return n;
 }
 
-/* Writes the image part of x. work: an image. */
-static void jem__look_image(const jem_net *net, const float *x, float *work, float *v) {
+/* Returns the mean square of the differences between the channels and their mean. */
+static double jem__colour(const jem_net *net, const float *x) {
     const ptrdiff_t size = jem__image(net), plane = (ptrdiff_t)net->height * net->width;
+    double colour = 0;
+    for (ptrdiff_t i = 0; i < plane; i++) {
+        double grey = 0;
+        for (int c = 0; c < net->channels; c++) grey += (double)x[c * plane + i];
+        grey /= net->channels;
+        for (int c = 0; c < net->channels; c++) {
+            const float d = (float)((double)x[c * plane + i] - grey);
+            colour += (double)d * (double)d;       /* an exact product */
+        }
+    }
+    return colour / (double)size;
+}
+
+/* Writes the image part of x. work: an image. */
+static void jem__look_image(const jem_net *net, const float *x, double colour, float *work,
+                            float *v) {
+    const ptrdiff_t size = jem__image(net);
     if (jem__is_vector(net) && net->channels <= JEM__MOST_VALUES) {
         memcpy(v, x, (size_t)size * sizeof *v);
         return;
     }
-    double mean = 0, colour = 0;
+    double mean = 0;
     for (ptrdiff_t i = 0; i < size; i++) mean += (double)x[i];
     for (ptrdiff_t i = 0; i < size; i++) work[i] = x[i] - (float)(mean / (double)size);
-    if (net->channels > 1 && !jem__is_vector(net)) {
-        for (ptrdiff_t i = 0; i < plane; i++) {
-            double grey = 0;
-            for (int c = 0; c < net->channels; c++) grey += (double)x[c * plane + i];
-            grey /= net->channels;
-            for (int c = 0; c < net->channels; c++) {
-                const double d = (double)x[c * plane + i] - grey;
-                colour = fma(d, d, colour);
-            }
-        }
-        *v++ = (float)log(colour / (double)size + 1e-3);
-    }
+    if (net->channels > 1 && !jem__is_vector(net)) *v++ = (float)log(colour + 1e-3);
     jem__details(net, work, 1e-3, 1, v);
 }
 
@@ -10188,13 +10235,35 @@ static void jem__shades_add(double shade, double *tones) {
     const double place = fmin(fmax(shade, 0), 1) * (JEM__TONES - 1);
     int i = (int)place;
     if (i > JEM__TONES - 2) i = JEM__TONES - 2;
-    const double t = place - i, step = fma(-2 * t * t, t, 3 * t * t);
-    tones[i] += 1 - step;
-    tones[i + 1] += step;
+    const double t = (double)(float)(place - i);
+    const float step = (float)(t * t * (3 - 2 * t));    /* rounded: the same with and without fma */
+    tones[i] += 1 - (double)step;
+    tones[i + 1] += (double)step;
 }
 
-/* Writes the shades part from planes u[h][w] of shades 0 to 1. */
-static void jem__look_shades(const float *u, int h, int w, float *v) {
+/* Writes the correlations of shades u[h][w] with their mirror images: left and right, up and down,
+   both. */
+static void jem__look_symmetry(const float *u, int h, int w, float *v) {
+    const double pixels = (double)h * w;
+    double mean = 0, square = 0.01 * pixels, mirrored[JEM__MIRRORS] = { 0, 0, 0 };
+    for (int i = 0; i < h * w; i++) mean += (double)u[i];
+    const float middle = (float)(mean / pixels);
+    for (int i = 0; i < h; i++) {
+        const float *row = u + (ptrdiff_t)i * w, *across = u + (ptrdiff_t)(h - 1 - i) * w;
+        for (int j = 0; j < w; j++) {
+            const double at = (double)(row[j] - middle);
+            square += at * at;                     /* exact products */
+            mirrored[0] += at * (double)(row[w - 1 - j] - middle);
+            mirrored[1] += at * (double)(across[j] - middle);
+            mirrored[2] += at * (double)(across[w - 1 - j] - middle);
+        }
+    }
+    for (int k = 0; k < JEM__MIRRORS; k++) v[k] = (float)(mirrored[k] / square);
+}
+
+/* Writes the first numbers of the shades part, of shades u[h][w], 0 to 1. Returns their count. */
+static int jem__look_shades(const float *u, int h, int w, float *v) {
+    const float *first = v;
     const double soft = 1 / (2 * 0.075 * 0.075);   /* a difference that is nearly flat */
     double tones[JEM__TONES] = { 0 }, across = 0, down = 0, flat = 0, sum = 0, square = 0;
     int rim = (h < w ? h : w) / 14, border = 0;
@@ -10208,8 +10277,8 @@ static void jem__look_shades(const float *u, int h, int w, float *v) {
             if (i + 1 < h) b = (double)(at[w] - *at);
             across += a * a;                       /* exact products */
             down += b * b;
-            const double steep = soft * (a * a + b * b);
-            flat += 1 / fma(steep, fma(steep, 0.5, 1), 1);
+            const double steep = (double)(float)(soft * (a * a + b * b));
+            flat += 1 / (1 + steep + steep * steep / 2);         /* an exact square */
             jem__shades_add(shade, tones);
             if (i >= rim && i < h - rim && j >= rim && j < w - rim) continue;
             sum += shade;
@@ -10223,10 +10292,33 @@ static void jem__look_shades(const float *u, int h, int w, float *v) {
     *v++ = (float)(log(across / pixels + 7.5e-4) - log(down / pixels + 7.5e-4));
     *v++ = (float)mean;
     *v++ = (float)sqrt(fmax(fma(-mean, mean, square / border), 0) + 0.0025);
+    return (int)(v - first);
 }
 
-/* Writes the layout of shades u[h][w]: means over JEM__BLOCKS x JEM__BLOCKS blocks. */
-static void jem__look_layout(const float *u, int h, int w, float *v) {
+/* Writes the directions of the edges of shades u[h][w]: the means of cos and sin of twice and four
+   times their angle, weighted by their squared steepness. */
+static void jem__look_directions(const float *u, int h, int w, float *v) {
+    double all = 1e-3 * h * w, sum[4] = { 0, 0, 0, 0 };
+    for (int i = 0; i + 1 < h; i++) {
+        for (int j = 0; j + 1 < w; j++) {
+            const float *at = u + (ptrdiff_t)i * w + j;
+            const double a = (double)(at[1] - *at), b = (double)(at[w] - *at);
+            const double steep = a * a + b * b;    /* exact products, also below */
+            const double cosine = (double)(float)(a * a - b * b);
+            const double sine = (double)(float)(2 * a * b);
+            if (steep == 0) continue;
+            all += steep;
+            sum[0] += cosine;
+            sum[1] += sine;
+            sum[2] += (cosine * cosine - sine * sine) / steep;
+            sum[3] += 2 * cosine * sine / steep;
+        }
+    }
+    for (int k = 0; k < 4; k++) v[k] = (float)(sum[k] / all);
+}
+
+/* Writes means of shades u[h][w] over JEM__BLOCKS x JEM__BLOCKS blocks. */
+static void jem__look_places(const float *u, int h, int w, float *v) {
     for (int a = 0; a < JEM__BLOCKS; a++) {
         for (int b = 0; b < JEM__BLOCKS; b++) {
             double sum = 0;
@@ -10323,6 +10415,19 @@ static void jem__log_probabilities(const float *f, int classes, float *to) {
     for (int c = 0; c < classes; c++) to[c] = (float)((double)f[c] - most - log(sum));
 }
 
+/* Writes the shades part and the layout, from shades r->work: as much as the calibration has. */
+static void jem__look_whole(const jem_net *net, const jem__rows *r, double colour, float *shades,
+                            float *layout) {
+    const int h = net->height, w = net->width;
+    const double range = (double)r->range[1] - (double)r->range[0];
+    const int at = jem__look_shades(r->work, h, w, shades);
+    if (at < r->dims[JEM__SHADES]) shades[at] = (float)log(colour / (range * range) + 1e-4);
+    jem__look_places(r->work, h, w, layout);
+    if (r->dims[JEM__SLOPES] < r->shared + JEM__LAYOUT) return;
+    jem__look_symmetry(r->work, h, w, layout + JEM__PLACES);
+    jem__look_directions(r->work, h, w, layout + JEM__PLACES + JEM__MIRRORS);
+}
+
 /* Fills the rows of image i from its logits f and what they say, but for slopes and features.
    Returns the next column of the slopes part. */
 static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x, const float *f,
@@ -10339,13 +10444,13 @@ static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x
         memcpy(to, f, (size_t)at * sizeof *to);
     }
     to[at++] = seen->logp;
-    jem__look_image(net, x, r->work, image);
+    const double colour = jem__colour(net, x);
+    jem__look_image(net, x, colour, r->work, image);
     if (jem__is_vector(net)) return at;
     if (r->dims[JEM__SHADES] > 0) {
-        const int h = net->height, w = net->width;
         jem__shades_of(net, x, r->range, r->work);
-        jem__look_shades(r->work, h, w, r->v[JEM__SHADES] + (ptrdiff_t)i * JEM__SHADE_DIMS);
-        jem__look_layout(r->work, h, w, to + r->shared);
+        jem__look_whole(net, r, colour, r->v[JEM__SHADES] + (ptrdiff_t)i * r->dims[JEM__SHADES],
+                        to + r->shared);
     }
     memcpy(to + at, image, (size_t)r->dims[JEM__IMAGE] * sizeof *to);
     return at + r->dims[JEM__IMAGE];
@@ -10501,8 +10606,21 @@ static double jem__gauss_distance(const jem__gauss *g, const float *v, int label
     return square;
 }
 
-/* Returns minus the distance of v, before it is standardised by label. */
+/* Computes the logs of the densities of a mixture's Gaussians at v. Returns that of their sum. */
+static double jem__mixture_log(const jem__gauss *g, const float *v, double *each) {
+    double most = -1e30, sum = 0;
+    for (int k = 0; k < g->classes; k++) {
+        each[k] = (double)g->share[k] - jem__gauss_distance(g, v, k) / 2;
+        most = fmax(most, each[k]);
+    }
+    for (int k = 0; k < g->classes; k++) sum += exp(each[k] - most);
+    return most + log(sum);
+}
+
+/* Returns minus the distance of v, or the log of a mixture's density, before it is standardised. */
 static double jem__part_raw(const jem__trait *p, const float *v, int label) {
+    double each[JEM__BLENDS];
+    if (p->mixed) return jem__mixture_log(&p->own, v, each);
     const double own = jem__gauss_distance(&p->own, v, label);
     if (!p->all.dims) return -sqrt(own);
     if (p->relative && !(*p->relative > 0)) return -own;
@@ -10733,12 +10851,145 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
         jem__cholesky(to, dims, g->root + (ptrdiff_t)c * triangle);
     }
 }
+/* Memory for the fit of a mixture. */
+typedef struct jem__blend {
+    double *mean, *sum;                            /* [dims]: mean of all images; scratch */
+    double *cov, *all;                             /* triangles of each Gaussian, and their sum */
+    double *belongs;                               /* [n][classes]: shares of each image, sum 1 */
+} jem__blend;
+
+/* Begins the fit of a mixture: each image belongs to the nearest of some that are drawn at random.
+   Sets the spread. */
+static void jem__mixture_begin(jem__gauss *g, const float *v, const jem__seen *seen, int n,
+                               int without, const jem__blend *b) {
+    const int dims = g->dims;
+    double *mean = b->mean, *sum = b->sum;
+    const int count = jem__gauss_sum(v, dims, seen, n, without, -1, mean);
+    for (int a = 0; a < dims; a++) {
+        const double error = (double)g->error[a];
+        mean[a] /= count;
+        sum[a] = error * error * count;
+    }
+    for (int i = 0; i < n; i++) {
+        for (int a = 0; a < dims && seen[i].fold != without; a++) {
+            const double d = (double)v[(ptrdiff_t)i * dims + a] - mean[a];
+            sum[a] = fma(d, d, sum[a]);
+        }
+    }
+    for (int a = 0; a < dims; a++)
+        g->spread[a] = jem__shorten((float)(sqrt(sum[a] / count) + 1e-6));
+    jem_rng rng = jem_rng_seed(42);
+    for (int k = 0; k < g->classes; k++) {
+        int i = (int)jem_rng_below(&rng, n);
+        while (seen[i].fold == without) i = (i + 1) % n;
+        memcpy(g->mean + k * dims, v + (ptrdiff_t)i * dims, (size_t)dims * sizeof *v);
+    }
+    for (int i = 0; i < n; i++) {
+        double nearest = 1e300;
+        int own = 0;
+        for (int k = 0; k < g->classes; k++) {
+            double square = 0;
+            for (int a = 0; a < dims; a++) {
+                const double d = (double)v[(ptrdiff_t)i * dims + a] - (double)g->mean[k * dims + a];
+                square = fma(d / (double)g->spread[a], d / (double)g->spread[a], square);
+            }
+            if (square < nearest) own = k;
+            nearest = fmin(nearest, square);
+        }
+        for (int k = 0; k < g->classes; k++) b->belongs[(ptrdiff_t)i * g->classes + k] = k == own;
+    }
+}
+
+/* Adds up what belongs to Gaussian k: sets its mean, as if four images of the mean of all were its
+   own, and the products of deviations in units of the spread. Returns how many images there are. */
+static double jem__mixture_sums(jem__gauss *g, int k, const float *v, const jem__seen *seen, int n,
+                                int without, const jem__blend *b) {
+    const int dims = g->dims;
+    double *sum = b->sum, *cov = b->cov + k * jem__triangle(dims);
+    float z[JEM__SHADE_DIMS];
+    double count = 0;
+    for (int a = 0; a < dims; a++) sum[a] = 4 * b->mean[a];
+    memset(cov, 0, (size_t)jem__triangle(dims) * sizeof *cov);
+    for (int i = 0; i < n; i++) {
+        const double part = (double)(float)b->belongs[(ptrdiff_t)i * g->classes + k];
+        if (seen[i].fold == without || part == 0) continue;
+        for (int a = 0; a < dims; a++) sum[a] += part * (double)v[(ptrdiff_t)i * dims + a];
+        count += part;
+    }
+    float *m = g->mean + k * dims;
+    for (int a = 0; a < dims; a++) m[a] = jem__shorten((float)(sum[a] / (count + 4)));
+    for (int i = 0; i < n; i++) {
+        const double part = (double)(float)b->belongs[(ptrdiff_t)i * g->classes + k];
+        if (seen[i].fold == without || part == 0) continue;
+        double *to = cov;
+        for (int a = 0; a < dims; a++) {
+            const double d = (double)v[(ptrdiff_t)i * dims + a] - (double)m[a];
+            z[a] = (float)(d / (double)g->spread[a]);
+            const double own = (double)(float)(part * (double)z[a]);
+            for (int c = 0; c <= a; c++) to[c] += own * (double)z[c];    /* exact products */
+            to += a + 1;
+        }
+    }
+    return count;
+}
+
+/* Sets root and share of Gaussian k, which has `count` of the images. Its covariance is drawn
+   towards that of all and shrunk, as in jem__gauss_fit. */
+static void jem__mixture_root(jem__gauss *g, int k, double count, double images,
+                              const jem__blend *b) {
+    const int dims = g->dims, triangle = jem__triangle(dims);
+    const double drawn = JEM__DRAWN;
+    double *own = b->cov + k * triangle, log_root = 0;
+    float *root = g->root + k * triangle;
+    for (int a = 0; a < triangle; a++)
+        own[a] = fma(drawn / images, b->all[a], own[a]) / (count + drawn);
+    for (int a = 0; a < dims; a++) {
+        const double error = (double)g->error[a] / (double)g->spread[a];
+        own[a * (a + 3) / 2] += fma(error, error, 0.01 + 0.1 * dims / images);
+    }
+    jem__cholesky(own, dims, root);
+    for (int a = 0; a < dims; a++) log_root += log((double)root[a * (a + 3) / 2] / JEM__UNITS);
+    g->share[k] = jem__shorten((float)(log((count + 1) / (images + g->classes)) - log_root));
+}
+
+/* Fits a mixture by expectation maximisation (Dempster, Laird & Rubin 1977). work: two
+   numbers per dimension, a triangle per Gaussian and one more, a number per image and Gaussian. */
+static void jem__mixture_fit(jem__gauss *g, const float *v, const jem__seen *seen, int n,
+                             int without, double *work) {
+    enum { ROUNDS = 12 };
+    const int dims = g->dims, triangle = jem__triangle(dims), blends = g->classes;
+    double count[JEM__BLENDS], each[JEM__BLENDS];
+    jem__blend b;
+    b.mean = work;
+    b.sum = b.mean + dims;
+    b.all = b.sum + dims;
+    b.cov = b.all + triangle;
+    b.belongs = b.cov + blends * triangle;
+    jem__mixture_begin(g, v, seen, n, without, &b);
+    for (int round = 0; round < ROUNDS; round++) {
+        double images = 0;
+        memset(b.all, 0, (size_t)triangle * sizeof *b.all);
+        for (int k = 0; k < blends; k++) {
+            count[k] = jem__mixture_sums(g, k, v, seen, n, without, &b);
+            images += count[k];
+            for (int a = 0; a < triangle; a++) b.all[a] += b.cov[k * triangle + a];
+        }
+        for (int k = 0; k < blends; k++) jem__mixture_root(g, k, count[k], images, &b);
+        for (int i = 0; i < n && round + 1 < ROUNDS; i++) {
+            const double whole = jem__mixture_log(g, v + (ptrdiff_t)i * dims, each);
+            for (int k = 0; k < blends; k++)
+                b.belongs[(ptrdiff_t)i * blends + k] = exp(each[k] - whole);
+        }
+    }
+}
+
 /* Fits a part. If all images have one label, the mean of all is that of the label: then the former
    has no distance, for a relative one would be 0. */
 static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, int n, int without,
                           double *work) {
     int labels = 1;
-    jem__gauss_fit(&p->own, v, seen, n, without, work);
+    if (p->mixed) jem__mixture_fit(&p->own, v, seen, n, without, work);
+    else jem__gauss_fit(&p->own, v, seen, n, without, work);
     if (!p->all.dims) return;
     jem__gauss_fit(&p->all, v, seen, n, without, work);
     for (int i = 1; i < n && labels == 1; i++) labels += seen[i].label != seen[0].label;
@@ -10759,13 +11010,13 @@ static void jem__strange_quantiles(float *scores, int n, float *q) {
 }
 
 /* Computes shift and scale of each label from the scores of all folds but `without`, as if sixteen
-   images of the mean and spread of all were its own. Distances keep their zero: only relative ones
-   are shifted. */
+   images of the mean and spread of all were its own; of a mixture, as if all images had one label.
+   Distances keep their zero: only relative ones and log densities are shifted. */
 static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, int without,
                                   const float *scores) {
     double mean = 0, square = 0;
     int all = 0;
-    const int shifts = p->all.dims > 0;
+    const int shifts = p->all.dims > 0 || p->mixed;
     for (int i = 0; i < n; i++) {
         if (seen[i].fold == without) continue;
         mean += shifts * (double)scores[i];
@@ -10777,17 +11028,17 @@ static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, i
         const double d = (double)scores[i] - mean;
         square += d * d / all;
     }
-    for (int c = 0; c < p->own.classes; c++) {
+    for (int c = 0; c < p->labels; c++) {
         double sum = 16 * mean, squares = 16 * square;
         int count = 16;
         for (int i = 0; i < n; i++) {
-            if (seen[i].label != c || seen[i].fold == without) continue;
+            if ((seen[i].label != c && !p->mixed) || seen[i].fold == without) continue;
             sum += shifts * (double)scores[i];
             count++;
         }
         p->shift[c] = jem__shorten((float)(sum / count));
         for (int i = 0; i < n; i++) {
-            if (seen[i].label != c || seen[i].fold == without) continue;
+            if ((seen[i].label != c && !p->mixed) || seen[i].fold == without) continue;
             const double d = (double)scores[i] - (double)p->shift[c];
             squares += d * d;
         }
@@ -10821,7 +11072,8 @@ static void jem__part_folds(jem__trait *p, const float *v, const jem__seen *seen
 static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *v,
                                       const jem__seen *seen, int n, float *scores) {
     const int dims = p->own.dims;
-    const size_t numbers = (size_t)(2 * dims + 2 * jem__triangle(dims) + 1);
+    size_t numbers = (size_t)(2 * dims + 2 * jem__triangle(dims) + 1);
+    if (p->mixed) numbers += (size_t)p->own.classes * (size_t)(n + jem__triangle(dims));
     double *work = (double *)jem__push(ctx, numbers * sizeof *work);
     float *sorted = jem__push_floats(ctx, n);
     if (!work || !sorted) return JEM_NO_MEMORY;
@@ -10844,7 +11096,7 @@ static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *
 static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const jem__seen *seen,
                                        int n, jem__meta **list) {
     jem_ctx *ctx = net->ctx;
-    const int features = r->features, first = JEM__FORM + r->gradients;
+    const int features = r->features, first = JEM__FORM * JEM__NEWEST + r->gradients;
     const int size = jem__known_at(net, first, features, NULL).size;
     float *all = jem__push_floats(ctx, size);
     float *scores = jem__push_floats(ctx, n);
@@ -10911,7 +11163,8 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     jem__rows r;
     jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
     jem_status s = JEM_NO_MEMORY;
-    const jem__known k = jem__known_at(net, JEM__FORM + most, jem__feature_count(net), NULL);
+    const jem__known k = jem__known_at(net, JEM__FORM * JEM__NEWEST + most,
+                                        jem__feature_count(net), NULL);
     if (seen && jem__rows_create(net, "calibrate", n, &k, &r)) {
         s = jem__images_check(net, "calibrate", x, n);
         if (s == JEM_OK) jem__range_of(net, x, n, r.range);
