@@ -1437,7 +1437,8 @@ int train_command(int argc, char **argv) {
     const int parsed = options_parse(o, argc, argv, 2, &n_words);
     const int named = parsed > 0 && n_words == 1 && take_data_set(o, words[0]);
     if (parsed > 0 && n_words && !named)
-        fprintf(stderr, "jem train: unexpected '%s': options begin with --\n", words[n_words - 1]);
+        fprintf(stderr, "jem train: unexpected '%s': not a data set, a folder or a .csv file that is "
+                "there (one at most); options begin with --\n", words[n_words - 1]);
     if (parsed < 0) return train_help(o, &values);
     if (!parsed || (n_words && !named)) return 2;
 
