@@ -1194,9 +1194,8 @@ JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL
    weights back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged.
    When the guard returns, status is JEM_OK, the count of updates goes back with the state, the
    numbers are those that led to the return (0 if not finite), and the context's log receives a
-   note. After the last return
-   that desc.max_returns allows, status is JEM_DIVERGED, and the parameters are those of the last
-   good state. */
+   note. After the last return that desc.max_returns allows, status is JEM_DIVERGED, and the
+   parameters are those of the last good state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* The same with separate images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
    may then be 0. With n_unlabelled = 0, the labelled images are used. */
@@ -9870,20 +9869,19 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
 
    Details are the energies of a Haar pyramid's levels, in logarithms. SLOPES ends with the layout
    of an image: its means over 4 x 4 blocks; how much it is like its mirror images; the directions
-   of its edges. Scans have a cleaner background than samples or
-   compressed files, so the variances of shades and layout include that of an error
-   (jem__shades_error). Each part but SHADES has a distance d from the mean of the predicted label
-   (Mahalanobis, with one covariance for all labels; Lee et al. 2018): for SLOPES by a covariance of
-   the label's own, drawn towards that of all; for FEATURES, d^2 minus that from the mean of all
-   images (relative Mahalanobis: Ren et al. 2021), unless there is only one class. It is
-   standardised by label, so that no class is strange as a whole. SHADES has the log density of a
-   mixture of Gaussians, whatever the label: photographs of one class have shades of several kinds,
-   and an image between two kinds is strange. An empirical tail makes the score of a part a p-value,
-   beyond the last 5% with an exponential tail. The parts are joined as the sum of -log p (Fisher;
-   tails of several statistics: Morningstar et al. 2021) with the weights of jem__forms, plus the
-   largest -log p (Tippett): one part alone can make an image strange. The joint score is ranked
-   among those of the calibration images. Their scores come from fits without them (ten folds), as
-   those of new images do.
+   of its edges. Scans have a cleaner background than samples or compressed files, so the variances
+   of shades and layout include that of an error (jem__shades_error). Each part but SHADES has a
+   distance d from the mean of the predicted label (Mahalanobis, with one covariance for all labels;
+   Lee et al. 2018): for SLOPES by a covariance of the label's own, drawn towards that of all; for
+   FEATURES, d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al. 2021),
+   unless there is only one class. The distance is standardised by label, so that no class is
+   strange as a whole. SHADES has the log density of a mixture of Gaussians, whatever the label:
+   photographs of one class have shades of several kinds, and an image between two kinds is strange.
+   An empirical tail makes the score of a part a p-value, beyond the last 5% with an exponential
+   tail. The parts are joined as the sum of -log p (Fisher; tails of several statistics: Morningstar
+   et al. 2021) with the weights of jem__forms, plus the largest -log p (Tippett): one part alone
+   can make an image strange. The joint score is ranked among those of the calibration images. Their
+   scores come from fits without them (ten folds), as those of new images do.
 
    The first number of a calibration is JEM__FORM times the index of its form, plus its
    gradients. */
