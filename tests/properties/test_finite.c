@@ -52,6 +52,7 @@ static jem_train_desc small_desc(void) {
     d.sgld.steps = 2;
     d.buffer_size = 16;
     d.negatives = 4;
+    d.max_returns = 0;                             /* errors, not returns */
     return d;
 }
 /* All except the running statistics of batch norm. */
@@ -127,6 +128,33 @@ static void test_weights(jem_ctx *ctx) {
         jem_net_free(net);
     }
     CHECK(refused > 60, "%d", refused);
+}
+
+/* The same with a guard: it puts back the weights of the first update. */
+static void test_guarded(jem_ctx *ctx) {
+    for (int kind = 0; kind < 4; kind++) {
+        jem_net *net = small_net(ctx, kind);
+        jem_train_desc d = small_desc();
+        d.max_returns = 1000;
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        CHECK(tr && jem_train_step(tr, images, labels, BATCH).status == JEM_OK, "%s",
+              jem_error(ctx));
+        const uint64_t good = trained_hash(net);
+        for (jem_param *p = net->params; p; p = p->next)
+            for (int k = 0; k < BAD && p->grad; k++) {
+                p->value[0] = from_bits(bad_bits[k]);
+                jem_param_changed(p);
+                const jem_stats s = jem_train_step(tr, images, labels, BATCH);
+                CHECK(s.status == JEM_OK && s.returned == 1 && *s.reason && jem_ok(ctx) &&
+                      trained_hash(net) == good, "%s in %s: status %d, returned %d: %s",
+                      bad_names[k], p->name, (int)s.status, s.returned, s.reason);
+            }
+        jem_trainer_set_lr(tr, d.lr);              /* each return has halved it */
+        CHECK(jem_train_step(tr, images, labels, BATCH).status == JEM_OK, "%s", jem_error(ctx));
+        CHECK(finite_net(net) && trained_hash(net) != good, "training goes on");
+        jem_trainer_free(tr);
+        jem_net_free(net);
+    }
 }
 
 /* The loss itself, and the gradient behind a loss that looks healthy. */
@@ -257,8 +285,8 @@ static void test_rates(jem_ctx *ctx) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST_IN(test_weights), TEST_IN(test_ops), TEST_IN(test_input), TEST_IN(test_rates),
-        TEST_IN(test_first_step)
+        TEST_IN(test_weights), TEST_IN(test_guarded), TEST_IN(test_ops), TEST_IN(test_input),
+        TEST_IN(test_rates), TEST_IN(test_first_step)
     };
     jem_rng rng = jem_rng_seed(5);
     for (int i = 0; i < BATCH * PIXELS; i++) images[i] = 2 * jem_rng_uniform(&rng) - 1;
