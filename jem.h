@@ -9890,7 +9890,8 @@ enum { JEM__FOLDS = 10, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_F
        JEM__MOST_VALUES = 32, JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
        JEM__TAIL = 14, JEM__HEAD = 2, JEM__DRAWN = 50, JEM__FORM = 10, JEM__TONES = 5,
        JEM__SHADE_DIMS = JEM__TONES + 5, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
-       JEM__MIRRORS = 3, JEM__LAYOUT = JEM__PLACES + JEM__MIRRORS + 4, JEM__BLENDS = 8 };
+       JEM__MIRRORS = 3, JEM__LAYOUT = JEM__PLACES + JEM__MIRRORS + 4, JEM__BLENDS = 8,
+       JEM__FORMS = 3, JEM__NEWEST = JEM__FORMS - 1 };
 #define JEM__UNITS 1e4
 enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__SHADES, JEM__PARTS };
 
@@ -9903,12 +9904,11 @@ typedef struct jem__form {
     int blends;                                    /* Gaussians of SHADES; 0: one per class */
     double weight[JEM__PARTS];                     /* of an image */
 } jem__form;
-static const jem__form jem__forms[] = {
+static const jem__form jem__forms[JEM__FORMS] = {
     { 3, 0, 0, 0, 0, 0, { 1, 1, 0.5, 0 } },
     { 4, 2, 1, JEM__PLACES, JEM__TONES + 4, 0, { 1, 1.5, 0.5, 0.5 } },
     { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 4, JEM__BLENDS, { 1, 1.5, 0.5, 0.5 } }
 };
-enum { JEM__NEWEST = (int)(sizeof jem__forms / sizeof *jem__forms) - 1 };
 
 /* Means by class, with one covariance or one per class: deviations from the mean in units of
    `spread` have the correlations L L'. L is stored in whole units of 1/JEM__UNITS, which keeps the

@@ -363,8 +363,8 @@ refuses 2 "h/last.safetensors: contains a run" sample a/last.safetensors --n 2 -
     --out new --chains h/last.safetensors
 refuses 2 "h/last.safetensors: contains a run" judge --iters 1 --out h/last.safetensors
 check "a run is no place for pictures" cmp h/last.safetensors before
-full() {                                # no file may grow beyond 200 KB or so
-    (trap '' XFSZ; ulimit -f 400; "$jem" "$@" >out 2>err </dev/null)
+full() {                                # no file may grow beyond 300 KB or so
+    (trap '' XFSZ; ulimit -f 600; "$jem" "$@" >out 2>err </dev/null)
 }
 full train --resume h
 is=$?
