@@ -9292,7 +9292,6 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
     int walked = 0;
     if (!b || n < FEW) return NULL;
     if (n > SOME) n = SOME;
-    for (int i = 0; i < n; i++) images[i] = x + i * jem__buffer_image(b);
     for (int i = 0; i < b->capacity && walked < SOME; i++) {
         if (b->visits[i] > 0) chains[walked++] = b->data + i * jem__buffer_image(b);
     }
@@ -9300,8 +9299,10 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
     const double reach = wall > 1.5 * half ? wall : 10 * half;
     const double spread = jem__spread(chains, walked, jem__buffer_image(b), middle, reach, &far);
     if (far > 0.9) return "the chains are far from all images";
+    if (spread >= 0.02 * (half * half)) return NULL;         /* without a look at the images */
+    for (int i = 0; i < n; i++) images[i] = x + i * jem__buffer_image(b);
     const double usual = jem__spread(images, n, jem__buffer_image(b), middle, reach, &unused);
-    if (spread < 0.02 * fmin(usual, half * half)) return "the chains are all equal";
+    if (spread < 0.02 * usual) return "the chains are all equal";
     return NULL;
 }
 
