@@ -1050,7 +1050,9 @@ typedef struct jem_schedule {
     int total;                                     /* cosine: length of the run, in updates */
     float floor;                                   /* cosine: ends at floor*lr */
     float rate;                                    /* steps: multiplies the rate at each .. */
-    int at[4];                                     /* .. of these updates (0: unused) */
+    int at[4];                                     /* .. of these updates (0: unused). cosine: there
+                                                      it ends, and begins anew, also its warm-up, at
+                                                      `rate` times lr (Loshchilov & Hutter 2017) */
 } jem_schedule;
 /* Returns the rate of update number `update`, from 0; lr is the rate without a schedule, which may
    be NULL. */
@@ -8430,18 +8432,24 @@ static int jem__optim_good(const jem_optim *o, const float *kept) {
 }
 
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
-    double rate = (double)lr;
     if (!s) return lr;
-    if (s->kind == JEM_SCHEDULE_STEPS)
-        for (int i = 0; i < 4; i++)
-            if (s->at[i] > 0 && update >= s->at[i]) rate *= (double)s->rate;
+    double rate = (double)lr;
+    int begin = 0, end = s->total;                 /* of this update's period of the cosine */
+    for (int i = 0; i < 4 && s->kind != JEM_SCHEDULE_CONSTANT; i++) {
+        const int at = s->at[i];
+        if (at <= 0) continue;
+        if (update >= at) rate *= (double)s->rate;
+        if (s->kind == JEM_SCHEDULE_STEPS) continue;
+        if (update >= at && at > begin) begin = at;
+        if (update < at && at < end) end = at;
+    }
     if (s->kind == JEM_SCHEDULE_COSINE && s->total > 0) {
         const double low = (double)s->floor;
         double t = 1;
-        if (update < s->total) t = (double)update / s->total;
+        if (update < end) t = ((double)update - begin) / (end - begin);
         rate *= low + (1 - low) * 0.5 * (1 + cos(3.14159265358979 * t));
     }
-    if (update < s->warmup) rate *= ((double)update + 1) / s->warmup;
+    if (update - begin < s->warmup) rate *= ((double)update - begin + 1) / s->warmup;
     return (float)rate;
 }
 
