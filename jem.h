@@ -891,18 +891,22 @@ typedef struct jem_sampler {
     float *x;                                      /* [n][c][h][w]: the images as they are now. May
                                                       be read, and changed, between steps */
     int step, steps;                               /* taken so far, of all */
-    double slowest;                                /* of late, time of a step in microseconds, by
-                                                      the budget's clock; may be changed */
+    double slowest;                                /* of recent steps: microseconds, by the budget's
+                                                      clock; 0 before the first; may be changed */
     jem_rng rng;
     jem_logp_fn logp;                              /* private from here */
     void *user, *owned;
     jem_generate_desc desc;
 } jem_sampler;
-/* How long jem_sampler_step may take. It takes at least one step, unless all are taken. */
+/* How long jem_sampler_step may take. It takes at least one step, unless all are taken, so a frame
+   must have room for one gradient of the network (tools/BENCHMARKS.md has the times of the models
+   that ship). The time of a step is an estimate from recent ones: leave a margin, and take the
+   first step, which is slower, before the first frame. */
 typedef struct jem_budget {
     int steps;                                     /* at most this many; 0: no limit */
     double microseconds;                           /* 0: no limit; else no step begins that would
-                                                      end later if it took as long as the slowest */
+                                                      end later if it took as long as the slowest
+                                                      of recent steps */
     double (*clock)(void *user);                   /* time in microseconds from any moment on */
     void *clock_user;
 } jem_budget;
@@ -1265,6 +1269,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    or without, by log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of
    range, log p(x) that is not finite. */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
+/* Returns the gradients that an answer of the calibrated network costs; -1: not calibrated. */
+JEM_API int jem_calibrated(const jem_net *net);
 
 /* Scores of images, higher for more familiar ones. */
 typedef enum jem_ood {
@@ -1363,7 +1369,8 @@ JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_te
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
     float lo, hi;                                  /* what 0 and 255 are to the network: -1, 1 */
     int background;                                /* behind alpha: grey 0 to 255. Default: 0,
-                                                      black, as for the commands of jem */
+                                                      black, as for the commands of jem; black
+                                                      ink on a transparent canvas needs 255 */
     int invert;                                    /* 1: black on white becomes white on black */
     /* Framing: > 0: the picture's subject gets this share of the image's side; 0: framed as the
        training images are (jem_net_fit_framing), unless it has the network's size; < 0: not. */
@@ -1373,7 +1380,8 @@ enum {                                             /* what was done to a picture
     JEM_DID_RESIZE = 1, JEM_DID_STRETCH = 2,       /* to the network's size; of other proportions */
     JEM_DID_GREY = 4, JEM_DID_COLOUR = 8,          /* colour made grey; grey to every channel */
     JEM_DID_BLEND = 16, JEM_DID_INVERT = 32,       /* laid over the background; inverted */
-    JEM_DID_FRAME = 64
+    JEM_DID_FRAME = 64,
+    JEM_DID_BLANK = 128                            /* the result has one colour: nothing to see */
 };
 /* Framing. Many data sets have one subject on a plain ground, of equal size, in the middle, as
    MNIST has: a network cannot read a digit that fills the picture, or a small one in its corner.
@@ -1409,7 +1417,9 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
 /* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
-   way, or as desc says, in the network's units. The network must stay. Returns NULL on an error. */
+   way, or as desc says, in the network's units. The network must stay. Returns NULL on an error.
+   A quick draft, in a tenth of the steps: of jem_net_generate_desc's values, denoise.steps = 15,
+   denoise.fraction = .3 and walk.steps = 45 (measured in tools/BENCHMARKS.md). */
 JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
                                      const jem_generate_desc *desc);
 /* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
@@ -6719,7 +6729,10 @@ jem_mlp_desc jem_mlp_desc_vectors(int length, int classes) {
 /* Creates the network that a file describes, with newly initialised parameters. */
 static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const char *where) {
     const char *kind = jem__meta_get(meta, "jem.net");
-    if (!kind) kind = "(nothing)";
+    if (!kind)
+        return jem__refuse(ctx, JEM_BAD_FILE, "%s: does not describe its network (jem.net), as "
+                           "files of jem_save do: create the network first, then call "
+                           "jem_net_load", where);
     jem__fields f = jem__fields_open(ctx, kind);
     f.where = where;
     f.in = meta;
@@ -11194,6 +11207,13 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     return s;
 }
 
+int jem_calibrated(const jem_net *net) {
+    int first, features;
+    const char *text = net ? jem_net_meta(net, jem__known_key) : NULL;
+    if (!text || !jem__known_head(net, text, &first, &features)) return -1;
+    return first % JEM__FORM;
+}
+
 /* ---- verdicts -------------------------------------------------------------------------------- */
 
 jem_verdict jem_judge(float familiarity) {
@@ -12191,6 +12211,16 @@ static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert)
     return did;
 }
 
+/* Returns whether all pixels of an image have one colour. */
+static int jem__is_blank(const jem_net *net, const float *x) {
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    if (pixels == 1) return 0;
+    for (int c = 0; c < net->channels; c++)
+        for (ptrdiff_t i = 1; i < pixels; i++)
+            if (x[c * pixels + i] < x[c * pixels] || x[c * pixels + i] > x[c * pixels]) return 0;
+    return 1;
+}
+
 /* Many parameters: a picture is pixels, width, height and channels in every function. */
 jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                 int height, int channels, const jem_pixels_desc *desc, float *x,
@@ -12222,6 +12252,7 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
         }
     }
     if (did) *did = jem__pixels_did(net, &picture, d.invert);
+    if (did && jem__is_blank(net, x)) *did |= JEM_DID_BLANK;
     return JEM_OK;
 }
 
@@ -16675,7 +16706,9 @@ JEM__COMPILE_END
                  (jem_net.guidance).
                  The guard also checks chains, gradients, cross-entropy and the SGLD step; the count
                  of updates returns with the state; jem_stats.reason.
-                 Transparency is laid over black by default, in examples/hello.c as well.
+                 Transparency is laid over black by default, in examples/hello.c as well;
+                 JEM_DID_BLANK reports an image of one colour. jem_calibrated.
+                 A cosine schedule begins anew at jem_schedule.at, which it ignored before.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...
