@@ -84,7 +84,7 @@ static void quote_name(const char *name, char quoted[2 * NAME_SIZE + 3]) {
 enum { ROW_SIZE = 2 * NAME_SIZE + 160 };
 
 /* What is known about the rows so far. */
-typedef struct scores {
+typedef struct score_run {
     const model *m;
     csv_table t;
     jem_answer *answers;                           /* [t.rows] if there are labels; or NULL */
@@ -94,10 +94,10 @@ typedef struct scores {
     const char *out;                               /* "": standard output */
     new_file file;
     int began;                                     /* 1: the header is written */
-} scores;
+} score_run;
 
 /* Writes text to the file, or to standard output. */
-static int put(scores *s, const char *text) {
+static int put(score_run *s, const char *text) {
     if (*s->out) return new_file_text(&s->file, text);
     if (fputs(text, stdout) >= 0) return 1;
     fprintf(stderr, "jem score: standard output: cannot be written: %s\n", strerror(errno));
@@ -127,7 +127,7 @@ static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_a
 }
 
 /* Prints AUROC of log p(x) and of familiarity, if rows have the labels 0 (usual) and others. */
-static void print_detection(FILE *to, const scores *s) {
+static void print_detection(FILE *to, const score_run *s) {
     const int rows = s->t.rows;
     float *score = new_floats(2 * (double)rows);
     detection by_density;
@@ -157,7 +157,7 @@ static const char *label_name(const csv_table *t, int label, char number[16]) {
 }
 
 /* Names labels that are no classes of the model. */
-static void note_unknown(const scores *s) {
+static void note_unknown(const score_run *s) {
     const jem_net *net = s->m->net;
     char name[NAME_SIZE];
     char number[16];
@@ -174,7 +174,7 @@ static void note_unknown(const scores *s) {
 }
 
 /* Returns the percentage of rows whose label is that of the model's class. */
-static double accuracy_of(const scores *s) {
+static double accuracy_of(const score_run *s) {
     char name[NAME_SIZE];
     char number[16];
     int right = 0;
@@ -190,7 +190,7 @@ static double accuracy_of(const scores *s) {
 }
 
 /* Prints a summary of all rows. */
-static void print_summary(FILE *to, const scores *s) {
+static void print_summary(FILE *to, const score_run *s) {
     const int *n = s->verdicts;
     const int read = s->rows - s->unreadable;
     fprintf(to, "%d rows: %d familiar, %d odd, %d strange", s->rows, n[JEM_FAMILIAR], n[JEM_ODD],
@@ -205,7 +205,7 @@ static void print_summary(FILE *to, const scores *s) {
 }
 
 /* Makes room for an answer per row, if rows have labels. */
-static int keep_answers(scores *s) {
+static int keep_answers(score_run *s) {
     const size_t n = (size_t)s->t.rows;
     if (!s->t.labels || n <= s->room) return 1;
     jem_answer *more = (jem_answer *)realloc(s->answers, 2 * n * sizeof *more);
@@ -216,7 +216,7 @@ static int keep_answers(scores *s) {
 }
 
 /* Scores and writes n rows x, of which the first is s->rows, and all can be read. */
-static int score_some(scores *s, const float *x, int n) {
+static int score_some(score_run *s, const float *x, int n) {
     enum { AT_ONCE = 256 };
     jem_answer a[AT_ONCE];
     char line[ROW_SIZE];
@@ -247,7 +247,7 @@ static void note_few(const model *m) {
 }
 
 /* Scores and writes the rows that have arrived, and forgets their values. */
-static int score_arrived(scores *s) {
+static int score_arrived(score_run *s) {
     const csv_table *t = &s->t;
     char line[ROW_SIZE];
     if (!s->began && t->rows) {
@@ -278,7 +278,7 @@ static void on_bad_row(void *user, const char *message) {
 }
 
 /* Reads a file, or standard input, as it arrives, and scores its rows. */
-static int score_input(scores *s, int input, const char *path, const table_desc *desc) {
+static int score_input(score_run *s, int input, const char *path, const table_desc *desc) {
     static char bytes[65536];
     char error[512] = "";
     table_reader *r = table_reader_create(&s->t, path, desc, error, sizeof error);
@@ -320,7 +320,7 @@ static int describe(const model *m, const score_options *o, table_desc *desc) {
 
 /* Returns the exit status: 0, or 1 after an error or if rows cannot be read. */
 static int score_rows(const model *m, const score_options *o, const char *path) {
-    static scores s;
+    static score_run s;
     table_desc desc;
     const int is_input = !strcmp(path, "-");
     s.m = m;
