@@ -1056,7 +1056,7 @@ typedef struct jem_schedule {
     float floor;                                   /* cosine: ends at floor*lr */
     float rate;                                    /* steps: multiplies the rate at each .. */
     int at[4];                                     /* .. of these updates (0: unused). cosine: there
-                                                      it ends, and begins anew, also its warm-up, at
+                                                      it ends and starts again, with warm-up, at
                                                       `rate` times lr (Loshchilov & Hutter 2017) */
 } jem_schedule;
 /* Returns the rate of update number `update`, from 0; lr is the rate without a schedule, which may
@@ -16769,7 +16769,7 @@ JEM__COMPILE_END
                  of updates returns with the state; jem_stats.reason.
                  Transparency is laid over black by default, in examples/hello.c as well;
                  JEM_DID_BLANK reports an image of one colour. jem_calibrated.
-                 A cosine schedule begins anew at jem_schedule.at, which it ignored before.
+                 A cosine schedule starts again at jem_schedule.at, which it ignored before.
                  Few images of any size are cut into blocks (28 x 28: one in a tenth of the time).
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...

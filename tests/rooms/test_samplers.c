@@ -508,7 +508,7 @@ static void test_schedules(void) {
         const double t = i < 100 ? (double)(i - begin) / length : 1;
         double want = (i < 60 ? 2 : 1) * (0.1 + 0.45 * (1 + cos(pi * t)));
         if (i - begin < 8) want *= (i - begin + 1) / 8.0;
-        CHECK_CLOSE(jem_learning_rate(&s, 2, i), want, 1e-6, "cosine, begun anew, at %d", i);
+        CHECK_CLOSE(jem_learning_rate(&s, 2, i), want, 1e-6, "cosine, started again, at %d", i);
     }
     static const struct { int updates, warmup; } runs[] = { { 1500, 150 }, { 30000, 200 } };
     for (int i = 0; i < 2; i++) {                  /* the recipe for a run of this length */
