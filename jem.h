@@ -312,7 +312,8 @@ JEM_API void jem_release(jem_ctx *ctx, void *memory);
    single number means n = 1 as well. Valid until jem_end or jem_reset removes it from the tape. */
 typedef struct jem_tensor {
     int n, c, h, w;
-    int blocks;                                    /* private: 1 if images are cut into blocks */
+    int image_h, image_w;                          /* private: sides of the images that these are
+                                                      blocks of; 0: whole images */
     jem_ctx *ctx;
     struct jem__node *node;                        /* private: its tape record; NULL: freed */
 } jem_tensor;
@@ -2650,7 +2651,8 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
     node->inputs = n_inputs;
     node->params = n_params;
     node->aux_bytes = aux_bytes;
-    node->t.blocks = inputs[0]->blocks;
+    node->t.image_h = inputs[0]->image_h;
+    node->t.image_w = inputs[0]->image_w;
     for (int i = 0; i < n_inputs; i++) node->in[i] = inputs[i]->node;
     for (int i = 0; i < n_params; i++) node->param[i] = params[i];
     if (user_bytes) {
@@ -3959,21 +3961,31 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the
 /* A batch of one would leave 15 of 16 lanes idle. Therefore the networks below cut a few images
    into 4 x 4 blocks: a batch of 16 n smaller images, one image a group, lane 4*row + column.
    Elementwise ops treat it as any batch. So do convolutions, both ways, of a copy whose padding is
-   taken from the neighbouring blocks, that is, from other lanes. */
+   taken from the neighbouring blocks, that is, from other lanes.
+
+   If the sides are no multiple of the blocks', a margin on the right and at the bottom fills the
+   blocks. Convolutions that read neighbours must find it 0, as the padding of an image is, and
+   their input gradient must leave it 0, since no value depends on it: both is done by `trim`, which
+   precedes them. In other ops, values of the margin come only from the margin, and gradients of 0
+   remain 0, so that sums over pixels (of a bias' gradient) may include it. */
 
 enum { JEM__GRID = 4 };
 
+/* Returns the row (or, of columns, the column) in the image of row y of a block. */
+static int jem__row_of(int lane, int block_h, int y) { return lane / JEM__GRID * block_h + y; }
+static int jem__column_of(int lane, int block_w, int x) { return lane % JEM__GRID * block_w + x; }
+
 /* Copies image number `image` to its blocks, or the blocks to the image; with `add` adds to the
-   target. `from` and `to` are the groups that hold them. */
-static void jem__copy_blocks(const float *from, float *to, jem_shape block, int image,
-                             int to_blocks, int add) {
-    const int width = block.w * JEM__GRID;
+   target. `from` and `to` are the groups that hold them. The margin of blocks remains as it is. */
+static void jem__copy_blocks(const float *from, float *to, jem_shape block, jem_shape whole,
+                             int image, int to_blocks, int add) {
     for (int lane = 0; lane < JEM_LANES; lane++)
         for (int y = 0; y < block.h; y++)
             for (int x = 0; x < block.w; x++) {
-                const ptrdiff_t row = (ptrdiff_t)(lane / JEM__GRID) * block.h + y;
-                const ptrdiff_t column = (ptrdiff_t)(lane % JEM__GRID) * block.w + x;
-                const ptrdiff_t whole_pixel = row * width + column;
+                const int row = jem__row_of(lane, block.h, y);
+                const int column = jem__column_of(lane, block.w, x);
+                if (row >= whole.h || column >= whole.w) continue;
+                const ptrdiff_t whole_pixel = (ptrdiff_t)row * whole.w + column;
                 const ptrdiff_t block_pixel = (ptrdiff_t)y * block.w + x;
                 const ptrdiff_t in_whole = whole_pixel * block.c * JEM_LANES + image % JEM_LANES;
                 const ptrdiff_t in_block = block_pixel * block.c * JEM_LANES + lane;
@@ -3986,25 +3998,26 @@ static void jem__copy_blocks(const float *from, float *to, jem_shape block, int 
             }
 }
 
-static void jem__split_forward(const jem_call *call) {
+static void jem__cut_forward(const jem_call *call) {
     for (int i = 0; i < call->in[0].n; i++) {
         const jem_call whole = jem__at(call, i / JEM_LANES);
         const jem_call blocks = jem__at(call, i);
-        jem__copy_blocks(whole.x[0], blocks.y, call->out, i, 1, 0);
+        memset(blocks.y, 0, (size_t)jem__floats(call->out) * sizeof(float));
+        jem__copy_blocks(whole.x[0], blocks.y, call->out, call->in[0], i, 1, 0);
     }
 }
-static void jem__split_backward(const jem_call *call) {
+static void jem__cut_backward(const jem_call *call) {
     for (int i = 0; i < call->in[0].n; i++) {
         const jem_call whole = jem__at(call, i / JEM_LANES);
         const jem_call blocks = jem__at(call, i);
-        jem__copy_blocks(blocks.dy, whole.dx[0], call->out, i, 0, 1);
+        jem__copy_blocks(blocks.dy, whole.dx[0], call->out, call->in[0], i, 0, 1);
     }
 }
 static void jem__join_forward(const jem_call *call) {
     for (int i = 0; i < call->out.n; i++) {
         const jem_call whole = jem__at(call, i / JEM_LANES);
         const jem_call blocks = jem__at(call, i);
-        jem__copy_blocks(blocks.x[0], whole.y, call->in[0], i, 0, 0);
+        jem__copy_blocks(blocks.x[0], whole.y, call->in[0], call->out, i, 0, 0);
     }
     for (int g = 0; g < jem__groups(call->out.n); g++) {
         const jem_call whole = jem__at(call, g);
@@ -4015,24 +4028,68 @@ static void jem__join_backward(const jem_call *call) {
     for (int i = 0; i < call->out.n; i++) {
         const jem_call whole = jem__at(call, i / JEM_LANES);
         const jem_call blocks = jem__at(call, i);
-        jem__copy_blocks(whole.dy, blocks.dx[0], call->in[0], i, 1, 1);
+        jem__copy_blocks(whole.dy, blocks.dx[0], call->in[0], call->out, i, 1, 1);
     }
 }
-JEM__OP(split, split, JEM_KEEPS_NOTHING, &jem__whole);
+JEM__OP(cut, cut, JEM_KEEPS_NOTHING, &jem__whole);
 JEM__OP(join, join, JEM_KEEPS_NOTHING, &jem__whole);
 
-/* Cuts images into blocks (blocks = 1), or joins the blocks (0). */
-static jem_tensor *jem__recut(jem_ctx *ctx, jem_tensor *x, int blocks) {
+/* Cuts images into blocks whose sides, four times, are multiples of `unit`. */
+static jem_tensor *jem__cut_blocks(jem_ctx *ctx, jem_tensor *x, int unit) {
     if (!x || !jem_ok(ctx)) return NULL;
-    const jem_op *op = &jem__op_join;
-    jem_shape out = jem__shape(x->n / JEM_LANES, x->c, x->h * JEM__GRID, x->w * JEM__GRID);
-    if (blocks) {
-        op = &jem__op_split;
-        out = jem__shape(x->n * JEM_LANES, x->c, x->h / JEM__GRID, x->w / JEM__GRID);
-    }
-    jem_tensor *y = jem__op1(ctx, op, x, out, NULL, 0, 0);
-    if (y) y->blocks = blocks;
+    const int h = (x->h + unit - 1) / unit * unit;
+    const int w = (x->w + unit - 1) / unit * unit;
+    const jem_shape out = jem__shape(x->n * JEM_LANES, x->c, h / JEM__GRID, w / JEM__GRID);
+    jem_tensor *y = jem__op1(ctx, &jem__op_cut, x, out, NULL, 0, 0);
+    if (!y) return NULL;
+    y->image_h = x->h;
+    y->image_w = x->w;
     return y;
+}
+
+/* Joins blocks; whole images remain as they are. */
+static jem_tensor *jem__join_blocks(jem_ctx *ctx, jem_tensor *x) {
+    if (!x || !jem_ok(ctx) || !x->image_h) return x;
+    const jem_shape out = jem__shape(x->n / JEM_LANES, x->c, x->image_h, x->image_w);
+    jem_tensor *y = jem__op1(ctx, &jem__op_join, x, out, NULL, 0, 0);
+    if (!y) return NULL;
+    y->image_h = 0;
+    y->image_w = 0;
+    return y;
+}
+
+/* Multiplies pixels in the margin of blocks by 0 and others by 1: y = or, with `add`, += it. */
+static void jem__trim_pixels(const jem_call *call, const float *x, float *y, int add) {
+    const int *image = (const int *)call->user;
+    const jem_shape block = call->out;
+    const ptrdiff_t pixel = (ptrdiff_t)block.c * JEM_LANES;
+    for (int row = 0; row < block.h; row++)
+        for (int column = 0; column < block.w; column++, x += pixel, y += pixel) {
+            float inside[JEM_LANES];
+            int outside = 0;
+            for (int lane = 0; lane < JEM_LANES; lane++) {
+                const int in = jem__row_of(lane, block.h, row) < image[0] &&
+                               jem__column_of(lane, block.w, column) < image[1];
+                inside[lane] = (float)in;
+                outside |= !in;
+            }
+            if (outside || add || x != y) call->ctx->k->pair_back(1, x, inside, 1, y, add, pixel);
+        }
+}
+static void jem__trim_forward(const jem_call *call) {
+    jem__trim_pixels(call, call->x[0], call->y, 0);
+}
+static void jem__trim_backward(const jem_call *call) {
+    jem__trim_pixels(call, call->dy, call->dx[0], call->inner->add[0]);
+}
+JEM__OP(trim, trim, JEM_KEEPS_NOTHING, &jem__in_place);
+
+/* Sets the margin of blocks to 0, if they have one. */
+static jem_tensor *jem__trim(jem_ctx *ctx, jem_tensor *x) {
+    const int image[2] = { x->image_h, x->image_w };
+    if (!x->image_h) return x;
+    if (x->image_h == JEM__GRID * x->h && x->image_w == JEM__GRID * x->w) return x;
+    return jem__op1(ctx, &jem__op_trim, x, jem__shape_of(x), image, sizeof image, 0);
 }
 
 /* Returns in which block a row or column is: -1 in the one before, 0 in its own, 1 in the next. */
@@ -4445,7 +4502,7 @@ static jem__conv jem__conv_of_input_grad(const jem_tensor *x, const jem__conv *o
 static jem__conv_user jem__conv_describe(const jem_ctx *ctx, const jem_tensor *x, int co, int k,
                                          jem_conv_desc desc) {
     JEM__ZEROED(jem__conv_user, user);
-    if (x->blocks) {
+    if (x->image_h) {
         /* An input gradient's y reads dy at (y + pad - tap)/stride: this far before and behind. */
         const int before = (k - 1 - desc.pad) / desc.stride;
         const int behind = (desc.stride - 1 + desc.pad) / desc.stride;
@@ -4477,6 +4534,8 @@ static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *
         return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, weight %s, bias %s, stride %d, pad %d do "
                            "not fit", op->name, jem__shape_text(x).s, jem__param_text(w).s,
                            b ? jem__param_text(b).s : "none", desc.stride, desc.pad);
+    if (desc.pad > 0) x = jem__trim(ctx, x);
+    if (!x) return NULL;
     const jem__conv_user user = jem__conv_describe(ctx, x, w->shape[0], k, desc);
     jem_param *params[2] = { w, b };
     const jem_shape out = jem__shape(x->n, user.out.co, user.out.ho, user.out.wo);
@@ -4487,9 +4546,13 @@ static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *
     const ptrdiff_t backward = jem__conv_work(&user.grad, user.border_dy);
     node->flops = 2 * (double)node->stride * x->c * k * k;
     node->work = forward > backward ? forward : backward;
-    node->bf16_out = !x->blocks && user.out.method->bf16;
-    node->bf16_grad = !x->blocks && user.grad.method->bf16;
-    node->bf16_params = !x->blocks && user.weights.method->bf16;
+    node->bf16_out = !x->image_h && user.out.method->bf16;
+    node->bf16_grad = !x->image_h && user.grad.method->bf16;
+    node->bf16_params = !x->image_h && user.weights.method->bf16;
+    if (x->image_h) {
+        y->image_h = (x->image_h + 2 * desc.pad - k) / desc.stride + 1;
+        y->image_w = (x->image_w + 2 * desc.pad - k) / desc.stride + 1;
+    }
     return y;
 }
 
@@ -4908,7 +4971,12 @@ jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k) {
     if (k < 1 || x->h > 65536 / k || x->w > 65536 / k)
         return jem__refuse(ctx, JEM_BAD_SHAPE, "upsample: x %s, %d times: the factor must be 1 or "
                            "more, the sides at most 65536", jem__shape_text(x).s, k);
-    return jem__move(ctx, JEM__UPSAMPLE, x, NULL, jem__shape(x->n, x->c, k * x->h, k * x->w), k);
+    const jem_shape out = jem__shape(x->n, x->c, k * x->h, k * x->w);
+    jem_tensor *y = jem__move(ctx, JEM__UPSAMPLE, x, NULL, out, k);
+    if (!y) return NULL;
+    y->image_h = k * x->image_h;
+    y->image_w = k * x->image_w;
+    return y;
 }
 
 jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x) {
@@ -6060,24 +6128,17 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
                        (int)activation);
 }
 
-/* Returns 1 if n images take less time cut into blocks than whole. Blocks leave no lane idle, but
-   read their neighbours, which takes up to a sixth of the time. */
-static int jem__pays_to_cut(int n) {
-    return n < 4 * JEM_LANES && 7 * n < 6 * jem__groups(n) * JEM_LANES;
-}
-
-/* Cuts images into blocks if that pays and if blocks have whole pixels, also after their sides have
-   been halved `halvings` times. */
+/* Cuts images into blocks if that takes less time. Blocks leave no lane idle, but have a margin,
+   and read their neighbours, which takes up to a sixth of the time. Blocks have whole pixels also
+   after their sides have been halved `halvings` times. */
 static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings) {
     const int unit = JEM__GRID << halvings;
-    if (!x || x->h % unit || x->w % unit || !jem__pays_to_cut(x->n)) return x;
-    return jem__recut(ctx, x, 1);
-}
-
-/* Joins images that jem__cut_few may have cut. */
-static jem_tensor *jem__join_few(jem_ctx *ctx, jem_tensor *x) {
-    if (!x || !x->blocks) return x;
-    return jem__recut(ctx, x, 0);
+    if (!x || x->n >= 4 * JEM_LANES) return x;
+    const double h = (double)((x->h + unit - 1) / unit) * unit;
+    const double w = (double)((x->w + unit - 1) / unit) * unit;
+    const double whole = (double)jem__groups(x->n) * JEM_LANES * x->h * x->w;
+    if (7 * x->n * h * w >= 6 * whole) return x;
+    return jem__cut_blocks(ctx, x, unit);
 }
 
 /* ---- logits ---------------------------------------------------------------------------------- */
@@ -6362,7 +6423,7 @@ static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *wrn, jem_tensor *
     }
     if (wrn->desc.stem_stride > 1) y = jem_upsample(ctx, y, wrn->desc.stem_stride);
     y = jem_apply(&wrn->energy, y, training);
-    y = jem__join_few(ctx, y);
+    y = jem__join_blocks(ctx, y);
     return jem_sum_image(ctx, jem_mul(ctx, y, x));
 }
 
@@ -6394,7 +6455,7 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
     y = jem__wrn_activate(net, wrn, y);
     features[JEM__STAGES - 1] = y;
     if (d->unet) net->shift = jem__wrn_unet(net, wrn, x, features, training);
-    y = jem__join_few(net->ctx, y);
+    y = jem__join_blocks(net->ctx, y);
     net->features = y;
     if (d->head == JEM_HEAD_FLAT) y = jem_flatten(net->ctx, y);
     else y = jem_global_pool(net->ctx, y);
@@ -6544,7 +6605,7 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
         x = jem_apply(&stack->layer[i], x, training);
         x = jem_activate(net->ctx, x, d->activation, d->leak);
     }
-    x = jem__join_few(net->ctx, x);
+    x = jem__join_blocks(net->ctx, x);
     net->features = x;
     if (stack->convs) x = jem_flatten(net->ctx, x);
     if (d->separate_energy) net->energy = jem_apply(&stack->energy, x, training);
@@ -16784,6 +16845,7 @@ JEM__COMPILE_END
                  The guard also checks chains, gradients, cross-entropy and the SGLD step; the count
                  of updates returns with the state; jem_stats.reason.
                  Transparency is laid over black by default, in examples/hello.c as well.
+                 Few images of any size are cut into blocks (28 x 28: one in a tenth of the time).
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...
