@@ -699,7 +699,9 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
    batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
-   are copied. Keys that begin with "jem." are the library's: they can be read and removed only. */
+   are copied. Keys that begin with "jem." are the library's: they can be read and removed only. The
+   tools store and read names: "class.0", "class.1", ... of the classes and, for rows of a table,
+   "column.0", "column.1", ... of its columns. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 /* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
@@ -1302,7 +1304,9 @@ JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc
 typedef struct jem_answer {
     int label;
     float probability;     /* p(label|x), at the network's temperature */
-    float log_density;     /* log p(x), up to a constant of the network */
+    float log_density;     /* log p(x) up to a constant of the network, which is the same for all
+                              images; without one (in nats, in units of x) if the network has
+                              learned by noise-contrastive estimation (jem_train_desc_vectors) */
     float familiarity;     /* fraction of calibration images that are stranger, 0 to 1; see
                               >>familiar and jem_judge. -1: not calibrated */
     jem_reason reason;     /* why it is odd or strange */
@@ -1314,6 +1318,16 @@ JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer 
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);
 /* Writes logits f[n][classes]. */
 JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
+/* Finds the values that make vectors x[n][channels] unlikely (height and width 1), for instance the
+   sensor that has failed. gain[n][channels] receives the rise of log p(x), at least 0, if this
+   value alone is replaced by its most likely one; better[n][channels] (may be NULL) that
+   replacement, in units of x. If a single value is wrong, its gain is usually the largest.
+   Replacements are from -3 to 3 in the network's units (jem_net_fit_units), .003 apart; if they are
+   all less likely, the value remains, with a gain of 0. Each value costs 128 evaluations of
+   log p(x). For a normal density of mean m and inverse covariance P, the gain is
+   (P (x - m))[i]^2 / (2 P[i][i]). */
+JEM_API jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain,
+                                    float *better);
 /* Returns the temperature, .01 to 100, by which logits must be divided to make -log p(y|x) of
    held-out images least (Guo et al. 2017); negative on an error. From here on it applies to
    jem_answer.probability; labels and log p(x) do not change. It is saved with the network, as the
@@ -6211,8 +6225,11 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
     if (jem_net_meta(net, jem__units_key)) most = (float)JEM__MOST;
     for (ptrdiff_t i = 0; i < n * size; i++) {
         if (jem__finite(x[i]) && fabsf(x[i]) <= most) continue;
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains %g; values must be "
-                         "from -%g to %g", what, (int)(i / size), (double)x[i],
+        const int pixels = net->height * net->width;
+        const int at = (int)(i % size);
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains %g (channel %d, row "
+                         "%d, column %d); values must be from -%g to %g", what, (int)(i / size),
+                         (double)x[i], at / pixels, at % pixels / net->width, at % net->width,
                          (double)most, (double)most);
     }
     return JEM_OK;
@@ -11508,6 +11525,104 @@ jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
     return jem__see(net, "logits", x, n, f, NULL);
 }
 
+enum { JEM__TRIALS = 64, JEM__BLAMED_AT_ONCE = 16 };
+
+/* Values that replace one value of a vector: from + k * step, k < JEM__TRIALS. */
+typedef struct jem__trials { float from, step; } jem__trials;
+
+/* Computes logp[n] of vectors u[n], in the network's units. */
+static int jem__blame_logp(jem_net *net, const float *u, int n, float *logp) {
+    const jem_mark mark = jem_begin(net->ctx);
+    jem_read(jem_logp(net->ctx, jem__images(net, u, n), net), logp);
+    jem_end(net->ctx, mark);
+    if (jem_ok(net->ctx) && !jem__all_finite(logp, n))
+        jem__fail(net->ctx, JEM_DIVERGED, "blame_values: log p(x) is not finite");
+    return jem_ok(net->ctx);
+}
+
+/* Tries `count` values of u from the one at `at`, each alone; best[i] and most[i] of value i become
+   the most likely trial and its log p, if that is above most[i]. Uses tape for copies of u. */
+static int jem__blame_some(jem_net *net, const float *u, const jem__trials *trials, int at,
+                           int count, float *best, float *most) {
+    const int size = net->channels;
+    const int n = count * JEM__TRIALS;
+    float *copies = jem__push_floats(net->ctx, (ptrdiff_t)n * size);
+    float *logp = jem__push_floats(net->ctx, n);
+    for (int k = 0; copies && k < n; k++) {
+        const int i = at + k / JEM__TRIALS;
+        float *copy = copies + (ptrdiff_t)k * size;
+        memcpy(copy, u, (size_t)size * sizeof *u);
+        copy[i] = trials[i].from + (float)(k % JEM__TRIALS) * trials[i].step;
+    }
+    if (!copies || !logp || !jem__blame_logp(net, copies, n, logp)) return 0;
+    for (int k = 0; k < n; k++) {
+        const int i = at + k / JEM__TRIALS;
+        if (!(logp[k] > most[i])) continue;
+        most[i] = logp[k];
+        best[i] = copies[(ptrdiff_t)k * size + i];
+    }
+    return 1;
+}
+
+/* Does jem_blame_values of a row x: 64 trials over the range, then 64 around the best of them. */
+static int jem__blame_row(jem_net *net, const float *x, float *gain, float *better) {
+    static const float reach = 3;
+    jem_ctx *ctx = net->ctx;
+    const int size = net->channels;
+    float *u = jem__push_floats(ctx, size);
+    float *best = jem__push_floats(ctx, size);
+    float *most = jem__push_floats(ctx, size);
+    jem__trials *trials = (jem__trials *)jem__push(ctx, (size_t)size * sizeof *trials);
+    float logp;
+    if (!u || !best || !most || !trials || jem_standardize(net, x, 1, u) != JEM_OK) return 0;
+    if (!jem__blame_logp(net, u, 1, &logp)) return 0;
+    for (int i = 0; i < size; i++) {
+        best[i] = u[i];
+        most[i] = logp;
+        trials[i].from = -reach;
+        trials[i].step = 2 * reach / (JEM__TRIALS - 1);
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < size; i += JEM__BLAMED_AT_ONCE) {
+            const int left = size - i;
+            const int count = left < JEM__BLAMED_AT_ONCE ? left : JEM__BLAMED_AT_ONCE;
+            const jem_mark mark = jem_begin(ctx);
+            const int done = jem__blame_some(net, u, trials, i, count, best, most);
+            jem_end(ctx, mark);
+            if (!done) return 0;
+        }
+        for (int i = 0; i < size; i++) {
+            const float around = fminf(fmaxf(best[i], -reach), reach);
+            const float from = fmaxf(around - trials[i].step, -reach);
+            const float to = fminf(around + trials[i].step, reach);
+            trials[i].from = from;
+            trials[i].step = (to - from) / (JEM__TRIALS - 1);
+        }
+    }
+    for (int i = 0; i < size; i++) gain[i] = most[i] - logp;
+    if (!better) return 1;
+    if (jem_unstandardize(net, best, 1, best) != JEM_OK) return 0;
+    for (int i = 0; i < size; i++) better[i] = gain[i] > 0 ? best[i] : x[i];
+    return 1;
+}
+
+jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain, float *better) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (!x || !gain || n < 0)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "blame_values: %d vectors, or NULL", n);
+    if (net->height * net->width != 1)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "blame_values: needs vectors, not images of "
+                         "%d x %d", net->width, net->height);
+    if (jem__images_check(net, "blame_values", x, n) != JEM_OK) return net->ctx->status;
+    for (int i = 0; i < n && jem_ok(net->ctx); i++) {
+        const ptrdiff_t at = (ptrdiff_t)i * net->channels;
+        const jem_mark mark = jem_begin(net->ctx);
+        jem__blame_row(net, x + at, gain + at, better ? better + at : NULL);
+        jem_end(net->ctx, mark);
+    }
+    return net->ctx->status;
+}
+
 /* Computes the slope of -log p(y|x) by 1/T, at this 1/T: the sum of E_p[f] - f[y]. */
 static double jem__temperature_slope(const float *f, const int *labels, int n, int classes,
                                      double inverse) {
@@ -16765,6 +16880,7 @@ JEM__COMPILE_END
                  pictures are framed as the training images were (jem_net_fit_framing);
                  jem_train_desc_score trains with Muon; a network stores the guidance of its samples
                  (jem_net.guidance).
+                 jem_blame_values finds the value that makes a vector unlikely.
                  The guard also checks chains, gradients, cross-entropy and the SGLD step; the count
                  of updates returns with the state; jem_stats.reason.
                  Transparency is laid over black by default, in examples/hello.c as well;

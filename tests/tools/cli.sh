@@ -656,10 +656,17 @@ status 0 "columns by name, others are skipped" score t1/last.safetensors new.csv
 says "400 rows: "
 auroc=$(sed -n 's/.*AUROC of log p(x) \([0-9.]*\),.*/\1/p' out)
 check "AUROC $auroc" sh -c "echo '$auroc' | awk '{ exit !(\$1 > .97) }'"
-check "a line per row" test "$(grep -c '^[0-9]*,-*[0-9.e+]*,[0-9.]*,[a-z]*$' s.csv)" = 400
-check "and names" grep -qx "row,log_p,familiarity,verdict" s.csv
+check "a line per row" test "$(grep -c '^[0-9]*,-*[0-9.e+]*,[0-9.]*,[a-z]*,' s.csv)" = 400
+check "and names" grep -qx "row,log_p,familiarity,verdict,column,gain,better" s.csv
+check "familiar rows have no column to blame" test "$(grep -c ',familiar,,,$' s.csv)" = \
+    "$(grep -c familiar, s.csv)"
+check "the shifted one is named" sh -c "tail -n 200 s.csv | grep strange | awk -F, '
+    \$5 == \"bar\" && \$6 > 0 { n++ } END { exit !(NR > 100 && n > .95 * NR) }'"
 status 0 "to standard output" score t1/last.safetensors new.csv --threads 2
 check "the same lines" cmp out s.csv
+status 0 "without columns to blame" score t1/last.safetensors new.csv --no-blame
+cut -d, -f1-4 s.csv >few.csv
+check "has the others" cmp out few.csv
 check "a summary" grep -q "400 rows: .* familiar, .* odd, .* strange; mean log p(x)" err
 sed 1d plain.csv >bare.csv
 status 0 "without a header, by position" score t1/last.safetensors bare.csv
@@ -680,13 +687,13 @@ exec 8>&-
 check "ends with its input" wait $waits
 exec 9<&-
 check "rows are scored as they arrive" test "$first/$second/$third" = \
-    "row,log_p,familiarity,verdict/$(sed -n 2p lines.csv)/$(sed -n 3p lines.csv)"
+    "row,log_p,familiarity,verdict,column,gain,better/$(sed -n 2p lines.csv)/$(sed -n 3p lines.csv)"
 status 0 "classes by name" train rows.csv --label state $brief --out t4
 says "600 rows of 4 numbers, 3 classes; 120 for validation, 480 labels"
 status 0 "their labels" score t4/last.safetensors rows.csv --out s.csv
 accuracy=$(sed -n 's/.*accuracy \([0-9]*\).*/\1/p' out)
 check "accuracy $accuracy%" test "${accuracy:-0}" -ge 95
-check "names of classes" grep -q "^[0-9]*,.*,familiar,cool,[01][.][0-9]*$" s.csv
+check "names of classes" grep -q "^[0-9]*,.*,familiar,cool,[01][.][0-9]*,,,$" s.csv
 status 0 "the column of labels by number" train rows.csv --label 5 $brief --iters 20 --out t7
 says "600 rows of 4 numbers, 3 classes"
 sed 's/cool/cold/' rows.csv >cold.csv
@@ -744,8 +751,8 @@ sed '7s/,/,x/' plain.csv >wrong.csv
 refuses 1 "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" train wrong.csv --out new
 status 1 "a row that cannot be read" score t1/last.safetensors wrong.csv --out w.csv
 check "is named" grep -q "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" err
-check "is unreadable" test "$(sed -n 7p w.csv)" = "6,,,unreadable"
-check "the others are not" test "$(grep -c '^[0-9]*,-*[0-9.e+-]*,[0-9.]\+,[a-z]*$' w.csv)" = 599
+check "is unreadable" test "$(sed -n 7p w.csv)" = "6,,,unreadable,,,"
+check "the others are not" test "$(grep -c '^[0-9]*,-*[0-9.e+-]*,[0-9.]\+,[a-z]*,' w.csv)" = 599
 says "600 rows: .* 1 unreadable; mean log p(x)"
 head -n 9 plain.csv >short.csv
 refuses 2 "short.csv: has 8 rows: 20 at least are needed" train short.csv --out new
