@@ -312,7 +312,8 @@ JEM_API void jem_release(jem_ctx *ctx, void *memory);
    single number means n = 1 as well. Valid until jem_end or jem_reset removes it from the tape. */
 typedef struct jem_tensor {
     int n, c, h, w;
-    int blocks;                                    /* private: 1 if images are cut into blocks */
+    int image_h, image_w;                          /* private: sides of the images that these are
+                                                      blocks of; 0: whole images */
     jem_ctx *ctx;
     struct jem__node *node;                        /* private: its tape record; NULL: freed */
 } jem_tensor;
@@ -698,7 +699,9 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
    batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
-   are copied. Keys that begin with "jem." are the library's: they can be read and removed only. */
+   are copied. Keys that begin with "jem." are the library's: they can be read and removed only. The
+   tools store and read names: "class.0", "class.1", ... of the classes and, for rows of a table,
+   "column.0", "column.1", ... of its columns. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 /* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
@@ -891,18 +894,22 @@ typedef struct jem_sampler {
     float *x;                                      /* [n][c][h][w]: the images as they are now. May
                                                       be read, and changed, between steps */
     int step, steps;                               /* taken so far, of all */
-    double slowest;                                /* of late, time of a step in microseconds, by
-                                                      the budget's clock; may be changed */
+    double slowest;                                /* of recent steps: microseconds, by the budget's
+                                                      clock; 0 before the first; may be changed */
     jem_rng rng;
     jem_logp_fn logp;                              /* private from here */
     void *user, *owned;
     jem_generate_desc desc;
 } jem_sampler;
-/* How long jem_sampler_step may take. It takes at least one step, unless all are taken. */
+/* How long jem_sampler_step may take. It takes at least one step, unless all are taken, so a frame
+   must have room for one gradient of the network (tools/BENCHMARKS.md has the times of the models
+   that ship). The time of a step is an estimate from recent ones: leave a margin, and take the
+   first step, which is slower, before the first frame. */
 typedef struct jem_budget {
     int steps;                                     /* at most this many; 0: no limit */
     double microseconds;                           /* 0: no limit; else no step begins that would
-                                                      end later if it took as long as the slowest */
+                                                      end later if it took as long as the slowest
+                                                      of recent steps */
     double (*clock)(void *user);                   /* time in microseconds from any moment on */
     void *clock_user;
 } jem_budget;
@@ -1050,7 +1057,9 @@ typedef struct jem_schedule {
     int total;                                     /* cosine: length of the run, in updates */
     float floor;                                   /* cosine: ends at floor*lr */
     float rate;                                    /* steps: multiplies the rate at each .. */
-    int at[4];                                     /* .. of these updates (0: unused) */
+    int at[4];                                     /* .. of these updates (0: unused). cosine: there
+                                                      it ends and starts again, with warm-up, at
+                                                      `rate` times lr (Loshchilov & Hutter 2017) */
 } jem_schedule;
 /* Returns the rate of update number `update`, from 0; lr is the rate without a schedule, which may
    be NULL. */
@@ -1263,6 +1272,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    or without, by log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of
    range, log p(x) that is not finite. */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
+/* Returns the gradients that an answer of the calibrated network costs; -1: not calibrated. */
+JEM_API int jem_calibrated(const jem_net *net);
 
 /* Scores of images, higher for more familiar ones. */
 typedef enum jem_ood {
@@ -1293,7 +1304,9 @@ JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc
 typedef struct jem_answer {
     int label;
     float probability;     /* p(label|x), at the network's temperature */
-    float log_density;     /* log p(x), up to a constant of the network */
+    float log_density;     /* log p(x) up to a constant of the network, which is the same for all
+                              images; without one (in nats, in units of x) if the network has
+                              learned by noise-contrastive estimation (jem_train_desc_vectors) */
     float familiarity;     /* fraction of calibration images that are stranger, 0 to 1; see
                               >>familiar and jem_judge. -1: not calibrated */
     jem_reason reason;     /* why it is odd or strange */
@@ -1305,6 +1318,16 @@ JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer 
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);
 /* Writes logits f[n][classes]. */
 JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
+/* Finds the values that make vectors x[n][channels] unlikely (height and width 1), for instance the
+   sensor that has failed. gain[n][channels] receives the rise of log p(x), at least 0, if this
+   value alone is replaced by its most likely one; better[n][channels] (may be NULL) that
+   replacement, in units of x. If a single value is wrong, its gain is usually the largest.
+   Replacements are from -3 to 3 in the network's units (jem_net_fit_units), .003 apart; if they are
+   all less likely, the value remains, with a gain of 0. Each value costs 128 evaluations of
+   log p(x). For a normal density of mean m and inverse covariance P, the gain is
+   (P (x - m))[i]^2 / (2 P[i][i]). */
+JEM_API jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain,
+                                    float *better);
 /* Returns the temperature, .01 to 100, by which logits must be divided to make -log p(y|x) of
    held-out images least (Guo et al. 2017); negative on an error. From here on it applies to
    jem_answer.probability; labels and log p(x) do not change. It is saved with the network, as the
@@ -1361,7 +1384,8 @@ JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_te
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
     float lo, hi;                                  /* what 0 and 255 are to the network: -1, 1 */
     int background;                                /* behind alpha: grey 0 to 255. Default: 0,
-                                                      black, as for the commands of jem */
+                                                      black, as for the commands of jem; black
+                                                      ink on a transparent canvas needs 255 */
     int invert;                                    /* 1: black on white becomes white on black */
     /* Framing: > 0: the picture's subject gets this share of the image's side; 0: framed as the
        training images are (jem_net_fit_framing), unless it has the network's size; < 0: not. */
@@ -1371,7 +1395,8 @@ enum {                                             /* what was done to a picture
     JEM_DID_RESIZE = 1, JEM_DID_STRETCH = 2,       /* to the network's size; of other proportions */
     JEM_DID_GREY = 4, JEM_DID_COLOUR = 8,          /* colour made grey; grey to every channel */
     JEM_DID_BLEND = 16, JEM_DID_INVERT = 32,       /* laid over the background; inverted */
-    JEM_DID_FRAME = 64
+    JEM_DID_FRAME = 64,
+    JEM_DID_BLANK = 128                            /* the result has one colour: nothing to see */
 };
 /* Framing. Many data sets have one subject on a plain ground, of equal size, in the middle, as
    MNIST has: a network cannot read a digit that fills the picture, or a small one in its corner.
@@ -1407,7 +1432,9 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
 /* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
-   way, or as desc says, in the network's units. The network must stay. Returns NULL on an error. */
+   way, or as desc says, in the network's units. The network must stay. Returns NULL on an error.
+   A quick draft, in a tenth of the steps: of jem_net_generate_desc's values, denoise.steps = 15,
+   denoise.fraction = .3 and walk.steps = 45 (measured in tools/BENCHMARKS.md). */
 JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
                                      const jem_generate_desc *desc);
 /* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
@@ -2636,7 +2663,8 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
     node->inputs = n_inputs;
     node->params = n_params;
     node->aux_bytes = aux_bytes;
-    node->t.blocks = inputs[0]->blocks;
+    node->t.image_h = inputs[0]->image_h;
+    node->t.image_w = inputs[0]->image_w;
     for (int i = 0; i < n_inputs; i++) node->in[i] = inputs[i]->node;
     for (int i = 0; i < n_params; i++) node->param[i] = params[i];
     if (user_bytes) {
@@ -3945,21 +3973,31 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the
 /* A batch of one would leave 15 of 16 lanes idle. Therefore the networks below cut a few images
    into 4 x 4 blocks: a batch of 16 n smaller images, one image a group, lane 4*row + column.
    Elementwise ops treat it as any batch. So do convolutions, both ways, of a copy whose padding is
-   taken from the neighbouring blocks, that is, from other lanes. */
+   taken from the neighbouring blocks, that is, from other lanes.
+
+   If the sides are no multiple of the blocks', a margin on the right and at the bottom fills the
+   blocks. Convolutions that read neighbours must find it 0, as the padding of an image is, and
+   their input gradient must leave it 0, since no value depends on it: both is done by `trim`, which
+   precedes them. In other ops, values of the margin come only from the margin, and gradients of 0
+   remain 0, so that sums over pixels (of a bias' gradient) may include it. */
 
 enum { JEM__GRID = 4 };
 
+/* Returns the row (or, of columns, the column) in the image of row y of a block. */
+static int jem__row_of(int lane, int block_h, int y) { return lane / JEM__GRID * block_h + y; }
+static int jem__column_of(int lane, int block_w, int x) { return lane % JEM__GRID * block_w + x; }
+
 /* Copies image number `image` to its blocks, or the blocks to the image; with `add` adds to the
-   target. `from` and `to` are the groups that hold them. */
-static void jem__copy_blocks(const float *from, float *to, jem_shape block, int image,
-                             int to_blocks, int add) {
-    const int width = block.w * JEM__GRID;
+   target. `from` and `to` are the groups that hold them. The margin of blocks remains as it is. */
+static void jem__copy_blocks(const float *from, float *to, jem_shape block, jem_shape whole,
+                             int image, int to_blocks, int add) {
     for (int lane = 0; lane < JEM_LANES; lane++)
         for (int y = 0; y < block.h; y++)
             for (int x = 0; x < block.w; x++) {
-                const ptrdiff_t row = (ptrdiff_t)(lane / JEM__GRID) * block.h + y;
-                const ptrdiff_t column = (ptrdiff_t)(lane % JEM__GRID) * block.w + x;
-                const ptrdiff_t whole_pixel = row * width + column;
+                const int row = jem__row_of(lane, block.h, y);
+                const int column = jem__column_of(lane, block.w, x);
+                if (row >= whole.h || column >= whole.w) continue;
+                const ptrdiff_t whole_pixel = (ptrdiff_t)row * whole.w + column;
                 const ptrdiff_t block_pixel = (ptrdiff_t)y * block.w + x;
                 const ptrdiff_t in_whole = whole_pixel * block.c * JEM_LANES + image % JEM_LANES;
                 const ptrdiff_t in_block = block_pixel * block.c * JEM_LANES + lane;
@@ -3972,25 +4010,26 @@ static void jem__copy_blocks(const float *from, float *to, jem_shape block, int 
             }
 }
 
-static void jem__split_forward(const jem_call *call) {
+static void jem__cut_forward(const jem_call *call) {
     for (int i = 0; i < call->in[0].n; i++) {
         const jem_call whole = jem__at(call, i / JEM_LANES);
         const jem_call blocks = jem__at(call, i);
-        jem__copy_blocks(whole.x[0], blocks.y, call->out, i, 1, 0);
+        memset(blocks.y, 0, (size_t)jem__floats(call->out) * sizeof(float));
+        jem__copy_blocks(whole.x[0], blocks.y, call->out, call->in[0], i, 1, 0);
     }
 }
-static void jem__split_backward(const jem_call *call) {
+static void jem__cut_backward(const jem_call *call) {
     for (int i = 0; i < call->in[0].n; i++) {
         const jem_call whole = jem__at(call, i / JEM_LANES);
         const jem_call blocks = jem__at(call, i);
-        jem__copy_blocks(blocks.dy, whole.dx[0], call->out, i, 0, 1);
+        jem__copy_blocks(blocks.dy, whole.dx[0], call->out, call->in[0], i, 0, 1);
     }
 }
 static void jem__join_forward(const jem_call *call) {
     for (int i = 0; i < call->out.n; i++) {
         const jem_call whole = jem__at(call, i / JEM_LANES);
         const jem_call blocks = jem__at(call, i);
-        jem__copy_blocks(blocks.x[0], whole.y, call->in[0], i, 0, 0);
+        jem__copy_blocks(blocks.x[0], whole.y, call->in[0], call->out, i, 0, 0);
     }
     for (int g = 0; g < jem__groups(call->out.n); g++) {
         const jem_call whole = jem__at(call, g);
@@ -4001,24 +4040,68 @@ static void jem__join_backward(const jem_call *call) {
     for (int i = 0; i < call->out.n; i++) {
         const jem_call whole = jem__at(call, i / JEM_LANES);
         const jem_call blocks = jem__at(call, i);
-        jem__copy_blocks(whole.dy, blocks.dx[0], call->in[0], i, 1, 1);
+        jem__copy_blocks(whole.dy, blocks.dx[0], call->in[0], call->out, i, 1, 1);
     }
 }
-JEM__OP(split, split, JEM_KEEPS_NOTHING, &jem__whole);
+JEM__OP(cut, cut, JEM_KEEPS_NOTHING, &jem__whole);
 JEM__OP(join, join, JEM_KEEPS_NOTHING, &jem__whole);
 
-/* Cuts images into blocks (blocks = 1), or joins the blocks (0). */
-static jem_tensor *jem__recut(jem_ctx *ctx, jem_tensor *x, int blocks) {
+/* Cuts images into blocks whose sides, four times, are multiples of `unit`. */
+static jem_tensor *jem__cut_blocks(jem_ctx *ctx, jem_tensor *x, int unit) {
     if (!x || !jem_ok(ctx)) return NULL;
-    const jem_op *op = &jem__op_join;
-    jem_shape out = jem__shape(x->n / JEM_LANES, x->c, x->h * JEM__GRID, x->w * JEM__GRID);
-    if (blocks) {
-        op = &jem__op_split;
-        out = jem__shape(x->n * JEM_LANES, x->c, x->h / JEM__GRID, x->w / JEM__GRID);
-    }
-    jem_tensor *y = jem__op1(ctx, op, x, out, NULL, 0, 0);
-    if (y) y->blocks = blocks;
+    const int h = (x->h + unit - 1) / unit * unit;
+    const int w = (x->w + unit - 1) / unit * unit;
+    const jem_shape out = jem__shape(x->n * JEM_LANES, x->c, h / JEM__GRID, w / JEM__GRID);
+    jem_tensor *y = jem__op1(ctx, &jem__op_cut, x, out, NULL, 0, 0);
+    if (!y) return NULL;
+    y->image_h = x->h;
+    y->image_w = x->w;
     return y;
+}
+
+/* Joins blocks; whole images remain as they are. */
+static jem_tensor *jem__join_blocks(jem_ctx *ctx, jem_tensor *x) {
+    if (!x || !jem_ok(ctx) || !x->image_h) return x;
+    const jem_shape out = jem__shape(x->n / JEM_LANES, x->c, x->image_h, x->image_w);
+    jem_tensor *y = jem__op1(ctx, &jem__op_join, x, out, NULL, 0, 0);
+    if (!y) return NULL;
+    y->image_h = 0;
+    y->image_w = 0;
+    return y;
+}
+
+/* Multiplies pixels in the margin of blocks by 0 and others by 1: y = or, with `add`, += it. */
+static void jem__trim_pixels(const jem_call *call, const float *x, float *y, int add) {
+    const int *image = (const int *)call->user;
+    const jem_shape block = call->out;
+    const ptrdiff_t pixel = (ptrdiff_t)block.c * JEM_LANES;
+    for (int row = 0; row < block.h; row++)
+        for (int column = 0; column < block.w; column++, x += pixel, y += pixel) {
+            float inside[JEM_LANES];
+            int outside = 0;
+            for (int lane = 0; lane < JEM_LANES; lane++) {
+                const int in = jem__row_of(lane, block.h, row) < image[0] &&
+                               jem__column_of(lane, block.w, column) < image[1];
+                inside[lane] = (float)in;
+                outside |= !in;
+            }
+            if (outside || add || x != y) call->ctx->k->pair_back(1, x, inside, 1, y, add, pixel);
+        }
+}
+static void jem__trim_forward(const jem_call *call) {
+    jem__trim_pixels(call, call->x[0], call->y, 0);
+}
+static void jem__trim_backward(const jem_call *call) {
+    jem__trim_pixels(call, call->dy, call->dx[0], call->inner->add[0]);
+}
+JEM__OP(trim, trim, JEM_KEEPS_NOTHING, &jem__in_place);
+
+/* Sets the margin of blocks to 0, if they have one. */
+static jem_tensor *jem__trim(jem_ctx *ctx, jem_tensor *x) {
+    const int image[2] = { x->image_h, x->image_w };
+    if (!x->image_h) return x;
+    if (x->image_h == JEM__GRID * x->h && x->image_w == JEM__GRID * x->w) return x;
+    return jem__op1(ctx, &jem__op_trim, x, jem__shape_of(x), image, sizeof image, 0);
 }
 
 /* Returns in which block a row or column is: -1 in the one before, 0 in its own, 1 in the next. */
@@ -4431,7 +4514,7 @@ static jem__conv jem__conv_of_input_grad(const jem_tensor *x, const jem__conv *o
 static jem__conv_user jem__conv_describe(const jem_ctx *ctx, const jem_tensor *x, int co, int k,
                                          jem_conv_desc desc) {
     JEM__ZEROED(jem__conv_user, user);
-    if (x->blocks) {
+    if (x->image_h) {
         /* An input gradient's y reads dy at (y + pad - tap)/stride: this far before and behind. */
         const int before = (k - 1 - desc.pad) / desc.stride;
         const int behind = (desc.stride - 1 + desc.pad) / desc.stride;
@@ -4463,6 +4546,8 @@ static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *
         return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, weight %s, bias %s, stride %d, pad %d do "
                            "not fit", op->name, jem__shape_text(x).s, jem__param_text(w).s,
                            b ? jem__param_text(b).s : "none", desc.stride, desc.pad);
+    if (desc.pad > 0) x = jem__trim(ctx, x);
+    if (!x) return NULL;
     const jem__conv_user user = jem__conv_describe(ctx, x, w->shape[0], k, desc);
     jem_param *params[2] = { w, b };
     const jem_shape out = jem__shape(x->n, user.out.co, user.out.ho, user.out.wo);
@@ -4473,9 +4558,13 @@ static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *
     const ptrdiff_t backward = jem__conv_work(&user.grad, user.border_dy);
     node->flops = 2 * (double)node->stride * x->c * k * k;
     node->work = forward > backward ? forward : backward;
-    node->bf16_out = !x->blocks && user.out.method->bf16;
-    node->bf16_grad = !x->blocks && user.grad.method->bf16;
-    node->bf16_params = !x->blocks && user.weights.method->bf16;
+    node->bf16_out = !x->image_h && user.out.method->bf16;
+    node->bf16_grad = !x->image_h && user.grad.method->bf16;
+    node->bf16_params = !x->image_h && user.weights.method->bf16;
+    if (x->image_h) {
+        y->image_h = (x->image_h + 2 * desc.pad - k) / desc.stride + 1;
+        y->image_w = (x->image_w + 2 * desc.pad - k) / desc.stride + 1;
+    }
     return y;
 }
 
@@ -4894,7 +4983,12 @@ jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k) {
     if (k < 1 || x->h > 65536 / k || x->w > 65536 / k)
         return jem__refuse(ctx, JEM_BAD_SHAPE, "upsample: x %s, %d times: the factor must be 1 or "
                            "more, the sides at most 65536", jem__shape_text(x).s, k);
-    return jem__move(ctx, JEM__UPSAMPLE, x, NULL, jem__shape(x->n, x->c, k * x->h, k * x->w), k);
+    const jem_shape out = jem__shape(x->n, x->c, k * x->h, k * x->w);
+    jem_tensor *y = jem__move(ctx, JEM__UPSAMPLE, x, NULL, out, k);
+    if (!y) return NULL;
+    y->image_h = k * x->image_h;
+    y->image_w = k * x->image_w;
+    return y;
 }
 
 jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x) {
@@ -6046,24 +6140,17 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
                        (int)activation);
 }
 
-/* Returns 1 if n images take less time cut into blocks than whole. Blocks leave no lane idle, but
-   read their neighbours, which takes up to a sixth of the time. */
-static int jem__pays_to_cut(int n) {
-    return n < 4 * JEM_LANES && 7 * n < 6 * jem__groups(n) * JEM_LANES;
-}
-
-/* Cuts images into blocks if that pays and if blocks have whole pixels, also after their sides have
-   been halved `halvings` times. */
+/* Cuts images into blocks if that takes less time. Blocks leave no lane idle, but have a margin,
+   and read their neighbours, which takes up to a sixth of the time. Blocks have whole pixels also
+   after their sides have been halved `halvings` times. */
 static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings) {
     const int unit = JEM__GRID << halvings;
-    if (!x || x->h % unit || x->w % unit || !jem__pays_to_cut(x->n)) return x;
-    return jem__recut(ctx, x, 1);
-}
-
-/* Joins images that jem__cut_few may have cut. */
-static jem_tensor *jem__join_few(jem_ctx *ctx, jem_tensor *x) {
-    if (!x || !x->blocks) return x;
-    return jem__recut(ctx, x, 0);
+    if (!x || x->n >= 4 * JEM_LANES) return x;
+    const double h = (double)((x->h + unit - 1) / unit) * unit;
+    const double w = (double)((x->w + unit - 1) / unit) * unit;
+    const double whole = (double)jem__groups(x->n) * JEM_LANES * x->h * x->w;
+    if (7 * x->n * h * w >= 6 * whole) return x;
+    return jem__cut_blocks(ctx, x, unit);
 }
 
 /* ---- logits ---------------------------------------------------------------------------------- */
@@ -6138,8 +6225,11 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
     if (jem_net_meta(net, jem__units_key)) most = (float)JEM__MOST;
     for (ptrdiff_t i = 0; i < n * size; i++) {
         if (jem__finite(x[i]) && fabsf(x[i]) <= most) continue;
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains %g; values must be "
-                         "from -%g to %g", what, (int)(i / size), (double)x[i],
+        const int pixels = net->height * net->width;
+        const int at = (int)(i % size);
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains %g (channel %d, row "
+                         "%d, column %d); values must be from -%g to %g", what, (int)(i / size),
+                         (double)x[i], at / pixels, at % pixels / net->width, at % net->width,
                          (double)most, (double)most);
     }
     return JEM_OK;
@@ -6345,7 +6435,7 @@ static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *wrn, jem_tensor *
     }
     if (wrn->desc.stem_stride > 1) y = jem_upsample(ctx, y, wrn->desc.stem_stride);
     y = jem_apply(&wrn->energy, y, training);
-    y = jem__join_few(ctx, y);
+    y = jem__join_blocks(ctx, y);
     return jem_sum_image(ctx, jem_mul(ctx, y, x));
 }
 
@@ -6377,7 +6467,7 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
     y = jem__wrn_activate(net, wrn, y);
     features[JEM__STAGES - 1] = y;
     if (d->unet) net->shift = jem__wrn_unet(net, wrn, x, features, training);
-    y = jem__join_few(net->ctx, y);
+    y = jem__join_blocks(net->ctx, y);
     net->features = y;
     if (d->head == JEM_HEAD_FLAT) y = jem_flatten(net->ctx, y);
     else y = jem_global_pool(net->ctx, y);
@@ -6527,7 +6617,7 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
         x = jem_apply(&stack->layer[i], x, training);
         x = jem_activate(net->ctx, x, d->activation, d->leak);
     }
-    x = jem__join_few(net->ctx, x);
+    x = jem__join_blocks(net->ctx, x);
     net->features = x;
     if (stack->convs) x = jem_flatten(net->ctx, x);
     if (d->separate_energy) net->energy = jem_apply(&stack->energy, x, training);
@@ -6717,7 +6807,10 @@ jem_mlp_desc jem_mlp_desc_vectors(int length, int classes) {
 /* Creates the network that a file describes, with newly initialised parameters. */
 static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const char *where) {
     const char *kind = jem__meta_get(meta, "jem.net");
-    if (!kind) kind = "(nothing)";
+    if (!kind)
+        return jem__refuse(ctx, JEM_BAD_FILE, "%s: does not describe its network (jem.net), as "
+                           "files of jem_save do: create the network first, then call "
+                           "jem_net_load", where);
     jem__fields f = jem__fields_open(ctx, kind);
     f.where = where;
     f.in = meta;
@@ -8430,18 +8523,24 @@ static int jem__optim_good(const jem_optim *o, const float *kept) {
 }
 
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
-    double rate = (double)lr;
     if (!s) return lr;
-    if (s->kind == JEM_SCHEDULE_STEPS)
-        for (int i = 0; i < 4; i++)
-            if (s->at[i] > 0 && update >= s->at[i]) rate *= (double)s->rate;
+    double rate = (double)lr;
+    int begin = 0, end = s->total;                 /* of this update's period of the cosine */
+    for (int i = 0; i < 4 && s->kind != JEM_SCHEDULE_CONSTANT; i++) {
+        const int at = s->at[i];
+        if (at <= 0) continue;
+        if (update >= at) rate *= (double)s->rate;
+        if (s->kind == JEM_SCHEDULE_STEPS) continue;
+        if (update >= at && at > begin) begin = at;
+        if (update < at && at < end) end = at;
+    }
     if (s->kind == JEM_SCHEDULE_COSINE && s->total > 0) {
         const double low = (double)s->floor;
         double t = 1;
-        if (update < s->total) t = (double)update / s->total;
+        if (update < end) t = ((double)update - begin) / (end - begin);
         rate *= low + (1 - low) * 0.5 * (1 + cos(3.14159265358979 * t));
     }
-    if (update < s->warmup) rate *= ((double)update + 1) / s->warmup;
+    if (update - begin < s->warmup) rate *= ((double)update - begin + 1) / s->warmup;
     return (float)rate;
 }
 
@@ -11231,6 +11330,13 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     return s;
 }
 
+int jem_calibrated(const jem_net *net) {
+    int first, features;
+    const char *text = net ? jem_net_meta(net, jem__known_key) : NULL;
+    if (!text || !jem__known_head(net, text, &first, &features)) return -1;
+    return first % JEM__FORM;
+}
+
 /* ---- verdicts -------------------------------------------------------------------------------- */
 
 jem_verdict jem_judge(float familiarity) {
@@ -11462,6 +11568,104 @@ float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
 jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
     if (!net) return JEM_BAD_ARGUMENT;
     return jem__see(net, "logits", x, n, f, NULL);
+}
+
+enum { JEM__TRIALS = 64, JEM__BLAMED_AT_ONCE = 16 };
+
+/* Values that replace one value of a vector: from + k * step, k < JEM__TRIALS. */
+typedef struct jem__trials { float from, step; } jem__trials;
+
+/* Computes logp[n] of vectors u[n], in the network's units. */
+static int jem__blame_logp(jem_net *net, const float *u, int n, float *logp) {
+    const jem_mark mark = jem_begin(net->ctx);
+    jem_read(jem_logp(net->ctx, jem__images(net, u, n), net), logp);
+    jem_end(net->ctx, mark);
+    if (jem_ok(net->ctx) && !jem__all_finite(logp, n))
+        jem__fail(net->ctx, JEM_DIVERGED, "blame_values: log p(x) is not finite");
+    return jem_ok(net->ctx);
+}
+
+/* Tries `count` values of u from the one at `at`, each alone; best[i] and most[i] of value i become
+   the most likely trial and its log p, if that is above most[i]. Uses tape for copies of u. */
+static int jem__blame_some(jem_net *net, const float *u, const jem__trials *trials, int at,
+                           int count, float *best, float *most) {
+    const int size = net->channels;
+    const int n = count * JEM__TRIALS;
+    float *copies = jem__push_floats(net->ctx, (ptrdiff_t)n * size);
+    float *logp = jem__push_floats(net->ctx, n);
+    for (int k = 0; copies && k < n; k++) {
+        const int i = at + k / JEM__TRIALS;
+        float *copy = copies + (ptrdiff_t)k * size;
+        memcpy(copy, u, (size_t)size * sizeof *u);
+        copy[i] = trials[i].from + (float)(k % JEM__TRIALS) * trials[i].step;
+    }
+    if (!copies || !logp || !jem__blame_logp(net, copies, n, logp)) return 0;
+    for (int k = 0; k < n; k++) {
+        const int i = at + k / JEM__TRIALS;
+        if (!(logp[k] > most[i])) continue;
+        most[i] = logp[k];
+        best[i] = copies[(ptrdiff_t)k * size + i];
+    }
+    return 1;
+}
+
+/* Does jem_blame_values of a row x: 64 trials over the range, then 64 around the best of them. */
+static int jem__blame_row(jem_net *net, const float *x, float *gain, float *better) {
+    static const float reach = 3;
+    jem_ctx *ctx = net->ctx;
+    const int size = net->channels;
+    float *u = jem__push_floats(ctx, size);
+    float *best = jem__push_floats(ctx, size);
+    float *most = jem__push_floats(ctx, size);
+    jem__trials *trials = (jem__trials *)jem__push(ctx, (size_t)size * sizeof *trials);
+    float logp;
+    if (!u || !best || !most || !trials || jem_standardize(net, x, 1, u) != JEM_OK) return 0;
+    if (!jem__blame_logp(net, u, 1, &logp)) return 0;
+    for (int i = 0; i < size; i++) {
+        best[i] = u[i];
+        most[i] = logp;
+        trials[i].from = -reach;
+        trials[i].step = 2 * reach / (JEM__TRIALS - 1);
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < size; i += JEM__BLAMED_AT_ONCE) {
+            const int left = size - i;
+            const int count = left < JEM__BLAMED_AT_ONCE ? left : JEM__BLAMED_AT_ONCE;
+            const jem_mark mark = jem_begin(ctx);
+            const int done = jem__blame_some(net, u, trials, i, count, best, most);
+            jem_end(ctx, mark);
+            if (!done) return 0;
+        }
+        for (int i = 0; i < size; i++) {
+            const float around = fminf(fmaxf(best[i], -reach), reach);
+            const float from = fmaxf(around - trials[i].step, -reach);
+            const float to = fminf(around + trials[i].step, reach);
+            trials[i].from = from;
+            trials[i].step = (to - from) / (JEM__TRIALS - 1);
+        }
+    }
+    for (int i = 0; i < size; i++) gain[i] = most[i] - logp;
+    if (!better) return 1;
+    if (jem_unstandardize(net, best, 1, best) != JEM_OK) return 0;
+    for (int i = 0; i < size; i++) better[i] = gain[i] > 0 ? best[i] : x[i];
+    return 1;
+}
+
+jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain, float *better) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (!x || !gain || n < 0)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "blame_values: %d vectors, or NULL", n);
+    if (net->height * net->width != 1)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "blame_values: needs vectors, not images of "
+                         "%d x %d", net->width, net->height);
+    if (jem__images_check(net, "blame_values", x, n) != JEM_OK) return net->ctx->status;
+    for (int i = 0; i < n && jem_ok(net->ctx); i++) {
+        const ptrdiff_t at = (ptrdiff_t)i * net->channels;
+        const jem_mark mark = jem_begin(net->ctx);
+        jem__blame_row(net, x + at, gain + at, better ? better + at : NULL);
+        jem_end(net->ctx, mark);
+    }
+    return net->ctx->status;
 }
 
 /* Computes the slope of -log p(y|x) by 1/T, at this 1/T: the sum of E_p[f] - f[y]. */
@@ -12235,6 +12439,16 @@ static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert)
     return did;
 }
 
+/* Returns whether all pixels of an image have one colour. */
+static int jem__is_blank(const jem_net *net, const float *x) {
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    if (pixels == 1) return 0;
+    for (int c = 0; c < net->channels; c++)
+        for (ptrdiff_t i = 1; i < pixels; i++)
+            if (x[c * pixels + i] < x[c * pixels] || x[c * pixels + i] > x[c * pixels]) return 0;
+    return 1;
+}
+
 /* Many parameters: a picture is pixels, width, height and channels in every function. */
 jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                 int height, int channels, const jem_pixels_desc *desc, float *x,
@@ -12266,6 +12480,7 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
         }
     }
     if (did) *did = jem__pixels_did(net, &picture, d.invert);
+    if (did && jem__is_blank(net, x)) *did |= JEM_DID_BLANK;
     return JEM_OK;
 }
 
@@ -16717,9 +16932,13 @@ JEM__COMPILE_END
                  pictures are framed as the training images were (jem_net_fit_framing);
                  jem_train_desc_score trains with Muon; a network stores the guidance of its samples
                  (jem_net.guidance).
+                 jem_blame_values finds the value that makes a vector unlikely.
                  The guard also checks chains, gradients, cross-entropy and the SGLD step; the count
                  of updates returns with the state; jem_stats.reason.
-                 Transparency is laid over black by default, in examples/hello.c as well.
+                 Transparency is laid over black by default, in examples/hello.c as well;
+                 JEM_DID_BLANK reports an image of one colour. jem_calibrated.
+                 A cosine schedule starts again at jem_schedule.at, which it ignored before.
+                 Few images of any size are cut into blocks (28 x 28: one in a tenth of the time).
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...

@@ -146,6 +146,7 @@ static void test_pictures(jem_ctx *ctx) {
     jem_fill_normal(ctx, &rng, z, 100 * PIXELS, 0, 1);
     for (int gradients = 0; gradients <= 3; gradients++) {
         CHECK(jem_calibrate(net, x, FEW, gradients) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_calibrated(net) == gradients, "%d gradients", jem_calibrated(net));
         count_labels(net, x, FEW, known);
         CHECK(jem_classify(net, y, NEW, answers) == JEM_OK, "%s", jem_error(ctx));
         check_shares("bars", NEW, -1, FEW);

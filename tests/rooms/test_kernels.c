@@ -464,13 +464,17 @@ static conv_shape conv_shape_at(int i, jem_rng *rng) {
     s.h = below(rng, from, from + more);
     s.w = below(rng, from, from + more);
     s.blocks = i % 4 == 0;
-    if (s.blocks) {                                /* sides that can be cut before and after it */
+    if (s.blocks) {                                /* blocks that are whole before and after it */
         s.n = below(rng, 1, 3);
         s.k |= s.stride == 1;
         s.pad = (s.k - 1) / 2;
         const int least = s.pad / s.stride + 1;
         s.h = 4 * s.stride * below(rng, least, least + 3);
         s.w = 4 * s.stride * below(rng, least, least + 3);
+        if (i % 8) {                               /* with a margin */
+            s.h -= below(rng, 0, 4 * s.stride - 1);
+            s.w -= below(rng, 0, 4 * s.stride - 1);
+        }
     }
     return s;
 }
@@ -493,8 +497,8 @@ static conv_run conv_make(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
     c.w = random_param(c.bag, rng, 1, 4, s.co, s.ci, s.k, -1, 1);
     c.b = random_param(c.bag, rng, 1, 1, s.co, 1, 1, -1, 1);
     c.x = random_leaf(ctx, rng, jem__shape(s.n, s.ci, s.h, s.w), -1, 1);
-    c.y = s.blocks ? jem__recut(ctx, jem_conv2d(ctx, jem__recut(ctx, c.x, 1), c.w, c.b, d), 0)
-                   : jem_conv2d(ctx, c.x, c.w, c.b, d);
+    jem_tensor *x = s.blocks ? jem__cut_blocks(ctx, c.x, 4 * s.stride) : c.x;
+    c.y = jem__join_blocks(ctx, jem_conv2d(ctx, x, c.w, c.b, d));
     c.probe = random_leaf(ctx, rng, jem__shape_of(c.y), -1, 1);
     jem_tensor *sum = jem_sum_image(ctx, jem_mul(ctx, c.y, c.probe));
     sum = jem_add(ctx, sum, jem_sum_image(ctx, jem_square(ctx, c.x)));
@@ -546,10 +550,13 @@ static exact *exacts(ptrdiff_t n) { return (exact *)calloc((size_t)n, sizeof(exa
 
 static void check_conv(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
     conv_run c = conv_make(ctx, rng, s);
-    const int ho = c.y->h, wo = c.y->w, image = s.ci * s.h * s.w, out = s.co * ho * wo;
+    const int ho = (s.h + 2 * s.pad - s.k) / s.stride + 1;
+    const int wo = (s.w + 2 * s.pad - s.k) / s.stride + 1;
+    const int image = s.ci * s.h * s.w, out = s.co * ho * wo;
     const int taps = s.k * s.k, nx = s.n * image, ny = s.n * out;
     float *x = floats(nx), *dx = floats(nx), *y = floats(ny), *dy = floats(ny);
     exact *ex = exacts(nx), *ey = exacts(ny), *ew = exacts(c.w->size), *eb = exacts(s.co);
+    CHECK(c.y->h == ho && c.y->w == wo, CONV_TEXT ": y %dx%d", CONV_ARGS(s), c.y->h, c.y->w);
     jem_read(c.x, x);
     jem_read(c.y, y);
     jem_read(c.probe, dy);

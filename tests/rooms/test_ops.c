@@ -502,8 +502,8 @@ static jem_net *few_images_net(jem_ctx *ctx, int i) {
     jem_wrn_desc w = jem_wrn_desc_default();
     w.depth = 10;
     w.widen = 1;
-    w.height = i < 4 ? 16 : 32;
-    w.width = 16;
+    w.height = i < 4 ? 16 : 28;
+    w.width = i % 2 ? 16 : 12;
     w.norm = norms[i % 4];
     w.channels = 1 + i % 3;
     w.classes = 4;
@@ -524,8 +524,8 @@ static jem_net *few_images_net(jem_ctx *ctx, int i) {
     }
     jem_convnet_desc c = jem_convnet_desc_default();
     c.channels = w.channels;
-    c.height = 32;
-    c.width = 16;
+    c.height = 28;
+    c.width = i % 2 ? 16 : 15;
     c.classes = 4;
     c.layers = 3;
     c.quadratic = i % 2 ? .1f : 0;
@@ -578,6 +578,123 @@ static void test_few_images(jem_ctx *ctx) {
         jem_net_free(net);
         jem_reset(ctx);
     }
+}
+
+/* Networks whose images are cut with a margin, or without: sides in the order height, width. */
+typedef struct few_case { int h, w, kind, layers; jem_norm norm; } few_case;
+enum { FEW_CONVNET, FEW_WRN, FEW_UNET, FEW_MANY = 16, FEW_MOST = FEW_MANY * 64 * 8 * 8 };
+
+static jem_net *few_bits_net(jem_ctx *ctx, const few_case *f) {
+    if (f->kind == FEW_CONVNET) {
+        jem_convnet_desc c = jem_convnet_desc_default();
+        c.channels = 2;
+        c.height = f->h;
+        c.width = f->w;
+        c.classes = 4;
+        c.layers = f->layers;
+        c.widths[0] = 5;
+        c.widths[1] = 8;
+        c.widths[2] = 9;
+        c.widths[3] = 6;
+        c.activation = f->h % 4 ? JEM_ACTIVATION_SILU : JEM_ACTIVATION_LEAKY_RELU;
+        return jem_convnet_create(ctx, &c, 5);
+    }
+    jem_wrn_desc w = jem_wrn_desc_default();
+    w.depth = 10;
+    w.widen = 1;
+    w.height = f->h;
+    w.width = f->w;
+    w.channels = 1;
+    w.classes = 4;
+    w.norm = f->norm;
+    w.blocks = f->kind == FEW_UNET ? JEM_BLOCKS_ZERO : JEM_BLOCKS_WRN;
+    w.unet = f->kind == FEW_UNET;
+    w.activation = JEM_ACTIVATION_SILU;
+    return jem_wrn_create(ctx, &w, 5);
+}
+
+/* Logits, features, the slope of log p and two steps of a walk, of n images x. */
+typedef struct few_answers {
+    float logits[FEW_MANY * 4], *features, *slope, *walk;
+    int features_each;
+} few_answers;
+
+static void few_ask(jem_net *net, const float *x, int n, few_answers *a) {
+    jem_ctx *ctx = net->ctx;
+    jem_mark mark = jem_begin(ctx);
+    jem_sgld_desc d = jem_sgld_desc_default();
+    d.steps = 2;
+    d.step_size = .05f;
+    jem_tensor *t = jem_input(ctx, x, n, net->channels, net->height, net->width);
+    CHECK(jem_read(jem_forward(net, t, 0), a->logits) == JEM_OK, "%s", jem_error(ctx));
+    a->features_each = net->features->c * net->features->h * net->features->w;
+    CHECK(jem_read(net->features, a->features) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_grad(jem_logp(ctx, t, net), t) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_read_grad(t, a->slope) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_sgld(ctx, jem_logp, net, t, &d, NULL) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_read(t, a->walk) == JEM_OK, "%s", jem_error(ctx));
+    jem_end(ctx, mark);
+}
+
+/* An image cut into blocks has the same answers as one of sixteen, which are not cut, to the last
+   bit: convnets always, others without Winograd's sums, whose tiles differ. */
+static void test_few_bits(jem_ctx *usual) {
+    printf("few images as many images: the same bits\n");
+    static const few_case cases[] = {
+        { 28, 28, FEW_CONVNET, 4, JEM_NORM_NONE }, { 20, 20, FEW_CONVNET, 4, JEM_NORM_NONE },
+        { 12, 30, FEW_CONVNET, 3, JEM_NORM_NONE }, { 31, 17, FEW_CONVNET, 4, JEM_NORM_NONE },
+        { 9, 28, FEW_CONVNET, 4, JEM_NORM_NONE }, { 32, 32, FEW_CONVNET, 4, JEM_NORM_NONE },
+        { 28, 28, FEW_WRN, 0, JEM_NORM_NONE }, { 30, 21, FEW_WRN, 0, JEM_NORM_BATCH },
+        { 13, 12, FEW_WRN, 0, JEM_NORM_ACT }, { 28, 28, FEW_UNET, 0, JEM_NORM_NONE },
+        { 20, 12, FEW_UNET, 0, JEM_NORM_NONE }
+    };
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.isa = jem_ctx_isa(usual);
+    desc.threads = 2;
+    jem_rng rng = jem_rng_seed(19);
+    few_answers few, many;
+    few.features = floats(FEW_MOST);
+    few.slope = floats(FEW_MOST);
+    few.walk = floats(FEW_MOST);
+    many.features = floats(FEW_MOST);
+    many.slope = floats(FEW_MOST);
+    many.walk = floats(FEW_MOST);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (cases[i].kind != FEW_CONVNET) desc.precision = JEM_PRECISION_DIRECT;
+        jem_ctx *ctx = jem_ctx_create(&desc);
+        jem_net *net = few_bits_net(ctx, cases + i);
+        if (!CHECK(net, "%s", jem_error(ctx))) break;
+        for (jem_param *p = net->params; p; p = p->next) {     /* no bias may be 0 */
+            for (ptrdiff_t k = 0; k < p->size; k++) p->value[k] += .1f * jem_rng_normal(&rng);
+            jem_param_changed(p);
+        }
+        const int size = net->channels * net->height * net->width;
+        float *x = random_floats(&rng, FEW_MANY * size, -1, 1);
+        few_ask(net, x, FEW_MANY, &many);
+        const int step = cases[i].kind == FEW_CONVNET ? 1 : 4;
+        for (int n = 1; n < FEW_MANY; n += step) {
+            few_ask(net, x, n, &few);
+            const double gaps[4] = {
+                largest_gap(few.logits, many.logits, n * 4),
+                largest_gap(few.features, many.features, n * few.features_each),
+                largest_gap(few.slope, many.slope, n * size),
+                largest_gap(few.walk, many.walk, n * size)
+            };
+            CHECK(gaps[0] + gaps[1] + gaps[2] + gaps[3] == 0, "case %d, %dx%d, %d images: logits %g, "
+                  "features %g, slope %g, walk %g", (int)i, cases[i].h, cases[i].w, n,
+                  gaps[0], gaps[1], gaps[2], gaps[3]);
+        }
+        free(x);
+        jem_net_free(net);
+        jem_ctx_free(ctx);
+    }
+    free(few.features);
+    free(few.slope);
+    free(few.walk);
+    free(many.features);
+    free(many.slope);
+    free(many.walk);
 }
 
 static void test_losses(jem_ctx *ctx) {
@@ -2078,7 +2195,7 @@ int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_elementwise), TEST_IN(test_shapes), TEST_IN(test_convolutions),
         TEST_IN(test_norms), TEST_IN(test_networks), TEST_IN(test_few_images),
-        TEST_IN(test_losses), TEST_IN(test_loss_values), TEST_IN(test_custom),
+        TEST_IN(test_few_bits), TEST_IN(test_losses), TEST_IN(test_loss_values), TEST_IN(test_custom),
         TEST_IN(test_compute), TEST_IN(test_both_unkept), TEST_IN(test_both_dead_lanes),
         TEST_IN(test_both_read_before), TEST_IN(test_both_norm_of_one),
         TEST_IN(test_both_after_failure), TEST_IN(test_both_tapes), TEST(test_mixes),

@@ -189,7 +189,7 @@ again "--widths 8,8 --kl-weight .3 --entropy 0 --class-cond-p-x-sample --spectra
        --clamp-grad .5 --ema .9 --informative 5"
 again "--widths 8,8 --uncond --energy-l2 .01 --weight-decay 1e-3 --precision exact"
 again "--widths 8,8 --score-weight .016 --scale 10 --label-noise .3 --label-wide .5
-       --chains-from .4 --fresh-steps 5 --reinit-freq .2 --sgld-lr .01 --sgld-std .1
+       --chains-from .4 --chains-lr 1e-4 --fresh-steps 5 --reinit-freq .2 --sgld-lr .01 --sgld-std .1
        --class-cond-p-x-sample"
 status 0 "info of a score" info d/last.safetensors
 says "of noise 0.12 to 2, log p(x) = 10 logsumexp f(x)"
@@ -278,7 +278,7 @@ each "--n-valid 8900 --schedule steps --decay-epochs 99" "--decay-epochs 1" \
 each "--batches separate" "--cutout 9"
 each "--kl-weight .3" "--entropy 0"
 each "--score-weight .016 --chains-from .2" "--noise-lo .5" "--noise-hi 1" "--label-noise .3" \
-    "--label-wide .5" "--fresh-steps 5" "--scale 10"
+    "--label-wide .5" "--fresh-steps 5" "--scale 10" "--chains-lr 1e-2"
 status 0 "the last layer" train $small --widths 8,8 --iters 1 --lr 1e-9 --clf-only --out first
 rm -rf told
 status 0 "the same, longer" train $small --widths 8,8 --iters 9 --lr 1e-2 --clf-only --out told
@@ -656,22 +656,70 @@ status 0 "columns by name, others are skipped" score t1/last.safetensors new.csv
 says "400 rows: "
 auroc=$(sed -n 's/.*AUROC of log p(x) \([0-9.]*\),.*/\1/p' out)
 check "AUROC $auroc" sh -c "echo '$auroc' | awk '{ exit !(\$1 > .97) }'"
-check "a line per row" test "$(grep -c '^[0-9]*,-*[0-9.e+]*,[0-9.]*,[a-z]*$' s.csv)" = 400
-check "and names" grep -qx "row,log_p,familiarity,verdict" s.csv
+check "a line per row" test "$(grep -c '^[0-9]*,-*[0-9.e+]*,[0-9.]*,[a-z]*,' s.csv)" = 400
+check "and names" grep -qx "row,log_p,familiarity,verdict,column,gain,better" s.csv
+check "familiar rows have no column to blame" test "$(grep -c ',familiar,,,$' s.csv)" = \
+    "$(grep -c familiar, s.csv)"
+check "the shifted one is named" sh -c "tail -n 200 s.csv | grep strange | awk -F, '
+    \$5 == \"bar\" && \$6 > 0 { n++ } END { exit !(NR > 100 && n > .95 * NR) }'"
 status 0 "to standard output" score t1/last.safetensors new.csv --threads 2
 check "the same lines" cmp out s.csv
+status 0 "without columns to blame" score t1/last.safetensors new.csv --no-blame
+cut -d, -f1-4 s.csv >few.csv
+check "has the others" cmp out few.csv
 check "a summary" grep -q "400 rows: .* familiar, .* odd, .* strange; mean log p(x)" err
 sed 1d plain.csv >bare.csv
 status 0 "without a header, by position" score t1/last.safetensors bare.csv
 cp out lines.csv
 check "from a pipe" sh -c "cat bare.csv | '$jem' score t1/last.safetensors - --out piped.csv"
 check "the same as from a file" cmp piped.csv lines.csv
+# The second row is written into the pipe when the answer to the first has come back.
+mkfifo rows_in rows_out
+"$jem" score t1/last.safetensors - <rows_in >rows_out 2>err &
+waits=$!
+exec 8>rows_in 9<rows_out
+sed -n '1,2p' plain.csv >&8
+IFS= read -r first <&9
+IFS= read -r second <&9
+sed -n '3p' plain.csv >&8
+IFS= read -r third <&9
+exec 8>&-
+check "ends with its input" wait $waits
+exec 9<&-
+check "rows are scored as they arrive" test "$first/$second/$third" = \
+    "row,log_p,familiarity,verdict,column,gain,better/$(sed -n 2p lines.csv)/$(sed -n 3p lines.csv)"
 status 0 "classes by name" train rows.csv --label state $brief --out t4
 says "600 rows of 4 numbers, 3 classes; 120 for validation, 480 labels"
 status 0 "their labels" score t4/last.safetensors rows.csv --out s.csv
 accuracy=$(sed -n 's/.*accuracy \([0-9]*\).*/\1/p' out)
 check "accuracy $accuracy%" test "${accuracy:-0}" -ge 95
-check "names of classes" grep -q "^[0-9]*,.*,familiar,cool,[01][.][0-9]*$" s.csv
+check "names of classes" grep -q "^[0-9]*,.*,familiar,cool,[01][.][0-9]*,,,$" s.csv
+status 0 "the column of labels by number" train rows.csv --label 5 $brief --iters 20 --out t7
+says "600 rows of 4 numbers, 3 classes"
+sed 's/cool/cold/' rows.csv >cold.csv
+status 0 "a label of no class" score t4/last.safetensors cold.csv --out s.csv
+check "is named" grep -q "the label 'cold' of 200 rows is no class of the model" err
+# In other units, log p(x) is lower by log 1000 for each row: units are of the new data.
+awk -F, -v OFS=, 'NR > 1 { $1 *= 1000 } 1' plain.csv >milli.csv
+status 0 "weights of other data" train milli.csv --init t1/last.safetensors --iters 1 --out t8
+says "milli.csv: 120 rows calibrate familiarity: .* 1% needs about 500"
+mean() { sed -n 's/.*mean log p(x) \([-0-9.]*\).*/\1/p' err; }
+status 0 "their scores" score t8/last.safetensors milli.csv
+milli=$(mean)
+check "says how few rows calibrated" grep -q "calibrated with 120 rows" err
+status 0 "those of the others" score t1/last.safetensors plain.csv
+check "log p(x) is $milli after $(mean)" \
+    sh -c "awk 'BEGIN { d = $milli - $(mean) + log(1000); exit !(d > -.2 && d < .2) }'"
+refuses 1 "column 1 of the model is 'volt', of the data 'temp'" \
+    train new.csv --label none --drop when --init t1/last.safetensors --out new
+refuses 1 "t1/last.safetensors: the model has 1 class, the data 3" \
+    train rows.csv --label state --init t1/last.safetensors --out new
+refuses 1 "not the data that this run started with: 600 rows then, 600 now" \
+    train --resume t1 --dataset milli.csv
+awk -F, -v OFS=, '{ print (NR == 1 ? "clock" : NR), $0 }' plain.csv >clock.csv
+status 0 "a clock" train clock.csv $brief --iters 1 --out t9
+says "column 'clock' never falls from row to row: .* --drop clock skips it"
+check "and no sensor" test "$(grep -c 'never falls' out)" = 1
 sed 1d rows.csv >bare.csv
 status 0 "the last column, without a header" train bare.csv --label last $brief --iters 20 --out t5
 says "3 classes"
@@ -701,9 +749,17 @@ cut -d, -f1,2 bare.csv >few.csv
 refuses 1 "few.csv, line 1: 2 columns of values, but the model has 4" score t1/last.safetensors few.csv
 sed '7s/,/,x/' plain.csv >wrong.csv
 refuses 1 "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" train wrong.csv --out new
-refuses 1 "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm'" score t1/last.safetensors wrong.csv --out new
+status 1 "a row that cannot be read" score t1/last.safetensors wrong.csv --out w.csv
+check "is named" grep -q "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" err
+check "is unreadable" test "$(sed -n 7p w.csv)" = "6,,,unreadable,,,"
+check "the others are not" test "$(grep -c '^[0-9]*,-*[0-9.e+-]*,[0-9.]\+,[a-z]*,' w.csv)" = 599
+says "600 rows: .* 1 unreadable; mean log p(x)"
 head -n 9 plain.csv >short.csv
 refuses 2 "short.csv: has 8 rows: 20 at least are needed" train short.csv --out new
+refuses 1 "nowhere.csv: cannot be opened: No such file" score t1/last.safetensors nowhere.csv
+sed 's/,/;/g; s/\./,/g' plain.csv >commas.csv
+refuses 1 "commas.csv, line 2: .* is not a number (a decimal comma? write points)$" \
+    train commas.csv --out new
 refuses 1 "nowhere.csv: No such file" train nowhere.csv --out new
 refuses 2 "size is for images" train plain.csv --size 8 --out new
 refuses 2 "label is for a CSV file" train --label x --out new

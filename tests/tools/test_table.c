@@ -79,6 +79,87 @@ static void test_columns(void) {
     table_free(&t);
 }
 
+static void test_label_number(void) {
+    printf("tables: a label's number counts columns, with a header too\n");
+    static const char text[] = "a,b,kind\n1,2,on\n3,4,off\n";
+    static const char other[] = "kind,b,a\nx,2,1\n";
+    static const char without[] = "a,b\n1,2\n";
+    static char names[2][TABLE_NAME] = { "a", "b" };
+    table_desc d;
+    csv_table t;
+    memset(&d, 0, sizeof d);
+    d.label = "3";
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "%s", error);
+    CHECK(t.columns == 2 && t.classes == 2 && t.labels[0] == 1 && t.x[2] == 3, "the third column");
+    table_free(&t);
+    d.label = "4";
+    CHECK(!table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) &&
+          strstr(error, "no column '4' of labels"), "%s", error);
+    d.label = "3";
+    d.label_optional = 1;
+    d.columns = names;
+    d.n_columns = 2;
+    CHECK(table_parse(&t, other, strlen(other), "f.csv", &d, error, sizeof error), "%s", error);
+    CHECK(t.x[0] == 1 && t.x[1] == 2 && !t.labels, "in another order, the third has values");
+    table_free(&t);
+    CHECK(table_parse(&t, without, strlen(without), "f.csv", &d, error, sizeof error) && !t.labels,
+          "none: %s", error);
+    table_free(&t);
+}
+
+/* Counts messages about rows. */
+static void on_bad(void *user, const char *message) {
+    (*(int *)user)++;
+    CHECK(strstr(message, "f.csv, line "), "%s", message);
+}
+
+static void test_arriving(void) {
+    printf("tables: bytes that arrive in pieces; rows that cannot be read\n");
+    static const char text[] =
+        "\xef\xbb\xbf" "a;b;label\r\n1;2;x\r\n\r\n3;4,5;y\n3;nan;x\n5;6\n5;6;7;8\n\"5\";6;y\n7;8;x";
+    enum { ROWS = 7 };
+    static const float x[ROWS] = { 1, -1, -1, -1, -1, 5, 7 };      /* -1: cannot be read */
+    for (size_t step = 1; step < sizeof text; step++) {
+        table_desc d;
+        csv_table t;
+        int bad = 0;
+        int seen = 0;
+        memset(&d, 0, sizeof d);
+        d.bad = on_bad;
+        d.user = &bad;
+        table_reader *r = table_reader_create(&t, "f.csv", &d, error, sizeof error);
+        int ok = r != NULL;
+        for (size_t at = 0; ok && at < sizeof text - 1; at += step) {
+            const size_t left = sizeof text - 1 - at;
+            ok = table_reader_take(r, text + at, left < step ? left : step);
+            if (ok && left <= step) ok = table_reader_end(r);
+            for (; ok && seen < t.rows; seen++) {
+                const float *row = t.x + (seen - t.first) * t.columns;
+                if (x[seen] > 0) CHECK(row[0] == x[seen] && row[1] == x[seen] + 1, "row %d", seen);
+                else CHECK(isnan(row[0]) && isnan(row[1]), "row %d has no numbers", seen);
+            }
+            if (ok) table_reader_forget(r);
+        }
+        CHECK(ok && t.rows == ROWS && seen == ROWS && bad == 4, "%d bytes at once: %d rows: %s",
+              (int)step, t.rows, error);
+        CHECK(t.classes == 2 && t.labels[0] == 0 && t.labels[1] == -1 && t.labels[5] == 1 &&
+              t.labels[6] == 0, "labels");
+        table_reader_free(r);
+        table_free(&t);
+    }
+    csv_table t;
+    table_reader *r = table_reader_create(&t, "f.csv", NULL, error, sizeof error);
+    CHECK(r && table_reader_take(r, "a,b\n1,", 6) && !t.rows && !table_reader_take(r, "x\n", 2) &&
+          !strcmp(error, "f.csv, line 2: 'x' in column 'b' is not a number"), "%s", error);
+    table_reader_free(r);
+    table_free(&t);
+    r = table_reader_create(&t, "f.csv", NULL, error, sizeof error);
+    CHECK(r && table_reader_take(r, "a,b", 3) && !table_reader_end(r) &&
+          strstr(error, "no rows of numbers"), "%s", error);
+    table_reader_free(r);
+    table_free(&t);
+}
+
 static void test_refused(void) {
     printf("tables: messages name line and column\n");
     static const struct { const char *text, *message; } bad[] = {
@@ -93,7 +174,9 @@ static void test_refused(void) {
         { "1,2\n1e13,3\n", "f.csv, line 2: 1e+13 in column '1': numbers may be" },
         { "a,label\n1,1.5\n", "f.csv, line 2: label 1.5 is not a whole number" },
         { "a,label\n1,\n", "f.csv, line 2: column 'label' has no label" },
-        { "a,label\n1,1000\n", "f.csv, line 2: label 1000 is not a whole number" }
+        { "a,label\n1,1000\n", "f.csv, line 2: label 1000 is not a whole number" },
+        { "a;b\n1,5;2,5\n", "f.csv, line 2: '1,5' in column 'a' is not a number (a decimal comma?" },
+        { "1,5;2,5\n3;4\n5;6,5\n", "f.csv, line 3: '6,5' in column '2,5' is not a number (a dec" }
     };
     csv_table t;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -153,7 +236,8 @@ static void test_hostile(void) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST(test_read), TEST(test_columns), TEST(test_refused), TEST(test_hostile)
+        TEST(test_read), TEST(test_columns), TEST(test_label_number), TEST(test_arriving),
+        TEST(test_refused), TEST(test_hostile)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));
 }

@@ -2,9 +2,12 @@
 #include "tools/cli/system.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tools/cli/memory.h"
 #include "tools/cli/score.h"
@@ -12,23 +15,24 @@
 #include "tools/cli/train_options.h"
 #include "tools/support/measures.h"
 #include "tools/support/new_file.h"
+#include "tools/support/table.h"
 
 typedef struct score_options {
     char out[OPTION_TEXT_SIZE], label[OPTION_TEXT_SIZE];
-    int threads, max_memory, max_file;
+    int blame, threads, max_memory;
 } score_options;
 
 #define SCORE_AT(field) offsetof(score_options, field)
 static const option score_table[] = {
     { "out", OPTION_TEXT, OPTION_NOW, SCORE_AT(out), "FILE.csv", NO_PRESETS(""), 0, 0,
-      "the file to write (default: standard output)" },
+      "the file to write when all rows are scored (default: standard output, at once)" },
     { "label", OPTION_TEXT, OPTION_NOW, SCORE_AT(label), "NAME", NO_PRESETS(""), 0, 0,
       "column of labels, if there is one (default: as in training)" },
+    { "blame", OPTION_FLAG, OPTION_NOW, SCORE_AT(blame), "", NO_PRESETS("on"), 0, 0,
+      "of odd and strange rows, name the column (--no-blame: faster)" },
     { "threads", OPTION_INT, OPTION_NOW, SCORE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
       "(0: all cores; results do not depend on it)" },
-    LIMIT_MEMORY(score_options, "4000"),
-    { "max-file", OPTION_INT, OPTION_NOW, SCORE_AT(max_file), "MB", NO_PRESETS("1000"), 1, 2000,
-      "limit on files of data, also unpacked" }
+    LIMIT_MEMORY(score_options, "4000")
 };
 
 int model_has(const char *command, const model *m, int rows) {
@@ -63,8 +67,10 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
     }
 }
 
+enum { QUOTED_SIZE = 2 * NAME_SIZE + 3, ROW_SIZE = 2 * QUOTED_SIZE + 200 };
+
 /* Quotes a name as CSV requires (RFC 4180): one with a comma or a quotation mark. */
-static void quote_name(const char *name, char quoted[2 * NAME_SIZE + 3]) {
+static void quote_name(const char *name, char quoted[QUOTED_SIZE]) {
     char *to = quoted;
     if (!name[strcspn(name, ",\"")]) {
         strcpy(quoted, name);
@@ -79,118 +85,303 @@ static void quote_name(const char *name, char quoted[2 * NAME_SIZE + 3]) {
     *to = 0;
 }
 
-enum { ROW_SIZE = 2 * NAME_SIZE + 160 };
+/* What is known about the rows so far. */
+typedef struct score_run {
+    const model *m;
+    const table_desc *desc;
+    csv_table t;
+    int blames;                                    /* 1: odd rows have the column to blame */
+    float *gain, *better;                          /* [channels] of a row */
+    jem_answer *answers;                           /* [t.rows] if there are labels; or NULL */
+    size_t room;                                   /* answers for which there is memory */
+    int rows, unreadable, verdicts[JEM_STRANGE + 1];
+    double sum;                                    /* of log p(x) */
+    const char *out;                               /* "": standard output */
+    new_file file;
+    int began;                                     /* 1: the header is written */
+} score_run;
 
-/* Formats the line of a row. */
-static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_answer *a) {
+/* Writes text to the file, or to standard output. */
+static int put(score_run *s, const char *text) {
+    if (*s->out) return new_file_text(&s->file, text);
+    if (fputs(text, stdout) >= 0) return 1;
+    fprintf(stderr, "jem score: standard output: cannot be written: %s\n", strerror(errno));
+    return 0;
+}
+
+/* Formats the column to blame for a row x, the gain of log p(x) if its value is replaced, and that
+   replacement. */
+static int format_blame(score_run *s, const float *x, char text[ROW_SIZE]) {
+    const jem_net *net = s->m->net;
+    char quoted[QUOTED_SIZE];
+    char number[16];
+    int most = 0;
+    if (jem_blame_values(s->m->net, x, 1, s->gain, s->better) != JEM_OK)
+        return model_fail("jem score", s->m);
+    for (int i = 1; i < net->channels; i++) if (s->gain[i] > s->gain[most]) most = i;
+    snprintf(number, sizeof number, "%d", most + 1);
+    quote_name(s->desc->columns ? s->desc->columns[most] : number, quoted);
+    snprintf(text, ROW_SIZE, ",%s,%.2f,%.6g", quoted, (double)s->gain[most],
+             (double)s->better[most]);
+    return 1;
+}
+
+/* Formats the line of a row; a NULL: one that cannot be read. blame: its last columns. */
+static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_answer *a,
+                       const char *blame) {
     char name[NAME_SIZE];
-    char quoted[2 * NAME_SIZE + 3];
+    char quoted[QUOTED_SIZE];
     char familiarity[32] = "";
+    const int classes = m->net->classes > 1;
+    if (!a) {
+        snprintf(line, ROW_SIZE, "%d,,,unreadable%s%s\n", row + 1, classes ? ",," : "", blame);
+        return;
+    }
     if (a->familiarity >= 0)
         snprintf(familiarity, sizeof familiarity, "%.4f", (double)a->familiarity);
     int n = snprintf(line, ROW_SIZE, "%d,%.6g,%s,%s", row + 1, (double)a->log_density, familiarity,
                      jem_verdict_name(jem_judge(a->familiarity)));
-    if (m->net->classes > 1) {
+    if (classes) {
         quote_name(class_name(m->net, a->label, name), quoted);
         n += snprintf(line + n, (size_t)(ROW_SIZE - n), ",%s,%.4f", quoted,
                       (double)a->probability);
     }
-    snprintf(line + n, (size_t)(ROW_SIZE - n), "\n");
+    snprintf(line + n, (size_t)(ROW_SIZE - n), "%s\n", blame);
 }
 
 /* Prints AUROC of log p(x) and of familiarity, if rows have the labels 0 (usual) and others. */
-static void print_detection(FILE *to, const data_set *d, const jem_answer *a) {
-    float *score = new_floats(2 * (double)d->n);
+static void print_detection(FILE *to, const score_run *s) {
+    const int rows = s->t.rows;
+    float *score = new_floats(2 * (double)rows);
     detection by_density;
     detection by_familiarity;
     int n = 0;
     int usual = 0;
     for (int others = 0; score && others < 2; others++)
-        for (int i = 0; i < d->n; i++) {
-            if ((d->labels[i] > 0) != others) continue;
-            score[n] = a[i].log_density;
-            score[d->n + n] = a[i].familiarity;
+        for (int i = 0; i < rows; i++) {
+            if (s->t.labels[i] < 0 || (s->t.labels[i] > 0) != others) continue;
+            score[n] = s->answers[i].log_density;
+            score[rows + n] = s->answers[i].familiarity;
             n++;
             usual += !others;
         }
     if (score && measure_detection(score, usual, score + usual, n - usual, &by_density) &&
-        measure_detection(score + d->n, usual, score + d->n + usual, n - usual, &by_familiarity))
+        measure_detection(score + rows, usual, score + rows + usual, n - usual, &by_familiarity))
         fprintf(to, "label 0 against others: AUROC of log p(x) %.4f, of familiarity %.4f\n",
                 by_density.auroc, by_familiarity.auroc);
     free(score);
 }
 
-/* Prints a summary of all rows. */
-static void print_summary(FILE *to, const model *m, const data_set *d, const jem_answer *a) {
-    int verdicts[JEM_STRANGE + 1] = { 0 };
-    int right = 0;
-    double sum = 0;
-    char name[NAME_SIZE];
-    for (int i = 0; i < d->n; i++) {
-        verdicts[jem_judge(a[i].familiarity)]++;
-        sum += (double)a[i].log_density;
-        right += d->has_labels &&
-                 !strcmp(class_name(m->net, a[i].label, name), d->class_names[d->labels[i]]);
-    }
-    fprintf(to, "%d rows: %d familiar, %d odd, %d strange; mean log p(x) %.3f", d->n,
-            verdicts[JEM_FAMILIAR], verdicts[JEM_ODD], verdicts[JEM_STRANGE], sum / d->n);
-    if (d->has_labels && m->net->classes > 1)
-        fprintf(to, "; accuracy %.2f%%", 100.0 * right / d->n);
-    fprintf(to, "\n");
-    if (d->has_labels && m->net->classes == 1) print_detection(to, d, a);
+/* Returns the name of a label of the table. */
+static const char *label_name(const csv_table *t, int label, char number[16]) {
+    if (t->class_names) return t->class_names[label];
+    snprintf(number, 16, "%d", label);
+    return number;
 }
 
-/* Writes all rows to `path`, or to standard output. */
-static int write_rows(const model *m, const data_set *d, const jem_answer *a, const char *path) {
-    new_file file;
+/* Names labels that are no classes of the model. */
+static void note_unknown(const score_run *s) {
+    const jem_net *net = s->m->net;
+    char name[NAME_SIZE];
+    char number[16];
+    for (int k = 0; k < s->t.classes; k++) {
+        const char *label = label_name(&s->t, k, number);
+        int count = 0;
+        int known = 0;
+        for (int i = 0; i < s->t.rows; i++) count += s->t.labels[i] == k;
+        for (int c = 0; c < net->classes; c++) known |= !strcmp(class_name(net, c, name), label);
+        if (count && !known)
+            fprintf(stderr, "jem score: the label '%s' of %d rows is no class of the model\n", label,
+                    count);
+    }
+}
+
+/* Returns the percentage of rows whose label is that of the model's class. */
+static double accuracy_of(const score_run *s) {
+    char name[NAME_SIZE];
+    char number[16];
+    int right = 0;
+    int n = 0;
+    for (int i = 0; i < s->t.rows; i++) {
+        const int label = s->t.labels[i];
+        if (label < 0) continue;
+        right += !strcmp(class_name(s->m->net, s->answers[i].label, name),
+                         label_name(&s->t, label, number));
+        n++;
+    }
+    return 100.0 * right / n;
+}
+
+/* Prints a summary of all rows. */
+static void print_summary(FILE *to, const score_run *s) {
+    const int *n = s->verdicts;
+    const int read = s->rows - s->unreadable;
+    fprintf(to, "%d rows: %d familiar, %d odd, %d strange", s->rows, n[JEM_FAMILIAR], n[JEM_ODD],
+            n[JEM_STRANGE]);
+    if (s->unreadable) fprintf(to, ", %d unreadable", s->unreadable);
+    if (read) fprintf(to, "; mean log p(x) %.3f", s->sum / read);
+    if (s->answers && read && s->m->net->classes > 1)
+        fprintf(to, "; accuracy %.2f%%", accuracy_of(s));
+    fprintf(to, "\n");
+    if (s->answers && s->m->net->classes == 1) print_detection(to, s);
+    if (s->answers && s->m->net->classes > 1) note_unknown(s);
+}
+
+/* Makes room for an answer per row, if rows have labels. */
+static int keep_answers(score_run *s) {
+    const size_t n = (size_t)s->t.rows;
+    if (!s->t.labels || n <= s->room) return 1;
+    jem_answer *more = (jem_answer *)realloc(s->answers, 2 * n * sizeof *more);
+    if (!more) return fprintf(stderr, "jem score: out of memory\n"), 0;
+    s->answers = more;
+    s->room = 2 * n;
+    return 1;
+}
+
+/* Scores and writes n rows x, of which the first is s->rows, and all can be read. */
+static int score_some(score_run *s, const float *x, int n) {
+    enum { AT_ONCE = 256 };
+    jem_answer a[AT_ONCE];
     char line[ROW_SIZE];
-    if (*path && !new_file_open(&file, path)) {
-        new_file_done(&file, 0);
-        fprintf(stderr, "jem score: %s\n", file.message);
-        return 0;
+    char blame[ROW_SIZE];
+    for (int i = 0; i < n; i += AT_ONCE) {
+        const int m = n - i < AT_ONCE ? n - i : AT_ONCE;
+        if (jem_classify(s->m->net, x + (ptrdiff_t)i * s->t.columns, m, a) != JEM_OK)
+            return model_fail("jem score", s->m);
+        for (int k = 0; k < m; k++) {
+            const jem_verdict verdict = jem_judge(a[k].familiarity);
+            strcpy(blame, s->blames ? ",,," : "");
+            if (s->blames && (verdict == JEM_ODD || verdict == JEM_STRANGE) &&
+                !format_blame(s, x + (ptrdiff_t)(i + k) * s->t.columns, blame)) return 0;
+            format_row(line, s->m, s->rows, &a[k], blame);
+            if (!put(s, line)) return 0;
+            if (s->answers) s->answers[s->rows] = a[k];
+            s->verdicts[verdict]++;
+            s->sum += (double)a[k].log_density;
+            s->rows++;
+        }
     }
-    int ok = 1;
-    for (int i = -1; ok && i < d->n; i++) {
-        snprintf(line, sizeof line, "row,log_p,familiarity,verdict%s\n",
-                 m->net->classes > 1 ? ",label,probability" : "");
-        if (i >= 0) format_row(line, m, i, &a[i]);
-        ok = *path ? new_file_text(&file, line) : fputs(line, stdout) >= 0;
+    return 1;
+}
+
+/* Compares the count of rows that calibrated a model with the count that verdicts need. */
+static void note_few(const model *m) {
+    enum { FEW = 200 };
+    const char *validation = jem_archive_meta(m->archive, "run.validation");
+    const int n = validation ? atoi(validation) : 0;
+    if (n > 1 && n < FEW)
+        fprintf(stderr, "jem score: the model was calibrated with %d rows; 'strange' means 1%% from "
+                "about 500 on\n", n);
+}
+
+/* Scores and writes the rows that have arrived, and forgets their values. */
+static int score_arrived(score_run *s) {
+    const csv_table *t = &s->t;
+    char line[ROW_SIZE];
+    if (!s->began && t->rows) {
+        snprintf(line, sizeof line, "row,log_p,familiarity,verdict%s%s\n",
+                 s->m->net->classes > 1 ? ",label,probability" : "",
+                 s->blames ? ",column,gain,better" : "");
+        if (!put(s, line)) return 0;
+        note_few(s->m);
+        s->began = 1;
     }
-    if (*path && !new_file_done(&file, ok)) {
-        fprintf(stderr, "jem score: %s\n", file.message);
+    if (!keep_answers(s)) return 0;
+    while (s->rows < t->rows) {
+        const float *x = t->x + (ptrdiff_t)(s->rows - t->first) * t->columns;
+        int n = 0;
+        while (s->rows + n < t->rows && !isnan(x[(ptrdiff_t)n * t->columns])) n++;
+        if (n && !score_some(s, x, n)) return 0;
+        if (n) continue;
+        format_row(line, s->m, s->rows, NULL, s->blames ? ",,," : "");
+        if (!put(s, line)) return 0;
+        s->rows++;
+        s->unreadable++;
+    }
+    return *s->out || !fflush(stdout);
+}
+
+static void on_bad_row(void *user, const char *message) {
+    (void)user;
+    fprintf(stderr, "jem score: %s\n", message);
+}
+
+/* Reads a file, or standard input, as it arrives, and scores its rows. */
+static int score_input(score_run *s, int input, const char *path, const table_desc *desc) {
+    static char bytes[65536];
+    char error[512] = "";
+    table_reader *r = table_reader_create(&s->t, path, desc, error, sizeof error);
+    int ok = r != NULL;
+    long n = 1;
+    while (ok && n > 0) {
+        do n = (long)read(input, bytes, sizeof bytes); while (n < 0 && errno == EINTR);
+        if (n < 0) snprintf(error, sizeof error, "%s: cannot be read: %s", path, strerror(errno));
+        ok = n >= 0 && (n > 0 ? table_reader_take(r, bytes, (size_t)n) : table_reader_end(r));
+        if (!ok) fprintf(stderr, "jem score: %s\n", error);
+        ok = ok && score_arrived(s);
+        if (ok) table_reader_forget(r);
+    }
+    table_reader_free(r);
+    return ok;
+}
+
+/* Takes columns and label of the model for the table's. */
+static int describe(const model *m, const score_options *o, table_desc *desc) {
+    const char **names = (const char **)malloc((size_t)m->net->channels * sizeof *names);
+    data_desc of_model;
+    memset(&of_model, 0, sizeof of_model);
+    memset(desc, 0, sizeof *desc);
+    of_model.label = o->label;
+    if (names) columns_of(m, names, &of_model);
+    desc->label = of_model.label;
+    desc->label_optional = of_model.label_optional;
+    desc->n_columns = of_model.n_columns;
+    desc->bad = on_bad_row;
+    if (names && of_model.columns)
+        desc->columns = (char (*)[TABLE_NAME])calloc((size_t)desc->n_columns, TABLE_NAME);
+    for (int i = 0; desc->columns && i < desc->n_columns; i++)
+        snprintf(desc->columns[i], TABLE_NAME, "%s", names[i]);
+    const int ok = names && (desc->columns || !of_model.columns);
+    if (!ok) fprintf(stderr, "jem score: out of memory\n");
+    free((void *)names);
+    return ok;
+}
+
+/* Returns the exit status: 0, or 1 after an error or if rows cannot be read. */
+static int score_rows(const model *m, const score_options *o, const char *path) {
+    static score_run s;
+    table_desc desc;
+    const int is_input = !strcmp(path, "-");
+    s.m = m;
+    s.desc = &desc;
+    s.out = o->out;
+    s.blames = o->blame;
+    s.gain = new_floats(2 * (double)m->net->channels);
+    s.better = s.gain + m->net->channels;
+    if (!s.gain) {
+        fprintf(stderr, "jem score: out of memory\n");
+        return 1;
+    }
+    const int input = is_input ? 0 : open(path, O_RDONLY);
+    if (input < 0) {
+        fprintf(stderr, "jem score: %s: cannot be opened: %s\n", path, strerror(errno));
+        free(s.gain);
+        return 1;
+    }
+    int ok = describe(m, o, &desc);
+    if (ok && *o->out) ok = new_file_open(&s.file, o->out);
+    ok = ok && score_input(&s, input, is_input ? "standard input" : path, &desc);
+    if (*o->out && !new_file_done(&s.file, ok) && *s.file.message) {
+        fprintf(stderr, "jem score: %s\n", s.file.message);
         ok = 0;
     }
-    return ok;
-}
-
-static int score_rows(const model *m, const score_options *o, const char *path) {
-    enum { AT_ONCE = 4096 };
-    data_set d;
-    data_desc desc;
-    char error[512];
-    const char **names = (const char **)malloc((size_t)m->net->channels * sizeof *names);
-    memset(&desc, 0, sizeof desc);
-    desc.label = o->label;
-    desc.file_mb = o->max_file;
-    if (!names) return fprintf(stderr, "jem score: out of memory\n"), 0;
-    columns_of(m, names, &desc);
-    const int loaded = data_load_table(&d, strcmp(path, "-") ? path : "/dev/stdin", &desc, error,
-                                       sizeof error);
-    free((void *)names);
-    if (!loaded) return fprintf(stderr, "jem score: %s\n", error), 0;
-    jem_answer *a = (jem_answer *)malloc((size_t)d.n * sizeof *a);
-    int ok = a != NULL;
-    if (!ok) fprintf(stderr, "jem score: out of memory\n");
-    for (int i = 0; ok && i < d.n; i += AT_ONCE) {
-        const int n = d.n - i < AT_ONCE ? d.n - i : AT_ONCE;
-        ok = jem_classify(m->net, d.values + (ptrdiff_t)i * d.c, n, a + i) == JEM_OK ||
-             model_fail("jem score", m);
-    }
-    if (ok) ok = write_rows(m, &d, a, o->out);
-    if (ok) print_summary(*o->out ? stdout : stderr, m, &d, a);
-    free(a);
-    data_free(&d);
-    return ok;
+    if (ok) print_summary(*o->out ? stdout : stderr, &s);
+    if (!is_input) close(input);
+    free(desc.columns);
+    free(s.answers);
+    free(s.gain);
+    table_free(&s.t);
+    return !ok || s.unreadable > 0;
 }
 
 int score_command(int argc, char **argv) {
@@ -201,7 +392,9 @@ int score_command(int argc, char **argv) {
     model m;
     options *o = options_begin(&table, "jem score", score_table, sizeof score_table, &values);
     const int read = read_options(o, argc, argv, &words, &n, 2, 2, "jem score MODEL FILE.csv "
-                                  "[OPTIONS]: log p(x) and familiarity of each row");
+                                  "[OPTIONS]: log p(x), familiarity and verdict of each row; FILE -: "
+                                  "standard input, each row as it arrives. Rows that cannot be read "
+                                  "are 'unreadable', and the exit status is 1");
     if (read >= 0) return read;
     if (*values.out && (!may_write(o->command, words[0], values.out) ||
                         !may_write(o->command, words[1], values.out))) return 2;
@@ -209,7 +402,7 @@ int score_command(int argc, char **argv) {
     if (model_open(&m, o->command, words[0], values.threads, JEM_PRECISION_EXACT,
                    values.max_memory)) {
         if (!model_has(o->command, &m, 1)) status = 2;
-        else status = !score_rows(&m, &values, words[1]);
+        else status = score_rows(&m, &values, words[1]);
     }
     model_close(&m);
     return status;

@@ -259,7 +259,7 @@ static void fit_default(run *r, const char *name, int value, int most, int inste
     char text[16];
     if (r->table->given[i] || *r->o->resume || value <= most) return;
     snprintf(text, sizeof text, "%d", instead);
-    printf("%s: few images: --%s %s\n", r->o->dataset, name, text);
+    printf("%s: few %s: --%s %s\n", r->o->dataset, r->data.values ? "rows" : "images", name, text);
     option_set(r->table, i, text);
 }
 
@@ -298,6 +298,41 @@ static void fit_score_weight(run *r) {
     option_set(r->table, i, text);
 }
 
+/* Returns 1 if a column never falls from a row to the next, and has several values. Rows next to
+   each other may be equal: a float has only 24 bits of a clock. */
+static int only_rises(const data_set *s, int column) {
+    enum { SEVERAL = 5 };
+    int rises = 0;
+    for (int i = 1; i < s->n; i++) {
+        const float *at = s->values + (ptrdiff_t)i * s->c + column;
+        if (at[0] < at[-s->c]) return 0;
+        rises += at[0] > at[-s->c];
+    }
+    return rises >= SEVERAL;
+}
+
+/* Names columns that only rise: a clock or a counter, which makes all later rows strange. */
+static void note_clocks(const run *r) {
+    const data_set *s = &r->data;
+    for (int c = 0; c < s->c; c++) {
+        if (!only_rises(s, c)) continue;
+        printf("%s: column '%s' never falls from row to row: if it is a clock or a counter, all new "
+               "rows will be strange; --drop %s skips it\n", r->o->dataset, s->column_names[c],
+               s->column_names[c]);
+    }
+}
+
+/* Compares the count of rows that calibrate familiarity with the count that 1% needs. */
+static void note_calibration(const run *r) {
+    enum { FEW = 200 };
+    const int n = r->o->n_valid;
+    if (n < 2)
+        printf("%s: no rows calibrate: there will be no familiarity (--n-valid N)\n", r->o->dataset);
+    else if (n < FEW)
+        printf("%s: %d rows calibrate familiarity: more than 1%% of usual rows may be called strange; "
+               "1%% needs about 500 (--n-valid N)\n", r->o->dataset, n);
+}
+
 /* Adapts options to a table: the count of rows for validation, and no cross-entropy with a single
    class. */
 static int prepare_table(run *r) {
@@ -311,6 +346,10 @@ static int prepare_table(run *r) {
     if (r->o->n_valid < 0) {
         snprintf(text, sizeof text, "%d", s->n / 5);
         option_set(r->table, option_find(r->table, "n-valid"), text);
+    }
+    if (!*r->o->resume) {
+        note_clocks(r);
+        note_calibration(r);
     }
     if (s->classes > 1) return 1;
     if (r->o->w_xy > 0) return complain(r, 2, "--p-x-y-weight needs labels of several classes", "");
@@ -348,7 +387,8 @@ static int load_data(run *r) {
     desc.label = t->label;
     desc.drop = t->drop;
     if (!data_load(&r->data, t->dataset, "train", &desc, error, sizeof error))
-        return complain(r, 1, error, strstr(error, "is not a number") ?
+        return complain(r, 1, error, strstr(error, "is not a number") &&
+                        !strstr(error, "decimal comma") ?
                         " (--drop skips columns, --label names that of labels)" : "");
     const data_set *s = &r->data;
     if (!s->values && s->c != 1 && s->c != 3)
@@ -629,9 +669,15 @@ static jem_trainer *make_trainer(run *r) {
     d.lr = t->lr * r->state[STATE_LR];
     d.seed = (uint64_t)t->seed;
     d.schedule.warmup = t->warmup > 0 ? t->warmup : 0;
-    if (t->schedule == SCHEDULE_COSINE)
-        d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = r->total, d.schedule.floor = .02f;
-    else {
+    if (t->schedule == SCHEDULE_COSINE) {
+        d.schedule.kind = JEM_SCHEDULE_COSINE;
+        d.schedule.total = r->total;
+        d.schedule.floor = .02f;
+        if (t->chains_lr > 0) {
+            d.schedule.at[0] = chains_from(r);
+            d.schedule.rate = t->chains_lr / t->lr;
+        }
+    } else {
         d.schedule.kind = JEM_SCHEDULE_STEPS;
         d.schedule.rate = t->decay_rate;
         for (int i = 0; i < t->decay_epochs.n && i < 4; i++)
@@ -1276,6 +1322,56 @@ static int restore_options(options *o, const jem_archive *a) {
     return 1;
 }
 
+static int is_digits(const char *text) { return !text[strspn(text, "0123456789")]; }
+
+/* Checks that weights of a file are of the same classes and, in a table, of the same columns: all
+   shapes can fit without a meaning. */
+static int fits_data(run *r, const char *path, const jem_archive *from) {
+    const data_set *s = &r->data;
+    const char *classes = jem_archive_meta(from, "jem.classes");
+    char text[200];
+    if (classes && atoi(classes) != s->classes) {
+        const int has = atoi(classes);
+        snprintf(text, sizeof text, ": the model has %d class%s, the data %d", has,
+                 has == 1 ? "" : "es", s->classes);
+        return complain(r, 1, path, text);
+    }
+    const char *channels = jem_archive_meta(from, "jem.channels");
+    if (s->values && channels && atoi(channels) != s->c) {
+        snprintf(text, sizeof text, ": the model has %d columns, the data %d", atoi(channels), s->c);
+        return complain(r, 1, path, text);
+    }
+    for (int i = 0; s->column_names && i < s->c; i++) {
+        char key[32];
+        snprintf(key, sizeof key, COLUMN_PREFIX "%d", i);
+        const char *name = jem_archive_meta(from, key);
+        if (!name || !strcmp(name, s->column_names[i])) continue;
+        /* A table without a header has numbers as names. */
+        if (is_digits(name) || is_digits(s->column_names[i])) continue;
+        snprintf(text, sizeof text, ": column %d of the model is '%.60s', of the data '%.60s'", i + 1,
+                 name, s->column_names[i]);
+        jem_mask_controls(text, 0);
+        return complain(r, 1, path, text);
+    }
+    return 1;
+}
+
+/* Takes the weights of a file, not its options. Units are of the data at hand: weights learn to fit
+   others, but numbers that are far from 0 are hard to learn from. */
+static int start_from(run *r, const char *path) {
+    jem_archive *from = jem_archive_read(r->ctx, path);
+    const int fits = from && fits_data(r, path, from);
+    int ok = fits && jem_net_load(r->net, from) == JEM_OK;
+    jem_archive_free(from);
+    if (ok && r->data.values) {
+        fit_units(r, r->net);
+        ok = jem_ok(r->ctx);
+    }
+    if (!ok) return from && !fits ? 0 : fail(r, 1);
+    r->net->scale = r->o->scale;
+    return 1;
+}
+
 static int prepare(run *r, const jem_archive *a) {
     train_options *t = r->o;
     char text[256];
@@ -1286,8 +1382,9 @@ static int prepare(run *r, const jem_archive *a) {
     if (!load_data(r)) return 0;
     const char *mark = a ? jem_archive_meta(a, "run.data") : NULL;
     if (mark && strcmp(mark, r->data_mark)) {
-        snprintf(text, sizeof text, ": not the data that this run started with: %d images then, %d "
-                 "now, with another checksum", atoi(mark), r->data.n);
+        snprintf(text, sizeof text, ": not the data that this run started with: %d %s then, %d now, "
+                 "with another checksum; train again, with another --out", atoi(mark),
+                 r->data.values ? "rows" : "images", r->data.n);
         return complain(r, 1, t->dataset, text);
     }
     r->total = t->iters ? t->iters : updates_of(r, t->epochs);
@@ -1325,14 +1422,7 @@ static int prepare(run *r, const jem_archive *a) {
         snprintf(text, sizeof text, "%d updates requested, but %d are done", r->total, r->update);
         return complain(r, 2, text, "");
     }
-    if (*t->init && !a) {
-        jem_archive *from = jem_archive_read(r->ctx, t->init);
-        const int ok = from && jem_net_load(r->net, from) == JEM_OK;
-        jem_archive_free(from);
-        if (!ok) return fail(r, 1);
-        r->net->scale = t->scale;                  /* uses its weights, not its options */
-    }
-    return 1;
+    return !*t->init || a || start_from(r, t->init);
 }
 
 static void announce(const run *r) {

@@ -1167,17 +1167,6 @@ static int data__load_folder(data__job *job, const char *folder) {
     return data__load_folders(job, folder);
 }
 
-int data_load_table(data_set *d, const char *path, const data_desc *desc, char *error,
-                    size_t error_size) {
-    data__job job;
-    int ok = data__begin(&job, d, path, desc, error, error_size);
-    d->has_labels = 1;
-    ok = ok && data__load_table(&job, path);
-    if (ok) error[0] = 0;
-    else data_free(d);
-    return ok;
-}
-
 int data_load(data_set *d, const char *what, const char *split, const data_desc *desc,
               char *error, size_t error_size) {
     data__job job;

@@ -83,9 +83,6 @@ int data_load(data_set *d, const char *what, const char *split, const data_desc 
 void data_free(data_set *d);
 /* Returns 1 if this is the name of a table. */
 int data_is_table(const char *what);
-/* Loads the table in a file of any name. */
-int data_load_table(data_set *d, const char *path, const data_desc *desc, char *error,
-                    size_t error_size);
 /* Copies images which[0..n-1] (NULL: the first n) to x[n][c][h][w] in [-1,1]; rows of a table in
    their own units. */
 void data_floats(const data_set *d, const int *which, int n, float *x);

@@ -14,10 +14,15 @@ enum { VALUE = 64 };                               /* letters of a value, and th
 enum { SKIPPED = -1, LABEL = -2 };                 /* roles of columns; from 0: where it goes */
 static const size_t MOST_BYTES = 1000000000;
 
-typedef struct csv_reader {
+struct table_reader {
     csv_table *t;
     const table_desc *desc;
-    const char *at, *end, *path;
+    const char *at, *end, *path;                   /* at .. end: lines to read, whole ones */
+    char *kept;                                    /* bytes that arrived, the first of a line */
+    size_t n_kept;
+    char separator;
+    int started;                                   /* 1: the first bytes are read */
+    int failed;                                    /* 1: an error that is not of a single row */
     int line;
     int all;                                       /* columns of a line; 0: not known */
     int role[TABLE_COLUMNS + 1];                   /* [all] */
@@ -25,15 +30,15 @@ typedef struct csv_reader {
     char label[TABLE_NAME];                        /* name of the column of labels, or "" */
     int texts;                                     /* distinct labels, as text: t->class_names */
     int is_text;                                   /* 1: one of them is no number */
-    size_t room;                                   /* rows for which there is memory */
+    size_t room, label_room;                       /* rows and labels for which there is memory */
     char *error;
     size_t error_size;
-} csv_reader;
+};
 
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
-static int wrong_at(csv_reader *r, const char *format, ...) {
+static int wrong_at(table_reader *r, const char *format, ...) {
     char reason[160];
     va_list args;
     va_start(args, format);
@@ -45,18 +50,31 @@ static int wrong_at(csv_reader *r, const char *format, ...) {
     return 0;
 }
 
-static int is_separator(char c) { return c == ',' || c == ';' || c == '\t'; }
 static int is_line_end(char c) { return c == '\n' || c == '\r'; }
+
+/* Finds the separator of the first line: a tab, otherwise a semicolon, otherwise a comma. Where one
+   of the first two separates, a comma belongs to a name or is a decimal one. */
+static char separator_of(const table_reader *r) {
+    char separator = ',';
+    int quoted = 0;
+    for (const char *c = r->at; c < r->end && !is_line_end(*c); c++) {
+        if (*c == '"') quoted = !quoted;
+        if (quoted) continue;
+        if (*c == '\t') return '\t';
+        if (*c == ';') separator = ';';
+    }
+    return separator;
+}
 
 /* Reads the next value of the line, without blanks and quotes around it. Returns 0 if it is too
    long or holds a zero byte. */
-static int next_value(csv_reader *r, char value[VALUE]) {
+static int next_value(table_reader *r, char value[VALUE]) {
     int n = 0;
     int quoted = 0;
     while (r->at < r->end && *r->at == ' ') r->at++;
     for (; r->at < r->end && !is_line_end(*r->at); r->at++) {
         if (*r->at == '"') quoted = !quoted;
-        else if (is_separator(*r->at) && !quoted) break;
+        else if (*r->at == r->separator && !quoted) break;
         else if (!*r->at || n == VALUE - 1) return wrong_at(r, "a value is too long, or not text");
         else value[n++] = *r->at;
     }
@@ -73,14 +91,14 @@ static int number_in(const char *text, double *value) {
 }
 
 /* Is there another value on this line? Skips the separator. */
-static int continues(csv_reader *r) {
-    if (r->at == r->end || !is_separator(*r->at)) return 0;
+static int continues(table_reader *r) {
+    if (r->at == r->end || *r->at != r->separator) return 0;
     r->at++;
     return 1;
 }
 
 /* Moves to the first line that is not empty. */
-static int next_line(csv_reader *r) {
+static int next_line(table_reader *r) {
     while (r->at < r->end && (is_line_end(*r->at) || *r->at == ' ')) {
         r->line += *r->at == '\n';
         r->at++;
@@ -99,7 +117,7 @@ static void copy_name(char to[TABLE_NAME], const char *name) {
 }
 
 /* Returns the column of this name, or -1. */
-static int column_of(const csv_reader *r, const char *name) {
+static int column_of(const table_reader *r, const char *name) {
     char cut[TABLE_NAME];
     copy_name(cut, name);
     for (int i = 0; i < r->all; i++)
@@ -107,13 +125,24 @@ static int column_of(const csv_reader *r, const char *name) {
     return -1;
 }
 
+/* Returns the column of this number from 1, or -1. A name of a column that the desc lists says that
+   it holds values: it may be another file with columns in another order. */
+static int column_numbered(const table_reader *r, const char *number) {
+    const int at = number[strspn(number, "0123456789")] ? -1 : atoi(number) - 1;
+    if (at < 0 || at >= r->all) return -1;
+    for (int k = 0; r->desc->label_optional && r->desc->columns && k < r->desc->n_columns; k++)
+        if (!strcmp(r->names[at], r->desc->columns[k])) return -1;
+    return at;
+}
+
 /* Gives the column of labels its role. */
-static int find_label(csv_reader *r) {
+static int find_label(table_reader *r) {
     const char *asked = r->desc->label;
     const char *name = asked && *asked ? asked : "label";
     const int is_extra = !r->desc->label_optional || r->all > r->desc->n_columns;
     int at = column_of(r, name);
     if (at < 0 && asked && !strcmp(asked, "last") && is_extra) at = r->all - 1;
+    if (at < 0 && is_extra) at = column_numbered(r, name);
     if (asked && !strcmp(asked, "none")) {
         if (at < 0) at = column_of(r, "label");
         if (at >= 0) r->role[at] = SKIPPED;
@@ -132,7 +161,7 @@ static int find_label(csv_reader *r) {
 }
 
 /* Gives the columns that are to be skipped their role. */
-static int find_dropped(csv_reader *r) {
+static int find_dropped(table_reader *r) {
     const char *drop = r->desc->drop;
     while (drop && *drop) {
         char name[VALUE];
@@ -150,7 +179,7 @@ static int find_dropped(csv_reader *r) {
 
 /* Gives the columns that the desc lists their places, and the role of being skipped to the others.
    Without a header, there must be as many as the desc lists. */
-static int find_columns(csv_reader *r, int has_header) {
+static int find_columns(table_reader *r, int has_header) {
     const table_desc *d = r->desc;
     const int by_name = has_header && d->columns;
     int values = 0;
@@ -174,7 +203,7 @@ static int find_columns(csv_reader *r, int has_header) {
 }
 
 /* Gives every column its role. */
-static int find_roles(csv_reader *r, int has_header) {
+static int find_roles(table_reader *r, int has_header) {
     csv_table *t = r->t;
     if (!find_label(r) || !find_dropped(r)) return 0;
     if (r->desc->n_columns > 0) {
@@ -190,9 +219,16 @@ static int find_roles(csv_reader *r, int has_header) {
     return 1;
 }
 
+/* Rejects a value that should be a number. */
+static int not_a_number(table_reader *r, const char *value, const char *name) {
+    const int decimal = r->separator != ',' && strchr(value, ',');
+    return wrong_at(r, "'%.20s' in column '%s' is not a number%s", value, name,
+                    decimal ? " (a decimal comma? write points)" : "");
+}
+
 /* Counts the columns of the first line, and takes their names if it has a text that is not the
    label of a row. */
-static int read_header(csv_reader *r) {
+static int read_header(table_reader *r) {
     const char *start = r->at;
     int texts = 0;
     int text_at = 0;
@@ -201,6 +237,7 @@ static int read_header(csv_reader *r) {
     r->names = (char (*)[TABLE_NAME])calloc(TABLE_COLUMNS + 1, sizeof *r->names);
     r->t->names = (char (*)[TABLE_NAME])calloc(TABLE_COLUMNS + 1, sizeof *r->t->names);
     if (!r->names || !r->t->names) return wrong_at(r, "no memory");
+    r->separator = separator_of(r);
     do {
         if (r->all > TABLE_COLUMNS) return wrong_at(r, "more than %d columns", TABLE_COLUMNS);
         if (!next_value(r, value)) return 0;
@@ -221,30 +258,43 @@ static int read_header(csv_reader *r) {
     return find_roles(r, has_header);
 }
 
+/* Fails for another reason than a row's contents. */
+static int no_memory(table_reader *r) {
+    r->failed = 1;
+    return wrong_at(r, "no memory for %d rows", r->t->rows + 1);
+}
+
 /* Makes room for one more row. */
-static int grow(csv_reader *r) {
+static int grow(table_reader *r) {
     csv_table *t = r->t;
-    if ((size_t)t->rows < r->room) return 1;
-    const size_t room = r->room ? 2 * r->room : 64;
-    float *x = (float *)realloc(t->x, room * (size_t)t->columns * sizeof *x);
-    if (x) t->x = x;
-    int *labels = (int *)realloc(t->labels, room * sizeof *labels);
-    if (labels) t->labels = labels;
-    if (!x || !labels) return wrong_at(r, "no memory for %.0f rows", (double)room);
-    r->room = room;
+    if ((size_t)(t->rows - t->first) >= r->room) {
+        const size_t room = r->room ? 2 * r->room : 64;
+        float *x = (float *)realloc(t->x, room * (size_t)t->columns * sizeof *x);
+        if (!x) return no_memory(r);
+        t->x = x;
+        r->room = room;
+    }
+    if (*r->label && (size_t)t->rows >= r->label_room) {
+        const size_t room = r->label_room ? 2 * r->label_room : 64;
+        int *labels = (int *)realloc(t->labels, room * sizeof *labels);
+        if (!labels) return no_memory(r);
+        t->labels = labels;
+        r->label_room = room;
+    }
     return 1;
 }
 
 /* Returns the number of a label's text, which is new or known. */
-static int class_numbered(csv_reader *r, const char *text) {
+static int class_numbered(table_reader *r, const char *text) {
     csv_table *t = r->t;
     char name[TABLE_NAME];
     copy_name(name, text);
     const int before = t->rows > 0 ? t->labels[t->rows - 1] : 0;
-    if (r->texts > 0 && !strcmp(t->class_names[before], name)) return before;
+    if (before >= 0 && before < r->texts && !strcmp(t->class_names[before], name)) return before;
     for (int i = 0; i < r->texts; i++)
         if (!strcmp(t->class_names[i], name)) return i;
     if (r->texts == TABLE_CLASSES) {
+        r->failed = 1;
         wrong_at(r, "more than %d classes in column '%s'", TABLE_CLASSES, r->label);
         return -1;
     }
@@ -252,12 +302,12 @@ static int class_numbered(csv_reader *r, const char *text) {
     return r->texts++;
 }
 
-static int take_label(csv_reader *r, const char *text) {
+static int take_label(table_reader *r, const char *text) {
     csv_table *t = r->t;
     double number;
     if (!t->class_names)
         t->class_names = (char (*)[TABLE_NAME])calloc(TABLE_CLASSES, sizeof *t->class_names);
-    if (!t->class_names) return wrong_at(r, "no memory");
+    if (!t->class_names) return no_memory(r);
     if (!*text) return wrong_at(r, "column '%s' has no label", r->label);
     if (!number_in(text, &number)) r->is_text = 1;
     else if (!(number >= 0 && number < TABLE_CLASSES && floor(number) == number))
@@ -273,8 +323,9 @@ static int by_name(const void *a, const void *b) {
 
 /* Numbers the classes: as their texts say if all are numbers, otherwise in the order of their
    names. */
-static int number_classes(csv_reader *r) {
+static int number_classes(table_reader *r) {
     csv_table *t = r->t;
+    if (!r->texts) return 1;
     char (*sorted)[TABLE_NAME] = (char (*)[TABLE_NAME])malloc((size_t)r->texts * sizeof *sorted);
     int *to = (int *)malloc((size_t)r->texts * sizeof *to);
     if (sorted && to) {
@@ -289,7 +340,8 @@ static int number_classes(csv_reader *r) {
                                : (int)strtod(name, NULL);
             if (to[i] >= t->classes) t->classes = to[i] + 1;
         }
-        for (int i = 0; i < t->rows; i++) t->labels[i] = to[t->labels[i]];
+        for (int i = 0; i < t->rows; i++)
+            if (t->labels[i] >= 0) t->labels[i] = to[t->labels[i]];
         memcpy(t->class_names, sorted, (size_t)r->texts * sizeof *sorted);
     }
     const int ok = sorted && to;
@@ -301,13 +353,13 @@ static int number_classes(csv_reader *r) {
     return 1;
 }
 
-static int read_row(csv_reader *r) {
+static int read_row(table_reader *r) {
     csv_table *t = r->t;
     char value[VALUE];
     double number;
     int column = 0;
     if (!grow(r)) return 0;
-    float *x = t->x + (size_t)t->rows * (size_t)t->columns;
+    float *x = t->x + (size_t)(t->rows - t->first) * (size_t)t->columns;
     do {
         if (!next_value(r, value)) return 0;
         if (column == r->all) return wrong_at(r, "more than %d values", r->all);
@@ -315,8 +367,7 @@ static int read_row(csv_reader *r) {
         const int role = r->role[column++];
         if (role == LABEL && !take_label(r, value)) return 0;
         if (role < 0) continue;
-        if (!number_in(value, &number))
-            return wrong_at(r, "'%.20s' in column '%s' is not a number", value, name);
+        if (!number_in(value, &number)) return not_a_number(r, value, name);
         if (!(fabs(number) <= 1e12))
             return wrong_at(r, "%g in column '%s': numbers may be from -1e12 to 1e12", number, name);
         x[role] = (float)number;
@@ -326,42 +377,119 @@ static int read_row(csv_reader *r) {
     return 1;
 }
 
+/* Adds a row of NaN in place of one that cannot be read, and skips the rest of its line. */
+static void skip_row(table_reader *r) {
+    csv_table *t = r->t;
+    float *x = t->x + (size_t)(t->rows - t->first) * (size_t)t->columns;
+    for (int i = 0; i < t->columns; i++) x[i] = NAN;
+    if (*r->label) t->labels[t->rows] = -1;
+    t->rows++;
+    while (r->at < r->end && !is_line_end(*r->at)) r->at++;
+    r->desc->bad(r->desc->user, r->error);
+}
+
+/* Reads lines from r->at to r->end. */
+static int read_lines(table_reader *r) {
+    if (!r->started && r->end - r->at > 2 && !memcmp(r->at, "\xef\xbb\xbf", 3))
+        r->at += 3;                                /* the mark of UTF-8 */
+    r->started = 1;
+    while (next_line(r)) {
+        if (!r->all && !read_header(r)) return 0;
+        if (r->at == r->end || is_line_end(*r->at)) continue;          /* after the names */
+        const int texts = r->texts;
+        const int is_text = r->is_text;
+        if (read_row(r)) continue;
+        if (r->failed || !r->desc->bad) return 0;
+        r->texts = texts;                          /* its label may be another value */
+        r->is_text = is_text;
+        skip_row(r);
+    }
+    return 1;
+}
+
+/* Completes the table. */
+static int complete(table_reader *r) {
+    csv_table *t = r->t;
+    if (!t->rows) {
+        r->line = 0;
+        return wrong_at(r, "no rows of numbers");
+    }
+    return !*r->label || number_classes(r);
+}
+
+static void begin(table_reader *r, csv_table *t, const char *path, const table_desc *desc,
+                  char *error, size_t error_size) {
+    static const table_desc usual = { NULL, 0, NULL, NULL, 0, NULL, NULL };
+    memset(t, 0, sizeof *t);
+    memset(r, 0, sizeof *r);
+    t->classes = 1;
+    r->t = t;
+    r->desc = desc ? desc : &usual;
+    r->path = path;
+    r->line = 1;
+    r->error = error;
+    r->error_size = error_size;
+}
+
 int table_parse(csv_table *t, const char *bytes, size_t n, const char *path, const table_desc *desc,
                 char *error, size_t error_size) {
-    static const table_desc usual = { NULL, 0, NULL, NULL, 0 };
-    csv_reader r;
-    memset(t, 0, sizeof *t);
-    memset(&r, 0, sizeof r);
-    t->classes = 1;
-    r.t = t;
-    r.desc = desc ? desc : &usual;
+    table_reader r;
+    begin(&r, t, path, desc, error, error_size);
     r.at = bytes;
     r.end = bytes + n;
-    r.path = path;
-    r.line = 1;
-    r.error = error;
-    r.error_size = error_size;
-    if (n > 2 && !memcmp(bytes, "\xef\xbb\xbf", 3)) r.at += 3;         /* the mark of UTF-8 */
-    int ok = next_line(&r) && read_header(&r);
-    while (ok && next_line(&r)) ok = read_row(&r);
-    if (ok && t->rows && *r.label) ok = number_classes(&r);
+    const int ok = read_lines(&r) && complete(&r);
     free(r.names);
-    if (ok && t->rows) {
-        if (!*r.label) {
-            free(t->labels);
-            t->labels = NULL;
-        }
-        return 1;
+    if (!ok) table_free(t);
+    return ok;
+}
+
+table_reader *table_reader_create(csv_table *t, const char *path, const table_desc *desc,
+                                  char *error, size_t error_size) {
+    table_reader *r = (table_reader *)malloc(sizeof *r);
+    if (r) begin(r, t, path, desc, error, error_size);
+    else {
+        memset(t, 0, sizeof *t);
+        snprintf(error, error_size, "%s: no memory", path);
     }
-    r.line = ok || !t->names ? 0 : r.line;
-    if (ok || !t->names) wrong_at(&r, "no rows of numbers");
-    table_free(t);
-    return 0;
+    return r;
+}
+
+int table_reader_take(table_reader *r, const char *bytes, size_t n) {
+    static const size_t most = 1000000;            /* bytes of a line */
+    char *all = (char *)realloc(r->kept, r->n_kept + n + 1);
+    if (!all) return no_memory(r);
+    memcpy(all + r->n_kept, bytes, n);
+    r->kept = all;
+    r->n_kept += n;
+    size_t whole = r->n_kept;
+    while (whole > 0 && !is_line_end(all[whole - 1])) whole--;
+    r->at = all;
+    r->end = all + whole;
+    if (!read_lines(r)) return 0;
+    r->n_kept -= whole;
+    memmove(all, all + whole, r->n_kept);
+    return r->n_kept < most || wrong_at(r, "a line is too long");
+}
+
+int table_reader_end(table_reader *r) {
+    r->at = r->kept;
+    r->end = r->kept ? r->kept + r->n_kept : NULL;
+    r->n_kept = 0;
+    return (!r->at || read_lines(r)) && complete(r);
+}
+
+void table_reader_forget(table_reader *r) { r->t->first = r->t->rows; }
+
+void table_reader_free(table_reader *r) {
+    if (!r) return;
+    free(r->names);
+    free(r->kept);
+    free(r);
 }
 
 int table_load(csv_table *t, const char *path, const table_desc *desc, char *error,
                size_t error_size) {
-    csv_reader r;
+    table_reader r;
     char *bytes = NULL;
     size_t n = 0;
     size_t room = 65536;

@@ -6,7 +6,8 @@
        t.x[row * t.columns + column] ...
        table_free(&t);
 
-   A row per line; values are separated by commas, semicolons or tabs, and may be quoted. If a value
+   A row per line; values may be quoted. Tabs separate them if the first line has tabs, otherwise
+   semicolons if it has those, otherwise commas; numbers have decimal points. If a value
    of the first line is no number, that line has the names of the columns. Empty lines are skipped.
    The column `label`, or another that table_desc names, becomes t.labels: whole numbers, or names
    of classes. Errors name the line and the column. */
@@ -19,7 +20,8 @@ enum { TABLE_COLUMNS = 1024, TABLE_NAME = 32, TABLE_CLASSES = 1000 };
 
 typedef struct csv_table {
     int rows, columns;                             /* columns: without labels */
-    float *x;                                      /* [rows][columns], finite, up to 1e12 */
+    int first;                                     /* row of x[0]; 0, see table_reader_forget */
+    float *x;                                      /* [rows - first][columns], finite, up to 1e12 */
     int *labels;                                   /* [rows], 0 to TABLE_CLASSES - 1; or NULL */
     int classes;                                   /* largest label + 1; 1 without labels */
     char (*class_names)[TABLE_NAME];               /* [classes], sorted; NULL: numbers */
@@ -36,6 +38,10 @@ typedef struct table_desc {
        desc or in the file, their count must be equal. */
     char (*columns)[TABLE_NAME];
     int n_columns;
+    /* Receives the message about a row that cannot be read; the row becomes one of NaN, with the
+       label -1. NULL: such a row is an error. */
+    void (*bad)(void *user, const char *message);
+    void *user;
 } table_desc;
 
 /* Reads a file of up to 1 GB. Returns 1, or 0 and a message that begins with the path. */
@@ -44,5 +50,19 @@ int table_load(csv_table *t, const char *path, const table_desc *desc, char *err
 int table_parse(csv_table *t, const char *bytes, size_t n, const char *path, const table_desc *desc,
                 char *error, size_t error_size);
 void table_free(csv_table *t);
+
+/* A table that grows while its bytes arrive, for instance through a pipe. After each call of
+   table_reader_take, t->x has the rows of all whole lines so far; t->labels are numbers in the order
+   of appearance until table_reader_end. All three must stay valid: t, desc, error. Functions return
+   0 after an error, with the message in `error`. */
+typedef struct table_reader table_reader;
+table_reader *table_reader_create(csv_table *t, const char *path, const table_desc *desc,
+                                  char *error, size_t error_size);
+int table_reader_take(table_reader *r, const char *bytes, size_t n);
+/* Reads a last line without a line end, and numbers the classes. */
+int table_reader_end(table_reader *r);
+/* Frees the place of all values so far for the next rows; labels are kept. */
+void table_reader_forget(table_reader *r);
+void table_reader_free(table_reader *r);           /* not the table; accepts NULL */
 
 #endif
