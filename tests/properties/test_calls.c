@@ -406,7 +406,7 @@ static const char always[] =
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_query"
     " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name jem_compute_exp"
     " jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors jem_mlp_desc_vectors"
-    " jem_file_temporary ";
+    " jem_file_temporary jem_calibrated ";
 /* These have none to tell of it: they look something up, or make the context. */
 static const char silent[] =
     " jem_ctx_create jem_error_status jem_fail jem_net_find jem_net_meta jem_trainer_buffer"
@@ -599,6 +599,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_trainer_set_lr, jem_trainer_set_lr(TRAINER(), F(.1f))) \
     ROW(jem_classify, got = jem_classify(NET(), IN(), COUNT(N), wrong(1) ? NULL : answers)) \
     ROW(jem_calibrate, got = jem_calibrate(NET(), IN(), COUNT(9), KIND(1))) \
+    ROW(jem_calibrated, (void)jem_calibrated(NET())) \
     ROW(jem_judge, (void)jem_judge(F(.5f))) \
     ROW(jem_verdict_name, ptr = jem_verdict_name((jem_verdict)KIND(1))) \
     ROW(jem_reason_name, ptr = jem_reason_name((jem_reason)KIND(1))) \

@@ -189,7 +189,7 @@ again "--widths 8,8 --kl-weight .3 --entropy 0 --class-cond-p-x-sample --spectra
        --clamp-grad .5 --ema .9 --informative 5"
 again "--widths 8,8 --uncond --energy-l2 .01 --weight-decay 1e-3 --precision exact"
 again "--widths 8,8 --score-weight .016 --scale 10 --label-noise .3 --label-wide .5
-       --chains-from .4 --fresh-steps 5 --reinit-freq .2 --sgld-lr .01 --sgld-std .1
+       --chains-from .4 --chains-lr 1e-4 --fresh-steps 5 --reinit-freq .2 --sgld-lr .01 --sgld-std .1
        --class-cond-p-x-sample"
 status 0 "info of a score" info d/last.safetensors
 says "of noise 0.12 to 2, log p(x) = 10 logsumexp f(x)"
@@ -278,7 +278,7 @@ each "--n-valid 8900 --schedule steps --decay-epochs 99" "--decay-epochs 1" \
 each "--batches separate" "--cutout 9"
 each "--kl-weight .3" "--entropy 0"
 each "--score-weight .016 --chains-from .2" "--noise-lo .5" "--noise-hi 1" "--label-noise .3" \
-    "--label-wide .5" "--fresh-steps 5" "--scale 10"
+    "--label-wide .5" "--fresh-steps 5" "--scale 10" "--chains-lr 1e-2"
 status 0 "the last layer" train $small --widths 8,8 --iters 1 --lr 1e-9 --clf-only --out first
 rm -rf told
 status 0 "the same, longer" train $small --widths 8,8 --iters 9 --lr 1e-2 --clf-only --out told

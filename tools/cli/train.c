@@ -670,9 +670,15 @@ static jem_trainer *make_trainer(run *r) {
     d.lr = t->lr * r->state[STATE_LR];
     d.seed = (uint64_t)t->seed;
     d.schedule.warmup = t->warmup > 0 ? t->warmup : 0;
-    if (t->schedule == SCHEDULE_COSINE)
-        d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = r->total, d.schedule.floor = .02f;
-    else {
+    if (t->schedule == SCHEDULE_COSINE) {
+        d.schedule.kind = JEM_SCHEDULE_COSINE;
+        d.schedule.total = r->total;
+        d.schedule.floor = .02f;
+        if (t->chains_lr > 0) {
+            d.schedule.at[0] = chains_from(r);
+            d.schedule.rate = t->chains_lr / t->lr;
+        }
+    } else {
         d.schedule.kind = JEM_SCHEDULE_STEPS;
         d.schedule.rate = t->decay_rate;
         for (int i = 0; i < t->decay_epochs.n && i < 4; i++)

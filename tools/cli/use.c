@@ -551,6 +551,16 @@ static int frame_picture(const model *m, const data_set *d, const char *path, fl
     return framed;
 }
 
+/* Returns whether all pixels of an image have one colour. */
+static int is_blank(const float *x, const jem_net *net) {
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    int same = pixels > 1;
+    for (int c = 0; c < net->channels; c++)
+        for (ptrdiff_t i = 1; i < pixels; i++)
+            same &= !(fabsf(x[c * pixels + i] - x[c * pixels]) > 0);
+    return same;
+}
+
 static int classify_one(const model *m, const classify_options *o, const char *path) {
     jem_net *net = m->net;
     const ptrdiff_t size = image_size(net);
@@ -611,6 +621,7 @@ static int classify_one(const model *m, const classify_options *o, const char *p
                    " in colour");
         if (framed) printf(", framed%s", did & JEM_DID_INVERT ? ", inverted" : "");
         if (d.blended) printf("; transparent pixels over grey %d", o->background);
+        if (is_blank(x, net)) printf("; the image has one colour: nothing to see");
         printf("\n");
         for (int i = 0; i < net->classes; i++) {   /* the other classes, by insertion */
             int k = i;
@@ -892,9 +903,16 @@ static void info_network(const jem_net *net) {
     if (net->guidance > 0)
         printf("  guidance   %g log p(y|x) in samples of a class\n", (double)net->guidance);
     if (!jem_net_meta(net, "jem.familiar")) printf("  familiar   not calibrated\n");
-    else
-        printf("  familiar   calibrated: it can rate the familiarity of %s\n",
+    else {
+        const int gradients = jem_calibrated(net);
+        printf("  familiar   calibrated: it can rate the familiarity of %s",
                is_table ? "rows" : "images");
+        if (gradients == 0) printf(", without gradients");
+        if (gradients > 0)
+            printf(", at %d gradient%s each (jem eval MODEL ood --gradients 0 --save NEW: none)",
+                   gradients, gradients > 1 ? "s" : "");
+        printf("\n");
+    }
 }
 
 /* Prints the uses of a file, from the state of training when it was written. */
