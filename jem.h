@@ -9975,8 +9975,8 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
              again. Without features this part is empty.
    IMAGE     the details of the image. Of a vector: its numbers.
    SHADES    the image as a whole: shares of five shades, from the darkest to the brightest; flat
-             pixels; the direction of its edges; the border; its colourfulness. Of a vector:
-             nothing.
+             pixels; the direction of its edges; the border, and how even it is; its colourfulness.
+             Of a vector: nothing.
 
    Details are the energies of a Haar pyramid's levels, in logarithms. SLOPES ends with the layout
    of an image: its means over 4 x 4 blocks; how much it is like its mirror images; the directions
@@ -9988,6 +9988,9 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
    unless there is only one class. The distance is standardised by label, so that no class is
    strange as a whole. SHADES has the log density of a mixture of Gaussians, whatever the label:
    photographs of one class have shades of several kinds, and an image between two kinds is strange.
+   Colourfulness and evenness are logarithms that reach far down: an image without colour, or with a
+   border of one shade, is then of a kind of its own, and one with both, a drawing or a product on a
+   plain ground, is rarer among photographs than either.
    An empirical tail makes the score of a part a p-value, beyond the last 5% with an exponential
    tail. The parts are joined as the sum of -log p (Fisher; tails of several statistics: Morningstar
    et al. 2021) with the weights of jem__forms, plus the largest -log p (Tippett): one part alone
@@ -10000,9 +10003,9 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
 enum { JEM__FOLDS = 10, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128,
        JEM__MOST_VALUES = 32, JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
        JEM__TAIL = 14, JEM__HEAD = 2, JEM__DRAWN = 50, JEM__FORM = 10, JEM__TONES = 5,
-       JEM__SHADE_DIMS = JEM__TONES + 5, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
+       JEM__SHADE_DIMS = JEM__TONES + 6, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
        JEM__MIRRORS = 3, JEM__LAYOUT = JEM__PLACES + JEM__MIRRORS + 4, JEM__BLENDS = 8,
-       JEM__FORMS = 3, JEM__NEWEST = JEM__FORMS - 1 };
+       JEM__FORMS = 4, JEM__NEWEST = JEM__FORMS - 1 };
 #define JEM__UNITS 1e4
 enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__SHADES, JEM__PARTS };
 
@@ -10012,13 +10015,16 @@ typedef struct jem__form {
     int range;                                     /* 2: darkest and brightest value; or 0 */
     int relative;                                  /* 1: jem__trait.relative; or 0 */
     int layout, shades;                            /* count of numbers of a grey image */
+    int rim;                                       /* 1: SHADES has jem__look_rim; or 0 */
     int blends;                                    /* Gaussians of SHADES; 0: one per class */
+    double grey;                                   /* a colourfulness too small to matter */
     double weight[JEM__PARTS];                     /* of an image */
 } jem__form;
 static const jem__form jem__forms[JEM__FORMS] = {
-    { 3, 0, 0, 0, 0, 0, { 1, 1, 0.5, 0 } },
-    { 4, 2, 1, JEM__PLACES, JEM__TONES + 4, 0, { 1, 1.5, 0.5, 0.5 } },
-    { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 4, JEM__BLENDS, { 1, 1.5, 0.5, 0.5 } }
+    { 3, 0, 0, 0, 0, 0, 0, 0, { 1, 1, 0.5, 0 } },
+    { 4, 2, 1, JEM__PLACES, JEM__TONES + 4, 0, 0, 0, { 1, 1.5, 0.5, 0.5 } },
+    { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 4, 0, JEM__BLENDS, 1e-4, { 1, 1.5, 0.5, 0.5 } },
+    { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 5, 1, JEM__BLENDS, 1e-6, { 1, 1.5, 0.5, 0.75 } }
 };
 
 /* Means by class, with one covariance or one per class: deviations from the mean in units of
@@ -10045,6 +10051,9 @@ typedef struct jem__trait {
     jem__gauss own, all;                           /* all: of features of two classes or more,
                                                       otherwise without dims */
     int mixed;                                     /* 1 if `own` is a mixture */
+    int pooled;                                    /* 1: shift and scale are those of all labels */
+    int shifts;                                    /* 0: distances, whose shift is 0; 1: relative
+                                                      ones, or log densities */
     float *relative;                               /* NULL or 1; 0: `all` has no distance, as the
                                                       calibration images have one label */
     int labels;
@@ -10123,7 +10132,7 @@ static const signed char jem__vector_sides[JEM__MOST_LOGITS + 8] = {
 
 /* Standard deviations of errors, where the range of pixels is 1. */
 static const float jem__shades_error[JEM__SHADE_DIMS] = {
-    0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.08f, 0.3f, 0.025f, 0.025f, 0.3f
+    0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.08f, 0.3f, 0.025f, 0.025f, 1, 0.7f
 };
 static const float jem__layout_error[JEM__LAYOUT] = {
     0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f,
@@ -10149,6 +10158,8 @@ static void jem__trait_at(const jem_net *net, const jem__form *form, int i, int 
         jem__gauss_at(&p->all, dims, 1, 1, all, used);
         if (form->relative) p->relative = jem__known_take(all, used, 1);
     }
+    p->pooled = p->mixed;
+    p->shifts = p->mixed || p->all.dims > 0;
     p->labels = net->classes;
     p->shift = jem__known_take(all, used, net->classes);
     p->scale = jem__known_take(all, used, net->classes);
@@ -10370,13 +10381,43 @@ static void jem__look_symmetry(const float *u, int h, int w, float *v) {
     for (int k = 0; k < JEM__MIRRORS; k++) v[k] = (float)(mirrored[k] / square);
 }
 
+/* Returns the count of rows and columns that are the border of an image. */
+static int jem__rim(int h, int w) {
+    if (w < h) h = w;
+    if (h < 28) return 1;
+    return h / 14;
+}
+
+/* Returns the log variance of the border's values, where the range of pixels is 1: the mean of the
+   channels'. */
+static float jem__look_rim(const jem_net *net, const float *x, double range) {
+    const int h = net->height, w = net->width, rim = jem__rim(h, w);
+    double variance = 0;
+    for (int c = 0; c < net->channels; c++) {
+        const float *plane = x + (ptrdiff_t)c * h * w;
+        double sum = 0, square = 0;
+        int border = 0;
+        for (int i = 0; i < h * w; i++) {
+            const int row = i / w, column = i % w;
+            if (row >= rim && row < h - rim && column >= rim && column < w - rim) continue;
+            const double value = (double)(plane[i] - plane[0]);      /* 0 if all are alike */
+            sum += value;
+            square += value * value;               /* an exact product */
+            border++;
+        }
+        const double mean = sum / border;
+        variance += fmax(fma(-mean, mean, square / border), 0);
+    }
+    return (float)log(variance / (net->channels * range * range) + 1e-4);
+}
+
 /* Writes the first numbers of the shades part, of shades u[h][w], 0 to 1. Returns their count. */
 static int jem__look_shades(const float *u, int h, int w, float *v) {
     const float *first = v;
     const double soft = 1 / (2 * 0.075 * 0.075);   /* a difference that is nearly flat */
     double tones[JEM__TONES] = { 0 }, across = 0, down = 0, flat = 0, sum = 0, square = 0;
-    int rim = (h < w ? h : w) / 14, border = 0;
-    if (rim < 1) rim = 1;
+    const int rim = jem__rim(h, w);
+    int border = 0;
     for (int i = 0; i < h; i++) {
         for (int j = 0; j < w; j++) {
             const float *at = u + (ptrdiff_t)i * w + j;
@@ -10474,6 +10515,7 @@ static void jem__look_features(const float *f, int channels, ptrdiff_t pixels, f
 /* Rows of the parts, [n][dims] each, and memory for a batch. */
 typedef struct jem__rows {
     const char *what;                              /* for messages */
+    const jem__form *form;
     int gradients, features, shared, dims[JEM__PARTS];       /* shared: by SLOPES and FEATURES */
     float range[2];
     float *v[JEM__PARTS];
@@ -10486,6 +10528,7 @@ static int jem__rows_create(jem_net *net, const char *what, int n, const jem__kn
     jem_ctx *ctx = net->ctx;
     memset(r, 0, sizeof *r);
     r->what = what;
+    r->form = k->form;
     r->gradients = k->gradients;
     r->features = k->features;
     r->shared = jem__slope_dims(net, k->gradients);
@@ -10524,13 +10567,16 @@ static void jem__log_probabilities(const float *f, int classes, float *to) {
     for (int c = 0; c < classes; c++) to[c] = (float)((double)f[c] - most - log(sum));
 }
 
-/* Writes the shades part and the layout, from shades r->work: as much as the calibration has. */
-static void jem__look_whole(const jem_net *net, const jem__rows *r, double colour, float *shades,
-                            float *layout) {
+/* Writes the shades part and the layout of x, whose shades are r->work: as much as the calibration
+   has. */
+static void jem__look_whole(const jem_net *net, const jem__rows *r, const float *x, double colour,
+                            float *shades, float *layout) {
     const int h = net->height, w = net->width;
     const double range = (double)r->range[1] - (double)r->range[0];
-    const int at = jem__look_shades(r->work, h, w, shades);
-    if (at < r->dims[JEM__SHADES]) shades[at] = (float)log(colour / (range * range) + 1e-4);
+    int at = jem__look_shades(r->work, h, w, shades);
+    if (r->form->rim) shades[at++] = jem__look_rim(net, x, range);
+    if (at < r->dims[JEM__SHADES])
+        shades[at] = (float)log(colour / (range * range) + r->form->grey);
     jem__look_places(r->work, h, w, layout);
     if (r->dims[JEM__SLOPES] < r->shared + JEM__LAYOUT) return;
     jem__look_symmetry(r->work, h, w, layout + JEM__PLACES);
@@ -10558,8 +10604,8 @@ static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x
     if (jem__is_vector(net)) return at;
     if (r->dims[JEM__SHADES] > 0) {
         jem__shades_of(net, x, r->range, r->work);
-        jem__look_whole(net, r, colour, r->v[JEM__SHADES] + (ptrdiff_t)i * r->dims[JEM__SHADES],
-                        to + r->shared);
+        float *shades = r->v[JEM__SHADES] + (ptrdiff_t)i * r->dims[JEM__SHADES];
+        jem__look_whole(net, r, x, colour, shades, to + r->shared);
     }
     memcpy(to + at, image, (size_t)r->dims[JEM__IMAGE] * sizeof *to);
     return at + r->dims[JEM__IMAGE];
@@ -11119,16 +11165,15 @@ static void jem__strange_quantiles(float *scores, int n, float *q) {
 }
 
 /* Computes shift and scale of each label from the scores of all folds but `without`, as if sixteen
-   images of the mean and spread of all were its own; of a mixture, as if all images had one label.
-   Distances keep their zero: only relative ones and log densities are shifted. */
+   images of the mean and spread of all were its own; if the part is pooled, as if all images had
+   each label. */
 static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, int without,
                                   const float *scores) {
     double mean = 0, square = 0;
     int all = 0;
-    const int shifts = p->all.dims > 0 || p->mixed;
     for (int i = 0; i < n; i++) {
         if (seen[i].fold == without) continue;
-        mean += shifts * (double)scores[i];
+        mean += p->shifts * (double)scores[i];
         all++;
     }
     mean /= all;
@@ -11141,13 +11186,13 @@ static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, i
         double sum = 16 * mean, squares = 16 * square;
         int count = 16;
         for (int i = 0; i < n; i++) {
-            if ((seen[i].label != c && !p->mixed) || seen[i].fold == without) continue;
-            sum += shifts * (double)scores[i];
+            if ((seen[i].label != c && !p->pooled) || seen[i].fold == without) continue;
+            sum += p->shifts * (double)scores[i];
             count++;
         }
         p->shift[c] = jem__shorten((float)(sum / count));
         for (int i = 0; i < n; i++) {
-            if ((seen[i].label != c && !p->mixed) || seen[i].fold == without) continue;
+            if ((seen[i].label != c && !p->pooled) || seen[i].fold == without) continue;
             const double d = (double)scores[i] - (double)p->shift[c];
             squares += d * d;
         }
@@ -12268,6 +12313,12 @@ typedef struct jem__view { int ground, contrast; double pixel, top, left; } jem_
 
 enum { JEM__RUN = 256 };                           /* pixels that become grey bytes at once */
 
+/* A run of greys of a picture, within a row; before the first run, all are 0. */
+typedef struct jem__run_of_greys {
+    int row, col, count;
+    unsigned char grey[JEM__RUN];
+} jem__run_of_greys;
+
 JEM__COMPILE("O2")
 JEM__INLINE void jem__greys_of(const unsigned char *p, int channels, const jem_pixels_desc *d,
                                int count, unsigned char *grey) {
@@ -12280,26 +12331,31 @@ JEM__INLINE void jem__greys_of(const unsigned char *p, int channels, const jem_p
         grey[i] = (unsigned char)(d->invert ? 255 - byte : byte);
     }
 }
-/* Converts a run of pixels to grey[count], rounded, from the pixel in a row and column on. */
-static void jem__greys(const jem__bitmap *p, const jem_pixels_desc *d, int row, int col, int count,
-                       unsigned char *grey) {
-    const unsigned char *from = p->pixels + ((ptrdiff_t)row * p->width + col) * p->channels;
-    if (p->channels == 1) jem__greys_of(from, 1, d, count, grey);
-    else if (p->channels == 2) jem__greys_of(from, 2, d, count, grey);
-    else if (p->channels == 3) jem__greys_of(from, 3, d, count, grey);
-    else jem__greys_of(from, 4, d, count, grey);
+/* Advances to the next run of a picture, and converts it, rounded. Returns 0 after the last. */
+static int jem__greys_next(const jem__bitmap *p, const jem_pixels_desc *d, jem__run_of_greys *run) {
+    run->col += run->count;
+    if (run->col >= p->width) {
+        run->col = 0;
+        run->row++;
+    }
+    if (run->row >= p->height) return 0;
+    run->count = p->width - run->col;
+    if (run->count > JEM__RUN) run->count = JEM__RUN;
+    const ptrdiff_t pixel = (ptrdiff_t)run->row * p->width + run->col;
+    const unsigned char *from = p->pixels + pixel * p->channels;
+    if (p->channels == 1) jem__greys_of(from, 1, d, run->count, run->grey);
+    else if (p->channels == 2) jem__greys_of(from, 2, d, run->count, run->grey);
+    else if (p->channels == 3) jem__greys_of(from, 3, d, run->count, run->grey);
+    else jem__greys_of(from, 4, d, run->count, run->grey);
+    return 1;
 }
 
 /* Finds the ground; returns 0 if the picture has no plain one. */
 static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__view *frame) {
-    unsigned char grey[JEM__RUN];
+    JEM__ZEROED(jem__run_of_greys, run);
     ptrdiff_t pixels_of[256] = { 0 };
-    for (int row = 0; row < p->height; row++)
-        for (int col = 0; col < p->width; col += JEM__RUN) {
-            const int count = p->width - col < JEM__RUN ? p->width - col : JEM__RUN;
-            jem__greys(p, d, row, col, count, grey);
-            for (int i = 0; i < count; i++) pixels_of[grey[i]]++;
-        }
+    while (jem__greys_next(p, d, &run))
+        for (int i = 0; i < run.count; i++) pixels_of[run.grey[i]]++;
     int darkest = 0;
     int brightest = 255;
     ptrdiff_t near_end[2] = { 0, 0 };
@@ -12319,16 +12375,12 @@ static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem_
 /* Measures the ink of a picture with a ground. */
 static jem__ink jem__view_ink(const jem__bitmap *p, const jem_pixels_desc *d,
                               const jem__view *frame) {
-    unsigned char grey[JEM__RUN];
+    JEM__ZEROED(jem__run_of_greys, run);
     jem__ink s = jem__ink_none(p->height, p->width);
-    for (int row = 0; row < p->height; row++)
-        for (int col = 0; col < p->width; col += JEM__RUN) {
-            const int count = p->width - col < JEM__RUN ? p->width - col : JEM__RUN;
-            jem__greys(p, d, row, col, count, grey);
-            for (int i = 0; i < count; i++) {
-                const int above = grey[i] - frame->ground;
-                if (above) jem__ink_add(&s, row, col + i, (double)above / frame->contrast);
-            }
+    while (jem__greys_next(p, d, &run))
+        for (int i = 0; i < run.count; i++) {
+            const int above = run.grey[i] - frame->ground;
+            if (above) jem__ink_add(&s, run.row, run.col + i, (double)above / frame->contrast);
         }
     return s;
 }
