@@ -416,8 +416,12 @@ static int load_data(run *r) {
         printf("%s: %d pictures are stretched to %d x %d (--crop or --pad keep proportions)\n",
                t->dataset, s->stretched, s->w, s->h);
     if (s->blended)
-        printf("%s: transparent pixels are laid over grey %d (--background N)\n", t->dataset,
-               t->background);
+        printf("%s: %d of %d pictures have transparent pixels, laid over grey %d (--background "
+               "N)\n", t->dataset, s->blended, s->n, t->background);
+    if (s->blank)
+        printf("%s: %d of them are nearly one colour now: --background %d shows %s ink\n",
+               t->dataset, s->blank, t->background < 128 ? 255 : 0,
+               t->background < 128 ? "dark" : "bright");
     fit_score_weight(r);
     fit_default(r, "n-valid", t->n_valid, s->n / 5, s->n / 10);
     if (t->n_valid >= s->n) {
@@ -1476,8 +1480,9 @@ static int prepare(run *r, const jem_archive *a) {
     const char *mark = a ? jem_archive_meta(a, "run.data") : NULL;
     if (mark && strcmp(mark, r->data_mark)) {
         snprintf(text, sizeof text, ": not the data that this run started with: %d %s then, %d now, "
-                 "with another checksum; train again, with another --out", atoi(mark),
-                 r->data.values ? "rows" : "images", r->data.n);
+                 "with another checksum; train again with another --out%s", atoi(mark),
+                 r->data.values ? "rows" : "images", r->data.n, r->data.values ? "" : ", perhaps "
+                 "from these weights: --init .../last.safetensors, and the same --size, --grey");
         return complain(r, 1, t->dataset, text);
     }
     r->total = t->iters ? t->iters : updates_of(r, t->epochs);
