@@ -172,7 +172,7 @@ static const option sample_table[] = {
     { "n", OPTION_INT, OPTION_NOW, SAMPLE_AT(n), "N", NO_PRESETS("100"), 1, 1e7,
       "number of samples" },
     { "class", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(label), "K", NO_PRESETS("any"), 0, 0,
-      "a class (name or number), any, or all in turn" },
+      "a class (name or number), any, or all: a row for each" },
     { "from", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(from), "noise|buffer", NO_PRESETS("noise"), 0,
       0, "starting points of chains; last.safetensors has the buffer" },
     { "steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(steps), "N", NO_PRESETS("-1"), -1, 1e8,
@@ -925,7 +925,14 @@ static void info_uses(const jem_archive *a, int classes) {
     if (!density) return;                          /* an older file */
     const char *by_noise = "noise-contrastive estimation";
     if (!strcmp(density, by_noise)) {
+        double logp;
         printf("  use        log p(x) of rows (%s), familiarity\n", by_noise);
+        if (validation && sscanf(validation, "%d %lf %lf %lf %lf", &n, &accuracy, &nll, &residual,
+                                 &logp) == 5)
+            printf("  validation mean log p(x) %.3f of %d rows%s\n", logp, n,
+                   classes > 1 ? "; of their classes:" : "");
+        if (validation && classes > 1)
+            printf("             accuracy %.2f%%, -log p(y|x) %.4f\n", 100 * accuracy, nll);
         return;
     }
     if (classes < 2) {
@@ -972,9 +979,11 @@ static void info_run(const jem_archive *a, int classes) {
     info_uses(a, classes);
     if (state && state->dtype == JEM_DTYPE_F32 && state->bytes > STATE_RETRIES * sizeof(float)) {
         const float *f = (const float *)state->data;
-        printf("  health     f(x+) - f(x-) about %.2f, retries after divergence: %.0f",
-               (double)f[STATE_GAP], (double)f[STATE_RETRIES]);
-        printf("\n");
+        const char *density = jem_archive_meta(a, "run.density");
+        printf("  health     ");
+        if (!density || strstr(density, "chains"))
+            printf("f(x+) - f(x-) about %.2f, ", (double)f[STATE_GAP]);
+        printf("retries after divergence: %.0f\n", (double)f[STATE_RETRIES]);
         if (state->bytes > STATE_BEST_AT * sizeof(float) && f[STATE_BEST_AT] >= 0)
             info_best(f, classes);
     }
