@@ -182,7 +182,7 @@ extern "C" {
 
 #define JEM_LANES 16       /* images that are interleaved in memory: one group */
 #define JEM_MAX_INPUTS 4   /* inputs of one op */
-#define JEM_MAX_PARAMS 4   /* parameters of one op */
+#define JEM_MAX_PARAMS 4   /* parameters of one built-in op */
 
 /* ==== >>platform: status, context, instruction sets =========================================== */
 
@@ -351,8 +351,10 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
    several threads; they read x and write y. Element (channel c, row i, column j) of lane l is at
    [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image
-   and have no gradient. Try the ops of >>ops first: they are vectorised and fuse with convolutions,
-   a loop over math.h is not (for exp, tanh and sigmoid, see jem_compute_exp). */
+   and dy is 0 there. Try the ops of >>ops first: they are vectorised and fuse with convolutions, a
+   loop over math.h is not (for exp, tanh and sigmoid, see jem_compute_exp). An op has no parameters
+   of its own: one that learns takes them as another input, for example jem_linear of a constant 1,
+   with the parameter as its weight. */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -369,8 +371,8 @@ typedef struct jem_call {
                                                       if aux_bytes is 0 */
     const float *dy;                               /* backward: gradient of the output; in forward,
                                                       NULL if no backward will follow */
-    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed, and
-                                                      in forward */
+    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed (with
+                                                      one input it is needed), and in forward */
     struct jem__inner *inner;                      /* private: used by built-in ops */
 } jem_call;
 
@@ -422,7 +424,7 @@ JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);
 typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
-   the largest gradient: about 1e-3 if correct (in fp32, step 0.02), 0.1 to 1 if a backward is
+   the largest gradient: 1e-4 to 1e-2 if correct (in fp32, step 0.02), 0.1 to 1 if a backward is
    wrong, NaN if a value is NaN; negative on an error. With p, the grads of other parameters are
    added to as well. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
@@ -553,9 +555,11 @@ typedef struct jem_query {
     float weight;
 } jem_query;
 
-/* A network with log p(x) = scale * logsumexp f(x) - log Z. A score (>>losses) is best learned with
-   a scale of 10. A forward function can compute log p(x) separately: see `energy`. One that sets
-   `features` to what enters its last linear layer gives jem_calibrate more to compare. */
+/* A network with log p(x) = scale * logsumexp f(x) - log Z and p(y|x) = softmax f(x), without the
+   scale; so log p(x,y) = log p(x) + log p(y|x) is f(x)[y] - log Z only for a scale of 1. A score
+   (>>losses) is best learned with a scale of 10. A forward function can compute log p(x)
+   separately: see `energy`. One that sets `features` to what enters its last linear layer gives
+   jem_calibrate more to compare. */
 struct jem_net {
     jem_query query;                               /* this network, no labels: as the first field it
                                                       makes a jem_net * a jem_query * (>>losses) */
@@ -578,11 +582,11 @@ struct jem_net {
     jem_param *last;
 };
 
-/* A forward function may store one number per image, e(x), in net->shift. It is added to all logits
-   after the scale: p(y|x) remains the same, since softmax is invariant to a shift, and log p(x)
-   becomes e(x) + scale * logsumexp f(x) - log Z. The network is still a JEM, p(x,y) included. The
-   logits that jem_forward returns do not contain the shift, so the cross-entropy does not compute
-   it. */
+/* A forward function may store one number per image, e(x), in net->shift. It is added to log p(x)
+   and log p(x,y): log p(x) becomes e(x) + scale * logsumexp f(x) - log Z, and p(y|x) remains the
+   same, since softmax is invariant to a shift of all logits. The network is still a JEM, p(x,y)
+   included, but most of log p(x) may be e(x) (measured in examples/models/recipes.md). The logits
+   that jem_forward returns do not contain the shift, so the cross-entropy does not compute it. */
 
 /* How the blocks of a wide residual network are built. */
 typedef enum jem_blocks {
@@ -590,9 +594,9 @@ typedef enum jem_blocks {
     JEM_BLOCKS_ZERO        /* for a network without norms: the second convolution of a block starts
                               at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
                               & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
-                              channels, a block has as many outputs as inputs, and a conv4x4 of
-                              stride 2 between two stages doubles them. Learns best with
-                              JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
+                              channels, a block has as many outputs as inputs, and between two
+                              stages an activation and a conv4x4 of stride 2 double them.
+                              Learns best with JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
 } jem_blocks;
 
 /* Shape of the wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by
@@ -614,12 +618,17 @@ typedef struct jem_wrn_desc {
     jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
     int unet;                                      /* 1: adds e(x) = sum of x U(x) to log p(x), see
                                                       jem_net.shift. U is a U-Net's decoder on the
-                                                      features of all stages: an energy of this form
-                                                      denoises as well as a score network (Guth,
-                                                      Kadkhodaie & Simoncelli 2025). Sides are
-                                                      multiples of 4 * stem_stride. Not with
-                                                      separate_energy */
+                                                      features of all stages, see below: an energy
+                                                      of this form denoises as well as a score
+                                                      network (Guth, Kadkhodaie & Simoncelli 2025).
+                                                      Sides are multiples of 4 * stem_stride. Not
+                                                      with separate_energy */
 } jem_wrn_desc;
+/* The U-Net, with the parameters u.up1, u.up2 (3x3), u.skip1, u.skip2 (1x1), u.energy_output (3x3),
+   the features h1, h2 of the first stages, before their activation, and h3 as it enters the head:
+       y2 = act(up2 * upsample(h3) + skip2 * act(h2))          upsample: nearest, by 2
+       y1 = act(up1 * upsample(y2) + skip1 * act(h1))
+       U  = energy_output * y1            with a stem_stride > 1, of y1 upsampled by it */
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
 /* Creates the network; free it with jem_net_free. The seed determines the initial parameters.
    Returns NULL after an error, which names the field that is out of range. */
@@ -809,7 +818,8 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
    step t is multiplied by s = (1 + t/b)^-gamma and its noise by sqrt(s); the bias of the walk then
    vanishes for gamma in (1/2,1] (Welling & Teh 2011). With temperature_from > 0, the noise is
    multiplied by sqrt(T), where the temperature T falls from temperature_from to temperature_to by
-   the same factor at every step (Kirkpatrick & others 1983). */
+   the same factor at every step (Kirkpatrick & others 1983). The noise is drawn in the order of
+   memory (>>tape), padding included. For a schedule of your own, call jem_sgld with steps = 1. */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
     float step_size, noise_std;                    /* 1, .01, as in the JEM paper */
@@ -1077,7 +1087,8 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
 /* What a term of your own for the loss is built from, on the tape; NULL where the update has none.
-   With several ranks, each has its own share of images. */
+   x, x_data and sample are leaves, so a term may differentiate (jem_grad, jem_slope_along). With
+   several ranks, each has its own share of images. */
 typedef struct jem_term_inputs {
     jem_net *net;
     jem_tensor *x;                                 /* labelled images as cross-entropy sees them, */
@@ -1088,7 +1099,7 @@ typedef struct jem_term_inputs {
     jem_rng *rng;                                  /* source of all that is random in the term */
 } jem_term_inputs;
 /* Builds one number on the tape, best a mean over images; the update adds w_term times it to the
-   loss. Called once per update; NULL is an error. */
+   loss. Called once per update, unless w_term is 0; NULL is an error. */
 typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
 
 /* How to train. The defaults are those of the JEM paper; every step may have another batch size. */
@@ -1106,8 +1117,8 @@ typedef struct jem_train_desc {
                                                       with `student` */
     float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
-    /* A term of your own, and its weight: NULL, 0. Checkpoints hold neither it nor data of its own:
-       to resume, give the same; the guard does not take such data back either. */
+    /* A term of your own, and its weight, not negative: NULL, 0. Checkpoints hold neither it nor
+       data of its own: to resume, give the same; the guard does not take such data back either. */
     float w_term;
     jem_term_fn term;
     void *term_user;

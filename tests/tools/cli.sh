@@ -279,6 +279,22 @@ each "--batches separate" "--cutout 9"
 each "--kl-weight .3" "--entropy 0"
 each "--score-weight .016 --chains-from .2" "--noise-lo .5" "--noise-hi 1" "--label-noise .3" \
     "--label-wide .5" "--fresh-steps 5" "--scale 10" "--chains-lr 1e-2"
+echo "a run that is stopped has the familiarity of its last update; its chains cannot start early"
+statistics() { header "$1/last.safetensors" | tr ',' '\n' | grep 'jem\.statistics'; }
+short="$small --widths 8,8 --n-valid 8900 --iters 9 --stop-at 5"
+rm -rf told first
+status 0 "stopped before a validation" train $short --eval-every 2 --out told
+status 0 "stopped after it" train $short --eval-every 5 --out first
+statistics told >part1
+statistics first >part2
+check "the same calibration" sh -c '[ -s part1 ] && cmp part1 part2'
+rm -rf told first
+status 0 "chains late" train $small --widths 8,8 --score-weight .016 --chains-from .5 --iters 20 \
+    --stop-at 8 --out told
+refuses 2 "the chains would start at once, at update 8 instead of 10; possible: 16 or more" \
+    train --resume told --iters 10
+status 0 "not earlier" train --resume told --iters 16
+rm -rf told
 status 0 "the last layer" train $small --widths 8,8 --iters 1 --lr 1e-9 --clf-only --out first
 rm -rf told
 status 0 "the same, longer" train $small --widths 8,8 --iters 9 --lr 1e-2 --clf-only --out told

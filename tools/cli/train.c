@@ -54,6 +54,7 @@ typedef struct run {
     float valid_accuracy, valid_ce, valid_score;   /* valid_score: see score_residual */
     double valid_logp;                             /* mean of log p(x); NaN: not learned by NCE */
     int valid_at;                                  /* update of these four; -1: no update */
+    int calibrated_at;                             /* update of the network's calibration */
     char data_mark[64];                            /* identifies the data set */
     int lock;                                      /* of the directory, locked during the run */
     FILE *log;
@@ -415,8 +416,12 @@ static int load_data(run *r) {
         printf("%s: %d pictures are stretched to %d x %d (--crop or --pad keep proportions)\n",
                t->dataset, s->stretched, s->w, s->h);
     if (s->blended)
-        printf("%s: transparent pixels are laid over grey %d (--background N)\n", t->dataset,
-               t->background);
+        printf("%s: %d of %d pictures have transparent pixels, laid over grey %d (--background "
+               "N)\n", t->dataset, s->blended, s->n, t->background);
+    if (s->blank)
+        printf("%s: %d of them are nearly one colour now: --background %d shows %s ink\n",
+               t->dataset, s->blank, t->background < 128 ? 255 : 0,
+               t->background < 128 ? "dark" : "bright");
     fit_score_weight(r);
     fit_default(r, "n-valid", t->n_valid, s->n / 5, s->n / 10);
     if (t->n_valid >= s->n) {
@@ -810,12 +815,27 @@ static int store_moment(const run *r, jem_archive *a) {
     return jem_archive_set_meta(a, "run.validation", text) == JEM_OK;
 }
 
+/* Calibrates the network, with the averaged weights in it, on at most 1,000 validation images. */
+static int calibrate(run *r) {
+    const int n = r->o->n_valid < 1000 ? r->o->n_valid : 1000;
+    r->calibrated_at = r->update;
+    if (n < 2) return 1;
+    float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
+    if (!x) return complain(r, 1, "out of memory for the validation", "");
+    data_floats(&r->data, r->order, n, x);
+    if (jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) jem_clear_error(r->ctx);
+    free(x);
+    return jem_ok(r->ctx);
+}
+
+/* Writes last.safetensors. A calibration of earlier weights would find all images strange. */
 static int save(run *r) {
     char path[512], text[32];
     if (team.rank) return 1;
     jem_trainer_use_average(r->tr, 1);             /* other programs load the averaged network */
-    jem_archive *a = pack(r);
-    int ok = a && path_in(path, r, "last.safetensors") && store_options(r, a);
+    int ok = r->calibrated_at == r->update || calibrate(r);
+    jem_archive *a = ok ? pack(r) : NULL;
+    ok = a && path_in(path, r, "last.safetensors") && store_options(r, a);
     snprintf(text, sizeof text, "%.1f", elapsed(r));
     ok = ok && jem_archive_set_meta(a, "run.seconds", text) == JEM_OK;
     ok = ok && store_moment(r, a) &&
@@ -824,7 +844,7 @@ static int save(run *r) {
     jem_archive_free(a);
     jem_trainer_use_average(r->tr, 0);
     r->saved = now();
-    return ok || fail(r, 1);
+    return ok || (r->status ? 0 : fail(r, 1));
 }
 
 /* Saves the network alone, with its training options. */
@@ -1221,18 +1241,16 @@ static int keep_best(run *r, const evaluation *e) {
    the best network; draws pictures. */
 static int validate(run *r) {
     const train_options *t = r->o;
-    const int n = t->n_valid < 1000 ? t->n_valid : 1000;
     int ok = 1;
     if (team.rank) return 1;
     r->valid_accuracy = r->valid_ce = -1;
     r->valid_score = 0;
     r->valid_at = -1;
     jem_trainer_use_average(r->tr, 1);
-    if (n >= 1) {
+    if (t->n_valid > 0) {
         evaluation e;
         double residual = 0;
-        float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
-        ok = x && evaluate(r->net, &r->data, r->order, t->n_valid,
+        ok = evaluate(r->net, &r->data, r->order, t->n_valid,
                          t->w_nce > 0 ? EVALUATE_LOGP : 0, &e);
         ok = ok && (t->w_score <= 0 || score_residual(r, &residual));
         if (ok) {
@@ -1241,11 +1259,8 @@ static int validate(run *r) {
             r->valid_score = (float)residual;
             r->valid_logp = t->w_nce > 0 ? e.logp : (double)NAN;
             r->valid_at = r->update;
-            data_floats(&r->data, r->order, n, x);
-            if (n > 1 && jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) jem_clear_error(r->ctx);
-            ok = keep_best(r, &e);
-        } else if (!x) ok = complain(r, 1, "out of memory for the validation", "");
-        free(x);
+            ok = calibrate(r) && keep_best(r, &e);
+        }
     }
     if (ok) ok = draw_samples(r) || complain(r, 1, "the pictures cannot be written", "");
     jem_trainer_use_average(r->tr, 0);
@@ -1436,6 +1451,24 @@ static int start_from(run *r, const char *path) {
     return 1;
 }
 
+/* Refuses a shorter run whose chains would start at once, before the score is learned. */
+static int keeps_chains_back(run *r, const jem_archive *a) {
+    const train_options *t = r->o;
+    const char *iters = jem_archive_meta(a, OPTION_PREFIX "iters");
+    const char *epochs = jem_archive_meta(a, OPTION_PREFIX "epochs");
+    int before = 0;                                /* the total of the run so far */
+    char text[200];
+    if (iters) before = atoi(iters);
+    if (!before && epochs) before = updates_of(r, atoi(epochs));
+    const int planned = (int)((double)t->chains_from * before + .5);
+    if (t->w_x <= 0 && t->w_xy <= 0) return 1;
+    if (r->update >= planned || r->update <= chains_from(r)) return 1;
+    snprintf(text, sizeof text, "%d updates: the chains would start at once, at update %d instead of "
+             "%d; possible: %.0f or more", r->total, r->update, planned,
+             ceil(r->update / (double)t->chains_from));
+    return complain(r, 2, text, "");
+}
+
 static int prepare(run *r, const jem_archive *a) {
     train_options *t = r->o;
     char text[256];
@@ -1447,8 +1480,9 @@ static int prepare(run *r, const jem_archive *a) {
     const char *mark = a ? jem_archive_meta(a, "run.data") : NULL;
     if (mark && strcmp(mark, r->data_mark)) {
         snprintf(text, sizeof text, ": not the data that this run started with: %d %s then, %d now, "
-                 "with another checksum; train again, with another --out", atoi(mark),
-                 r->data.values ? "rows" : "images", r->data.n);
+                 "with another checksum; train again with another --out%s", atoi(mark),
+                 r->data.values ? "rows" : "images", r->data.n, r->data.values ? "" : ", perhaps "
+                 "from these weights: --init .../last.safetensors, and the same --size, --grey");
         return complain(r, 1, t->dataset, text);
     }
     r->total = t->iters ? t->iters : updates_of(r, t->epochs);
@@ -1482,10 +1516,12 @@ static int prepare(run *r, const jem_archive *a) {
     jem_archive_free(try);
     if (!jem_ok(r->ctx)) return fail(r, 0);
     if (a && !unpack(r, a)) return fail(r, 1);
+    r->calibrated_at = r->update;                  /* the file's, or no calibration yet */
     if (r->update > r->total) {
         snprintf(text, sizeof text, "%d updates requested, but %d are done", r->total, r->update);
         return complain(r, 2, text, "");
     }
+    if (a && !keeps_chains_back(r, a)) return 0;
     return !*t->init || a || start_from(r, t->init);
 }
 
