@@ -182,7 +182,7 @@ extern "C" {
 
 #define JEM_LANES 16       /* images that are interleaved in memory: one group */
 #define JEM_MAX_INPUTS 4   /* inputs of one op */
-#define JEM_MAX_PARAMS 4   /* parameters of one op */
+#define JEM_MAX_PARAMS 4   /* parameters of one built-in op */
 
 /* ==== >>platform: status, context, instruction sets =========================================== */
 
@@ -351,8 +351,10 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
    several threads; they read x and write y. Element (channel c, row i, column j) of lane l is at
    [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image
-   and have no gradient. Try the ops of >>ops first: they are vectorised and fuse with convolutions,
-   a loop over math.h is not (for exp, tanh and sigmoid, see jem_compute_exp). */
+   and dy is 0 there. Try the ops of >>ops first: they are vectorised and fuse with convolutions, a
+   loop over math.h is not (for exp, tanh and sigmoid, see jem_compute_exp). An op has no parameters
+   of its own: one that learns takes them as another input, for example jem_linear of a constant 1,
+   with the parameter as its weight. */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -369,8 +371,8 @@ typedef struct jem_call {
                                                       if aux_bytes is 0 */
     const float *dy;                               /* backward: gradient of the output; in forward,
                                                       NULL if no backward will follow */
-    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed, and
-                                                      in forward */
+    float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed (with
+                                                      one input it is needed), and in forward */
     struct jem__inner *inner;                      /* private: used by built-in ops */
 } jem_call;
 
@@ -422,7 +424,7 @@ JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);
 typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
-   the largest gradient: about 1e-3 if correct (in fp32, step 0.02), 0.1 to 1 if a backward is
+   the largest gradient: 1e-4 to 1e-2 if correct (in fp32, step 0.02), 0.1 to 1 if a backward is
    wrong, NaN if a value is NaN; negative on an error. With p, the grads of other parameters are
    added to as well. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
@@ -553,9 +555,11 @@ typedef struct jem_query {
     float weight;
 } jem_query;
 
-/* A network with log p(x) = scale * logsumexp f(x) - log Z. A score (>>losses) is best learned with
-   a scale of 10. A forward function can compute log p(x) separately: see `energy`. One that sets
-   `features` to what enters its last linear layer gives jem_calibrate more to compare. */
+/* A network with log p(x) = scale * logsumexp f(x) - log Z and p(y|x) = softmax f(x), without the
+   scale; so log p(x,y) = log p(x) + log p(y|x) is f(x)[y] - log Z only for a scale of 1. A score
+   (>>losses) is best learned with a scale of 10. A forward function can compute log p(x)
+   separately: see `energy`. One that sets `features` to what enters its last linear layer gives
+   jem_calibrate more to compare. */
 struct jem_net {
     jem_query query;                               /* this network, no labels: as the first field it
                                                       makes a jem_net * a jem_query * (>>losses) */
@@ -578,11 +582,11 @@ struct jem_net {
     jem_param *last;
 };
 
-/* A forward function may store one number per image, e(x), in net->shift. It is added to all logits
-   after the scale: p(y|x) remains the same, since softmax is invariant to a shift, and log p(x)
-   becomes e(x) + scale * logsumexp f(x) - log Z. The network is still a JEM, p(x,y) included. The
-   logits that jem_forward returns do not contain the shift, so the cross-entropy does not compute
-   it. */
+/* A forward function may store one number per image, e(x), in net->shift. It is added to log p(x)
+   and log p(x,y): log p(x) becomes e(x) + scale * logsumexp f(x) - log Z, and p(y|x) remains the
+   same, since softmax is invariant to a shift of all logits. The network is still a JEM, p(x,y)
+   included, but most of log p(x) may be e(x) (measured in examples/models/recipes.md). The logits
+   that jem_forward returns do not contain the shift, so the cross-entropy does not compute it. */
 
 /* How the blocks of a wide residual network are built. */
 typedef enum jem_blocks {
@@ -590,9 +594,9 @@ typedef enum jem_blocks {
     JEM_BLOCKS_ZERO        /* for a network without norms: the second convolution of a block starts
                               at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
                               & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
-                              channels, a block has as many outputs as inputs, and a conv4x4 of
-                              stride 2 between two stages doubles them. Learns best with
-                              JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
+                              channels, a block has as many outputs as inputs, and between two
+                              stages an activation and a conv4x4 of stride 2 double them.
+                              Learns best with JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
 } jem_blocks;
 
 /* Shape of the wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by
@@ -614,12 +618,17 @@ typedef struct jem_wrn_desc {
     jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
     int unet;                                      /* 1: adds e(x) = sum of x U(x) to log p(x), see
                                                       jem_net.shift. U is a U-Net's decoder on the
-                                                      features of all stages: an energy of this form
-                                                      denoises as well as a score network (Guth,
-                                                      Kadkhodaie & Simoncelli 2025). Sides are
-                                                      multiples of 4 * stem_stride. Not with
-                                                      separate_energy */
+                                                      features of all stages, see below: an energy
+                                                      of this form denoises as well as a score
+                                                      network (Guth, Kadkhodaie & Simoncelli 2025).
+                                                      Sides are multiples of 4 * stem_stride. Not
+                                                      with separate_energy */
 } jem_wrn_desc;
+/* The U-Net, with the parameters u.up1, u.up2 (3x3), u.skip1, u.skip2 (1x1), u.energy_output (3x3),
+   the features h1, h2 of the first stages, before their activation, and h3 as it enters the head:
+       y2 = act(up2 * upsample(h3) + skip2 * act(h2))          upsample: nearest, by 2
+       y1 = act(up1 * upsample(y2) + skip1 * act(h1))
+       U  = energy_output * y1            with a stem_stride > 1, of y1 upsampled by it */
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
 /* Creates the network; free it with jem_net_free. The seed determines the initial parameters.
    Returns NULL after an error, which names the field that is out of range. */
@@ -699,7 +708,9 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
    batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
-   are copied. Keys that begin with "jem." are the library's: they can be read and removed only. */
+   are copied. Keys that begin with "jem." are the library's: they can be read and removed only. The
+   tools store and read names: "class.0", "class.1", ... of the classes and, for rows of a table,
+   "column.0", "column.1", ... of its columns. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 /* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
@@ -807,7 +818,8 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
    step t is multiplied by s = (1 + t/b)^-gamma and its noise by sqrt(s); the bias of the walk then
    vanishes for gamma in (1/2,1] (Welling & Teh 2011). With temperature_from > 0, the noise is
    multiplied by sqrt(T), where the temperature T falls from temperature_from to temperature_to by
-   the same factor at every step (Kirkpatrick & others 1983). */
+   the same factor at every step (Kirkpatrick & others 1983). The noise is drawn in the order of
+   memory (>>tape), padding included. For a schedule of your own, call jem_sgld with steps = 1. */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
     float step_size, noise_std;                    /* 1, .01, as in the JEM paper */
@@ -892,18 +904,22 @@ typedef struct jem_sampler {
     float *x;                                      /* [n][c][h][w]: the images as they are now. May
                                                       be read, and changed, between steps */
     int step, steps;                               /* taken so far, of all */
-    double slowest;                                /* of late, time of a step in microseconds, by
-                                                      the budget's clock; may be changed */
+    double slowest;                                /* of recent steps: microseconds, by the budget's
+                                                      clock; 0 before the first; may be changed */
     jem_rng rng;
     jem_logp_fn logp;                              /* private from here */
     void *user, *owned;
     jem_generate_desc desc;
 } jem_sampler;
-/* How long jem_sampler_step may take. It takes at least one step, unless all are taken. */
+/* How long jem_sampler_step may take. It takes at least one step, unless all are taken, so a frame
+   must have room for one gradient of the network (tools/BENCHMARKS.md has the times of the models
+   that ship). The time of a step is an estimate from recent ones: leave a margin, and take the
+   first step, which is slower, before the first frame. */
 typedef struct jem_budget {
     int steps;                                     /* at most this many; 0: no limit */
     double microseconds;                           /* 0: no limit; else no step begins that would
-                                                      end later if it took as long as the slowest */
+                                                      end later if it took as long as the slowest
+                                                      of recent steps */
     double (*clock)(void *user);                   /* time in microseconds from any moment on */
     void *clock_user;
 } jem_budget;
@@ -1051,7 +1067,9 @@ typedef struct jem_schedule {
     int total;                                     /* cosine: length of the run, in updates */
     float floor;                                   /* cosine: ends at floor*lr */
     float rate;                                    /* steps: multiplies the rate at each .. */
-    int at[4];                                     /* .. of these updates (0: unused) */
+    int at[4];                                     /* .. of these updates (0: unused). cosine: there
+                                                      it ends and starts again, with warm-up, at
+                                                      `rate` times lr (Loshchilov & Hutter 2017) */
 } jem_schedule;
 /* Returns the rate of update number `update`, from 0; lr is the rate without a schedule, which may
    be NULL. */
@@ -1069,7 +1087,8 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
 /* What a term of your own for the loss is built from, on the tape; NULL where the update has none.
-   With several ranks, each has its own share of images. */
+   x, x_data and sample are leaves, so a term may differentiate (jem_grad, jem_slope_along). With
+   several ranks, each has its own share of images. */
 typedef struct jem_term_inputs {
     jem_net *net;
     jem_tensor *x;                                 /* labelled images as cross-entropy sees them, */
@@ -1080,7 +1099,7 @@ typedef struct jem_term_inputs {
     jem_rng *rng;                                  /* source of all that is random in the term */
 } jem_term_inputs;
 /* Builds one number on the tape, best a mean over images; the update adds w_term times it to the
-   loss. Called once per update; NULL is an error. */
+   loss. Called once per update, unless w_term is 0; NULL is an error. */
 typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
 
 /* How to train. The defaults are those of the JEM paper; every step may have another batch size. */
@@ -1098,8 +1117,8 @@ typedef struct jem_train_desc {
                                                       with `student` */
     float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
-    /* A term of your own, and its weight: NULL, 0. Checkpoints hold neither it nor data of its own:
-       to resume, give the same; the guard does not take such data back either. */
+    /* A term of your own, and its weight, not negative: NULL, 0. Checkpoints hold neither it nor
+       data of its own: to resume, give the same; the guard does not take such data back either. */
     float w_term;
     jem_term_fn term;
     void *term_user;
@@ -1264,6 +1283,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    or without, by log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of
    range, log p(x) that is not finite. */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
+/* Returns the gradients that an answer of the calibrated network costs; -1: not calibrated. */
+JEM_API int jem_calibrated(const jem_net *net);
 
 /* Scores of images, higher for more familiar ones. */
 typedef enum jem_ood {
@@ -1294,7 +1315,9 @@ JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc
 typedef struct jem_answer {
     int label;
     float probability;     /* p(label|x), at the network's temperature */
-    float log_density;     /* log p(x), up to a constant of the network */
+    float log_density;     /* log p(x) up to a constant of the network, which is the same for all
+                              images; without one (in nats, in units of x) if the network has
+                              learned by noise-contrastive estimation (jem_train_desc_vectors) */
     float familiarity;     /* fraction of calibration images that are stranger, 0 to 1; see
                               >>familiar and jem_judge. -1: not calibrated */
     jem_reason reason;     /* why it is odd or strange */
@@ -1306,6 +1329,16 @@ JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer 
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);
 /* Writes logits f[n][classes]. */
 JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
+/* Finds the values that make vectors x[n][channels] unlikely (height and width 1), for instance the
+   sensor that has failed. gain[n][channels] receives the rise of log p(x), at least 0, if this
+   value alone is replaced by its most likely one; better[n][channels] (may be NULL) that
+   replacement, in units of x. If a single value is wrong, its gain is usually the largest.
+   Replacements are from -3 to 3 in the network's units (jem_net_fit_units), .003 apart; if they are
+   all less likely, the value remains, with a gain of 0. Each value costs 128 evaluations of
+   log p(x). For a normal density of mean m and inverse covariance P, the gain is
+   (P (x - m))[i]^2 / (2 P[i][i]). */
+JEM_API jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain,
+                                    float *better);
 /* Returns the temperature, .01 to 100, by which logits must be divided to make -log p(y|x) of
    held-out images least (Guo et al. 2017); negative on an error. From here on it applies to
    jem_answer.probability; labels and log p(x) do not change. It is saved with the network, as the
@@ -1362,7 +1395,8 @@ JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_te
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
     float lo, hi;                                  /* what 0 and 255 are to the network: -1, 1 */
     int background;                                /* behind alpha: grey 0 to 255. Default: 0,
-                                                      black, as for the commands of jem */
+                                                      black, as for the commands of jem; black
+                                                      ink on a transparent canvas needs 255 */
     int invert;                                    /* 1: black on white becomes white on black */
     /* Framing: > 0: the picture's subject gets this share of the image's side; 0: framed as the
        training images are (jem_net_fit_framing), unless it has the network's size; < 0: not. */
@@ -1372,7 +1406,8 @@ enum {                                             /* what was done to a picture
     JEM_DID_RESIZE = 1, JEM_DID_STRETCH = 2,       /* to the network's size; of other proportions */
     JEM_DID_GREY = 4, JEM_DID_COLOUR = 8,          /* colour made grey; grey to every channel */
     JEM_DID_BLEND = 16, JEM_DID_INVERT = 32,       /* laid over the background; inverted */
-    JEM_DID_FRAME = 64
+    JEM_DID_FRAME = 64,
+    JEM_DID_BLANK = 128                            /* the result has one colour: nothing to see */
 };
 /* Framing. Many data sets have one subject on a plain ground, of equal size, in the middle, as
    MNIST has: a network cannot read a digit that fills the picture, or a small one in its corner.
@@ -1408,7 +1443,9 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
 /* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
-   way, or as desc says, in the network's units. The network must stay. Returns NULL on an error. */
+   way, or as desc says, in the network's units. The network must stay. Returns NULL on an error.
+   A quick draft, in a tenth of the steps: of jem_net_generate_desc's values, denoise.steps = 15,
+   denoise.fraction = .3 and walk.steps = 45 (measured in tools/BENCHMARKS.md). */
 JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
                                      const jem_generate_desc *desc);
 /* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
@@ -6201,8 +6238,11 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
     if (jem_net_meta(net, jem__units_key)) most = (float)JEM__MOST;
     for (ptrdiff_t i = 0; i < n * size; i++) {
         if (jem__finite(x[i]) && fabsf(x[i]) <= most) continue;
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains %g; values must be "
-                         "from -%g to %g", what, (int)(i / size), (double)x[i],
+        const int pixels = net->height * net->width;
+        const int at = (int)(i % size);
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains %g (channel %d, row "
+                         "%d, column %d); values must be from -%g to %g", what, (int)(i / size),
+                         (double)x[i], at / pixels, at % pixels / net->width, at % net->width,
                          (double)most, (double)most);
     }
     return JEM_OK;
@@ -6780,7 +6820,10 @@ jem_mlp_desc jem_mlp_desc_vectors(int length, int classes) {
 /* Creates the network that a file describes, with newly initialised parameters. */
 static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const char *where) {
     const char *kind = jem__meta_get(meta, "jem.net");
-    if (!kind) kind = "(nothing)";
+    if (!kind)
+        return jem__refuse(ctx, JEM_BAD_FILE, "%s: does not describe its network (jem.net), as "
+                           "files of jem_save do: create the network first, then call "
+                           "jem_net_load", where);
     jem__fields f = jem__fields_open(ctx, kind);
     f.where = where;
     f.in = meta;
@@ -8493,18 +8536,24 @@ static int jem__optim_good(const jem_optim *o, const float *kept) {
 }
 
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
-    double rate = (double)lr;
     if (!s) return lr;
-    if (s->kind == JEM_SCHEDULE_STEPS)
-        for (int i = 0; i < 4; i++)
-            if (s->at[i] > 0 && update >= s->at[i]) rate *= (double)s->rate;
+    double rate = (double)lr;
+    int begin = 0, end = s->total;                 /* of this update's period of the cosine */
+    for (int i = 0; i < 4 && s->kind != JEM_SCHEDULE_CONSTANT; i++) {
+        const int at = s->at[i];
+        if (at <= 0) continue;
+        if (update >= at) rate *= (double)s->rate;
+        if (s->kind == JEM_SCHEDULE_STEPS) continue;
+        if (update >= at && at > begin) begin = at;
+        if (update < at && at < end) end = at;
+    }
     if (s->kind == JEM_SCHEDULE_COSINE && s->total > 0) {
         const double low = (double)s->floor;
         double t = 1;
-        if (update < s->total) t = (double)update / s->total;
+        if (update < end) t = ((double)update - begin) / (end - begin);
         rate *= low + (1 - low) * 0.5 * (1 + cos(3.14159265358979 * t));
     }
-    if (update < s->warmup) rate *= ((double)update + 1) / s->warmup;
+    if (update - begin < s->warmup) rate *= ((double)update - begin + 1) / s->warmup;
     return (float)rate;
 }
 
@@ -9928,8 +9977,8 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
              again. Without features this part is empty.
    IMAGE     the details of the image. Of a vector: its numbers.
    SHADES    the image as a whole: shares of five shades, from the darkest to the brightest; flat
-             pixels; the direction of its edges; the border; its colourfulness. Of a vector:
-             nothing.
+             pixels; the direction of its edges; the border, and how even it is; its colourfulness.
+             Of a vector: nothing.
 
    Details are the energies of a Haar pyramid's levels, in logarithms. SLOPES ends with the layout
    of an image: its means over 4 x 4 blocks; how much it is like its mirror images; the directions
@@ -9941,6 +9990,9 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
    unless there is only one class. The distance is standardised by label, so that no class is
    strange as a whole. SHADES has the log density of a mixture of Gaussians, whatever the label:
    photographs of one class have shades of several kinds, and an image between two kinds is strange.
+   Colourfulness and evenness are logarithms that reach far down: an image without colour, or with a
+   border of one shade, is then of a kind of its own, and one with both, a drawing or a product on a
+   plain ground, is rarer among photographs than either.
    An empirical tail makes the score of a part a p-value, beyond the last 5% with an exponential
    tail. The parts are joined as the sum of -log p (Fisher; tails of several statistics: Morningstar
    et al. 2021) with the weights of jem__forms, plus the largest -log p (Tippett): one part alone
@@ -9953,9 +10005,9 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
 enum { JEM__FOLDS = 10, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128,
        JEM__MOST_VALUES = 32, JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
        JEM__TAIL = 14, JEM__HEAD = 2, JEM__DRAWN = 50, JEM__FORM = 10, JEM__TONES = 5,
-       JEM__SHADE_DIMS = JEM__TONES + 5, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
+       JEM__SHADE_DIMS = JEM__TONES + 6, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
        JEM__MIRRORS = 3, JEM__LAYOUT = JEM__PLACES + JEM__MIRRORS + 4, JEM__BLENDS = 8,
-       JEM__FORMS = 3, JEM__NEWEST = JEM__FORMS - 1 };
+       JEM__FORMS = 4, JEM__NEWEST = JEM__FORMS - 1 };
 #define JEM__UNITS 1e4
 enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__SHADES, JEM__PARTS };
 
@@ -9965,13 +10017,16 @@ typedef struct jem__form {
     int range;                                     /* 2: darkest and brightest value; or 0 */
     int relative;                                  /* 1: jem__trait.relative; or 0 */
     int layout, shades;                            /* count of numbers of a grey image */
+    int rim;                                       /* 1: SHADES has jem__look_rim; or 0 */
     int blends;                                    /* Gaussians of SHADES; 0: one per class */
+    double grey;                                   /* a colourfulness too small to matter */
     double weight[JEM__PARTS];                     /* of an image */
 } jem__form;
 static const jem__form jem__forms[JEM__FORMS] = {
-    { 3, 0, 0, 0, 0, 0, { 1, 1, 0.5, 0 } },
-    { 4, 2, 1, JEM__PLACES, JEM__TONES + 4, 0, { 1, 1.5, 0.5, 0.5 } },
-    { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 4, JEM__BLENDS, { 1, 1.5, 0.5, 0.5 } }
+    { 3, 0, 0, 0, 0, 0, 0, 0, { 1, 1, 0.5, 0 } },
+    { 4, 2, 1, JEM__PLACES, JEM__TONES + 4, 0, 0, 0, { 1, 1.5, 0.5, 0.5 } },
+    { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 4, 0, JEM__BLENDS, 1e-4, { 1, 1.5, 0.5, 0.5 } },
+    { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 5, 1, JEM__BLENDS, 1e-6, { 1, 1.5, 0.5, 0.75 } }
 };
 
 /* Means by class, with one covariance or one per class: deviations from the mean in units of
@@ -9998,6 +10053,9 @@ typedef struct jem__trait {
     jem__gauss own, all;                           /* all: of features of two classes or more,
                                                       otherwise without dims */
     int mixed;                                     /* 1 if `own` is a mixture */
+    int pooled;                                    /* 1: shift and scale are those of all labels */
+    int shifts;                                    /* 0: distances, whose shift is 0; 1: relative
+                                                      ones, or log densities */
     float *relative;                               /* NULL or 1; 0: `all` has no distance, as the
                                                       calibration images have one label */
     int labels;
@@ -10076,7 +10134,7 @@ static const signed char jem__vector_sides[JEM__MOST_LOGITS + 8] = {
 
 /* Standard deviations of errors, where the range of pixels is 1. */
 static const float jem__shades_error[JEM__SHADE_DIMS] = {
-    0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.08f, 0.3f, 0.025f, 0.025f, 0.3f
+    0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.08f, 0.3f, 0.025f, 0.025f, 1, 0.7f
 };
 static const float jem__layout_error[JEM__LAYOUT] = {
     0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f, 0.1f,
@@ -10102,6 +10160,8 @@ static void jem__trait_at(const jem_net *net, const jem__form *form, int i, int 
         jem__gauss_at(&p->all, dims, 1, 1, all, used);
         if (form->relative) p->relative = jem__known_take(all, used, 1);
     }
+    p->pooled = p->mixed;
+    p->shifts = p->mixed || p->all.dims > 0;
     p->labels = net->classes;
     p->shift = jem__known_take(all, used, net->classes);
     p->scale = jem__known_take(all, used, net->classes);
@@ -10323,13 +10383,43 @@ static void jem__look_symmetry(const float *u, int h, int w, float *v) {
     for (int k = 0; k < JEM__MIRRORS; k++) v[k] = (float)(mirrored[k] / square);
 }
 
+/* Returns the count of rows and columns that are the border of an image. */
+static int jem__rim(int h, int w) {
+    if (w < h) h = w;
+    if (h < 28) return 1;
+    return h / 14;
+}
+
+/* Returns the log variance of the border's values, where the range of pixels is 1: the mean of the
+   channels'. */
+static float jem__look_rim(const jem_net *net, const float *x, double range) {
+    const int h = net->height, w = net->width, rim = jem__rim(h, w);
+    double variance = 0;
+    for (int c = 0; c < net->channels; c++) {
+        const float *plane = x + (ptrdiff_t)c * h * w;
+        double sum = 0, square = 0;
+        int border = 0;
+        for (int i = 0; i < h * w; i++) {
+            const int row = i / w, column = i % w;
+            if (row >= rim && row < h - rim && column >= rim && column < w - rim) continue;
+            const double value = (double)(plane[i] - plane[0]);      /* 0 if all are alike */
+            sum += value;
+            square += value * value;               /* an exact product */
+            border++;
+        }
+        const double mean = sum / border;
+        variance += fmax(fma(-mean, mean, square / border), 0);
+    }
+    return (float)log(variance / (net->channels * range * range) + 1e-4);
+}
+
 /* Writes the first numbers of the shades part, of shades u[h][w], 0 to 1. Returns their count. */
 static int jem__look_shades(const float *u, int h, int w, float *v) {
     const float *first = v;
     const double soft = 1 / (2 * 0.075 * 0.075);   /* a difference that is nearly flat */
     double tones[JEM__TONES] = { 0 }, across = 0, down = 0, flat = 0, sum = 0, square = 0;
-    int rim = (h < w ? h : w) / 14, border = 0;
-    if (rim < 1) rim = 1;
+    const int rim = jem__rim(h, w);
+    int border = 0;
     for (int i = 0; i < h; i++) {
         for (int j = 0; j < w; j++) {
             const float *at = u + (ptrdiff_t)i * w + j;
@@ -10427,6 +10517,7 @@ static void jem__look_features(const float *f, int channels, ptrdiff_t pixels, f
 /* Rows of the parts, [n][dims] each, and memory for a batch. */
 typedef struct jem__rows {
     const char *what;                              /* for messages */
+    const jem__form *form;
     int gradients, features, shared, dims[JEM__PARTS];       /* shared: by SLOPES and FEATURES */
     float range[2];
     float *v[JEM__PARTS];
@@ -10439,6 +10530,7 @@ static int jem__rows_create(jem_net *net, const char *what, int n, const jem__kn
     jem_ctx *ctx = net->ctx;
     memset(r, 0, sizeof *r);
     r->what = what;
+    r->form = k->form;
     r->gradients = k->gradients;
     r->features = k->features;
     r->shared = jem__slope_dims(net, k->gradients);
@@ -10477,13 +10569,16 @@ static void jem__log_probabilities(const float *f, int classes, float *to) {
     for (int c = 0; c < classes; c++) to[c] = (float)((double)f[c] - most - log(sum));
 }
 
-/* Writes the shades part and the layout, from shades r->work: as much as the calibration has. */
-static void jem__look_whole(const jem_net *net, const jem__rows *r, double colour, float *shades,
-                            float *layout) {
+/* Writes the shades part and the layout of x, whose shades are r->work: as much as the calibration
+   has. */
+static void jem__look_whole(const jem_net *net, const jem__rows *r, const float *x, double colour,
+                            float *shades, float *layout) {
     const int h = net->height, w = net->width;
     const double range = (double)r->range[1] - (double)r->range[0];
-    const int at = jem__look_shades(r->work, h, w, shades);
-    if (at < r->dims[JEM__SHADES]) shades[at] = (float)log(colour / (range * range) + 1e-4);
+    int at = jem__look_shades(r->work, h, w, shades);
+    if (r->form->rim) shades[at++] = jem__look_rim(net, x, range);
+    if (at < r->dims[JEM__SHADES])
+        shades[at] = (float)log(colour / (range * range) + r->form->grey);
     jem__look_places(r->work, h, w, layout);
     if (r->dims[JEM__SLOPES] < r->shared + JEM__LAYOUT) return;
     jem__look_symmetry(r->work, h, w, layout + JEM__PLACES);
@@ -10511,8 +10606,8 @@ static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x
     if (jem__is_vector(net)) return at;
     if (r->dims[JEM__SHADES] > 0) {
         jem__shades_of(net, x, r->range, r->work);
-        jem__look_whole(net, r, colour, r->v[JEM__SHADES] + (ptrdiff_t)i * r->dims[JEM__SHADES],
-                        to + r->shared);
+        float *shades = r->v[JEM__SHADES] + (ptrdiff_t)i * r->dims[JEM__SHADES];
+        jem__look_whole(net, r, x, colour, shades, to + r->shared);
     }
     memcpy(to + at, image, (size_t)r->dims[JEM__IMAGE] * sizeof *to);
     return at + r->dims[JEM__IMAGE];
@@ -11072,16 +11167,15 @@ static void jem__strange_quantiles(float *scores, int n, float *q) {
 }
 
 /* Computes shift and scale of each label from the scores of all folds but `without`, as if sixteen
-   images of the mean and spread of all were its own; of a mixture, as if all images had one label.
-   Distances keep their zero: only relative ones and log densities are shifted. */
+   images of the mean and spread of all were its own; if the part is pooled, as if all images had
+   each label. */
 static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, int without,
                                   const float *scores) {
     double mean = 0, square = 0;
     int all = 0;
-    const int shifts = p->all.dims > 0 || p->mixed;
     for (int i = 0; i < n; i++) {
         if (seen[i].fold == without) continue;
-        mean += shifts * (double)scores[i];
+        mean += p->shifts * (double)scores[i];
         all++;
     }
     mean /= all;
@@ -11094,13 +11188,13 @@ static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, i
         double sum = 16 * mean, squares = 16 * square;
         int count = 16;
         for (int i = 0; i < n; i++) {
-            if ((seen[i].label != c && !p->mixed) || seen[i].fold == without) continue;
-            sum += shifts * (double)scores[i];
+            if ((seen[i].label != c && !p->pooled) || seen[i].fold == without) continue;
+            sum += p->shifts * (double)scores[i];
             count++;
         }
         p->shift[c] = jem__shorten((float)(sum / count));
         for (int i = 0; i < n; i++) {
-            if ((seen[i].label != c && !p->mixed) || seen[i].fold == without) continue;
+            if ((seen[i].label != c && !p->pooled) || seen[i].fold == without) continue;
             const double d = (double)scores[i] - (double)p->shift[c];
             squares += d * d;
         }
@@ -11247,6 +11341,13 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     jem__meta_take(net, texts, s == JEM_OK);
     jem_end(ctx, mark);
     return s;
+}
+
+int jem_calibrated(const jem_net *net) {
+    int first, features;
+    const char *text = net ? jem_net_meta(net, jem__known_key) : NULL;
+    if (!text || !jem__known_head(net, text, &first, &features)) return -1;
+    return first % JEM__FORM;
 }
 
 /* ---- verdicts -------------------------------------------------------------------------------- */
@@ -11480,6 +11581,104 @@ float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
 jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
     if (!net) return JEM_BAD_ARGUMENT;
     return jem__see(net, "logits", x, n, f, NULL);
+}
+
+enum { JEM__TRIALS = 64, JEM__BLAMED_AT_ONCE = 16 };
+
+/* Values that replace one value of a vector: from + k * step, k < JEM__TRIALS. */
+typedef struct jem__trials { float from, step; } jem__trials;
+
+/* Computes logp[n] of vectors u[n], in the network's units. */
+static int jem__blame_logp(jem_net *net, const float *u, int n, float *logp) {
+    const jem_mark mark = jem_begin(net->ctx);
+    jem_read(jem_logp(net->ctx, jem__images(net, u, n), net), logp);
+    jem_end(net->ctx, mark);
+    if (jem_ok(net->ctx) && !jem__all_finite(logp, n))
+        jem__fail(net->ctx, JEM_DIVERGED, "blame_values: log p(x) is not finite");
+    return jem_ok(net->ctx);
+}
+
+/* Tries `count` values of u from the one at `at`, each alone; best[i] and most[i] of value i become
+   the most likely trial and its log p, if that is above most[i]. Uses tape for copies of u. */
+static int jem__blame_some(jem_net *net, const float *u, const jem__trials *trials, int at,
+                           int count, float *best, float *most) {
+    const int size = net->channels;
+    const int n = count * JEM__TRIALS;
+    float *copies = jem__push_floats(net->ctx, (ptrdiff_t)n * size);
+    float *logp = jem__push_floats(net->ctx, n);
+    for (int k = 0; copies && k < n; k++) {
+        const int i = at + k / JEM__TRIALS;
+        float *copy = copies + (ptrdiff_t)k * size;
+        memcpy(copy, u, (size_t)size * sizeof *u);
+        copy[i] = trials[i].from + (float)(k % JEM__TRIALS) * trials[i].step;
+    }
+    if (!copies || !logp || !jem__blame_logp(net, copies, n, logp)) return 0;
+    for (int k = 0; k < n; k++) {
+        const int i = at + k / JEM__TRIALS;
+        if (!(logp[k] > most[i])) continue;
+        most[i] = logp[k];
+        best[i] = copies[(ptrdiff_t)k * size + i];
+    }
+    return 1;
+}
+
+/* Does jem_blame_values of a row x: 64 trials over the range, then 64 around the best of them. */
+static int jem__blame_row(jem_net *net, const float *x, float *gain, float *better) {
+    static const float reach = 3;
+    jem_ctx *ctx = net->ctx;
+    const int size = net->channels;
+    float *u = jem__push_floats(ctx, size);
+    float *best = jem__push_floats(ctx, size);
+    float *most = jem__push_floats(ctx, size);
+    jem__trials *trials = (jem__trials *)jem__push(ctx, (size_t)size * sizeof *trials);
+    float logp;
+    if (!u || !best || !most || !trials || jem_standardize(net, x, 1, u) != JEM_OK) return 0;
+    if (!jem__blame_logp(net, u, 1, &logp)) return 0;
+    for (int i = 0; i < size; i++) {
+        best[i] = u[i];
+        most[i] = logp;
+        trials[i].from = -reach;
+        trials[i].step = 2 * reach / (JEM__TRIALS - 1);
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < size; i += JEM__BLAMED_AT_ONCE) {
+            const int left = size - i;
+            const int count = left < JEM__BLAMED_AT_ONCE ? left : JEM__BLAMED_AT_ONCE;
+            const jem_mark mark = jem_begin(ctx);
+            const int done = jem__blame_some(net, u, trials, i, count, best, most);
+            jem_end(ctx, mark);
+            if (!done) return 0;
+        }
+        for (int i = 0; i < size; i++) {
+            const float around = fminf(fmaxf(best[i], -reach), reach);
+            const float from = fmaxf(around - trials[i].step, -reach);
+            const float to = fminf(around + trials[i].step, reach);
+            trials[i].from = from;
+            trials[i].step = (to - from) / (JEM__TRIALS - 1);
+        }
+    }
+    for (int i = 0; i < size; i++) gain[i] = most[i] - logp;
+    if (!better) return 1;
+    if (jem_unstandardize(net, best, 1, best) != JEM_OK) return 0;
+    for (int i = 0; i < size; i++) better[i] = gain[i] > 0 ? best[i] : x[i];
+    return 1;
+}
+
+jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain, float *better) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (!x || !gain || n < 0)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "blame_values: %d vectors, or NULL", n);
+    if (net->height * net->width != 1)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "blame_values: needs vectors, not images of "
+                         "%d x %d", net->width, net->height);
+    if (jem__images_check(net, "blame_values", x, n) != JEM_OK) return net->ctx->status;
+    for (int i = 0; i < n && jem_ok(net->ctx); i++) {
+        const ptrdiff_t at = (ptrdiff_t)i * net->channels;
+        const jem_mark mark = jem_begin(net->ctx);
+        jem__blame_row(net, x + at, gain + at, better ? better + at : NULL);
+        jem_end(net->ctx, mark);
+    }
+    return net->ctx->status;
 }
 
 /* Computes the slope of -log p(y|x) by 1/T, at this 1/T: the sum of E_p[f] - f[y]. */
@@ -12116,6 +12315,12 @@ typedef struct jem__view { int ground, contrast; double pixel, top, left; } jem_
 
 enum { JEM__RUN = 256 };                           /* pixels that become grey bytes at once */
 
+/* A run of greys of a picture, within a row; before the first run, all are 0. */
+typedef struct jem__run_of_greys {
+    int row, col, count;
+    unsigned char grey[JEM__RUN];
+} jem__run_of_greys;
+
 JEM__COMPILE("O2")
 JEM__INLINE void jem__greys_of(const unsigned char *p, int channels, const jem_pixels_desc *d,
                                int count, unsigned char *grey) {
@@ -12128,26 +12333,31 @@ JEM__INLINE void jem__greys_of(const unsigned char *p, int channels, const jem_p
         grey[i] = (unsigned char)(d->invert ? 255 - byte : byte);
     }
 }
-/* Converts a run of pixels to grey[count], rounded, from the pixel in a row and column on. */
-static void jem__greys(const jem__bitmap *p, const jem_pixels_desc *d, int row, int col, int count,
-                       unsigned char *grey) {
-    const unsigned char *from = p->pixels + ((ptrdiff_t)row * p->width + col) * p->channels;
-    if (p->channels == 1) jem__greys_of(from, 1, d, count, grey);
-    else if (p->channels == 2) jem__greys_of(from, 2, d, count, grey);
-    else if (p->channels == 3) jem__greys_of(from, 3, d, count, grey);
-    else jem__greys_of(from, 4, d, count, grey);
+/* Advances to the next run of a picture, and converts it, rounded. Returns 0 after the last. */
+static int jem__greys_next(const jem__bitmap *p, const jem_pixels_desc *d, jem__run_of_greys *run) {
+    run->col += run->count;
+    if (run->col >= p->width) {
+        run->col = 0;
+        run->row++;
+    }
+    if (run->row >= p->height) return 0;
+    run->count = p->width - run->col;
+    if (run->count > JEM__RUN) run->count = JEM__RUN;
+    const ptrdiff_t pixel = (ptrdiff_t)run->row * p->width + run->col;
+    const unsigned char *from = p->pixels + pixel * p->channels;
+    if (p->channels == 1) jem__greys_of(from, 1, d, run->count, run->grey);
+    else if (p->channels == 2) jem__greys_of(from, 2, d, run->count, run->grey);
+    else if (p->channels == 3) jem__greys_of(from, 3, d, run->count, run->grey);
+    else jem__greys_of(from, 4, d, run->count, run->grey);
+    return 1;
 }
 
 /* Finds the ground; returns 0 if the picture has no plain one. */
 static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__view *frame) {
-    unsigned char grey[JEM__RUN];
+    JEM__ZEROED(jem__run_of_greys, run);
     ptrdiff_t pixels_of[256] = { 0 };
-    for (int row = 0; row < p->height; row++)
-        for (int col = 0; col < p->width; col += JEM__RUN) {
-            const int count = p->width - col < JEM__RUN ? p->width - col : JEM__RUN;
-            jem__greys(p, d, row, col, count, grey);
-            for (int i = 0; i < count; i++) pixels_of[grey[i]]++;
-        }
+    while (jem__greys_next(p, d, &run))
+        for (int i = 0; i < run.count; i++) pixels_of[run.grey[i]]++;
     int darkest = 0;
     int brightest = 255;
     ptrdiff_t near_end[2] = { 0, 0 };
@@ -12167,16 +12377,12 @@ static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem_
 /* Measures the ink of a picture with a ground. */
 static jem__ink jem__view_ink(const jem__bitmap *p, const jem_pixels_desc *d,
                               const jem__view *frame) {
-    unsigned char grey[JEM__RUN];
+    JEM__ZEROED(jem__run_of_greys, run);
     jem__ink s = jem__ink_none(p->height, p->width);
-    for (int row = 0; row < p->height; row++)
-        for (int col = 0; col < p->width; col += JEM__RUN) {
-            const int count = p->width - col < JEM__RUN ? p->width - col : JEM__RUN;
-            jem__greys(p, d, row, col, count, grey);
-            for (int i = 0; i < count; i++) {
-                const int above = grey[i] - frame->ground;
-                if (above) jem__ink_add(&s, row, col + i, (double)above / frame->contrast);
-            }
+    while (jem__greys_next(p, d, &run))
+        for (int i = 0; i < run.count; i++) {
+            const int above = run.grey[i] - frame->ground;
+            if (above) jem__ink_add(&s, run.row, run.col + i, (double)above / frame->contrast);
         }
     return s;
 }
@@ -12246,6 +12452,16 @@ static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert)
     return did;
 }
 
+/* Returns whether all pixels of an image have one colour. */
+static int jem__is_blank(const jem_net *net, const float *x) {
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    if (pixels == 1) return 0;
+    for (int c = 0; c < net->channels; c++)
+        for (ptrdiff_t i = 1; i < pixels; i++)
+            if (x[c * pixels + i] < x[c * pixels] || x[c * pixels + i] > x[c * pixels]) return 0;
+    return 1;
+}
+
 /* Many parameters: a picture is pixels, width, height and channels in every function. */
 jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                 int height, int channels, const jem_pixels_desc *desc, float *x,
@@ -12277,6 +12493,7 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
         }
     }
     if (did) *did = jem__pixels_did(net, &picture, d.invert);
+    if (did && jem__is_blank(net, x)) *did |= JEM_DID_BLANK;
     return JEM_OK;
 }
 
@@ -16745,9 +16962,12 @@ JEM__COMPILE_END
                  pictures are framed as the training images were (jem_net_fit_framing);
                  jem_train_desc_score trains with Muon; a network stores the guidance of its samples
                  (jem_net.guidance).
+                 jem_blame_values finds the value that makes a vector unlikely.
                  The guard also checks chains, gradients, cross-entropy and the SGLD step; the count
                  of updates returns with the state; jem_stats.reason.
-                 Transparency is laid over black by default, in examples/hello.c as well.
+                 Transparency is laid over black by default, in examples/hello.c as well;
+                 JEM_DID_BLANK reports an image of one colour. jem_calibrated.
+                 A cosine schedule starts again at jem_schedule.at, which it ignored before.
                  Few images of any size are cut into blocks (28 x 28: one in a tenth of the time).
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...

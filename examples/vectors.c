@@ -8,7 +8,9 @@
    LOOK FOR  Left: log p(x) of two sensors whose readings form two rings, and the limit as a white
              line. Right: log p(x) of twelve sensors, usual readings on top, then four kinds of
              failures. 'A stuck sensor' shows a value that is usual for it; log p(x) falls because
-             the value does not fit those of the others.
+             the value does not fit those of the others. Which sensor has failed? The one whose
+             value, if another takes its place, makes log p(x) rise most: of strange readings with
+             one wrong sensor, the table shows how often that is the right one.
 
    TRY       RINGS instead of CIRCLES in draw_rings(): how many updates do four rings need? Fewer
              ROWS: with how many does log p(x) become worse than familiarity?
@@ -95,12 +97,14 @@ static machine machine_create(jem_rng *rng) {
     return m;
 }
 
-/* Reads the sensors n times. Sensor i has an offset, and a unit of its own: 10^(i-4). */
-static void measure(const machine *m, jem_rng *rng, int kind, int n, float *x) {
+/* Reads the sensors n times. Sensor i has an offset, and a unit of its own: 10^(i-4). which[n]
+   receives the sensor that fails in kinds 2 and 3. */
+static void measure(const machine *m, jem_rng *rng, int kind, int n, float *x, int *which) {
     const float noise = kind == 1 ? 0.5f : 0.25f;
     for (int k = 0; k < n; k++) {
         const int regime = jem_rng_below(rng, REGIMES);
         const int failing = jem_rng_below(rng, SENSORS);
+        which[k] = failing;
         float cause[CAUSES];
         for (int c = 0; c < CAUSES; c++) cause[c] = jem_rng_normal(rng);
         for (int i = 0; i < SENSORS; i++) {
@@ -165,7 +169,25 @@ static void draw_row(plot *page, int kind, const float *logp, float limit, jem_r
 
 /* ---- two ways to run ------------------------------------------------------------------------- */
 
-/* Prints a row of the table: AUROC of both scores, and the share of x that each calls unusual. */
+/* Returns the share of strange readings of which the failing sensor has the largest gain, in
+   percent. */
+static double share_named(jem_net *net, const float *x, const jem_answer *a, const int *which) {
+    float gain[SENSORS];
+    int strange = 0;
+    int named = 0;
+    for (int i = 0; i < TEST; i++) {
+        int most = 0;
+        if (jem_judge(a[i].familiarity) != JEM_STRANGE) continue;
+        if (jem_blame_values(net, x + i * SENSORS, 1, gain, NULL) != JEM_OK) return 0;
+        for (int k = 1; k < SENSORS; k++) if (gain[k] > gain[most]) most = k;
+        strange++;
+        named += most == which[i];
+    }
+    return strange ? 100.0 * named / strange : 0;
+}
+
+/* Prints a row of the table, but for the last column: AUROC of both scores, and the share of x that
+   each calls unusual. */
 static int print_kind(int kind, const jem_answer *usual, const jem_answer *a, float limit) {
     static float score[4][TEST];
     detection by_density, by_familiarity;
@@ -181,7 +203,7 @@ static int print_kind(int kind, const jem_answer *usual, const jem_answer *a, fl
     }
     if (!measure_detection(score[0], TEST, score[1], TEST, &by_density)) return 0;
     if (!measure_detection(score[2], TEST, score[3], TEST, &by_familiarity)) return 0;
-    printf("  %-18s  %.3f %7.1f%%       %.3f %7.1f%%\n", kinds[kind], by_density.auroc,
+    printf("  %-18s  %.3f %7.1f%%       %.3f %7.1f%%", kinds[kind], by_density.auroc,
            100.0 * low / TEST, by_familiarity.auroc, 100.0 * strange / TEST);
     return 1;
 }
@@ -189,20 +211,24 @@ static int print_kind(int kind, const jem_answer *usual, const jem_answer *a, fl
 static int show_machine(jem_ctx *ctx, plot *page) {
     static float x[ROWS * SENSORS], logp[TEST];
     static jem_answer usual[TEST], a[TEST];
+    static int which[ROWS];
     jem_rng rng = jem_rng_seed(3);
     const machine m = machine_create(&rng);
     float limit = 0;
-    measure(&m, &rng, 0, ROWS, x);
+    measure(&m, &rng, 0, ROWS, x, which);
     jem_net *net = learn(ctx, x, ROWS, SENSORS, UPDATES, &limit);
-    printf("  %-18s  log p(x)              familiarity\n", "");
-    printf("  %-18s  AUROC  below 1%%       AUROC  below 1%%\n", "");
+    printf("  %-18s  log p(x)              familiarity           sensor\n", "");
+    printf("  %-18s  AUROC  below 1%%       AUROC  below 1%%       named\n", "");
     text(page, SIDE + 40, 24, 1.8f, 0x333333, "log p(x) of twelve sensors");
     int ok = net != NULL;
     for (int kind = 0; ok && kind < KINDS; kind++) {
-        measure(&m, &rng, kind, TEST, x);
+        measure(&m, &rng, kind, TEST, x, which);
         ok = jem_classify(net, x, TEST, a) == JEM_OK;
         if (kind == 0) memcpy(usual, a, sizeof a);
         ok = ok && print_kind(kind, usual, a, limit);
+        if (ok && (kind == 2 || kind == 3))
+            printf("  %9.1f%%\n", share_named(net, x, a, which));
+        else printf("           -\n");
         for (int i = 0; i < TEST; i++) logp[i] = a[i].log_density;
         if (ok) draw_row(page, kind, logp, limit, &rng);
     }

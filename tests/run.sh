@@ -335,6 +335,7 @@ smoke() {
     # What the examples printed: the numbers that their texts promise.
     claim vectors "mixed regimes are unusual" \
         '/two regimes mixed/ { seen = $4 > 0.99 && $6 > 0.97 } END { exit !seen }'
+    try "claim: vectors: the table of the course" quoted_table vectors
     claim autograd "the curve is fitted" \
         '$1 == "step" { loss = $4 } END { exit !(loss < 0.02 && loss > 0) }'
     claim films_energy "Z grows with the box, and converges with a bowl" '
@@ -420,6 +421,15 @@ refuses() {
     case $? in 1 | 2) grep -q "$2" "$dir/refused.txt" ;; *) false ;; esac
 }
 claim() { try "claim: $1: $2" awk "$3" "$dir/$1.txt"; }
+# Each row of the table that a lesson prints (words, then numbers) is one of the course's.
+quoted_table() {
+    sed -n 's/^  *\([a-z][a-z ]*[a-z]\)  *\([0-9].*\)$/\1  \2/p' "$dir/$1.txt" |
+        sed 's/   */ | /g; s/| 0\(\.[0-9]* |\)/| \1/g' >"$dir/$1.rows"
+    [ -s "$dir/$1.rows" ] || return 1
+    while IFS= read -r row; do
+        grep -qxF "| $row |" "$root/examples/README.md" || { echo "not there: $row"; return 1; }
+    done <"$dir/$1.rows"
+}
 pictures() { for picture; do try "picture: $picture" picture $picture; done; }
 picture() { "$root/$BUILD/test_lessons" "$dir/build/pictures/$1.png" $2 $3; }
 examples() { for command; do try "examples: $command" example $command; done; }

@@ -2,7 +2,7 @@
 # Does every part of a recipe earn its place? A row per change of the fast preset, all of the same
 # processor time, two seeds each (tools/seeds.sh), for the tables in examples/models/recipes.md.
 #     tools/recipes.sh DATASET SECONDS [OPTIONS OF jem train]   SEEDS="1 2"; ROWS="NAME..." for some
-# 80 s for MNIST and Fashion-MNIST, 600 s for CIFAR-10: its warm-up alone is 500 updates.
+# 80 s for MNIST and Fashion-MNIST, 600 s for CIFAR-10, whose updates are slow.
 # The preset's row says how many updates fit into the time; a row of other work (*) is timed
 # in turns with the preset, so that a machine of changing speed is no advantage. Everything is kept
 # in build/seeds, and what is there is not run again.
@@ -23,9 +23,9 @@ fi
 
 # name, * where an update costs something else | what is changed
 case $dataset in
-cifar10) half=6e-4 twice=2.4e-3 weak=.001 strong=.01 other=--no-class-cond-p-x-sample ;;
+cifar10) half=1.5e-3 twice=6e-3 weak=.001 strong=.01 other=--no-class-cond-p-x-sample ;;
 mnist) half=2.5e-3 twice=1e-2 weak=.005 strong=.05 other=--no-class-cond-p-x-sample ;;
-*) half=7.5e-4 twice=3e-3 weak=.005 strong=.05 other=--no-class-cond-p-x-sample ;;
+*) half=1.5e-3 twice=6e-3 weak=.005 strong=.05 other=--no-class-cond-p-x-sample ;;
 esac
 rows() {
     cat <<END
@@ -51,17 +51,19 @@ fp32*|--precision fast
 END
     [ "$dataset" = cifar10 ] && networks
 }
-# Networks of .2 to 2.6 million parameters. The last are the U-Nets of the models' page.
+# Networks of .2 to 2.6 million parameters, with the optimiser that suits them. unet-2 is the preset.
 networks() {
     wrn="--net wrn --depth 10 --head pooled" muon="--optimizer muon --lr 3e-3"
-    unet="--blocks zero --unet --scale 1"
+    adam="--optimizer adam --lr 1.2e-3"
+    unet="--blocks zero --unet --scale 1" other="--no-unet --scale 10"
+    convnet="--net convnet --widths 32,96,192,256 --scale 10"
     cat <<END
-convnet-muon*|$muon
-wrn-2*|$wrn --width 2
-zero-2*|$wrn --width 2 --blocks zero $muon
-unet-2-adam*|$wrn --width 2 $unet
+convnet*|$convnet $adam
+convnet-muon*|$convnet $muon
+wrn-2*|$wrn --width 2 --blocks wrn $other $adam
+zero-2*|$wrn --width 2 --blocks zero $other $muon
+unet-2-adam*|$wrn --width 2 $unet $adam
 unet-1*|$wrn --width 1 $unet $muon
-unet-2*|$wrn --width 2 $unet $muon
 unet-4*|$wrn --width 4 $unet $muon
 END
 }

@@ -52,7 +52,7 @@ typedef struct world {                             /* as seen by one context */
     jem_ctx *ctx;
     jem_sampler *sampler;
     jem_file *file;
-    jem_net *bag, *net, *image_net;                /* bag: owns the parameters below */
+    jem_net *bag, *net, *image_net, *vector_net;   /* bag: owns the parameters below */
     jem_param *conv, *linear, *channel, *one;
     jem_trainer *tr;
     jem_optim *optim;
@@ -69,6 +69,7 @@ static char long_text[5000];
 
 static const small_shape points = { CHANNELS, SIDE, SIDE, CLASSES, 4 };
 static const small_shape grey_images = { 1, 8, 8, CLASSES, 4 };
+static const small_shape vectors = { 2, 1, 1, CLASSES, 4 };
 
 static void world_create(world *w) {
     jem_rng rng = jem_rng_seed(1);
@@ -82,6 +83,7 @@ static void world_create(world *w) {
     w->layer = jem_linear_layer(w->bag, "layer", CHANNELS * SIDE * SIDE, 2);
     w->net = small_mlp(ctx, points, 1);
     w->image_net = small_mlp(ctx, grey_images, 1);
+    w->vector_net = small_mlp(ctx, vectors, 1);
     jem_train_desc how = jem_train_desc_default();
     how.buffer_size = 8;
     how.sgld.steps = 1;
@@ -122,6 +124,7 @@ static void world_free(world *w, const char *name) {
     jem_trainer_free(w->tr);
     jem_net_free(w->net);
     jem_net_free(w->image_net);
+    jem_net_free(w->vector_net);
     jem_net_free(w->bag);
     jem_ctx_free(w->ctx);
     CHECK(w->m.alive == 0, "%s: %ld blocks leak", name, w->m.alive);
@@ -153,6 +156,7 @@ static int wrong(int variants) {
 POOL2(jem_ctx *, CTX, here.ctx, there.ctx)
 POOL2(jem_net *, NET, here.net, there.net)
 POOL2(jem_net *, IMAGES, here.image_net, here.net)
+POOL2(jem_net *, VECTORS, here.vector_net, here.net)
 POOL2(jem_net *, OWN, here.bag, here.net)
 POOL2(jem_trainer *, TRAINER, here.tr, there.tr)
 POOL2(jem_optim *, OPTIM, here.optim, there.optim)
@@ -402,7 +406,7 @@ static const char always[] =
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_query"
     " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name jem_compute_exp"
     " jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors jem_mlp_desc_vectors"
-    " jem_file_temporary ";
+    " jem_file_temporary jem_calibrated ";
 /* These have none to tell of it: they look something up, or make the context. */
 static const char silent[] =
     " jem_ctx_create jem_error_status jem_fail jem_net_find jem_net_meta jem_trainer_buffer"
@@ -595,11 +599,13 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_trainer_set_lr, jem_trainer_set_lr(TRAINER(), F(.1f))) \
     ROW(jem_classify, got = jem_classify(NET(), IN(), COUNT(N), wrong(1) ? NULL : answers)) \
     ROW(jem_calibrate, got = jem_calibrate(NET(), IN(), COUNT(9), KIND(1))) \
+    ROW(jem_calibrated, (void)jem_calibrated(NET())) \
     ROW(jem_judge, (void)jem_judge(F(.5f))) \
     ROW(jem_verdict_name, ptr = jem_verdict_name((jem_verdict)KIND(1))) \
     ROW(jem_reason_name, ptr = jem_reason_name((jem_reason)KIND(1))) \
     ROW(jem_accuracy, num = jem_accuracy(NET(), IN(), LABELS(), COUNT(3))) \
     ROW(jem_logits, got = jem_logits(NET(), IN(), COUNT(3), OUT())) \
+    ROW(jem_blame_values, got = jem_blame_values(VECTORS(), IN(), COUNT(3), OUT(), OUT())) \
     ROW(jem_fit_temperature, num = jem_fit_temperature(NET(), IN(), LABELS(), COUNT(3))) \
     ROW(jem_ood_score, got = jem_ood_score(NET(), (jem_ood)KIND(3), jem_sgld_desc_(), IN(), \
                                            COUNT(2), OUT())) \

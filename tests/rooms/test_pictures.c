@@ -315,7 +315,15 @@ static void test_framing(jem_ctx *ctx) {
     CHECK(!(did & JEM_DID_FRAME), "noise has no ground");
     memset(sheet, 9, sizeof sheet);
     jem_pixels_to_floats(net, sheet, SHEET_W, SHEET_H, 1, NULL, framed, &did);
-    CHECK(!(did & JEM_DID_FRAME), "no ink");
+    CHECK(did & JEM_DID_BLANK && !(did & JEM_DID_FRAME), "no ink: %d", did);
+    static unsigned char canvas[40 * 40 * 2];      /* black ink, the rest is transparent */
+    memset(canvas, 0, sizeof canvas);
+    for (int i = 8; i < 32; i++) canvas[2 * (i * 40 + 20) + 1] = 255;
+    for (int background = 0; background <= 255; background += 255) {
+        const jem_pixels_desc over = { 0, 0, background, 0, 0 };
+        jem_pixels_to_floats(net, canvas, 40, 40, 2, &over, framed, &did);
+        CHECK(!(did & JEM_DID_BLANK) == (background > 0), "ink over %d: %d", background, did);
+    }
     jem_pixels_desc large = { 0, 0, 0, 0, 3 };
     CHECK(jem_pixels_to_floats(net, sheet, 9, 9, 1, &large, framed, &did) != JEM_OK &&
           says(ctx, "subject 3"), "too large");

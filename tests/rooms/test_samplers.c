@@ -490,6 +490,7 @@ static void test_schedules(void) {
     for (int i = 0; i < 7; i++)
         CHECK_CLOSE(jem_learning_rate(&s, 1, steps[i].at), steps[i].rate, 1e-7, "steps %d", i);
     s.kind = JEM_SCHEDULE_COSINE;
+    memset(s.at, 0, sizeof s.at);
     s.warmup = 0;
     s.total = 100;
     s.floor = 0.1f;
@@ -500,6 +501,15 @@ static void test_schedules(void) {
     s.warmup = 50;
     CHECK_CLOSE(jem_learning_rate(&s, 2, 24), 2 * 0.5 * (0.1 + 0.45 * (1 + cos(0.24 * pi))), 1e-6,
                 "cosine, warming up");
+    s.at[2] = 60;                                  /* two periods: 60 updates, then 40 */
+    s.warmup = 8;
+    for (int i = 0; i <= 120; i++) {
+        const int begin = i < 60 ? 0 : 60, length = i < 60 ? 60 : 40;
+        const double t = i < 100 ? (double)(i - begin) / length : 1;
+        double want = (i < 60 ? 2 : 1) * (0.1 + 0.45 * (1 + cos(pi * t)));
+        if (i - begin < 8) want *= (i - begin + 1) / 8.0;
+        CHECK_CLOSE(jem_learning_rate(&s, 2, i), want, 1e-6, "cosine, started again, at %d", i);
+    }
     static const struct { int updates, warmup; } runs[] = { { 1500, 150 }, { 30000, 200 } };
     for (int i = 0; i < 2; i++) {                  /* the recipe for a run of this length */
         const int n = runs[i].updates, full = runs[i].warmup;

@@ -34,6 +34,21 @@ static void measure(const machine *m, jem_rng *rng, int n, float noise, float *x
     }
 }
 
+/* Lets one sensor of each vector fail: it is stuck at a usual value, has an offset, or shows noise;
+   in its unit of 10^(i-4). Writes which one. */
+enum { STUCK, OFFSET, NOISE, FAILURES };
+static void fail_one(const machine *m, jem_rng *rng, int n, int failure, float *x, int *which) {
+    for (int k = 0; k < n; k++) {
+        const int i = jem_rng_below(rng, SENSORS);
+        const float unit = powf(10, (float)(i - 4));
+        float *value = x + k * SENSORS + i;
+        if (failure == STUCK) *value = unit * (m->mean[0][i] + 5 * (float)i);
+        if (failure == OFFSET) *value += 2.5f * unit;
+        if (failure == NOISE) *value += 3 * unit * jem_rng_normal(rng);
+        which[k] = i;
+    }
+}
+
 /* Replaces each sensor by that of another vector: every value is usual, not what it goes with. */
 static void shuffle(jem_rng *rng, int n, float *x) {
     for (int i = 0; i < SENSORS; i++)
@@ -103,6 +118,115 @@ static void test_recipes(jem_ctx *ctx) {
     }
 }
 
+/* Counts the strange vectors, and those of which the failing sensor has the largest gain. */
+static void count_blamed(jem_net *net, const float *x, const int *which, int n, int *strange,
+                         int *right) {
+    static float gain[TEST * SENSORS];
+    static jem_answer a[TEST];
+    CHECK(jem_classify(net, x, n, a) == JEM_OK, "%s", jem_error(net->ctx));
+    CHECK(jem_blame_values(net, x, n, gain, NULL) == JEM_OK, "%s", jem_error(net->ctx));
+    *strange = 0;
+    *right = 0;
+    for (int k = 0; k < n; k++) {
+        const float *g = gain + k * SENSORS;
+        int most = 0;
+        for (int i = 1; i < SENSORS; i++) if (g[i] > g[most]) most = i;
+        if (jem_judge(a[k].familiarity) != JEM_STRANGE) continue;
+        ++*strange;
+        *right += most == which[k];
+    }
+}
+
+static void test_blame_sensors(jem_ctx *ctx) {
+    printf("vectors: of twelve sensors, the one that has failed is named\n");
+    enum { UPDATES = 1500, ROWS = 200 };
+    static const char *const names[FAILURES] = { "stuck", "offset", "noise" };
+    static float x[TRAIN * SENSORS], batch[BATCH * SENSORS];
+    static int labels[TRAIN], which[ROWS];
+    jem_rng rng = jem_rng_seed(11);
+    const machine m = machine_create(&rng);
+    measure(&m, &rng, TRAIN, 0.25f, x, labels);
+    const jem_mlp_desc shape = jem_mlp_desc_vectors(SENSORS, 1);
+    jem_net *net = jem_mlp_create(ctx, &shape, 1);
+    jem_net_fit_units(net, x, TRAIN);
+    const jem_train_desc how = jem_train_desc_vectors(UPDATES);
+    jem_trainer *tr = jem_trainer_create(net, &how);
+    memset(labels, 0, sizeof labels);
+    for (int u = 0; u < UPDATES && jem_ok(ctx); u++) {
+        for (int k = 0; k < BATCH; k++)
+            memcpy(batch + k * SENSORS, x + jem_rng_below(&rng, TRAIN) * SENSORS,
+                   SENSORS * sizeof *x);
+        jem_train_step(tr, batch, labels, BATCH);
+    }
+    jem_trainer_use_average(tr, 1);
+    measure(&m, &rng, TRAIN, 0.25f, x, labels);
+    jem_calibrate(net, x, TRAIN, JEM_AUTO);
+    for (int failure = 0; failure < FAILURES; failure++) {
+        int strange;
+        int right;
+        measure(&m, &rng, ROWS, 0.25f, x, labels);
+        fail_one(&m, &rng, ROWS, failure, x, which);
+        count_blamed(net, x, which, ROWS, &strange, &right);
+        printf("    %s: %d of %d are strange, the sensor is right in %.1f%%\n", names[failure],
+               strange, ROWS, 100.0 * right / strange);
+        CHECK(strange > ROWS / 4 && right >= 0.95 * strange, "%s: %d of %d", names[failure], right,
+              strange);
+    }
+    jem_trainer_free(tr);
+    jem_net_free(net);
+}
+
+/* log p(u) = -|L u|^2 / 2 */
+static jem_tensor *normal_forward(jem_net *net, jem_tensor *u, int training, void *user) {
+    (void)training;
+    (void)user;
+    jem_tensor *z = jem_linear(net->ctx, u, jem_net_find(net, "L"), NULL);
+    return jem_scale(net->ctx, jem_sum_image(net->ctx, jem_square(net->ctx, z)), -0.5f);
+}
+
+static void test_blame_normal(jem_ctx *ctx) {
+    printf("vectors: gains and replacements of a normal density are the exact ones\n");
+    enum { D = 3, ROWS = 40 };
+    static const float L[D * D] = { 2, 0, 0, -1.5f, 1, 0, 0.5f, -0.8f, 1.6f };
+    static const float mean[D] = { 1000, 0, -3 };
+    static const float scale[D] = { 50, 0.01f, 1 };
+    const int shape[2] = { D, D };
+    float x[ROWS * D], u[ROWS * D], gain[ROWS * D], better[ROWS * D];
+    jem_net *net = jem_net_create(ctx, normal_forward, NULL, 0, D, 1, 1, 1, 1);
+    jem_param *l = jem_net_param(net, "L", 2, shape, 1);
+    memcpy(l->value, L, sizeof L);
+    jem_param_changed(l);
+    jem_rng rng = jem_rng_seed(3);
+    for (int k = 0; k < ROWS * D; k++)
+        x[k] = mean[k % D] + scale[k % D] * jem_rng_normal(&rng);
+    jem_net_fit_units(net, x, ROWS);
+    jem_standardize(net, x, ROWS, u);
+    CHECK(jem_blame_values(net, x, ROWS, gain, better) == JEM_OK, "%s", jem_error(ctx));
+    int inside = 0;
+    for (int k = 0; k < ROWS * D; k++) {
+        const int i = k % D;
+        const float *row = u + k - i;
+        double slope = 0;                          /* P u, with P = L'L */
+        double curvature = 0;
+        for (int r = 0; r < D; r++) {
+            double z = 0;
+            for (int c = 0; c < D; c++) z += (double)L[r * D + c] * (double)row[c];
+            slope += (double)L[r * D + i] * z;
+            curvature += (double)L[r * D + i] * (double)L[r * D + i];
+        }
+        const double best = (double)row[i] - slope / curvature;
+        if (fabs(best) > 2.9) continue;            /* beyond the range of replacements */
+        inside++;
+        CHECK_CLOSE((double)gain[k], slope * slope / 2 / curvature, 2e-4, "gain of value %d", k);
+        const double per_unit = ((double)x[k] - (double)better[k]) / ((double)row[i] - best);
+        const double near = fabs((double)row[i] - best);
+        if (near > 0.1)
+            CHECK_CLOSE(per_unit / (double)scale[i], 1, 0.35, "replacement of value %d", k);
+    }
+    CHECK(inside > ROWS * D * 0.8, "%d are inside of the range", inside);
+    jem_net_free(net);
+}
+
 /* Creates a network of vectors of two numbers, which are correlated and in units of their own, and
    whose units and A fit data x[n][2]. */
 static jem_net *pair_net(jem_ctx *ctx, float *x, int n) {
@@ -118,6 +242,32 @@ static jem_net *pair_net(jem_ctx *ctx, float *x, int n) {
     }
     CHECK(jem_net_fit_units(net, x, n) == JEM_OK, "%s", jem_error(ctx));
     return net;
+}
+
+static void test_blame_refused(jem_ctx *ctx) {
+    printf("vectors: a far value is named and repaired; what cannot be blamed is refused\n");
+    enum { N = 1000 };
+    static float x[N * 2];
+    float gain[2], better[2];
+    jem_net *net = pair_net(ctx, x, N);
+    jem_param *head = jem_net_find(net, "class_output.weight");
+    memset(head->value, 0, (size_t)head->size * sizeof *head->value);
+    jem_param_changed(head);                       /* Student's distribution remains */
+    x[0] = 7;
+    x[1] = 100;
+    CHECK(jem_blame_values(net, x, 1, gain, better) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(gain[1] > gain[0] && gain[1] > 1 && fabsf(better[1]) < 0.05f, "gains %g, %g; %g",
+          (double)gain[0], (double)gain[1], (double)better[1]);
+    CHECK(jem_blame_values(net, x, 0, gain, NULL) == JEM_OK, "no vectors");
+    CHECK(jem_blame_values(net, x, 1, NULL, NULL) && says(ctx, "NULL"), "no place");
+    x[1] = (float)NAN;
+    CHECK(jem_blame_values(net, x, 1, gain, NULL) && says(ctx, "channel 1, row 0, column 0"),
+          "NaN");
+    jem_net_free(net);
+    net = jem_mlp_create(ctx, NULL, 1);
+    CHECK(jem_blame_values(net, x, 1, gain, NULL) &&
+          says(ctx, "needs vectors, not images of 28 x 28"), "images");
+    jem_net_free(net);
 }
 
 /* Integrates p(x) over a grid of [7 - 800, 7 + 800] x [-.08, .08]. */
@@ -217,7 +367,8 @@ static void test_refused(jem_ctx *ctx) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST_IN(test_recipes), TEST_IN(test_normalised), TEST_IN(test_refused)
+        TEST_IN(test_recipes), TEST_IN(test_normalised), TEST_IN(test_blame_sensors),
+        TEST_IN(test_blame_normal), TEST_IN(test_blame_refused), TEST_IN(test_refused)
     };
     return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }

@@ -83,7 +83,7 @@ for command in train sample classify score eval info export; do
 done
 for arguments in "--help --dataset cifar10" "--dataset cifar10 --help"; do
     status 0 "train $arguments" train $arguments
-    says "32 96 192 256"
+    says "13640 "
 done
 status 2 "no command"
 refuses 2 "unknown command nonsense" nonsense
@@ -189,7 +189,7 @@ again "--widths 8,8 --kl-weight .3 --entropy 0 --class-cond-p-x-sample --spectra
        --clamp-grad .5 --ema .9 --informative 5"
 again "--widths 8,8 --uncond --energy-l2 .01 --weight-decay 1e-3 --precision exact"
 again "--widths 8,8 --score-weight .016 --scale 10 --label-noise .3 --label-wide .5
-       --chains-from .4 --fresh-steps 5 --reinit-freq .2 --sgld-lr .01 --sgld-std .1
+       --chains-from .4 --chains-lr 1e-4 --fresh-steps 5 --reinit-freq .2 --sgld-lr .01 --sgld-std .1
        --class-cond-p-x-sample"
 status 0 "info of a score" info d/last.safetensors
 says "of noise 0.12 to 2, log p(x) = 10 logsumexp f(x)"
@@ -278,7 +278,23 @@ each "--n-valid 8900 --schedule steps --decay-epochs 99" "--decay-epochs 1" \
 each "--batches separate" "--cutout 9"
 each "--kl-weight .3" "--entropy 0"
 each "--score-weight .016 --chains-from .2" "--noise-lo .5" "--noise-hi 1" "--label-noise .3" \
-    "--label-wide .5" "--fresh-steps 5" "--scale 10"
+    "--label-wide .5" "--fresh-steps 5" "--scale 10" "--chains-lr 1e-2"
+echo "a run that is stopped has the familiarity of its last update; its chains cannot start early"
+statistics() { header "$1/last.safetensors" | tr ',' '\n' | grep 'jem\.statistics'; }
+short="$small --widths 8,8 --n-valid 8900 --iters 9 --stop-at 5"
+rm -rf told first
+status 0 "stopped before a validation" train $short --eval-every 2 --out told
+status 0 "stopped after it" train $short --eval-every 5 --out first
+statistics told >part1
+statistics first >part2
+check "the same calibration" sh -c '[ -s part1 ] && cmp part1 part2'
+rm -rf told first
+status 0 "chains late" train $small --widths 8,8 --score-weight .016 --chains-from .5 --iters 20 \
+    --stop-at 8 --out told
+refuses 2 "the chains would start at once, at update 8 instead of 10; possible: 16 or more" \
+    train --resume told --iters 10
+status 0 "not earlier" train --resume told --iters 16
+rm -rf told
 status 0 "the last layer" train $small --widths 8,8 --iters 1 --lr 1e-9 --clf-only --out first
 rm -rf told
 status 0 "the same, longer" train $small --widths 8,8 --iters 9 --lr 1e-2 --clf-only --out told
@@ -642,24 +658,44 @@ brief="--threads 1 --iters 300 --print-every 50"
 status 0 "one class" train plain.csv $brief --out t1
 says "plain.csv: 600 rows of 4 numbers, without labels; 120 for validation"
 says "jem score t1/last.safetensors FILE.csv"
+check "its log has the loss and log p(x)" sh -c "head -n 1 t1/log.csv | grep -q ',nce,valid_log_p,' &&
+    tail -n 1 t1/log.csv | cut -d, -f13,14 | grep -q '^[0-9.e-]*,-[0-9.]*$'"
+check "and no accuracy of one class" sh -c 'tail -n 1 t1/log.csv | cut -d, -f5,6,10,11 | grep -qx ",,,"'
+height() { od -A n -t u1 -j 22 -N 2 "$1" | awk '{ print $1 * 256 + $2 }'; }
+check "two curves are drawn" test "$(height t1/curves.png)" = 610
 status 0 "the same, stopped" train plain.csv $brief --out t2 --stop-at 130
 status 0 "stopped again" train --resume t2 --stop-at 171 --threads 2
 status 0 "and resumed" train --resume t2
 check "interrupted and whole are the same" same_run t1 t2
+cp -r t2 t0
+awk -F, -v OFS=, '{ print $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $15 }' t2/log.csv >t0/log.csv
+status 0 "an older log" train --resume t0 --iters 310
+check "gets the columns" awk -F, 'NF != 15 || (NR > 1 && $15 == "") { bad = 1 } END { exit bad }' \
+    t0/log.csv
 status 0 "another seed" train plain.csv $brief --seed 2 --out t3
 check "another split" differs t1/last.safetensors t3/last.safetensors
 status 0 "info" info t1/best.safetensors
 says "rows       4 numbers: volt rpm bar temp"
 says "log p(x) of rows (noise-contrastive estimation), familiarity"
 says "calibrated: it can rate the familiarity of rows"
+says "validation mean log p(x) -[0-9.]* of 120 rows$"
+status 0 "info of a run" info t1/last.safetensors
+says "health     retries after divergence: 0"
 status 0 "columns by name, others are skipped" score t1/last.safetensors new.csv --out s.csv
 says "400 rows: "
 auroc=$(sed -n 's/.*AUROC of log p(x) \([0-9.]*\),.*/\1/p' out)
 check "AUROC $auroc" sh -c "echo '$auroc' | awk '{ exit !(\$1 > .97) }'"
-check "a line per row" test "$(grep -c '^[0-9]*,-*[0-9.e+]*,[0-9.]*,[a-z]*$' s.csv)" = 400
-check "and names" grep -qx "row,log_p,familiarity,verdict" s.csv
+check "a line per row" test "$(grep -c '^[0-9]*,-*[0-9.e+]*,[0-9.]*,[a-z]*,' s.csv)" = 400
+check "and names" grep -qx "row,log_p,familiarity,verdict,column,gain,better" s.csv
+check "familiar rows have no column to blame" test "$(grep -c ',familiar,,,$' s.csv)" = \
+    "$(grep -c familiar, s.csv)"
+check "the shifted one is named" sh -c "tail -n 200 s.csv | grep strange | awk -F, '
+    \$5 == \"bar\" && \$6 > 0 { n++ } END { exit !(NR > 100 && n > .95 * NR) }'"
 status 0 "to standard output" score t1/last.safetensors new.csv --threads 2
 check "the same lines" cmp out s.csv
+status 0 "without columns to blame" score t1/last.safetensors new.csv --no-blame
+cut -d, -f1-4 s.csv >few.csv
+check "has the others" cmp out few.csv
 check "a summary" grep -q "400 rows: .* familiar, .* odd, .* strange; mean log p(x)" err
 sed 1d plain.csv >bare.csv
 status 0 "without a header, by position" score t1/last.safetensors bare.csv
@@ -680,13 +716,14 @@ exec 8>&-
 check "ends with its input" wait $waits
 exec 9<&-
 check "rows are scored as they arrive" test "$first/$second/$third" = \
-    "row,log_p,familiarity,verdict/$(sed -n 2p lines.csv)/$(sed -n 3p lines.csv)"
+    "row,log_p,familiarity,verdict,column,gain,better/$(sed -n 2p lines.csv)/$(sed -n 3p lines.csv)"
 status 0 "classes by name" train rows.csv --label state $brief --out t4
 says "600 rows of 4 numbers, 3 classes; 120 for validation, 480 labels"
+check "four curves are drawn" test "$(height t4/curves.png)" = 1190
 status 0 "their labels" score t4/last.safetensors rows.csv --out s.csv
 accuracy=$(sed -n 's/.*accuracy \([0-9]*\).*/\1/p' out)
 check "accuracy $accuracy%" test "${accuracy:-0}" -ge 95
-check "names of classes" grep -q "^[0-9]*,.*,familiar,cool,[01][.][0-9]*$" s.csv
+check "names of classes" grep -q "^[0-9]*,.*,familiar,cool,[01][.][0-9]*,,,$" s.csv
 status 0 "the column of labels by number" train rows.csv --label 5 $brief --iters 20 --out t7
 says "600 rows of 4 numbers, 3 classes"
 sed 's/cool/cold/' rows.csv >cold.csv
@@ -744,8 +781,8 @@ sed '7s/,/,x/' plain.csv >wrong.csv
 refuses 1 "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" train wrong.csv --out new
 status 1 "a row that cannot be read" score t1/last.safetensors wrong.csv --out w.csv
 check "is named" grep -q "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" err
-check "is unreadable" test "$(sed -n 7p w.csv)" = "6,,,unreadable"
-check "the others are not" test "$(grep -c '^[0-9]*,-*[0-9.e+-]*,[0-9.]\+,[a-z]*$' w.csv)" = 599
+check "is unreadable" test "$(sed -n 7p w.csv)" = "6,,,unreadable,,,"
+check "the others are not" test "$(grep -c '^[0-9]*,-*[0-9.e+-]*,[0-9.]\+,[a-z]*,' w.csv)" = 599
 says "600 rows: .* 1 unreadable; mean log p(x)"
 head -n 9 plain.csv >short.csv
 refuses 2 "short.csv: has 8 rows: 20 at least are needed" train short.csv --out new

@@ -430,11 +430,22 @@ static void test_folders(void) {
     put_png("pets/cat", "04.png", 9, 5, 4, p);     /* transparent: on black */
     if (loads(&d, ROOT "/pets", "train", NULL)) {
         CHECK_CLOSE(d.pixels[135 * 14 + 90 + 7], p[7 * 4 + 2] * p[7 * 4 + 3] / 255.0, .51, "blue");
-        CHECK(d.blended, "transparency is noted");
+        CHECK(d.blended == 1 && d.blank == 0, "%d transparent, %d blank", d.blended, d.blank);
         data_free(&d);
     }
     data_desc other;
     memset(&other, 0, sizeof other);
+    static unsigned char ink[45 * 4];              /* black, opaque or not */
+    for (int i = 0; i < 45; i++) ink[4 * i + 3] = i % 5 ? 0 : 255;
+    put_png("pets/cat", "04.png", 9, 5, 4, ink);
+    for (int on_white = 0; on_white < 2; on_white++) {
+        other.background = on_white ? 255 : 0;
+        if (!loads(&d, ROOT "/pets", "train", &other)) continue;
+        CHECK(d.blended == 1 && d.blank == !on_white, "%d transparent, %d blank", d.blended,
+              d.blank);
+        data_free(&d);
+    }
+    put_png("pets/cat", "04.png", 9, 5, 4, p);
     other.background = 255;                        /* on white */
     if (loads(&d, ROOT "/pets", "train", &other)) {
         const double alpha = p[7 * 4 + 3] / 255.0;

@@ -19,15 +19,17 @@
 
 typedef struct score_options {
     char out[OPTION_TEXT_SIZE], label[OPTION_TEXT_SIZE];
-    int threads, max_memory;
+    int blame, threads, max_memory;
 } score_options;
 
 #define SCORE_AT(field) offsetof(score_options, field)
 static const option score_table[] = {
     { "out", OPTION_TEXT, OPTION_NOW, SCORE_AT(out), "FILE.csv", NO_PRESETS(""), 0, 0,
-      "the file to write when all rows are scored (default: standard output, at once)" },
+      "the file, written as a whole (default: standard output, row by row)" },
     { "label", OPTION_TEXT, OPTION_NOW, SCORE_AT(label), "NAME", NO_PRESETS(""), 0, 0,
       "column of labels, if there is one (default: as in training)" },
+    { "blame", OPTION_FLAG, OPTION_NOW, SCORE_AT(blame), "", NO_PRESETS("on"), 0, 0,
+      "of odd and strange rows, name the column (--no-blame: faster)" },
     { "threads", OPTION_INT, OPTION_NOW, SCORE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
       "(0: all cores; results do not depend on it)" },
     LIMIT_MEMORY(score_options, "4000")
@@ -65,8 +67,10 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
     }
 }
 
+enum { QUOTED_SIZE = 2 * NAME_SIZE + 3, ROW_SIZE = 2 * QUOTED_SIZE + 200 };
+
 /* Quotes a name as CSV requires (RFC 4180): one with a comma or a quotation mark. */
-static void quote_name(const char *name, char quoted[2 * NAME_SIZE + 3]) {
+static void quote_name(const char *name, char quoted[QUOTED_SIZE]) {
     char *to = quoted;
     if (!name[strcspn(name, ",\"")]) {
         strcpy(quoted, name);
@@ -81,12 +85,13 @@ static void quote_name(const char *name, char quoted[2 * NAME_SIZE + 3]) {
     *to = 0;
 }
 
-enum { ROW_SIZE = 2 * NAME_SIZE + 160 };
-
 /* What is known about the rows so far. */
 typedef struct score_run {
     const model *m;
+    const table_desc *desc;
     csv_table t;
+    int blames;                                    /* 1: odd rows have the column to blame */
+    float *gain, *better;                          /* [channels] of a row */
     jem_answer *answers;                           /* [t.rows] if there are labels; or NULL */
     size_t room;                                   /* answers for which there is memory */
     int rows, unreadable, verdicts[JEM_STRANGE + 1];
@@ -104,14 +109,32 @@ static int put(score_run *s, const char *text) {
     return 0;
 }
 
-/* Formats the line of a row; a NULL: one that cannot be read. */
-static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_answer *a) {
+/* Formats the column to blame for a row x, the gain of log p(x) if its value is replaced, and that
+   replacement. */
+static int format_blame(score_run *s, const float *x, char text[ROW_SIZE]) {
+    const jem_net *net = s->m->net;
+    char quoted[QUOTED_SIZE];
+    char number[16];
+    int most = 0;
+    if (jem_blame_values(s->m->net, x, 1, s->gain, s->better) != JEM_OK)
+        return model_fail("jem score", s->m);
+    for (int i = 1; i < net->channels; i++) if (s->gain[i] > s->gain[most]) most = i;
+    snprintf(number, sizeof number, "%d", most + 1);
+    quote_name(s->desc->columns ? s->desc->columns[most] : number, quoted);
+    snprintf(text, ROW_SIZE, ",%s,%.2f,%.6g", quoted, (double)s->gain[most],
+             (double)s->better[most]);
+    return 1;
+}
+
+/* Formats the line of a row; a NULL: one that cannot be read. blame: its last columns. */
+static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_answer *a,
+                       const char *blame) {
     char name[NAME_SIZE];
-    char quoted[2 * NAME_SIZE + 3];
+    char quoted[QUOTED_SIZE];
     char familiarity[32] = "";
     const int classes = m->net->classes > 1;
     if (!a) {
-        snprintf(line, ROW_SIZE, "%d,,,unreadable%s\n", row + 1, classes ? ",," : "");
+        snprintf(line, ROW_SIZE, "%d,,,unreadable%s%s\n", row + 1, classes ? ",," : "", blame);
         return;
     }
     if (a->familiarity >= 0)
@@ -123,7 +146,7 @@ static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_a
         n += snprintf(line + n, (size_t)(ROW_SIZE - n), ",%s,%.4f", quoted,
                       (double)a->probability);
     }
-    snprintf(line + n, (size_t)(ROW_SIZE - n), "\n");
+    snprintf(line + n, (size_t)(ROW_SIZE - n), "%s\n", blame);
 }
 
 /* Prints AUROC of log p(x) and of familiarity, if rows have the labels 0 (usual) and others. */
@@ -220,15 +243,20 @@ static int score_some(score_run *s, const float *x, int n) {
     enum { AT_ONCE = 256 };
     jem_answer a[AT_ONCE];
     char line[ROW_SIZE];
+    char blame[ROW_SIZE];
     for (int i = 0; i < n; i += AT_ONCE) {
         const int m = n - i < AT_ONCE ? n - i : AT_ONCE;
         if (jem_classify(s->m->net, x + (ptrdiff_t)i * s->t.columns, m, a) != JEM_OK)
             return model_fail("jem score", s->m);
         for (int k = 0; k < m; k++) {
-            format_row(line, s->m, s->rows, &a[k]);
+            const jem_verdict verdict = jem_judge(a[k].familiarity);
+            strcpy(blame, s->blames ? ",,," : "");
+            if (s->blames && (verdict == JEM_ODD || verdict == JEM_STRANGE) &&
+                !format_blame(s, x + (ptrdiff_t)(i + k) * s->t.columns, blame)) return 0;
+            format_row(line, s->m, s->rows, &a[k], blame);
             if (!put(s, line)) return 0;
             if (s->answers) s->answers[s->rows] = a[k];
-            s->verdicts[jem_judge(a[k].familiarity)]++;
+            s->verdicts[verdict]++;
             s->sum += (double)a[k].log_density;
             s->rows++;
         }
@@ -251,8 +279,9 @@ static int score_arrived(score_run *s) {
     const csv_table *t = &s->t;
     char line[ROW_SIZE];
     if (!s->began && t->rows) {
-        snprintf(line, sizeof line, "row,log_p,familiarity,verdict%s\n",
-                 s->m->net->classes > 1 ? ",label,probability" : "");
+        snprintf(line, sizeof line, "row,log_p,familiarity,verdict%s%s\n",
+                 s->m->net->classes > 1 ? ",label,probability" : "",
+                 s->blames ? ",column,gain,better" : "");
         if (!put(s, line)) return 0;
         note_few(s->m);
         s->began = 1;
@@ -264,7 +293,7 @@ static int score_arrived(score_run *s) {
         while (s->rows + n < t->rows && !isnan(x[(ptrdiff_t)n * t->columns])) n++;
         if (n && !score_some(s, x, n)) return 0;
         if (n) continue;
-        format_row(line, s->m, s->rows, NULL);
+        format_row(line, s->m, s->rows, NULL, s->blames ? ",,," : "");
         if (!put(s, line)) return 0;
         s->rows++;
         s->unreadable++;
@@ -324,10 +353,19 @@ static int score_rows(const model *m, const score_options *o, const char *path) 
     table_desc desc;
     const int is_input = !strcmp(path, "-");
     s.m = m;
+    s.desc = &desc;
     s.out = o->out;
-    int input = is_input ? 0 : open(path, O_RDONLY);
+    s.blames = o->blame;
+    s.gain = new_floats(2 * (double)m->net->channels);
+    s.better = s.gain + m->net->channels;
+    if (!s.gain) {
+        fprintf(stderr, "jem score: out of memory\n");
+        return 1;
+    }
+    const int input = is_input ? 0 : open(path, O_RDONLY);
     if (input < 0) {
         fprintf(stderr, "jem score: %s: cannot be opened: %s\n", path, strerror(errno));
+        free(s.gain);
         return 1;
     }
     int ok = describe(m, o, &desc);
@@ -341,6 +379,7 @@ static int score_rows(const model *m, const score_options *o, const char *path) 
     if (!is_input) close(input);
     free(desc.columns);
     free(s.answers);
+    free(s.gain);
     table_free(&s.t);
     return !ok || s.unreadable > 0;
 }
@@ -353,9 +392,9 @@ int score_command(int argc, char **argv) {
     model m;
     options *o = options_begin(&table, "jem score", score_table, sizeof score_table, &values);
     const int read = read_options(o, argc, argv, &words, &n, 2, 2, "jem score MODEL FILE.csv "
-                                  "[OPTIONS]: log p(x), familiarity and verdict of each row; FILE -: "
-                                  "standard input, each row as it arrives. Rows that cannot be read "
-                                  "are 'unreadable', and the exit status is 1");
+                                  "[OPTIONS]: log p(x), familiarity and verdict of each row\n"
+                                  "(FILE -: standard input, rows as they arrive; rows that cannot "
+                                  "be read are\n'unreadable': then the exit status is 1)");
     if (read >= 0) return read;
     if (*values.out && (!may_write(o->command, words[0], values.out) ||
                         !may_write(o->command, words[1], values.out))) return 2;

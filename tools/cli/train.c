@@ -47,12 +47,14 @@ typedef struct run {
        best.safetensors on the validation images, running f(x+) - f(x-), rollbacks, updates summed;
        in runs of older versions, factors of the learning rate and of the step of SGLD, and seven
        more numbers of a guard; lowest loss on the validation images, update of best.safetensors
-       (both below 0: unknown): the state for resuming. */
+       (both below 0: unknown); sum of NCE's loss since the last row: the state for resuming. */
     float state[STATES];
     double seconds, began, saved, shown, pace;  /* seconds: of earlier runs; pace: of each update */
     jem_stats last;
     float valid_accuracy, valid_ce, valid_score;   /* valid_score: see score_residual */
-    int valid_at;                                  /* update of these three; -1: no update */
+    double valid_logp;                             /* mean of log p(x); NaN: not learned by NCE */
+    int valid_at;                                  /* update of these four; -1: no update */
+    int calibrated_at;                             /* update of the network's calibration */
     char data_mark[64];                            /* identifies the data set */
     int lock;                                      /* of the directory, locked during the run */
     FILE *log;
@@ -414,8 +416,12 @@ static int load_data(run *r) {
         printf("%s: %d pictures are stretched to %d x %d (--crop or --pad keep proportions)\n",
                t->dataset, s->stretched, s->w, s->h);
     if (s->blended)
-        printf("%s: transparent pixels are laid over grey %d (--background N)\n", t->dataset,
-               t->background);
+        printf("%s: %d of %d pictures have transparent pixels, laid over grey %d (--background "
+               "N)\n", t->dataset, s->blended, s->n, t->background);
+    if (s->blank)
+        printf("%s: %d of them are nearly one colour now: --background %d shows %s ink\n",
+               t->dataset, s->blank, t->background < 128 ? 255 : 0,
+               t->background < 128 ? "dark" : "bright");
     fit_score_weight(r);
     fit_default(r, "n-valid", t->n_valid, s->n / 5, s->n / 10);
     if (t->n_valid >= s->n) {
@@ -669,9 +675,15 @@ static jem_trainer *make_trainer(run *r) {
     d.lr = t->lr * r->state[STATE_LR];
     d.seed = (uint64_t)t->seed;
     d.schedule.warmup = t->warmup > 0 ? t->warmup : 0;
-    if (t->schedule == SCHEDULE_COSINE)
-        d.schedule.kind = JEM_SCHEDULE_COSINE, d.schedule.total = r->total, d.schedule.floor = .02f;
-    else {
+    if (t->schedule == SCHEDULE_COSINE) {
+        d.schedule.kind = JEM_SCHEDULE_COSINE;
+        d.schedule.total = r->total;
+        d.schedule.floor = .02f;
+        if (t->chains_lr > 0) {
+            d.schedule.at[0] = chains_from(r);
+            d.schedule.rate = t->chains_lr / t->lr;
+        }
+    } else {
         d.schedule.kind = JEM_SCHEDULE_STEPS;
         d.schedule.rate = t->decay_rate;
         for (int i = 0; i < t->decay_epochs.n && i < 4; i++)
@@ -796,17 +808,34 @@ static int store_moment(const run *r, jem_archive *a) {
     if (jem_archive_set_meta(a, "run.updates", text) != JEM_OK) return 0;
     if (jem_archive_set_meta(a, "run.density", density) != JEM_OK) return 0;
     if (r->valid_at != r->update) return 1;
-    snprintf(text, sizeof text, "%d %.6g %.6g %.6g", r->o->n_valid, (double)r->valid_accuracy,
-             (double)r->valid_ce, (double)r->valid_score);
+    int n = snprintf(text, sizeof text, "%d %.6g %.6g %.6g", r->o->n_valid,
+                     (double)r->valid_accuracy, (double)r->valid_ce, (double)r->valid_score);
+    if (r->o->w_nce > 0)
+        snprintf(text + n, sizeof text - (size_t)n, " %.6g", r->valid_logp);
     return jem_archive_set_meta(a, "run.validation", text) == JEM_OK;
 }
 
+/* Calibrates the network, with the averaged weights in it, on at most 1,000 validation images. */
+static int calibrate(run *r) {
+    const int n = r->o->n_valid < 1000 ? r->o->n_valid : 1000;
+    r->calibrated_at = r->update;
+    if (n < 2) return 1;
+    float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
+    if (!x) return complain(r, 1, "out of memory for the validation", "");
+    data_floats(&r->data, r->order, n, x);
+    if (jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) jem_clear_error(r->ctx);
+    free(x);
+    return jem_ok(r->ctx);
+}
+
+/* Writes last.safetensors. A calibration of earlier weights would find all images strange. */
 static int save(run *r) {
     char path[512], text[32];
     if (team.rank) return 1;
     jem_trainer_use_average(r->tr, 1);             /* other programs load the averaged network */
-    jem_archive *a = pack(r);
-    int ok = a && path_in(path, r, "last.safetensors") && store_options(r, a);
+    int ok = r->calibrated_at == r->update || calibrate(r);
+    jem_archive *a = ok ? pack(r) : NULL;
+    ok = a && path_in(path, r, "last.safetensors") && store_options(r, a);
     snprintf(text, sizeof text, "%.1f", elapsed(r));
     ok = ok && jem_archive_set_meta(a, "run.seconds", text) == JEM_OK;
     ok = ok && store_moment(r, a) &&
@@ -815,7 +844,7 @@ static int save(run *r) {
     jem_archive_free(a);
     jem_trainer_use_average(r->tr, 0);
     r->saved = now();
-    return ok || fail(r, 1);
+    return ok || (r->status ? 0 : fail(r, 1));
 }
 
 /* Saves the network alone, with its training options. */
@@ -862,7 +891,15 @@ static int learns_classes(const run *r) {
 }
 
 #define LOG_HEADER "update,epoch,lr,loss,ce,accuracy,f_data,f_sample,grad_norm,valid_accuracy," \
-                   "valid_ce,retries,seconds"
+                   "valid_ce,retries,nce,valid_log_p,seconds"
+
+/* Copies a row of a log; one of an older version gets the columns that it does not have. */
+static int copy_row(new_file *n, char *line, int old) {
+    char *last = old ? strrchr(line, ',') : NULL;
+    if (!last) return new_file_text(n, line);
+    *last = 0;
+    return new_file_text(n, line) && new_file_text(n, ",,,") && new_file_text(n, last + 1);
+}
 
 /* Opens the log for appending, without the rows beyond `update`; does not replace unreadable
    files. */
@@ -871,6 +908,7 @@ static int log_open(run *r, int update) {
     const char *wrong = NULL;
     FILE *old = NULL;
     int replaced = 0;
+    int is_older = 0;                              /* its header has no nce */
     new_file n;
     if (team.rank) return 1;
     if (!path_in(path, r, "log.csv")) return complain(r, 1, r->o->out, ": the name is too long");
@@ -882,9 +920,11 @@ static int log_open(run *r, int update) {
     if (update > 0 && !(old = fopen(path, "r")) && errno != ENOENT) wrong = "cannot be opened";
     else {
         int ok = new_file_open(&n, path) && new_file_text(&n, LOG_HEADER "\n");
-        while (ok && old && fgets(line, sizeof line, old))
+        while (ok && old && fgets(line, sizeof line, old)) {
+            if (!strncmp(line, "update,", 7)) is_older = !strstr(line, ",nce,");
             if (isdigit((unsigned char)*line) && strchr(line, '\n') && atoi(line) <= update)
-                ok = new_file_text(&n, line);
+                ok = copy_row(&n, line, is_older);
+        }
         if (old && ferror(old)) ok = new_file_fail(&n, "cannot be read");
         replaced = new_file_done(&n, ok);
         errno = 0;
@@ -906,22 +946,27 @@ static int log_row(run *r, int evaluated) {
     const int whole = r->update % r->o->print_every == 0 || r->update == r->total;
     const float n = r->state[STATE_COUNT];
     char row[512], valid[64] = ",", labels[64] = ",", loss[32] = "", others[96] = ",,";
-    char sample[32] = "";
+    char sample[32] = "", nce[32] = "", logp[32] = "";
     double mean[STATE_SUMS];
     for (int i = 0; i < STATE_SUMS; i++) mean[i] = n > 0 ? (double)(r->state[i] / n) : 0.0;
     if (n > 0 && (whole || 2 * n >= (float)r->o->print_every)) {
         snprintf(loss, sizeof loss, "%.6g", mean[5]);
-        if (uses_labels(r->o)) snprintf(labels, sizeof labels, "%.6g,%.5f", mean[0], mean[1]);
+        if (learns_classes(r)) snprintf(labels, sizeof labels, "%.6g,%.5f", mean[0], mean[1]);
+        if (r->o->w_nce > 0)
+            snprintf(nce, sizeof nce, "%.6g", (double)(r->state[STATE_NCE] / n));
         if (chains_walked(r)) snprintf(sample, sizeof sample, "%.6g", mean[3]);
         snprintf(others, sizeof others, "%.6g,%s,%.6g", mean[2], sample, mean[4]);
     }
-    if (evaluated && r->valid_accuracy >= 0)
+    if (evaluated && r->valid_accuracy >= 0 && learns_classes(r))
         snprintf(valid, sizeof valid, "%.5f,%.5f", (double)r->valid_accuracy, (double)r->valid_ce);
-    snprintf(row, sizeof row, "%d,%.3f,%.4g,%s,%s,%s,%s,%.0f,%.1f\n", r->update,
+    if (evaluated && r->valid_at == r->update && isfinite(r->valid_logp))
+        snprintf(logp, sizeof logp, "%.6g", r->valid_logp);
+    snprintf(row, sizeof row, "%d,%.3f,%.4g,%s,%s,%s,%s,%.0f,%s,%s,%.1f\n", r->update,
              (double)r->update / r->per_epoch, (double)r->last.lr, loss, labels, others, valid,
-             (double)r->state[STATE_RETRIES], elapsed(r));
+             (double)r->state[STATE_RETRIES], nce, logp, elapsed(r));
     if (whole) {
         for (int i = 0; i < STATE_SUMS; i++) r->state[i] = 0;
+        r->state[STATE_NCE] = 0;
         r->state[STATE_COUNT] = 0;
     }
     errno = 0;
@@ -930,47 +975,90 @@ static int log_row(run *r, int evaluated) {
     return complain(r, 1, row, "");
 }
 
-int draw_log(const char *log, const char *png) {
-    enum { UPDATE, CE, VALID_CE, ACCURACY, VALID_ACCURACY, GAP, F_SAMPLE, COLUMNS };
-    static const char *const names[COLUMNS] = {
-        "update", "ce", "valid_ce", "accuracy", "valid_accuracy", "f_data", "f_sample"
+/* Columns of log.csv that are drawn; logs of older versions lack the last two. */
+enum {
+    LOG_UPDATE, LOG_CE, LOG_VALID_CE, LOG_ACCURACY, LOG_VALID_ACCURACY, LOG_GAP, LOG_F_SAMPLE,
+    LOG_NCE, LOG_VALID_LOGP, LOG_COLUMNS
+};
+typedef struct log_columns { float *at[LOG_COLUMNS]; int n; } log_columns;
+
+static int read_columns(log_columns *c, const char *log) {
+    static const char *const names[LOG_COLUMNS] = {
+        "update", "ce", "valid_ce", "accuracy", "valid_accuracy", "f_data", "f_sample", "nce",
+        "valid_log_p"
     };
-    enum { WIDTH = 900, HEIGHT = 900, LEFT = 80, RIGHT = 870 };
-    float *c[COLUMNS];
-    int n = 0, ok = 1;
-    for (int k = 0; k < COLUMNS; k++) {
+    memset(c, 0, sizeof *c);
+    for (int k = 0; k < LOG_COLUMNS; k++) {
         int rows = 0;
-        c[k] = ok ? chart_column(log, names[k], &rows) : NULL;
-        if (k == 0) n = rows;
-        ok = ok && c[k] && rows == n;
+        c->at[k] = chart_column(log, names[k], &rows);
+        if (k == LOG_UPDATE) c->n = rows;
+        if (k < LOG_NCE && !c->at[k]) return 0;
+        if (c->at[k] && rows != c->n) return 0;
     }
+    for (int i = 0; i < c->n; i++) {               /* in percent; f(x+) - f(x-) */
+        c->at[LOG_ACCURACY][i] *= 100;
+        c->at[LOG_VALID_ACCURACY][i] *= 100;
+        c->at[LOG_GAP][i] -= c->at[LOG_F_SAMPLE][i];
+    }
+    return 1;
+}
+
+/* Returns 1 if a column has a number. */
+static int has_numbers(const log_columns *c, int column) {
+    for (int i = 0; c->at[column] && i < c->n; i++) if (isfinite(c->at[column][i])) return 1;
+    return 0;
+}
+
+static curve curve_of(const log_columns *c, int column, const char *name, unsigned colour) {
+    const curve one = { name, colour, c->at[LOG_UPDATE], c->at[column], c->n, 1.8f };
+    return one;
+}
+
+int draw_log(const char *log, const char *png) {
+    enum { WIDTH = 900, LEFT = 80, RIGHT = 870, PANEL = 290, PANELS = 5 };
+    enum { BLUE = 0x1f5fa8, ORANGE = 0xd2691e, GREEN = 0x2e8b57 };
+    log_columns c;
     plot p;
-    ok = ok && plot_create(&p, WIDTH, HEIGHT, 0, WIDTH, HEIGHT, 0);
+    panel panels[PANELS];
+    int n = 0;
+    int ok = read_columns(&c, log);
+    const int by_noise = ok && has_numbers(&c, LOG_NCE);
+    const int chains = ok && has_numbers(&c, LOG_GAP);
+    const curve ce[2] = { curve_of(&c, LOG_CE, "training", BLUE),
+                          curve_of(&c, LOG_VALID_CE, "validation", ORANGE) };
+    const curve accuracy[2] = { curve_of(&c, LOG_ACCURACY, "training", BLUE),
+                                curve_of(&c, LOG_VALID_ACCURACY, "validation", ORANGE) };
+    const curve nce = curve_of(&c, LOG_NCE, "training", BLUE);
+    const curve logp = curve_of(&c, LOG_VALID_LOGP, "validation", ORANGE);
+    const curve gap = curve_of(&c, LOG_GAP, "f(x+) - f(x-)", GREEN);
+    const panel all[PANELS] = {
+        { "noise-contrastive loss", NULL, LEFT, 0, RIGHT, 0, 0, 0, &nce, 1 },
+        { "log p(x), mean", NULL, LEFT, 0, RIGHT, 0, 0, 0, &logp, 1 },
+        { "cross-entropy", NULL, LEFT, 0, RIGHT, 0, 0, 0, ce, 2 },
+        { "accuracy, %", NULL, LEFT, 0, RIGHT, 0, 0, 0, accuracy, 2 },
+        { chains ? "data against samples" : "data against samples: no chains yet", NULL, LEFT, 0,
+          RIGHT, 0, 0, 0, &gap, chains }
+    };
+    const int drawn[PANELS] = { by_noise, by_noise && has_numbers(&c, LOG_VALID_LOGP),
+                                !by_noise || has_numbers(&c, LOG_CE),
+                                !by_noise || has_numbers(&c, LOG_CE), !by_noise || chains };
+    for (int k = 0; ok && k < PANELS; k++) {
+        if (!drawn[k]) continue;
+        panels[n] = all[k];
+        panels[n].top = (float)(PANEL * n + 60);
+        panels[n].bottom = (float)(PANEL * n + PANEL);
+        n++;
+    }
+    const int height = PANEL * n + 30;
+    ok = ok && plot_create(&p, WIDTH, height, 0, WIDTH, (float)height, 0);
     if (ok) {
-        int chains = 0;
-        for (int i = 0; i < n; i++) {              /* in percent; f(x+) - f(x-) */
-            c[ACCURACY][i] *= 100;
-            c[VALID_ACCURACY][i] *= 100;
-            c[GAP][i] -= c[F_SAMPLE][i];
-            chains += isfinite(c[GAP][i]) != 0;
-        }
-        const curve ce[2] = { { "training", 0x1f5fa8, c[UPDATE], c[CE], n, 1.8f },
-                              { "validation", 0xd2691e, c[UPDATE], c[VALID_CE], n, 1.8f } };
-        const curve accuracy[2] = { { "training", 0x1f5fa8, c[UPDATE], c[ACCURACY], n, 1.8f },
-                                    { "validation", 0xd2691e, c[UPDATE], c[VALID_ACCURACY], n,
-                                      1.8f } };
-        const curve gap[1] = { { "f(x+) - f(x-)", 0x2e8b57, c[UPDATE], c[GAP], n, 1.8f } };
-        const panel panels[3] = {
-            { "cross-entropy", NULL, LEFT, 60, RIGHT, 290, 0, 0, ce, 2 },
-            { "accuracy, %", NULL, LEFT, 350, RIGHT, 580, 0, 0, accuracy, 2 },
-            { chains ? "data against samples" : "data against samples: no chains yet", "updates",
-              LEFT, 640, RIGHT, 850, 0, 0, gap, chains > 0 }
-        };
-        for (int k = 0; k < 3; k++) draw_panel(&p, &panels[k]);
+        panels[n - 1].x_name = "updates";
+        panels[n - 1].bottom -= 20;
+        for (int k = 0; k < n; k++) draw_panel(&p, &panels[k]);
         ok = plot_write(&p, png);
         plot_free(&p);
     }
-    for (int k = 0; k < COLUMNS; k++) free(c[k]);
+    for (int k = 0; k < LOG_COLUMNS; k++) free(c.at[k]);
     return ok;
 }
 
@@ -1153,30 +1241,26 @@ static int keep_best(run *r, const evaluation *e) {
    the best network; draws pictures. */
 static int validate(run *r) {
     const train_options *t = r->o;
-    const int n = t->n_valid < 1000 ? t->n_valid : 1000;
     int ok = 1;
     if (team.rank) return 1;
     r->valid_accuracy = r->valid_ce = -1;
     r->valid_score = 0;
     r->valid_at = -1;
     jem_trainer_use_average(r->tr, 1);
-    if (n >= 1) {
+    if (t->n_valid > 0) {
         evaluation e;
         double residual = 0;
-        float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
-        ok = x && evaluate(r->net, &r->data, r->order, t->n_valid,
+        ok = evaluate(r->net, &r->data, r->order, t->n_valid,
                          t->w_nce > 0 ? EVALUATE_LOGP : 0, &e);
         ok = ok && (t->w_score <= 0 || score_residual(r, &residual));
         if (ok) {
             r->valid_accuracy = (float)e.accuracy;
             r->valid_ce = (float)e.nll;
             r->valid_score = (float)residual;
+            r->valid_logp = t->w_nce > 0 ? e.logp : (double)NAN;
             r->valid_at = r->update;
-            data_floats(&r->data, r->order, n, x);
-            if (n > 1 && jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) jem_clear_error(r->ctx);
-            ok = keep_best(r, &e);
-        } else if (!x) ok = complain(r, 1, "out of memory for the validation", "");
-        free(x);
+            ok = calibrate(r) && keep_best(r, &e);
+        }
     }
     if (ok) ok = draw_samples(r) || complain(r, 1, "the pictures cannot be written", "");
     jem_trainer_use_average(r->tr, 0);
@@ -1233,6 +1317,7 @@ static int step(run *r) {
     if (s.returned) return follow_rollback(r, &s);
     const float add[STATE_SUMS] = { s.ce, s.accuracy, s.f_data, s.f_sample, s.grad_norm, s.loss };
     for (int i = 0; i < STATE_SUMS; i++) r->state[i] += add[i];
+    r->state[STATE_NCE] += s.nce;
     r->state[STATE_COUNT] += 1;
     const double took = now() - start;
     r->pace = r->pace > 0 ? .95 * r->pace + .05 * took : took;
@@ -1366,6 +1451,24 @@ static int start_from(run *r, const char *path) {
     return 1;
 }
 
+/* Refuses a shorter run whose chains would start at once, before the score is learned. */
+static int keeps_chains_back(run *r, const jem_archive *a) {
+    const train_options *t = r->o;
+    const char *iters = jem_archive_meta(a, OPTION_PREFIX "iters");
+    const char *epochs = jem_archive_meta(a, OPTION_PREFIX "epochs");
+    int before = 0;                                /* the total of the run so far */
+    char text[200];
+    if (iters) before = atoi(iters);
+    if (!before && epochs) before = updates_of(r, atoi(epochs));
+    const int planned = (int)((double)t->chains_from * before + .5);
+    if (t->w_x <= 0 && t->w_xy <= 0) return 1;
+    if (r->update >= planned || r->update <= chains_from(r)) return 1;
+    snprintf(text, sizeof text, "%d updates: the chains would start at once, at update %d instead of "
+             "%d; possible: %.0f or more", r->total, r->update, planned,
+             ceil(r->update / (double)t->chains_from));
+    return complain(r, 2, text, "");
+}
+
 static int prepare(run *r, const jem_archive *a) {
     train_options *t = r->o;
     char text[256];
@@ -1377,8 +1480,9 @@ static int prepare(run *r, const jem_archive *a) {
     const char *mark = a ? jem_archive_meta(a, "run.data") : NULL;
     if (mark && strcmp(mark, r->data_mark)) {
         snprintf(text, sizeof text, ": not the data that this run started with: %d %s then, %d now, "
-                 "with another checksum; train again, with another --out", atoi(mark),
-                 r->data.values ? "rows" : "images", r->data.n);
+                 "with another checksum; train again with another --out%s", atoi(mark),
+                 r->data.values ? "rows" : "images", r->data.n, r->data.values ? "" : ", perhaps "
+                 "from these weights: --init .../last.safetensors, and the same --size, --grey");
         return complain(r, 1, t->dataset, text);
     }
     r->total = t->iters ? t->iters : updates_of(r, t->epochs);
@@ -1412,10 +1516,12 @@ static int prepare(run *r, const jem_archive *a) {
     jem_archive_free(try);
     if (!jem_ok(r->ctx)) return fail(r, 0);
     if (a && !unpack(r, a)) return fail(r, 1);
+    r->calibrated_at = r->update;                  /* the file's, or no calibration yet */
     if (r->update > r->total) {
         snprintf(text, sizeof text, "%d updates requested, but %d are done", r->total, r->update);
         return complain(r, 2, text, "");
     }
+    if (a && !keeps_chains_back(r, a)) return 0;
     return !*t->init || a || start_from(r, t->init);
 }
 
@@ -1534,6 +1640,7 @@ int train_command(int argc, char **argv) {
     r.state[STATE_LR] = r.state[STATE_STEP] = 1;
     r.state[STATE_LOWEST] = r.state[STATE_BEST_AT] = -1;
     r.valid_at = -1;
+    r.valid_logp = (double)NAN;
     r.lock = -1;
     char path[512] = "", hint[80];
     limit_memory(values.max_memory);

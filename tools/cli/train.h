@@ -7,7 +7,8 @@
        last.safetensors      the checkpoint: network, optimiser, replay buffer, options
        best.safetensors      the network alone, at its lowest loss on the validation images; of
                              losses that do not differ significantly, the latest
-       log.csv               a row per report       curves.png       the same, drawn
+       log.csv               a row per report       curves.png       the same, drawn: of it, what
+                                                                     this run learns
        samples.png           the latest chains of the replay buffer; before there are chains,
                              samples from noise by the learned score
        samples_film.png      all of them, an animated PNG with a frame per report of samples */
@@ -25,7 +26,7 @@ extern run_team team;
 
 enum {
     STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR,
-    STATE_STEP, STATE_LOWEST = STATE_STEP + 8, STATE_BEST_AT, STATES
+    STATE_STEP, STATE_LOWEST = STATE_STEP + 8, STATE_BEST_AT, STATE_NCE, STATES
 };
 
 /* Returns seconds of a clock that never goes back. */

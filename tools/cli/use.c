@@ -172,7 +172,7 @@ static const option sample_table[] = {
     { "n", OPTION_INT, OPTION_NOW, SAMPLE_AT(n), "N", NO_PRESETS("100"), 1, 1e7,
       "number of samples" },
     { "class", OPTION_TEXT, OPTION_NOW, SAMPLE_AT(label), "K", NO_PRESETS("any"), 0, 0,
-      "a class (name or number), any, or all in turn" },
+      "a class (name or number), any, or all: a row for each" },
     { "from", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(from), "noise|buffer", NO_PRESETS("noise"), 0,
       0, "starting points of chains; last.safetensors has the buffer" },
     { "steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(steps), "N", NO_PRESETS("-1"), -1, 1e8,
@@ -551,6 +551,16 @@ static int frame_picture(const model *m, const data_set *d, const char *path, fl
     return framed;
 }
 
+/* Returns whether all pixels of an image have one colour. */
+static int is_blank(const float *x, const jem_net *net) {
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    int same = pixels > 1;
+    for (int c = 0; c < net->channels; c++)
+        for (ptrdiff_t i = 1; i < pixels; i++)
+            same &= !(fabsf(x[c * pixels + i] - x[c * pixels]) > 0);
+    return same;
+}
+
 static int classify_one(const model *m, const classify_options *o, const char *path) {
     jem_net *net = m->net;
     const ptrdiff_t size = image_size(net);
@@ -611,6 +621,7 @@ static int classify_one(const model *m, const classify_options *o, const char *p
                    " in colour");
         if (framed) printf(", framed%s", did & JEM_DID_INVERT ? ", inverted" : "");
         if (d.blended) printf("; transparent pixels over grey %d", o->background);
+        if (is_blank(x, net)) printf("; the image has one colour: nothing to see");
         printf("\n");
         for (int i = 0; i < net->classes; i++) {   /* the other classes, by insertion */
             int k = i;
@@ -892,9 +903,16 @@ static void info_network(const jem_net *net) {
     if (net->guidance > 0)
         printf("  guidance   %g log p(y|x) in samples of a class\n", (double)net->guidance);
     if (!jem_net_meta(net, "jem.familiar")) printf("  familiar   not calibrated\n");
-    else
-        printf("  familiar   calibrated: it can rate the familiarity of %s\n",
+    else {
+        const int gradients = jem_calibrated(net);
+        printf("  familiar   calibrated: it can rate the familiarity of %s",
                is_table ? "rows" : "images");
+        if (gradients == 0) printf(", without gradients");
+        if (gradients > 0)
+            printf(", at %d gradient%s each (jem eval MODEL ood --gradients 0 --save NEW: none)",
+                   gradients, gradients > 1 ? "s" : "");
+        printf("\n");
+    }
 }
 
 /* Prints the uses of a file, from the state of training when it was written. */
@@ -907,7 +925,14 @@ static void info_uses(const jem_archive *a, int classes) {
     if (!density) return;                          /* an older file */
     const char *by_noise = "noise-contrastive estimation";
     if (!strcmp(density, by_noise)) {
+        double logp;
         printf("  use        log p(x) of rows (%s), familiarity\n", by_noise);
+        if (validation && sscanf(validation, "%d %lf %lf %lf %lf", &n, &accuracy, &nll, &residual,
+                                 &logp) == 5)
+            printf("  validation mean log p(x) %.3f of %d rows%s\n", logp, n,
+                   classes > 1 ? "; of their classes:" : "");
+        if (validation && classes > 1)
+            printf("             accuracy %.2f%%, -log p(y|x) %.4f\n", 100 * accuracy, nll);
         return;
     }
     if (classes < 2) {
@@ -954,9 +979,11 @@ static void info_run(const jem_archive *a, int classes) {
     info_uses(a, classes);
     if (state && state->dtype == JEM_DTYPE_F32 && state->bytes > STATE_RETRIES * sizeof(float)) {
         const float *f = (const float *)state->data;
-        printf("  health     f(x+) - f(x-) about %.2f, retries after divergence: %.0f",
-               (double)f[STATE_GAP], (double)f[STATE_RETRIES]);
-        printf("\n");
+        const char *density = jem_archive_meta(a, "run.density");
+        printf("  health     ");
+        if (!density || strstr(density, "chains"))
+            printf("f(x+) - f(x-) about %.2f, ", (double)f[STATE_GAP]);
+        printf("retries after divergence: %.0f\n", (double)f[STATE_RETRIES]);
         if (state->bytes > STATE_BEST_AT * sizeof(float) && f[STATE_BEST_AT] >= 0)
             info_best(f, classes);
     }

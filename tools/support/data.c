@@ -674,6 +674,21 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
     return 1;
 }
 
+/* Returns whether a picture has nearly one colour: dark ink on a dark background, say. */
+static int data__is_blank(const unsigned char *planes, int c, size_t plane) {
+    enum { NEARLY = 16 };
+    for (int k = 0; k < c; k++) {
+        const unsigned char *p = planes + (size_t)k * plane;
+        int lowest = 255, highest = 0;
+        for (size_t i = 0; i < plane; i++) {
+            if (p[i] < lowest) lowest = p[i];
+            if (p[i] > highest) highest = p[i];
+        }
+        if (highest - lowest >= NEARLY) return 0;
+    }
+    return 1;
+}
+
 /* Decodes a picture to planes [c][h][w], without transparency; to be freed. */
 static unsigned char *data__decode(data__job *job, const char *path,
                                    const unsigned char *bytes, size_t size, int shape[3]) {
@@ -681,22 +696,25 @@ static unsigned char *data__decode(data__job *job, const char *path,
     if (!data__look(job, path, bytes, size, shape)) return NULL;
     unsigned char *in = stbi_load_from_memory(bytes, (int)size, &w, &h, &have, 0);
     if (!in) {
-        data__fail(job, "%s: cannot be read: %s", path, stbi_failure_reason());
+        data__fail(job, "%s: is damaged or cut short: %s", path, stbi_failure_reason());
         return NULL;
     }
     const int c = have < 3 ? 1 : 3;
     const size_t plane = (size_t)w * (size_t)h;
     unsigned char *out = (unsigned char *)data__alloc(plane, (size_t)c);
     if (!out) data__no_memory(job, path);
+    int blended = 0;
     for (size_t i = 0; out && i < plane; i++) {
         const unsigned char *pixel = in + i * (size_t)have;
         const int alpha = have == 2 || have == 4 ? pixel[have - 1] : 255;
         const int behind = job->desc.background * (255 - alpha);
-        job->d->blended |= alpha < 255;
+        blended |= alpha < 255;
         for (int k = 0; k < c; k++)
             out[(size_t)k * plane + i] = (unsigned char)((pixel[k] * alpha + behind + 127) / 255);
     }
     stbi_image_free(in);
+    job->d->blended += blended;
+    if (out && blended) job->d->blank += data__is_blank(out, c, plane);
     shape[0] = c;
     shape[1] = h;
     shape[2] = w;
@@ -983,8 +1001,8 @@ static int data__load_folders(data__job *job, const char *folder) {
                 ok = data__fail(job, "%s/%s: no such class in train", half, mine.at[i]);
     }
     if (ok && classes.n < 1)
-        ok = data__fail(job, "%s: is not a data set: neither IDX, CIFAR, sheets, nor a folder of "
-                        "pictures per class", folder);
+        ok = data__fail(job, "%s: is not a data set: neither IDX, CIFAR, sheets, nor a folder with "
+                        "a folder of pictures for each class", folder);
     ok = ok && data__collect(job, halves ? half : folder, halves, &classes, &items, &n);
     if (ok && n < 1)
         ok = data__fail(job, "%s: no pictures remain for testing: use 10 or more per class, or "
