@@ -32,7 +32,7 @@ static const struct command {
     { "sample", "MODEL [OPTIONS]", "draw images from a model", sample_command },
     { "classify", "MODEL IMAGE...", "classify image files, and rate their familiarity",
       classify_command },
-    { "score", "MODEL FILE.csv", "log p(x), familiarity and class of each row of a table",
+    { "score", "MODEL FILE.csv", "log p(x), verdict, and which column is to blame, of each row",
       score_command },
     { "eval", "MODEL [WHAT] [OPTIONS]", "measure accuracy; or WHAT: calibration, ood, "
       "attack, impute, samples", uses_command },

@@ -25,7 +25,7 @@ typedef struct score_options {
 #define SCORE_AT(field) offsetof(score_options, field)
 static const option score_table[] = {
     { "out", OPTION_TEXT, OPTION_NOW, SCORE_AT(out), "FILE.csv", NO_PRESETS(""), 0, 0,
-      "the file to write when all rows are scored (default: standard output, at once)" },
+      "the file, written as a whole (default: standard output, row by row)" },
     { "label", OPTION_TEXT, OPTION_NOW, SCORE_AT(label), "NAME", NO_PRESETS(""), 0, 0,
       "column of labels, if there is one (default: as in training)" },
     { "blame", OPTION_FLAG, OPTION_NOW, SCORE_AT(blame), "", NO_PRESETS("on"), 0, 0,
@@ -392,9 +392,9 @@ int score_command(int argc, char **argv) {
     model m;
     options *o = options_begin(&table, "jem score", score_table, sizeof score_table, &values);
     const int read = read_options(o, argc, argv, &words, &n, 2, 2, "jem score MODEL FILE.csv "
-                                  "[OPTIONS]: log p(x), familiarity and verdict of each row; FILE -: "
-                                  "standard input, each row as it arrives. Rows that cannot be read "
-                                  "are 'unreadable', and the exit status is 1");
+                                  "[OPTIONS]: log p(x), familiarity and verdict of each row\n"
+                                  "(FILE -: standard input, rows as they arrive; rows that cannot "
+                                  "be read are\n'unreadable': then the exit status is 1)");
     if (read >= 0) return read;
     if (*values.out && (!may_write(o->command, words[0], values.out) ||
                         !may_write(o->command, words[1], values.out))) return 2;
