@@ -6151,16 +6151,18 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
                        (int)activation);
 }
 
-/* Cuts images into blocks if that takes less time. Blocks leave no lane idle, but have a margin,
-   and read their neighbours, which takes up to a sixth of the time. Blocks have whole pixels also
-   after their sides have been halved `halvings` times. */
+/* Cuts images into blocks if that takes less time. Blocks leave no lane idle, but they read their
+   neighbours, which takes up to a sixth of the time, and as much again if they have a margin, which
+   grows with each halving. Blocks have whole pixels also after `halvings` of their sides. */
 static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings) {
     const int unit = JEM__GRID << halvings;
     if (!x || x->n >= 4 * JEM_LANES) return x;
     const double h = (double)((x->h + unit - 1) / unit) * unit;
     const double w = (double)((x->w + unit - 1) / unit) * unit;
+    const double blocks = x->n * h * w;
     const double whole = (double)jem__groups(x->n) * JEM_LANES * x->h * x->w;
-    if (7 * x->n * h * w >= 6 * whole) return x;
+    const int margin = x->h % unit || x->w % unit;
+    if ((7 + margin) * blocks >= 6 * whole) return x;
     return jem__cut_blocks(ctx, x, unit);
 }
 
@@ -10024,7 +10026,7 @@ static const jem__form jem__forms[JEM__FORMS] = {
     { 3, 0, 0, 0, 0, 0, 0, 0, { 1, 1, 0.5, 0 } },
     { 4, 2, 1, JEM__PLACES, JEM__TONES + 4, 0, 0, 0, { 1, 1.5, 0.5, 0.5 } },
     { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 4, 0, JEM__BLENDS, 1e-4, { 1, 1.5, 0.5, 0.5 } },
-    { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 5, 1, JEM__BLENDS, 1e-6, { 1, 1.5, 0.5, 0.75 } }
+    { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 5, 1, JEM__BLENDS, 1e-6, { 1, 1.5, 0.5, 0.5 } }
 };
 
 /* Means by class, with one covariance or one per class: deviations from the mean in units of
@@ -14168,7 +14170,7 @@ JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *s) {
     return 1;
 }
 
-/* Up to 4 pixels of a phase, computed together. */
+/* Up to 4 pixels of a phase, computed together; or as many strips of lanes of a single pixel. */
 typedef struct jem__pixels {
     int count;
     int channels;                                  /* read from each pixel */
@@ -14178,6 +14180,7 @@ typedef struct jem__pixels {
     const float *tap[JEM__MAX_TAPS][4];            /* where each reads its first channel; NULL: in
                                                       the padding */
     ptrdiff_t at[4];                               /* where the pixels are written */
+    int lane[4];                                   /* first lane of each: 0, except for strips */
 } jem__pixels;
 
 /* Finds places and live taps of `count` pixels of a phase, from number `first` on. A tap outside
@@ -14193,6 +14196,7 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
         p->at[i] = ((ptrdiff_t)(s->y0 + r * s->step_out) * q->wo + s->x0 + c * s->step_out) *
                    q->co * JEM_LANES;
     }
+    memset(p->lane, 0, sizeof p->lane);
     p->live = 0;
     p->taps = s->ny * s->nx;
     p->channels = q->ci;
@@ -14209,6 +14213,17 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
             }
             if (inside) p->index[p->live++] = t;
         }
+    }
+}
+
+/* Makes `count` strips, of `vl` lanes each, of a single pixel: computed together, each sum hides
+   the latency of the others. */
+JEM__ONCE void jem__conv_strips(jem__pixels *p, int count, int vl) {
+    p->count = count;
+    for (int i = 1; i < count; i++) {
+        p->at[i] = p->at[0];
+        p->lane[i] = i * vl;
+        for (int t = 0; t < p->live; t++) p->tap[t][i] = p->tap[t][0] + i * vl;
     }
 }
 
@@ -14835,13 +14850,14 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
         JEM__REPEAT(o, rows) {
             if (o >= co) continue;
             if (f->bias) JEM__REPEAT(i, px) acc[o][i] = acc[o][i] + JEM__SET(f->bias[o0 + o]);
-            JEM__REPEAT(i, px) JEM__STORE(y + p->at[i] + o * JEM_LANES, acc[o][i]);
+            JEM__REPEAT(i, px) JEM__STORE(y + p->at[i] + p->lane[i] + o * JEM_LANES, acc[o][i]);
         }
         return;
     }
     JEM__REPEAT(i, px) JEM__REPEAT(o, rows) sum[i][o] = acc[o][i];
     for (int i = 0; i < px; i++)
-        JEM__FN(finish)(f, (const float *)sum[i], JEM__VL, o0, co, p->at[i], l);
+        JEM__FN(finish)(f, (const float *)sum[i], JEM__VL, o0, co, p->at[i],
+                        l + p->lane[i]);
 }
 /* Computes a block of co channels by one of five kinds: each kind is compiled for every instruction
    set. A single pixel always computes 6 channels: the latency of its sums is that of one. */
@@ -14862,6 +14878,7 @@ JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const floa
 /* Computes one part of the direct convolution of one group of 16 images, x (hi,wi,ci,16) to
    (ho,wo,co,16), finished as f describes. */
 JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
+    enum { STRIPS = JEM_LANES / JEM__VL >= JEM__PX };
     const float *pack = in->packed;
     jem__phase s;
     jem__pixels p;
@@ -14870,10 +14887,12 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, cons
         for (int i = to.first, n; i < to.last; i += n) {
             n = to.last - i >= JEM__PX ? JEM__PX : 1;
             jem__conv_pixels(q, &s, i, n, in->x, &p);
+            if (STRIPS && n < JEM__PX) jem__conv_strips(&p, JEM__PX, JEM__VL);
+            const int step = JEM__VL + p.lane[JEM__PX - 1];
             const float *w = pack + (ptrdiff_t)to.o0 * q->ci * p.taps;
             for (int o = to.o0, co; o < to.o1; o += co) {
                 co = jem__conv_channels(q->co - o);
-                for (int l = 0; l < JEM_LANES; l += JEM__VL)
+                for (int l = 0; l < JEM_LANES; l += step)
                     JEM__FN(conv_blocks)(&p, w, co, f, o, l);
                 w += (ptrdiff_t)co * q->ci * p.taps;
             }
