@@ -10026,7 +10026,7 @@ static const jem__form jem__forms[JEM__FORMS] = {
     { 3, 0, 0, 0, 0, 0, 0, 0, { 1, 1, 0.5, 0 } },
     { 4, 2, 1, JEM__PLACES, JEM__TONES + 4, 0, 0, 0, { 1, 1.5, 0.5, 0.5 } },
     { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 4, 0, JEM__BLENDS, 1e-4, { 1, 1.5, 0.5, 0.5 } },
-    { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 5, 1, JEM__BLENDS, 1e-6, { 1, 1.5, 0.5, 0.75 } }
+    { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 5, 1, JEM__BLENDS, 1e-6, { 1, 1.5, 0.5, 0.5 } }
 };
 
 /* Means by class, with one covariance or one per class: deviations from the mean in units of

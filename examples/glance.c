@@ -5,7 +5,7 @@
              digits that are less typical than x.
 
    LOOK FOR  Six images, with softmax (blue) and familiarity (orange) under each. All six have a
-             class; only the first is familiar. The shirt is odd, the others are strange.
+             class; only the first is familiar, and the others are strange.
              Below: two networks that separate two moons equally well. The density of the first is
              highest as far from the class boundary as the box allows; that of the second follows
              the moons.
