@@ -702,6 +702,8 @@ status 0 "without a header, by position" score t1/last.safetensors bare.csv
 cp out lines.csv
 check "from a pipe" sh -c "cat bare.csv | '$jem' score t1/last.safetensors - --out piped.csv"
 check "the same as from a file" cmp piped.csv lines.csv
+status 0 "help of score" score --help
+says "FILE -: standard input, rows as they arrive$"
 # The second row is written into the pipe when the answer to the first has come back.
 mkfifo rows_in rows_out
 "$jem" score t1/last.safetensors - <rows_in >rows_out 2>err &

@@ -392,9 +392,8 @@ int score_command(int argc, char **argv) {
     model m;
     options *o = options_begin(&table, "jem score", score_table, sizeof score_table, &values);
     const int read = read_options(o, argc, argv, &words, &n, 2, 2, "jem score MODEL FILE.csv "
-                                  "[OPTIONS]: log p(x), familiarity and verdict of each row\n"
-                                  "(FILE -: standard input, rows as they arrive; rows that cannot "
-                                  "be read are\n'unreadable': then the exit status is 1)");
+                                  "[OPTIONS]: log p(x), familiarity and verdict of each row; FILE -: "
+                                  "standard input, rows as they arrive");
     if (read >= 0) return read;
     if (*values.out && (!may_write(o->command, words[0], values.out) ||
                         !may_write(o->command, words[1], values.out))) return 2;
