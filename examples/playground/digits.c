@@ -42,14 +42,9 @@ PAGE(int, load_net)(int which, const void *bytes, int size) {
     jem_archive_free(a);
     rng = jem_rng_seed(1);
     if (net && (net->channels != 1 || net->height != SIDE || net->width != SIDE ||
-                net->classes != CLASSES)) {
-        char text[128];
-        snprintf(text, sizeof text, "the page requires a network of 28 x 28 grey pixels and 10 "
-                 "classes, not of %d x %d, %d channels, %d classes", net->width, net->height,
-                 net->channels, net->classes);
-        jem_fail(ctx, JEM_BAD_SHAPE, text);
-        return 0;
-    }
+                net->classes != CLASSES))
+        return jem_fail(ctx, JEM_BAD_SHAPE, "the page requires a network of 28 x 28 grey pixels "
+                                            "and 10 classes"), 0;
     return net != NULL;
 }
 PAGE(float *, place)(int what) {

@@ -92,6 +92,10 @@ static void test_label_number(void) {
     CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "%s", error);
     CHECK(t.columns == 2 && t.classes == 2 && t.labels[0] == 1 && t.x[2] == 3, "the third column");
     table_free(&t);
+    static const char unnamed[] = "a,b,\n1,2,on\n3,4,off\n";
+    CHECK(table_parse(&t, unnamed, strlen(unnamed), "f.csv", &d, error, sizeof error), "%s", error);
+    CHECK(t.columns == 2 && t.classes == 2 && t.labels[1] == 0, "without a name");
+    table_free(&t);
     d.label = "4";
     CHECK(!table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) &&
           strstr(error, "no column '4' of labels"), "%s", error);

@@ -27,7 +27,8 @@ struct table_reader {
     int all;                                       /* columns of a line; 0: not known */
     int role[TABLE_COLUMNS + 1];                   /* [all] */
     char (*names)[TABLE_NAME];                     /* [all] */
-    char label[TABLE_NAME];                        /* name of the column of labels, or "" */
+    int has_label;                                 /* 1: a column has labels .. */
+    char label[TABLE_NAME];                        /* .. under this name, which may be "" */
     int texts;                                     /* distinct labels, as text: t->class_names */
     int is_text;                                   /* 1: one of them is no number */
     size_t room, label_room;                       /* rows and labels for which there is memory */
@@ -157,6 +158,7 @@ static int find_label(table_reader *r) {
     if (at < 0) return 1;
     r->role[at] = LABEL;
     memcpy(r->label, r->names[at], TABLE_NAME);
+    r->has_label = 1;
     return 1;
 }
 
@@ -274,7 +276,7 @@ static int grow(table_reader *r) {
         t->x = x;
         r->room = room;
     }
-    if (*r->label && (size_t)t->rows >= r->label_room) {
+    if (r->has_label && (size_t)t->rows >= r->label_room) {
         const size_t room = r->label_room ? 2 * r->label_room : 64;
         int *labels = (int *)realloc(t->labels, room * sizeof *labels);
         if (!labels) return no_memory(r);
@@ -382,7 +384,7 @@ static void skip_row(table_reader *r) {
     csv_table *t = r->t;
     float *x = t->x + (size_t)(t->rows - t->first) * (size_t)t->columns;
     for (int i = 0; i < t->columns; i++) x[i] = NAN;
-    if (*r->label) t->labels[t->rows] = -1;
+    if (r->has_label) t->labels[t->rows] = -1;
     t->rows++;
     while (r->at < r->end && !is_line_end(*r->at)) r->at++;
     r->desc->bad(r->desc->user, r->error);
@@ -414,7 +416,7 @@ static int complete(table_reader *r) {
         r->line = 0;
         return wrong_at(r, "no rows of numbers");
     }
-    return !*r->label || number_classes(r);
+    return !r->has_label || number_classes(r);
 }
 
 static void begin(table_reader *r, csv_table *t, const char *path, const table_desc *desc,
