@@ -4081,7 +4081,9 @@ static jem_tensor *jem__join_blocks(jem_ctx *ctx, jem_tensor *x) {
     return y;
 }
 
-/* Multiplies pixels in the margin of blocks by 0 and others by 1: y = or, with `add`, += it. */
+/* Multiplies pixels in the margin of blocks by 0 and others by 1: y = or, with `add`, += it. The
+   last lane has the block on the right and at the bottom: only where it has a margin has any lane
+   one. */
 static void jem__trim_pixels(const jem_call *call, const float *x, float *y, int add) {
     const int *image = (const int *)call->user;
     const jem_shape block = call->out;
@@ -4089,14 +4091,14 @@ static void jem__trim_pixels(const jem_call *call, const float *x, float *y, int
     for (int row = 0; row < block.h; row++)
         for (int column = 0; column < block.w; column++, x += pixel, y += pixel) {
             float inside[JEM_LANES];
-            int outside = 0;
-            for (int lane = 0; lane < JEM_LANES; lane++) {
-                const int in = jem__row_of(lane, block.h, row) < image[0] &&
-                               jem__column_of(lane, block.w, column) < image[1];
-                inside[lane] = (float)in;
-                outside |= !in;
-            }
-            if (outside || add || x != y) call->ctx->k->pair_back(1, x, inside, 1, y, add, pixel);
+            const int last = JEM_LANES - 1;
+            const int margin = jem__row_of(last, block.h, row) >= image[0] ||
+                               jem__column_of(last, block.w, column) >= image[1];
+            if (!margin && !add && x == y) continue;
+            for (int lane = 0; lane < JEM_LANES; lane++)
+                inside[lane] = (float)(jem__row_of(lane, block.h, row) < image[0] &&
+                                       jem__column_of(lane, block.w, column) < image[1]);
+            call->ctx->k->pair_back(1, x, inside, 1, y, add, pixel);
         }
 }
 static void jem__trim_forward(const jem_call *call) {
@@ -11622,7 +11624,8 @@ static int jem__blame_some(jem_net *net, const float *u, const jem__trials *tria
     return 1;
 }
 
-/* Does jem_blame_values of a row x: 64 trials over the range, then 64 around the best of them. */
+/* Does jem_blame_values of a row x: 64 trials over the range, then 64 around the best of them.
+   Returns 0 after an error. */
 static int jem__blame_row(jem_net *net, const float *x, float *gain, float *better) {
     static const float reach = 3;
     jem_ctx *ctx = net->ctx;
@@ -11672,10 +11675,11 @@ jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain, fl
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "blame_values: needs vectors, not images of "
                          "%d x %d", net->width, net->height);
     if (jem__images_check(net, "blame_values", x, n) != JEM_OK) return net->ctx->status;
-    for (int i = 0; i < n && jem_ok(net->ctx); i++) {
+    int done = 1;
+    for (int i = 0; i < n && done; i++) {
         const ptrdiff_t at = (ptrdiff_t)i * net->channels;
         const jem_mark mark = jem_begin(net->ctx);
-        jem__blame_row(net, x + at, gain + at, better ? better + at : NULL);
+        done = jem__blame_row(net, x + at, gain + at, better ? better + at : NULL);
         jem_end(net->ctx, mark);
     }
     return net->ctx->status;

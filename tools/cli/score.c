@@ -266,10 +266,9 @@ static int score_some(score_run *s, const float *x, int n) {
 
 /* Compares the count of rows that calibrated a model with the count that verdicts need. */
 static void note_few(const model *m) {
-    enum { FEW = 200 };
     const char *validation = jem_archive_meta(m->archive, "run.validation");
     const int n = validation ? atoi(validation) : 0;
-    if (n > 1 && n < FEW)
+    if (n > 1 && n < FEW_CALIBRATED)
         fprintf(stderr, "jem score: the model was calibrated with %d rows; 'strange' means 1%% from "
                 "about 500 on\n", n);
 }
@@ -357,11 +356,11 @@ static int score_rows(const model *m, const score_options *o, const char *path) 
     s.out = o->out;
     s.blames = o->blame;
     s.gain = new_floats(2 * (double)m->net->channels);
-    s.better = s.gain + m->net->channels;
     if (!s.gain) {
         fprintf(stderr, "jem score: out of memory\n");
         return 1;
     }
+    s.better = s.gain + m->net->channels;
     const int input = is_input ? 0 : open(path, O_RDONLY);
     if (input < 0) {
         fprintf(stderr, "jem score: %s: cannot be opened: %s\n", path, strerror(errno));

@@ -326,11 +326,10 @@ static void note_clocks(const run *r) {
 
 /* Compares the count of rows that calibrate familiarity with the count that 1% needs. */
 static void note_calibration(const run *r) {
-    enum { FEW = 200 };
     const int n = r->o->n_valid;
     if (n < 2)
         printf("%s: no rows calibrate: there will be no familiarity (--n-valid N)\n", r->o->dataset);
-    else if (n < FEW)
+    else if (n < FEW_CALIBRATED)
         printf("%s: %d rows calibrate familiarity: more than 1%% of usual rows may be called strange; "
                "1%% needs about 500 (--n-valid N)\n", r->o->dataset, n);
 }
@@ -660,10 +659,11 @@ static jem_net *make_net(const run *r) {
     return net;
 }
 
-/* Returns the update at which the chains begin. */
-static int chains_from(const run *r) {
-    return (int)((double)r->o->chains_from * r->total + .5);
+/* Returns the update at which the chains of a run of `total` updates begin. */
+static int chains_of(const run *r, int total) {
+    return (int)((double)r->o->chains_from * total + .5);
 }
+static int chains_from(const run *r) { return chains_of(r, r->total); }
 
 static int updates_of(const run *r, int epochs) {
     return epochs > INT_MAX / r->per_epoch ? INT_MAX : epochs * r->per_epoch;
@@ -1439,14 +1439,15 @@ static int fits_data(run *r, const char *path, const jem_archive *from) {
    others, but numbers that are far from 0 are hard to learn from. */
 static int start_from(run *r, const char *path) {
     jem_archive *from = jem_archive_read(r->ctx, path);
-    const int fits = from && fits_data(r, path, from);
+    if (!from) return fail(r, 1);
+    const int fits = fits_data(r, path, from);     /* prints what does not fit */
     int ok = fits && jem_net_load(r->net, from) == JEM_OK;
     jem_archive_free(from);
     if (ok && r->data.values) {
         fit_units(r, r->net);
         ok = jem_ok(r->ctx);
     }
-    if (!ok) return from && !fits ? 0 : fail(r, 1);
+    if (!ok) return fits ? fail(r, 1) : 0;
     r->net->scale = r->o->scale;
     return 1;
 }
@@ -1460,7 +1461,7 @@ static int keeps_chains_back(run *r, const jem_archive *a) {
     char text[200];
     if (iters) before = atoi(iters);
     if (!before && epochs) before = updates_of(r, atoi(epochs));
-    const int planned = (int)((double)t->chains_from * before + .5);
+    const int planned = chains_of(r, before);
     if (t->w_x <= 0 && t->w_xy <= 0) return 1;
     if (r->update >= planned || r->update <= chains_from(r)) return 1;
     snprintf(text, sizeof text, "%d updates: the chains would start at once, at update %d instead of "

@@ -148,7 +148,7 @@ const option train_table[] = {
     { "chains-from", OPTION_FLOAT, OPTION_FIXED, AT(chains_from), "P", NO_PRESETS("0"), 0, 1,
       "start the chains after this fraction of the run" },
     { "chains-lr", OPTION_FLOAT, OPTION_FIXED, AT(chains_lr), "X", NO_PRESETS("0"), 0, 1e6,
-      "cosine: ends when chains start; new one from X (0: one)" },
+      "rate of a second cosine, for the chains (0: one cosine)" },
     { "fresh-steps", OPTION_INT, OPTION_FIXED, AT(fresh_steps), "N", NO_PRESETS("0"), 0, 1e5,
       "noise-blind steps of a new chain (0: uniform noise)" },
 

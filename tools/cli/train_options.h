@@ -31,6 +31,7 @@ enum { PRESET_PAPER = 0, PRESET_FAST };
 enum { NET_WRN = 0, NET_CONVNET, NET_MLP };
 enum { BATCHES_SEPARATE = 0, BATCHES_SHARED };
 enum { SCHEDULE_STEPS = 0, SCHEDULE_COSINE };
+enum { FEW_CALIBRATED = 200 };     /* fewer rows calibrate too roughly for 1%; commands say so */
 
 /* Limits on files; the defaults are above the needs of real files. */
 #define LIMIT_MEMORY(type, mb) \

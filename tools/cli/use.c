@@ -551,16 +551,6 @@ static int frame_picture(const model *m, const data_set *d, const char *path, fl
     return framed;
 }
 
-/* Returns whether all pixels of an image have one colour. */
-static int is_blank(const float *x, const jem_net *net) {
-    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
-    int same = pixels > 1;
-    for (int c = 0; c < net->channels; c++)
-        for (ptrdiff_t i = 1; i < pixels; i++)
-            same &= !(fabsf(x[c * pixels + i] - x[c * pixels]) > 0);
-    return same;
-}
-
 static int classify_one(const model *m, const classify_options *o, const char *path) {
     jem_net *net = m->net;
     const ptrdiff_t size = image_size(net);
@@ -621,7 +611,8 @@ static int classify_one(const model *m, const classify_options *o, const char *p
                    " in colour");
         if (framed) printf(", framed%s", did & JEM_DID_INVERT ? ", inverted" : "");
         if (d.blended) printf("; transparent pixels over grey %d", o->background);
-        if (is_blank(x, net)) printf("; the image has one colour: nothing to see");
+        if (framed == 0 && data_is_blank(d.pixels, d.c, (size_t)d.h * (size_t)d.w, 0))
+            printf("; the image has one colour: nothing to see");
         printf("\n");
         for (int i = 0; i < net->classes; i++) {   /* the other classes, by insertion */
             int k = i;

@@ -674,9 +674,7 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
     return 1;
 }
 
-/* Returns whether a picture has nearly one colour: dark ink on a dark background, say. */
-static int data__is_blank(const unsigned char *planes, int c, size_t plane) {
-    enum { NEARLY = 16 };
+int data_is_blank(const unsigned char *planes, int c, size_t plane, int range) {
     for (int k = 0; k < c; k++) {
         const unsigned char *p = planes + (size_t)k * plane;
         int lowest = 255, highest = 0;
@@ -684,7 +682,7 @@ static int data__is_blank(const unsigned char *planes, int c, size_t plane) {
             if (p[i] < lowest) lowest = p[i];
             if (p[i] > highest) highest = p[i];
         }
-        if (highest - lowest >= NEARLY) return 0;
+        if (highest - lowest > range) return 0;
     }
     return 1;
 }
@@ -692,6 +690,7 @@ static int data__is_blank(const unsigned char *planes, int c, size_t plane) {
 /* Decodes a picture to planes [c][h][w], without transparency; to be freed. */
 static unsigned char *data__decode(data__job *job, const char *path,
                                    const unsigned char *bytes, size_t size, int shape[3]) {
+    enum { NEARLY_ONE = 15 };                      /* dark ink on a dark background, say */
     int w, h, have;
     if (!data__look(job, path, bytes, size, shape)) return NULL;
     unsigned char *in = stbi_load_from_memory(bytes, (int)size, &w, &h, &have, 0);
@@ -714,7 +713,7 @@ static unsigned char *data__decode(data__job *job, const char *path,
     }
     stbi_image_free(in);
     job->d->blended += blended;
-    if (out && blended) job->d->blank += data__is_blank(out, c, plane);
+    if (out && blended) job->d->blank += data_is_blank(out, c, plane, NEARLY_ONE);
     shape[0] = c;
     shape[1] = h;
     shape[2] = w;

@@ -91,6 +91,10 @@ void data_floats(const data_set *d, const int *which, int n, float *x);
 int data_load_image(data_set *d, const char *path, const data_desc *desc, int was[3],
                     char *error, size_t error_size);
 
+/* Returns whether the bytes of each of c planes lie within `range`: with 0, the picture has one
+   colour. */
+int data_is_blank(const unsigned char *planes, int c, size_t plane, int range);
+
 /* Converts the picture that data_load_image has loaded to the shape of desc. */
 int data_fit_image(data_set *d, const data_desc *desc, char *error, size_t error_size);
 
