@@ -291,9 +291,17 @@ check "the same calibration" sh -c '[ -s part1 ] && cmp part1 part2'
 rm -rf told first
 status 0 "chains late" train $small --widths 8,8 --score-weight .016 --chains-from .5 --iters 20 \
     --stop-at 8 --out told
+says "5/20  at least .* left"
 refuses 2 "the chains would start at once, at update 8 instead of 10; possible: 16 or more" \
     train --resume told --iters 10
 status 0 "not earlier" train --resume told --iters 16
+check "with chains: the time left" sh -c '! grep -q "at least" out'
+rm -rf told
+status 0 "dear chains" train $small --widths 8,8 --score-weight .016 --chains-from .7 --iters 10 \
+    --n-steps 800 --print-every 1 --n-valid 0 --out told
+rate() { sed -n "s|^epoch .*  $1/10  .* left  \([^ ]*\)/s.*|\1|p" out; }
+check "their updates are much slower, at once: $(rate 7), $(rate 9)" \
+    awk "BEGIN { exit !($(rate 7) > 20 * $(rate 9)) }" /dev/null
 rm -rf told
 status 0 "the last layer" train $small --widths 8,8 --iters 1 --lr 1e-9 --clf-only --out first
 rm -rf told

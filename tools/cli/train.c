@@ -50,6 +50,7 @@ typedef struct run {
        (both below 0: unknown); sum of NCE's loss since the last row: the state for resuming. */
     float state[STATES];
     double seconds, began, saved, shown, pace;  /* seconds: of earlier runs; pace: of each update */
+    int paced;                                     /* updates in pace */
     jem_stats last;
     float valid_accuracy, valid_ce, valid_score;   /* valid_score: see score_residual */
     double valid_logp;                             /* mean of log p(x); NaN: not learned by NCE */
@@ -795,6 +796,11 @@ static int chains_walked(const run *r) {
     return jem_trainer_buffer(r->tr) && r->update > chains_from(r);
 }
 
+/* Returns 1 if later updates will have chains, and take longer than those before. */
+static int awaits_chains(const run *r) {
+    return jem_trainer_buffer(r->tr) && r->update <= chains_from(r) && chains_from(r) < r->total;
+}
+
 /* Stores the update of a file, and its measurements. */
 static int store_moment(const run *r, jem_archive *a) {
     const int score = r->o->w_score > 0, chains = chains_walked(r);
@@ -1167,9 +1173,10 @@ static void progress(run *r) {
     if (r->o->w_nce > 0) snprintf(score, sizeof score, "  NCE %.3f", (double)s->nce);
     if (chains_walked(r))
         snprintf(sample, sizeof sample, "  f(x-) %.1f", (double)(n > 0 ? sums[3] / n : s->f_sample));
-    snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s%s%s  f(x+) %.1f%s%s%s",
-             r->update / r->per_epoch, r->update, r->total, left, 1 / fmax(r->pace, 1e-9), ce,
-             score, (double)(n > 0 ? sums[2] / n : s->f_data), sample, accuracy, valid);
+    snprintf(line, sizeof line, "epoch %d  %d/%d  %s%s left  %.3g/s%s%s  f(x+) %.1f%s%s%s",
+             r->update / r->per_epoch, r->update, r->total, awaits_chains(r) ? "at least " : "",
+             left, 1 / fmax(r->pace, 1e-9), ce, score,
+             (double)(n > 0 ? sums[2] / n : s->f_data), sample, accuracy, valid);
     const int wide = bar ? terminal_width() - 1 : 0;       /* so that it covers a longer line */
     if (bar) printf("\r%-*.*s%s", wide, wide, line, r->update < r->total ? "" : "\n");
     else printf("%s\n", line);
@@ -1290,6 +1297,14 @@ static int give_up(run *r) {
     return complain(r, 1, text, "");
 }
 
+/* Averages the time of updates. With chains they take longer, and the first one, which makes the
+   chains, longest: neither those before it nor itself count for those after it. */
+static void keep_pace(run *r, double took) {
+    if (chains_walked(r) && r->update - chains_from(r) <= 2) r->paced = 0;
+    r->paced++;
+    r->pace += (took - r->pace) * fmax(.05, 1. / r->paced);
+}
+
 /* Makes an update and adds up its statistics; returns 0 if it failed. */
 static int step(run *r) {
     const train_options *t = r->o;
@@ -1319,8 +1334,7 @@ static int step(run *r) {
     for (int i = 0; i < STATE_SUMS; i++) r->state[i] += add[i];
     r->state[STATE_NCE] += s.nce;
     r->state[STATE_COUNT] += 1;
-    const double took = now() - start;
-    r->pace = r->pace > 0 ? .95 * r->pace + .05 * took : took;
+    keep_pace(r, now() - start);
     return 1;
 }
 
