@@ -747,9 +747,16 @@ mean() { sed -n 's/.*mean log p(x) \([-0-9.]*\).*/\1/p' err; }
 status 0 "their scores" score t8/last.safetensors milli.csv
 milli=$(mean)
 check "says how few rows calibrated" grep -q "calibrated with 120 rows" err
+check "not in the summary, as 1% is within reach" sh -c '! grep -q "by chance" err'
 status 0 "those of the others" score t1/last.safetensors plain.csv
 check "log p(x) is $milli after $(mean)" \
     sh -c "awk 'BEGIN { d = $milli - $(mean) + log(1000); exit !(d > -.2 && d < .2) }'"
+status 0 "a dozen rows calibrate" train plain.csv --n-valid 12 --iters 1 --out t10
+says "plain.csv: only 12 rows calibrate .*: 1 in 13 usual rows may .* 1 in 100 needs 99 rows at least"
+status 0 "their limit" score t10/last.safetensors plain.csv
+check "cannot be 1%" grep -q "with only 12 rows: 'strange' cannot mean 1 in 100 .* but 1 in 13" err
+check "nor in the summary" \
+    grep -q "^600 rows: .*; about 46 of 600 usual rows are strange by chance, not 6: 12 rows" err
 refuses 1 "column 1 of the model is 'volt', of the data 'temp'" \
     train new.csv --label none --drop when --init t1/last.safetensors --out new
 refuses 1 "t1/last.safetensors: the model has 1 class, the data 3" \

@@ -330,6 +330,10 @@ static void note_calibration(const run *r) {
     const int n = r->o->n_valid;
     if (n < 2)
         printf("%s: no rows calibrate: there will be no familiarity (--n-valid N)\n", r->o->dataset);
+    else if (n < LEAST_CALIBRATED)
+        printf("%s: only %d rows calibrate familiarity: 1 in %d usual rows may be called strange; 1 in "
+               "100 needs %d rows at least, and about 500 to be reliable (--n-valid N)\n",
+               r->o->dataset, n, n + 1, LEAST_CALIBRATED);
     else if (n < FEW_CALIBRATED)
         printf("%s: %d rows calibrate familiarity: more than 1%% of usual rows may be called strange; "
                "1%% needs about 500 (--n-valid N)\n", r->o->dataset, n);
