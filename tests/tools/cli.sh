@@ -635,6 +635,13 @@ done
 status 0 "larger images" train $easy --dataset wide --size 40 --grey --n-valid 2 --iters 1 --out easy3
 says "1600 numbers an image: --score-weight 0.0078"
 
+for i in 2 5; do echo "not a picture" >wide/train/a/$i.png; done
+head -c 9000 examples/gallery/score.png >wide/train/b/1.png
+status 1 "pictures that cannot be read" train $easy --dataset wide --size 40 --iters 1 --out new
+check "are all named" sh -c 'test "$(grep -c "^jem train: wide/train/[ab]/[125].png: is " err)" = 3'
+check "and counted" grep -q "^jem train: wide: 3 of 12 pictures cannot be read: repair or remove" err
+check "nothing is trained" test ! -e new
+
 status 0 "unused labels" train $tiny --p-y-given-x-weight 0 --batches separate \
     --iters 5 --out l
 check "no cross-entropy" sh -c 'tail -n 1 l/log.csv | cut -d, -f5,6 | grep -q "^,$"'

@@ -374,6 +374,10 @@ static void space_validations(run *r, int per_epoch) {
     if (!*r->o->resume) option_default(r->table, i, text);
 }
 
+static void on_bad_picture(void *user, const char *message) {
+    if (!team.rank) say((const run *)user, "", message);
+}
+
 static int load_data(run *r) {
     const train_options *t = r->o;
     char error[512];
@@ -392,6 +396,8 @@ static int load_data(run *r) {
     desc.seed = t->test_split ? t->seed + (t->seed < INT_MAX) : 0;
     desc.label = t->label;
     desc.drop = t->drop;
+    desc.bad = on_bad_picture;
+    desc.user = r;
     if (!data_load(&r->data, t->dataset, "train", &desc, error, sizeof error))
         return complain(r, 1, error, strstr(error, "is not a number") &&
                         !strstr(error, "decimal comma") ?
