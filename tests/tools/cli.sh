@@ -291,9 +291,17 @@ check "the same calibration" sh -c '[ -s part1 ] && cmp part1 part2'
 rm -rf told first
 status 0 "chains late" train $small --widths 8,8 --score-weight .016 --chains-from .5 --iters 20 \
     --stop-at 8 --out told
+says "5/20  at least .* left"
 refuses 2 "the chains would start at once, at update 8 instead of 10; possible: 16 or more" \
     train --resume told --iters 10
 status 0 "not earlier" train --resume told --iters 16
+check "with chains: the time left" sh -c '! grep -q "at least" out'
+rm -rf told
+status 0 "dear chains" train $small --widths 8,8 --score-weight .016 --chains-from .7 --iters 10 \
+    --n-steps 800 --print-every 1 --n-valid 0 --out told
+rate() { sed -n "s|^epoch .*  $1/10  .* left  \([^ ]*\)/s.*|\1|p" out; }
+check "their updates are much slower, at once: $(rate 7), $(rate 9)" \
+    awk "BEGIN { exit !($(rate 7) > 20 * $(rate 9)) }" /dev/null
 rm -rf told
 status 0 "the last layer" train $small --widths 8,8 --iters 1 --lr 1e-9 --clf-only --out first
 rm -rf told
@@ -627,6 +635,13 @@ done
 status 0 "larger images" train $easy --dataset wide --size 40 --grey --n-valid 2 --iters 1 --out easy3
 says "1600 numbers an image: --score-weight 0.0078"
 
+for i in 2 5; do echo "not a picture" >wide/train/a/$i.png; done
+head -c 9000 examples/gallery/score.png >wide/train/b/1.png
+status 1 "pictures that cannot be read" train $easy --dataset wide --size 40 --iters 1 --out new
+check "are all named" sh -c 'test "$(grep -c "^jem train: wide/train/[ab]/[125].png: is " err)" = 3'
+check "and counted" grep -q "^jem train: wide: 3 of 12 pictures cannot be read: repair or remove" err
+check "nothing is trained" test ! -e new
+
 status 0 "unused labels" train $tiny --p-y-given-x-weight 0 --batches separate \
     --iters 5 --out l
 check "no cross-entropy" sh -c 'tail -n 1 l/log.csv | cut -d, -f5,6 | grep -q "^,$"'
@@ -739,9 +754,16 @@ mean() { sed -n 's/.*mean log p(x) \([-0-9.]*\).*/\1/p' err; }
 status 0 "their scores" score t8/last.safetensors milli.csv
 milli=$(mean)
 check "says how few rows calibrated" grep -q "calibrated with 120 rows" err
+check "not in the summary, as 1% is within reach" sh -c '! grep -q "by chance" err'
 status 0 "those of the others" score t1/last.safetensors plain.csv
 check "log p(x) is $milli after $(mean)" \
     sh -c "awk 'BEGIN { d = $milli - $(mean) + log(1000); exit !(d > -.2 && d < .2) }'"
+status 0 "a dozen rows calibrate" train plain.csv --n-valid 12 --iters 1 --out t10
+says "plain.csv: only 12 rows calibrate .*: 1 in 13 usual rows may .* 1 in 100 needs 99 rows at least"
+status 0 "their limit" score t10/last.safetensors plain.csv
+check "cannot be 1%" grep -q "with only 12 rows: 'strange' cannot mean 1 in 100 .* but 1 in 13" err
+check "nor in the summary" \
+    grep -q "^600 rows: .*; about 46 of 600 usual rows are strange by chance, not 6: 12 rows" err
 refuses 1 "column 1 of the model is 'volt', of the data 'temp'" \
     train new.csv --label none --drop when --init t1/last.safetensors --out new
 refuses 1 "t1/last.safetensors: the model has 1 class, the data 3" \

@@ -155,6 +155,12 @@ static void refuses(const char *what, const char *split, const data_desc *desc, 
     CHECK(!strchr(error, '\n'), "%s: more than one line", what);
     if (ok) data_free(&d);
 }
+/* Counts messages about pictures, each of which must name one. */
+static void count_bad(void *user, const char *message) {
+    CHECK(strstr(message, "/05.png: is not a picture") || strstr(message, "/06.png: is damaged"),
+          "names a picture, and the reason: %s", message);
+    ++*(int *)user;
+}
 static data_desc shaped(int channels, int height, int width, data_resize resize) {
     data_desc desc;
     memset(&desc, 0, sizeof desc);
@@ -505,6 +511,20 @@ static void test_folders(void) {
     refuses(ROOT "/pets", "train", &desc, "pets", "0 x 9");
     put_text("pets/cat", "05.png", "this is not a picture");
     refuses(ROOT "/pets", "train", NULL, "cat/05.png", "not a picture");
+    put_png("pets/cat", "06.png", 9, 5, 1, p);
+    FILE *f = fopen(in("pets/cat", "06.png"), "r+b");
+    CHECK(f && fseek(f, 41, SEEK_SET) == 0 && putc(0, f) == 0 && fclose(f) == 0, "damaged pixels");
+    int bad = 0;
+    desc = shaped(0, 9, 9, DATA_AREA);
+    desc.bad = count_bad;
+    desc.user = &bad;
+    refuses(ROOT "/pets", "train", &desc, "pets: 2 of ", "pictures cannot be read");
+    CHECK(bad == 2, "all are named: %d of 2", bad);
+    remove(in("pets/cat", "05.png"));
+    bad = 0;
+    refuses(ROOT "/pets", "train", &desc, "pets: 1 of ", "pictures cannot be read");
+    CHECK(bad == 1, "one whose pixels are damaged: %d", bad);
+    remove(in("pets/cat", "06.png"));
     make_folder(in("pets/dog", ""));
     refuses(ROOT "/pets", "train", NULL, "pets/dog", "no pictures");
     refuses(ROOT "/pets/dog", "train", NULL, "pets/dog", "is not a data set");

@@ -85,6 +85,8 @@ refuses 2 "eps ,: a list of 0, not 1 to 12" $model attack --dataset digits --eps
 refuses 2 "a list of 13, not 1 to 12" $model attack --dataset digits \
     --eps 1,2,3,4,5,6,7,8,9,10,11,12,13
 refuses 2 "eps x: must be increasing" $model attack --dataset digits --eps x
+refuses 2 "eps 2/: must be increasing" $model attack --dataset digits --eps 1/255,2/
+refuses 2 "eps 1/0: must be increasing" $model attack --dataset digits --eps 1/0
 refuses 2 "choose from half" $model impute --hide all
 refuses 1 "nowhere.safetensors: cannot be opened" $model attack --beside nowhere.safetensors \
     --dataset digits
@@ -193,6 +195,26 @@ check "the same numbers" cmp out first
 status 0 "L2" $model attack --dataset digits --n 40 --steps 10 --norm l2 --eps 0,1,9 --out a.png
 holds "L2 of 1" "$(number 2 '1  ')" ">" 60
 holds "L2 of 9" "$(number 2 '9  ')" "<" 20
+says "attack, L2, 40 images; FGSM: 1 step; PGD: 10 steps, 1 start$"
+says "^eps: most that the root of the sum of squared changes may be, for pixels in \[0,1\]"
+
+# eps_of ARGUMENTS...: the eps of the table.
+eps_of() {
+    status 0 "eps: $*" "$@" --n 2 --steps 1 --out a.png
+    echo $(sed -n 's/^  \([0-9][^ ]*\)  .*%.*/\1/p' out)
+}
+mkdir -p photographs/left photographs/right
+for i in 1 2 3 4 5 6 7 8 9 10; do
+    cp examples/gallery/curves.png photographs/left/$i.png
+    cp examples/gallery/cifar10-curves.png photographs/right/$i.png
+done
+"$jem" train --dataset ./photographs --size 16 --iters 1 --widths 8,8 --n-steps 1 --n-valid 2 \
+    --out colour >out 2>err
+colour=colour/last.safetensors
+check "photographs" test "$(eps_of $colour attack)" = "0 1/255 2/255 4/255 8/255"
+check "photographs, L2" test "$(eps_of $colour attack --norm l2)" = "0 0.125 0.25 0.5 1"
+check "digits" test "$(eps_of $model attack --dataset digits)" = "0 0.025 0.05 0.1 0.15 0.2 0.3"
+check "digits, L2" test "$(eps_of $model attack --dataset digits --norm l2)" = "0 0.25 0.5 1 1.5 2 3"
 
 status 0 "pictures and labels only" $model attack --dataset digits --n 20 --steps 10 --norm l2 \
     --eps 1,3,9 --queries 300 --smallest small.png --beside $model --out a.png

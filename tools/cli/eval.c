@@ -743,8 +743,8 @@ static int attack_pictures(const uses *s, const uses *beside, float *const shown
         for (int b = 0; b < (beside ? 2 : 1); b++) {
             printf("  %-22.22s", b ? beside->name : s->name);
             for (int i = 0; i < columns; i++)
-                if (eps[b][i] < 0) printf("      -");
-                else printf("  %5g", (double)eps[b][i]);
+                if (eps[b][i] < 0) printf("        -");
+                else printf("  %7.3g", (double)eps[b][i]);
             printf("\n");
         }
     }
@@ -780,11 +780,29 @@ static int attack_decision(uses *s) {
     return n >= 0;
 }
 
+/* Returns the usual eps: smaller for colour photographs, because invisible changes of them fool most
+   networks. */
+static const char *usual_eps(const uses *s) {
+    if (s->m.net->channels > 1) return s->u->norm ? "0,.125,.25,.5,1" : "0,1/255,2/255,4/255,8/255";
+    return s->u->norm ? "0,.25,.5,1,1.5,2,3" : "0,.025,.05,.1,.15,.2,.3";
+}
+
+/* Reads a number, or a fraction a/b; returns -1 if the word is neither. */
+static float read_eps(const char *word) {
+    char *end, *last;
+    const float above = strtof(word, &end);
+    if (end == word) return -1;
+    if (!*end) return above;
+    if (*end != '/') return -1;
+    const float below = strtof(end + 1, &last);
+    return last == end + 1 || *last || !(below > 0) ? -1 : above / below;
+}
+
 static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then a table */
     static float eps[EPS_MOST], right[4][EPS_MOST], least[2][SMALLEST];
-    const char *list = *s->u->eps ? s->u->eps : s->u->norm ? "0,.25,.5,1,1.5,2,3"
-                     : "0,.025,.05,.1,.15,.2,.3";
-    char word[OPTION_TEXT_SIZE], title[160], *end;
+    static char shown_as[EPS_MOST][OPTION_TEXT_SIZE];
+    const char *list = *s->u->eps ? s->u->eps : usual_eps(s);
+    char word[OPTION_TEXT_SIZE], title[160], of[80];
     uses *both[2];
     float *shown[2] = { NULL, NULL };
     int n = 0, ok = 1;
@@ -792,9 +810,11 @@ static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then
     both[1] = beside;
     if (!names_fit("eps", list, 1, EPS_MOST)) return 2;
     while (n < EPS_MOST && next_name(&list, word, sizeof word)) {
-        eps[n] = strtof(word, &end);
-        if (*end || !(eps[n] >= 0 && eps[n] < 1e6f) || (n && !(eps[n] > eps[n - 1])))
+        eps[n] = read_eps(word);
+        if (!(eps[n] >= 0 && eps[n] < 1e6f) || (n && !(eps[n] > eps[n - 1])))
             return fprintf(stderr, "jem eval: --eps %.60s: must be increasing numbers\n", word), 2;
+        if (strchr(word, '/')) snprintf(shown_as[n], sizeof shown_as[n], "%s", word);
+        else snprintf(shown_as[n], sizeof shown_as[n], "%g", (double)eps[n]);
         n++;
     }
     for (int b = 0; ok && b < (beside ? 2 : 1); b++) {
@@ -805,22 +825,23 @@ static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then
         ok = (!*s->u->smallest || shown[b]) && attack_curve(both[b], eps, n, right[2 * b],
                                                             right[2 * b + 1], shown[b], least[b]);
     }
-    snprintf(title, sizeof title, "accuracy under attack, %s, %d steps", s->u->norm ? "L2" :
-             "L-infinity", s->u->steps);
     if (ok) {
-        printf("%s, %d start%s, %d images; eps for pixels in [0,1]\n", title, s->u->restarts,
-               s->u->restarts == 1 ? "" : "s", s->n);
+        printf("accuracy under attack, %s, %d images; FGSM: 1 step; PGD: %d steps, %d start%s\n",
+               s->u->norm ? "L2" : "L-infinity", s->n, s->u->steps, s->u->restarts,
+               s->u->restarts == 1 ? "" : "s");
+        printf("eps: most that %s, for pixels in [0,1]\n", s->u->norm ?
+               "the root of the sum of squared changes may be" : "a pixel may change");
         if (s->u->refine)
             printf("images are refined first: %d SGLD steps of %d chains; gradients %s\n",
                    s->u->refine, s->u->chains, s->u->through == 1 ? "through the steps, mean over "
                    "the chains" : "past the steps");
-        printf("  %-6s", "eps");
+        printf("  %-7s", "eps");
         for (int b = 0; b < (beside ? 2 : 1); b++)
             printf("  %16.16s, FGSM  %16.16s, PGD", both[b]->name, both[b]->name);
         printf("\n");
     }
     for (int k = 0; ok && k < n; k++) {
-        printf("  %-6g", (double)eps[k]);
+        printf("  %-7s", shown_as[k]);
         for (int b = 0; b < (beside ? 2 : 1); b++)
             printf("  %21.1f%%  %20.1f%%", 100 * (double)right[2 * b + 1][k],
                    100 * (double)right[2 * b][k]);
@@ -833,8 +854,10 @@ static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then
                           eps, right[b], n, 2 };
         curves[b] = c;
     }
-    panel q = uses_panel(s->u->norm ? "accuracy, L2" : "accuracy, L-infinity",
-                         "eps, pixels in [0,1]", 60, 400, curves, beside ? 4 : 2);
+    snprintf(title, sizeof title, "accuracy of %d images", s->n);
+    snprintf(of, sizeof of, "eps, %s, pixels in [0,1]; PGD: %d step%s", s->u->norm ? "L2" :
+             "L-infinity", s->u->steps, s->u->steps == 1 ? "" : "s");
+    panel q = uses_panel(title, of, 60, 400, curves, beside ? 4 : 2);
     q.y_lo = 0;
     q.y_hi = 1.001f;
     ok = ok && !uses_draw(s->u->out, &q, 1, 440);
@@ -1012,7 +1035,8 @@ static const option attack_table[] = {
     { "norm", OPTION_CHOICE, OPTION_NOW, USES_AT(norm), "linf|l2", NO_PRESETS("linf"), 0, 0,
       "the norm that eps limits" },
     { "eps", OPTION_TEXT, OPTION_NOW, USES_AT(eps), "LIST", NO_PRESETS(""), 0, 0,
-      "increasing numbers, 12 at most, for pixels in [0,1] (default: 7, depending on the norm)" },
+      "increasing numbers or fractions a/b, 12 at most, for pixels in [0,1] (default: to .3 or, L2, "
+      "3; colour: 8/255 or 1)" },
     { "steps", OPTION_INT, OPTION_NOW, USES_AT(steps), "N", NO_PRESETS("40"), 1, 1e6,
       "steps of PGD" },
     { "restarts", OPTION_INT, OPTION_NOW, USES_AT(restarts), "N", NO_PRESETS("1"), 1, 1000,

@@ -294,7 +294,8 @@ typedef struct report_options {
 } report_options;
 
 enum { OF_RUN = 1, OF_BUFFER = 2, OF_DATA = 4, OF_TWO = 8, OF_JUDGE = 16, COUNTS = 32,
-       BY_CLASS = 64, DRAWS = 128, CHART = 256, ACCURACY = 512, SMALLEST_TOO = 1024 };
+       BY_CLASS = 64, DRAWS = 128, CHART = 256, ACCURACY = 512, SMALLEST_TOO = 1024,
+       ALWAYS = 2048 };                            /* in any time: as a draft if it is short */
 
 static const struct section {
     const char *id, *title, *help, *command;
@@ -310,7 +311,7 @@ static const struct section {
       "run.", "", NULL, OF_RUN, 0, 0, 0 },
     { "dreams", "Samples from noise", "Every image started as noise and was walked uphill in "
       "log p(x); each row is a class, if the model has p(x,y).", "sample", sample_command,
-      BY_CLASS | COUNTS | DRAWS, 100, 900, 3 },
+      BY_CLASS | COUNTS | DRAWS | ALWAYS, 100, 900, 3 },
     { "buffer", "Samples in the replay buffer", "Chains of training, in random order. "
       "Papers often show these.", "sample --from buffer", sample_command,
       OF_BUFFER | COUNTS | DRAWS, 100, 3, .1f },
@@ -339,6 +340,9 @@ static const struct section {
       "other half.", "eval impute", uses_command, OF_DATA | COUNTS | DRAWS, 200, 2400, 6 }
 };
 enum { SECTIONS = sizeof sections / sizeof *sections, LEAST = 16, WHY_SIZE = 1024 };
+/* The steps of a draft of samples, a tenth of the usual ones: see tools/BENCHMARKS.md. */
+#define DRAFT_WORDS "--fresh-steps 15 --fraction .3 --steps 45"
+enum { DRAFT_SHORTER = 10 };
 
 typedef struct card {
     const report_options *o;
@@ -379,9 +383,9 @@ static void begin_section(card *r, const struct section *s) {
 }
 
 /* Adds the words of the command of section s for n images, or for the available number, which it
-   returns; without the words that the page need not show. */
+   returns; without the words that the page need not show. draft: of few steps. */
 static int section_command(const card *r, const struct section *s, const char *path, int n,
-                            command_line *c) {
+                            int draft, command_line *c) {
     const char *words = s->command, *set = r->o->dataset, *root = r->o->data;
     char word[256];
     if (path != r->model && !*set) set = r->dataset;       /* the other model, on the same images */
@@ -399,6 +403,8 @@ static int section_command(const card *r, const struct section *s, const char *p
     }
     if (s->flags & OF_BUFFER && n > r->buffer / 2) n = r->buffer > 1 ? r->buffer / 2 : 1;
     if (s->flags & COUNTS) add_number(c, "--n", n);
+    words = draft ? DRAFT_WORDS : "";
+    while (next_name(&words, word, sizeof word)) add_words(c, word, NULL);
     if (s->flags & OF_DATA && *set) add_words(c, "--dataset", set);
     if (s->flags & OF_DATA && *root) add_words(c, "--data", root);
     if (s->flags & OF_DATA && r->o->max_memory) add_number(c, "--max-memory", r->o->max_memory);
@@ -410,7 +416,7 @@ static int section_command(const card *r, const struct section *s, const char *p
 }
 
 typedef struct outcome {
-    int status, n, asked;                          /* n: number of images, of those requested */
+    int status, n, asked, draft;                   /* n: number of images, of those requested */
     double seconds;
     char *said[2];
     command_line command;
@@ -420,7 +426,7 @@ static void measure(const card *r, const struct section *s, const char *path, in
     const double began = now();
     command_line c;
     is->asked = n;
-    is->n = section_command(r, s, path, n, &is->command);
+    is->n = section_command(r, s, path, n, is->draft, &is->command);
     c = is->command;
     if (s->flags & COUNTS) add_number(&c, "--threads", r->o->threads);
     if (s->flags & DRAWS) add_words(&c, "--out", r->picture);
@@ -440,15 +446,21 @@ static double section_share(const card *r, const struct section *s, double left)
 }
 
 /* Measures section s with as many images as the time allows: an estimate for half of its part, or
-   the useful minimum, then more if that was quick. Returns 0 if there is no time. */
+   the useful minimum, then more if that was quick. Returns 0 if there is no time, unless it is one
+   of ALWAYS: that becomes a draft if the model can make one, of as few images as necessary. */
 static int measure_in_time(const card *r, const struct section *s, outcome *is) {
     const int most = r->o->n ? r->o->n : s->n, timed = r->o->minutes > 0 && s->share > 0;
     const double began = now(), left = fmax(60 * (double)r->o->minutes - (began - r->began), 0);
     const double share = timed ? section_share(r, s, left) : 0;
-    const double each = r->gradient * (double)s->work * (r->score ? 1 : .5);
+    double each = r->gradient * (double)s->work * (r->score ? 1 : .5);
     double n = timed ? fmin(fmax(.5 * share / each, LEAST), most) : most;
     memset(is, 0, sizeof *is);
-    if (timed && n * each > .6 * left) return 0;
+    if (timed && n * each > .6 * left) {
+        if (!(s->flags & ALWAYS)) return 0;
+        is->draft = r->score;
+        if (is->draft) each /= DRAFT_SHORTER;
+        n = fmin(fmax(.5 * share / each, 1), most);
+    }
     for (;;) {
         measure(r, s, r->model, (int)n, is);
         if (!timed || is->status || n >= most) return 1;
@@ -532,6 +544,9 @@ static int section_measured(card *r, const struct section *s) {
                      s->title);
         html_command(r->body, &is.command);
         if (*r->why) html_element(r->body, "p", "help", r->why);
+        if (is.draft)
+            fprintf(r->body, "<p class=\"help\">A draft in a tenth of the steps, which is noisier: "
+                    "--minutes %g gave no time for all steps.</p>\n", (double)r->o->minutes);
         if (is.asked < most && most < 1000000)
             fprintf(r->body, "<p class=\"help\">%d images, not %d: --minutes %g gave no time for "
                     "more.</p>\n", is.n, most, (double)r->o->minutes);
@@ -722,7 +737,7 @@ static const option report_table[] = {
     { "n", OPTION_INT, OPTION_NOW, REPORT_AT(n), "N", NO_PRESETS("0"), 0, 1e7,
       "images for each measurement (0: automatic, 100 to 10000)" },
     { "minutes", OPTION_FLOAT, OPTION_NOW, REPORT_AT(minutes), "X", NO_PRESETS("0"), 0, 1e6,
-      "limit the time, with fewer images if needed (0: no limit)" },
+      "limit the time, with fewer images, a draft of samples (0: no limit)" },
     { "threads", OPTION_INT, OPTION_NOW, REPORT_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
       "(0: all; the results are the same)" },
     { "max-memory", OPTION_INT, OPTION_NOW, REPORT_AT(max_memory), "MB", NO_PRESETS("0"), 0, 1e9,

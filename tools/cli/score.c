@@ -212,16 +212,25 @@ static double accuracy_of(const score_run *s) {
     return 100.0 * right / n;
 }
 
+/* Returns the count of rows that calibrated the model; 0: unknown. */
+static int rows_calibrated(const model *m) {
+    const char *validation = jem_archive_meta(m->archive, "run.validation");
+    return validation ? atoi(validation) : 0;
+}
+
 /* Prints a summary of all rows. */
 static void print_summary(FILE *to, const score_run *s) {
     const int *n = s->verdicts;
-    const int read = s->rows - s->unreadable;
+    const int read = s->rows - s->unreadable, calibrated = rows_calibrated(s->m);
     fprintf(to, "%d rows: %d familiar, %d odd, %d strange", s->rows, n[JEM_FAMILIAR], n[JEM_ODD],
             n[JEM_STRANGE]);
     if (s->unreadable) fprintf(to, ", %d unreadable", s->unreadable);
     if (read) fprintf(to, "; mean log p(x) %.3f", s->sum / read);
     if (s->answers && read && s->m->net->classes > 1)
         fprintf(to, "; accuracy %.2f%%", accuracy_of(s));
+    if (calibrated > 1 && calibrated < LEAST_CALIBRATED)
+        fprintf(to, "; about %.0f of %d usual rows are strange by chance, not %.0f: %d rows calibrated",
+                (double)read / (calibrated + 1), read, .01 * read, calibrated);
     fprintf(to, "\n");
     if (s->answers && s->m->net->classes == 1) print_detection(to, s);
     if (s->answers && s->m->net->classes > 1) note_unknown(s);
@@ -266,9 +275,12 @@ static int score_some(score_run *s, const float *x, int n) {
 
 /* Compares the count of rows that calibrated a model with the count that verdicts need. */
 static void note_few(const model *m) {
-    const char *validation = jem_archive_meta(m->archive, "run.validation");
-    const int n = validation ? atoi(validation) : 0;
-    if (n > 1 && n < FEW_CALIBRATED)
+    const int n = rows_calibrated(m);
+    if (n > 1 && n < LEAST_CALIBRATED)
+        fprintf(stderr, "jem score: the model was calibrated with only %d rows: 'strange' cannot mean "
+                "1 in 100 usual rows, but 1 in %d (--n-valid %d at least in training)\n", n, n + 1,
+                LEAST_CALIBRATED);
+    else if (n > 1 && n < FEW_CALIBRATED)
         fprintf(stderr, "jem score: the model was calibrated with %d rows; 'strange' means 1%% from "
                 "about 500 on\n", n);
 }

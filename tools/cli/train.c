@@ -50,6 +50,7 @@ typedef struct run {
        (both below 0: unknown); sum of NCE's loss since the last row: the state for resuming. */
     float state[STATES];
     double seconds, began, saved, shown, pace;  /* seconds: of earlier runs; pace: of each update */
+    int paced;                                     /* updates in pace */
     jem_stats last;
     float valid_accuracy, valid_ce, valid_score;   /* valid_score: see score_residual */
     double valid_logp;                             /* mean of log p(x); NaN: not learned by NCE */
@@ -329,6 +330,10 @@ static void note_calibration(const run *r) {
     const int n = r->o->n_valid;
     if (n < 2)
         printf("%s: no rows calibrate: there will be no familiarity (--n-valid N)\n", r->o->dataset);
+    else if (n < LEAST_CALIBRATED)
+        printf("%s: only %d rows calibrate familiarity: 1 in %d usual rows may be called strange; 1 in "
+               "100 needs %d rows at least, and about 500 to be reliable (--n-valid N)\n",
+               r->o->dataset, n, n + 1, LEAST_CALIBRATED);
     else if (n < FEW_CALIBRATED)
         printf("%s: %d rows calibrate familiarity: more than 1%% of usual rows may be called strange; "
                "1%% needs about 500 (--n-valid N)\n", r->o->dataset, n);
@@ -369,6 +374,10 @@ static void space_validations(run *r, int per_epoch) {
     if (!*r->o->resume) option_default(r->table, i, text);
 }
 
+static void on_bad_picture(void *user, const char *message) {
+    if (!team.rank) say((const run *)user, "", message);
+}
+
 static int load_data(run *r) {
     const train_options *t = r->o;
     char error[512];
@@ -387,6 +396,8 @@ static int load_data(run *r) {
     desc.seed = t->test_split ? t->seed + (t->seed < INT_MAX) : 0;
     desc.label = t->label;
     desc.drop = t->drop;
+    desc.bad = on_bad_picture;
+    desc.user = r;
     if (!data_load(&r->data, t->dataset, "train", &desc, error, sizeof error))
         return complain(r, 1, error, strstr(error, "is not a number") &&
                         !strstr(error, "decimal comma") ?
@@ -795,6 +806,11 @@ static int chains_walked(const run *r) {
     return jem_trainer_buffer(r->tr) && r->update > chains_from(r);
 }
 
+/* Returns 1 if later updates will have chains, and take longer than those before. */
+static int awaits_chains(const run *r) {
+    return jem_trainer_buffer(r->tr) && r->update <= chains_from(r) && chains_from(r) < r->total;
+}
+
 /* Stores the update of a file, and its measurements. */
 static int store_moment(const run *r, jem_archive *a) {
     const int score = r->o->w_score > 0, chains = chains_walked(r);
@@ -1167,9 +1183,10 @@ static void progress(run *r) {
     if (r->o->w_nce > 0) snprintf(score, sizeof score, "  NCE %.3f", (double)s->nce);
     if (chains_walked(r))
         snprintf(sample, sizeof sample, "  f(x-) %.1f", (double)(n > 0 ? sums[3] / n : s->f_sample));
-    snprintf(line, sizeof line, "epoch %d  %d/%d  %s left  %.3g/s%s%s  f(x+) %.1f%s%s%s",
-             r->update / r->per_epoch, r->update, r->total, left, 1 / fmax(r->pace, 1e-9), ce,
-             score, (double)(n > 0 ? sums[2] / n : s->f_data), sample, accuracy, valid);
+    snprintf(line, sizeof line, "epoch %d  %d/%d  %s%s left  %.3g/s%s%s  f(x+) %.1f%s%s%s",
+             r->update / r->per_epoch, r->update, r->total, awaits_chains(r) ? "at least " : "",
+             left, 1 / fmax(r->pace, 1e-9), ce, score,
+             (double)(n > 0 ? sums[2] / n : s->f_data), sample, accuracy, valid);
     const int wide = bar ? terminal_width() - 1 : 0;       /* so that it covers a longer line */
     if (bar) printf("\r%-*.*s%s", wide, wide, line, r->update < r->total ? "" : "\n");
     else printf("%s\n", line);
@@ -1290,6 +1307,14 @@ static int give_up(run *r) {
     return complain(r, 1, text, "");
 }
 
+/* Averages the time of updates. With chains they take longer, and the first one, which makes the
+   chains, longest: neither those before it nor itself count for those after it. */
+static void keep_pace(run *r, double took) {
+    if (chains_walked(r) && r->update - chains_from(r) <= 2) r->paced = 0;
+    r->paced++;
+    r->pace += (took - r->pace) * fmax(.05, 1. / r->paced);
+}
+
 /* Makes an update and adds up its statistics; returns 0 if it failed. */
 static int step(run *r) {
     const train_options *t = r->o;
@@ -1319,8 +1344,7 @@ static int step(run *r) {
     for (int i = 0; i < STATE_SUMS; i++) r->state[i] += add[i];
     r->state[STATE_NCE] += s.nce;
     r->state[STATE_COUNT] += 1;
-    const double took = now() - start;
-    r->pace = r->pace > 0 ? .95 * r->pace + .05 * took : took;
+    keep_pace(r, now() - start);
     return 1;
 }
 

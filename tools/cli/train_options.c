@@ -12,7 +12,8 @@ const option train_table[] = {
     { "preset", OPTION_CHOICE, OPTION_FIXED, AT(preset), "paper|fast", { "paper", "fast" }, 0, 0,
       "column of defaults (default: fast)" },
     { "dataset", OPTION_TEXT, OPTION_FREE, AT(dataset), "NAME", { "cifar10", "digits" }, 0, 0,
-      "digits, mnist, fashion-mnist, cifar10, a folder, a CSV file" },
+      "digits, mnist, fashion-mnist, cifar10, a CSV file, or a folder, whose pictures must all be "
+      "readable" },
     { "data", OPTION_TEXT, OPTION_FREE, AT(data), "DIR", NO_PRESETS("data"), 0, 0,
       "the folder that tools/get-data filled" },
     { "size", OPTION_INT, OPTION_FIXED, AT(size), "N", NO_PRESETS("0"), 0, 1024,

@@ -31,7 +31,10 @@ enum { PRESET_PAPER = 0, PRESET_FAST };
 enum { NET_WRN = 0, NET_CONVNET, NET_MLP };
 enum { BATCHES_SEPARATE = 0, BATCHES_SHARED };
 enum { SCHEDULE_STEPS = 0, SCHEDULE_COSINE };
-enum { FEW_CALIBRATED = 200 };     /* fewer rows calibrate too roughly for 1%; commands say so */
+/* Of n rows that calibrate and a new one like them, each is the strangest with probability
+   1/(n + 1). So 1% needs LEAST_CALIBRATED rows; fewer than FEW_CALIBRATED are too few to rely on
+   it. Commands say so. */
+enum { LEAST_CALIBRATED = 99, FEW_CALIBRATED = 200 };
 
 /* Limits on files; the defaults are above the needs of real files. */
 #define LIMIT_MEMORY(type, mb) \

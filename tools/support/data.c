@@ -936,38 +936,61 @@ static int data__collect(data__job *job, const char *folder, int halves,
     return 1;
 }
 
-/* Checks all files first: the common shape is known before memory is allocated. */
-static int data__load_items(data__job *job, const data__item *items, int n) {
-    int c = 1, h = 0, w = 0, shape[3] = { 0, 0, 0 };
+/* Finds the common shape of the pictures: c, h and w of an image. Counts files that cannot be read in
+   `bad`; without a desc.bad, fails at the first. */
+static int data__common_shape(data__job *job, const data__item *items, int n, int common[3],
+                              int *bad) {
+    const char *first = NULL;
+    int shape[3];
     size_t size;
     for (int i = 0; i < n; i++) {
         const char *path = items[i].path;
         unsigned char *bytes = data__read(job, path, &size);
         const int ok = bytes && data__look(job, path, bytes, size, shape);
         free(bytes);
-        if (!ok) return 0;
-        if (shape[0] == 3) c = 3;
-        if (!i) {
-            h = shape[1];
-            w = shape[2];
+        if (!ok && !job->desc.bad) return 0;
+        *bad += !ok;
+        if (!ok) continue;
+        if (shape[0] == 3) common[0] = 3;
+        if (!first) {
+            first = path;
+            common[1] = shape[1];
+            common[2] = shape[2];
         }
-        if (job->desc.resize == DATA_AS_IS && (h != shape[1] || w != shape[2]))
+        if (job->desc.resize == DATA_AS_IS && (common[1] != shape[1] || common[2] != shape[2]))
             return data__fail(job, "%s: is %d x %d (width x height), but %s is %d x %d: --size N "
                               "makes all N x N, with --crop or --pad without stretching", path,
-                              shape[2], shape[1], items[0].path, w, h);
+                              shape[2], shape[1], first, common[2], common[1]);
     }
-    if (!data__shape(job, items[0].path, n, c, h, w)) return 0;
+    return 1;
+}
+
+/* Checks all files first: the common shape is known before memory is allocated. If one of them
+   cannot be read, decodes the others all the same: desc.bad is called for each damaged one. */
+static int data__load_items(data__job *job, const data__item *items, int n) {
+    int common[3] = { 1, 0, 0 }, shape[3], bad = 0;
+    if (!data__common_shape(job, items, n, common, &bad)) return 0;
+    if (!bad && !data__shape(job, items[0].path, n, common[0], common[1], common[2])) return 0;
+    int keep = !bad;
+    bad = 0;
     for (int i = 0; i < n; i++) {
         unsigned char *image = data__picture(job, items[i].path, shape);
         int ok = image != NULL;
-        if (ok && job->desc.resize == DATA_AS_IS && (shape[1] != h || shape[2] != w))
-            ok = data__bad(job, items[i].path, "has changed while it was read");
-        ok = ok && data__put(job, items[i].path, i, image, 0, 1, shape[0], shape[1], shape[2]);
+        if (ok && keep) {
+            if (job->desc.resize == DATA_AS_IS && (shape[1] != common[1] || shape[2] != common[2]))
+                ok = data__bad(job, items[i].path, "has changed while it was read");
+            ok = ok && data__put(job, items[i].path, i, image, 0, 1, shape[0], shape[1], shape[2]);
+            job->d->labels[i] = items[i].label;
+        }
         free(image);
-        if (!ok) return 0;
-        job->d->labels[i] = items[i].label;
+        if (ok) continue;
+        if (!job->desc.bad) return 0;
+        job->desc.bad(job->desc.user, job->error);
+        bad++;
+        keep = 0;
     }
-    return 1;
+    return keep || data__fail(job, "%s: %d of %d pictures cannot be read: repair or remove them",
+                              job->what, bad, n);
 }
 
 /* Returns 1 if there are folders train and test; but a class may be called train, and contain

@@ -74,6 +74,10 @@ typedef struct data_desc {
     int label_optional;
     const char *const *columns;                    /* [n_columns], as in table_desc; or NULL */
     int n_columns;
+    /* Called with a message for each picture of a folder that cannot be read, before data_load
+       fails; NULL: the first one is data_load's message. */
+    void (*bad)(void *user, const char *message);
+    void *user;
 } data_desc;
 
 /* Loads a data set. split: "train" or "test". Returns 1; or 0 with a message that names the file
