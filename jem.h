@@ -8317,12 +8317,19 @@ jem_status jem_optim_use_average(jem_optim *o, int on) {
 
 /* ---- Muon ------------------------------------------------------------------------------------ */
 
-/* Returns the place in its matrix of a weight of one output. */
-static ptrdiff_t jem__muon_at(const jem__fold *s, int out, int j) {
-    const int row = s->turned ? j : out;
-    const int column = s->turned ? out : j;
-    const ptrdiff_t panel = column / JEM_LANES;
-    return (panel * jem__round_16(s->rows) + row) * JEM_LANES + column % JEM_LANES;
+JEM__COMPILE("O2")                                 /* all weights pass here */
+/* Places of one output's weights in the matrix: weight j is at start + j / 16 panel + j % 16 lane. */
+typedef struct jem__places { ptrdiff_t start, panel, lane; } jem__places;
+/* Returns the places for an output. */
+static jem__places jem__muon_places(const jem__fold *s, int out) {
+    const ptrdiff_t panel = (ptrdiff_t)jem__round_16(s->rows) * JEM_LANES;
+    const jem__places row = { (ptrdiff_t)out * JEM_LANES, panel, 1 };
+    const jem__places column = { out / JEM_LANES * panel + out % JEM_LANES,
+                                 (ptrdiff_t)JEM_LANES * JEM_LANES, JEM_LANES };
+    return s->turned ? column : row;
+}
+static ptrdiff_t jem__muon_at(const jem__places *s, int j) {
+    return s->start + j / JEM_LANES * s->panel + j % JEM_LANES * s->lane;
 }
 
 /* Moves the momentum, m <- b m + (1 - b) g, and writes the look-ahead b m + (1 - b) g to the
@@ -8335,15 +8342,19 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__fold
     const int outs = p->shape[0];
     const int inputs = (int)(p->size / outs);
     double sum = 0;
-    for (int out = 0; out < outs; out++)
+    for (int out = 0; out < outs; out++) {
+        const jem__places places = jem__muon_places(s, out);
+        const float *gradient = p->grad + (ptrdiff_t)out * inputs;
+        float *momenta = m->m + (ptrdiff_t)out * inputs;
         for (int j = 0; j < inputs; j++) {
-            const ptrdiff_t i = (ptrdiff_t)out * inputs + j;
-            const double g = (double)p->grad[i];
-            m->m[i] = (float)(b * (double)m->m[i] + rest * g);
-            const float ahead = (float)(b * (double)m->m[i] + rest * g);
-            x[jem__muon_at(s, out, j)] = ahead;
+            const double g = (double)gradient[j];
+            const float moved = (float)(b * (double)momenta[j] + rest * g);
+            const float ahead = (float)(b * (double)moved + rest * g);
+            momenta[j] = moved;
+            x[jem__muon_at(&places, j)] = ahead;
             sum += (double)ahead * (double)ahead;
         }
+    }
     if (!(sum > 0)) return 0;
     const double shrink = 1 / sqrt(sum);
     const ptrdiff_t floats = (ptrdiff_t)jem__round_16(s->rows) * jem__round_16(s->columns);
@@ -8444,13 +8455,17 @@ static void jem__muon(jem_optim *o, const jem__moments *m, float lr) {
     const double step = (double)(float)((double)lr * .2 * sqrt((double)sides.columns));
     const double keep = (double)(float)(1 - (double)lr * (double)o->desc.weight_decay);
     const int inputs = (int)(p->size / p->shape[0]);
-    for (int out = 0; out < p->shape[0]; out++)
+    for (int out = 0; out < p->shape[0]; out++) {
+        const jem__places places = jem__muon_places(&sides, out);
+        float *value = p->value + (ptrdiff_t)out * inputs;
         for (int j = 0; j < inputs; j++) {
-            float *value = p->value + (ptrdiff_t)out * inputs + j;
-            const float kept = (float)((double)*value * keep);
-            *value = (float)((double)kept - step * (double)x[jem__muon_at(&sides, out, j)]);
+            const float kept = (float)((double)value[j] * keep);
+            value[j] = (float)((double)kept - step * (double)x[jem__muon_at(&places, j)]);
         }
+    }
 }
+
+JEM__COMPILE_END
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
