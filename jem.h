@@ -8318,7 +8318,7 @@ jem_status jem_optim_use_average(jem_optim *o, int on) {
 /* ---- Muon ------------------------------------------------------------------------------------ */
 
 JEM__COMPILE("O2")                                 /* all weights pass here */
-/* Places of one output's weights in the matrix: weight j is at start + j / 16 panel + j % 16 lane. */
+/* Places in the matrix of one output's weights: that of j is start + j/16 panel + j%16 lane. */
 typedef struct jem__places { ptrdiff_t start, panel, lane; } jem__places;
 /* Returns the places for an output. */
 static jem__places jem__muon_places(const jem__fold *s, int out) {

@@ -634,6 +634,11 @@ for i in 1 2 3 4 5 6; do
 done
 status 0 "larger images" train $easy --dataset wide --size 40 --grey --n-valid 2 --iters 1 --out easy3
 says "1600 numbers an image: --score-weight 0.0078"
+check "grey on purpose" sh -c '! grep -q "are grey" out'
+cp easy/train/dark/1.pgm wide/train/a
+status 0 "grey and colour" train $easy --dataset wide --size 40 --n-valid 2 --iters 1 --out easy4
+says "^wide: 1 of 13 pictures are grey, the others in colour: --grey makes all grey"
+rm wide/train/a/1.pgm
 
 for i in 2 5; do echo "not a picture" >wide/train/a/$i.png; done
 head -c 9000 examples/gallery/score.png >wide/train/b/1.png

@@ -414,6 +414,7 @@ static void test_folders(void) {
     put_text("pets/cat", "notes.txt", "not a picture, and not looked at");
     if (loads(&d, ROOT "/pets", "train", NULL)) {
         has_shape(&d, 10 + 11, 1, 5, 9, 2);
+        CHECK(d.grey == 0, "all are made grey: none is counted");
         CHECK(!strcmp(d.class_names[0], "ant") && !strcmp(d.class_names[1], "cat"), "by name");
         CHECK(d.labels[9] == 0 && d.labels[10] == 1, "labels");
         CHECK(!memcmp(d.pixels + 45 * 9, p + 10, 45), "the 10th is held out");
@@ -449,6 +450,7 @@ static void test_folders(void) {
         if (!loads(&d, ROOT "/pets", "train", &other)) continue;
         CHECK(d.blended == 1 && d.blank == !on_white, "%d transparent, %d blank", d.blended,
               d.blank);
+        CHECK(d.c == 3 && d.grey == d.n, "black ink has no colours: %d of %d", d.grey, d.n);
         data_free(&d);
     }
     put_png("pets/cat", "04.png", 9, 5, 4, p);
@@ -457,6 +459,7 @@ static void test_folders(void) {
         const double alpha = p[7 * 4 + 3] / 255.0;
         CHECK_CLOSE(d.pixels[135 * 14 + 90 + 7], p[7 * 4 + 2] * alpha + 255 * (1 - alpha), .51,
                     "blue on white");
+        CHECK(d.grey == d.n - 1, "all but that one are grey: %d of %d", d.grey, d.n);
         data_free(&d);
     }
     other.background = 0;

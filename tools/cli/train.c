@@ -425,6 +425,11 @@ static int load_data(run *r) {
     if (s->stretched)
         printf("%s: %d pictures are stretched to %d x %d (--crop or --pad keep proportions)\n",
                t->dataset, s->stretched, s->w, s->h);
+    if (s->grey == s->n)
+        printf("%s: no picture has colours: --grey learns a third of the numbers\n", t->dataset);
+    else if (s->grey)
+        printf("%s: %d of %d pictures are grey, the others in colour: --grey makes all grey, if colours "
+               "do not matter\n", t->dataset, s->grey, s->n);
     if (s->blended)
         printf("%s: %d of %d pictures have transparent pixels, laid over grey %d (--background "
                "N)\n", t->dataset, s->blended, s->n, t->background);

@@ -965,6 +965,12 @@ static int data__common_shape(data__job *job, const data__item *items, int n, in
     return 1;
 }
 
+/* Returns 1 if a picture, planes image[c][plane], has no colours, whatever its file could hold. */
+static int data__is_grey(const unsigned char *image, int c, size_t plane) {
+    return c == 1 || (!memcmp(image, image + plane, plane) &&
+                      !memcmp(image, image + 2 * plane, plane));
+}
+
 /* Checks all files first: the common shape is known before memory is allocated. If one of them
    cannot be read, decodes the others all the same: desc.bad is called for each damaged one. */
 static int data__load_items(data__job *job, const data__item *items, int n) {
@@ -981,6 +987,8 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
                 ok = data__bad(job, items[i].path, "has changed while it was read");
             ok = ok && data__put(job, items[i].path, i, image, 0, 1, shape[0], shape[1], shape[2]);
             job->d->labels[i] = items[i].label;
+            if (job->d->c == 3)
+                job->d->grey += data__is_grey(image, shape[0], (size_t)shape[1] * (size_t)shape[2]);
         }
         free(image);
         if (ok) continue;

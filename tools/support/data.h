@@ -39,6 +39,7 @@ typedef struct data_set {
     char **class_names;        /* [classes] */
     char **column_names;       /* [c] of a table; or NULL */
     int stretched;             /* pictures whose proportions were changed */
+    int grey;                  /* pictures of a folder without colours, in a set in colour */
     int blended, blank;        /* pictures with transparent pixels; of these, nearly one colour */
     int has_labels;            /* 0: a table without them; labels are then 0 */
     char name[64];
