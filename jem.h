@@ -9888,6 +9888,14 @@ static jem__seen jem__see_logits(const float *f, int classes, float temperature)
     return s;
 }
 
+/* Returns how many of n images to process at once: a few in excess of whole groups of 16 follow
+   alone, since they are cut into blocks only then, and take less time than a group. */
+static int jem__see_at_once(int n) {
+    const int excess = n % JEM_LANES;
+    if (n > JEM__EVAL_BATCH) return JEM__EVAL_BATCH;
+    if (n > JEM_LANES && excess < JEM_LANES / 2) return n - excess;
+    return n;
+}
 /* Computes logits f[n][classes] of n images and what they say; either may be NULL. */
 static jem_status jem__see(jem_net *net, const char *what, const float *x, int n, float *f,
                            jem__seen *seen) {
@@ -9897,9 +9905,8 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
     if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
     const float temperature = jem__temperature_of(net);
-    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
-        int m = n - i;
-        if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
+    for (int i = 0, m; i < n && ctx->status == JEM_OK; i += m) {
+        m = jem__see_at_once(n - i);
         const jem_mark mark = jem_begin(ctx);
         float *rows = NULL;
         if (f) rows = f + i * k;

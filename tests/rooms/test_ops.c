@@ -685,6 +685,17 @@ static void test_few_bits(jem_ctx *usual) {
                   "features %g, slope %g, walk %g", (int)i, cases[i].h, cases[i].w, n,
                   gaps[0], gaps[1], gaps[2], gaps[3]);
         }
+        float *twice = floats(2 * FEW_MANY * size);            /* a few more than sixteen */
+        memcpy(twice, x, (size_t)(FEW_MANY * size) * sizeof *x);
+        memcpy(twice + FEW_MANY * size, x, (size_t)(FEW_MANY * size) * sizeof *x);
+        for (int n = FEW_MANY + 1; n < 2 * FEW_MANY; n += step) {
+            float f[2 * FEW_MANY * 4];
+            CHECK(jem_logits(net, twice, n, f) == JEM_OK, "%s", jem_error(ctx));
+            CHECK(largest_gap(f, many.logits, FEW_MANY * 4) == 0 &&
+                  largest_gap(f + FEW_MANY * 4, many.logits, (n - FEW_MANY) * 4) == 0,
+                  "case %d: logits of %d", (int)i, n);
+        }
+        free(twice);
         free(x);
         jem_net_free(net);
         jem_ctx_free(ctx);
