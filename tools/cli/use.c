@@ -744,7 +744,7 @@ static int table_for(const model *m, const eval_options *e, data_desc *desc, dat
     return ok ? 0 : 2;
 }
 
-static void on_bad_picture(void *user, const char *message) {
+static void on_unreadable_picture(void *user, const char *message) {
     (void)user;
     fprintf(stderr, "jem eval: %s\n", message);
 }
@@ -765,7 +765,7 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     desc.file_mb = e->max_file;
     desc.picture_mb = e->max_picture;
     desc.memory_mb = budget.most / 1e6;
-    desc.bad = on_bad_picture;
+    desc.bad = on_unreadable_picture;
     const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
     if (data_is_table(e->dataset)) return table_for(m, e, &desc, d);
     const char *split = jem_archive_meta(m->archive, OPTION_PREFIX "test-split");
