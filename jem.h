@@ -8448,7 +8448,8 @@ static float *jem__orthogonalize(jem_ctx *ctx, const jem__fold *sides, float *sc
 static void jem__muon(jem_optim *o, const jem__moments *m, float lr) {
     jem_param *p = m->param;
     const jem__fold sides = jem__muon_fold(p);
-    memset(o->scratch, 0, (size_t)jem__muon_floats(p) * sizeof *o->scratch);
+    const ptrdiff_t floats = (ptrdiff_t)jem__round_16(sides.rows) * jem__round_16(sides.columns);
+    memset(o->scratch, 0, (size_t)floats * sizeof *o->scratch);        /* the padding of x */
     const float *x = o->scratch;
     if (jem__muon_load(m, o->desc.muon_momentum, &sides, o->scratch))
         x = jem__orthogonalize(o->net->ctx, &sides, o->scratch);
