@@ -37,7 +37,8 @@ count() { passed=$((passed + $1)); failed=$((failed + $2)); }
 # Only the last is due to the machine. Without /proc, processor time is unknown, and only the last is
 # detected. $outcome is a file, since many commands run in a subshell.
 outcome=$(cd "$BUILD/log" && pwd)/outcome.$$
-trap 'rm -f "$outcome" "$outcome.pid"' EXIT
+why=$outcome.why                                    # reasons, repeated at the end: logs are cut there
+trap 'rm -f "$outcome" "$outcome.pid" "$why"' EXIT
 limited() {
     command -v timeout >/dev/null || { "$@"; return; }
     wall=${TEST_WALL:-$((3 * ${TEST_SECONDS:-600} * $(busy) / 100))}
@@ -122,7 +123,10 @@ run() {
     esac
     [ ! -s "$outcome" ] || reason=$(cat "$outcome")
     if [ -n "$reason" ]; then count 0 1; echo "FAILED $name: $reason"; fi
-    if [ -n "$reason" ] || [ "${counts#* }" != 0 ]; then broken="$broken, $name"; fi
+    if [ -n "$reason" ] || [ "${counts#* }" != 0 ]; then
+        broken="$broken, $name"
+        { grep FAILED "$log" || tail -n 3 "$log"; echo "$reason"; } | tail -n 4 | cut -c 1-150 >>"$why"
+    fi
 }
 
 # try NAME COMMAND...: one test, that the command succeeds.
@@ -580,5 +584,6 @@ if [ -n "$beside" ]; then
 fi
 [ -n "$late" ] && echo "skipped, the machine is too busy: ${late#, }"
 [ -n "$broken" ] && echo "failing: ${broken#, }"
+[ ! -s "$why" ] || sed '/^$/d; s/^/    /' "$why"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -6,13 +6,13 @@ all in standardised units.
 
 AUROC of log p(x) may be .01 below that best one. Anomalies are of two sorts, half of each: points
 spread evenly over the box of the data, and usual rows some of whose columns were exchanged with
-those of other rows. Prints a table; the last line is: N passed, N failed.
+those of other rows. Prints a table; seconds of processor time are only shown, since a busy machine
+must not fail. The last line is: N passed, N failed.
 """
 import os
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy as np
 from sklearn.ensemble import IsolationForest
@@ -117,15 +117,13 @@ def main():
             train, usual = kind(rng, TRAIN, world), kind(rng, TEST, world)
             test = np.concatenate([usual, odd(rng, kind, TEST, world, train)])
             labels = np.r_[np.zeros(TEST), np.ones(TEST)]
-            began = time.time()
             density, familiarity, seconds = ours(program, train, test, labels)
             other = peers(train, test, labels)
-            good = density >= max(other.values()) - MARGIN and seconds < 10
+            good = density >= max(other.values()) - MARGIN
             passed, failed = passed + good, failed + (not good)
             print("%-8s %4d   %.4f %.4f %.4f   %.4f    %.4f      %5.1f%s" % (
                 kind.__name__, seed, other["forest"], other["LOF"], other["mixture"], density,
                 familiarity, seconds, "" if good else "   FAILED"), flush=True)
-            assert time.time() - began < 600
     print("%d passed, %d failed" % (passed, failed))
     return failed > 0
 
