@@ -1356,6 +1356,9 @@ typedef struct jem_attack_desc {
     float step_size;       /* 0: 2.5 eps / steps, and eps for a single step */
     int restarts;          /* 1: attempts in all */
     int random_start;      /* 1: anywhere within eps, if that is finite; 0: at the image */
+    int all_steps;         /* 0: an image stops at its first success; 1: each attempt takes all its
+                              steps, for a `classify` with random answers, whose first error may be
+                              chance */
     int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
     float least_probability;   /* targeted: done when p(label|x) is the highest and at least this:
                                   0 */
@@ -1370,7 +1373,7 @@ typedef struct jem_attack_desc {
 JEM_API jem_attack_desc jem_attack_desc_default(void);
 /* x[n][c][h][w] to found[n][c][h][w] (which may be x): the first that does it, or the last that was
    tried. fooled[n] (may be NULL): whether it does; an image that was wrong from the start stays as
-   it is. */
+   it is, unless with all_steps. */
 JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
                               const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled);
 
@@ -11904,7 +11907,8 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
         for (int i = 0; i < m; i++) {
             const ptrdiff_t at = i * size;
             const float *logits = f + (ptrdiff_t)i * k;
-            if (jem__attack_won(d, logits, k, labels[i], temperature)) done[i] = 1;
+            const int stops = !d->all_steps || step == d->steps;
+            if (stops && jem__attack_won(d, logits, k, labels[i], temperature)) done[i] = 1;
             if (done[i]) continue;
             left++;
             if (step < 0)

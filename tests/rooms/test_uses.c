@@ -771,6 +771,47 @@ static jem_status no_classify(void *user, const float *x, const int *labels, int
     return ++*(int *)user == 2 ? JEM_DIVERGED : JEM_OK;
 }
 
+/* A random classifier: label 1 if x[0] > 0, and in its first two answers whatever x is. */
+static jem_status random_classify(void *user, const float *x, const int *labels, int n, float *f,
+                                  float *g) {
+    const int chance = ++*(int *)user <= 2;
+    (void)labels;
+    for (int i = 0; i < n; i++) {
+        const float odds = chance ? 1 : x[i * DIM];
+        f[3 * i] = 0;
+        f[3 * i + 1] = odds;
+        f[3 * i + 2] = -9;
+        for (int k = 0; g && k < DIM; k++) g[i * DIM + k] = k ? 0.0f : -1.0f;
+    }
+    return JEM_OK;
+}
+
+static void test_random_answers(jem_ctx *ctx) {
+    printf("attacks: a classifier with random answers is attacked to the end\n");
+    jem_net *net = plane_net(ctx, 3);
+    jem_attack_desc d = jem_attack_desc_default();
+    d.classify = random_classify;
+    d.eps = 0.5f;
+    d.random_start = 0;
+    for (d.all_steps = 0; d.all_steps < 2; d.all_steps++) {
+        for (int reachable = 0; reachable < 2; reachable++) {
+            float x[2 * DIM] = { 0 }, found[2 * DIM];
+            int labels[2] = { 0, 0 }, fooled[2], asked = 0;
+            x[0] = x[DIM] = reachable ? -0.4f : -0.6f;
+            d.user = &asked;
+            CHECK(jem_attack(net, x, labels, 2, &d, NULL, found, fooled) == JEM_OK, "%s",
+                  jem_error(ctx));
+            const int want = d.all_steps ? reachable : 1;
+            CHECK(fooled[0] == want && fooled[1] == want, "all_steps %d, reachable %d: %d, %d",
+                  d.all_steps, reachable, fooled[0], fooled[1]);
+            const float moved = d.all_steps ? 0.5f : 0.0f;
+            CHECK(found[0] - x[0] == moved, "moved by %g", (double)(found[0] - x[0]));
+            CHECK(asked == (d.all_steps ? d.steps + 2 : 1), "asked %d times", asked);
+        }
+    }
+    jem_net_free(net);
+}
+
 static void test_targets(jem_ctx *ctx) {
     printf("attacks: with a target, also from noise and over any distance; the same twice\n");
     jem_net *net = plane_net(ctx, 3);
@@ -1147,7 +1188,8 @@ int main(int argc, char **argv) {
         TEST(test_reliability), TEST(test_sets), TEST_IN(test_temperature), TEST(test_detection),
         TEST_IN(test_scores), TEST_IN(test_max), TEST_IN(test_usual), TEST_IN(test_slopes),
         TEST_IN(test_slopes_share), TEST_IN(test_linear), TEST_IN(test_sure),
-        TEST_IN(test_targets), TEST_IN(test_as_pytorch), TEST_IN(test_refined),
+        TEST_IN(test_random_answers), TEST_IN(test_targets),
+        TEST_IN(test_as_pytorch), TEST_IN(test_refined),
         TEST_IN(test_decision), TEST_IN(test_conditional), TEST_IN(test_noise_blind),
         TEST(test_memory)
     };
