@@ -646,6 +646,9 @@ status 1 "pictures that cannot be read" train $easy --dataset wide --size 40 --i
 check "are all named" sh -c 'test "$(grep -c "^jem train: wide/train/[ab]/[125].png: is " err)" = 3'
 check "and counted" grep -q "^jem train: wide: 3 of 12 pictures cannot be read: repair or remove" err
 check "nothing is trained" test ! -e new
+status 1 "a judge of pictures that cannot be read" judge --dataset wide --out new
+check "they are named, too" sh -c 'test "$(grep -c "^jem judge: wide/train/[ab]/[125].png: is " err)" = 3'
+check "nothing is written" test ! -e new
 
 status 0 "unused labels" train $tiny --p-y-given-x-weight 0 --batches separate \
     --iters 5 --out l

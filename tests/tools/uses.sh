@@ -151,6 +151,11 @@ check "the data set itself is not an outlier" sh -c '! grep -q "^  digits" out'
 refuses 1 "other: ./nothing: no such folder" $model ood --dataset digits --n 40 \
     --other digits,./nothing
 check "nothing was measured" test ! -s out
+mkdir -p damaged/test/left damaged/test/right
+for i in 1 2; do echo "no picture" | tee damaged/test/left/$i.png >damaged/test/right/$i.png; done
+cp -R damaged/test damaged/train
+status 1 "other pictures that cannot be read" $model ood --dataset digits --n 40 --other damaged
+check "are all named" test "$(grep -c "^jem eval: damaged/test/[a-z]*/[12].png: is " err)" = 4
 refuses 2 "other a,.*: a list of 9, not 0 to 8" $model ood --dataset digits \
     --other a,b,c,d,e,f,g,h,i
 mkdir sorted
