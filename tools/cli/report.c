@@ -446,8 +446,9 @@ static double section_share(const card *r, const struct section *s, double left)
 }
 
 /* Measures section s with as many images as the time allows: an estimate for half of its part, or
-   the useful minimum, then more if that was quick. Returns 0 if there is no time, unless it is one
-   of ALWAYS: that becomes a draft if the model can make one, of as few images as necessary. */
+   the useful minimum, then more if that was quick, in whole groups of JEM_LANES, since a part of a
+   group takes as long. Returns 0 if there is no time, unless it is one of ALWAYS: that becomes a
+   draft if the model can make one, of as few images as necessary. */
 static int measure_in_time(const card *r, const struct section *s, outcome *is) {
     const int most = r->o->n ? r->o->n : s->n, timed = r->o->minutes > 0 && s->share > 0;
     const double began = now(), left = fmax(60 * (double)r->o->minutes - (began - r->began), 0);
@@ -464,7 +465,8 @@ static int measure_in_time(const card *r, const struct section *s, outcome *is) 
     for (;;) {
         measure(r, s, r->model, (int)n, is);
         if (!timed || is->status || n >= most) return 1;
-        const double more = n * .8 * (share - (now() - began)) / fmax(is->seconds, 1e-3);
+        const double groups = ceil(n / JEM_LANES), rest = share - (now() - began);
+        const double more = JEM_LANES * floor(groups * .8 * rest / fmax(is->seconds, 1e-3));
         if (more < fmin(2 * n, most) || is->n < (int)n) return 1;
         n = fmin(more, most);
     }
