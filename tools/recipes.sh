@@ -65,6 +65,7 @@ zero-2*|$wrn --width 2 --blocks zero $other $muon
 unet-2-adam*|$wrn --width 2 $unet $adam
 unet-1*|$wrn --width 1 $unet $muon
 unet-4*|$wrn --width 4 $unet $muon
+unet-2-few*|$wrn --width 2 $unet $muon --p-x-batch 8
 END
 }
 

@@ -93,8 +93,9 @@ static void test_moves(run *r) {
     r->o->shift = REACH;
     r->o->flip = 1;
     for (int k = 0; k < MOVES; k++) {
-        move_randomly(r, &rng, from, to);
+        move_randomly(r, &rng, k % 2, from, to);
         const int is = (int)to[AT * SIDE + AT], mirror = to[AT * SIDE + AT + 1] < to[AT * SIDE + AT];
+        wrong += mirror != k % 2;
         const int dy = is / SIDE - AT, dx = is % SIDE - (mirror ? SIDE - 1 - AT : AT);
         if (!CHECK(abs(dy) <= REACH && abs(dx) <= REACH, "moved by (%d,%d)", dy, dx)) return;
         count[((dy + REACH) * (2 * REACH + 1) + dx + REACH) * 2 + mirror]++;
@@ -108,8 +109,41 @@ static void test_moves(run *r) {
         CHECK_CLOSE(count[k], MOVES / WAYS, 100, "way %d", k);
     r->o->shift = 0;
     r->o->flip = 0;
-    move_randomly(r, &rng, from, to);
+    move_randomly(r, &rng, 0, from, to);
     CHECK(same_bits(from, to, SIDE * SIDE), "nothing is asked for, and done");
+}
+
+/* --flip shows each image from one side in an epoch and from the other in the next. */
+static void test_turns(run *r) {
+    enum { SIDE = 28 };
+    float plain[SIDE * SIDE], mirrored[SIDE * SIDE];
+    const int per_epoch = r->n_train / BATCH;
+    int *side = (int *)calloc((size_t)r->data.n, sizeof *side), wrong = 0, sides = 0;
+    r->o->shift = 0;
+    r->o->flip = 1;
+    for (int epoch = 0; side && epoch < 2; epoch++) {
+        for (int k = 0; k < per_epoch; k++) {
+            r->update = epoch * per_epoch + k;
+            draw_batch(r, &r->all, 0, 0, r->x, r->y);
+            for (int i = 0; i < BATCH; i++) {
+                const int image = r->all.cards[k * BATCH + i];
+                data_floats(&r->data, &image, 1, plain);
+                move_image(plain, mirrored, 1, SIDE, SIDE, 0, 0, 1);
+                const int is_plain = same_bits(r->x + i * IMAGE, plain, IMAGE);
+                const int is_mirrored = same_bits(r->x + i * IMAGE, mirrored, IMAGE);
+                wrong += !is_plain && !is_mirrored;
+                if (is_plain == is_mirrored) continue;         /* symmetric */
+                sides += !epoch && is_mirrored;
+                wrong += side[image] == 1 + is_mirrored;       /* 1: plain before; 2: mirrored */
+                side[image] = 1 + is_mirrored;
+            }
+        }
+    }
+    CHECK(wrong == 0, "%d images come twice from one side", wrong);
+    /* half of them, within five standard deviations */
+    CHECK_CLOSE(sides, per_epoch * BATCH / 2, 2.5 * sqrt(per_epoch * BATCH), "first side");
+    r->o->flip = 0;
+    free(side);
 }
 
 /* --cutout hides a square, which the border may cut; every pixel is its centre equally often. */
@@ -195,6 +229,7 @@ int main(int argc, char **argv) {
         free(order);
     }
     if (test_wants("test_moves")) test_moves(&a);
+    if (test_wants("test_turns")) test_turns(&a);
     if (test_wants("test_squares")) test_squares(&a);
     if (test_wants("test_mirrored")) test_mirrored(&a);
     close_run(&a);

@@ -197,13 +197,20 @@ void move_image(const float *from, float *to, int c, int h, int w, int dy, int d
         }
 }
 
-/* Copies an image, moved and mirrored according to the options. */
-static void move_randomly(const run *r, jem_rng *rng, const float *from, float *to) {
+/* Copies an image, shifted by up to --shift pixels. */
+static void move_randomly(const run *r, jem_rng *rng, int mirror, const float *from, float *to) {
     const data_set *s = &r->data;
     const int reach = r->o->shift;
     const int dy = jem_rng_below(rng, 2 * reach + 1) - reach;
     const int dx = jem_rng_below(rng, 2 * reach + 1) - reach;
-    move_image(from, to, s->c, s->h, s->w, dy, dx, r->o->flip && jem_rng_below(rng, 2));
+    move_image(from, to, s->c, s->h, s->w, dy, dx, mirror);
+}
+
+/* Returns 1 if the deck mirrors this image in its epoch: in every second one, from the first or the
+   second on, so that two epochs show both sides of all images (Jordan 2024). */
+static int mirrors(const run *r, const deck *d, int image) {
+    jem_rng coin = stream_of(r, d->stream + 2, (uint64_t)image);
+    return r->o->flip && (jem_rng_below(&coin, 2) + d->epoch) % 2;
 }
 
 /* Hides a square of an image, with its centre at a random pixel, behind the mean of the range
@@ -227,7 +234,7 @@ static void on_chain(void *user, jem_rng *rng, int visits, int label, float *x) 
     const ptrdiff_t size = (ptrdiff_t)r->data.c * r->data.h * r->data.w;
     if (visits && r->o->move_chains > 0 && jem_rng_uniform(rng) < r->o->move_chains) {
         memcpy(r->moved, x, (size_t)size * sizeof *x);
-        move_randomly(r, rng, r->moved, x);
+        move_randomly(r, rng, r->o->flip && jem_rng_below(rng, 2), r->moved, x);
     } else if (!visits && r->n_like) {
         class_gaussian(r->like, r->like_y, r->n_like, size, label, rng, x);
         for (ptrdiff_t k = 0; k < size; k++) x[k] = fmaxf(-1, fminf(x[k], 1));
@@ -250,7 +257,7 @@ static void draw_batch(run *r, deck *d, int plain, int hides, float *x, int *y) 
     jem_rng rng = stream_of(r, d->stream + 1, (uint64_t)r->update);
     for (int i = 0; i < d->batch; i++) {
         data_floats(s, which + i, 1, plain ? x + i * size : still);
-        if (!plain) move_randomly(r, &rng, still, x + i * size);
+        if (!plain) move_randomly(r, &rng, mirrors(r, d, which[i]), still, x + i * size);
         if (hides) hide_randomly(r, &rng, x + i * size);
         y[i] = s->labels[which[i]];
     }

@@ -123,7 +123,7 @@ const option train_table[] = {
     { "shift", OPTION_INT, OPTION_FIXED, AT(shift), "N", { "4", "1" }, 0, 64,
       "shift images by up to N pixels" },
     { "flip", OPTION_FLAG, OPTION_FIXED, AT(flip), "", { "on", "off" }, 0, 0,
-      "mirror half of the images (--no-flip: off)" },
+      "mirror each image in every second epoch (--no-flip: off)" },
     { "plain-p-x", OPTION_FLAG, OPTION_FIXED, AT(plain_px), "", NO_PRESETS("off"), 0, 0,
       "neither move nor mirror the images for p(x)" },
     { "cutout", OPTION_INT, OPTION_FIXED, AT(cutout), "N", NO_PRESETS("0"), 0, 1e4,
