@@ -1359,6 +1359,8 @@ typedef struct jem_attack_desc {
     int all_steps;         /* 0: an image stops at its first success; 1: each attempt takes all its
                               steps, for a `classify` with random answers, whose first error may be
                               chance */
+    float momentum;        /* 0..1: each step follows this share of the previous direction plus the
+                              new one (Dong et al. 2018), which averages random gradients: 0 */
     int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
     float least_probability;   /* targeted: done when p(label|x) is the highest and at least this:
                                   0 */
@@ -11878,6 +11880,20 @@ static int jem__attack_won(const jem_attack_desc *d, const float *f, int classes
     return s.label == label && s.p >= d->least_probability;
 }
 
+/* Adds the direction of g[n] to momentum times the sum so far, and returns the sum; g itself without
+   momentum. */
+static const float *jem__attack_along(const jem_attack_desc *d, const float *g, float *sum,
+                                      ptrdiff_t n) {
+    if (!sum) return g;
+    const float length = jem__norm_of(g, NULL, n);
+    for (ptrdiff_t i = 0; i < n; i++) {
+        float direction = 0;
+        if (length > 0) direction = g[i] / length;
+        sum[i] = jem__fmaf(d->momentum, sum[i], direction);
+    }
+    return sum;
+}
+
 /* Attacks m images once, from x, and writes the last images to `found`. Step -1 checks images that
    have reached the goal without a step. */
 static void jem__attack_once(jem_net *net, const float *x, const int *labels, int m,
@@ -11892,6 +11908,12 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
     if (d->targeted) move = d->step_size;
     float *g = jem__push_floats(ctx, m * size);
     float *f = jem__push_floats(ctx, all);
+    float *sum = NULL;
+    if (d->momentum > 0) {
+        sum = jem__push_floats(ctx, m * size);
+        if (!sum) return;
+        memset(sum, 0, (size_t)(m * size) * sizeof *sum);
+    }
     int left = m;
     for (int step = -1; g && f && step <= d->steps && left; step++) {
         const int moves = step >= 0 && step < d->steps;
@@ -11911,10 +11933,14 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
             if (stops && jem__attack_won(d, logits, k, labels[i], temperature)) done[i] = 1;
             if (done[i]) continue;
             left++;
-            if (step < 0)
+            if (step < 0) {
                 jem__attack_start(ctx, d, rng, x + at, g + at, found + at, size);
-            else if (moves)
-                jem__attack_move(d, x + at, g + at, move, found + at, size);
+            } else if (moves) {
+                float *velocity = NULL;
+                if (sum) velocity = sum + at;
+                const float *along = jem__attack_along(d, g + at, velocity, size);
+                jem__attack_move(d, x + at, along, move, found + at, size);
+            }
         }
     }
 }
@@ -11927,8 +11953,8 @@ static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
     if (any_distance) least_step = JEM__TINY;
     return (any_distance || JEM__IN(d.eps, 0, JEM__MOST)) && JEM__IN(d.steps, 1, INT32_MAX) &&
            JEM__IN(d.step_size, least_step, JEM__MOST) && JEM__IN(d.restarts, 1, INT32_MAX) &&
-           JEM__IN(d.least_probability, 0, 1) && JEM__IN(d.lo, -JEM__MOST, JEM__MOST) &&
-           JEM__IN(d.hi, d.lo, JEM__MOST);
+           JEM__IN(d.momentum, 0, 1) && JEM__IN(d.least_probability, 0, 1) &&
+           JEM__IN(d.lo, -JEM__MOST, JEM__MOST) && JEM__IN(d.hi, d.lo, JEM__MOST);
 }
 
 /* Converts what was found for m images x, u in the network's units, to units of the data: images
@@ -17040,6 +17066,7 @@ JEM__COMPILE_END
                  JEM_DID_BLANK reports an image of one colour. jem_calibrated.
                  A cosine schedule starts again at jem_schedule.at, which it ignored before.
                  Few images of any size are cut into blocks (28 x 28: one in a tenth of the time).
+                 Attacks on random classifiers: jem_attack_desc.all_steps, .momentum.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...

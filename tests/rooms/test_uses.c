@@ -812,6 +812,50 @@ static void test_random_answers(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* Label 1 if x[0] > 0; two of five gradients point away from it. */
+static jem_status noisy_classify(void *user, const float *x, const int *labels, int n, float *f,
+                                 float *g) {
+    static const float noise[5] = { -1, 1, -1, -1, 1 };
+    const int asked = (*(int *)user)++;
+    (void)labels;
+    for (int i = 0; i < n; i++) {
+        f[3 * i] = 0;
+        f[3 * i + 1] = x[i * DIM];
+        f[3 * i + 2] = -9;
+        for (int k = 0; g && k < DIM; k++) g[i * DIM + k] = k ? 0.0f : noise[asked % 5];
+    }
+    return JEM_OK;
+}
+
+static void test_momentum(jem_ctx *ctx) {
+    printf("attacks: momentum averages random gradients\n");
+    jem_net *net = plane_net(ctx, 3);
+    jem_attack_desc d = jem_attack_desc_default();
+    d.classify = noisy_classify;
+    d.eps = 0.5f;
+    d.random_start = 0;
+    for (d.l2 = 0; d.l2 < 2; d.l2++) {
+        for (int with = 0; with < 2; with++) {
+            float x[DIM] = { -0.4f }, found[DIM];
+            int label = 0, fooled, asked = 0;
+            d.momentum = (float)with;
+            d.user = &asked;
+            CHECK(jem_attack(net, x, &label, 1, &d, NULL, found, &fooled) == JEM_OK, "%s",
+                  jem_error(ctx));
+            CHECK(fooled == with, "momentum %d, L2 %d: fooled %d at %g", with, d.l2, fooled,
+                  (double)found[0]);
+            /* without: a fifth of 40 steps of 2.5 eps / 40, in all */
+            if (!with) CHECK_CLOSE(found[0] - x[0], 0.25, 0.04, "moved");
+        }
+    }
+    d.momentum = 1.5f;
+    float x[DIM] = { 0 };
+    int label = 0;
+    CHECK(jem_attack(net, x, &label, 1, &d, NULL, x, NULL) == JEM_BAD_ARGUMENT, "momentum 1.5");
+    jem_clear_error(ctx);
+    jem_net_free(net);
+}
+
 static void test_targets(jem_ctx *ctx) {
     printf("attacks: with a target, also from noise and over any distance; the same twice\n");
     jem_net *net = plane_net(ctx, 3);
@@ -1188,7 +1232,7 @@ int main(int argc, char **argv) {
         TEST(test_reliability), TEST(test_sets), TEST_IN(test_temperature), TEST(test_detection),
         TEST_IN(test_scores), TEST_IN(test_max), TEST_IN(test_usual), TEST_IN(test_slopes),
         TEST_IN(test_slopes_share), TEST_IN(test_linear), TEST_IN(test_sure),
-        TEST_IN(test_random_answers), TEST_IN(test_targets),
+        TEST_IN(test_random_answers), TEST_IN(test_momentum), TEST_IN(test_targets),
         TEST_IN(test_as_pytorch), TEST_IN(test_refined),
         TEST_IN(test_decision), TEST_IN(test_conditional), TEST_IN(test_noise_blind),
         TEST(test_memory)

@@ -641,7 +641,8 @@ static int attacked_begin(attacked *a, uses *s) {
         return uses_no_memory(), 0;
     a->how.classify = refined_classify;
     a->how.user = &a->refined;
-    a->how.all_steps = 1;                          /* its answers are random */
+    a->how.all_steps = 1;                          /* its answers are random, */
+    a->how.momentum = 1;                           /* and so are their gradients */
     return 1;
 }
 static void attacked_end(attacked *a) { if (a->how.classify) refined_free(&a->refined); }
