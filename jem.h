@@ -11880,8 +11880,8 @@ static int jem__attack_won(const jem_attack_desc *d, const float *f, int classes
     return s.label == label && s.p >= d->least_probability;
 }
 
-/* Adds the direction of g[n] to momentum times the sum so far, and returns the sum; g itself without
-   momentum. */
+/* Adds the direction of g[n] to momentum times the sum so far, and returns the sum; without
+   momentum, when the sum is NULL, returns g. */
 static const float *jem__attack_along(const jem_attack_desc *d, const float *g, float *sum,
                                       ptrdiff_t n) {
     if (!sum) return g;
