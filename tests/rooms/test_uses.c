@@ -771,17 +771,19 @@ static jem_status no_classify(void *user, const float *x, const int *labels, int
     return ++*(int *)user == 2 ? JEM_DIVERGED : JEM_OK;
 }
 
-/* A random classifier: label 1 if x[0] > 0, and in its first two answers whatever x is. */
+/* A random classifier: label 1 if x[0] > 0, and in its first answers whatever x is. The slope is
+   the next of five. */
+typedef struct random_answers { int asked, wrong; float slopes[5]; } random_answers;
 static jem_status random_classify(void *user, const float *x, const int *labels, int n, float *f,
                                   float *g) {
-    const int chance = ++*(int *)user <= 2;
+    random_answers *r = (random_answers *)user;
+    const int asked = r->asked++;
     (void)labels;
     for (int i = 0; i < n; i++) {
-        const float odds = chance ? 1 : x[i * DIM];
         f[3 * i] = 0;
-        f[3 * i + 1] = odds;
+        f[3 * i + 1] = asked < r->wrong ? 1 : x[i * DIM];
         f[3 * i + 2] = -9;
-        for (int k = 0; g && k < DIM; k++) g[i * DIM + k] = k ? 0.0f : -1.0f;
+        for (int k = 0; g && k < DIM; k++) g[i * DIM + k] = k ? 0.0f : r->slopes[asked % 5];
     }
     return JEM_OK;
 }
@@ -796,9 +798,10 @@ static void test_random_answers(jem_ctx *ctx) {
     for (d.all_steps = 0; d.all_steps < 2; d.all_steps++) {
         for (int reachable = 0; reachable < 2; reachable++) {
             float x[2 * DIM] = { 0 }, found[2 * DIM];
-            int labels[2] = { 0, 0 }, fooled[2], asked = 0;
+            int labels[2] = { 0, 0 }, fooled[2];
+            random_answers answers = { 0, 2, { -1, -1, -1, -1, -1 } };
             x[0] = x[DIM] = reachable ? -0.4f : -0.6f;
-            d.user = &asked;
+            d.user = &answers;
             CHECK(jem_attack(net, x, labels, 2, &d, NULL, found, fooled) == JEM_OK, "%s",
                   jem_error(ctx));
             const int want = d.all_steps ? reachable : 1;
@@ -806,40 +809,26 @@ static void test_random_answers(jem_ctx *ctx) {
                   d.all_steps, reachable, fooled[0], fooled[1]);
             const float moved = d.all_steps ? 0.5f : 0.0f;
             CHECK(found[0] - x[0] == moved, "moved by %g", (double)(found[0] - x[0]));
-            CHECK(asked == (d.all_steps ? d.steps + 2 : 1), "asked %d times", asked);
+            CHECK(answers.asked == (d.all_steps ? d.steps + 2 : 1), "asked %d times", answers.asked);
         }
     }
     jem_net_free(net);
-}
-
-/* Label 1 if x[0] > 0; two of five gradients point away from it. */
-static jem_status noisy_classify(void *user, const float *x, const int *labels, int n, float *f,
-                                 float *g) {
-    static const float noise[5] = { -1, 1, -1, -1, 1 };
-    const int asked = (*(int *)user)++;
-    (void)labels;
-    for (int i = 0; i < n; i++) {
-        f[3 * i] = 0;
-        f[3 * i + 1] = x[i * DIM];
-        f[3 * i + 2] = -9;
-        for (int k = 0; g && k < DIM; k++) g[i * DIM + k] = k ? 0.0f : noise[asked % 5];
-    }
-    return JEM_OK;
 }
 
 static void test_momentum(jem_ctx *ctx) {
     printf("attacks: momentum averages random gradients\n");
     jem_net *net = plane_net(ctx, 3);
     jem_attack_desc d = jem_attack_desc_default();
-    d.classify = noisy_classify;
+    d.classify = random_classify;
     d.eps = 0.5f;
     d.random_start = 0;
     for (d.l2 = 0; d.l2 < 2; d.l2++) {
         for (int with = 0; with < 2; with++) {
             float x[DIM] = { -0.4f }, found[DIM];
-            int label = 0, fooled, asked = 0;
+            int label = 0, fooled;
+            random_answers answers = { 0, 0, { -1, 1, -1, -1, 1 } };   /* two of five are wrong */
             d.momentum = (float)with;
-            d.user = &asked;
+            d.user = &answers;
             CHECK(jem_attack(net, x, &label, 1, &d, NULL, found, &fooled) == JEM_OK, "%s",
                   jem_error(ctx));
             CHECK(fooled == with, "momentum %d, L2 %d: fooled %d at %g", with, d.l2, fooled,
