@@ -1153,12 +1153,13 @@ typedef struct jem_train_desc {
        all numbers are finite, and the gap f(x+) - f(x-) is at most max_gap/20 times the network's
        scale. It returns to the copy if an update diverges; if the mean gap of about ten updates
        exceeds max_gap times that scale; if cross-entropy, once below three quarters of a guess's,
-       is a guess's again; if the gradient's norm is a thousand times its mean; if the chains are
-       far from all images, or all equal; or if a step of SGLD moves their values by a quarter of
-       restart_lo .. restart_hi. It then uses other random numbers and, from the second time on,
-       half the rate and half the step of SGLD (with noise of the same temperature). The rate
-       recovers, the step does not; but if the step was too wide, it alone becomes shorter, and
-       longer when the gradients allow it.
+       is a guess's again; if the residual of the score, once below .5, is above .9 again; if the
+       gradient's norm is a thousand times its mean; if the chains are far from all images, or all
+       equal; or if a step of SGLD moves their values by a quarter of restart_lo .. restart_hi. It
+       does not copy a state while the residual is three times its least. After a return it uses
+       other random numbers and, from the second one on, half the rate and half the step of SGLD
+       (with noise of the same temperature). The rate recovers, the step does not; but if the step
+       was too wide, it alone becomes shorter, and longer when the gradients allow it.
        The copy has the size of the parameters, the optimiser's state and the buffer, and is part of
        checkpoints. An error of the first update remains one. */
     float max_gap;                                 /* 100; without chains, the gap is 0 */
@@ -8619,7 +8620,12 @@ float jem_learning_rate(const jem_schedule *s, float lr, int update) {
 
 /* ==== >>train: one step at a time ============================================================= */
 
-enum { JEM__GUARD_EVERY = 100, JEM__GUARD_COUNTS = 6, JEM__GUARD_NUMBERS = 8 };
+enum {
+    JEM__GUARD_EVERY = 100,
+    JEM__GUARD_COUNTS = 6,
+    JEM__GUARD_NUMBERS = 8,
+    JEM__GUARD_RESIDUALS = 3                       /* files before them have no such array */
+};
 
 /* The guard's numbers, in the order of its file. Running means below 0 are unknown. */
 typedef struct jem__pulse {
@@ -8628,6 +8634,8 @@ typedef struct jem__pulse {
     float least, kept_least;                       /* lowest ce from update 20; the kept state's */
     float rate, walk, reach;                       /* factors of the learning rate and, for two
                                                       reasons, of the step of SGLD */
+    float residual;                                /* mean of the score's over 20 updates */
+    float least_residual, kept_least_residual;     /* as `least` */
 } jem__pulse;
 
 /* The guard's good state. Float arrays are in one block: the network's parameters, the optimiser's
@@ -8644,11 +8652,12 @@ typedef struct jem__guard {
     int guesses;                                   /* returns because of cross-entropy */
     int updates, optim_updates;                    /* of the kept state */
     char why[160];                                 /* reason of the last return */
-    float numbers[JEM__GUARD_NUMBERS];             /* what jem_trainer_to_archive points at */
+    float numbers[JEM__GUARD_NUMBERS + JEM__GUARD_RESIDUALS];
+                                                   /* what jem_trainer_to_archive points at */
     int64_t counts[JEM__GUARD_COUNTS];
 } jem__guard;
 
-static const jem__pulse jem__first_pulse = { 0, -1, -1, -1, -1, 1, 1, 1 };
+static const jem__pulse jem__first_pulse = { 0, -1, -1, -1, -1, 1, 1, 1, -1, -1, -1 };
 
 struct jem_trainer {
     jem_net *net;
@@ -9517,6 +9526,12 @@ static void jem__follow(float *mean, float value) {
     else *mean += (value - *mean) / 20;
 }
 
+/* Follows a loss that should fall; a single update counts for at most `most`. */
+static void jem__follow_least(float *mean, float *least, float value, float most, int begun) {
+    jem__follow(mean, fminf(value, most));
+    if (begun && (*least < 0 || *mean < *least)) *least = *mean;
+}
+
 /* Compares an update that succeeded with those before it. Writes the reason to return to g->why. */
 static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_stats *s) {
     enum { BEGIN = 20, MOST_GUESSES = 6 };         /* labels may have become unlearnable */
@@ -9531,8 +9546,9 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
     if (d->optim.clip > 0) norm = fminf(norm, d->optim.clip);
     now->gap += 0.1f * (-s->cd - now->gap);
     jem__follow(&now->norm, norm);
-    if (learns) jem__follow(&now->ce, s->ce);
-    if (learns && begun && (now->least < 0 || now->ce < now->least)) now->least = now->ce;
+    if (learns) jem__follow_least(&now->ce, &now->least, s->ce, HUGE_VALF, begun);
+    if (d->w_score > 0)
+        jem__follow_least(&now->residual, &now->least_residual, s->residual, 2, begun);
     if (!d->max_returns) return;
     const char *gone = jem__chains_gone(tr, b->x_data, b->n_data);
     if (tr->updates % BEGIN == 1) g->stride = jem__stride(tr);
@@ -9550,6 +9566,9 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
         g->guesses++;
         snprintf(g->why, sizeof g->why, "cross-entropy is %.3g, and was %.3g; a guess has %.3g",
                  (double)now->ce, (double)now->least, (double)guess);
+    } else if (now->least_residual >= 0 && now->least_residual < 0.5f && now->residual > 0.9f) {
+        snprintf(g->why, sizeof g->why, "the residual of the score is %.3g, and was %.3g; a "
+                 "constant density has 1", (double)now->residual, (double)now->least_residual);
     }
 }
 
@@ -9558,10 +9577,12 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
 static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
     const float good = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
-    if (!(fabsf(g->now.gap) <= good) || !jem__guard_sound(tr, NULL)) return JEM_OK;
+    const int forgets = g->now.least_residual >= 0 && g->now.residual > 3 * g->now.least_residual;
+    if (!(fabsf(g->now.gap) <= good) || forgets || !jem__guard_sound(tr, NULL)) return JEM_OK;
     if (jem__guard_memory(tr) != JEM_OK) return tr->net->ctx->status;
     jem__guard_save(tr);
     g->now.kept_least = g->now.least;
+    g->now.kept_least_residual = g->now.least_residual;
     g->good = 1;
     if (g->now.rate < 1) g->now.rate *= 2;
     if (g->now.reach >= 1) return JEM_OK;
@@ -9601,6 +9622,8 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->now.ce = -1;
     g->now.norm = -1;
     g->now.least = g->now.kept_least;
+    g->now.residual = -1;
+    g->now.least_residual = g->now.kept_least_residual;
     if (!jem__guard_shorten(tr, g->stride) && g->returns > 1) {
         g->now.rate *= 0.5f;
         g->now.walk *= 0.5f;
@@ -14063,10 +14086,14 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
 /* Lists the guard's arrays, in its memory. */
 static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b) {
     const int64_t numbers[1] = { JEM__GUARD_NUMBERS };
+    const int64_t residuals[1] = { JEM__GUARD_RESIDUALS };
+    float *const after = g->numbers + JEM__GUARD_NUMBERS;
     const int64_t counts[1] = { JEM__GUARD_COUNTS };
     const int64_t size[1] = { g->size };
     const int64_t slots[1] = { jem__guard_slots(b) };
     jem__array(v, "guard.pulse", JEM_DTYPE_F32, 1, numbers, g->numbers);
+    if (!v->in || jem_archive_find(v->in, "guard.residual"))
+        jem__array(v, "guard.residual", JEM_DTYPE_F32, 1, residuals, after);
     jem__array(v, "guard.counts", JEM_DTYPE_I64, 1, counts, g->counts);
     jem__array(v, "guard.state", JEM_DTYPE_F32, 1, size, g->kept);
     jem__array(v, "guard.visits", JEM_DTYPE_I32, 1, slots, g->visits);
@@ -14088,7 +14115,7 @@ static int jem__guard_unpack(jem__guard *g) {
     const int64_t *c = g->counts;
     const jem__pulse *now = &g->now;
     memcpy(&g->now, g->numbers, sizeof g->now);
-    if (!jem__all_finite(g->numbers, JEM__GUARD_NUMBERS)) return 0;
+    if (!jem__all_finite(g->numbers, JEM__GUARD_NUMBERS + JEM__GUARD_RESIDUALS)) return 0;
     if (now->rate < 0 || now->rate > 1 || now->walk < 0 || now->walk > 1) return 0;
     if (now->reach < 0 || now->reach > 1) return 0;
     for (int i = 0; i < JEM__GUARD_COUNTS; i++) {
@@ -14108,6 +14135,7 @@ static int jem__guard_unpack(jem__guard *g) {
 static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *to) {
     memset(to, 0, sizeof *to);
     to->now = jem__first_pulse;
+    jem__guard_pack(to);
     if (v->f.status || !jem_archive_find(v->in, "guard.pulse")) return;
     jem_trainer copy = *tr;
     copy.guard = *to;
@@ -17060,8 +17088,8 @@ JEM__COMPILE_END
                  jem_train_desc_score trains with Muon; a network stores the guidance of its samples
                  (jem_net.guidance).
                  jem_blame_values finds the value that makes a vector unlikely.
-                 The guard also checks chains, gradients, cross-entropy and the SGLD step; the count
-                 of updates returns with the state; jem_stats.reason.
+                 The guard also checks chains, gradients, cross-entropy, the residual of the score
+                 and the SGLD step; the count of updates returns with the state; jem_stats.reason.
                  Transparency is laid over black by default, in examples/hello.c as well;
                  JEM_DID_BLANK reports an image of one colour. jem_calibrated.
                  A cosine schedule starts again at jem_schedule.at, which it ignored before.

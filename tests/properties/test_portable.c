@@ -241,8 +241,8 @@ static void files(jem_ctx *ctx) {
 
 /* Of the convnet in JEM_PRECISION_EXACT, of the WRN in JEM_PRECISION_FAST. */
 static const uint64_t known[2][3] = {
-    { 0x3e9c61e21b1d495au, 0xacdefa5e0d9bad31u, 0x6beabfdd4564baa1u },
-    { 0x2bd36c786253620au, 0x0604234776a9f503u, 0xde64f825b725a440u }
+    { 0x34128efa14e0523eu, 0xacdefa5e0d9bad31u, 0x54354b8493326c4cu },
+    { 0xa89616edcfad018cu, 0x0604234776a9f503u, 0xe076b7df58173de3u }
 };
 
 /* 4 GB and more, where pointers have 32 bits: what would wrap to 0 bytes is refused. */

@@ -298,6 +298,46 @@ static void test_reasons(void) {
     end(&m);
 }
 
+/* A score that is forgotten: the residual is 1 again. */
+static void test_forgotten(void) {
+    printf("a score that is forgotten\n");
+    moons m;
+    jem_train_desc how = jem_train_desc_default();
+    int forgets = 1;
+    jem_stats s;
+    begin_with(&m, -1, .1f);
+    how.lr = 3e-3f;
+    how.weights.ce = 0;
+    how.weights.cd = 0;
+    how.w_score = 1;
+    how.noise_lo = 1;
+    m.net->scale = 10;
+    jem_trainer_free(m.tr);
+    m.tr = jem_trainer_create(m.net, &how);
+    for (int i = 0; i < 520; i++) {
+        s = step(&m);
+        CHECK(!s.returned, "update %d: %s", i, s.reason);
+    }
+    CHECK(s.residual < .5f, "residual %g", (double)s.residual);
+    for (int i = 0; i < 100 && forgets; i++) {
+        for (jem_param *p = m.net->params; p; p = p->next) {
+            memset(p->value, 0, (size_t)p->size * sizeof *p->value);
+            jem_param_changed(p);
+        }
+        s = step(&m);
+        if (!s.returned) continue;
+        forgets = 0;
+        CHECK(strstr(s.reason, "the residual of the score is") != NULL, "'%s'", s.reason);
+        CHECK(i > 20 && i < 80, "at the first update: %d", i);
+    }
+    CHECK(!forgets, "it does not return");
+    for (int i = 0; i < 60; i++) {
+        s = step(&m);
+        CHECK(!s.returned && s.residual < .5f, "afterwards: %g", (double)s.residual);
+    }
+    end(&m);
+}
+
 /* A file's guard with a number that cannot be there is refused, and nothing changes. */
 static void test_hostile_file(void) {
     printf("files with a guard that cannot be\n");
@@ -353,7 +393,7 @@ static void test_resumed_early(void) { test_resumed(410); }
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_same_program), TEST(test_without), TEST(test_resumed_late),
-        TEST(test_resumed_early), TEST(test_poisoned), TEST(test_reasons),
+        TEST(test_resumed_early), TEST(test_poisoned), TEST(test_reasons), TEST(test_forgotten),
         TEST(test_hostile_file), TEST(test_scale),
         TEST(test_first_program), TEST(test_unstable)
     };
