@@ -8624,7 +8624,7 @@ enum {
     JEM__GUARD_EVERY = 100,
     JEM__GUARD_COUNTS = 6,
     JEM__GUARD_NUMBERS = 8,
-    JEM__GUARD_RESIDUALS = 3                       /* files before them have no such array */
+    JEM__GUARD_RESIDUALS = 3                       /* older files have no such array */
 };
 
 /* The guard's numbers, in the order of its file. Running means below 0 are unknown. */
