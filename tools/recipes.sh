@@ -51,7 +51,8 @@ fp32*|--precision fast
 END
     [ "$dataset" = cifar10 ] && networks
 }
-# Networks of .2 to 2.6 million parameters, with the optimiser that suits them. unet-2 is the preset.
+# Networks of .2 to 2.6 million parameters, with the optimiser that suits them. unet-2 is the preset;
+# unet-2-few and -half learn the score from fewer images than its 32.
 networks() {
     wrn="--net wrn --depth 10 --head pooled" muon="--optimizer muon --lr 3e-3"
     adam="--optimizer adam --lr 1.2e-3"
@@ -66,6 +67,7 @@ unet-2-adam*|$wrn --width 2 $unet $adam
 unet-1*|$wrn --width 1 $unet $muon
 unet-4*|$wrn --width 4 $unet $muon
 unet-2-few*|$wrn --width 2 $unet $muon --p-x-batch 8
+unet-2-half*|$wrn --width 2 $unet $muon --p-x-batch 16
 END
 }
 
