@@ -8652,8 +8652,7 @@ typedef struct jem__guard {
     int guesses;                                   /* returns because of cross-entropy */
     int updates, optim_updates;                    /* of the kept state */
     char why[160];                                 /* reason of the last return */
-    float numbers[JEM__GUARD_NUMBERS + JEM__GUARD_RESIDUALS];
-                                                   /* what jem_trainer_to_archive points at */
+    float numbers[JEM__GUARD_NUMBERS + JEM__GUARD_RESIDUALS];  /* what an archive points at */
     int64_t counts[JEM__GUARD_COUNTS];
 } jem__guard;
 
@@ -11903,11 +11902,9 @@ static int jem__attack_won(const jem_attack_desc *d, const float *f, int classes
     return s.label == label && s.p >= d->least_probability;
 }
 
-/* Adds the direction of g[n] to momentum times the sum so far, and returns the sum; without
-   momentum, when the sum is NULL, returns g. */
+/* Adds the direction of g[n] to momentum times the sum so far, and returns the sum. */
 static const float *jem__attack_along(const jem_attack_desc *d, const float *g, float *sum,
                                       ptrdiff_t n) {
-    if (!sum) return g;
     const float length = jem__norm_of(g, NULL, n);
     for (ptrdiff_t i = 0; i < n; i++) {
         float direction = 0;
@@ -11959,9 +11956,8 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
             if (step < 0) {
                 jem__attack_start(ctx, d, rng, x + at, g + at, found + at, size);
             } else if (moves) {
-                float *velocity = NULL;
-                if (sum) velocity = sum + at;
-                const float *along = jem__attack_along(d, g + at, velocity, size);
+                const float *along = g + at;
+                if (sum) along = jem__attack_along(d, g + at, sum + at, size);
                 jem__attack_move(d, x + at, along, move, found + at, size);
             }
         }

@@ -261,7 +261,6 @@ typedef struct other_set { char name[OPTION_TEXT_SIZE]; int n; float *x; } other
 /* Loads as many images as the model's own, of all classes; returns 0 and prints the reason if there
    are no such images; -1: no memory. */
 static int other_open(other_set *to, const uses *s, const char *left_out) {
-    static char eval_name[] = "jem eval";
     data_set d;
     data_desc desc;
     char error[512];
@@ -274,8 +273,7 @@ static int other_open(other_set *to, const uses *s, const char *left_out) {
     desc.file_mb = s->u->e.max_file;
     desc.picture_mb = s->u->e.max_picture;
     desc.memory_mb = budget.most / 1e6;
-    desc.bad = name_unreadable;
-    desc.user = eval_name;
+    name_unreadable(&desc, "jem eval");
     if (!data_load(&d, to->name, "test", &desc, error, sizeof error))
         return fprintf(stderr, "jem eval: %s%s\n", left_out, error), 0;
     mix_classes(&d);

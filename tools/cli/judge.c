@@ -199,7 +199,6 @@ static int judge_test(jem_net *judge, const judge_options *o, const data_set *te
 }
 
 static int judge_make(const judge_options *o) {
-    static char judge_name[] = "jem judge";
     data_set train, test;
     data_desc desc;
     char error[512];
@@ -211,8 +210,7 @@ static int judge_make(const judge_options *o) {
     desc.file_mb = o->max_file;
     desc.picture_mb = o->max_picture;
     desc.memory_mb = budget.most / 1e6;
-    desc.bad = name_unreadable;
-    desc.user = judge_name;
+    name_unreadable(&desc, "jem judge");
     if (!data_load(&train, o->dataset, "train", &desc, error, sizeof error))
         return fprintf(stderr, "jem judge: %s\n", error), 1;
     if (!judge_takes(train.h, train.w, train.classes)) {

@@ -197,7 +197,7 @@ void move_image(const float *from, float *to, int c, int h, int w, int dy, int d
         }
 }
 
-/* Copies an image, shifted by up to --shift pixels. */
+/* Copies an image, mirrored if asked to, and shifted by up to --shift pixels. */
 static void move_randomly(const run *r, jem_rng *rng, int mirror, const float *from, float *to) {
     const data_set *s = &r->data;
     const int reach = r->o->shift;
@@ -209,8 +209,9 @@ static void move_randomly(const run *r, jem_rng *rng, int mirror, const float *f
 /* Returns 1 if the deck mirrors this image in its epoch: in every second one, from the first or the
    second on, so that two epochs show both sides of all images (Jordan 2024). */
 static int mirrors(const run *r, const deck *d, int image) {
+    if (!r->o->flip) return 0;
     jem_rng coin = stream_of(r, d->stream + 2, (uint64_t)image);
-    return r->o->flip && (jem_rng_below(&coin, 2) + d->epoch) % 2;
+    return (jem_rng_below(&coin, 2) + d->epoch) % 2;
 }
 
 /* Hides a square of an image, with its centre at a random pixel, behind the mean of the range

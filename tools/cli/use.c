@@ -744,12 +744,15 @@ static int table_for(const model *m, const eval_options *e, data_desc *desc, dat
     return ok ? 0 : 2;
 }
 
-void name_unreadable(void *command, const char *message) {
-    fprintf(stderr, "%s: %s\n", (const char *)command, message);
+static void on_unreadable(void *user, const char *message) {
+    fprintf(stderr, "%s: %s\n", (const char *)user, message);
+}
+void name_unreadable(data_desc *desc, const char *command) {
+    desc->bad = on_unreadable;
+    desc->user = (void *)(uintptr_t)command;
 }
 
 int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
-    static char eval_name[] = "jem eval";
     data_desc desc;
     char error[512];
     if (!as_in_training(o, m->archive, "dataset", NULL) ||
@@ -765,8 +768,7 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     desc.file_mb = e->max_file;
     desc.picture_mb = e->max_picture;
     desc.memory_mb = budget.most / 1e6;
-    desc.bad = name_unreadable;
-    desc.user = eval_name;
+    name_unreadable(&desc, "jem eval");
     const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
     if (data_is_table(e->dataset)) return table_for(m, e, &desc, d);
     const char *split = jem_archive_meta(m->archive, OPTION_PREFIX "test-split");

@@ -39,9 +39,8 @@ const char *clean(const char *text, char to[NAME_SIZE]);
 /* Returns the name of a class in the data set; its number if the file has no names. */
 const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
 
-/* Prints a message about a damaged picture or row: a data_desc.bad, whose user is the name of the
-   command. */
-void name_unreadable(void *command, const char *message);
+/* Lets a data set print a message of the command about each damaged picture or row. */
+void name_unreadable(data_desc *desc, const char *command);
 
 /* Parses the options of one of these commands; checks that it has `least` to `most` words. Returns
    -1 to continue, or the exit status; `words` points into argv. Names the first extra word: it is
