@@ -1132,6 +1132,8 @@ typedef struct jem_train_desc {
        0, 0. A network that recognises classes in noise can generate samples by class, and better
        ones. Not with weights.cd_class. */
     float label_noise, label_all_noise;
+    float label_smoothing;                         /* cross-entropy's target: this much is spread
+                                                      over all classes (Szegedy et al. 2016): 0 */
     float noise_lo, noise_hi;                      /* noise levels of score matching: .12, 2 */
     int cd_from;                                   /* the first update with chains: 0 */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
@@ -8772,6 +8774,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(data_noise, 0, most),
         JEM__LIMIT(label_noise, 0, most),
         JEM__LIMIT(label_all_noise, 0, 1),
+        JEM__LIMIT(label_smoothing, 0, 1),
         JEM__LIMIT(noise_lo, tiny, most),
         JEM__LIMIT(noise_hi, (double)d->noise_lo, most),
         JEM__LIMIT(cd_from, 0, INT32_MAX),
@@ -9312,6 +9315,13 @@ static jem_tensor *jem__own_term(jem_trainer *tr, const jem_term_inputs *in) {
     return term;
 }
 
+/* Records by how much cross-entropy increases if its target is the mean of all classes, not the
+   label: the mean of f(x)[y] minus the mean of all logits. */
+static jem_tensor *jem__smoothing(jem_ctx *ctx, jem_tensor *logits, const int *labels) {
+    if (!logits || !labels) return NULL;
+    return jem_sub(ctx, jem_mean(ctx, jem_gather(ctx, logits, labels)), jem_mean(ctx, logits));
+}
+
 /* Records the whole loss: samples first, then the terms that depend on data. Each rank does the
    whole of the first update if the network has buffers: act norm sets its parameters then. */
 static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *terms,
@@ -9343,6 +9353,9 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     if (labelled) in.labels = b->labels;
     if (!data) in.x_data = labelled;
     terms->own = jem__own_term(tr, &in);
+    if (d->label_smoothing > 0)
+        loss = jem__accumulate(ctx, loss, d->weights.ce * d->label_smoothing,
+                               jem__smoothing(ctx, in.logits, in.labels));
     loss = jem__accumulate(ctx, loss, d->w_term, terms->own);
     loss = jem__accumulate(ctx, loss, d->w_nce, terms->nce);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
@@ -17091,6 +17104,7 @@ JEM__COMPILE_END
                  A cosine schedule starts again at jem_schedule.at, which it ignored before.
                  Few images of any size are cut into blocks (28 x 28: one in a tenth of the time).
                  Attacks on random classifiers: jem_attack_desc.all_steps, .momentum.
+                 jem_train_desc.label_smoothing.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...

@@ -80,6 +80,57 @@ static void test_label_noise(jem_ctx *ctx) {
     CHECK(ce[3] > 0.7f && ce[3] < ce[1], "little noise: %g", (double)ce[3]);
 }
 
+/* Cross-entropy with a target that gives 1 - s to the label and s to all classes alike: the loss,
+   and a step of SGD, which must be its gradient's; `ce` remains the plain one. */
+static void test_label_smoothing(jem_ctx *ctx) {
+    printf("label smoothing\n");
+    enum { N = 19, SIDE = 3, PIXELS = SIDE * SIDE, CLASSES = 4 };
+    const double rate = 0.5, share = 0.3;
+    float x[N * PIXELS];
+    int labels[N];
+    jem_rng rng = jem_rng_seed(8);
+    for (int i = 0; i < N * PIXELS; i++) x[i] = jem_rng_normal(&rng);
+    for (int i = 0; i < N; i++) labels[i] = jem_rng_below(&rng, CLASSES);
+    jem_net *net = line_net(ctx, SIDE, CLASSES, 0.3f, NULL);
+    jem_param *w = net->params;
+    for (ptrdiff_t i = 0; i < w->size; i++) w->value[i] = jem_rng_normal(&rng);
+    jem_param_changed(w);
+    double loss = 0, ce = 0, wanted[CLASSES * PIXELS];
+    for (int i = 0; i < CLASSES * PIXELS; i++) wanted[i] = (double)w->value[i];
+    for (int i = 0; i < N; i++) {
+        double f[CLASSES], sum = 0;
+        for (int c = 0; c < CLASSES; c++) {
+            f[c] = 0;
+            for (int k = 0; k < PIXELS; k++)
+                f[c] += (double)w->value[c * PIXELS + k] * (double)x[i * PIXELS + k];
+            sum += exp(f[c]);
+        }
+        ce += (log(sum) - f[labels[i]]) / N;
+        for (int c = 0; c < CLASSES; c++) {
+            const double target = (c == labels[i] ? 1 - share : 0) + share / CLASSES;
+            const double slope = exp(f[c]) / sum - target;
+            loss += target * (log(sum) - f[c]) / N;
+            for (int k = 0; k < PIXELS; k++)
+                wanted[c * PIXELS + k] -= rate * slope * (double)x[i * PIXELS + k] / N;
+        }
+    }
+    jem_train_desc d = jem_train_desc_default();
+    d.weights.cd = 0;
+    d.data_noise = 0;
+    d.label_smoothing = (float)share;
+    d.optim.kind = JEM_OPTIMIZER_SGD;
+    d.optim.momentum = 0;
+    d.lr = (float)rate;
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    const jem_stats s = jem_train_step(tr, x, labels, N);
+    CHECK_CLOSE(s.loss, loss, 1e-5, "the loss");
+    CHECK_CLOSE(s.ce, ce, 1e-5, "cross-entropy without smoothing");
+    for (int i = 0; i < CLASSES * PIXELS; i++)
+        CHECK_CLOSE(w->value[i], wanted[i], 1e-5, "weight %d after a step", i);
+    jem_trainer_free(tr);
+    jem_net_free(net);
+}
+
 /* Slots are marked by 9 visits: a fresh chain has none, or one if it was drawn at once. */
 static void test_fresh_chains(jem_ctx *ctx) {
     printf("fresh chains: as many as are walked, every 1/reinit updates\n");
@@ -965,7 +1016,8 @@ static void test_relu_zero(jem_ctx *ctx) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST_IN(test_label_noise), TEST_IN(test_fresh_chains), TEST_IN(test_restart),
+        TEST_IN(test_label_noise), TEST_IN(test_label_smoothing),
+        TEST_IN(test_fresh_chains), TEST_IN(test_restart),
         TEST_IN(test_chain_label), TEST_IN(test_batch_accuracy), TEST_IN(test_score_step),
         TEST_IN(test_large_kernels), TEST_IN(test_large_windows), TEST_IN(test_functions),
         TEST_IN(test_walk_watches), TEST_IN(test_impute_watches), TEST_IN(test_impute_watched),

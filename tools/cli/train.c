@@ -741,6 +741,7 @@ static jem_trainer *make_trainer(run *r) {
     d.noise_hi = t->noise_hi;
     d.label_noise = t->label_noise;
     d.label_all_noise = t->label_wide;
+    d.label_smoothing = t->label_smoothing;
     d.w_kl = t->w_kl;
     d.kl_entropy = t->entropy;
     d.sam = t->sam;

@@ -128,6 +128,8 @@ const option train_table[] = {
       "neither move nor mirror the images for p(x)" },
     { "cutout", OPTION_INT, OPTION_FIXED, AT(cutout), "N", NO_PRESETS("0"), 0, 1e4,
       "hide N x N pixels of the images for p(y|x) (0: no)" },
+    { "label-smoothing", OPTION_FLOAT, OPTION_FIXED, AT(label_smoothing), "X", NO_PRESETS("0"), 0,
+      1, "spread this much of each label over all classes" },
 
     { "nce-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_nce), "X", NO_PRESETS("0"), 0, 1e6,
       "CSV: weight of noise-contrastive estimation of p(x)" },

@@ -20,7 +20,8 @@ typedef struct train_options {
     float lr, decay_rate, weight_decay, clip_grad, ema, w_y, w_x, w_xy, energy_l2, sigma;
     int n_steps, negatives, buffer_size, class_cond, uncond, informative, plain_px;
     float sgld_lr, sgld_std, clamp, clamp_grad, reinit, move_chains, w_kl, entropy, sam, spectral;
-    float scale, w_nce, w_score, noise_lo, noise_hi, label_noise, label_wide, chains_from, chains_lr;
+    float scale, w_nce, w_score, noise_lo, noise_hi, label_noise, label_wide;
+    float label_smoothing, chains_from, chains_lr;
     int fresh_steps;
     int precision, threads, n_valid, print_every, eval_every, retries;
     int max_memory, max_file, max_picture;
