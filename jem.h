@@ -207,17 +207,20 @@ typedef enum jem_isa {
                               twice, so its results are close to the others', not identical */
 } jem_isa;
 
-/* Algorithm for 3x3 convolutions of stride 1. Largest error, compared with double and relative to
-   the output's rms: direct 9e-6, Winograd F(2x2) 3e-6, F(4x4) 6e-5 (`make bench`).
+/* Algorithm for convolutions whose kernel is 2 or 3 times the stride, as 3x3 with stride 1 or 4x4
+   with stride 2: Winograd's, where it has fewer multiplications, or the direct sum. Largest error,
+   compared with double and relative to the output's rms: direct 9e-6, M = 2 3e-6, M = 4 6e-5
+   (`make bench`). In a batch of few images, which are cut into blocks, the tiles differ, and with
+   them the rounding; with JEM_PRECISION_DIRECT, the bits are the same.
    JEM_PRECISION_BF16 applies to all convolutions. It requires AMX or AVX-512 BF16 (on AVX-512 BF16,
-   convolutions of stride 1 run as JEM_PRECISION_FAST, which is as fast there). Elsewhere it becomes
-   JEM_PRECISION_FAST, and a note is logged; with JEM_ISA_SCALAR, however, it is computed in plain
-   C.
+   3x3 convolutions of stride 1 run as JEM_PRECISION_FAST, which is as fast there). Elsewhere it
+   becomes JEM_PRECISION_FAST, and a note is logged; with JEM_ISA_SCALAR, however, it is computed in
+   plain C.
    Memory: sampling needs packed weights in addition to the weights, in total, for output and input
    gradient, 2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16). */
 typedef enum jem_precision {
-    JEM_PRECISION_EXACT = 0,   /* F(2x2,3x3): as exact as direct, half the multiplications */
-    JEM_PRECISION_FAST,        /* F(4x4,3x3): a quarter of the multiplications */
+    JEM_PRECISION_EXACT = 0,   /* M = 2: as exact as direct, about half the multiplications */
+    JEM_PRECISION_FAST,        /* M = 2 or 4: a quarter of the multiplications, at best */
     JEM_PRECISION_DIRECT,      /* the plain sum, the reference for the other two */
     JEM_PRECISION_BF16         /* operands of convolutions in bf16 (error 2e-2), sums in fp32 */
 } jem_precision;
@@ -14398,11 +14401,24 @@ JEM__ONCE jem__piece jem__conv_piece(const jem__conv *q, jem__part part, int uni
     return p;
 }
 
+/* Winograd computes kernels of r x r pixels with stride 1. A kernel of s r x s r with stride s is
+   s*s of these, its phases: each reads the pixels of its own phase of x. */
+static int jem__wino_kernel(const jem__conv *q) { return q->k / q->stride; }
+/* Returns the rows of a tile of inputs: M + r - 1. */
+static int jem__wino_rows(const jem__conv *q) { return q->tile + jem__wino_kernel(q) - 1; }
+static int jem__wino_points(const jem__conv *q) { return jem__wino_rows(q) * jem__wino_rows(q); }
+/* Returns the channels of the inputs of a phase of the output: those of all phases of x for an
+   output, of dy for an input gradient. */
+static int jem__wino_channels(const jem__conv *q) {
+    if (q->gradient) return q->ci;
+    return q->ci * q->stride * q->stride;
+}
+
 /* Returns the size of packed weights, in floats, for the direct method and for Winograd. The last
    block may read up to 3 JEM__CO beyond the weights. */
 static ptrdiff_t jem__pack_size(const jem__conv *q) {
     int points = q->k * q->k;
-    if (q->tile) points = (q->tile + 2) * (q->tile + 2);
+    if (q->tile) points = jem__wino_points(q) * q->stride * q->stride;
     return (ptrdiff_t)q->co * q->ci * points + 3 * JEM__CO;
 }
 /* Returns the place, in weights (O,I,k,k), of the kernel from channel c to channel o. An input
@@ -14520,15 +14536,16 @@ static ptrdiff_t jem__wino_plane(int channels) {
 }
 /* Returns the size of scratch memory, in floats. */
 static ptrdiff_t jem__wino_work(const jem__conv *q) {
-    const int m = q->tile;
-    const int a = m + 2;
-    return a * a * (jem__wino_plane(q->ci) + jem__wino_plane(q->co)) +
-           (ptrdiff_t)m * m * (q->co + 1) * JEM_LANES + (ptrdiff_t)q->ci * JEM_LANES;
+    const ptrdiff_t planes = jem__wino_plane(jem__wino_channels(q)) + jem__wino_plane(q->co);
+    return jem__wino_points(q) * planes + (ptrdiff_t)q->tile * q->tile * (q->co + 1) * JEM_LANES +
+           (ptrdiff_t)q->ci * JEM_LANES;
 }
 
-/* One part of a convolution by Winograd, and its scratch memory. */
+/* One part of a phase of a convolution by Winograd, and its scratch memory. */
 typedef struct jem__wino {
-    int across, pad;                               /* across: tiles in a row */
+    const jem__phase *phase;
+    int top, left;                                 /* first pixel that tile 0 reads */
+    int across;                                    /* tiles in a row */
     jem__piece to;
     float *v;                                      /* transformed inputs */
     float *p;                                      /* products */
@@ -14537,19 +14554,28 @@ typedef struct jem__wino {
     ptrdiff_t vplane, pplane, pixel;               /* from point to point, from pixel to pixel */
 } jem__wino;
 
-/* Prepares one part of a convolution by Winograd, in scratch memory `work`. */
-JEM__ONCE void jem__wino_open(const jem__conv *q, jem__part part, float *work, jem__wino *w) {
+/* Prepares one part of a phase in scratch memory `work`. An input gradient reads its taps
+   backwards: the last tap reads the first pixel. */
+JEM__ONCE void jem__wino_open(const jem__conv *q, const jem__phase *phase, jem__part part,
+                              float *work, jem__wino *w) {
     const int m = q->tile;
-    const int a = m + 2;
-    w->across = (q->wo + m - 1) / m;
-    w->to = jem__conv_piece(q, part, w->across * ((q->ho + m - 1) / m), JEM__TILES);
-    w->pad = q->gradient ? 2 - q->pad : q->pad;
-    w->vplane = jem__wino_plane(q->ci);
+    const int points = jem__wino_points(q);
+    const int down = (phase->rows + m - 1) / m;
+    w->phase = phase;
+    w->top = phase->down[0];
+    w->left = phase->right[0];
+    if (q->gradient) {
+        w->top = phase->down[phase->ny - 1];
+        w->left = phase->right[phase->nx - 1];
+    }
+    w->across = (phase->cols + m - 1) / m;
+    w->to = jem__conv_piece(q, part, w->across * down, JEM__TILES);
+    w->vplane = jem__wino_plane(jem__wino_channels(q));
     w->pplane = jem__wino_plane(q->co);
     w->pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;     /* not a power of two */
     w->v = work;
-    w->p = w->v + a * a * w->vplane;
-    w->out = w->p + a * a * w->pplane;
+    w->p = w->v + points * w->vplane;
+    w->out = w->p + points * w->pplane;
     w->zero = w->out + m * m * w->pixel;
     memset(w->zero, 0, (size_t)(q->ci * JEM_LANES) * sizeof *w->zero);
 }
@@ -14566,11 +14592,12 @@ typedef struct jem__wino_move {
 /* A group of images that tiles are read from; turned: each tile in reverse order of pixels. */
 typedef struct jem__picture { const float *x, *zero; int c, h, w, turned; } jem__picture;
 
-/* Finds the size x size pixels from (y,z) on. */
-JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size, int y, int z) {
+/* Finds the size x size pixels from (y,z) on, `step` apart. */
+JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size, int step, int y,
+                              int z) {
     for (int i = 0; i < size * size; i++) {
-        const int iy = y + i / size;
-        const int ix = z + i % size;
+        const int iy = y + i / size * step;
+        const int ix = z + i % size * step;
         const float *pixel = p->zero;
         if ((unsigned)iy < (unsigned)p->h && (unsigned)ix < (unsigned)p->w)
             pixel = p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES;
@@ -15035,24 +15062,46 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, cons
     }
 }
 
-/* ---- Winograd: 3x3 convolutions of stride 1 with fewer multiplications ----------------------- */
-/* Lavin & Gray 2015 (arXiv:1509.09308): a tile of M x M outputs is A'[(G g G') . (B' d B)]A, with d
-   the (M+2) x (M+2) inputs under it. The product in the middle, at each point, is a matrix product
-   over channels. M = 2 has 2.25 times fewer multiplications than the direct sum, M = 4 has 4 times
-   fewer; interpolation points are 0, 1, -1, (2, -2,) infinity. The kernels of an input gradient are
-   those of the output, rotated by 180 degrees. Instead of the kernels, an input gradient rotates
-   each tile, before and after, and reads the packed weights of the output: packed weights are most
-   of the memory of a wide network. */
+/* ---- Winograd: convolutions with fewer multiplications --------------------------------------- */
+/* Lavin & Gray 2015 (arXiv:1509.09308), F(M,r): a tile of M x M outputs of a kernel of r x r is
+   A'[(G g G') . (B' d B)]A, with d the (M+r-1) x (M+r-1) inputs under it. The product in the
+   middle, at each point, is a matrix product over channels. For r = 3, M = 2 has 2.25 times fewer
+   multiplications than the direct sum, M = 4 has 4 times fewer; for r = 2, 1.78 and 2.56 times.
+   Interpolation points are the first of 0, 1, -1, 2, -2 that are needed, and infinity: F(4,3) has
+   all six, F(2,2) has 0, 1, and infinity. A convolution of stride s is the sum of s*s convolutions
+   of stride 1, each of a phase of x (every s-th row and column): their channels are summed at each
+   point. An input gradient computes each phase of dx from dy. Its kernels are those of the output,
+   rotated by 180 degrees. Instead of the kernels, it rotates each tile, before and after, and reads
+   the packed weights of the output: packed weights are most of the memory of a wide network. */
 
-/* Computes o = B' d, M = 2. */
-JEM__VINLINE void JEM__FN(wino_b2)(const JEM__V *d, JEM__V *o) {
+/* Computes o = B' d, F(2,2). */
+JEM__VINLINE void JEM__FN(wino_b22)(const JEM__V *d, JEM__V *o) {
+    o[0] = d[0] - d[1];
+    o[1] = d[1];
+    o[2] = d[2] - d[1];
+}
+/* Computes o = B' d, F(4,2). */
+JEM__VINLINE void JEM__FN(wino_b42)(const JEM__V *d, JEM__V *o) {
+    const JEM__V two = JEM__SET(2.0f);
+    const JEM__V three = JEM__SET(3.0f);
+    const JEM__V p = d[3] - d[1];
+    const JEM__V q = JEM__FNMA(three, d[2], d[3]);
+    const JEM__V r = d[3] - d[2];
+    o[0] = JEM__FMA(two, d[0] - d[2], p);
+    o[1] = JEM__FNMA(two, d[1], r);
+    o[2] = JEM__FMA(two, d[1], q);
+    o[3] = p;
+    o[4] = JEM__FNMA(two, p, d[4] - d[2]);
+}
+/* Computes o = B' d, F(2,3). */
+JEM__VINLINE void JEM__FN(wino_b23)(const JEM__V *d, JEM__V *o) {
     o[0] = d[0] - d[2];
     o[1] = d[1] + d[2];
     o[2] = d[2] - d[1];
     o[3] = d[1] - d[3];
 }
-/* Computes o = B' d, M = 4. */
-JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
+/* Computes o = B' d, F(4,3). */
+JEM__VINLINE void JEM__FN(wino_b43)(const JEM__V *d, JEM__V *o) {
     const JEM__V two = JEM__SET(2.0f);
     const JEM__V four = JEM__SET(4.0f);
     const JEM__V five = JEM__SET(5.0f);
@@ -15067,13 +15116,27 @@ JEM__VINLINE void JEM__FN(wino_b4)(const JEM__V *d, JEM__V *o) {
     o[4] = JEM__FNMA(two, s, r);
     o[5] = JEM__FMA(four, d[1], JEM__FNMA(five, d[3], d[5]));
 }
-/* Computes o = A' d, M = 2. */
-JEM__VINLINE void JEM__FN(wino_a2)(const JEM__V *d, JEM__V *o) {
+/* Computes o = A' d, F(2,2). */
+JEM__VINLINE void JEM__FN(wino_a22)(const JEM__V *d, JEM__V *o) {
+    o[0] = d[0] + d[1];
+    o[1] = d[1] + d[2];
+}
+/* Computes o = A' d, F(4,2). */
+JEM__VINLINE void JEM__FN(wino_a42)(const JEM__V *d, JEM__V *o) {
+    const JEM__V p = d[1] + d[2];
+    const JEM__V q = d[1] - d[2];
+    o[0] = d[0] + p + d[3];
+    o[1] = JEM__FMA(JEM__SET(2.0f), d[3], q);
+    o[2] = JEM__FMA(JEM__SET(4.0f), d[3], p);
+    o[3] = JEM__FMA(JEM__SET(8.0f), d[3], q) + d[4];
+}
+/* Computes o = A' d, F(2,3). */
+JEM__VINLINE void JEM__FN(wino_a23)(const JEM__V *d, JEM__V *o) {
     o[0] = d[0] + (d[1] + d[2]);
     o[1] = d[1] - d[2] - d[3];
 }
-/* Computes o = A' d, M = 4. */
-JEM__VINLINE void JEM__FN(wino_a4)(const JEM__V *d, JEM__V *o) {
+/* Computes o = A' d, F(4,3). */
+JEM__VINLINE void JEM__FN(wino_a43)(const JEM__V *d, JEM__V *o) {
     const JEM__V p = d[1] + d[2];
     const JEM__V q = d[1] - d[2];
     const JEM__V r = d[3] + d[4];
@@ -15083,7 +15146,7 @@ JEM__VINLINE void JEM__FN(wino_a4)(const JEM__V *d, JEM__V *o) {
     o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
     o[3] = JEM__FMA(JEM__SET(8.0f), s, q) + d[5];
 }
-/* Computes o = A d, M = 4, for weight gradients. */
+/* Computes o = A d, F(4,3), for weight gradients. */
 JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     const JEM__V s = d[0] + d[2];
     const JEM__V r = d[1] + d[3];
@@ -15126,20 +15189,34 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
             }                                                                                      \
         }                                                                                          \
     }
-JEM__WINO(wino_in2, wino_b2, 4, 4)
-JEM__WINO(wino_in4, wino_b4, 6, 6)
-JEM__WINO(wino_out2, wino_a2, 4, 2)
-JEM__WINO(wino_out4, wino_a4, 6, 4)
+JEM__WINO(wino_in22, wino_b22, 3, 3)
+JEM__WINO(wino_in42, wino_b42, 5, 5)
+JEM__WINO(wino_in23, wino_b23, 4, 4)
+JEM__WINO(wino_in43, wino_b43, 6, 6)
+JEM__WINO(wino_out22, wino_a22, 3, 2)
+JEM__WINO(wino_out42, wino_a42, 5, 4)
+JEM__WINO(wino_out23, wino_a23, 4, 2)
+JEM__WINO(wino_out43, wino_a43, 6, 4)
 JEM__WINO(wino_dy, wino_at, 4, 6)
 #undef JEM__WINO
 
+/* The transformations of F(M,r): [r - 2][M/2 - 1]. */
+static void (*const JEM__FN(wino_in)[2][2])(const jem__wino_move *w, int channels) = {
+    { JEM__FN(wino_in22), JEM__FN(wino_in42) }, { JEM__FN(wino_in23), JEM__FN(wino_in43) }
+};
+static void (*const JEM__FN(wino_out)[2][2])(const jem__wino_move *w, int channels) = {
+    { JEM__FN(wino_out22), JEM__FN(wino_out42) }, { JEM__FN(wino_out23), JEM__FN(wino_out43) }
+};
+
 /* Computes p[o][tile] = sum over channels of u[channel][o] v[channel][tile], for PX tiles and the
-   block of co channels from o0 on; `most` is as in conv_block. u is packed in blocks of the
-   channels of the output. An input gradient reads these blocks, `whole` ones of JEM__WHOLE channels
-   and a rest, crosswise, and prefetches what the next channels of a block will read. */
+   block of co channels whose weights begin at o0; `most` is as in conv_block. u is packed in blocks
+   of the channels of the output. An input gradient reads these blocks, `whole` ones of JEM__WHOLE
+   channels and a rest, crosswise, and prefetches what the next channels of a block will read. */
 JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int whole, const float *u,
                                       int o0, int co, const float *v, float *p) {
     enum { N = JEM__WHOLE };
+    const int all = jem__wino_channels(q);
+    const ptrdiff_t block = (ptrdiff_t)q->co * q->stride * q->stride;
     const int rows = JEM__VL == 1 ? co : most;
     const int step = JEM__TILES * JEM_LANES;
     const float *x[JEM__PX];
@@ -15147,14 +15224,14 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int wh
     JEM__REPEAT(t, JEM__PX) x[t] = v + t * JEM_LANES;
     JEM__REPEAT(o, rows) JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__SET(0.0f);
     if (!q->gradient) {
-        JEM__FN(multiply)(rows, JEM__PX, u + (ptrdiff_t)o0 * q->ci, 1, co, x, step, q->ci, acc);
+        JEM__FN(multiply)(rows, JEM__PX, u + (ptrdiff_t)o0 * all, 1, co, x, step, all, acc);
     } else {
-        for (int b = 0; b < whole; b++, u += (ptrdiff_t)N * q->co) {
+        for (int b = 0; b < whole; b++, u += N * block) {
             JEM__REPEAT(i, 3) jem__prefetch(u, (o0 + N) * N + i * 16);
             JEM__FN(multiply)(rows, JEM__PX, u + o0 * N, N, 1, x, step, N, acc);
             JEM__REPEAT(t, JEM__PX) x[t] += N * step;
         }
-        for (int left = q->ci - N * whole, n; left > 0; left -= n, u += (ptrdiff_t)n * q->co) {
+        for (int left = all - N * whole, n; left > 0; left -= n, u += n * block) {
             n = jem__min(left, 4);
             JEM__FN(multiply)(rows, JEM__PX, u + o0 * n, n, 1, x, step, n, acc);
             JEM__REPEAT(t, JEM__PX) x[t] += n * step;
@@ -15176,28 +15253,34 @@ JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, c
     }
 }
 
-/* Computes the products of n tiles, point by point. */
+/* Computes the products of n tiles, point by point. Of each block, an input gradient reads the
+   weights of its phase. */
 JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
                                         int n) {
+    const ptrdiff_t plane = (ptrdiff_t)q->co * q->ci * q->stride * q->stride;
     int whole = 0;
+    int first = 0;
+    if (q->gradient) first = (w->phase->ky[0] * q->stride + w->phase->kx[0]) * q->co;
     while (jem__conv_channels(q->ci - JEM__WHOLE * whole) == JEM__WHOLE) whole++;
-    for (int i = 0; i < (q->tile + 2) * (q->tile + 2); i++, u += (ptrdiff_t)q->co * q->ci) {
+    for (int i = 0; i < jem__wino_points(q); i++, u += plane) {
         const float *v = w->v + i * w->vplane;
         for (int o = w->to.o0, co; o < w->to.o1; o += co) {
             float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
             co = jem__conv_channels(q->co - o);
             for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES) {
                 for (int l = 0; l < JEM_LANES; l += JEM__VL)
-                    JEM__FN(wino_blocks)(q, whole, u, o, co, v + t + l, p + t + l);
+                    JEM__FN(wino_blocks)(q, whole, u, first + o, co, v + t + l, p + t + l);
             }
         }
     }
 }
 
-/* Transforms the inputs of n tiles from t0 on. */
+/* Transforms the inputs of n tiles from t0 on: for an output, of every phase of x. */
 JEM__KERNEL void JEM__FN(wino_inputs)(const jem__conv *q, const jem__wino *w, const float *x,
                                       int t0, int n) {
     const int m = q->tile;
+    const int step = w->phase->step_in;
+    const int kind = jem__wino_kernel(q) - 2;
     const jem__picture image = { x, w->zero, q->ci, q->hi, q->wi, q->gradient };
     jem__wino_move in;
     in.in_step = JEM_LANES;
@@ -15205,12 +15288,14 @@ JEM__KERNEL void JEM__FN(wino_inputs)(const jem__conv *q, const jem__wino *w, co
     in.point = w->vplane;
     in.strip = JEM__VL;
     for (int t = 0; t < n; t++) {
-        const int y = (t0 + t) / w->across * m - w->pad;
-        const int z = (t0 + t) % w->across * m - w->pad;
-        jem__wino_read(&in, &image, m + 2, y, z);
-        in.out = w->v + t * JEM_LANES;
-        if (m == 2) JEM__FN(wino_in2)(&in, q->ci);
-        else JEM__FN(wino_in4)(&in, q->ci);
+        const int y = (t0 + t) / w->across * m * step + w->top;
+        const int z = (t0 + t) % w->across * m * step + w->left;
+        for (int phase = 0; phase < step * step; phase++) {
+            jem__wino_read(&in, &image, jem__wino_rows(q), step, y + phase / step,
+                           z + phase % step);
+            in.out = w->v + (phase * q->ci * JEM__TILES + t) * JEM_LANES;
+            JEM__FN(wino_in)[kind][m / 2 - 1](&in, q->ci);
+        }
     }
 }
 
@@ -15218,8 +15303,10 @@ JEM__KERNEL void JEM__FN(wino_inputs)(const jem__conv *q, const jem__wino *w, co
 JEM__KERNEL void JEM__FN(wino_outputs)(const jem__conv *q, const jem__wino *w,
                                        const jem__finish *f, int t0, int n) {
     const int m = q->tile;
+    const int kind = jem__wino_kernel(q) - 2;
     const int o0 = w->to.o0;
     const int channels = w->to.o1 - o0;
+    const jem__phase *s = w->phase;
     jem__wino_move out;
     out.out = w->out;
     out.in_step = JEM__TILES * JEM_LANES;
@@ -15230,13 +15317,12 @@ JEM__KERNEL void JEM__FN(wino_outputs)(const jem__conv *q, const jem__wino *w,
         const int y = (t0 + t) / w->across * m;
         const int z = (t0 + t) % w->across * m;
         const float *sums = w->p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
-        for (int i = 0; i < (m + 2) * (m + 2); i++) out.in[i] = sums + i * w->pplane;
-        if (m == 2) JEM__FN(wino_out2)(&out, channels);
-        else JEM__FN(wino_out4)(&out, channels);
+        for (int i = 0; i < jem__wino_points(q); i++) out.in[i] = sums + i * w->pplane;
+        JEM__FN(wino_out)[kind][m / 2 - 1](&out, channels);
         for (int i = 0; i < m * m; i++) {
             const int at = q->gradient ? m * m - 1 - i : i;
-            const int row = y + at / m;
-            const int col = z + at % m;
+            const int row = s->y0 + (y + at / m) * s->step_out;
+            const int col = s->x0 + (z + at % m) * s->step_out;
             if (row >= q->ho || col >= q->wo) continue;
             for (int l = 0; l < JEM_LANES; l += JEM__VL)
                 JEM__FN(finish)(f, w->out + i * w->pixel + l, JEM_LANES, o0, channels,
@@ -15245,16 +15331,19 @@ JEM__KERNEL void JEM__FN(wino_outputs)(const jem__conv *q, const jem__wino *w,
     }
 }
 
-/* Computes one part of a convolution of one group, like conv, for k = 3 and stride 1. */
+/* Computes one part of a convolution of one group, like conv, for k = 2 or 3 times the stride. */
 JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *from,
                                     const jem__finish *f) {
+    jem__phase s;
     jem__wino w;
-    jem__wino_open(q, from->part, from->work, &w);
-    for (int t0 = w.to.first; t0 < w.to.last; t0 += JEM__TILES) {
-        const int n = jem__min(w.to.last - t0, JEM__TILES);
-        JEM__FN(wino_inputs)(q, &w, from->x, t0, n);
-        JEM__FN(wino_products)(q, &w, from->packed, n);
-        JEM__FN(wino_outputs)(q, &w, f, t0, n);
+    for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
+        jem__wino_open(q, &s, from->part, from->work, &w);
+        for (int t0 = w.to.first; t0 < w.to.last; t0 += JEM__TILES) {
+            const int n = jem__min(w.to.last - t0, JEM__TILES);
+            JEM__FN(wino_inputs)(q, &w, from->x, t0, n);
+            JEM__FN(wino_products)(q, &w, from->packed, n);
+            JEM__FN(wino_outputs)(q, &w, f, t0, n);
+        }
     }
 }
 
@@ -15489,13 +15578,13 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
     tile.point = p.plane;
     tile.strip = (p.channels + p.block - 1) / p.block * all * cell;
     for (int t = 0; t < tiles; t++) {
-        jem__wino_read(&tile, &image, size, t / across * 4 + from, t % across * 4 + from);
+        jem__wino_read(&tile, &image, size, 1, t / across * 4 + from, t % across * 4 + from);
         tile.out = p.out + (group * tiles + t) * cell;
         for (int c = 0; c < p.channels; c += p.block, tile.out += all * cell) {
             const int n = jem__min(p.channels - c, p.block);
             const size_t padding = (size_t)((p.block - n) * JEM__VL) * sizeof(float);
             if (side) JEM__FN(wino_dy)(&tile, n);
-            else JEM__FN(wino_in4)(&tile, n);
+            else JEM__FN(wino_in43)(&tile, n);
             for (int i = 0; i < size * size; i++) tile.in[i] += n * JEM_LANES;
             for (int i = 0; padding && i < 36; i++) {        /* fill the last block */
                 for (int s = 0; s < JEM_LANES / JEM__VL; s++)
@@ -15579,9 +15668,27 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
     }
 }
 
-/* Computes o = G g for 16 kernels, M = 2. Every product is exact or the last operation, so the bits
-   do not depend on the compiler. */
-JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
+/* Computes o = G g for 16 kernels, F(2,2). Every product is exact or the last operation, here and
+   in the next ones, so the bits do not depend on the compiler. */
+JEM__VINLINE void JEM__FN(wino_g22)(double (*g)[16], double (*o)[16]) {
+    for (int l = 0; l < 16; l++) {
+        o[0][l] = g[0][l];
+        o[1][l] = g[0][l] + g[1][l];
+        o[2][l] = g[1][l];
+    }
+}
+/* Computes o = G g for 16 kernels, F(4,2). */
+JEM__VINLINE void JEM__FN(wino_g42)(double (*g)[16], double (*o)[16]) {
+    for (int l = 0; l < 16; l++) {
+        o[0][l] = g[0][l] / 2;
+        o[1][l] = (g[0][l] + g[1][l]) / -2;
+        o[2][l] = (g[0][l] - g[1][l]) / -6;
+        o[3][l] = (g[0][l] + 2 * g[1][l]) / 6;
+        o[4][l] = g[1][l];
+    }
+}
+/* Computes o = G g for 16 kernels, F(2,3). */
+JEM__VINLINE void JEM__FN(wino_g23)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
         const double s = g[0][l] + g[2][l];
         o[0][l] = g[0][l];
@@ -15590,8 +15697,8 @@ JEM__VINLINE void JEM__FN(wino_g2)(double (*g)[16], double (*o)[16]) {
         o[3][l] = g[2][l];
     }
 }
-/* Computes o = G g for 16 kernels, M = 4. */
-JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
+/* Computes o = G g for 16 kernels, F(4,3). */
+JEM__VINLINE void JEM__FN(wino_g43)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
         const double s = g[0][l] + g[2][l];
         const double r = g[0][l] + 4 * g[2][l];
@@ -15604,36 +15711,49 @@ JEM__VINLINE void JEM__FN(wino_g4)(double (*g)[16], double (*o)[16]) {
         o[5][l] = g[2][l];
     }
 }
-/* Computes G g G' of one line of 16 kernels, for the tile size of q. */
-JEM__VINLINE void JEM__FN(wino_g)(int m, double (*g)[16], double (*o)[16]) {
-    if (m == 2) JEM__FN(wino_g2)(g, o);
-    else JEM__FN(wino_g4)(g, o);
+/* Computes G g of one line of 16 kernels, for the tile and the kernel of q. */
+JEM__VINLINE void JEM__FN(wino_g)(const jem__conv *q, double (*g)[16], double (*o)[16]) {
+    if (jem__wino_kernel(q) == 2) {
+        if (q->tile == 2) JEM__FN(wino_g22)(g, o);
+        else JEM__FN(wino_g42)(g, o);
+    } else {
+        if (q->tile == 2) JEM__FN(wino_g23)(g, o);
+        else JEM__FN(wino_g43)(g, o);
+    }
 }
-/* Packs weights w (O,I,3,3) as [point][block of CO][input channel][CO]: the block of `co` channels
-   from o0 on, 16 numbers of each point at a time. */
+/* Packs weights w (O,I,k,k) as [point][block of CO][phase][input channel][CO]: the block of `co`
+   channels from o0 on, 16 numbers of each point at a time. */
 JEM__KERNEL void JEM__FN(wino_pack_block)(const jem__conv *q, const float *w, int o0, int co,
                                           float *out) {
-    const int a = q->tile + 2;
-    const int all = q->ci * co;
-    const ptrdiff_t plane = (ptrdiff_t)q->ci * q->co;
-    out += (ptrdiff_t)o0 * q->ci;
+    const int stride = q->stride;
+    const int r = jem__wino_kernel(q);
+    const int a = jem__wino_rows(q);
+    const int channels = q->ci * stride * stride;
+    const int all = channels * co;
+    const ptrdiff_t plane = (ptrdiff_t)channels * q->co;
+    out += (ptrdiff_t)o0 * channels;
     for (int at = 0; at < all; at += 16) {
         const int n = jem__min(all - at, 16);
         double g[3][3][16], t[6][3][16], u[6][16];
         float line[16];
         memset(g, 0, sizeof g);
         for (int l = 0; l < n; l++) {
-            const int c = (at + l) / co;
+            const int c = (at + l) / co % q->ci;
+            const int phase = (at + l) / co / q->ci;
             const int o = o0 + (at + l) % co;
-            const float *k = w + ((ptrdiff_t)o * q->ci + c) * 9;
-            for (int i = 0; i < 9; i++) g[i % 3][i / 3][l] = (double)k[i];
+            const float *k = w + ((ptrdiff_t)o * q->ci + c) * q->k * q->k;
+            for (int i = 0; i < r * r; i++) {
+                const int ky = i / r * stride + phase / stride;
+                const int kx = i % r * stride + phase % stride;
+                g[i % r][i / r][l] = (double)k[ky * q->k + kx];
+            }
         }
-        for (int j = 0; j < 3; j++) {
-            JEM__FN(wino_g)(q->tile, g[j], u);
+        for (int j = 0; j < r; j++) {
+            JEM__FN(wino_g)(q, g[j], u);
             for (int i = 0; i < a; i++) memcpy(t[i][j], u[i], sizeof u[i]);
         }
         for (int i = 0; i < a; i++) {
-            JEM__FN(wino_g)(q->tile, t[i], u);
+            JEM__FN(wino_g)(q, t[i], u);
             for (int j = 0; j < a; j++) {
                 for (int l = 0; l < 16; l++) line[l] = (float)u[j][l];
                 memcpy(out + (i * a + j) * plane + at, line, (size_t)n * sizeof *line);
@@ -17007,36 +17127,69 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
 
 /* ---- the choice of methods and kernels ------------------------------------------------------- */
 
-/* Returns Winograd's M, or 0 for the direct sum: whichever needs fewest multiplications, given that
-   kernels take four tiles or pixels at a time. */
+/* Returns the rows of x that the taps of all rows of y read, without those in the padding. */
+static int jem__rows_read(int rows_x, int rows_y, const jem__conv *q) {
+    int rows = 0;
+    for (int i = 0; i < rows_y * q->k; i++)
+        rows += (unsigned)(i / q->k * q->stride + i % q->k - q->pad) < (unsigned)rows_x;
+    return rows;
+}
+/* Returns the multiplications of the direct sum per pair of channels. */
+static double jem__direct_cost(const jem__conv *q) {
+    const double outputs = (double)((q->ho * q->wo + 3) / 4 * 4);
+    if (q->stride == 1) return outputs * q->k * q->k;
+    return outputs * jem__rows_read(q->hi, q->ho, q) / q->ho *
+           jem__rows_read(q->wi, q->wo, q) / q->wo;
+}
+/* Returns the same of Winograd with M = m, the mean of output and input gradient. With phases, the
+   transformations count: a tile of inputs costs as much as 2.4 a^3 multiplications, one of outputs
+   half of that (AVX-512), for a rows. */
+static double jem__wino_cost(const jem__conv *q, int m) {
+    const int a = m + jem__wino_kernel(q) - 1;
+    const int tiles = ((q->ho + m - 1) / m) * ((q->wo + m - 1) / m);
+    const int phases = q->stride * q->stride;
+    const double products = (double)((tiles + 3) / 4 * 4 * a * a * phases);
+    if (phases == 1) return products;
+    const double inputs = phases * (q->ci + q->co);
+    const double outputs = phases * q->ci + q->co;
+    return products + tiles * a * a * a * 1.2 * (inputs + outputs / 2) / (q->ci * q->co);
+}
+/* Returns Winograd's M, or 0 for the direct sum: whichever costs least. Kernels take four tiles or
+   pixels at a time. */
 static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     const jem_precision precision = ctx->desc.precision;
     const int fast = precision == JEM_PRECISION_FAST || precision == JEM_PRECISION_BF16;
     const int largest = fast ? 4 : 2;
     int tile = 0;
-    int least = (q->ho * q->wo + 3) / 4 * 9;
+    double least = jem__direct_cost(q);
     for (int m = 2; m <= largest; m += 2) {
-        const int tiles = ((q->ho + m - 1) / m) * ((q->wo + m - 1) / m);
-        const int work = (tiles + 3) / 4 * (m + 2) * (m + 2);
-        if (work <= least) {
+        const double cost = jem__wino_cost(q, m);
+        if (cost <= least) {
             tile = m;
-            least = work;
+            least = cost;
         }
     }
     return tile;
 }
 
-/* Chooses the methods. Linear layers of vectors are not computed in bf16: they are too little work
-   to round operands for. */
+/* Checks that Winograd can compute a convolution, and is worth the transformations. */
+static int jem__wino_fits(const jem__conv *q) {
+    const int r = jem__wino_kernel(q);
+    return q->k % q->stride == 0 && (r == 2 || r == 3) && q->pad < q->k && q->ci >= 8 && q->co >= 8;
+}
+
+/* Chooses the methods. Where bf16 is only twice as fast as fp32, Winograd is at least as fast for
+   r = 3. Linear layers of vectors are not computed in bf16: they are too little work to round
+   operands for. */
 static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     const jem__bf16 *bf16 = ctx->bf16;
     const jem__method *direct = ctx->k->direct;
     const jem__method *winograd = ctx->k->winograd;
-    const int fits = q->k == 3 && q->stride == 1 && q->pad <= 2 && q->ci >= 8 && q->co >= 8;
     const int vectors = q->k == 1 && q->hi == 1 && q->wi == 1;
     const int least = bf16 && bf16->twice ? 8 : 1; /* channels for which bf16 is faster */
     int tile = 0;
-    if (fits && ctx->desc.precision != JEM_PRECISION_DIRECT && (!bf16 || bf16->twice))
+    if (ctx->desc.precision != JEM_PRECISION_DIRECT && jem__wino_fits(q) &&
+        (!bf16 || (bf16->twice && jem__wino_kernel(q) == 3)))
         tile = jem__wino_tile(ctx, q);
     if (vectors) bf16 = NULL;
     for (int i = 0; i < 2; i++) {
@@ -17047,7 +17200,7 @@ static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     }
     q[2].method = direct;
     if (bf16 && q->ci >= least && q->co >= least && q->k <= 8) q[2].method = &jem__bf16_method;
-    else if (tile == 4 && q->ci > 32 && q->co > 32) q[2].method = winograd;
+    else if (tile == 4 && q->k == 3 && q->ci > 32 && q->co > 32) q[2].method = winograd;
 }
 
 /* Returns the first kernels that the processor can run, or those of the instruction set. */

@@ -10,7 +10,7 @@
    --net NAME  only an SGLD step and an update of this network, on --batch images and chains
    --curve     only the time of n = 1 .. 17 images, beside n/16 of sixteen and n single ones
 
-   The precisions are jem.h's: if possible, `exact` runs Winograd F(2x2), `fast` F(4x4).
+   The precisions are jem.h's: if possible, `exact` runs Winograd with M = 2, `fast` with M = 4.
    A layer's GFLOP/s count the operations of the direct convolution, taps in the padding included,
    so Winograd can exceed the peak, and so can direct, which skips those taps. Packing the
    weights is not in the time, since an SGLD chain packs once. One thread, the best of several. */
@@ -154,8 +154,14 @@ static const layer layers[] = {
     { 1, 28, 16, 3, 1, 1, 1, "demo" },
     { 16, 28, 32, 4, 2, 1, 1, "demo" },
     { 32, 14, 64, 4, 2, 1, 1, "demo" },
-    { 64, 7, 64, 4, 2, 1, 1, "demo" }
+    { 64, 7, 64, 4, 2, 1, 1, "demo" },
+    { 32, 32, 96, 4, 2, 1, 0, "cifar10" },
+    { 96, 16, 192, 4, 2, 1, 0, "cifar10" },
+    { 192, 8, 256, 4, 2, 1, 0, "cifar10" }
 };
+
+/* Returns the rows of its output. */
+static int out_side(const layer *l) { return (l->size + 2 * l->pad - l->k) / l->stride + 1; }
 
 /* A convolution on the tape, whose three passes are called here as the tape calls them: with memory
    for all groups, and nothing else. */
@@ -247,16 +253,20 @@ static void (*const pass_of[PASSES])(void *) = {
     conv_output, conv_input_gradient, conv_weight_gradient
 };
 
-/* Returns 1 if an earlier precision does the same. */
+static int takes_winograd(const layer *l) {
+    return (l->k == 2 * l->stride || l->k == 3 * l->stride) && l->ci >= 8 && l->co >= 8;
+}
+
+/* Returns 1 if no earlier precision does the same. */
 static int is_new(const conv *c, const layer *l, jem_precision precision, int pass) {
     const jem__conv_user *u = (const jem__conv_user *)c->y->user;
     if (precision == JEM_PRECISION_BF16)
         return (pass == OUTPUT ? &u->out : pass == INPUT_GRADIENT ? &u->grad : &u->weights)
                ->method->bf16;
-    const int winograd = l->k == 3 && l->stride == 1 && l->ci >= 8 && l->co >= 8;
+    const int winograd = takes_winograd(l);
     if (precision == JEM_PRECISION_EXACT) return winograd && pass != WEIGHT_GRADIENT;
-    return precision != JEM_PRECISION_FAST || (winograd && (pass != WEIGHT_GRADIENT ||
-                                                  (l->ci >= 32 && l->co >= 32)));
+    return precision != JEM_PRECISION_FAST ||
+           (winograd && (pass != WEIGHT_GRADIENT || (l->k == 3 && l->ci > 32 && l->co > 32)));
 }
 
 static void layer_name(const layer *l, char *name, size_t size) {
@@ -264,7 +274,7 @@ static void layer_name(const layer *l, char *name, size_t size) {
 }
 
 static void bench_layer(jem_isa isa, const layer *l, double peak, double bf16_peak) {
-    const int out = (l->size + 2 * l->pad - l->k) / l->stride + 1;
+    const int out = out_side(l);
     const int images = l->ci >= 160 && batch > 16 ? 16 : batch;        /* those run 16 chains */
     const double flops = 2e-9 * l->ci * l->co * l->k * l->k * out * out * images;
     char name[64], row[PASSES][160] = { "", "", "" };
@@ -293,22 +303,34 @@ static void bench_layer(jem_isa isa, const layer *l, double peak, double bf16_pe
 
 /* ---- exactness ------------------------------------------------------------------------------- */
 
-/* Computes one group of a 3x3 convolution with padding 1, as plain loops in double; in and out are
-   lanes. */
+/* Returns the row that tap k of row y reads, or -1: of x, or of dy for an input gradient. */
+static int row_read(const layer *l, int gradient, int y, int k) {
+    int row = y * l->stride + k - l->pad;
+    int rows = l->size;
+    if (gradient) {
+        row = y + l->pad - k;
+        rows = out_side(l);
+        if (row % l->stride != 0) return -1;
+        row /= l->stride;
+    }
+    return row < rows ? row : -1;
+}
+
+/* Computes one group of a convolution as plain loops in double; in and out are lanes. */
 static void in_double(const layer *l, int gradient, const float *in, const float *w, const float *b,
                       double *out) {
-    const int side = l->size, ci = gradient ? l->co : l->ci, co = gradient ? l->ci : l->co;
+    const int side = gradient ? l->size : out_side(l), from = gradient ? out_side(l) : l->size;
+    const int ci = gradient ? l->co : l->ci, co = gradient ? l->ci : l->co, taps = l->k * l->k;
     for (int p = 0; p < side * side; p++)
         for (int o = 0; o < co; o++, out += JEM_LANES) {
             for (int i = 0; i < JEM_LANES; i++) out[i] = gradient ? 0 : (double)b[o];
-            for (int t = 0; t < 9; t++) {
-                const int down = gradient ? 1 - t / 3 : t / 3 - 1;
-                const int right = gradient ? 1 - t % 3 : t % 3 - 1;
-                const int y = p / side + down, x = p % side + right;
-                if (y < 0 || x < 0 || y >= side || x >= side) continue;
+            for (int t = 0; t < taps; t++) {
+                const int y = row_read(l, gradient, p / side, t / l->k);
+                const int x = row_read(l, gradient, p % side, t % l->k);
+                if (y < 0 || x < 0) continue;
                 for (int c = 0; c < ci; c++) {
-                    const double f = (double)w[(gradient ? c * co + o : o * ci + c) * 9 + t];
-                    const float *v = in + ((ptrdiff_t)(y * side + x) * ci + c) * JEM_LANES;
+                    const double f = (double)w[(gradient ? c * co + o : o * ci + c) * taps + t];
+                    const float *v = in + ((ptrdiff_t)(y * from + x) * ci + c) * JEM_LANES;
                     for (int i = 0; i < JEM_LANES; i++) out[i] += f * (double)v[i];
                 }
             }
@@ -316,19 +338,22 @@ static void in_double(const layer *l, int gradient, const float *in, const float
 }
 
 static void bench_error(jem_isa isa, const layer *l) {
-    const ptrdiff_t n = (ptrdiff_t)l->ci * l->size * l->size * JEM_LANES;          /* ci = co */
-    double *right = (double *)malloc((size_t)n * sizeof *right);
+    const ptrdiff_t numbers[2] = { (ptrdiff_t)l->co * out_side(l) * out_side(l) * JEM_LANES,
+                                   (ptrdiff_t)l->ci * l->size * l->size * JEM_LANES };
+    const ptrdiff_t most = numbers[0] > numbers[1] ? numbers[0] : numbers[1];
+    double *right = (double *)malloc((size_t)most * sizeof *right);
     char name[64];
     layer_name(l, name, sizeof name);
     if (!right) return;
     printf("%-36s |", name);
     for (int gradient = 0; gradient < 2; gradient++) {
+        const ptrdiff_t n = numbers[gradient];
         for (const struct bench_precision *p = bench_precisions; p->name; p++) {
             double worst = 0, sum = 0;
             conv c;
             conv_open(&c, l, isa, p->precision, JEM_LANES);
             jem_rng rng = jem_rng_seed(5);
-            jem_fill_normal(c.ctx, &rng, c.step->grad.at, n, 0, 1);
+            jem_fill_normal(c.ctx, &rng, c.step->grad.at, numbers[0], 0, 1);
             const float *in = gradient ? c.step->grad.at : c.x->value;
             in_double(l, gradient, in, c.w->value, c.b->value, right);
             pass_of[gradient](&c);
@@ -627,8 +652,8 @@ int main(int argc, char **argv) {
     bf16_alone = 1;
     precision_names(2);
     for (size_t k = 0; k < sizeof layers / sizeof *layers; k++)
-        if (layers[k].ci == layers[k].co && layers[k].k == 3 && layers[k].stride == 1 &&
-            (layers[k].ci <= 64 || !quick) && layers[k].ci <= 128) bench_error(isas[0], layers + k);
+        if (takes_winograd(layers + k) && layers[k].ci <= (quick ? 64 : 128))
+            bench_error(isas[0], layers + k);
 
     printf("\npieces, one thread\n");
     for (int i = 0; i < n; i++) bench_pieces(isas[i]);

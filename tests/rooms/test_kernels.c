@@ -417,6 +417,8 @@ static void direct_updates(jem_ctx *ctx, record *r) {
 
 /* ---- convolutions ---------------------------------------------------------------------------- */
 
+enum { CONVOLUTIONS = 120 };                       /* compared */
+
 typedef struct conv_shape { int n, ci, co, h, w, k, stride, pad, blocks; } conv_shape;
 
 static int below(jem_rng *rng, int lo, int hi) { return lo + jem_rng_below(rng, hi - lo + 1); }
@@ -424,8 +426,8 @@ static int below(jem_rng *rng, int lo, int hi) { return lo + jem_rng_below(rng, 
 /* Chosen ones first: every width of the register blocks and what is left over of them, more than
    one block of 16 input channels, kernels larger than the image, strides larger than the kernel,
    rows so long that a weight gradient is made in parts. Then random ones, every third of them such
-   as Winograd is used for (3x3, stride 1, 8 channels or more), every fourth of a few images that
-   are cut into blocks. */
+   as Winograd is used for (2 or 3 times the stride, 8 channels or more), every fourth of a few
+   images that are cut into blocks. */
 static conv_shape conv_shape_at(int i, jem_rng *rng) {
     static const conv_shape chosen[] = {
         { 1, 1, 1, 1, 1, 1, 1, 0, 0 }, { 1, 1, 1, 1, 1, 3, 1, 1, 0 },
@@ -440,9 +442,13 @@ static conv_shape conv_shape_at(int i, jem_rng *rng) {
         { 1, 18, 70, 2, 2, 3, 1, 1, 0 }, { 2, 40, 35, 20, 24, 3, 1, 1, 1 },
         { 3, 40, 41, 3, 5, 4, 2, 1, 0 }, { 1, 100, 35, 8, 8, 3, 1, 1, 0 },
         { 33, 16, 18, 8, 9, 3, 1, 1, 0 },
+        { 17, 40, 70, 15, 16, 4, 2, 1, 0 }, { 2, 40, 42, 15, 13, 6, 2, 2, 0 },
+        { 3, 29, 30, 14, 15, 6, 3, 1, 0 },
+        { 3, 26, 28, 13, 12, 9, 3, 4, 0 },
         { 33, 12, 20, 9, 8, 4, 2, 1, 0 }                       /* these are worth more threads */
     };
     static const int ns[] = { 1, 2, 3, 15, 16, 17, 33 }, channels[] = { 1, 2, 3, 4, 5, 8, 10, 17 };
+    static const int wino[5][2] = { { 3, 1 }, { 4, 2 }, { 3, 1 }, { 2, 1 }, { 6, 2 } };
     enum { CHOSEN = sizeof chosen / sizeof chosen[0] };
     if (i < CHOSEN) return chosen[i];
     conv_shape s;
@@ -456,9 +462,13 @@ static conv_shape conv_shape_at(int i, jem_rng *rng) {
     if (i % 3 == 0) {
         s.ci = below(rng, 8, 18);
         s.co = below(rng, 8, 18);
-        s.k = 3;
-        s.stride = 1;
-        s.pad = below(rng, 0, 2);
+        s.k = wino[i / 3 % 5][0];
+        s.stride = wino[i / 3 % 5][1];
+        s.pad = below(rng, 0, s.k > 2 ? 2 : 1);
+        if (s.stride > 1) {                        /* with fewer, the transformations cost more */
+            s.ci += 20;
+            s.co += 20;
+        }
     }
     const int from = s.k - 2 * s.pad > 1 ? s.k - 2 * s.pad : 1, more = i % 3 == 0 ? 9 : 6;
     s.h = below(rng, from, from + more);
@@ -477,6 +487,9 @@ static conv_shape conv_shape_at(int i, jem_rng *rng) {
         }
     }
     return s;
+}
+static int takes_winograd(conv_shape s) {
+    return (s.k == 2 * s.stride || s.k == 3 * s.stride) && s.pad < s.k && s.ci >= 8 && s.co >= 8;
 }
 #define CONV_TEXT "conv n %d, %d -> %d, %dx%d, k %d, stride %d, pad %d%s"
 #define CONV_ARGS(s) s.n, s.ci, s.co, s.h, s.w, s.k, s.stride, s.pad, s.blocks ? ", blocks" : ""
@@ -509,7 +522,7 @@ static conv_run conv_make(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
 
 static void convolutions(jem_ctx *ctx, record *r) {
     jem_rng rng = jem_rng_seed(5);
-    for (int i = 0; i < 120; i++) {
+    for (int i = 0; i < CONVOLUTIONS; i++) {
         const conv_shape s = conv_shape_at(i, &rng);
         conv_run c = conv_make(ctx, &rng, s);
         snprintf(r->title, sizeof r->title, CONV_TEXT, CONV_ARGS(s));
@@ -577,8 +590,7 @@ static void check_conv(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
         }
     }
     for (int at = 0; at < nx; at++) exact_add(&ex[at], 2, (double)x[at]);       /* and x^2 */
-    const int wino = s.k == 3 && s.stride == 1 && s.pad <= 2 && s.ci >= 8 && s.co >= 8;
-    const double share = !wino || precision == JEM_PRECISION_DIRECT ? 0
+    const double share = !takes_winograd(s) || precision == JEM_PRECISION_DIRECT ? 0
                        : precision == JEM_PRECISION_EXACT ? 1e-6 : 2e-5;
     const int bad[4] = { outside(ey, y, ny, share), outside(ex, dx, nx, share),
                          outside(ew, c.w->grad, c.w->size, 0), outside(eb, c.b->grad, s.co, 0) };
@@ -998,27 +1010,68 @@ static void test_far_out(void) {
     jem_ctx_free(ctx);
 }
 
-/* Winograd's weight gradient is for more than 32 channels on both sides: other ways, other bits. */
+/* The methods of a convolution's output, input gradient and weight gradient. */
+static void choose(jem_ctx *ctx, conv_shape s, jem__conv *q) {
+    memset(q, 0, 3 * sizeof *q);
+    for (int i = 0; i < 3; i++) {
+        q[i].ci = s.ci;
+        q[i].co = s.co;
+        q[i].k = s.k;
+        q[i].stride = s.stride;
+        q[i].pad = s.pad;
+        q[i].hi = s.h;
+        q[i].wi = s.w;
+        q[i].ho = (s.h + 2 * s.pad - s.k) / s.stride + 1;
+        q[i].wo = (s.w + 2 * s.pad - s.k) / s.stride + 1;
+    }
+    jem__conv_choose(ctx, q);
+}
+
+/* Winograd's weight gradient is for 3x3 and more than 32 channels on both sides: other ways, other
+   bits. */
 static void test_weight_choice(void) {
     jem_ctx_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.precision = JEM_PRECISION_FAST;
     jem_ctx *ctx = jem_ctx_create(&desc);
-    for (int ci = 32; ci <= 33; ci++)
-        for (int co = 32; co <= 33; co++) {
-            jem__conv q[3];
-            memset(q, 0, sizeof q);
-            for (int i = 0; i < 3; i++) {
-                q[i].ci = ci;
-                q[i].co = co;
-                q[i].k = 3;
-                q[i].stride = q[i].pad = 1;
-                q[i].hi = q[i].wi = q[i].ho = q[i].wo = 8;
+    for (int stride = 1; stride <= 2; stride++)
+        for (int ci = 32; ci <= 33; ci++)
+            for (int co = 32; co <= 33; co++) {
+                const conv_shape s = { 1, ci, co, 8 * stride, 8 * stride, 2 + stride, stride, 1, 0 };
+                jem__conv q[3];
+                choose(ctx, s, q);
+                CHECK(q[0].tile == 4 && q[0].method == ctx->k->winograd, "the output");
+                CHECK((q[2].method == ctx->k->winograd) == (stride == 1 && ci > 32 && co > 32),
+                      "%d to %d, stride %d", ci, co, stride);
             }
-            jem__conv_choose(ctx, q);
-            CHECK((q[2].method == ctx->k->winograd) == (ci > 32 && co > 32), "%d to %d", ci, co);
-        }
     jem_ctx_free(ctx);
+}
+
+/* All kinds of Winograd are among the shapes that are compared: F(2,2) to F(4,3), with phases and
+   without. */
+static void test_kinds(void) {
+    int count[2][2][2] = { { { 0 } } };            /* [r - 2][M/2 - 1][phases] */
+    for (int fast = 0; fast < 2; fast++) {
+        jem_ctx_desc desc;
+        memset(&desc, 0, sizeof desc);
+        if (fast) desc.precision = JEM_PRECISION_FAST;
+        jem_ctx *ctx = jem_ctx_create(&desc);
+        jem_rng rng = jem_rng_seed(5);
+        for (int i = 0; i < CONVOLUTIONS; i++) {
+            const conv_shape s = conv_shape_at(i, &rng);
+            jem__conv q[3];
+            jem_net_free(conv_make(ctx, &rng, s).bag);         /* draws as `convolutions` does */
+            jem_reset(ctx);
+            choose(ctx, s, q);
+            if (q[0].tile && !s.blocks) count[s.k / s.stride - 2][q[0].tile / 2 - 1][s.stride > 1]++;
+        }
+        jem_ctx_free(ctx);
+    }
+    for (int r = 0; r < 2; r++)
+        for (int m = 0; m < 2; m++)
+            for (int phases = 0; phases < 2; phases++)
+                CHECK(count[r][m][phases] > 0, "F(%d,%d)%s", 2 * m + 2, r + 2,
+                      phases ? " with phases" : "");
 }
 
 #ifdef OWN_TILES
@@ -1049,7 +1102,7 @@ int main(int argc, char **argv) {
     static const test_case values[] = { TEST(test_conv_values), TEST(test_fingerprint) };
     static const test_case in_bf16[] = {
         TEST(test_bf16_buffers), TEST(test_bf16_choice), TEST(test_bf16_parts),
-        TEST(test_weight_choice), TEST(test_far_out), TEST(test_fallback)
+        TEST(test_weight_choice), TEST(test_kinds), TEST(test_far_out), TEST(test_fallback)
     };
     test_begin(argc, argv);
 #ifdef OWN_TILES
