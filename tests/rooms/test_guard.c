@@ -150,9 +150,22 @@ static void test_without(void) {
     end(&without);
 }
 
+/* A copy of a checkpoint as it was before the guard watched the residual of the score. */
+static jem_archive *before_residuals(const jem_archive *a, jem_ctx *ctx) {
+    jem_archive *old = jem_archive_create(ctx);
+    int left_out = 0;
+    for (int i = 0; i < jem_archive_count(a); i++) {
+        const jem_entry *e = jem_archive_at(a, i);
+        if (!strcmp(e->name, "guard.residual")) left_out++;
+        else jem_archive_add(old, e->name, e->dtype, e->ndim, e->shape, e->data);
+    }
+    CHECK(left_out == 1, "a checkpoint has residuals");
+    return old;
+}
+
 /* Interrupted at update `at`, then continued for 200 updates: the bits of the whole run. */
-static void test_resumed(int at) {
-    printf("interrupted at update %d\n", at);
+static void test_resumed(int at, int from_older_file) {
+    printf("interrupted at update %d%s\n", at, from_older_file ? ", from an older file" : "");
     moons whole, again;
     begin(&whole, -1);
     begin(&again, -1);
@@ -164,8 +177,10 @@ static void test_resumed(int at) {
     char *bytes = (char *)jem_archive_to_memory(a, &size);
     CHECK(bytes != NULL, "%s", jem_error(whole.ctx));
     jem_archive *b = bytes ? jem_archive_parse(again.ctx, bytes, size) : NULL;
-    CHECK(b && jem_net_load(again.net, b) == JEM_OK &&
-          jem_trainer_from_archive(again.tr, b) == JEM_OK, "%s", jem_error(again.ctx));
+    CHECK(b && jem_net_load(again.net, b) == JEM_OK, "%s", jem_error(again.ctx));
+    jem_archive *old = from_older_file && b ? before_residuals(b, again.ctx) : NULL;
+    CHECK(jem_trainer_from_archive(again.tr, old ? old : b) == JEM_OK, "%s", jem_error(again.ctx));
+    jem_archive_free(old);
     again.rng = whole.rng;
     int different = 0, returned = 0;
     jem_stats s, t;
@@ -387,14 +402,15 @@ static void test_scale(void) {
     end(&m);
 }
 
-static void test_resumed_late(void) { test_resumed(470); }
-static void test_resumed_early(void) { test_resumed(410); }
+static void test_resumed_late(void) { test_resumed(470, 0); }
+static void test_resumed_early(void) { test_resumed(410, 0); }
+static void test_resumed_older(void) { test_resumed(410, 1); }
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_same_program), TEST(test_without), TEST(test_resumed_late),
-        TEST(test_resumed_early), TEST(test_poisoned), TEST(test_reasons), TEST(test_forgotten),
-        TEST(test_hostile_file), TEST(test_scale),
+        TEST(test_resumed_early), TEST(test_resumed_older), TEST(test_poisoned),
+        TEST(test_reasons), TEST(test_forgotten), TEST(test_hostile_file), TEST(test_scale),
         TEST(test_first_program), TEST(test_unstable)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));

@@ -788,13 +788,18 @@ static jem_status random_classify(void *user, const float *x, const int *labels,
     return JEM_OK;
 }
 
-static void test_random_answers(jem_ctx *ctx) {
-    printf("attacks: a classifier with random answers is attacked to the end\n");
-    jem_net *net = plane_net(ctx, 3);
+static jem_attack_desc against_random(void) {
     jem_attack_desc d = jem_attack_desc_default();
     d.classify = random_classify;
     d.eps = 0.5f;
     d.random_start = 0;
+    return d;
+}
+
+static void test_random_answers(jem_ctx *ctx) {
+    printf("attacks: a classifier with random answers is attacked to the end\n");
+    jem_net *net = plane_net(ctx, 3);
+    jem_attack_desc d = against_random();
     for (d.all_steps = 0; d.all_steps < 2; d.all_steps++) {
         for (int reachable = 0; reachable < 2; reachable++) {
             float x[2 * DIM] = { 0 }, found[2 * DIM];
@@ -818,10 +823,7 @@ static void test_random_answers(jem_ctx *ctx) {
 static void test_momentum(jem_ctx *ctx) {
     printf("attacks: momentum averages random gradients\n");
     jem_net *net = plane_net(ctx, 3);
-    jem_attack_desc d = jem_attack_desc_default();
-    d.classify = random_classify;
-    d.eps = 0.5f;
-    d.random_start = 0;
+    jem_attack_desc d = against_random();
     for (d.l2 = 0; d.l2 < 2; d.l2++) {
         for (int with = 0; with < 2; with++) {
             float x[DIM] = { -0.4f }, found[DIM];
