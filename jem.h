@@ -217,7 +217,8 @@ typedef enum jem_isa {
    becomes JEM_PRECISION_FAST, and a note is logged; with JEM_ISA_SCALAR, however, it is computed in
    plain C.
    Memory: sampling needs packed weights in addition to the weights, in total, for output and input
-   gradient, 2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16). */
+   gradient, 2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16); with
+   stride 2, 2.3 times (exact) and up to 6.3 times (fast). */
 typedef enum jem_precision {
     JEM_PRECISION_EXACT = 0,   /* M = 2: as exact as direct, about half the multiplications */
     JEM_PRECISION_FAST,        /* M = 2 or 4: a quarter of the multiplications, at best */
@@ -2715,13 +2716,14 @@ jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs
 
 /* ---- leaves: nchw[n][c][h][w] <-> lanes ------------------------------------------------------ */
 
+JEM__COMPILE("O2")                                 /* all values of a batch are copied here */
 /* Repeats the last image in the padding lanes, so that all lanes hold values of images. */
 static void jem__fill_dead(float *x, ptrdiff_t n, int live) {
-    for (ptrdiff_t i = 0; live < JEM_LANES && i < n; i += JEM_LANES)
-        for (int l = live; l < JEM_LANES; l++) x[i + l] = x[i + live - 1];
+    for (ptrdiff_t i = 0; live < JEM_LANES && i < n; i += JEM_LANES) {
+        const float last = x[i + live - 1];
+        for (int l = 0; l < JEM_LANES; l++) x[i + l] = l < live ? x[i + l] : last;
+    }
 }
-
-JEM__COMPILE("O2")                                 /* all values of a batch are copied here */
 static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, int x) {
     const ptrdiff_t pixel = (ptrdiff_t)y * node->t.w + x;
     const ptrdiff_t at = (pixel * node->t.c + c) * JEM_LANES;
@@ -4013,23 +4015,25 @@ static int jem__column_of(int lane, int block_w, int x) { return lane % JEM__GRI
    target. `from` and `to` are the groups that hold them. The margin of blocks remains as it is. */
 static void jem__copy_blocks(const float *from, float *to, jem_shape block, jem_shape whole,
                              int image, int to_blocks, int add) {
-    for (int lane = 0; lane < JEM_LANES; lane++)
-        for (int y = 0; y < block.h; y++)
-            for (int x = 0; x < block.w; x++) {
-                const int row = jem__row_of(lane, block.h, y);
-                const int column = jem__column_of(lane, block.w, x);
-                if (row >= whole.h || column >= whole.w) continue;
-                const ptrdiff_t whole_pixel = (ptrdiff_t)row * whole.w + column;
-                const ptrdiff_t block_pixel = (ptrdiff_t)y * block.w + x;
-                const ptrdiff_t in_whole = whole_pixel * block.c * JEM_LANES + image % JEM_LANES;
-                const ptrdiff_t in_block = block_pixel * block.c * JEM_LANES + lane;
+    for (int lane = 0; lane < JEM_LANES; lane++) {
+        const int column = jem__column_of(lane, block.w, 0);
+        const int columns = whole.w - column < block.w ? whole.w - column : block.w;
+        for (int y = 0; y < block.h; y++) {
+            const int row = jem__row_of(lane, block.h, y);
+            if (row >= whole.h) break;
+            ptrdiff_t in_whole = ((ptrdiff_t)row * whole.w + column) * block.c * JEM_LANES;
+            ptrdiff_t in_block = (ptrdiff_t)y * block.w * block.c * JEM_LANES + lane;
+            in_whole += image % JEM_LANES;
+            for (int i = 0; i < columns * block.c; i++) {
                 const float *source = from + (to_blocks ? in_whole : in_block);
                 float *target = to + (to_blocks ? in_block : in_whole);
-                for (int k = 0; k < block.c * JEM_LANES; k += JEM_LANES) {
-                    if (add) target[k] += source[k];
-                    else target[k] = source[k];
-                }
+                if (add) *target += *source;
+                else *target = *source;
+                in_whole += JEM_LANES;
+                in_block += JEM_LANES;
             }
+        }
+    }
 }
 
 static void jem__cut_forward(const jem_call *call) {
@@ -4093,24 +4097,25 @@ static jem_tensor *jem__join_blocks(jem_ctx *ctx, jem_tensor *x) {
 }
 
 /* Multiplies pixels in the margin of blocks by 0 and others by 1: y = or, with `add`, += it. The
-   last lane has the block on the right and at the bottom: only where it has a margin has any lane
-   one. */
+   last row of blocks, or column, has the margin: only where it has one has any lane one. */
 static void jem__trim_pixels(const jem_call *call, const float *x, float *y, int add) {
+    enum { LAST = JEM__GRID - 1 };
     const int *image = (const int *)call->user;
     const jem_shape block = call->out;
     const ptrdiff_t pixel = (ptrdiff_t)block.c * JEM_LANES;
-    for (int row = 0; row < block.h; row++)
+    for (int row = 0; row < block.h; row++) {
         for (int column = 0; column < block.w; column++, x += pixel, y += pixel) {
-            float inside[JEM_LANES];
-            const int last = JEM_LANES - 1;
-            const int margin = jem__row_of(last, block.h, row) >= image[0] ||
-                               jem__column_of(last, block.w, column) >= image[1];
-            if (!margin && !add && x == y) continue;
+            float inside[JEM_LANES], down[JEM__GRID], right[JEM__GRID];
+            for (int i = 0; i < JEM__GRID; i++) {
+                down[i] = (float)(i * block.h + row < image[0]);
+                right[i] = (float)(i * block.w + column < image[1]);
+            }
+            if (down[LAST] > 0 && right[LAST] > 0 && !add && x == y) continue;
             for (int lane = 0; lane < JEM_LANES; lane++)
-                inside[lane] = (float)(jem__row_of(lane, block.h, row) < image[0] &&
-                                       jem__column_of(lane, block.w, column) < image[1]);
+                inside[lane] = down[lane / JEM__GRID] * right[lane % JEM__GRID];
             call->ctx->k->pair_back(1, x, inside, 1, y, add, pixel);
         }
+    }
 }
 static void jem__trim_forward(const jem_call *call) {
     jem__trim_pixels(call, call->x[0], call->y, 0);
@@ -4136,13 +4141,9 @@ static int jem__block_step(int at, int side) {
 
 /* Returns the lanes whose block has a neighbour in direction (down, right), as bits. */
 static unsigned jem__lanes_with_neighbour(int down, int right) {
-    unsigned lanes = 0;
-    for (int lane = 0; lane < JEM_LANES; lane++) {
-        const int row = lane / JEM__GRID + down;
-        const int column = lane % JEM__GRID + right;
-        if (row >= 0 && row < JEM__GRID && column >= 0 && column < JEM__GRID) lanes |= 1u << lane;
-    }
-    return lanes;
+    static const unsigned rows[3] = { 0xFFF0, 0xFFFF, 0x0FFF };     /* -1, 0, 1 */
+    static const unsigned columns[3] = { 0xEEEE, 0xFFFF, 0x7777 };
+    return rows[down + 1] & columns[right + 1];
 }
 
 /* Copies blocks x (h,w,c) to y (h + 2 border, w + 2 border, c), border <= h, w. The border is taken
@@ -4929,20 +4930,16 @@ jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
 }
 
 /* ---- changes of shape ------------------------------------------------------------------------ */
-/* These ops only move numbers, in runs of whole vectors of 16 lanes: run i of input k is `size`
-   floats at `from` of x, copied to `to` of y. On the way back they are added. */
+/* These ops only move numbers. All but flatten move runs of whole vectors of 16 lanes: run i of
+   input k is `size` floats at `from` of x, copied to `to` of y. On the way back they are added. */
 
-enum { JEM__DETACH, JEM__CONCAT, JEM__SLICE, JEM__UPSAMPLE, JEM__FLATTEN };
+enum { JEM__DETACH, JEM__CONCAT, JEM__SLICE, JEM__UPSAMPLE };
 typedef struct jem__move_user { int kind, a; } jem__move_user;         /* a: slice's first channel,
                                                                           upsample's factor */
 typedef struct jem__span { ptrdiff_t from, to, size; } jem__span;
 
-/* Returns the number of runs: one for each pixel of y, for flatten one for each vector. */
-static int jem__move_runs(const jem_call *call) {
-    const jem__move_user *user = (const jem__move_user *)call->user;
-    if (user->kind == JEM__FLATTEN) return call->out.c;
-    return call->out.h * call->out.w;
-}
+/* Returns the number of runs: one for each pixel of y. */
+static int jem__move_runs(const jem_call *call) { return call->out.h * call->out.w; }
 
 /* Returns run i of input k. */
 static jem__span jem__move_span(const jem_call *call, int k, int i) {
@@ -4961,10 +4958,6 @@ static jem__span jem__move_span(const jem_call *call, int k, int i) {
         const int row = i / out.w / user->a;
         const int column = i % out.w / user->a;
         from = ((ptrdiff_t)row * in.w + column) * in.c;
-    } else if (user->kind == JEM__FLATTEN) {       /* pixel, channel -> channel, pixel */
-        from = i;
-        to = (ptrdiff_t)(i % in.c) * in.h * in.w + i / in.c;
-        size = 1;
     }
     const jem__span span = { from * JEM_LANES, to * JEM_LANES, size * JEM_LANES };
     return span;
@@ -4992,8 +4985,7 @@ static jem_tensor *jem__move(jem_ctx *ctx, int kind, jem_tensor *x, jem_tensor *
 #define JEM__MOVE_OP(name, backward) { name, jem__move_forward, backward, JEM_KEEPS_NOTHING, NULL }
     static const jem_op ops[] = {                  /* in the order of JEM__DETACH, ... */
         JEM__MOVE_OP("detach", NULL), JEM__MOVE_OP("concat", jem__move_backward),
-        JEM__MOVE_OP("slice", jem__move_backward), JEM__MOVE_OP("upsample", jem__move_backward),
-        JEM__MOVE_OP("flatten", jem__move_backward)
+        JEM__MOVE_OP("slice", jem__move_backward), JEM__MOVE_OP("upsample", jem__move_backward)
     };
 #undef JEM__MOVE_OP
     jem_tensor *in[2] = { x, x2 };
@@ -5015,9 +5007,38 @@ jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k) {
     return y;
 }
 
+/* Moves channel c of pixel p from (p,c) to (c,p): rows, columns, channels to channels, rows,
+   columns, as in files of weights. */
+static void jem__flatten_forward(const jem_call *call) {
+    const float *x = call->x[0];
+    const int pixels = call->in[0].h * call->in[0].w;
+    for (int p = 0; p < pixels; p++) {
+        float *y = call->y + p * JEM_LANES;
+        for (int c = 0; c < call->in[0].c; c++) {
+            memcpy(y, x, JEM_LANES * sizeof *y);
+            x += JEM_LANES;
+            y += pixels * JEM_LANES;
+        }
+    }
+}
+static void jem__flatten_backward(const jem_call *call) {
+    float *dx = call->dx[0];
+    const int pixels = call->in[0].h * call->in[0].w;
+    for (int p = 0; p < pixels; p++) {
+        const float *dy = call->dy + p * JEM_LANES;
+        for (int c = 0; c < call->in[0].c; c++) {
+            for (int l = 0; l < JEM_LANES; l++) dx[l] += dy[l];
+            dx += JEM_LANES;
+            dy += pixels * JEM_LANES;
+        }
+    }
+}
+JEM__OP(flatten, flatten, JEM_KEEPS_NOTHING, NULL);
+
 jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x) {
     if (!x || !jem_ok(ctx)) return NULL;
-    return jem__move(ctx, JEM__FLATTEN, x, NULL, jem__shape(x->n, x->c * x->h * x->w, 1, 1), 0);
+    const jem_shape out = jem__shape(x->n, x->c * x->h * x->w, 1, 1);
+    return jem__op1(ctx, &jem__op_flatten, x, out, NULL, 0, 0);
 }
 
 jem_tensor *jem_slice(jem_ctx *ctx, jem_tensor *x, int first, int count) {
