@@ -14436,11 +14436,11 @@ static int jem__wino_channels(const jem__conv *q) {
 }
 
 /* Returns the size of packed weights, in floats, for the direct method and for Winograd. The last
-   block may read up to 3 JEM__CO beyond the weights. */
+   block may read up to 6 JEM__CO beyond the weights. */
 static ptrdiff_t jem__pack_size(const jem__conv *q) {
     int points = q->k * q->k;
     if (q->tile) points = jem__wino_points(q) * q->stride * q->stride;
-    return (ptrdiff_t)q->co * q->ci * points + 3 * JEM__CO;
+    return (ptrdiff_t)q->co * q->ci * points + 6 * JEM__CO;
 }
 /* Returns the place, in weights (O,I,k,k), of the kernel from channel c to channel o. An input
    gradient computes I from O. */
@@ -15229,12 +15229,14 @@ static void (*const JEM__FN(wino_out)[2][2])(const jem__wino_move *w, int channe
     { JEM__FN(wino_out22), JEM__FN(wino_out42) }, { JEM__FN(wino_out23), JEM__FN(wino_out43) }
 };
 
-/* Computes p[o][tile] = sum over channels of u[channel][o] v[channel][tile], for PX tiles and the
-   block of co channels whose weights begin at o0; `most` is as in conv_block. u is packed in blocks
-   of the channels of the output. An input gradient reads these blocks, `whole` ones of JEM__WHOLE
-   channels and a rest, crosswise, and prefetches what the next channels of a block will read. */
-JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int whole, const float *u,
-                                      int o0, int co, const float *v, float *p) {
+/* Computes p[o][tile] = sum over channels of u[channel][o] v[channel][tile], for px tiles or strips
+   of one, `apart` floats apart, and the block of co channels whose weights begin at
+   o0; `most` is as in conv_block. u is packed in blocks of the channels of the output. An input
+   gradient reads these blocks, `whole` ones of JEM__WHOLE channels and a rest, crosswise, and
+   prefetches what the next channels of a block will read. Many parameters: it is inlined. */
+JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__conv *q, int whole,
+                                      const float *u, int o0, int co, const float *v, float *p,
+                                      int apart) {
     enum { N = JEM__WHOLE };
     const int all = jem__wino_channels(q);
     const ptrdiff_t block = (ptrdiff_t)q->co * q->stride * q->stride;
@@ -15242,42 +15244,50 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const jem__conv *q, int wh
     const int step = JEM__TILES * JEM_LANES;
     const float *x[JEM__PX];
     JEM__V acc[JEM__CO][JEM__PX];
-    JEM__REPEAT(t, JEM__PX) x[t] = v + t * JEM_LANES;
-    JEM__REPEAT(o, rows) JEM__REPEAT(t, JEM__PX) acc[o][t] = JEM__SET(0.0f);
+    JEM__REPEAT(t, px) x[t] = v + t * apart;
+    JEM__REPEAT(o, rows) JEM__REPEAT(t, px) acc[o][t] = JEM__SET(0.0f);
     if (!q->gradient) {
-        JEM__FN(multiply)(rows, JEM__PX, u + (ptrdiff_t)o0 * all, 1, co, x, step, all, acc);
+        JEM__FN(multiply)(rows, px, u + (ptrdiff_t)o0 * all, 1, co, x, step, all, acc);
     } else {
         for (int b = 0; b < whole; b++, u += N * block) {
             JEM__REPEAT(i, 3) jem__prefetch(u, (o0 + N) * N + i * 16);
-            JEM__FN(multiply)(rows, JEM__PX, u + o0 * N, N, 1, x, step, N, acc);
-            JEM__REPEAT(t, JEM__PX) x[t] += N * step;
+            JEM__FN(multiply)(rows, px, u + o0 * N, N, 1, x, step, N, acc);
+            JEM__REPEAT(t, px) x[t] += N * step;
         }
         for (int left = all - N * whole, n; left > 0; left -= n, u += n * block) {
             n = jem__min(left, 4);
-            JEM__FN(multiply)(rows, JEM__PX, u + o0 * n, n, 1, x, step, n, acc);
-            JEM__REPEAT(t, JEM__PX) x[t] += n * step;
+            JEM__FN(multiply)(rows, px, u + o0 * n, n, 1, x, step, n, acc);
+            JEM__REPEAT(t, px) x[t] += n * step;
         }
     }
     JEM__REPEAT(o, rows) {
         if (o >= co) continue;
-        JEM__REPEAT(t, JEM__PX) JEM__STORE(p + (o * JEM__TILES + t) * JEM_LANES, acc[o][t]);
+        JEM__REPEAT(t, px) JEM__STORE(p + o * JEM__TILES * JEM_LANES + t * apart, acc[o][t]);
     }
 }
-/* Computes a block of co channels by one of four kinds, as conv_blocks. */
+/* Computes a block of co channels by one of five kinds, as conv_blocks. apart = 0: one tile. Many
+   parameters: those of wino_block. */
 JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, const float *u,
-                                                int o, int co, const float *v, float *p) {
+                                                int o, int co, const float *v, float *p,
+                                                int apart) {
+    if (apart == 0) {
+        JEM__FN(wino_block)(6, 1, q, whole, u, o, co, v, p, 0);
+        return;
+    }
     switch (co) {
-    case 1: JEM__FN(wino_block)(1, q, whole, u, o, 1, v, p); break;
-    case 4: JEM__FN(wino_block)(4, q, whole, u, o, 4, v, p); break;
-    case 6: JEM__FN(wino_block)(6, q, whole, u, o, 6, v, p); break;
-    default: JEM__FN(wino_block)(3, q, whole, u, o, co, v, p);
+    case 1: JEM__FN(wino_block)(1, JEM__PX, q, whole, u, o, 1, v, p, apart); break;
+    case 4: JEM__FN(wino_block)(4, JEM__PX, q, whole, u, o, 4, v, p, apart); break;
+    case 6: JEM__FN(wino_block)(6, JEM__PX, q, whole, u, o, 6, v, p, apart); break;
+    default: JEM__FN(wino_block)(3, JEM__PX, q, whole, u, o, co, v, p, apart);
     }
 }
 
-/* Computes the products of n tiles, point by point. Of each block, an input gradient reads the
+/* Computes the products of n tiles, point by point. A last tile alone is computed alone: several
+   strips of it at a time, if a register has fewer lanes. Of each block, an input gradient reads the
    weights of its phase. */
 JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
                                         int n) {
+    enum { STRIPS = JEM_LANES / JEM__VL >= JEM__PX };
     const ptrdiff_t plane = (ptrdiff_t)q->co * q->ci * q->stride * q->stride;
     int whole = 0;
     int first = 0;
@@ -15288,9 +15298,15 @@ JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, 
         for (int o = w->to.o0, co; o < w->to.o1; o += co) {
             float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
             co = jem__conv_channels(q->co - o);
-            for (int t = 0; t < n * JEM_LANES; t += JEM__PX * JEM_LANES) {
-                for (int l = 0; l < JEM_LANES; l += JEM__VL)
-                    JEM__FN(wino_blocks)(q, whole, u, first + o, co, v + t + l, p + t + l);
+            for (int t = 0; t < n; t += JEM__PX) {
+                int apart = JEM_LANES;
+                int step = JEM__VL;
+                if (n - t == 1) {
+                    apart = STRIPS ? JEM__VL : 0;
+                    step = STRIPS ? JEM__VL * JEM__PX : JEM__VL;
+                }
+                for (int l = t * JEM_LANES; l < (t + 1) * JEM_LANES; l += step)
+                    JEM__FN(wino_blocks)(q, whole, u, first + o, co, v + l, p + l, apart);
             }
         }
     }
@@ -17148,35 +17164,41 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
 
 /* ---- the choice of methods and kernels ------------------------------------------------------- */
 
-/* Returns the rows of x that the taps of all rows of y read, without those in the padding. */
+/* Returns how many rows of x all taps of all rows of y read, without those in the padding. */
 static int jem__rows_read(int rows_x, int rows_y, const jem__conv *q) {
     int rows = 0;
     for (int i = 0; i < rows_y * q->k; i++)
         rows += (unsigned)(i / q->k * q->stride + i % q->k - q->pad) < (unsigned)rows_x;
     return rows;
 }
-/* Returns the multiplications of the direct sum per pair of channels. */
-static double jem__direct_cost(const jem__conv *q) {
-    const double outputs = (double)((q->ho * q->wo + 3) / 4 * 4);
-    if (q->stride == 1) return outputs * q->k * q->k;
-    return outputs * jem__rows_read(q->hi, q->ho, q) / q->ho *
-           jem__rows_read(q->wi, q->wo, q) / q->wo;
+/* Returns what reading these weights of each pair of channels costs, in multiplications: as
+   measured, nothing while they fit into the second-level cache of 1 MB. */
+static double jem__reading_cost(const jem__conv *q, int weights) {
+    const double all = (double)weights * q->ci * q->co;
+    return all * sizeof(float) > 1 << 20 ? 1.5 * all : 0;
 }
-/* Returns the same of Winograd with M = m, the mean of output and input gradient. With phases, the
-   transformations count: a tile of inputs costs as much as 2.4 a^3 multiplications, one of outputs
-   half of that (AVX-512), for a rows. */
+/* Returns the cost of Winograd with M = m, in multiplications, as the mean of output and input
+   gradient. Four tiles are computed together, or a last one alone. Measured with AVX-512: the
+   transformations of a tile of inputs cost 2.5 a^3, those of outputs half of that, for a rows. All
+   numbers are exact, so every processor chooses the same. */
 static double jem__wino_cost(const jem__conv *q, int m) {
     const int a = m + jem__wino_kernel(q) - 1;
     const int tiles = ((q->ho + m - 1) / m) * ((q->wo + m - 1) / m);
+    const int computed = tiles % 4 == 1 ? tiles : (tiles + 3) / 4 * 4;
     const int phases = q->stride * q->stride;
-    const double products = (double)((tiles + 3) / 4 * 4 * a * a * phases);
-    if (phases == 1) return products;
     const double inputs = phases * (q->ci + q->co);
     const double outputs = phases * q->ci + q->co;
-    return products + tiles * a * a * a * 1.2 * (inputs + outputs / 2) / (q->ci * q->co);
+    const double products = (double)computed * a * a * phases * q->ci * q->co;
+    const double transformations = 1.25 * tiles * a * a * a * (inputs + outputs / 2);
+    return products + transformations + jem__reading_cost(q, a * a * phases);
 }
-/* Returns Winograd's M, or 0 for the direct sum: whichever costs least. Kernels take four tiles or
-   pixels at a time. */
+/* Returns the same of the direct sum. */
+static double jem__direct_cost(const jem__conv *q) {
+    const double down = jem__rows_read(q->hi, q->ho, q);
+    const double right = jem__rows_read(q->wi, q->wo, q);
+    return down * right * q->ci * q->co + jem__reading_cost(q, q->k * q->k);
+}
+/* Returns Winograd's M, or 0 for the direct sum: whichever costs least. */
 static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     const jem_precision precision = ctx->desc.precision;
     const int fast = precision == JEM_PRECISION_FAST || precision == JEM_PRECISION_BF16;

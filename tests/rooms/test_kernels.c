@@ -465,7 +465,7 @@ static conv_shape conv_shape_at(int i, jem_rng *rng) {
         s.k = wino[i / 3 % 5][0];
         s.stride = wino[i / 3 % 5][1];
         s.pad = below(rng, 0, s.k > 2 ? 2 : 1);
-        if (s.stride > 1) {                        /* with fewer, the transformations cost more */
+        if (s.k != 3) {                            /* with fewer, the transformations cost more */
             s.ci += 20;
             s.co += 20;
         }
@@ -780,8 +780,8 @@ static uint64_t fingerprint(jem_ctx *ctx) {
 
 /* If one changes, so do the numbers of everyone who trains: on purpose, or not at all. */
 static const uint64_t known[] = {                  /* in the order of jem_precision */
-    0x5c80565d3ca26b4du, 0xece52bfe7537308du, 0x6f931c0e282067cdu,
-    0x672bac265a6caedau
+    0xa6101f788a3c33eau, 0x84dc44e64af2ec2au, 0x6f931c0e282067cdu,
+    0x675e25ee3cab1536u
 };
 
 static void test_fingerprint(void) {
