@@ -1136,8 +1136,9 @@ typedef struct jem_train_desc {
        0, 0. A network that recognises classes in noise can generate samples by class, and better
        ones. Not with weights.cd_class. */
     float label_noise, label_all_noise;
-    float label_smoothing;                         /* cross-entropy's target: this much is spread
-                                                      over all classes (Szegedy et al. 2016): 0 */
+    float label_smoothing;                         /* fraction of cross-entropy's target that is
+                                                      shared by all classes (Szegedy et al. 2016):
+                                                      0 */
     float noise_lo, noise_hi;                      /* noise levels of score matching: .12, 2 */
     int cd_from;                                   /* the first update with chains: 0 */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
@@ -15230,10 +15231,10 @@ static void (*const JEM__FN(wino_out)[2][2])(const jem__wino_move *w, int channe
 };
 
 /* Computes p[o][tile] = sum over channels of u[channel][o] v[channel][tile], for px tiles or strips
-   of one, `apart` floats apart, and the block of co channels whose weights begin at
-   o0; `most` is as in conv_block. u is packed in blocks of the channels of the output. An input
-   gradient reads these blocks, `whole` ones of JEM__WHOLE channels and a rest, crosswise, and
-   prefetches what the next channels of a block will read. Many parameters: it is inlined. */
+   of one, `apart` floats apart, and the block of co channels whose weights begin at o0; `most` is
+   as in conv_block. u is packed in blocks of the channels of the output. An input gradient reads
+   these blocks, `whole` ones of JEM__WHOLE channels and a rest, crosswise, and prefetches what the
+   next channels of a block will read. Many parameters: it is inlined. */
 JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__conv *q, int whole,
                                       const float *u, int o0, int co, const float *v, float *p,
                                       int apart) {
@@ -15330,7 +15331,7 @@ JEM__KERNEL void JEM__FN(wino_inputs)(const jem__conv *q, const jem__wino *w, co
         for (int phase = 0; phase < step * step; phase++) {
             jem__wino_read(&in, &image, jem__wino_rows(q), step, y + phase / step,
                            z + phase % step);
-            in.out = w->v + (phase * q->ci * JEM__TILES + t) * JEM_LANES;
+            in.out = w->v + ((ptrdiff_t)phase * q->ci * JEM__TILES + t) * JEM_LANES;
             JEM__FN(wino_in)[kind][m / 2 - 1](&in, q->ci);
         }
     }
