@@ -231,6 +231,7 @@ static const struct { const char *dataset, *name, *value; } train_fast[] = {
     { "cifar10", "head", "pooled" }, { "cifar10", "iters", "13640" },
     { "cifar10", "optimizer", "muon" }, { "cifar10", "lr", "3e-3" },
     { "cifar10", "warmup-iters", "150" }, { "cifar10", "plain-p-x", "on" },
+    { "cifar10", "ema", ".99" },                   /* forgets the weights from before the chains */
     { "cifar10", "shift", "4" }, { "cifar10", "flip", "on" }, { "cifar10", "p-x-batch", "32" },
     { "cifar10", "n-valid", "5000" }, { "cifar10", "print-every", "100" },
     { "cifar10", "eval-every", "2" },
