@@ -208,7 +208,7 @@ typedef enum jem_isa {
 } jem_isa;
 
 /* Algorithm for convolutions whose kernel is 2 or 3 times the stride, as 3x3 with stride 1 or 4x4
-   with stride 2: Winograd's, where it has fewer multiplications, or the direct sum. Largest error,
+   with stride 2: Winograd's, where it costs less, or the direct sum. Largest error,
    compared with double and relative to the output's rms: direct 9e-6, M = 2 3e-6, M = 4 6e-5
    (`make bench`). In a batch of few images, which are cut into blocks, the tiles differ, and with
    them the rounding; with JEM_PRECISION_DIRECT, the bits are the same.

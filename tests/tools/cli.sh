@@ -271,8 +271,8 @@ each() {
 }
 each "" "--weight-decay 1" "--clip-grad .01" "--reinit-freq 1" "--energy-l2 1" "--clf-only" \
     "--spectral-norm .5" "--optimizer sgd" "--move-chains 1" "--plain-p-x" "--shift 0" "--flip" \
-    "--label-smoothing .5" "--sam .5" "--clamp-grad .001" "--informative 5" "--class-cond-p-x-sample" "--sigma .3" \
-    "--labels-per-class 5" "--uncond" "--ema .9"
+    "--label-smoothing .5" "--sam .5" "--clamp-grad .001" "--informative 5" \
+    "--class-cond-p-x-sample" "--sigma .3" "--labels-per-class 5" "--uncond" "--ema .9"
 each "--n-valid 8900 --schedule steps --decay-epochs 99" "--decay-epochs 1" \
     "--decay-epochs 1 --decay-rate .9"
 each "--batches separate" "--cutout 9"
