@@ -14989,13 +14989,16 @@ JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff
 }
 
 /* Adds w[o] x[i] to acc[o][i], over n input channels of PX pixels or tiles x[i]. Channels of x are
-   `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per channel.
+   `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per channel. For a
+   single x, the time is that of reading w: consecutive weights are prefetched 3 KB ahead, since the
+   prefetching of processors is too late, and ends with a page.
    Many parameters: the function is inlined, and most of them are constants. */
 JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int apart,
                                     int next, const float *const *x, int step, int n,
                                     JEM__V (*acc)[JEM__PX]) {
     for (int c = 0; c < n; c++, w += next) {
         JEM__V v[JEM__PX];
+        if (px == 1 && apart == 1) jem__prefetch(w, 768);
         JEM__REPEAT(i, px) v[i] = JEM__LOAD(x[i] + c * step);
         JEM__REPEAT(o, rows) {
             const JEM__V wo = JEM__SET(w[o * apart]);
@@ -17173,10 +17176,12 @@ static int jem__rows_read(int rows_x, int rows_y, const jem__conv *q) {
     return rows;
 }
 /* Returns what reading these weights of each pair of channels costs, in multiplications: as
-   measured, nothing while they fit into the second-level cache of 1 MB. */
-static double jem__reading_cost(const jem__conv *q, int weights) {
+   measured, nothing while they fit into the second-level cache of 1 MB. `units` is the number of
+   pixels or tiles: the weights of a single one are prefetched. */
+static double jem__reading_cost(const jem__conv *q, int weights, int units) {
     const double all = (double)weights * q->ci * q->co;
-    return all * sizeof(float) > 1 << 20 ? 1.5 * all : 0;
+    if (all * sizeof(float) <= 1 << 20) return 0;
+    return units == 1 ? all : 1.5 * all;
 }
 /* Returns the cost of Winograd with M = m, in multiplications, as the mean of output and input
    gradient. Four tiles are computed together, or a last one alone. Measured with AVX-512: the
@@ -17191,13 +17196,13 @@ static double jem__wino_cost(const jem__conv *q, int m) {
     const double outputs = phases * q->ci + q->co;
     const double products = (double)computed * a * a * phases * q->ci * q->co;
     const double transformations = 1.25 * tiles * a * a * a * (inputs + outputs / 2);
-    return products + transformations + jem__reading_cost(q, a * a * phases);
+    return products + transformations + jem__reading_cost(q, a * a * phases, tiles);
 }
 /* Returns the same of the direct sum. */
 static double jem__direct_cost(const jem__conv *q) {
     const double down = jem__rows_read(q->hi, q->ho, q);
     const double right = jem__rows_read(q->wi, q->wo, q);
-    return down * right * q->ci * q->co + jem__reading_cost(q, q->k * q->k);
+    return down * right * q->ci * q->co + jem__reading_cost(q, q->k * q->k, q->ho * q->wo);
 }
 /* Returns Winograd's M, or 0 for the direct sum: whichever costs least. */
 static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
