@@ -1811,7 +1811,9 @@ JEM__INLINE float jem__bits_float(uint32_t bits) {
 }
 
 /* Compares bits, because with -ffast-math a compiler assumes that no number is NaN. */
-static int jem__finite(float x) { return (jem__float_bits(x) & 0x7f800000u) != 0x7f800000u; }
+JEM__INLINE int jem__finite(float x) {
+    return (jem__float_bits(x) & 0x7f800000u) != 0x7f800000u;
+}
 
 /* Returns 1 if lo <= value <= hi; otherwise reports name and value. A desc's field arrives as
    d.name. */
@@ -1911,10 +1913,13 @@ static void jem__free(jem_ctx *ctx, void *memory) {
     else free(start);
 }
 
+/* Returns 1 if all of x[n] are finite. The exponent of the others is 255: one more is carried into
+   the sign bit, so the loop has no branches. */
 static int jem__all_finite(const float *x, ptrdiff_t n) {
+    uint32_t exponents = 0;
     for (ptrdiff_t i = 0; i < n; i++)
-        if (!jem__finite(x[i])) return 0;
-    return 1;
+        exponents |= (jem__float_bits(x[i]) & 0x7f800000u) + 0x00800000u;
+    return !(exponents & 0x80000000u);
 }
 
 /* Computes a b + c, rounded once. Where the C library's fma is not (MinGW) or is slow
