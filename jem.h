@@ -3102,11 +3102,11 @@ static jem_status jem__walk_plain(jem__run *r) {
 /* jem__walk_plain keeps every value and passes over memory once per op. The plan computes the same
    bits, but:
 
-     - gives every value, gradient and scratch an offset in one region. Buffers whose lifetimes do
+     - gives every value, gradient and scratch an offset in a region. Buffers whose lifetimes do
        not overlap share memory. A value that no backward reads dies with its last use: that is how
        jem_grad keeps nothing for the weights;
-     - runs steps that treat images separately depth-first, a group of 16 images at a time. In
-       jem_grad a group goes forward and back at once, so a thread needs one region, for one group,
+     - takes 16 images at a time, a group, depth-first through steps that treat images separately.
+       In jem_grad a group then goes straight back: a thread needs one region, for one group,
        whatever the batch. In jem_backward every group has its region, because a weight's gradient
        sums over all of them;
      - fuses a convolution with the addition and activation after it, and its input gradient with
@@ -3129,13 +3129,12 @@ static void jem__plan_extend(jem__run *r, int buf, int end) {
 
 /* ---- fusion ---------------------------------------------------------------------------------- */
 /* A convolution finishes its sums in registers. Fused with it, an addition and an activation after
-   it cost no pass over memory; the same holds for the mask of an activation before it on the way
-   back:
+   it cost no pass over memory; nor, on the way back, do the slopes of an activation before it:
 
-     forward    conv -> add -> activation    run as one step, in place of the last of them: its
-                                             `fused_conv`, `fused_sum`; `fused_into` of the others
-     backward   the input gradients of conv  run as one step, in place of the activation: its
-                and of the activation        `back_conv`; the conv's `back_fused_into`
+     forward    conv -> add -> activation    run as one step, that of the last, which has
+                                             `fused_conv`, `fused_sum`; the others: `fused_into`
+     backward   the input gradients of conv  run as one step, that of the activation, which has
+                and of the activation        `back_conv`; the conv has `back_fused_into`
                 that computed its input
 
    A value in between is stored only if another step reads it. */
@@ -3159,7 +3158,7 @@ static int jem__can_fuse_sum(const jem__step *s) {
 }
 
 /* Fuses a convolution with the only reader of its output, if that is an addition or an activation,
-   and then with the activation that reads the addition first. */
+   and with the addition's first reader if that is an activation. */
 static void jem__fuse_forward(jem__step *conv) {
     if (conv->readers != 1 || conv->node->value) return;
     jem__step *last = conv;
@@ -3220,8 +3219,8 @@ static int jem__time_back(const jem__run *r, const jem__step *s) {
     return 2 * r->n - 1 - s->pos;
 }
 
-/* bf16 pays only where one bf16 convolution writes what another reads: the value for its output and
-   for the gradient of its weights, or the gradient for its input gradient. */
+/* bf16 pays only where one bf16 convolution writes what another reads: a value, for its output and
+   weight gradient, or a gradient, for its input and weight gradients. */
 static int jem__writes_bf16(const jem__step *s) {
     return !s->fused_into && jem__forward_node(s)->bf16_out;
 }
@@ -3235,7 +3234,7 @@ static int jem__reads_bf16(const jem__run *r, const jem__step *reader, const jem
            jem__params_bf16(r, reader);
 }
 
-/* Returns 1 if both are parts of one fused step, so that the value never reaches memory. */
+/* Returns 1 if both are parts of one fused step, which passes the value in registers. */
 static int jem__reads_in_registers(const jem__step *reader, const jem__step *s) {
     if (!s->fused_into) return 0;
     return reader == s->fused_into || reader->fused_into == s->fused_into;
@@ -3253,7 +3252,7 @@ static int jem__time_read(const jem__run *r, const jem__step *reader, int k) {
 }
 
 /* Returns the last time that a value is read from memory, -1 if it never is. With `bf16`, only the
-   readers of its bf16 copy count, without it only the others. */
+   readers of its bf16 copy count; without it, the others. */
 static int jem__last_use(const jem__run *r, const jem__step *s, int bf16) {
     int last_use = -1;
     if (!bf16 && s->needs && s->node->op->keeps & JEM_KEEPS_OUTPUT)
@@ -3609,7 +3608,7 @@ static void jem__group_backward(const jem__run *r, int group) {
         if (r->list[i]->needs) jem__plan_backward(r, r->list[i], group, 0);
 }
 
-/* Takes all groups that share a region forward, and back at once if the run does both. */
+/* Takes each group that uses region `slot` forward, then back if the run does both. */
 static void jem__task_slot(void *arg, int slot) {
     const jem__run *r = (const jem__run *)arg;
     const int groups = r->list[r->from]->node->groups;
@@ -3781,8 +3780,8 @@ static jem_status jem__run_list(jem__run *r) {
     return status;
 }
 
-/* Computes target; with JEM__GRAD d target / d leaf too, with JEM__BACKWARD adds to the gradients
-   of the parameters. */
+/* Computes target. JEM__GRAD: d target / d leaf too. JEM__BACKWARD: adds to the gradients of the
+   parameters. */
 static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target, jem__node *leaf) {
     JEM__ZEROED(jem__run, r);
     r.ctx = ctx;
@@ -6908,7 +6907,7 @@ static jem_tensor *jem__logp_label(jem_net *net, jem_tensor *logits, const int *
     return jem_sub(net->ctx, jem_gather(net->ctx, logits, labels), all);
 }
 
-/* Records f(x)[y] - logsumexp of the other logits: an addend of -1e18 removes f(x)[y] from all. */
+/* Records f(x)[y] - logsumexp of the other logits: an addend of -1e18 removes f(x)[y] from it. */
 static jem_tensor *jem__odds(jem_net *net, jem_tensor *logits, const int *labels) {
     jem_ctx *ctx = net->ctx;
     jem_tensor *label_logit = jem_gather(ctx, logits, labels);
@@ -6933,7 +6932,7 @@ static jem_tensor *jem__logp_class(jem_net *net, jem_tensor *logits, const int *
     return jem_add(net->ctx, logp, jem__logp_label(net, logits, labels));
 }
 
-/* Returns what a density was asked, or NULL after an error. */
+/* Returns `user` as a valid query, or NULL after an error. */
 static const jem_query *jem__query(jem_ctx *ctx, const char *what, const void *user, int labelled) {
     const jem_query *query = (const jem_query *)user;
     const char *wrong = NULL;
@@ -6993,8 +6992,8 @@ static jem_tensor *jem__accumulate(jem_ctx *ctx, jem_tensor *sum, float weight, 
     return jem_add(ctx, sum, term);
 }
 
-/* Records the terms whose weights are not 0 and whose inputs are given; returns their sum, or NULL
-   without any. */
+/* Records all terms *t whose inputs are given; returns the weighted loss, or NULL if it has no
+   term. */
 static jem_tensor *jem__loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *t) {
@@ -7085,8 +7084,7 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp
 }
 /* Records log p as jem__density does, and computes d log p/dx. */
 static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
-                                          void *user,
-                                          jem_tensor *x) {
+                                          void *user, jem_tensor *x) {
     jem_tensor *y = jem__density(ctx, what, logp, user, x);
     return jem_grad(y, x) == JEM_OK ? y : NULL;
 }
@@ -7104,7 +7102,7 @@ typedef struct jem__walk {
     uint64_t start;                                /* counter of the first group */
 } jem__walk;
 
-/* Scales a step for sigma = 1 by the noise of each image, estimated from its slope g: sigma =
+/* Scales a step for sigma = 1 to the noise of each image, estimated from its slope g: sigma =
    sqrt(pixels)/||g||. */
 static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t n, float sigma_max,
                             jem__langevin *d) {
@@ -7201,7 +7199,7 @@ typedef struct jem__score {
     const float *sigma;
     const uint32_t *key;                           /* key and first counter of z */
     uint64_t start;
-    float step;                                    /* h / sigma */
+    float h_per_sigma;
 } jem__score;
 
 /* Creates the leaves of the two sides of x. */
@@ -7254,7 +7252,7 @@ static void jem__score_sides(void *arg, int g) {
     }
     k->langevin(r, grad, n, &d, s->key, start);
     k->dot(1, r, grad, sums->rg, 0, n);
-    for (int l = 0; l < JEM_LANES; l++) h[l] = s->step * d.step[l];
+    for (int l = 0; l < JEM_LANES; l++) h[l] = s->h_per_sigma * d.step[l];
     jem__step_aside(k, n, s->noisy->value + g * n, r, minus, h, sums->rr);
 }
 
@@ -7267,22 +7265,22 @@ void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
     }
 }
 
-/* Sets the weights of the two sides. Returns the loss, mean weight 1/2 ||r||^2, minus the value of
-   the weighted differences, mean weight (r . sigma g), which is constant; and the mean of r.r. */
+/* Sets the weights of the two sides. Returns the constant that turns the value of their weighted
+   sum, mean weight (r . sigma g), into the loss, mean weight 1/2 ||r||^2; and the mean of r.r. */
 static double jem__score_weights(const jem__score *s, const float *weights, double *mean_rr) {
     const int n = s->x->t.n;
-    double difference = 0;
+    double constant = 0;
     *mean_rr = 0;
     for (int i = 0; i < n; i++) {
         const jem__score_group *sums = s->group + i / JEM_LANES;
         const double rr = (double)sums->rr[i % JEM_LANES];
         const double rg = (double)sums->rg[i % JEM_LANES];
         const double weight = (weights ? (double)weights[i] : 1) / n;
-        s->sides.weight->node->value[i] = (float)(weight * sqrt(rr) / (2 * (double)s->step));
-        difference += weight * fma((double)-s->sigma[i], rg, 0.5 * rr);
+        s->sides.weight->node->value[i] = (float)(weight * sqrt(rr) / (2 * (double)s->h_per_sigma));
+        constant += weight * fma((double)-s->sigma[i], rg, 0.5 * rr);
         *mean_rr += rr / n;
     }
-    return difference;
+    return constant;
 }
 
 /* Checks the noise levels of n images, and the step. */
@@ -7295,8 +7293,8 @@ static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
     return good;
 }
 
-/* Returns h / sigma. The error of a long step grows with its square, that of a short one is
-   rounding: tests/rooms/test_score.c measures both. */
+/* Returns h / sigma. The error of a long step grows with its square; that of a short one is
+   rounding. tests/rooms/test_score.c measures both. */
 static float jem__score_step(const jem_ctx *ctx, float step, int pixels) {
     if (!(step > 0)) step = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.1f : 0.03f;
     return step * sqrtf((float)pixels);
@@ -7316,7 +7314,7 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     s.sigma = desc->sigma;
     s.key = rng->key;
     s.start = jem__take_counters(s.x, &again);
-    s.step = jem__score_step(ctx, desc->difference, pixels);
+    s.h_per_sigma = jem__score_step(ctx, desc->difference, pixels);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
     if (!jem__sides_open(&s.sides, x, what) || !s.group) return NULL;
     const jem_mark mark = jem_begin(ctx);
@@ -7330,14 +7328,13 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     jem_end(ctx, mark);
     if (ctx->status != JEM_OK) return NULL;
     double mean_rr;
-    const double difference = jem__score_weights(&s, desc->weight, &mean_rr);
+    const double constant = jem__score_weights(&s, desc->weight, &mean_rr);
     if (residual) *residual = (float)(mean_rr / pixels);
-    return jem_add_constant(ctx, jem__sides_sum(ctx, &s.sides, logp, user), (float)difference);
+    return jem_add_constant(ctx, jem__sides_sum(ctx, &s.sides, logp, user), (float)constant);
 }
 
 jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                            jem_tensor *v,
-                      float h) {
+                            jem_tensor *v, float h) {
     const char *const what = "slope_along";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
     if (!jem__is_leaf(v, what) || v->n != x->n || v->c != x->c || v->h != x->h || v->w != x->w) {
@@ -7415,8 +7412,8 @@ static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float
     *noise = d->noise_std * (float)sqrt(decay * temperature);
 }
 
-/* Walks with the step and noise of d if sigma_max is 0. Otherwise walks noise-blind: the step and
-   noise of d are multiples of the estimated sigma, which sigma_max limits. Many parameters: those
+/* Walks with the step and noise of d if sigma_max is 0. Otherwise walks noise-blind: they are in
+   units of sigma^2 and sigma, the estimate that sigma_max limits. Many parameters: those
    of jem_sgld, the name of the walk, and sigma_max. */
 static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *d, jem_rng *rng, const char *what,
@@ -7461,8 +7458,7 @@ static int jem__denoise_good(jem_ctx *ctx, const char *what, jem_denoise_desc d)
 }
 
 jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                    const jem_sgld_desc *desc,
-                    jem_rng *rng) {
+                    const jem_sgld_desc *desc, jem_rng *rng) {
     const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
     const char *const what = "sgld";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !jem__sgld_good(ctx, what, d))
@@ -7490,8 +7486,8 @@ static ptrdiff_t jem__nearest_sample(const jem__node *x, ptrdiff_t own, double *
     return nearest;
 }
 
-/* Subtracts the gradient of weighted entropy, entropy dH/dx, from v: it moves each sample and its
-   nearest neighbour away from each other. Returns entropy H, up to a constant. */
+/* Subtracts dH/dx, weighted by `entropy`, from v, which moves each sample and its nearest neighbour
+   apart. Returns H, weighted likewise, up to a constant. */
 static double jem__entropy_gradient(const jem__node *x, double entropy, float *v) {
     const double weight = entropy * (double)(x->stride / JEM_LANES) / x->t.n;
     double sum = 0;
@@ -7846,8 +7842,8 @@ static int jem__drawn_again(const int *slot, int i, int n) {
     return k < n;
 }
 
-/* Draws chains, and returns the visits of each one in `visits`: if a slot is drawn twice, only one
-   of the two chains may be restarted. */
+/* Draws chains. visits[i] belongs to chain i, not to its slot: of two chains drawn from one slot,
+   one may restart and one continue. */
 static void jem__buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels, float reinit,
                              float *x, int *slot, int *visits) {
     const ptrdiff_t size = jem__buffer_image(b);
@@ -7920,17 +7916,17 @@ jem_mcmc_desc jem_mcmc_desc_default(void) {
     return d;
 }
 
-/* State of n chains of d numbers each: their current points, and the proposed ones (new_). */
+/* State of n chains of dim numbers each: their current points, and the proposed ones (new_). */
 typedef struct jem__mcmc {
     jem_ctx *ctx;
     jem_logp_fn logp;
     void *user;
     jem_tensor *leaf;
     int n;
-    ptrdiff_t d;
-    float *x, *g, *f;                              /* [n][d] points, gradients; [n] log p */
+    ptrdiff_t dim;
+    float *x, *g, *f;                              /* [n][dim] points, gradients; [n] log p */
     float *new_x, *new_g, *new_f;
-    float *momentum;                               /* [n][d] */
+    float *momentum;                               /* [n][dim] */
     float *coldness;                               /* [n] 1/temperature */
     int proposals;                                 /* proposals per chain so far */
     double *accepted;                              /* [n] accepted proposals */
@@ -7963,14 +7959,14 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, v
     m->user = user;
     m->leaf = x;
     m->n = x->n;
-    m->d = (ptrdiff_t)x->c * x->h * x->w;
+    m->dim = (ptrdiff_t)x->c * x->h * x->w;
     float **const arrays[8] = { &m->x, &m->g, &m->new_x, &m->new_g, &m->momentum, &m->f, &m->new_f,
                                 &m->coldness };
     for (int i = 0; i < 8; i++)
-        *arrays[i] = jem__push_floats(ctx, i < 5 ? m->n * m->d : m->n);
+        *arrays[i] = jem__push_floats(ctx, i < 5 ? m->n * m->dim : m->n);
     m->accepted = (double *)jem__push_zero(ctx, (size_t)m->n * sizeof *m->accepted);
     m->swaps = (double *)jem__push_zero(ctx, (size_t)d->temperatures * sizeof *m->swaps);
-    if (m->g) memset(m->g, 0, (size_t)(m->n * m->d) * sizeof *m->g);
+    if (m->g) memset(m->g, 0, (size_t)(m->n * m->dim) * sizeof *m->g);
     for (int i = 0; m->coldness && i < m->n; i++) m->coldness[i] = jem__coldness(d, i);
     if (ctx->status != JEM_OK || jem_read(x, m->x) != JEM_OK ||
         jem__density_at(m, m->x, m->f, d->leapfrog ? m->g : NULL) != JEM_OK) return ctx->status;
@@ -7984,14 +7980,14 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, v
 /* Adds sign |momentum|^2/2 of each chain to gain. */
 static void jem__add_kinetic(const jem__mcmc *m, double sign, double *gain) {
     for (ptrdiff_t i = 0; i < m->n; i++) {
-        for (ptrdiff_t k = i * m->d; k < (i + 1) * m->d; k++)
+        for (ptrdiff_t k = i * m->dim; k < (i + 1) * m->dim; k++)
             gain[i] = fma((double)m->momentum[k], sign * 0.5 * (double)m->momentum[k], gain[i]);
     }
 }
 /* Moves the momentum by half a leapfrog step along the gradient. */
 static void jem__half_kick(jem__mcmc *m, float step) {
-    for (ptrdiff_t k = 0; k < m->n * m->d; k++) {
-        const float half = step / 2 * sqrtf(m->coldness[k / m->d]);
+    for (ptrdiff_t k = 0; k < m->n * m->dim; k++) {
+        const float half = step / 2 * sqrtf(m->coldness[k / m->dim]);
         m->momentum[k] = jem__fmaf(half, m->new_g[k], m->momentum[k]);
     }
 }
@@ -8000,7 +7996,7 @@ static void jem__half_kick(jem__mcmc *m, float step) {
    H = |momentum|^2/2 - log p/T, which exact dynamics would conserve, gain = H(old) - H(new). */
 static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rng *rng,
                                     double *gain) {
-    const ptrdiff_t size = m->n * m->d;
+    const ptrdiff_t size = m->n * m->dim;
     jem_fill_normal(m->ctx, rng, m->momentum, size, 0, 1);
     memcpy(m->new_x, m->x, (size_t)size * sizeof *m->x);
     memcpy(m->new_g, m->g, (size_t)size * sizeof *m->g);
@@ -8009,7 +8005,7 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
     for (int step = 0; step < d->leapfrog || step == 0; step++) {
         if (d->leapfrog) jem__half_kick(m, d->step_size);
         for (ptrdiff_t k = 0; k < size; k++) {
-            const float root = sqrtf(m->coldness[k / m->d]);
+            const float root = sqrtf(m->coldness[k / m->dim]);
             m->new_x[k] = jem__fmaf(d->step_size / root, m->momentum[k], m->new_x[k]);
         }
         float *gradient = d->leapfrog ? m->new_g : NULL;
@@ -8051,8 +8047,8 @@ static void jem__mcmc_exchange(jem__mcmc *m, const jem_mcmc_desc *d, int step, j
         const double gain = ((double)m->coldness[i] - (double)m->coldness[i + 1]) *
                             ((double)m->f[i + 1] - (double)m->f[i]);
         if (!(u < gain)) continue;
-        jem__swap_next(m->x + i * m->d, m->d);
-        jem__swap_next(m->g + i * m->d, m->d);
+        jem__swap_next(m->x + i * m->dim, m->dim);
+        jem__swap_next(m->g + i * m->dim, m->dim);
         jem__swap_next(m->f + i, 1);
         m->swaps[k]++;
     }
@@ -8087,8 +8083,8 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     for (int step = 0; step < d.steps && ctx->status == JEM_OK; step++) {
         if (jem__mcmc_propose(&m, &d, rng, gain) != JEM_OK) break;
         for (int i = 0; i < m.n; i++) {            /* a NaN in gain rejects the proposal */
-            const ptrdiff_t at = i * m.d;
-            const size_t bytes = (size_t)m.d * sizeof(float);
+            const ptrdiff_t at = i * m.dim;
+            const size_t bytes = (size_t)m.dim * sizeof(float);
             const double u = jem__log_uniform(rng);
             if (!(u < gain[i]) || !jem__finite(m.new_f[i])) continue;
             memcpy(m.x + at, m.new_x + at, bytes);
@@ -8116,7 +8112,7 @@ jem_ais_desc jem_ais_desc_default(void) {
     return d;
 }
 
-/* Density a log q + b log p between p and the normalised q = N(mean, std^2 I). */
+/* Log-density a log q + b log p, with the normalised q = N(mean, std^2 I). */
 typedef struct jem__bridge {
     jem_logp_fn logp;
     void *user;
@@ -8153,8 +8149,7 @@ static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
 }
 
 jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                   const jem_ais_desc *desc,
-                   jem_rng *rng, jem_ais_result *result) {
+                   const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result) {
     const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
     const char *const what = "ais";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.levels, 1, INT32_MAX) ||
@@ -8659,14 +8654,14 @@ enum {
     JEM__GUARD_RESIDUALS = 3                       /* older files have no such array */
 };
 
-/* The guard's numbers, in the order of its file. Running means below 0 are unknown. */
+/* Numbers of the guard, in the order in checkpoints. All but gap are unknown below 0. */
 typedef struct jem__pulse {
     float gap;                                     /* mean f(x+) - f(x-) of about 10 updates */
     float ce, norm;                                /* means over 20: cross-entropy, gradient */
     float least, kept_least;                       /* lowest ce from update 20; the kept state's */
-    float rate, walk, reach;                       /* factors of the learning rate and, for two
-                                                      reasons, of the step of SGLD */
-    float residual;                                /* mean of the score's over 20 updates */
+    float rate, walk, reach;                       /* factors of the learning rate; of SGLD's step
+                                                      after returns, and for its width */
+    float residual;                                /* mean residual of the score over 20 updates */
     float least_residual, kept_least_residual;     /* as `least` */
 } jem__pulse;
 
@@ -8677,7 +8672,7 @@ typedef struct jem__guard {
     int *visits;                                   /* of the chains in `kept` */
     ptrdiff_t size;                                /* of `kept` */
     jem__pulse now;
-    float stride;                                  /* a too wide step's; 0: none */
+    float stride;                                  /* last jem__stride; 0: none */
     int good;                                      /* 1: `kept` holds a state */
     int returns;                                   /* made so far */
     int fresh;                                     /* 1: it has just returned */
@@ -8699,7 +8694,7 @@ struct jem_trainer {
     jem_rng rng;
     int updates;
     int64_t state[9];                              /* what jem_trainer_to_archive points at */
-    int has_buffers;                               /* 1: batch norm or act norm has buffers */
+    int has_buffers;                               /* 1: the network has buffers */
     jem__guard guard;
 };
 
@@ -8855,8 +8850,8 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     return jem_ok(ctx);
 }
 
-/* Checks that log p(x) of the network can be trained with this desc: by class only if p(x,y)
-   exists; a score only with a large scale, or with a shift, whose slope needs no scale. The outputs
+/* Checks that log p(x) of the network can be trained with this desc: w_nce needs a Student
+   distribution, chains by class need p(x,y), a scale below least_scale needs a shift. The outputs
    of a network are known once its forward function has recorded an image; nothing is computed. */
 static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_ctx *ctx = net->ctx;
@@ -9288,7 +9283,7 @@ static jem_tensor *jem__nce_term(jem_trainer *tr, const float *x, int n) {
     return jem_add(net->ctx, data, draws);
 }
 
-/* Lets act norm set its parameters from the first batch, before any other use of them. The loss
+/* Lets act norm set its parameters from the first batch, before the loss uses them. The loss
    will draw the same numbers for dropout. */
 static void jem__set_act_norm(jem_net *net, jem_tensor *x) {
     const jem_rng rng = net->rng;
@@ -9306,16 +9301,16 @@ typedef struct jem__batch {
     int separate;                                  /* 1: they are not the same */
 } jem__batch;
 
-/* Terms of the loss; NULL where the desc's weights are 0. */
+/* Terms of the loss; NULL where they are not recorded. */
 typedef struct jem__terms {
     jem_loss_terms loss;                           /* those of jem_loss */
     jem_tensor *score, *nce, *kl, *own;            /* own: the user's */
 } jem__terms;
 
-/* Samples of an update; NULL, and labels NULL, before desc.cd_from. */
+/* Samples of an update; both are NULL if it walks no chains. */
 typedef struct jem__samples {
     jem_tensor *x;
-    int *labels;                                   /* of this rank's; NULL unless by class */
+    int *labels;                                   /* this rank's; NULL unless by class */
 } jem__samples;
 
 /* Draws the samples of an update, and records the term `kl`. Returns 0 without memory. */
@@ -9473,9 +9468,9 @@ static int jem__guard_sound(const jem_trainer *tr, const jem__guard *copy) {
 }
 
 /* Measures the mean variance of the values of n images. *far receives the fraction of values that
-   are at least `reach` from `middle`. */
+   are at least `limit` from `middle`. */
 static double jem__spread(const float *const *image, int n, ptrdiff_t size, double middle,
-                          double reach, double *far) {
+                          double limit, double *far) {
     double spread = 0;
     *far = 0;
     for (ptrdiff_t k = 0; k < size; k++) {
@@ -9485,7 +9480,7 @@ static double jem__spread(const float *const *image, int n, ptrdiff_t size, doub
             const double x = (double)image[i][k] - middle;
             sum += x;
             squares += x * x;
-            *far += fabs(x) >= reach;
+            *far += fabs(x) >= limit;
         }
         spread += squares / n - sum / n * (sum / n);
     }
@@ -9519,19 +9514,19 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
         if (b->visits[i] > 0) chains[walked++] = b->data + i * jem__buffer_image(b);
     }
     if (walked < FEW) return NULL;
-    const double reach = wall > 1.5 * half ? wall : 10 * half;
-    const double spread = jem__spread(chains, walked, jem__buffer_image(b), middle, reach, &far);
+    const double limit = wall > 1.5 * half ? wall : 10 * half;
+    const double spread = jem__spread(chains, walked, jem__buffer_image(b), middle, limit, &far);
     if (far > 0.9) return "the chains are far from all images";
     if (spread >= 0.02 * (half * half)) return NULL;         /* without a look at the images */
     for (int i = 0; i < n; i++) images[i] = x + i * jem__buffer_image(b);
-    const double usual = jem__spread(images, n, jem__buffer_image(b), middle, reach, &unused);
+    const double usual = jem__spread(images, n, jem__buffer_image(b), middle, limit, &unused);
     if (spread < 0.02 * usual) return "the chains are all equal";
     return NULL;
 }
 
-/* Measures how far a step of SGLD, without noise or a range for x, moves the values of some chains,
-   in parts of the range where chains start; 0 before the first chains, or if the gradient is not
-   finite. */
+/* Returns how far (rms) a step of SGLD, without noise or a range for x, moves values of some
+   chains, as a fraction of the range where they start; 0 before the first chains, or if the
+   gradient is not finite. */
 static float jem__stride(const jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
     jem_ctx *ctx = tr->net->ctx;
@@ -9558,8 +9553,8 @@ static float jem__stride(const jem_trainer *tr) {
     return (float)(sqrt(sum / (double)size) / (2 * jem__half_range(&tr->desc)));
 }
 
-/* A step of SGLD that moves a value by more than this part of its range cannot find images; the
-   guard's steps are a tenth as wide. */
+/* Largest jem__stride with which SGLD can find images; the guard shortens wider steps to a tenth of
+   this limit. */
 #define JEM__WIDE 0.25f
 
 /* Updates a running mean over about 20 updates; below 0: unknown. */
@@ -9618,9 +9613,9 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
    each good state, and the steps of SGLD if gradients allow longer ones. All ranks decide alike. */
 static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
-    const float good = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
+    const float most = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
     const int forgets = g->now.least_residual >= 0 && g->now.residual > 3 * g->now.least_residual;
-    if (!(fabsf(g->now.gap) <= good) || forgets || !jem__guard_sound(tr, NULL)) return JEM_OK;
+    if (!(fabsf(g->now.gap) <= most) || forgets || !jem__guard_sound(tr, NULL)) return JEM_OK;
     if (jem__guard_memory(tr) != JEM_OK) return tr->net->ctx->status;
     jem__guard_save(tr);
     g->now.kept_least = g->now.least;
@@ -9641,7 +9636,7 @@ static int jem__guard_shorten(jem_trainer *tr, float stride) {
     return 1;
 }
 
-/* Begins the first update after a return: steps may be too wide in the good state, too. */
+/* Begins an update. After a return, steps may be too wide in the good state, too. */
 static void jem__guard_begin(jem_trainer *tr) {
     if (tr->guard.fresh) jem__guard_shorten(tr, jem__stride(tr));
     tr->guard.fresh = 0;
@@ -9793,8 +9788,8 @@ static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem
     jem_ctx *ctx = tr->net->ctx;
     s->loss = jem_item(loss);
     s->ce = jem__term(t->loss.ce);
-   if (t->loss.ce && ctx->status == JEM_OK) s->accuracy = jem__batch_accuracy(t->loss.logits,
-   labels);
+    if (t->loss.ce && ctx->status == JEM_OK)
+        s->accuracy = jem__batch_accuracy(t->loss.logits, labels);
     s->f_data = jem__term(t->loss.f_data);
     s->f_sample = jem__term(t->loss.f_sample);
     s->score = jem__term(t->score);
@@ -14259,11 +14254,11 @@ jem_status jem_save(const jem_net *net, const char *path) {
 #endif
 
 /* ==== >>engine: kernels of the processor ====================================================== */
-/* This room is compiled once per instruction set: the file includes itself (at 'instances' below)
-   with JEM__PASS set. All instances give the same bits, except JEM_ISA_WASM, which has no fma: the
-   order of a sum never depends on the instruction set or the number of threads; every multiply-add
-   is an explicit fma; no product is an operand of a bare addition, which a compiler may contract;
-   and exp, log and sine are implemented here.
+/* Kernels are compiled once per instruction set: the file includes itself (at 'instances' below)
+   with JEM__PASS set. All instances but JEM_ISA_WASM, which has no fma, give the same bits: the
+   order of a sum never depends on the instruction set or the number of threads; multiply-adds are
+   explicit fmas; no inexact product is an operand of a bare addition, which a compiler may
+   contract; and exp, log and sine are implemented here.
    Letters: q is a convolution, from (ci,hi,wi) to (co,ho,wo), s one of its phases, f what finishes
    its sums, w a weight gradient in progress or weights; o is an output channel, c an input channel,
    t a tap or a tile, g a group of 16 images, l or h the first lane of a vector of VL lanes. */
@@ -14428,14 +14423,14 @@ JEM__ONCE jem__piece jem__conv_piece(const jem__conv *q, jem__part part, int uni
     return p;
 }
 
-/* Winograd computes kernels of r x r pixels with stride 1. A kernel of s r x s r with stride s is
+/* Returns r: Winograd computes kernels of r x r with stride 1. One of s r x s r with stride s is
    s*s of these, its phases: each reads the pixels of its own phase of x. */
 static int jem__wino_kernel(const jem__conv *q) { return q->k / q->stride; }
 /* Returns the rows of a tile of inputs: M + r - 1. */
 static int jem__wino_rows(const jem__conv *q) { return q->tile + jem__wino_kernel(q) - 1; }
 static int jem__wino_points(const jem__conv *q) { return jem__wino_rows(q) * jem__wino_rows(q); }
-/* Returns the channels of the inputs of a phase of the output: those of all phases of x for an
-   output, of dy for an input gradient. */
+/* Returns the channels that a phase of the output sums over: those of all phases of x; for an input
+   gradient, those of dy. */
 static int jem__wino_channels(const jem__conv *q) {
     if (q->gradient) return q->ci;
     return q->ci * q->stride * q->stride;
@@ -14479,8 +14474,8 @@ static void jem__direct_pack(void *packing, int part) {
     }
 }
 
-/* Returns the convolution between the dealt operands of a weight gradient: of x, those with a
-   kernel of one pixel contain only the pixels that it reads. */
+/* Returns the convolution between the dealt operands of a weight gradient. For a kernel of one
+   pixel, the dealt x holds only the pixels that the kernel reads. */
 static jem__conv jem__conv_dealt(const jem__conv *q) {
     jem__conv d = *q;
     if (q->k == 1 && q->pad == 0) {
@@ -14512,9 +14507,9 @@ static jem__operand jem__operand_dy(const jem__weights *w) {
     return dy;
 }
 
-/* A product of the direct method is one block of output channels with every block of input
-   channels; or one block of input channels with every block of output channels, if x is larger: it
-   is then read only once. A panel of a few blocks of the others passes through a group together,
+/* Returns 1 if x has more pixels than dy, and a block for every thread. A product of the direct
+   method is then one block of input channels with all blocks of output channels, so x is read only
+   once; otherwise the reverse. The many blocks pass through a group a few (a panel) at a time,
    while the group is in the cache. There is nothing to finish. */
 static int jem__direct_by_x(const jem__weights *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
@@ -14522,7 +14517,7 @@ static int jem__direct_by_x(const jem__weights *w, const jem__conv *dealt) {
 }
 /* Returns the number of blocks of a panel. */
 static int jem__direct_panel(const jem__weights *w) {
-    const int fit = 56 / (w->q->k * w->q->k);      /* sums of 64 KB with AVX-512 */
+    const int fit = 56 / (w->q->k * w->q->k);      /* sums of 56 KB with AVX-512 */
     if (w->groups == 1 || fit < 1) return 1;
     return fit;
 }
@@ -14632,11 +14627,11 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size
     }
 }
 
-/* A weight gradient by Winograd has 36 points (M = 4). A product is one point of one block of
-   output channels; G' finishes an output channel. 80 keeps the distance of two points from being a
-   power of two. A pixel of zeros follows the bias sums. */
+/* Returns the distance between two points of the sums; 80 keeps it from being a power of two. */
 static ptrdiff_t jem__wino_sums(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
-/* Sets the sizes and tasks of a weight gradient by Winograd. */
+/* Sets the sizes and tasks of a weight gradient by Winograd, of 36 points (M = 4). A product is one
+   point of one block of output channels; G' finishes an output channel. A pixel of zeros follows
+   the bias sums. */
 static void jem__wino_plan(jem__weights *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
@@ -14938,10 +14933,10 @@ JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, fl
     }
 }
 
-/* Computes a fused activation, leaky ReLU or SiLU, of one vector from lane l on. Keeps what the
-   backward needs, unless it is NULL: bits, the signs, for leaky ReLU; slopes, the derivative
-   s + x s (1-s), for SiLU, and 0 below -87: with numbers of 1e-36 there, gradients would become
-   subnormal, with which Intel's processors compute convolutions several times more slowly. */
+/* Computes an activation, leaky ReLU or SiLU, of one vector from lane l on. Keeps what its backward
+   needs, unless NULL: bits, the signs, for leaky ReLU; slopes, s + x s (1-s), s = sigmoid(x), for
+   SiLU, but 0 if x < -87: slopes of 1e-36 would make gradients subnormal, and on these Intel's
+   processors compute convolutions several times more slowly. */
 JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, uint16_t *bits,
                                       float *slopes) {
     if (kind == JEM__MAP_SILU) {
@@ -15050,8 +15045,8 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
         JEM__FN(finish)(f, (const float *)sum[i], JEM__VL, o0, co, p->at[i],
                         l + p->lane[i]);
 }
-/* Computes a block of co channels by one of five kinds: each kind is compiled for every instruction
-   set. A single pixel always computes 6 channels: the latency of its sums is that of one. */
+/* Computes a block of co channels by one of five variants of conv_block: each is compiled for every
+   instruction set. A single pixel always computes 6 channels, which take no longer than one. */
 JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const float *w, int co,
                                                 const jem__finish *f, int o, int l) {
     if (p->count != JEM__PX) {
@@ -15093,10 +15088,10 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, cons
 }
 
 /* ---- Winograd: convolutions with fewer multiplications --------------------------------------- */
-/* Lavin & Gray 2015 (arXiv:1509.09308), F(M,r): a tile of M x M outputs of a kernel of r x r is
-   A'[(G g G') . (B' d B)]A, with d the (M+r-1) x (M+r-1) inputs under it. The product in the
-   middle, at each point, is a matrix product over channels. For r = 3, M = 2 has 2.25 times fewer
-   multiplications than the direct sum, M = 4 has 4 times fewer; for r = 2, 1.78 and 2.56 times.
+/* Lavin & Gray 2015 (arXiv:1509.09308), F(M,r): a tile of M x M outputs of an r x r kernel g is
+   A'[(G g G') . (B' d B)]A, with ' for transposed and d the a x a inputs under it, a = M+r-1. The
+   product ., at each of a*a points, is a matrix product over channels. For r = 3, M = 2 has 2.25
+   times fewer multiplications than the direct sum, M = 4 has 4; for r = 2, 1.78 and 2.56 times.
    Interpolation points are the first of 0, 1, -1, 2, -2 that are needed, and infinity: F(4,3) has
    all six, F(2,2) has 0, 1, and infinity. A convolution of stride s is the sum of s*s convolutions
    of stride 1, each of a phase of x (every s-th row and column): their channels are summed at each
@@ -15190,9 +15185,9 @@ JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
     o[5] = d[3];
 }
 
-/* Applies one of these to all columns, then to all rows of a tile: from x from numbers become
-   to x to. Transformations into Winograd's domain prefetch the next channel: no processor predicts
-   accesses in this many places. */
+/* Defines a kernel that applies `line` to all columns, then to all rows of a tile: from * from
+   numbers become to * to. Transformations into Winograd's domain prefetch the next channel: no
+   processor predicts accesses in this many places. */
 #define JEM__WINO(name, line, from, to)                                                            \
     JEM__KERNEL void JEM__FN(name)(const jem__wino_move *w, int channels) {                        \
         for (int c = 0; c < channels; c++) {                                                       \
@@ -15240,9 +15235,9 @@ static void (*const JEM__FN(wino_out)[2][2])(const jem__wino_move *w, int channe
 
 /* Computes p[o][tile] = sum over channels of u[channel][o] v[channel][tile], for px tiles or strips
    of one, `apart` floats apart, and the block of co channels whose weights begin at o0; `most` is
-   as in conv_block. u is packed in blocks of the channels of the output. An input gradient reads
-   these blocks, `whole` ones of JEM__WHOLE channels and a rest, crosswise, and prefetches what the
-   next channels of a block will read. Many parameters: it is inlined. */
+   as in conv_block. u is packed in blocks of the output's channels. An input gradient sums over
+   these: over `whole` blocks of JEM__WHOLE, prefetching what its next o will read, then over the
+   smaller blocks. Many parameters: it is inlined. */
 JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__conv *q, int whole,
                                       const float *u, int o0, int co, const float *v, float *p,
                                       int apart) {
@@ -15274,8 +15269,8 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__c
         JEM__REPEAT(t, px) JEM__STORE(p + o * JEM__TILES * JEM_LANES + t * apart, acc[o][t]);
     }
 }
-/* Computes a block of co channels by one of five kinds, as conv_blocks. apart = 0: one tile. Many
-   parameters: those of wino_block. */
+/* Computes a block of co channels by one of five variants, as conv_blocks. apart = 0: one tile.
+   Many parameters: those of wino_block. */
 JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, const float *u,
                                                 int o, int co, const float *v, float *p,
                                                 int apart) {
@@ -15473,7 +15468,7 @@ JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t 
     }
 }
 
-/* Adds rows y0 .. y1-1 of the output to acc[tap][WO][WI][VL]. The first half of the taps prefetches
+/* Adds rows y0 .. y1-1 of dy times x to acc[tap][WO][WI][VL]. The first half of the taps prefetches
    the next rows of x, the other half those of dy. */
 JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
                                        float *acc, int y0, int y1) {
@@ -15714,8 +15709,8 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
     }
 }
 
-/* Computes o = G g for 16 kernels, F(2,2). Every product is exact or the last operation, here and
-   in the next ones, so the bits do not depend on the compiler. */
+/* Computes o = G g for 16 kernels, F(2,2). Products are exact and divisions come last, here and in
+   the next ones, so the bits do not depend on the compiler. */
 JEM__VINLINE void JEM__FN(wino_g22)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
         o[0][l] = g[0][l];
@@ -16057,7 +16052,7 @@ JEM__KERNEL void JEM__FN(pool)(const jem__pool *p, const float *x, float *y) {
         }
     }
 }
-/* Adds the gradient dy to dx. */
+/* Adds scale dy to each window of dx. */
 JEM__KERNEL void JEM__FN(pool_back)(const jem__pool *p, const float *dy, float *dx) {
     const JEM__V s = JEM__SET(p->scale);
     const ptrdiff_t n = (ptrdiff_t)p->c * JEM_LANES;
@@ -16215,8 +16210,8 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
     }
 }
 
-/* Computes 4 rows of x x^T from row `first` on, and the equal columns: out(i,j) = sum over k of
-   x(i,k) x(j,k), in panels as x. Each of 16 lanes sums its own columns, panel by panel. */
+/* Computes rows first .. first+3 of x x^T from column `first` on, and mirrors them: out(i,j) = sum
+   over k of x(i,k) x(j,k), in panels as x. Each lane sums its own columns, panel by panel. */
 JEM__KERNEL void JEM__FN(gram)(const jem__matrix *x, int first, float *out) {
     const ptrdiff_t rows = x->rows;
     for (int j0 = first; j0 < x->rows; j0 += 4) {
@@ -16314,7 +16309,7 @@ static const jem__kernels JEM__FN(kernels) = {
 /* ---- instances ------------------------------------------------------------------------------- */
 
 #ifdef JEM__X86
-JEM__COMPILE("Og")                                 /* only for tests: others are faster */
+JEM__COMPILE("Og")                                 /* for tests, and x86 without AVX2 */
 #else
 JEM__COMPILE("O1")
 #endif
@@ -16346,8 +16341,8 @@ JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by 
 
    B is read from consecutive memory for a whole row of taps (a run): an image is [row][column][pair
    of channels][16 images][2], with columns of zeros at both ends of every row. So taps at the edges
-   are not tested, and sums are long even with few channels. With JEM_PRECISION_BF16 alone, the bits
-   depend on the instruction set: AMX adds even and odd elements separately. */
+   are not tested, and sums are long even with few channels. In bf16, the bits depend on the
+   instruction set: AMX adds even and odd elements separately. */
 
 enum {
     JEM__BF16_TILE = 256,                          /* floats of C */
@@ -16507,8 +16502,8 @@ JEM__TARGET static void jem__bf16_block_avx512(const jem__bf16_block *s, jem__bf
     }
 }
 /* Epilogues of a bf16 convolution that networks with a leaky ReLU or SiLU need. The compiler
-   specialises jem__bf16_finish_as for each, so that no condition is tested per sum. _ADD: an
-   addition whose sum is stored follows. */
+   specialises jem__bf16_finish_as for each, so that no condition is tested per sum. _ADD: with an
+   addition, whose sum is stored. */
 typedef enum jem__epilogue {
     JEM__EPILOGUE_ANY = 0,                         /* every case: all conditions are tested */
     JEM__EPILOGUE_LEAKY,
@@ -16785,8 +16780,7 @@ JEM__COMPILE("O1")
 static ptrdiff_t jem__bf16_floats(int c, int h, int w) {
     return (h * jem__bf16_row(c, w) + 16 * JEM__BF16_PAIR) / 2;
 }
-/* Converts row y of a group, with the zeros around it. Rows must be converted in ascending
-   order. */
+/* Converts row y of a group, with the zeros around it, which overlap row y + 1: y must ascend. */
 static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, int y,
                               uint16_t *out) {
     const ptrdiff_t pixel = jem__bf16_pixel(c);
@@ -16944,8 +16938,8 @@ static void jem__bf16_convert_rows(const jem__conv *q, const jem__operands *in,
                                    const jem__phase *s, int r, jem__bf16_rows *rows) {
     uint16_t *work = (uint16_t *)(void *)in->work;
     if (in->x16 || s->ny == 0) return;
-    const int lowest = r * s->step_in + s->down[q->gradient ? 0 : s->ny - 1];
-    for (; rows->until <= lowest && rows->until < q->hi; rows->until++)
+    const int last = r * s->step_in + s->down[q->gradient ? 0 : s->ny - 1];
+    for (; rows->until <= last && rows->until < q->hi; rows->until++)
         jem__bf16_convert(in->ctx->bf16, in->x, q->ci, q->wi, rows->until, work);
 }
 
@@ -16994,8 +16988,8 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
 
 /* ---- weight gradient ------------------------------------------------------------------------- */
 /* Operands are first converted to pairs of images, group by group: x to [row][16 channels][column
-   mod stride][column][8 pairs][16][2], with the padding; dy to the order of A, [row][16 channels]
-   [column][..]. */
+   mod stride][column / stride][8 pairs][16][2], with the padding; dy to the order of A, [row]
+   [16 channels][column][..]. */
 
 static int jem__bf16_columns(const jem__conv *q) { return q->wo + 1 + (q->k - 1) / q->stride; }
 /* Sizes of one row of 16 channels of x and of dy, in bf16. */
@@ -17064,8 +17058,8 @@ static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__op
     else jem__bf16_deal_x(w, g, in);
 }
 
-/* A product is a pair of tiles of output channels with a tile of input channels; if these are fewer
-   than threads, of only one row of the kernel. */
+/* Returns the number of pairs of output tiles, times input tiles. Each is one product or, if they
+   are fewer than threads, one per row of the kernel. */
 static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
     return ((q->co + 15) / 16 + 1) / 2 * ((q->ci + 15) / 16);
 }
@@ -17257,7 +17251,7 @@ static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     else if (tile == 4 && q->k == 3 && q->ci > 32 && q->co > 32) q[2].method = winograd;
 }
 
-/* Returns the first kernels that the processor can run, or those of the instruction set. */
+/* Returns the kernels of an instruction set (or the best), or NULL if it is not available. */
 static const jem__kernels *jem__kernels_for(jem_isa isa) {
     static const jem__kernels *const all[] = {     /* the best first */
 #ifdef JEM__X86
@@ -17278,7 +17272,7 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
     return NULL;
 }
 
-/* Selects the kernels of a context; without bf16 on this processor, JEM_PRECISION_FAST replaces it.
+/* Selects a context's kernels. If desc.isa has none for bf16, JEM_PRECISION_FAST replaces _BF16.
    Returns 0 if the instruction set is not available. */
 static int jem__engine_open(jem_ctx *ctx) {
     if (ctx->desc.precision == JEM_PRECISION_BF16) {
