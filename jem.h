@@ -1279,17 +1279,17 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    from some 500 images on, and the more images, the rarer the strangeness that is recognised.
    `gradients` is the cost of an answer, in gradients of log p(x): 0: logits, features and the image
    itself; 1: also the slope at the image, in the same pass, which doubles the time; 2 and 3: also
-   the slope at one and at two noise levels, for networks that have learned a score. JEM_AUTO (1) is
-   what a batch can have within three times the time of a plain one. Vectors (height and width 1)
-   have their numbers compared instead of the details of an image; the centre of the data is
-   familiar. A detector of anomalies for sensors is jem_mlp_desc_vectors, jem_net_fit_units,
+   the slope at one and at two noise levels, for networks that have learned a score. JEM_AUTO is 1:
+   a batch takes less than three times the time of its logits. Vectors (height and width 1) have
+   their numbers compared instead of the details of an image; the centre of the data is familiar. A
+   detector of anomalies for sensors is jem_mlp_desc_vectors, jem_net_fit_units,
    jem_train_desc_vectors, and jem_calibrate with rows that were held out (examples/vectors.c;
-   compared with scikit-learn in tests/tools/sklearn_sensors.py). Networks without a score, or
-   without `features`, get what they allow.
-   The calibration is saved with the network, as the text "jem.statistics". Training leaves it
-   unchanged: calibrate again. Files of older versions keep theirs: with simpler shades and layout
-   or without, by log p(x) and the mean logit, or by log p(x) alone. Errors: n < 2, gradients out of
-   range, log p(x) that is not finite. */
+   compared with scikit-learn in tests/tools/sklearn_sensors.py). Networks without `features` are
+   judged by the rest.
+   The calibration is saved with the network, as the texts "jem.statistics", "jem.usual" and
+   "jem.familiar". Training leaves it unchanged: calibrate again. Files of older versions keep
+   theirs: with simpler shades and layout or without, by log p(x) and the mean logit, or by log p(x)
+   alone. Errors: n < 2, gradients out of range, log p(x) that is not finite. */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 /* Returns the gradients that an answer of the calibrated network costs; -1: not calibrated. */
 JEM_API int jem_calibrated(const jem_net *net);
@@ -9878,7 +9878,7 @@ static int jem__rises(const float *q, int n) {
     return n < 2;
 }
 
-/* Rounds to five decimal digits, so that a list of thousands of numbers stays short. */
+/* Rounds to five significant digits, so that a list of thousands of numbers stays short. */
 static float jem__shorten(float x) {
     double unit = 1;
     const double size = fabs((double)x);
@@ -9909,12 +9909,12 @@ static float jem__familiarity(const float *q, int n, float score) {
 
 /* ---- logits ---------------------------------------------------------------------------------- */
 
-/* What the logits of an image say. */
+/* Statistics of the logits of an image. */
 typedef struct jem__seen {
     int label;                                     /* of the highest logit */
     float logp, mean;                              /* log p(x); mean logit */
-    float odds, p;                                 /* log odds of the label; its probability, at the
-                                                      network's temperature */
+    float odds, p;                                 /* log odds of the label, at temperature 1; its
+                                                      probability, at the network's */
     int fold;                                      /* of a calibration's cross-validation */
 } jem__seen;
 
@@ -9949,13 +9949,13 @@ static jem__seen jem__see_logits(const float *f, int classes, float temperature)
     }
     s.mean = (float)(sum / classes);
     s.p = (float)(1 / (1 + cooled));
-    s.odds = 1e18f;                                /* log p/(1-p): differs where p rounds to 1 */
+    s.odds = 1e18f;                                /* of a single class */
     if (next >= 0) s.odds = (float)((double)f[s.label] - (double)f[next] - log(others));
     return s;
 }
 
-/* Returns how many of n images to process at once: a few in excess of whole groups of 16 follow
-   alone, since they are cut into blocks only then, and take less time than a group. */
+/* Returns how many of n images to process at once. If fewer than 8 exceed whole groups of 16, they
+   follow alone: cut into blocks, they take less time than a group. */
 static int jem__see_at_once(int n) {
     const int excess = n % JEM_LANES;
     if (n > JEM__EVAL_BATCH) return JEM__EVAL_BATCH;
@@ -10026,7 +10026,7 @@ static jem__usual *jem__usual_read(const jem_net *net) {
     if (!text) return NULL;
     return jem__usual_in(net, text, jem__push_floats(net->ctx, jem__usual_size(net)));
 }
-/* Reads quantiles, or mean and spread in older files; returns the count of numbers. */
+/* Reads two or more ascending quantiles; returns their count, 0 if the text is damaged. */
 static int jem__familiar_read(const char *text, float q[JEM__QUANTILES]) {
     const int n = jem__numbers_in(text, q, JEM__QUANTILES);
     if (n > 1 && jem__rises(q, n)) return n;
@@ -10041,7 +10041,7 @@ static void jem__quantiles(float *x, int n, float *q) {
 }
 
 /* Fits means by label and the covariance within labels. The mean of a label with few images is
-   drawn towards that of all, as if four images of that were its own. */
+   drawn towards that of all, as if the label had four more images, all with that mean. */
 static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen *a, int n) {
     double all[2] = { 0, 0 }, s[3] = { 0, 0, 0 };
     for (int i = 0; i < n; i++) {
@@ -10092,11 +10092,11 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
 }
 
 /* ---- what a calibration holds ---------------------------------------------------------------- */
-/* An image is described by three vectors, the parts of a calibration:
+/* An image is described by four vectors, the parts of a calibration:
 
-   SLOPES    the logits; log p(x); the details of the image; of its slope g = d log p(x)/dx, the
-             details; for each noise level sigma, at x~ = x + sigma z: the details of the error of
-             the denoiser, sigma g + z, and of sigma g; log p(x~). The slope at noisy data should be
+   SLOPES    the logits; log p(x); the details of the image and of its slope g = d log p(x)/dx; for
+             each noise level sigma, at x~ = x + sigma z (z: normal noise), the details of sigma g
+             and of the denoiser's error, sigma g + z; log p(x~). The slope at noisy data should be
              -z/sigma, so the error is small for images like those learned (multiscale score
              matching: Mahmood, Oliva & Styner 2021). z is the same for every image, so an image
              always gets the same answer.
@@ -10111,20 +10111,20 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
    of an image: its means over 4 x 4 blocks; how much it is like its mirror images; the directions
    of its edges. Scans have a cleaner background than samples or compressed files, so the variances
    of shades and layout include that of an error (jem__shades_error). Each part but SHADES has a
-   distance d from the mean of the predicted label (Mahalanobis, with one covariance for all labels;
-   Lee et al. 2018): for SLOPES by a covariance of the label's own, drawn towards that of all; for
-   FEATURES, d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al. 2021),
+   distance d from the mean of the predicted label (Mahalanobis: Lee et al. 2018). One covariance
+   serves all labels; for SLOPES of few classes, each has its own, drawn towards it. FEATURES has
+   d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al. 2021),
    unless there is only one class. The distance is standardised by label, so that no class is
    strange as a whole. SHADES has the log density of a mixture of Gaussians, whatever the label:
    photographs of one class have shades of several kinds, and an image between two kinds is strange.
    Colourfulness and evenness are logarithms that reach far down: an image without colour, or with a
    border of one shade, is then of a kind of its own, and one with both, a drawing or a product on a
    plain ground, is rarer among photographs than either.
-   An empirical tail makes the score of a part a p-value, beyond the last 5% with an exponential
-   tail. The parts are joined as the sum of -log p (Fisher; tails of several statistics: Morningstar
-   et al. 2021) with the weights of jem__forms, plus the largest -log p (Tippett): one part alone
-   can make an image strange. The joint score is ranked among those of the calibration images. Their
-   scores come from fits without them (ten folds), as those of new images do.
+   A part's score becomes a p-value by its rank among those of the calibration images; in the last
+   5%, by an exponential tail. The parts are joined as the sum of -log p (Fisher; tails of several
+   statistics: Morningstar et al. 2021), weighted by jem__known.weight, plus the largest -log p
+   (Tippett): one part alone can make an image strange. The joint score is ranked among those of the
+   calibration images. Their scores come from fits without them (ten folds), as new images' do.
 
    The first number of a calibration is JEM__FORM times the index of its form, plus its
    gradients. */
@@ -10135,10 +10135,10 @@ enum { JEM__FOLDS = 10, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_F
        JEM__SHADE_DIMS = JEM__TONES + 6, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
        JEM__MIRRORS = 3, JEM__LAYOUT = JEM__PLACES + JEM__MIRRORS + 4, JEM__BLENDS = 8,
        JEM__FORMS = 4, JEM__NEWEST = JEM__FORMS - 1 };
-#define JEM__UNITS 1e4
+#define JEM__FIXED 1e4
 enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__SHADES, JEM__PARTS };
 
-/* What the calibrations of a version hold. */
+/* Contents of the calibrations of a version. */
 typedef struct jem__form {
     int parts;
     int range;                                     /* 2: darkest and brightest value; or 0 */
@@ -10157,7 +10157,7 @@ static const jem__form jem__forms[JEM__FORMS] = {
 };
 
 /* Means by class, with one covariance or one per class: deviations from the mean in units of
-   `spread` have the correlations L L'. L is stored in whole units of 1/JEM__UNITS, which keeps the
+   `spread` have the correlations L L'. L is stored in whole units of 1/JEM__FIXED, which keeps the
    text short. Of a mixture, the classes are its Gaussians. */
 typedef struct jem__gauss {
     int dims, classes, roots;                      /* roots: 1 or `classes` */
@@ -10166,7 +10166,7 @@ typedef struct jem__gauss {
     float *mean;                                   /* [classes][dims] */
     float *spread;                                 /* [dims] */
     float *root;                                   /* [roots]: lower triangles of L, by rows, in
-                                                      units */
+                                                      1/JEM__FIXED */
     const signed char *side;                       /* NULL, or of the numbers from `sided` on: 1 or
                                                       -1 if only larger or only smaller ones are
                                                       strange */
@@ -10183,12 +10183,12 @@ typedef struct jem__trait {
     int pooled;                                    /* 1: shift and scale are those of all labels */
     int shifts;                                    /* 0: distances, whose shift is 0; 1: relative
                                                       ones, or log densities */
-    float *relative;                               /* NULL or 1; 0: `all` has no distance, as the
-                                                      calibration images have one label */
+    float *relative;                               /* NULL, or points to 1; to 0 if `all` has no
+                                                      distance, as all images had one label */
     int labels;
     float *shift, *scale;                          /* [labels]: of the score */
-    float *q;                                      /* [JEM__QUANTILES] of minus the distance */
-    float *rate;                                   /* mean excess beyond q[JEM__TAIL] */
+    float *q;                                      /* [JEM__QUANTILES] of the standardised score */
+    float *tail;                                   /* mean excess beyond q[JEM__TAIL] */
 } jem__trait;
 
 /* A calibration in one array of floats, whose text is their list. */
@@ -10210,7 +10210,7 @@ static int jem__levels(const jem_net *net) {
 }
 static int jem__is_vector(const jem_net *net) { return net->height == 1 && net->width == 1; }
 
-/* Returns the count of details of an image, that of a vector's numbers. */
+/* Returns the count of numbers of the IMAGE part. */
 static int jem__image_dims(const jem_net *net) {
     if (!jem__is_vector(net)) return 2 * jem__levels(net) + 1 + (net->channels > 1);
     if (net->channels <= JEM__MOST_VALUES) return net->channels;
@@ -10293,7 +10293,7 @@ static void jem__trait_at(const jem_net *net, const jem__form *form, int i, int 
     p->shift = jem__known_take(all, used, net->classes);
     p->scale = jem__known_take(all, used, net->classes);
     p->q = jem__known_take(all, used, JEM__QUANTILES);
-    p->rate = jem__known_take(all, used, 1);
+    p->tail = jem__known_take(all, used, 1);
 }
 
 /* Sets the parts' errors, sides and weights, which are not in the text. */
@@ -10383,7 +10383,7 @@ static int jem__known_in(const jem_net *net, const char *text, float **all) {
     for (int i = 0; i < k.form->parts; i++) {
         const jem__trait *p = k.part + i;
         good &= jem__gauss_good(&p->own) && jem__gauss_good(&p->all);
-        good &= jem__rises(p->q, JEM__QUANTILES) && *p->rate > 1e-9f;
+        good &= jem__rises(p->q, JEM__QUANTILES) && *p->tail > 1e-9f;
         for (int c = 0; c < net->classes; c++) good &= p->scale[c] > 1e-9f;
     }
     return good;
@@ -10420,9 +10420,9 @@ static void jem__haar(float *a, int h, int w, double *square, double *length) {
     }
 }
 
-/* Writes log energies of planes a[channels][h][w], which it overwrites, and returns their count: of
-   details, with `lengths` also log mean lengths, fine to coarse; of the rest. least: an energy too
-   small to matter. */
+/* Writes log energies of planes a[channels][h][w], which it overwrites: of each level's details,
+   fine to coarse (with `lengths` each followed by their log mean length), then of the rest. Returns
+   the count of numbers. least: an energy too small to matter. */
 static int jem__details(const jem_net *net, float *a, double least, int lengths, float *v) {
     int h = net->height, w = net->width, n = 0;
     const ptrdiff_t plane = (ptrdiff_t)h * w;
@@ -10740,8 +10740,8 @@ static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x
     return at + r->dims[JEM__IMAGE];
 }
 
-/* Computes the traits of m images without noise in one pass: forward, and backward if they include
-   gradients. */
+/* Fills the rows of m images without noise in one pass: forward, and backward if a gradient is
+   needed. Returns the next column of the slopes part. */
 static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int m,
                            jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
@@ -10786,7 +10786,7 @@ static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int
     return at;
 }
 
-/* Looks at m images with noise; column `at` of the slopes part is the first. */
+/* Adds noise to m images, and fills the slopes part from column `at` on. */
 static void jem__look_noisy(jem_net *net, const jem__rows *r, const float *x, int m, float sigma,
                             int at) {
     jem_ctx *ctx = net->ctx;
@@ -10881,7 +10881,7 @@ static double jem__gauss_distance(const jem__gauss *g, const float *v, int label
     if (g->roots > 1) row += (ptrdiff_t)label * jem__triangle(g->dims);
     double square = 0;
     for (int i = 0; i < g->dims; i++) {            /* L w = deviation / spread */
-        double sum = jem__deviation(g, v, mean, i) / (double)g->spread[i] * JEM__UNITS;
+        double sum = jem__deviation(g, v, mean, i) / (double)g->spread[i] * JEM__FIXED;
         for (int j = 0; j < i; j++) sum -= (double)row[j] * (double)w[j];
         w[i] = (float)(sum / (double)row[i]);
         square += (double)w[i] * (double)w[i];
@@ -10901,7 +10901,8 @@ static double jem__mixture_log(const jem__gauss *g, const float *v, double *each
     return most + log(sum);
 }
 
-/* Returns minus the distance of v, or the log of a mixture's density, before it is standardised. */
+/* Returns the score of v before it is standardised: minus its distance, squared where the part has
+   relative ones, or the log of a mixture's density. */
 static double jem__part_raw(const jem__trait *p, const float *v, int label) {
     double each[JEM__BLENDS];
     if (p->mixed) return jem__mixture_log(&p->own, v, each);
@@ -10926,7 +10927,7 @@ static double jem__part_surprise(const jem__trait *p, float score) {
     if (!p->own.dims) return 0;
     const double edge = (double)JEM__TAIL / (JEM__QUANTILES - 1);
     const double excess = (double)p->q[JEM__TAIL] - (double)score;
-    if (excess >= 0) return fmin(excess / (double)*p->rate - 2 * log(edge), most);
+    if (excess >= 0) return fmin(excess / (double)*p->tail - 2 * log(edge), most);
     return -log((double)jem__fraction(p->q, score));
 }
 /* Returns minus the joint surprise of parts: their weighted sum plus the largest. */
@@ -11050,25 +11051,25 @@ static int jem__gauss_sum(const float *v, int dims, const jem__seen *seen, int n
 }
 
 /* Computes the Cholesky factor of the correlations r into `root`, as whole numbers in units of
-   1/JEM__UNITS. Both are lower triangles, by rows. */
+   1/JEM__FIXED. Both are lower triangles, by rows. */
 static void jem__cholesky(const double *r, int dims, float *root) {
     for (int a = 0; a < dims; a++) {
         const float *rows = root + a * (a + 1) / 2;
         for (int b = 0; b <= a; b++) {
             const float *columns = root + b * (b + 1) / 2;
-            double sum = r[a * (a + 1) / 2 + b] * JEM__UNITS * JEM__UNITS;
+            double sum = r[a * (a + 1) / 2 + b] * JEM__FIXED * JEM__FIXED;
             for (int j = 0; j < b; j++) sum = fma(-(double)rows[j], (double)columns[j], sum);
-            if (a == b) sum = sqrt(fmax(sum, 1e-3 * JEM__UNITS * JEM__UNITS));
+            if (a == b) sum = sqrt(fmax(sum, 1e-3 * JEM__FIXED * JEM__FIXED));
             else sum /= (double)columns[b];
             root[a * (a + 1) / 2 + b] = (float)floor(sum + 0.5);
         }
     }
 }
 
-/* Adds up products of the deviations of a fit's images, of one label (-1: all), and of their
-   errors, to `cov`. Returns how many images there are. sum: memory. */
+/* Computes in `cov` the sums of the products of the deviations of a fit's images, of label `only`
+   (-1: all), and of their errors. Returns how many images there are. away: the deviations. */
 static int jem__gauss_products(const jem__gauss *g, const float *v, const jem__seen *seen, int n,
-                               int without, int only, double *sum, double *cov) {
+                               int without, int only, double *away, double *cov) {
     const int dims = g->dims;
     int count = 0;
     memset(cov, 0, (size_t)jem__triangle(dims) * sizeof *cov);
@@ -11077,10 +11078,10 @@ static int jem__gauss_products(const jem__gauss *g, const float *v, const jem__s
         if (g->classes > 1) label = seen[i].label;
         if (seen[i].fold == without || (only >= 0 && label != only)) continue;
         const float *m = g->mean + (ptrdiff_t)label * dims;
-        for (int a = 0; a < dims; a++) sum[a] = jem__deviation(g, v + (ptrdiff_t)i * dims, m, a);
+        for (int a = 0; a < dims; a++) away[a] = jem__deviation(g, v + (ptrdiff_t)i * dims, m, a);
         double *to = cov;
         for (int a = 0; a < dims; a++) {
-            for (int b = 0; b <= a; b++) to[b] = fma(sum[a], sum[b], to[b]);
+            for (int b = 0; b <= a; b++) to[b] = fma(away[a], away[b], to[b]);
             to += a + 1;
         }
         count++;
@@ -11099,10 +11100,10 @@ static void jem__gauss_units(const jem__gauss *g, double *cov, int count) {
     }
 }
 
-/* Fits means and covariances. The mean of a label with few images is drawn towards that of all, as
-   if four images of that were its own, and a covariance as if JEM__DRAWN were; correlations are
-   shrunk, so that numbers which move together do not make small differences count for much. work:
-   two numbers per dimension, and two triangles. */
+/* Fits means and covariances. The mean of a label with few images is drawn towards that of all
+   images, as if it had four more with that mean, and its covariance as if it had JEM__DRAWN more
+   with that of all. Correlations are shrunk, so that small differences between numbers which move
+   together do not count for much. work: two numbers per dimension, and two triangles. */
 static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen, int n, int without,
                            double *work) {
     const int dims = g->dims, triangle = jem__triangle(dims);
@@ -11184,8 +11185,8 @@ static void jem__mixture_begin(jem__gauss *g, const float *v, const jem__seen *s
     }
 }
 
-/* Adds up what belongs to Gaussian k: sets its mean, as if four images of the mean of all were its
-   own, and the products of deviations in units of the spread. Returns how many images there are. */
+/* Adds up what belongs to Gaussian k: sets its mean, as if it had four more images with the mean of
+   all, and the products of deviations in units of the spread. Returns the sum of their shares. */
 static double jem__mixture_sums(jem__gauss *g, int k, const float *v, const jem__seen *seen, int n,
                                 int without, const jem__blend *b) {
     const int dims = g->dims;
@@ -11232,7 +11233,7 @@ static void jem__mixture_root(jem__gauss *g, int k, double count, double images,
         own[a * (a + 3) / 2] += fma(error, error, 0.01 + 0.1 * dims / images);
     }
     jem__cholesky(own, dims, root);
-    for (int a = 0; a < dims; a++) log_root += log((double)root[a * (a + 3) / 2] / JEM__UNITS);
+    for (int a = 0; a < dims; a++) log_root += log((double)root[a * (a + 3) / 2] / JEM__FIXED);
     g->share[k] = jem__shorten((float)(log((count + 1) / (images + g->classes)) - log_root));
 }
 
@@ -11267,8 +11268,8 @@ static void jem__mixture_fit(jem__gauss *g, const float *v, const jem__seen *see
     }
 }
 
-/* Fits a part. If all images have one label, the mean of all is that of the label: then the former
-   has no distance, for a relative one would be 0. */
+/* Fits a part. If all images have one label, the mean of all is that label's, and a relative
+   distance would be 0: then *relative becomes 0. */
 static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, int n, int without,
                           double *work) {
     int labels = 1;
@@ -11329,26 +11330,26 @@ static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, i
     }
 }
 
-/* Computes scores[n] of images by fits without their folds: distances first, which are then
-   standardised by those of the other folds. sorted: memory. */
+/* Computes scores[n] of images by fits without their folds: raw ones first, which are then
+   standardised by those of the other folds. raw: memory. */
 static void jem__part_folds(jem__trait *p, const float *v, const jem__seen *seen, int n,
-                            float *scores, float *sorted, double *work) {
+                            float *scores, float *raw, double *work) {
     const ptrdiff_t dims = p->own.dims;
     for (int fold = 0; fold < JEM__FOLDS && fold < n; fold++) {
         jem__part_fit(p, v, seen, n, fold, work);
         for (int i = 0; i < n; i++) {
             if (seen[i].fold != fold) continue;
-            sorted[i] = (float)jem__part_raw(p, v + i * dims, seen[i].label);
+            raw[i] = (float)jem__part_raw(p, v + i * dims, seen[i].label);
         }
     }
     for (int fold = 0; fold < JEM__FOLDS && fold < n; fold++) {
-        jem__part_standardise(p, seen, n, fold, sorted);
+        jem__part_standardise(p, seen, n, fold, raw);
         for (int i = 0; i < n; i++) {
             const int c = seen[i].label;
-            if (seen[i].fold == fold) scores[i] = (sorted[i] - p->shift[c]) / p->scale[c];
+            if (seen[i].fold == fold) scores[i] = (raw[i] - p->shift[c]) / p->scale[c];
         }
     }
-    jem__part_standardise(p, seen, n, -1, sorted);
+    jem__part_standardise(p, seen, n, -1, raw);
 }
 
 /* Fits a part to all images; scores[n] come from fits without each image's fold. */
@@ -11371,7 +11372,7 @@ static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *
         count++;
     }
     if (count > 0) excess /= count;
-    *p->rate = jem__shorten((float)(excess + 1e-6));
+    *p->tail = jem__shorten((float)(excess + 1e-6));
     return JEM_OK;
 }
 
@@ -11422,7 +11423,7 @@ static void jem__range_of(jem_net *net, const float *x, int n, float *range) {
     if (!(range[1] > range[0])) range[1] = range[0] + fmaxf(1, fabsf(range[0]));
 }
 
-/* Returns the gradients of JEM_AUTO: the slope at the image, which shares its forward pass. */
+/* Returns 1 for JEM_AUTO: the slope at the image shares the forward pass of the logits. */
 static int jem__gradients_of(const jem_net *net, int gradients) {
     (void)net;
     if (gradients == JEM_AUTO) return 1;
@@ -11432,13 +11433,13 @@ static int jem__gradients_of(const jem_net *net, int gradients) {
 jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    const int most = jem__gradients_of(net, gradients);
+    const int cost = jem__gradients_of(net, gradients);
     if (!x) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: x is NULL");
     if (n < 2) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images, not %d", n);
-    if (most < 0 || most > JEM__MOST_SLOPES)
+    if (cost < 0 || cost > JEM__MOST_SLOPES)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: %d gradients (0 to %d, or JEM_AUTO)",
                          gradients, (int)JEM__MOST_SLOPES);
-    if (most > 1 && !(net->noise_lo > 0))
+    if (cost > 1 && !(net->noise_lo > 0))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: %d gradients: a network without a "
                          "score can use 0 or 1", gradients);
     const jem_mark mark = jem_begin(ctx);
@@ -11446,7 +11447,7 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     jem__rows r;
     jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
     jem_status s = JEM_NO_MEMORY;
-    const jem__known k = jem__known_at(net, JEM__FORM * JEM__NEWEST + most,
+    const jem__known k = jem__known_at(net, JEM__FORM * JEM__NEWEST + cost,
                                         jem__feature_count(net), NULL);
     if (seen && jem__rows_create(net, "calibrate", n, &k, &r)) {
         s = jem__images_check(net, "calibrate", x, n);
@@ -11834,7 +11835,7 @@ float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n
     jem_ctx *ctx = net->ctx;
     const jem_mark mark = jem_begin(ctx);
     float *f = jem__push_floats(ctx, (ptrdiff_t)n * net->classes);
-    double lo = log(0.01), hi = log(100);          /* of 1/T */
+    double lo = log(0.01), hi = log(100);          /* of log(1/T) */
     int matters = 0;                               /* equal logits say nothing about T */
     const int ok = f && jem_logits(net, x, n, f) == JEM_OK;
     for (int round = 0; ok && round < 40; round++) {
