@@ -78,7 +78,7 @@
        energy E(x,y) = -f(x)[y]     log p(y|x) = f(x)[y] - logsumexp f(x)       the classifier
        log p(x,y) = f(x)[y] - log Z       log p(x) = logsumexp f(x) - log Z     the two densities
        learn:   L = CE(f(x), y) + mean E(x_data) - mean E(x_sample)      lowers E of data, raises
-                                                                         E of samples
+                with E(x) = -logsumexp f(x)                              E of samples
        sample:  x <- x + step * d log p(x)/dx + noise_std * N(0,I)       (SGLD; Z cancels in both)
 
    WHAT IT DOES
@@ -114,9 +114,10 @@
        returns NULL, so you can write a whole expression and check once at its end.
    DESCRIPTIONS
        Start each jem_..._desc from jem_..._desc_default() and change the fields you need; zero is a
-       value, not a default. A NULL desc means all defaults. (The descs of contexts, convolutions,
-       scores and pixels have no such function: there zero means default.) An rng is required unless
-       the function says that it may be NULL.
+       value, not a default. A field's comment gives the default first or after a colon. A NULL
+       desc means all defaults. (The descs of contexts, convolutions, scores and pixels have no such
+       function: there zero means default.) An rng is required unless the function says that it may
+       be NULL.
    MEMORY
        Everything belongs to a context and is allocated with its two functions. Tensors live on the
        context's tape, an arena: jem_end frees all tensors made since jem_begin (jem_reset: all
@@ -208,10 +209,10 @@ typedef enum jem_isa {
 } jem_isa;
 
 /* Algorithm for convolutions whose kernel is 2 or 3 times the stride, as 3x3 with stride 1 or 4x4
-   with stride 2: Winograd's, where it costs less, or the direct sum. Largest error,
-   compared with double and relative to the output's rms: direct 9e-6, M = 2 3e-6, M = 4 6e-5
-   (`make bench`). In a batch of few images, which are cut into blocks, the tiles differ, and with
-   them the rounding; with JEM_PRECISION_DIRECT, the bits are the same.
+   with stride 2: the direct sum or, where it costs less, Winograd's, in tiles of M x M outputs
+   (Lavin & Gray 2015). Largest error, compared with double and relative to the output's rms: 9e-6
+   (direct), 3e-6 (M = 2), 6e-5 (M = 4); see `make bench`. A batch of few images is cut into blocks
+   with other tiles, so it rounds otherwise than a large batch, except with JEM_PRECISION_DIRECT.
    JEM_PRECISION_BF16 applies to all convolutions. It requires AMX or AVX-512 BF16 (on AVX-512 BF16,
    3x3 convolutions of stride 1 run as JEM_PRECISION_FAST, which is as fast there). Elsewhere it
    becomes JEM_PRECISION_FAST, and a note is logged; with JEM_ISA_SCALAR, however, it is computed in
@@ -247,8 +248,8 @@ typedef struct jem_ctx_desc {
                               the same bits; for debugging, and as the reference of the tests */
 } jem_ctx_desc;
 
-/* Creates a context. Returns NULL if memory runs out, or if the instruction set in the desc is not
-   available. */
+/* Creates a context. Returns NULL if memory runs out, the instruction set in the desc is not
+   available, the precision is unknown, or only one of allocate and release is set. */
 JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
 /* Frees the context and its tape. Free everything else made with it first. Accepts NULL. */
 JEM_API void jem_ctx_free(jem_ctx *ctx);
@@ -355,8 +356,8 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
    several threads; they read x and write y. Element (channel c, row i, column j) of lane l is at
    [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image
-   and dy is 0 there. Try the ops of >>ops first: they are vectorised and fuse with convolutions, a
-   loop over math.h is not (for exp, tanh and sigmoid, see jem_compute_exp). An op has no parameters
+   and dy is 0 there. Try the ops of >>ops first: unlike a loop over math.h, they are vectorised and
+   fuse with convolutions (for exp, tanh and sigmoid, see jem_compute_exp). An op has no parameters
    of its own: one that learns takes them as another input, for example jem_linear of a constant 1,
    with the parameter as its weight. */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
@@ -464,8 +465,8 @@ JEM_API jem_tensor *jem_log(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
-/* y[i] = f(x[i]) for n numbers, with the bits of the ops above: for ops of your own, in which they
-   are several times as fast as math.h's. y may be x. Any thread may call them. */
+/* Compute y[i] = f(x[i]) for n numbers, with the bits of the ops above, several times as fast as
+   math.h's functions: for ops of your own. y may be x. Any thread may call them. */
 JEM_API void jem_compute_exp(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
 JEM_API void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
 JEM_API void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
@@ -525,9 +526,9 @@ JEM_API jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma
 JEM_API jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
                                    jem_param *running_mean, jem_param *running_var, float momentum,
                                    int training);
-/* Computes scale*(x + loc); loc, scale (1,c,1,1). While initialized (1) is 0, a training pass sets
-   loc and scale so that the output has mean 0 and std 1 per channel, and initialized to 1 (Glow:
-   Kingma & Dhariwal 2018). */
+/* Computes scale*(x + loc); loc, scale (1,c,1,1). `initialized` has one number. While that is 0, a
+   training pass sets loc and scale so that the output has mean 0 and std 1 per channel, and then
+   sets it to 1 (Glow: Kingma & Dhariwal 2018). */
 JEM_API jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param *scale,
                                  jem_param *initialized, int training);
 
@@ -620,11 +621,11 @@ typedef struct jem_wrn_desc {
     int separate_energy;                           /* 0; 1: log p(x) from a separate head, the
                                                       parameter "energy_output" */
     jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
-    int unet;                                      /* 1: adds e(x) = sum of x U(x) to log p(x), see
-                                                      jem_net.shift. U is a U-Net's decoder on the
-                                                      features of all stages, see below: an energy
-                                                      of this form denoises as well as a score
-                                                      network (Guth, Kadkhodaie & Simoncelli 2025).
+    int unet;                                      /* 0; 1: adds e(x) = sum of x U(x) to log p(x),
+                                                      see jem_net.shift. U is a U-Net's decoder on
+                                                      the features of all stages, see below: an
+                                                      energy of this form denoises as well as a
+                                                      score network (Guth & others 2025).
                                                       Sides are multiples of 4 * stem_stride. Not
                                                       with separate_energy */
 } jem_wrn_desc;
@@ -651,11 +652,12 @@ typedef struct jem_convnet_desc {
                                                       jem_net.shift: far from the data it falls as
                                                       a normal density does */
     int student;                                   /* 0; nu, for vectors (height and width 1, up to
-                                                      1024 numbers): log p(x) is that of Student's
-                                                      distribution with nu degrees of freedom, as
-                                                      jem_net.shift, plus scale * logsumexp f. Both
-                                                      take z = A u: jem_net_fit_units sets A, the
-                                                      buffer "whiten.weight", so that the data have
+                                                      1024 numbers): adds the log-density of a
+                                                      Student distribution with nu degrees of
+                                                      freedom to log p(x), as jem_net.shift. It and
+                                                      f take z = A u, u: x in the network's units.
+                                                      jem_net_fit_units sets A, the buffer
+                                                      "whiten.weight", so that the data's z have
                                                       uncorrelated coordinates of size 1 */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
@@ -735,8 +737,8 @@ JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
    channel that is constant gets its own absolute value as the scale, or 1. In a network with
    `student`, also sets A. */
 JEM_API jem_status jem_net_fit_units(jem_net *net, const float *x, int n);
-/* x[n][c][h][w] to u, in the network's units, and back; in place if both are the same. u is limited
-   to -10^4 .. 10^4. Without units they copy. */
+/* Convert x[n][c][h][w] to u, in the network's units, and back; u may be x. u is limited to
+   -10^4 .. 10^4. Without units they copy. */
 JEM_API jem_status jem_standardize(const jem_net *net, const float *x, int n, float *u);
 JEM_API jem_status jem_unstandardize(const jem_net *net, const float *u, int n, float *x);
 
@@ -745,8 +747,8 @@ JEM_API jem_status jem_unstandardize(const jem_net *net, const float *u, int n, 
 /* Log-densities up to a constant, for samplers: each records one number per image of x(n,c,h,w), in
    evaluation mode (no dropout, running statistics), and returns (n,1,1,1). The last argument is a
    jem_query *; a jem_net *, which begins with one, does where no labels are needed. Labels are
-   copied. NULL, or no labels where they are needed, is an error. An unconditional network has no
-   log p(x,y). */
+   copied. NULL, or no labels where they are needed, is an error. A network with a separate
+   log p(x) (net->energy) has no log p(x,y). */
 JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *query);           /* log p(x) */
 JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(x,y) */
 JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(y|x) */
@@ -802,7 +804,7 @@ JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, 
 typedef struct jem_loss_weights {
     float ce;              /* of -log p(y|x) */
     float cd, cd_class;    /* of contrastive divergence on p(x), on p(x,y) */
-    float energy_l2;       /* of mean f(x+)^2 + mean f(x-)^2, f = log p(x) */
+    float energy_l2;       /* of mean (log p(x))^2 of data, plus that of samples, without log Z */
 } jem_loss_weights;
 /* Terms of a loss, without their weights: one number each, except logits (n,classes,1,1); NULL if
    their inputs are not given. */
@@ -908,23 +910,25 @@ typedef struct jem_sampler {
     float *x;                                      /* [n][c][h][w]: the images as they are now. May
                                                       be read, and changed, between steps */
     int step, steps;                               /* taken so far, of all */
-    double slowest;                                /* of recent steps: microseconds, by the budget's
-                                                      clock; 0 before the first; may be changed */
+    double slowest;                                /* time of the slowest recent step, microseconds
+                                                      of the budget's clock; 0 before the first; may
+                                                      be changed */
     jem_rng rng;
     jem_logp_fn logp;                              /* private from here */
     void *user, *owned;
     jem_generate_desc desc;
 } jem_sampler;
-/* How long jem_sampler_step may take. It takes at least one step, unless all are taken, so a frame
-   must have room for one gradient of the network (tools/BENCHMARKS.md has the times of the models
-   that ship). The time of a step is an estimate from recent ones: leave a margin, and take the
-   first step, which is slower, before the first frame. */
+/* Limits of one call of jem_sampler_step. The call takes at least one step, unless all are taken,
+   so a frame must have room for one gradient of the network (tools/BENCHMARKS.md has the times of
+   the models that ship). The time of a step is an estimate from recent ones: leave a margin, and
+   take the first step, which is slower, before the first frame. */
 typedef struct jem_budget {
     int steps;                                     /* at most this many; 0: no limit */
     double microseconds;                           /* 0: no limit; else no step begins that would
                                                       end later if it took as long as the slowest
                                                       of recent steps */
-    double (*clock)(void *user);                   /* time in microseconds from any moment on */
+    double (*clock)(void *user);                   /* microseconds since any fixed moment; required
+                                                      if `microseconds` is not 0 */
     void *clock_user;
 } jem_budget;
 /* Creates a sampler whose images are the noise from which desc starts. Copies rng, of which the
@@ -1062,8 +1066,8 @@ JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
    not gradients: read these pointers again. jem_optim_free leaves in the net what is there. */
 JEM_API jem_status jem_optim_use_average(jem_optim *opt, int on);
 
-   typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
-   JEM_SCHEDULE_COSINE } jem_schedule_kind;
+typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
+                                 JEM_SCHEDULE_COSINE } jem_schedule_kind;
 /* Learning rate as a function of the update. */
 typedef struct jem_schedule {
     jem_schedule_kind kind;
@@ -1073,7 +1077,8 @@ typedef struct jem_schedule {
     float rate;                                    /* steps: multiplies the rate at each .. */
     int at[4];                                     /* .. of these updates (0: unused). cosine: there
                                                       it ends and starts again, with warm-up, at
-                                                      `rate` times lr (Loshchilov & Hutter 2017) */
+                                                      `rate` times the rate of its last start
+                                                      (Loshchilov & Hutter 2017) */
 } jem_schedule;
 /* Returns the rate of update number `update`, from 0; lr is the rate without a schedule, which may
    be NULL. */
@@ -1154,19 +1159,19 @@ typedef struct jem_train_desc {
        Mordatch 2021). label: its class, or -1. Must draw all random numbers from rng. */
     void (*chain)(void *user, jem_rng *rng, int visits, int label, float *x);
     void *chain_user;
-    int class_conditional;                         /* 1: slots by class; chains sample p(x|y) */
+    int class_conditional;                         /* 0; 1: slots by class, chains of p(x|y) */
     float diverged;                                /* |loss| above this is an error: 1e8 */
     /* The guard. After the first update, and every 100, the trainer copies its state if it is good:
-       all numbers are finite, and the gap f(x+) - f(x-) is at most max_gap/20 times the network's
-       scale. It returns to the copy if an update diverges; if the mean gap of about ten updates
-       exceeds max_gap times that scale; if cross-entropy, once below three quarters of a guess's,
-       is a guess's again; if the residual of the score, once below .5, is above .9 again; if the
-       gradient's norm is a thousand times its mean; if the chains are far from all images, or all
-       equal; or if a step of SGLD moves their values by a quarter of restart_lo .. restart_hi. It
-       does not copy a state while the residual is three times its least. After a return it uses
-       other random numbers and, from the second one on, half the rate and half the step of SGLD
-       (with noise of the same temperature). The rate recovers, the step does not; but if the step
-       was too wide, it alone becomes shorter, and longer when the gradients allow it.
+       all numbers are finite, the gap, |f_data - f_sample| (jem_stats), is at most max_gap/20 times
+       the network's scale, and the residual of the score is at most three times its lowest. The
+       trainer returns to the copy if an update diverges; if the mean gap of about ten updates
+       exceeds max_gap times that scale; if cross-entropy, once below 3/4 log(classes), is back at
+       log(classes), a guess; if the residual, once below .5, is above .9 again; if the gradient's
+       norm is a thousand times its mean; if the chains are far from all images, or all equal; or if
+       a step of SGLD moves them by a quarter of the range restart_lo .. restart_hi. After a return,
+       training uses other random numbers and, from the second return on, half the rate and half the
+       step of SGLD (with noise of the same temperature). The rate recovers, the step does not; but
+       if the step was too wide, it alone becomes shorter, and longer when the gradients allow it.
        The copy has the size of the parameters, the optimiser's state and the buffer, and is part of
        checkpoints. An error of the first update remains one. */
     float max_gap;                                 /* 100; without chains, the gap is 0 */
@@ -1204,7 +1209,7 @@ typedef struct jem_stats {
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
     float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: as the guard reduced it */
-    float gap;                                     /* mean f(x+) - f(x-) of about ten updates */
+    float gap;                                     /* mean f_data - f_sample of ten updates or so */
     int returned;                                  /* 1: the guard returned at this update */
     int returns;                                   /* of the guard so far */
     const char *reason;                            /* why it returned, or ""; the trainer's, until
@@ -1225,7 +1230,7 @@ JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL
    note. After the last return that desc.max_returns allows, status is JEM_DIVERGED, and the
    parameters are those of the last good state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
-/* The same with separate images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
+/* Does the same with other images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
    may then be 0. With n_unlabelled = 0, the labelled images are used. */
 JEM_API jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels, int n,
                                       const float *x_unlabelled, int n_unlabelled);
@@ -1331,11 +1336,11 @@ typedef struct jem_answer {
     jem_reason reason;     /* why it is odd or strange */
 } jem_answer;
 /* Classifies x[n][c][h][w]; writes one answer per image. An image gets the same answer in any
-   batch. */
+   batch, up to rounding (see jem_precision). */
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
 /* Returns the fraction of n images whose label is right, negative on an error. */
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);
-/* Writes logits f[n][classes]. */
+/* Writes the logits of x[n][c][h][w] to f[n][classes], without the fitted temperature. */
 JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
 /* Finds the values that make vectors x[n][channels] unlikely (height and width 1), for instance the
    sensor that has failed. gain[n][channels] receives the rise of log p(x), at least 0, if this
@@ -1355,7 +1360,7 @@ JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *label
 
 /* ==== >>uses: attack, imputation, pictures ==================================================== */
 
-/* How easily is it fooled? Projected gradient descent (Madry et al. 2018) on log p(y|x). */
+/* Attack on a classifier: projected gradient descent (Madry et al. 2018) on log p(y|x). */
 typedef struct jem_attack_desc {
     float eps;             /* how far from the image, in the network's units, as are step, lo and
                               hi: .2. HUGE_VALF: any distance, with a step */
@@ -1369,44 +1374,48 @@ typedef struct jem_attack_desc {
                               chance */
     float momentum;        /* 0..1: each step follows this share of the previous direction plus the
                               new one (Dong et al. 2018), which averages random gradients: 0 */
-    int targeted;          /* 1: labels are what images shall become; 0: what they shall not be */
+    int targeted;          /* 0: labels are what images shall not be; 1: what they shall become */
     float least_probability;   /* targeted: done when p(label|x) is the highest and at least this:
                                   0 */
     float lo, hi;          /* pixels stay in this range, or do not leave it further: -1, 1 */
-    /* What to fool instead of the network itself, a classifier that refines its images first, say:
-       logits f[n][classes] of x[n][c][h][w], gradients of log p(label|x) to g (not if NULL), or
-       better, for a sure one, of the label's log-odds (jem_log_odds). */
+    /* Classifier to fool instead of the network (NULL), for example one that refines its images
+       first. Writes f[n][classes], the logits of x[n][c][h][w] in the network's units, and to g, if
+       it is not NULL, the gradients of log p(label|x) or, better for a sure classifier, of the
+       label's log-odds (jem_log_odds). */
     jem_status (*classify)(void *user, const float *x, const int *labels, int n, float *f,
                            float *g);
     void *user;
 } jem_attack_desc;
 JEM_API jem_attack_desc jem_attack_desc_default(void);
-/* x[n][c][h][w] to found[n][c][h][w] (which may be x): the first that does it, or the last that was
-   tried. fooled[n] (may be NULL): whether it does; an image that was wrong from the start stays as
-   it is, unless with all_steps. */
+/* Attacks images x[n][c][h][w]. found[n][c][h][w] (may be x) receives, for each, the first image
+   that reaches the goal, or the last one tried; fooled[n] (may be NULL), 1 if it does, else 0. An
+   image at the goal from the start stays as it is, unless with all_steps. rng may be NULL if
+   random_start is 0. */
 JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
                               const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled);
 
-/* What is missing: pixels of x (a leaf) whose known[n][c][h][w] is not 0 are held, the others are
-   sampled, in place: with denoise.steps > 0, for a density that has learned its score, noise-blind
-   from sigma_max down, with as much noise on what is known; then by a walk. Each step takes most of
-   the noise off and puts nearly all of it back: time for what is sampled to agree with what is
-   known (as in RePaint, Lugmayr et al. 2022). */
+/* Imputation, in two phases. If denoise.steps > 0, for a density that has learned its score, the
+   missing pixels are sampled noise-blind from sigma_max down, while the known ones get as much
+   noise. Each step removes most of the noise and adds nearly all of it again, which gives the
+   sampled pixels time to agree with the known ones (as in RePaint, Lugmayr et al. 2022). Then
+   follows a walk. */
 typedef struct jem_impute_desc {
-    jem_denoise_desc denoise;                      /* .8, beta .019; steps 0, or for a density with
-                                                      a score 300: .01 of the noise stays */
+    jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019; set 300 for
+                                                      a density with a score: .01 of the noise
+                                                      stays */
     jem_sgld_desc walk;                            /* 300 steps of 1, noise .01 */
-    float lo, hi;                                  /* without denoise they begin as U(lo,hi): -1, 1;
-                                                      as they are in x: lo = hi */
+    float lo, hi;                                  /* without denoise, missing pixels start from
+                                                      U(lo,hi), or if lo = hi as in x: -1, 1 */
 } jem_impute_desc;
 JEM_API jem_impute_desc jem_impute_desc_default(void);
+/* Samples the pixels of the leaf x whose known[n][c][h][w] is 0, in place; the others are held. */
 JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                               const float *known, const jem_impute_desc *desc, jem_rng *rng);
 
 /* Pictures as programs have them: 8-bit pixels, row by row from the top left, of `channels` bytes:
    1 grey, 2 grey and alpha, 3 RGB, 4 RGBA (as stb_image gives them). */
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
-    float lo, hi;                                  /* what 0 and 255 are to the network: -1, 1 */
+    float lo, hi;                                  /* values of bytes 0 and 255 in x: -1, 1 */
     int background;                                /* behind alpha: grey 0 to 255. Default: 0,
                                                       black, as for the commands of jem; black
                                                       ink on a transparent canvas needs 255 */
@@ -1436,34 +1445,34 @@ enum {                                             /* what was done to a picture
    and column of the centre (means, as shares). Images without a plain border, or of several
    channels, have no framing: the text is removed. */
 JEM_API jem_status jem_net_fit_framing(jem_net *net, const float *x, int n);
-/* One picture of any size to what the network takes, x[c][h][w]; each pixel is the mean of the area
-   it covers (of the nearest, if the picture is smaller). did may be NULL. Networks of 1 or 3
-   channels. */
+/* Converts one picture of any size to x[c][h][w], as jem_classify takes it. Each pixel is the mean
+   of the area it covers (the nearest pixel, if the picture is smaller). did (may be NULL) receives
+   the sum of JEM_DID_... The network must have 1 or 3 channels. */
 JEM_API jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                         int height, int channels, const jem_pixels_desc *desc,
                                         float *x, int *did);
-/* n images x[n][c][h][w] of a network to pixels[n][h][w][c], held to 0..255. */
+/* Converts n images x[n][c][h][w] to pixels[n][h][w][c], limited to 0..255. */
 JEM_API jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
                                         const jem_pixels_desc *desc, unsigned char *pixels);
-/* jem_classify for one such picture. */
+/* Classifies one picture: jem_pixels_to_floats, then jem_classify. */
 JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int width,
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
-/* How samples of a network are best made, by what it has learned. A score: noise-blind from its
-   largest noise. Otherwise: 300 steps of SGLD from U(-1,1). The guidance is net->guidance; if
-   that is 0, 7 for a score with a scale above 1, for clear specimens of a class, and otherwise 1,
-   which is p(x,y) itself. */
+/* Return how to sample a network: noise-blind from its largest noise if it has learned a score,
+   otherwise 300 steps of SGLD from U(-1,1); and the query for jem_logp_guided, which points to
+   labels. Its weight is net->guidance; if that is 0, 7 with a score and a scale above 1, for clear
+   specimens of a class, and otherwise 1, which is p(x,y) itself. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
-/* Creates a sampler of n images, labels[n] (NULL: of any class; copied), which makes them in this
-   way, or as desc says, in the network's units. The network must stay. Returns NULL on an error.
+/* Creates a sampler of n images of classes labels[n] (copied; NULL: any), in the network's units. A
+   NULL desc is jem_net_generate_desc's. Free it before the network. Returns NULL on an error.
    A quick draft, in a tenth of the steps: of jem_net_generate_desc's values, denoise.steps = 15,
    denoise.fraction = .3 and walk.steps = 45 (measured in tools/BENCHMARKS.md). */
 JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
                                      const jem_generate_desc *desc);
-/* n samples of a class (label -1: of any) to pixels[n][h][w][c], made in this way; without a score,
-   from U(lo,hi) of the pixels, or from U(-2,2) in units of the network (jem_net_fit_units). The
-   same n and seed give the same samples. It is jem_net_sampler run to its end. */
+/* Draws n samples of a class (label -1: of any) into pixels[n][h][w][c]: jem_net_sampler, run to
+   its end. Without a score they start from U(lo,hi) of desc, or U(-2,2) in the network's units if
+   it has units (jem_net_fit_units). The same n and seed give the same samples. */
 JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
                               const jem_pixels_desc *desc, unsigned char *pixels);
 
@@ -1522,10 +1531,11 @@ JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 /* A file of any kind that replaces another only when it is complete. jem_file_create creates a
    temporary file in the same folder (path.XXXXXXXX.tmp, never an existing one); jem_file_put
    appends to it; jem_file_commit syncs it, renames it to path, and syncs the folder. Whatever
-   fails, and even if other programs write there, path is never half-written. jem_file_free without
-   a commit removes the temporary file. A file that exists at path must be a regular file, whose
-   mode is kept, and not a symbolic link (POSIX). A process killed in between leaves the temporary
-   file, which may be deleted. Errors name the path; after one, the file cannot be committed. */
+   fails, and even if other programs write there, path is never half-written. Always call
+   jem_file_free; without a commit, it removes the temporary file. A file that exists at path must
+   be a regular file, whose mode is kept, and not a symbolic link (POSIX). A process killed in
+   between leaves the temporary file, which may be deleted. Errors name the path; after one, the
+   file cannot be committed. */
 typedef struct jem_file jem_file;
 JEM_API jem_file *jem_file_create(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_file_put(jem_file *f, const void *bytes, size_t size);
@@ -2478,9 +2488,9 @@ typedef struct jem__inner {
     float *work;                                   /* scratch */
     int part, parts;                               /* compute this part of the group */
     uint16_t *y16;                                 /* bf16 copy of the result, or NULL */
-    const float *plus;                             /* fused to a convolution: an addition, */
-    const void *act;                               /* an activation: its user data, output and */
-    float *act_y;                                  /* aux */
+    const float *plus;                             /* addend fused to a convolution */
+    const void *act;                               /* user data of an activation fused to it, */
+    float *act_y;                                  /* its output (act_aux: its aux) */
     void *act_aux;
 } jem__inner;
 
@@ -2520,8 +2530,8 @@ jem_mark jem_begin(jem_ctx *ctx) {
     return mark;
 }
 
-/* Returns 1 if the last node of the tape was made after the mark. Its time of creation decides if
-   jem_reset has been called in between: the tape may be shorter than it was. */
+/* Returns 1 if the last node of the tape was made after the mark. If jem_reset was called in
+   between, the tape may be shorter than at the mark: then the node's time of creation decides. */
 static int jem__last_is_newer(const jem_ctx *ctx, jem_mark mark) {
     if (ctx->n_nodes == 0) return 0;
     return ctx->n_nodes > mark.nodes || ctx->nodes[ctx->n_nodes - 1]->made > mark.pushes;
@@ -3991,8 +4001,8 @@ static jem_tensor *jem__op1(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_s
 #define JEM__ROW(KIND, name, kept) JEM__MAP_##KIND,
 enum {
     JEM__MAPS(JEM__ROW)
-    JEM__MAP_LEAKY,        /* activations: their forward can be part of a convolution, and keeps */
-    JEM__MAP_SILU,         /* a bit or a slope for each value */
+    JEM__MAP_LEAKY,        /* activation that can be fused; keeps a bit for each value */
+    JEM__MAP_SILU,         /* activation that can be fused; keeps a slope for each value */
     JEM__MAP_DROP          /* the backward of dropout */
 };
 #undef JEM__ROW
@@ -4004,11 +4014,11 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the
    Elementwise ops treat it as any batch. So do convolutions, both ways, of a copy whose padding is
    taken from the neighbouring blocks, that is, from other lanes.
 
-   If the sides are no multiple of the blocks', a margin on the right and at the bottom fills the
-   blocks. Convolutions that read neighbours must find it 0, as the padding of an image is, and
-   their input gradient must leave it 0, since no value depends on it: both is done by `trim`, which
-   precedes them. In other ops, values of the margin come only from the margin, and gradients of 0
-   remain 0, so that sums over pixels (of a bias' gradient) may include it. */
+   If the image's sides are not 4 times the blocks', a margin on the right and at the bottom fills
+   the blocks. Convolutions that read neighbours must find it 0, as the padding of an image is, and
+   their input gradient must leave it 0, since no value depends on it: `trim`, which precedes them,
+   does both. In other ops, values of the margin come only from the margin, and gradients of 0
+   remain 0, so that sums over pixels (of a bias's gradient) may include it. */
 
 enum { JEM__GRID = 4 };
 
@@ -4101,8 +4111,8 @@ static jem_tensor *jem__join_blocks(jem_ctx *ctx, jem_tensor *x) {
     return y;
 }
 
-/* Multiplies pixels in the margin of blocks by 0 and others by 1: y = or, with `add`, += it. The
-   last row of blocks, or column, has the margin: only where it has one has any lane one. */
+/* Multiplies pixels in the margin of blocks by 0 and others by 1: y = or, with `add`, y +=. A pixel
+   that is in the image for the last row and column of blocks is in it for all lanes. */
 static void jem__trim_pixels(const jem_call *call, const float *x, float *y, int add) {
     enum { LAST = JEM__GRID - 1 };
     const int *image = (const int *)call->user;
@@ -4213,7 +4223,7 @@ typedef struct jem__finish {
     float *act;                                    /* its output, stored */
     uint16_t *keep_bits;                           /* what its backward needs, stored */
     float *keep_slopes;
-    uint16_t *y16;                                 /* the last of these in bf16 (see >>engine) */
+    uint16_t *y16;                                 /* result of all these, in bf16 (see >>bf16) */
 } jem__finish;
 
 /* Input of a convolution, for one part of one group: x, or its bf16 copy; packed weights; and
@@ -4281,8 +4291,8 @@ typedef struct jem__pack {
     float *data;
 } jem__pack;
 
-/* Convolutions of one kind share a copy: that for an output depends on the weights' shape alone,
-   and with Winograd the input gradient reads the output's. */
+/* Returns the kind of a packed copy. Convolutions of one kind share it: an output's depends on the
+   weights' shape alone, and with Winograd the input gradient reads the output's. */
 static int jem__pack_kind(const jem__conv *q) {
     if (q->tile) return q->tile;
     if (q->gradient) return 1 + q->stride * 64 + q->pad % q->stride;
@@ -4545,7 +4555,7 @@ static jem__conv_user jem__conv_describe(const jem_ctx *ctx, const jem_tensor *x
                                          jem_conv_desc desc) {
     JEM__ZEROED(jem__conv_user, user);
     if (x->image_h) {
-        /* An input gradient's y reads dy at (y + pad - tap)/stride: this far before and behind. */
+        /* Row y of dx reads dy at (y + pad - tap)/stride: this far before and behind blocks. */
         const int before = (k - 1 - desc.pad) / desc.stride;
         const int behind = (desc.stride - 1 + desc.pad) / desc.stride;
         user.border_x = desc.pad;
@@ -4611,8 +4621,8 @@ jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
 jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) {
     if (!x || !jem_ok(ctx)) return NULL;
     const jem_conv_desc desc = { 1, 0 };
-    const int fits = w && w->ndim == 2 && x->h == 1 && x->w == 1;
-    return jem__conv_record(ctx, &jem__op_linear, x, w, b, fits, desc);
+    const int k = w && w->ndim == 2 && x->h == 1 && x->w == 1;     /* 0: does not fit */
+    return jem__conv_record(ctx, &jem__op_linear, x, w, b, k, desc);
 }
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
@@ -5172,7 +5182,7 @@ jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x) {
 jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) { return jem__total(ctx, &jem__op_sum, x, 1); }
 
 /* ---- normalisation: y = (x - mean) rstd gamma + beta ----------------------------------------- */
-/* All five norms compute this. They differ in the source of mean and rstd = 1/sqrt(var + 1e-5):
+/* All four norms compute this. They differ in the source of mean and rstd = 1/sqrt(var + 1e-5):
    x itself (instance, layer; in training the batch), running statistics, or parameters (act norm:
    mean = -loc, rstd = 1). aux holds mean[c][16], rstd[c][16], and the two sums of the backward. */
 
@@ -5184,7 +5194,7 @@ typedef struct jem__norm {
     float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
     const float *gamma, *beta;                     /* (c); beta NULL: 0 */
     ptrdiff_t pixels;
-    int c, own;                                    /* own: statistics are of x itself */
+    int c, own;                                    /* own: each image has its own statistics */
 } jem__norm;
 
 static jem_norm jem__norm_kind(const jem_call *call) {
@@ -5690,7 +5700,7 @@ static int jem__print_number(char *out, size_t size, double x) {
 
 typedef struct jem__fields {
     jem_ctx *ctx;
-    const char *kind;                              /* jem.net */
+    const char *kind;                              /* value of "jem.net"; in jem__arrays a noun */
     const char *where;                             /* for messages: the file, or the kind */
     const jem__meta *in;                           /* or NULL */
     jem__meta **out;                               /* or NULL */
@@ -5848,13 +5858,13 @@ static void jem__size_fields(jem__fields *f, int *channels, int *height, int *wi
 
 /* Visits the fields that all descs share. */
 static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *width, int *classes,
-                               jem_activation *activation, float *slope, int *uncond) {
+                               jem_activation *activation, float *leak, int *separate) {
     if (f->out) f->status = jem__meta_set(f->ctx, f->out, "jem.net", f->kind);
     jem__size_fields(f, channels, height, width, classes);
     *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0,
                                            JEM_ACTIVATION_TANH);
-    *slope = jem__float(f, "jem.slope", *slope, -1000, 1000);
-    *uncond = (int)jem__optional_field(f, "jem.uncond", (float)*uncond, 0, 0, 1, 1);
+    *leak = jem__float(f, "jem.slope", *leak, -1000, 1000);
+    *separate = (int)jem__optional_field(f, "jem.uncond", (float)*separate, 0, 0, 1, 1);
 }
 
 /* Returns the number of features entering the linear layers; 0 after an error. */
@@ -6190,9 +6200,9 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
                        (int)activation);
 }
 
-/* Cuts images into blocks if that takes less time. Blocks leave no lane idle, but they read their
-   neighbours, which takes up to a sixth of the time, and as much again if they have a margin, which
-   grows with each halving. Blocks have whole pixels also after `halvings` of their sides. */
+/* Cuts images into blocks if that takes less time. Blocks leave no lane idle, but reading their
+   neighbours adds up to a sixth to the time, and a margin, which grows with each halving, adds as
+   much again. The sides of blocks remain whole numbers after `halvings` halvings. */
 static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings) {
     const int unit = JEM__GRID << halvings;
     if (!x || x->n >= 4 * JEM_LANES) return x;
@@ -6322,7 +6332,7 @@ static int jem__units_in(const jem_net *net, const char *text, float *units) {
         if (!(units[2 * c + 1] > 0)) return 0;
     return 1;
 }
-/* Reads the network's own, onto the tape; NULL: it has none, or no memory, which is an error. */
+/* Reads the network's units onto the tape. NULL: it has none, or, with an error, no memory. */
 static float *jem__units(const jem_net *net) {
     const char *text = jem_net_meta(net, jem__units_key);
     float *units = text ? jem__push_floats(net->ctx, 2 * net->channels) : NULL;
@@ -6471,7 +6481,7 @@ static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *wrn, const jem_l
 }
 
 /* Computes e(x) = sum of x U(x). U starts from the features of the last stage. At each larger size
-   it adds the upsampled features to those of the stage with that size. At last it maps them to the
+   it adds the upsampled features to those of the stage with that size. Finally it maps them to the
    image's channels. features: of each stage, (n, 16 widen 2^i, h/2^i, w/2^i). */
 static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *wrn, jem_tensor *x,
                                  jem_tensor *const *features, int training) {
@@ -6633,7 +6643,7 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
 
 typedef struct jem__stack {
     jem_convnet_desc desc;
-    int convs;                                     /* conv layers, then linear ones */
+    int convs;                                     /* count: all layers; 0 in an MLP */
     jem_layer layer[8], head, energy;
     jem_param *whiten;                             /* A, (d,d), lower triangular; or NULL */
 } jem__stack;
@@ -6923,8 +6933,8 @@ static jem_tensor *jem__odds(jem_net *net, jem_tensor *logits, const int *labels
 /* Records log p(x,y) = log p(x) + log p(y|x), which is f(x)[y] - log Z if the scale is 1. */
 static jem_tensor *jem__logp_class(jem_net *net, jem_tensor *logits, const int *labels) {
     if (logits && net->energy) {
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "this network is unconditional (uncond): it has no "
-                  "log p(x,y)");
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "this network has a separate log p(x) "
+                  "(separate_energy): it has no log p(x,y)");
         return NULL;
     }
     if (net->scale == 1 && !net->shift) return jem_gather(net->ctx, logits, labels);
@@ -8211,7 +8221,7 @@ struct jem_optim {
     jem__update update;                            /* arguments of the kernels */
     float weight;                                  /* of this update in the averages */
     jem__moments *moments;                         /* of each parameter that is updated */
-    float *scratch;                                /* Muon's six matrices, see jem__muon */
+    float *scratch;                                /* Muon's six matrices, see jem__muon_floats */
 };
 
 jem_optim_desc jem_optim_desc_default(void) {
@@ -8270,12 +8280,11 @@ static int jem__is_for_muon(const jem_param *p, const char *adam_names) {
 static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
     const char *const what = "optim";
     const double below_1 = 0.99999998;
-    return JEM__IN(d.kind, JEM_OPTIMIZER_ADAM, JEM_OPTIMIZER_MUON) && JEM__IN(d.beta1, 0,
-                                                                              below_1) &&
-           JEM__IN(d.beta2, 0, below_1) && JEM__IN(d.eps, JEM__TINY, JEM__MOST) &&
-           JEM__IN(d.momentum, 0, 1) && JEM__IN(d.muon_momentum, 0, below_1) &&
-           JEM__IN(d.weight_decay, 0, JEM__MOST) && JEM__IN(d.clip, 0, JEM__MOST) &&
-           JEM__IN(d.ema, 0, below_1);
+    return JEM__IN(d.kind, JEM_OPTIMIZER_ADAM, JEM_OPTIMIZER_MUON) &&
+           JEM__IN(d.beta1, 0, below_1) && JEM__IN(d.beta2, 0, below_1) &&
+           JEM__IN(d.eps, JEM__TINY, JEM__MOST) && JEM__IN(d.momentum, 0, 1) &&
+           JEM__IN(d.muon_momentum, 0, below_1) && JEM__IN(d.weight_decay, 0, JEM__MOST) &&
+           JEM__IN(d.clip, 0, JEM__MOST) && JEM__IN(d.ema, 0, below_1);
 }
 
 /* Adds one parameter, and the arrays that its update needs. */
@@ -8351,7 +8360,7 @@ jem_status jem_optim_use_average(jem_optim *o, int on) {
 /* ---- Muon ------------------------------------------------------------------------------------ */
 
 JEM__COMPILE("O2")                                 /* all weights pass here */
-/* Places in the matrix of one output's weights: that of j is start + j/16 panel + j%16 lane. */
+/* Places of one output's weights in the matrix: weight j is at start + j/16 panel + j%16 lane. */
 typedef struct jem__places { ptrdiff_t start, panel, lane; } jem__places;
 /* Returns the places for an output. */
 static jem__places jem__muon_places(const jem__fold *s, int out) {
@@ -8425,10 +8434,10 @@ static void jem__newton_product(jem_ctx *ctx, jem__matrix factor, jem__matrix fr
     jem__parallel(ctx, from.panels, flops, jem__newton_panel, &s);
 }
 
-/* Writes some of Newton and Schulz's steps on x(rows, columns) to result, x <- (a I + F) x, where
-   F = b A + c A^2 and A = x x^T. Coefficients: Jordan & others 2024. All these matrices commute, so
-   the steps run on A alone, A <- (a I + F)^2 A, and x is multiplied once, by the product of the
-   factors a I + F. squares: scratch memory for four times (rows, rows). */
+/* Runs `steps` Newton-Schulz steps on x(rows, columns) and writes what x becomes to `result`:
+   x <- (a I + F) x, where F = b A + c A^2 and A = x x^T. Coefficients: Jordan & others 2024. All
+   these matrices commute, so the steps run on A alone, A <- (a I + F)^2 A, and x is multiplied
+   once, by the product of the factors a I + F. squares: scratch for four (rows, rows) matrices. */
 static void jem__newton_steps(jem_ctx *ctx, int steps, jem__matrix x, float *squares,
                               float *result) {
     const float a = 3.4445f;
@@ -8460,10 +8469,10 @@ static void jem__newton_steps(jem_ctx *ctx, int steps, jem__matrix x, float *squ
     }
     jem__newton_product(ctx, all, x, 1, 0, result);
 }
-/* Makes x(rows, columns) nearly orthogonal: singular values from 0 to 1 become about .7 to 1.2.
-   Three steps and two, since each step on A alone magnifies A's rounding errors; with 8 times as
-   many columns as rows, this takes 1.7 times fewer operations than five steps on x. scratch: x,
-   memory of the same size, and four times (rows, rows). Returns the place of the result. */
+/* Makes x(rows, columns) nearly orthogonal: singular values of .0015 to 1 become about .7 to 1.2.
+   Takes three steps, then two, since each step on A alone magnifies A's rounding errors; with 8
+   times as many columns as rows, this needs 1.7 times fewer operations than five steps on x.
+   scratch: x, memory of the same size, four (rows, rows) matrices. Returns the result's place. */
 static float *jem__orthogonalize(jem_ctx *ctx, const jem__fold *sides, float *scratch) {
     const int rows = jem__round_16(sides->rows);
     const int panels = jem__round_16(sides->columns) / JEM_LANES;
@@ -8527,7 +8536,7 @@ static float jem__gradient_norm(const jem_optim *o) {
         sum = jem__squares(o->moments[i].param->grad, o->moments[i].param->size, sum);
     return (float)sqrt(sum);
 }
-/* Returns the L2 norm of what weight decay adds to them. */
+/* Returns weight_decay times the parameters' L2 norm. */
 static float jem__decay_norm(const jem_optim *o) {
     double sum = 0;
     if (o->desc.weight_decay <= 0) return 0;
@@ -11900,8 +11909,8 @@ static void jem__attack_move(const jem_attack_desc *d, const float *x, const flo
     jem__attack_hold(d, x, v, n);
 }
 
-/* Draws a start uniformly from the cube; from the ball, as a direction times eps u^(1/n).
-   Overwrites g. */
+/* Draws v uniformly from the cube, or (l2) from the ball, as a direction times eps u^(1/n); without
+   a random start, v is x. Overwrites g. */
 static void jem__attack_start(jem_ctx *ctx, const jem_attack_desc *d, jem_rng *rng, const float *x,
                               float *g, float *v, ptrdiff_t n) {
     memcpy(v, x, (size_t)n * sizeof *v);
@@ -11953,8 +11962,8 @@ static const float *jem__attack_along(const jem_attack_desc *d, const float *g, 
     return sum;
 }
 
-/* Attacks m images once, from x, and writes the last images to `found`. Step -1 checks images that
-   have reached the goal without a step. */
+/* Attacks m images once, from x, and writes the last images to `found`. Step -1 finds those that
+   need no step (not with all_steps), and starts the others; step d->steps only checks. */
 static void jem__attack_once(jem_net *net, const float *x, const int *labels, int m,
                              const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
@@ -12003,7 +12012,7 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
     }
 }
 
-/* Rejects descs with a value out of range; a range of any distance has no default step. */
+/* Rejects descs with a value out of range. If eps is infinite, step_size must be given. */
 static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
     const char *const what = "attack";
     const int any_distance = jem__float_bits(d.eps) == 0x7f800000u;
@@ -12015,8 +12024,8 @@ static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
            JEM__IN(d.lo, -JEM__MOST, JEM__MOST) && JEM__IN(d.hi, d.lo, JEM__MOST);
 }
 
-/* Converts what was found for m images x, u in the network's units, to units of the data: images
-   that stayed as they were keep every bit. */
+/* Converts `found` from the network's units to those of the data; u is x in the network's units.
+   Of the m images, those that the attack left as they were keep every bit of x. */
 static void jem__attack_units(jem_net *net, const float *x, const float *u, int m, float *found) {
     const ptrdiff_t size = jem__image(net);
     const float *units = jem__units(net);
@@ -12129,8 +12138,8 @@ static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     return h->stopped;
 }
 
-/* Takes noise-blind steps in which all pixels have the same noise: a step leaves 1 - beta step of
-   it. known, x, v: [pixels of all images]; v is overwritten. */
+/* Takes noise-blind steps in which all pixels have the same noise: each leaves 1 - beta fraction
+   of it. known, x, v: [pixels of all images]; v is overwritten. */
 static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const float *known,
                               const float *x, float *v, jem_rng *rng) {
     const ptrdiff_t size = (ptrdiff_t)u->n * u->c * u->h * u->w;
@@ -12152,7 +12161,7 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const f
     }
 }
 
-/* Samples the open pixels of x. clean[size]: its pixels as given, 0 where open; u[size] is
+/* Samples the open pixels of x. clean[size]: its pixels, 0 where open; u[size]: its pixels, to be
    overwritten. */
 static void jem__impute_all(jem_ctx *ctx, jem__held *h, jem_tensor *x, const float *known,
                             const float *clean, float *u, jem_rng *rng) {
@@ -12207,8 +12216,8 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
-/* Computes the interval of a row of `all` pixels that pixel i of a row of `to` covers: the nearest
-   pixel, if it is smaller than one. */
+/* Computes the interval of a row of `all` pixels that pixel i of a row of `to` covers. An interval
+   shorter than a pixel becomes the nearest pixel. */
 static void jem__cover(int i, int to, int all, double *from, double *until) {
     *from = (double)i * all / to;
     *until = (double)(i + 1) * all / to;
@@ -12336,11 +12345,11 @@ static void jem__means_of(const jem__bitmap *p, const jem_pixels_desc *d, int wa
 
 static const char *const jem__framing_key = "jem.framing";
 
-/* How images show their subject: the ground, 0 dark or 1 bright; the share of the side that the
-   subject has; its centre, as shares of height and width. */
+/* Numbers of a framing: the ground, 0 dark or 1 bright; the subject's share of the side; its
+   centre, as shares of height and width. */
 enum { JEM__GROUND = 0, JEM__SHARE, JEM__CENTRE_Y, JEM__CENTRE_X, JEM__FRAMING };
 
-/* Parses such a text; returns 0 if it is invalid. */
+/* Parses the text "jem.framing"; returns 0 if it is invalid. */
 static int jem__framing_in(const char *text, float *f) {
     if (jem__numbers_in(text, f, JEM__FRAMING) < JEM__FRAMING) return 0;
     if (f[JEM__GROUND] != 0 && f[JEM__GROUND] != 1) return 0;
@@ -12375,8 +12384,8 @@ static int jem__ink_side(const jem__ink *s) {
     return height > width ? height : width;
 }
 
-/* Returns 1 and the ground, 0 or 1, if at least 95% of the values on the border of n images are
-   within a tenth of the range lo..hi of one end. */
+/* Returns 1, and the ground (0 dark, 1 bright), if at least 95% of the border values of n images
+   are close to the same end of lo..hi, within a tenth of that range. */
 static int jem__plain_border(const jem_net *net, const float *x, int n, float lo, float hi,
                              int *ground) {
     double near_end[2] = { 0, 0 };
@@ -12461,8 +12470,8 @@ static int jem__framing_wanted(const jem_net *net, const jem__bitmap *p, const j
     return !fits && jem__framing_in(jem_net_meta(net, jem__framing_key), f);
 }
 
-/* The grey of a picture's ground, 0..255, its difference to that of ink, and the part of the
-   picture that becomes the image: the size of a pixel, and where the first one begins. */
+/* A picture's ground, a grey 0..255; contrast: the grey of ink minus that. `pixel` is the side of
+   the area that becomes one pixel of the image; the first area is at (top, left). */
 typedef struct jem__view { int ground, contrast; double pixel, top, left; } jem__view;
 
 enum { JEM__RUN = 256 };                           /* pixels that become grey bytes at once */
@@ -12604,7 +12613,7 @@ static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert)
     return did;
 }
 
-/* Returns whether all pixels of an image have one colour. */
+/* Returns 1 if an image of several pixels has only one colour. */
 static int jem__is_blank(const jem_net *net, const float *x) {
     const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
     if (pixels == 1) return 0;
@@ -12626,7 +12635,7 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
     const double range = (double)d.hi - (double)d.lo;
     int done = 0;
     if (jem__pixels_framed(net, &picture, &d, x, &done)) {
-        if (did) *did = done;
+        if (did) *did = jem__is_blank(net, x) ? done | JEM_DID_BLANK : done;
         return JEM_OK;
     }
     for (int i = 0; i < net->height; i++) {
@@ -12788,7 +12797,7 @@ static const jem__dtype jem__dtypes[] = {
     { "F32", 4, JEM_DTYPE_F32 }, { "I32", 4, JEM_DTYPE_I32 },
     { "I64", 8, JEM_DTYPE_I64 }, { "U8", 1, JEM_DTYPE_U8 },
     { "F64", 8, JEM_DTYPE_F32 }, { "F16", 2, JEM_DTYPE_F32 }, { "BF16", 2, JEM_DTYPE_F32 },
-        { "BOOL", 1, JEM_DTYPE_U8 }
+    { "BOOL", 1, JEM_DTYPE_U8 }
 };
 enum { JEM__F64 = 4, JEM__F16, JEM__BF16, JEM__BOOL, JEM__DTYPES };
 #define JEM__READABLE "F32, F64, F16, BF16, I64, I32, U8, BOOL can"
@@ -12808,13 +12817,13 @@ struct jem_archive {
     jem__entry **entries;                          /* pointers, so that a jem_entry * stays valid
                                                       when the list grows */
     int count, capacity;
-    jem__entry **skipped;                          /* whose dtype cannot be read; without data */
+    jem__entry **skipped;                          /* entries of other dtypes, without data */
     int skips;
     int bf16;                                      /* 1: F32 is written as BF16 */
     jem__meta *meta;
 };
 
-/* ---- system calls for files ------------------------------------------------------------------ */
+/* ---- numbers, and system calls for files ----------------------------------------------------- */
 #include <errno.h>
 
 /* Copies numbers of `width` bytes, a power of two, between native byte order and the file's, which
@@ -12851,12 +12860,16 @@ __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsi
 #define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
 #define JEM__FSYNC _commit
 #define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
+#define JEM__SEEK _fseeki64                        /* a long has 32 bits there */
+#define JEM__TELL _ftelli64
 #else
 #include <unistd.h>
 #define JEM__SYS(name) name
 #define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
 #define JEM__FSYNC fsync
 #define JEM__RENAME(from, to) rename(from, to)
+#define JEM__SEEK fseek
+#define JEM__TELL ftell
 #if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
 extern ssize_t readlink(const char *, char *, size_t);     /* hidden by -std=c99 */
 extern int fchmod(int, mode_t);
@@ -13043,7 +13056,7 @@ static int jem__written_as(const jem_archive *a, const jem_entry *e) {
     return (int)e->dtype;
 }
 
-/* Writes an entry's numbers in the file's byte order. */
+/* Writes an entry's numbers as dtype `as`, in the file's byte order. */
 static void jem__put_numbers(char *to, const jem_entry *e, int as) {
     const size_t size = jem__dtypes[as].size;
     const size_t count = e->bytes / jem__dtypes[e->dtype].size;
@@ -13053,9 +13066,9 @@ static void jem__put_numbers(char *to, const jem_entry *e, int as) {
     }
     for (size_t i = 0; i < count; i++) {
         const float x = ((const float *)e->data)[i];
-        uint16_t half = jem__to_bf16(x);
-        if ((half & 0x7fff) == 0x7f80 && jem__finite(x)) half--;
-        jem__copy_numbers(to + size * i, &half, size, size);
+        uint16_t bf16 = jem__to_bf16(x);
+        if ((bf16 & 0x7fff) == 0x7f80 && jem__finite(x)) bf16--;
+        jem__copy_numbers(to + size * i, &bf16, size, size);
     }
 }
 
@@ -13261,7 +13274,7 @@ static int jem__json_integer(jem__json *j, int64_t *out) {
     return 1;
 }
 
-/* Takes a list of at most `most` whole numbers; returns their count, 0 after an error. */
+/* Takes a list of at most `most` whole numbers; returns their count if there is no error. */
 static int jem__json_integers(jem__json *j, int64_t *out, int most) {
     int n = 0;
     for (; jem__json_item(j, "[]", n); n++) {
@@ -13284,7 +13297,7 @@ static void jem__json_metadata(jem__json *j) {
     }
 }
 
-/* What the header says of a tensor. */
+/* A tensor's description in the header. */
 typedef struct jem__described {
     int has_dtype, dtype;                          /* dtype: index into jem__dtypes, or -1 */
     int ndim, n_offsets;                           /* -1 before they are read */
@@ -13344,13 +13357,13 @@ static void jem__json_tensor(jem__json *j) {
 
 /* Takes the whole header. */
 static void jem__json_header(jem__json *j) {
-    int described = 0;
+    int metadata = 0;
     if (!jem__utf8_valid(j->begin, (size_t)(j->end - j->begin))) jem__json_fail(j, "not UTF-8", "");
     for (int i = 0; jem__json_item(j, "{}", i); i++) {
         const char *name = jem__json_key(j);
         if (!strcmp(name, "__metadata__")) {
-            if (described) jem__json_fail(j, "repeated key ", name);
-            described = 1;
+            if (metadata) jem__json_fail(j, "repeated key ", name);
+            metadata = 1;
             jem__json_metadata(j);
         } else {
             j->name = name;
@@ -13471,8 +13484,8 @@ static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char
     }
 }
 
-/* Reads the header, then the data. Each step requires that the ones before have not added to
-   `errors`, the context's count before. */
+/* Reads the header, then the data. `errors` is the context's count of errors at the start: each
+   step requires that the ones before have not raised it. */
 static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t size, int errors) {
     uint64_t n = 0;
     if (size >= 8) jem__copy_numbers(&n, bytes, 8, 8);
@@ -13550,8 +13563,8 @@ static int jem__file_create(const char *path, char *temp, size_t room) {
     return fd;
 }
 
-/* Says why the file at `path` will not be replaced; NULL: it will. mode receives that of the old
-   file, -1 without one. */
+/* Says why the file at `path` will not be replaced; NULL: it will. *mode receives the old file's
+   mode, -1 if there is none. */
 static const char *jem__file_refused(const char *path, int *mode) {
     *mode = -1;
 #ifdef _WIN32
@@ -13603,7 +13616,7 @@ const char *jem_file_temporary(const jem_file *f) {
     return f ? f->temp : "";
 }
 
-/* Reports an error and removes the temporary file. */
+/* Removes the temporary file; reports an error unless `what` is NULL. */
 static jem_status jem__file_give_up(jem_file *f, const char *what) {
     const int error = errno;
     if (f->fd >= 0) JEM__SYS(close)(f->fd);
@@ -13688,9 +13701,9 @@ static const char *jem__file_read(jem_ctx *ctx, FILE *f, char **bytes, size_t *s
         errno = 0;
         return "is empty";
     }
-    if (ferror(f) || fseek(f, 0, SEEK_END)) return "cannot be read";
-    const long n = ftell(f);
-    if (n <= 0 || fseek(f, 0, SEEK_SET)) return "cannot be read";
+    if (ferror(f) || JEM__SEEK(f, 0, SEEK_END)) return "cannot be read";
+    const int64_t n = JEM__TELL(f);
+    if (n <= 0 || n > PTRDIFF_MAX || JEM__SEEK(f, 0, SEEK_SET)) return "cannot be read";
     *size = (size_t)n;
     *bytes = (char *)jem__alloc(ctx, *size);
     if (*bytes && fread(*bytes, 1, *size, f) != *size) return "cannot be read completely";
@@ -13735,13 +13748,13 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
 #endif /* JEM_NO_STDIO */
 
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
-/* The arrays of a network are listed by one function, and those of a trainer by another, like the
-   fields of a desc (see jem__fields). A pass over such a list adds the arrays to an archive (out),
-   checks that a file has them (in), or reads them from it (in, with fill). So loading checks
-   everything before it changes anything. */
+/* Arrays are listed once, like the fields of a desc (see jem__fields): a network's are its
+   parameters, a trainer's are in jem__trainer_arrays and jem__guard_arrays. A pass over such a list
+   adds the arrays to an archive (out), checks that a file has them (in), or reads them from it (in,
+   with fill). So loading checks everything before it changes anything. */
 
 typedef struct jem__arrays {
-    jem__fields f;                                 /* fields of a desc; what messages name */
+    jem__fields f;                                 /* names for messages, status; net's fields */
     const jem_archive *in;                         /* or NULL */
     jem_archive *out;                              /* or NULL */
     int fill;                                      /* 1: reads, 0: checks */
@@ -13769,8 +13782,8 @@ static jem__arrays jem__arrays_in(jem_ctx *ctx, const char *kind, const jem_arch
 enum { JEM__MANY = 1 << 30 };                      /* largest count in a file: larger ones could
                                                       overflow in training */
 
-/* Checks that training can have written these numbers, of an array that has this dtype in memory:
-   floats are finite, second moments at least 0, visits at least -1. */
+/* Returns 1 if training can have written the numbers of an array: floats are finite, second moments
+   at least 0, visits at least -1. dtype: that of the array in memory. */
 static int jem__entry_good(const jem_entry *e, jem_dtype dtype) {
     const int squares = !strncmp(e->name, "optim.v.", 8);
     int good = 1;
@@ -13866,11 +13879,11 @@ static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param 
     jem__array(v, name, JEM_DTYPE_F32, p->ndim, shape, data);
 }
 
-/* Reports that an archive, or its counterpart in a call, is NULL. ctx: the counterpart's, or
+/* Reports that the archive of a call, or else its other argument, is NULL. ctx: that argument's, or
    NULL. */
 static jem_status jem__null_argument(jem_ctx *ctx, const jem_archive *a, const char *what) {
     if (!a) return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the archive is NULL", what);
-    return jem__fail(ctx ? ctx : a->ctx, JEM_BAD_ARGUMENT, "%s: the object of the archive is NULL",
+    return jem__fail(ctx ? ctx : a->ctx, JEM_BAD_ARGUMENT, "%s: the other argument is NULL",
                      what);
 }
 
@@ -14009,7 +14022,7 @@ jem_status jem_register_net(jem_ctx *ctx, const char *kind, jem_construct_fn con
 jem_status jem_net_set_kind(jem_net *net, const char *kind) {
     if (!net) return JEM_BAD_ARGUMENT;
     const char *now = jem__meta_get(net->meta, "jem.net");
-    if (now && !jem__kind_good(now)) kind = now;   /* one of the library's keeps its own */
+    if (now && !jem__kind_good(now)) kind = now;   /* the library's networks: refused below */
     if (!jem__kind_good(kind)) return jem__kind_refused(net->ctx, "net_set_kind", kind);
     jem_net copy = *net;
     jem__fields f = { net->ctx, kind, kind, NULL, &net->meta, JEM_OK };
@@ -14134,7 +14147,7 @@ static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b
     jem__array(v, "guard.visits", JEM_DTYPE_I32, 1, slots, g->visits);
 }
 
-/* Puts the guard's numbers where an archive points. */
+/* Copies the guard's numbers to where an archive points. */
 static void jem__guard_pack(jem__guard *g) {
     memcpy(g->numbers, &g->now, sizeof g->numbers);
     g->counts[0] = g->returns;
@@ -14145,7 +14158,7 @@ static void jem__guard_pack(jem__guard *g) {
     g->counts[5] = g->updates;
 }
 
-/* Takes the guard's numbers from there. Returns 0 if they are not those of a guard. */
+/* Copies them back from there. Returns 0 if they are not those of a guard. */
 static int jem__guard_unpack(jem__guard *g) {
     const int64_t *c = g->counts;
     const jem__pulse *now = &g->now;
@@ -14165,7 +14178,7 @@ static int jem__guard_unpack(jem__guard *g) {
     return 1;
 }
 
-/* Reads and checks the guard of a file; in a file without one it is that of a new trainer. `to`
+/* Reads and checks the guard of a file, or makes a new trainer's if the file has none. `to`
    receives what was read, also after an error; its memory belongs to the caller. */
 static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *to) {
     memset(to, 0, sizeof *to);
@@ -17340,7 +17353,8 @@ JEM__COMPILE_END
                      jem_train_desc: w_cd_class            weights.cd_class
                      jem_train_desc: energy_l2             weights.energy_l2
                  Files of your own that are never half-written (jem_file).
-                 Mended: means of the norms where values are nearly equal; norms have new bits.
+                 Mended: means of the norms where values are nearly equal; norms have new bits;
+                 JEM_DID_BLANK of framed pictures; files above 2 GB on Windows.
    0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
                  sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
                  Metropolis, MALA, HMC, tempering, annealing. Calibration,

@@ -324,6 +324,11 @@ static void test_framing(jem_ctx *ctx) {
         jem_pixels_to_floats(net, canvas, 40, 40, 2, &over, framed, &did);
         CHECK(!(did & JEM_DID_BLANK) == (background > 0), "ink over %d: %d", background, did);
     }
+    const jem_pixels_desc whole = { 0, 0, 0, 0, 1 };
+    memset(sheet, 0, sizeof sheet);
+    for (int i = 20; i < 60; i++) memset(sheet + i * SHEET_W + 20, 255, 40);
+    jem_pixels_to_floats(net, sheet, SHEET_W, SHEET_H, 1, &whole, framed, &did);
+    CHECK(did & JEM_DID_FRAME && did & JEM_DID_BLANK, "a square that fills the image: %d", did);
     jem_pixels_desc large = { 0, 0, 0, 0, 3 };
     CHECK(jem_pixels_to_floats(net, sheet, 9, 9, 1, &large, framed, &did) != JEM_OK &&
           says(ctx, "subject 3"), "too large");
