@@ -1024,8 +1024,8 @@ static const option ood_table_options[] = {
       "auroc|aupr|fpr95|flagged|both", NO_PRESETS("auroc"), 0, 0,
       "contents of the table (both: AUROC, and percentage flagged at 1% false alarms)" },
     { "scores", OPTION_TEXT, OPTION_NOW, USES_AT(scores), "NAMES", NO_PRESETS(""), 0, 0,
-      "columns of the table: logp,maxp,mass,rise,move,usual,slopes,features,image,familiar (default: "
-      "all; rise and move take most of the time)" },
+      "columns of the table: logp,maxp,mass,rise,move,usual,slopes,features,image,shades,familiar "
+      "(default: all; rise and move take most of the time)" },
     { "calibrate", OPTION_INT, OPTION_NOW, USES_AT(calibrate), "N", NO_PRESETS("0"), 0, 1e6,
       "recalibrate with N images (0: 5000 images, only if the model is not calibrated)" },
     { "gradients", OPTION_CHOICE, OPTION_NOW, USES_AT(gradients), "auto|0|1|2|3",
