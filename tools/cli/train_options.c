@@ -237,7 +237,7 @@ static const struct { const char *dataset, *name, *value; } train_fast[] = {
     { "cifar10", "eval-every", "2" },
     { "cifar10", "scale", "1" }, { "cifar10", "score-weight", ".003" },
     { "cifar10", "sigma", ".1" }, { "cifar10", "label-noise", ".05" },
-    { "cifar10", "label-wide", ".25" }, { "cifar10", "label-smoothing", ".05" },
+    { "cifar10", "label-wide", ".25" }, { "cifar10", "label-smoothing", ".03" },
     { "cifar10", "p-x-weight", ".003" },
     { "cifar10", "chains-from", ".953" }, { "cifar10", "chains-lr", "5e-4" },
     { "cifar10", "class-cond-p-x-sample", "on" }, { "cifar10", "fresh-steps", "200" },
