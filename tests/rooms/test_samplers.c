@@ -1103,7 +1103,7 @@ static void test_unconditional(jem_ctx *ctx) {
         jem_query query;
         query.net = net;
         query.labels = in.labels;
-        CHECK(!jem_logp_class(ctx, t, &query) && says(ctx, "unconditional"), "no log p(x,y)");
+        CHECK(!jem_logp_class(ctx, t, &query) && says(ctx, "separate_energy"), "no log p(x,y)");
         CHECK(jem_logp_label(ctx, t, &query) != NULL, "but log p(y|x): %s", jem_error(ctx));
         jem_end(ctx, mark);
 
