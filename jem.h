@@ -1284,8 +1284,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    from some 500 images on, and the more images, the rarer the strangeness that is recognised.
    `gradients` is the cost of an answer, in gradients of log p(x): 0: logits, features and the image
    itself; 1: also the slope at the image, in the same pass, which doubles the time; 2 and 3: also
-   the slope at one and at two noise levels, for networks that have learned a score. JEM_AUTO is 1:
-   a batch takes less than three times the time of its logits. Vectors (height and width 1) have
+   the slope at one and at two noise levels, for networks that have learned a score. JEM_AUTO means
+   1: a batch takes less than three times the time of its logits. Vectors (height and width 1) have
    their numbers compared instead of the details of an image; the centre of the data is familiar. A
    detector of anomalies for sensors is jem_mlp_desc_vectors, jem_net_fit_units,
    jem_train_desc_vectors, and jem_calibrate with rows that were held out (examples/vectors.c;
@@ -11432,17 +11432,11 @@ static void jem__range_of(jem_net *net, const float *x, int n, float *range) {
     if (!(range[1] > range[0])) range[1] = range[0] + fmaxf(1, fabsf(range[0]));
 }
 
-/* Returns 1 for JEM_AUTO: the slope at the image shares the forward pass of the logits. */
-static int jem__gradients_of(const jem_net *net, int gradients) {
-    (void)net;
-    if (gradients == JEM_AUTO) return 1;
-    return gradients;
-}
-
 jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    const int cost = jem__gradients_of(net, gradients);
+    int cost = gradients;
+    if (cost == JEM_AUTO) cost = 1;                /* the slope, which shares the forward pass */
     if (!x) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: x is NULL");
     if (n < 2) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images, not %d", n);
     if (cost < 0 || cost > JEM__MOST_SLOPES)
@@ -15004,8 +14998,8 @@ JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff
 
 /* Adds w[o] x[i] to acc[o][i], over n input channels of PX pixels or tiles x[i]. Channels of x are
    `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per channel. For a
-   single x, the time is that of reading w: consecutive weights are prefetched 3 KB ahead, since the
-   prefetching of processors is too late, and ends with a page.
+   single x, the time is that of reading w: consecutive weights are prefetched 3 KB ahead, since a
+   processor's own prefetching comes too late, and stops at each page.
    Many parameters: the function is inlined, and most of them are constants. */
 JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int apart,
                                     int next, const float *const *x, int step, int n,

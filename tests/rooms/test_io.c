@@ -730,7 +730,8 @@ static void test_arguments(void) {
     jem_release(ctx, NULL);
     CHECK(jem_net_to_archive(NULL, a) && says(ctx, "net_to_archive: the other argument"), "no net");
     CHECK(jem_net_load(NULL, a) && says(ctx, "net_load: the other argument"), "no net");
-    CHECK(!jem_net_from_archive(NULL, a) && says(ctx, "net_from_archive: the other argument"), "no context");
+    CHECK(!jem_net_from_archive(NULL, a) && says(ctx, "net_from_archive: the other argument"),
+          "no context");
     CHECK(!jem_net_from_archive(ctx, NULL) && says(ctx, "the archive is NULL"), "no archive");
 
     static const struct { const char *name, *says; } wrong[] = {
