@@ -13752,6 +13752,7 @@ typedef struct jem__arrays {
     const jem_archive *in;                         /* or NULL */
     jem_archive *out;                              /* or NULL */
     int fill;                                      /* 1: reads, 0: checks */
+    int squares;                                   /* 1: an array of second moments */
 } jem__arrays;
 
 /* Returns a pass that writes to an archive. */
@@ -13776,10 +13777,9 @@ static jem__arrays jem__arrays_in(jem_ctx *ctx, const char *kind, const jem_arch
 enum { JEM__MANY = 1 << 30 };                      /* largest count in a file: larger ones could
                                                       overflow in training */
 
-/* Returns 1 if training can have written the numbers of an array: floats are finite, second moments
-   at least 0, visits at least -1. dtype: that of the array in memory. */
-static int jem__entry_good(const jem_entry *e, jem_dtype dtype) {
-    const int squares = !strncmp(e->name, "optim.v.", 8);
+/* Returns 1 if training can have written the numbers of an array: floats are finite, squares at
+   least 0, visits at least -1. dtype: that of the array in memory. */
+static int jem__entry_good(const jem_entry *e, jem_dtype dtype, int squares) {
     int good = 1;
     for (size_t i = 0; good && i < e->bytes; i += jem__dtypes[e->dtype].size) {
         const unsigned char *at = (const unsigned char *)e->data + i;
@@ -13843,7 +13843,7 @@ static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int nd
     }
     if (!jem__array_fits(v, e, dtype, ndim, shape)) return;
     if (!v->fill) {
-        if (!jem__entry_good(e, dtype))
+        if (!jem__entry_good(e, dtype, v->squares))
             f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" contains a value that is "
                                   "not finite or out of range", f->where, name);
     } else if (e->dtype != dtype) {
@@ -14116,7 +14116,9 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
     for (int i = 0; i < tr->optim->count; i++) {
         const jem__moments *m = tr->optim->moments + i;
         jem__array_like(v, "optim.m.", m->param, m->m);
+        v->squares = 1;
         jem__array_like(v, "optim.v.", m->param, m->v);
+        v->squares = 0;
         jem__array_like(v, other, m->param, m->other);
     }
     if (!b) return;

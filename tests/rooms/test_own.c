@@ -361,10 +361,28 @@ static void test_names(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* A layer may have the name of an array of the optimiser. */
+static void test_prefix(jem_ctx *ctx) {
+    printf("a layer called optim.v\n");
+    jem_net *net = jem_net_create(ctx, NULL, NULL, 0, PIXELS, 1, 1, CLASSES, 15);
+    jem_net *to = jem_net_create(ctx, NULL, NULL, 0, PIXELS, 1, 1, CLASSES, 16);
+    jem_linear_layer(net, "optim.v", PIXELS, CLASSES);
+    jem_linear_layer(to, "optim.v", PIXELS, CLASSES);
+    jem_archive *a = jem_archive_create(ctx);
+    CHECK(jem_net_to_archive(net, a) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(net_hash(to) != net_hash(net), "other weights");
+    CHECK(jem_net_load(to, a) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(net_hash(to) == net_hash(net), "its weights, some of them negative");
+    jem_archive_free(a);
+    jem_net_free(to);
+    jem_net_free(net);
+}
+
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_gradient), TEST_IN(test_beside), TEST_IN(test_resumed),
-        TEST_IN(test_wrong_terms), TEST_IN(test_files), TEST_IN(test_hostile), TEST_IN(test_names)
+        TEST_IN(test_wrong_terms), TEST_IN(test_files), TEST_IN(test_hostile), TEST_IN(test_names),
+        TEST_IN(test_prefix)
     };
     other = jem_ctx_create(NULL);
     const int failed = run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
