@@ -1043,11 +1043,12 @@ typedef struct jem_optim_desc {
     /* Muon (Jordan & others 2024): the momentum of a weight matrix, (O,I) or (O,I*k*k), is replaced
        by nearly the closest matrix with orthogonal rows or columns, found by five Newton-Schulz
        steps: every direction is learned at the same rate. A step is .2 sqrt(max(rows, columns)) lr,
-       about as long as Adam's (Liu & others 2025), so one rate serves both: Adam updates biases,
+       about as long as Adam's (Liu & others 2025), so one rate can serve both: Adam updates biases,
        norms, and the weights whose names contain `adam_names`. Weight decay is decoupled: a step
        multiplies a matrix by 1 - lr * weight_decay. */
     float muon_momentum;                           /* .95, Nesterov's */
     const char *adam_names;                        /* "output": the last layers; read at creation */
+    float adam_rate;                               /* Adam's rate beside Muon, in units of lr: 1 */
 } jem_optim_desc;
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
@@ -1687,7 +1688,7 @@ JEM__COMPILE("Og")
 
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
-/* The begin of what is in a list. */
+/* The first member of every struct that is kept in a list. */
 typedef struct jem__list { struct jem__list *next; } jem__list;
 
 struct jem_ctx {
@@ -8231,6 +8232,7 @@ jem_optim_desc jem_optim_desc_default(void) {
     d.eps = 1e-8f;
     d.muon_momentum = 0.95f;
     d.adam_names = "output";
+    d.adam_rate = 1;
     return d;
 }
 
@@ -8284,7 +8286,8 @@ static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
            JEM__IN(d.beta1, 0, below_1) && JEM__IN(d.beta2, 0, below_1) &&
            JEM__IN(d.eps, JEM__TINY, JEM__MOST) && JEM__IN(d.momentum, 0, 1) &&
            JEM__IN(d.muon_momentum, 0, below_1) && JEM__IN(d.weight_decay, 0, JEM__MOST) &&
-           JEM__IN(d.clip, 0, JEM__MOST) && JEM__IN(d.ema, 0, below_1);
+           JEM__IN(d.clip, 0, JEM__MOST) && JEM__IN(d.ema, 0, below_1) &&
+           JEM__IN(d.adam_rate, 0, 1e6);
 }
 
 /* Adds one parameter, and the arrays that its update needs. */
@@ -8573,7 +8576,9 @@ static void jem__optim_prepare(jem_optim *o, float lr) {
     u->lr = lr;
     u->root2 = 1;
     if (o->desc.kind == JEM_OPTIMIZER_SGD) return;
-    u->lr = (float)((double)lr / (1 - pow((double)u->beta1, o->updates)));
+    double rate = (double)lr;
+    if (o->desc.kind == JEM_OPTIMIZER_MUON) rate *= (double)o->desc.adam_rate;
+    u->lr = (float)(rate / (1 - pow((double)u->beta1, o->updates)));
     u->root2 = (float)(1 / sqrt(1 - pow((double)u->beta2, o->updates)));
 }
 

@@ -352,20 +352,22 @@ static void test_muon(jem_ctx *ctx) {
         }
 }
 
-/* Biases and last layers are updated as by Adam alone, bit for bit. */
-static void test_rest(jem_ctx *ctx) {
-    printf("Adam updates the rest\n");
+/* Biases and last layers are updated as by Adam alone at adam_rate (a power of 2) times the rate, bit
+   for bit. */
+static void check_rest(jem_ctx *ctx, float adam_rate) {
     jem_net *net[2] = { small_net(ctx, 1), small_net(ctx, 1) };
     jem_optim *o[2] = { NULL, NULL };
     for (int k = 0; k < 2; k++) {
         jem_optim_desc d = jem_optim_desc_default();
         d.kind = k ? JEM_OPTIMIZER_MUON : JEM_OPTIMIZER_ADAM;
+        if (k) d.adam_rate = adam_rate;
         o[k] = jem_optim_create(net[k], &d);
         jem_rng rng = jem_rng_seed(6);
         for (int t = 0; t < 2; t++) {
             for (jem_param *p = net[k]->params; p; p = p->next)
                 jem_fill_normal(ctx, &rng, p->grad, p->size, 0, 1);
-            CHECK(jem_optim_step(o[k], .01f, NULL) == JEM_OK, "%s", jem_error(ctx));
+            CHECK(jem_optim_step(o[k], k ? .01f : .01f * adam_rate, NULL) == JEM_OK, "%s",
+                  jem_error(ctx));
         }
     }
     int by_muon = 0;
@@ -380,10 +382,19 @@ static void test_rest(jem_ctx *ctx) {
         jem_optim_free(o[k]);
         jem_net_free(net[k]);
     }
+}
+
+static void test_rest(jem_ctx *ctx) {
+    printf("Adam updates the rest\n");
+    check_rest(ctx, 1);
+    check_rest(ctx, 4);
     jem_net *bag = bag_create(ctx);
     jem_optim_desc d = jem_optim_desc_default();
     d.muon_momentum = 1;
     CHECK(!jem_optim_create(bag, &d) && says(ctx, "muon_momentum"), "momentum is below 1");
+    d.muon_momentum = .9f;
+    d.adam_rate = -1;
+    CHECK(!jem_optim_create(bag, &d) && says(ctx, "adam_rate"), "a negative rate");
     jem_net_free(bag);
 }
 

@@ -715,6 +715,7 @@ static jem_trainer *make_trainer(run *r) {
     }
     d.optim.kind = (jem_optimizer)t->optimizer;
     d.optim.momentum = .9f;
+    d.optim.adam_rate = t->adam_rate;
     d.optim.weight_decay = t->weight_decay;
     d.optim.clip = t->clip_grad;
     d.optim.ema = t->ema;

@@ -84,6 +84,8 @@ const option train_table[] = {
       NO_PRESETS("adam"), 0, 0, "(sgd: momentum .9)" },
     { "lr", OPTION_FLOAT, OPTION_FREE, AT(lr), "X", { "1e-4", "1e-3" }, 1e-12, 1e6,
       "learning rate" },
+    { "adam-rate", OPTION_FLOAT, OPTION_FREE, AT(adam_rate), "X", NO_PRESETS("1"), 0, 1e6,
+      "muon: Adam's rate for biases and last layers, in units of lr" },
     { "schedule", OPTION_CHOICE, OPTION_FIXED, AT(schedule), "steps|cosine",
       { "steps", "cosine" }, 0, 0, "of the learning rate" },
     { "warmup-iters", OPTION_INT, OPTION_FIXED, AT(warmup), "N", { "1000", "100" }, -1, 1e9,

@@ -17,7 +17,7 @@ typedef struct train_options {
     int batch_size, optimizer, schedule, warmup, clf_only, labels_per_class, shift, flip, cutout, batches;
     int batch_x;
     option_list decay_epochs;
-    float lr, decay_rate, weight_decay, clip_grad, ema, w_y, w_x, w_xy, energy_l2, sigma;
+    float lr, adam_rate, decay_rate, weight_decay, clip_grad, ema, w_y, w_x, w_xy, energy_l2, sigma;
     int n_steps, negatives, buffer_size, class_cond, uncond, informative, plain_px;
     float sgld_lr, sgld_std, clamp, clamp_grad, reinit, move_chains, w_kl, entropy, sam, spectral;
     float scale, w_nce, w_score, noise_lo, noise_hi, label_noise, label_wide;

@@ -29,7 +29,7 @@ typedef enum option_kind {
     OPTION_TEXT                                    /* char[OPTION_TEXT_SIZE] */
 } option_kind;
 
-enum { OPTION_TEXT_SIZE = 256, OPTION_LIST_SIZE = 8, OPTIONS_MAX = 96 };
+enum { OPTION_TEXT_SIZE = 256, OPTION_LIST_SIZE = 8, OPTIONS_MAX = 128 };
 
 typedef struct option_list { int n, at[OPTION_LIST_SIZE]; } option_list;
 
