@@ -17320,7 +17320,7 @@ JEM__COMPILE_END
                  A cosine schedule starts again at jem_schedule.at, which it ignored before.
                  Few images of any size are cut into blocks (28 x 28: one in a tenth of the time).
                  Attacks on random classifiers: jem_attack_desc.all_steps, .momentum.
-                 jem_train_desc.label_smoothing.
+                 jem_train_desc.label_smoothing; jem_optim_desc.adam_rate.
                  Winograd for 4x4 with stride 2 (kernels of 2 or 3 times the stride): convnets
                  are up to twice as fast in fp32. They, and 3x3 of 8 to 12 channels, have new bits.
                  One chain of wide layers is up to a third faster: weights are prefetched.

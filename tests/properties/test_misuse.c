@@ -25,7 +25,8 @@ static void test_trainer(jem_ctx *ctx) {
         FIELD(sgld.step_size, 1), FIELD(sgld.noise_std, 0), FIELD(sgld.clamp_grad, 0),
         FIELD(restart_denoise.beta, 0), FIELD(restart_denoise.sigma_max, 0),
         FIELD(optim.beta1, 0), FIELD(optim.beta2, 0), FIELD(optim.eps, 0), FIELD(optim.momentum, 0),
-        FIELD(optim.weight_decay, 0), FIELD(optim.clip, 0), FIELD(optim.ema, 0)
+        FIELD(optim.weight_decay, 0), FIELD(optim.clip, 0), FIELD(optim.ema, 0),
+        FIELD(optim.adam_rate, 0)
     };
 #undef FIELD
     jem_net *net = small_mlp(ctx, two_numbers, 1);

@@ -276,6 +276,7 @@ each "" "--weight-decay 1" "--clip-grad .01" "--reinit-freq 1" "--energy-l2 1" "
 each "--n-valid 8900 --schedule steps --decay-epochs 99" "--decay-epochs 1" \
     "--decay-epochs 1 --decay-rate .9"
 each "--batches separate" "--cutout 9"
+each "--optimizer muon" "--adam-rate 3"
 each "--kl-weight .3" "--entropy 0"
 each "--score-weight .016 --chains-from .2" "--noise-lo .5" "--noise-hi 1" "--label-noise .3" \
     "--label-wide .5" "--fresh-steps 5" "--scale 10" "--chains-lr 1e-2"
