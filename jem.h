@@ -281,8 +281,8 @@ typedef struct jem_rng { uint32_t key[2]; uint64_t counter; } jem_rng;
 
 /* Returns the start of a sequence; different seeds give independent sequences. */
 JEM_API jem_rng jem_rng_seed(uint64_t seed);
-/* Returns an independent sequence for each `stream` of the same seed (per purpose or thread). Does
-   not advance rng. */
+/* Returns an independent sequence for each `stream` below 2^63 of the same seed (per purpose or
+   thread). Does not advance rng. */
 JEM_API jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream);
 /* Draw one number and advance rng; return 0 if rng is NULL. */
 JEM_API uint32_t jem_rng_u32(jem_rng *rng);                /* 32 random bits */
@@ -1048,7 +1048,7 @@ typedef struct jem_optim_desc {
        multiplies a matrix by 1 - lr * weight_decay. */
     float muon_momentum;                           /* .95, Nesterov's */
     const char *adam_names;                        /* "output": the last layers; read at creation */
-    float adam_rate;                               /* Adam's rate beside Muon, in units of lr: 1 */
+    float adam_rate;                               /* Muon: Adam's rate, in units of lr: 1 */
 } jem_optim_desc;
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
@@ -1607,7 +1607,7 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>         /* vsnprintf; files only without JEM_NO_STDIO */
+#include <stdio.h>         /* snprintf; files, unless JEM_NO_STDIO is defined */
 #include <stdlib.h>
 #include <string.h>
 #ifdef _OPENMP
@@ -1641,7 +1641,7 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #ifdef __GNUC__
 #define JEM__PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define JEM__INLINE static inline __attribute__((always_inline))
-#define JEM__ONCE static __attribute__((noinline))         /* code that callers share */
+#define JEM__ONCE static __attribute__((noinline))         /* not inlined: callers share one copy */
 #else
 #define JEM__PRINTF(f, a)
 #define JEM__INLINE static
@@ -1657,9 +1657,9 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #define JEM__UNROLL
 #endif
 
-/* Loads the cache line of x[n] in advance. Nothing is read, so the address may be outside of every
-   array; it is computed as an integer, since such a pointer is not valid C. (nothrow: to C++, the
-   builtin may throw.) */
+/* Prefetches the cache line of x[n]. This cannot fault, so the address may be outside of every
+   array; it is computed as an integer, since such a pointer is not valid C. (Without nothrow, C++
+   compilers assume that the builtin can throw.) */
 #ifdef __GNUC__
 JEM__INLINE __attribute__((nothrow)) void jem__prefetch(const float *x, ptrdiff_t n) {
     __builtin_prefetch((const void *)((uintptr_t)x + (uintptr_t)n * sizeof *x));
@@ -1699,7 +1699,7 @@ struct jem_ctx {
     int threads;
     jem_status status;                             /* of the first error; */
     char message[512];                             /* its message; */
-    int errors;                                    /* error count */
+    int errors;                                    /* count of all errors, also cleared ones */
     size_t held, peak, allocations;                /* see jem_memory */
     jem__chunk *chunks, *chunk;                    /* the arena: all chunks, the one in use */
     size_t used;                                   /* bytes of the chunk in use */
@@ -1707,22 +1707,30 @@ struct jem_ctx {
     struct jem__step *steps;                       /* of each node, during a run */
     int n_nodes, cap_nodes;
     double params_left;                            /* parameters that a file may still create */
-    uint64_t pushes;                               /* counts arena allocations, to order them */
-    int rank, others;                              /* during a step of several ranks (>>train) */
+    uint64_t pushes;                               /* counts arena allocations and nodes, to order
+                                                      them */
+    int rank, others;                              /* of the running step: this rank, and the count
+                                                      of other ranks (>>train); else 0, 0 */
     jem__list *kinds;                              /* jem__kind, of jem_register_net */
 };
 
-/* Returns the length of the UTF-8 character at c, 1 to 4; 0 if it is malformed, or one of the 8-bit
-   control characters, U+0080 to U+009F. */
-static int jem__utf8_length(const unsigned char *c) {
-    int length = 4;
+/* Decodes the UTF-8 character at c, of which n > 0 bytes may be read. Returns its length, 1 to 4; 0
+   if it is malformed, longer than necessary, a surrogate or above U+10FFFF (RFC 3629). */
+static int jem__utf8(const unsigned char *c, size_t n, uint32_t *code) {
+    static const uint32_t smallest[5] = { 0, 0, 0x80, 0x800, 0x10000 };
+    int length = 2;
+    *code = *c;
     if (*c < 0x80) return 1;
-    if (*c < 0xC2) return 0;
-    if (*c < 0xE0) length = 2;
-    else if (*c < 0xF0) length = 3;
-    for (int k = 1; k < length; k++)
+    if (*c >= 0xE0) length++;
+    if (*c >= 0xF0) length++;
+    if (*c < 0xC2 || *c > 0xF4 || n < (size_t)length) return 0;
+    *code &= 0x7Fu >> length;
+    for (int k = 1; k < length; k++) {
         if ((c[k] & 0xC0) != 0x80) return 0;
-    if (*c == 0xC2 && c[1] < 0xA0) return 0;
+        *code = *code << 6 | (c[k] & 0x3F);
+    }
+    if (*code < smallest[length] || *code > 0x10FFFF) return 0;
+    if (*code >= 0xD800 && *code < 0xE000) return 0;
     return length;
 }
 
@@ -1730,10 +1738,11 @@ static int jem__utf8_length(const unsigned char *c) {
 static void jem__mask_controls(char *text, int keep_newlines) {
     unsigned char *c = (unsigned char *)text;
     while (*c) {
-        int length = jem__utf8_length(c);
-        const int is_newline = *c == '\n' || *c == '\r' || *c == '\t';
-        const int is_control = *c < 32 || *c == 127;
-        if (length == 0 || (is_control && !(is_newline && keep_newlines))) {
+        uint32_t code;
+        int length = jem__utf8(c, 4, &code);       /* reads no further than the final 0 */
+        const int is_layout = code == '\n' || code == '\r' || code == '\t';
+        const int is_control = code < 32 || (code >= 127 && code < 0xA0);
+        if (length == 0 || (is_control && !(is_layout && keep_newlines))) {
             *c = '?';
             length = 1;
         }
@@ -1741,7 +1750,7 @@ static void jem__mask_controls(char *text, int keep_newlines) {
     }
 }
 
-/* Replaces a locale's decimal point, such as a comma, by a point. It can have two bytes. */
+/* Replaces a locale's decimal point (a comma, for example, or a character of two bytes) by '.'. */
 static void jem__with_point(char *text) {
     char *to = text;
     for (const char *from = text; *from; from++) {
@@ -1837,7 +1846,7 @@ static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, doubl
 }
 #define JEM__IN(x, lo, hi) jem__in_range(ctx, what, #x, (double)(x), (double)(lo), (double)(hi))
 #define JEM__TINY 1e-30    /* lower limit of numbers that must be above 0 */
-#define JEM__MOST 3.4e38
+#define JEM__MOST 3.4e38   /* upper limit of numbers without another one: almost FLT_MAX */
 
 /* Returns 1 if there are n > 0 labels, each 0..classes-1; otherwise reports what is wrong. */
 static int jem__labels_good(jem_ctx *ctx, const char *what, const int *labels, int n, int classes) {
@@ -1883,16 +1892,18 @@ void jem_clear_error(jem_ctx *ctx) {
 #endif
 #ifdef JEM__ASAN
 #include <sanitizer/asan_interface.h>
+#define JEM__POISON(at, size) ASAN_POISON_MEMORY_REGION(at, size)
+#define JEM__UNPOISON(at, size) ASAN_UNPOISON_MEMORY_REGION(at, size)
 #else
-#define ASAN_POISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
-#define ASAN_UNPOISON_MEMORY_REGION(at, size) ((void)(at), (void)(size))
+#define JEM__POISON(at, size) ((void)(at))
+#define JEM__UNPOISON(at, size) ((void)(at))
 #endif
 
-/* Precedes every allocation, which is zeroed, aligned to 64 bytes (an AVX-512 register, a cache
-   line), and counted. */
+/* Header of every allocation. */
 typedef struct jem__head { void *start; size_t bytes; } jem__head;
 
-/* Allocates zeroed memory. Returns NULL, and reports an error, if there is too little. */
+/* Allocates memory that is zeroed, aligned to 64 bytes (an AVX-512 register, a cache line), and
+   counted. Returns NULL, and reports an error, if memory runs out. */
 static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     const size_t total = bytes + 64 + sizeof(jem__head);
     void *start = NULL;
@@ -1911,21 +1922,21 @@ static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     ctx->allocations++;
     if (ctx->held > ctx->peak) ctx->peak = ctx->held;
     if (ctx->desc.allocate) memset((void *)at, 0, bytes);    /* calloc leaves its pages untouched */
-    ASAN_POISON_MEMORY_REGION((char *)at + bytes, total - bytes - (size_t)(at - (uintptr_t)start));
+    JEM__POISON((char *)at + bytes, total - bytes - (size_t)(at - (uintptr_t)start));
     return (void *)at;
 }
 static void jem__free(jem_ctx *ctx, void *memory) {
     if (!memory) return;
     jem__head *head = (jem__head *)memory - 1;
     void *start = head->start;
-    ASAN_UNPOISON_MEMORY_REGION(start, head->bytes);
+    JEM__UNPOISON(start, head->bytes);
     ctx->held -= head->bytes;
     if (ctx->desc.release) ctx->desc.release(ctx->desc.user, start);
     else free(start);
 }
 
-/* Returns 1 if all of x[n] are finite. The exponent of the others is 255: one more is carried into
-   the sign bit, so the loop has no branches. */
+/* Returns 1 if all of x[n] are finite. A number that is not has the exponent 255; adding 1 to it
+   carries into the sign bit, so the loop needs no branch. */
 static int jem__all_finite(const float *x, ptrdiff_t n) {
     uint32_t exponents = 0;
     for (ptrdiff_t i = 0; i < n; i++)
@@ -1933,10 +1944,10 @@ static int jem__all_finite(const float *x, ptrdiff_t n) {
     return !(exponents & 0x80000000u);
 }
 
-/* Computes a b + c, rounded once. Where the C library's fma is not (MinGW) or is slow
-   (WebAssembly), the product is exact in double. A sum that is halfway between two floats, or below
-   the normal ones, is rounded to odd there, so that rounding it to float is correct (Boldo &
-   Melquiond 2008). */
+/* Computes a b + c, rounded once. The C library's fma rounds twice (MinGW) or is slow
+   (WebAssembly), so the sum is computed in double there, where the product is exact. If the sum is
+   halfway between two floats, or below the normal ones, it is first rounded to odd, which makes its
+   rounding to float correct (Boldo & Melquiond 2008). */
 #if defined(_WIN32) || defined(__wasm__)
 static float jem__fmaf(float a, float b, float c) {
     const double product = (double)a * (double)b;
@@ -1950,7 +1961,7 @@ static float jem__fmaf(float a, float b, float c) {
     const double rounded = sum - product;
     const double error = (product - (sum - rounded)) + (term - rounded);         /* Knuth */
     const int is_even = !(bits & 1);
-    if (error != 0 && is_even && exponent != 0x7ff) {
+    if (error != 0 && is_even) {
         if ((error > 0) == (sum > 0)) bits++;      /* away from 0 */
         else bits--;
     }
@@ -1962,7 +1973,8 @@ static float jem__fmaf(float a, float b, float c) {
 #define jem__fmaf(a, b, c) fmaf(a, b, c)
 #endif
 
-/* Largest number of floats of an array: more could not be addressed with pointers of 32 bits. */
+/* Largest number of floats of an array: half of what a ptrdiff_t can count in bytes, so that the
+   sum of two sizes does not overflow. */
 #define JEM__FLOATS (PTRDIFF_MAX / 8)
 
 static void *jem__too_much(jem_ctx *ctx) {
@@ -1986,7 +1998,8 @@ static char *jem__strdup(jem_ctx *ctx, const char *s) {
 }
 
 /* Calls task(arg, i) for i in 0..n-1, in any order: tasks write to different places. `flops`
-   estimates the work of all; little work is done before other threads would start. */
+   estimates the work of all tasks. If it is little, this thread alone is done before others could
+   start. */
 static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *arg, int i),
                           void *arg) {
     const int spread = n > 1 && ctx->threads > 1 && flops > 4e6;
@@ -2005,8 +2018,8 @@ static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *
 }
 
 #ifdef JEM__X86
-/* Returns the register states that the system saves (XCR0); 0 if it says nothing about them. See
-   Intel SDM vol. 1, 13.3. */
+/* Returns the register states that the system saves (XCR0); 0 if it does not say, or if the
+   processor has no AVX or FMA. See Intel SDM vol. 1, 13.3. */
 static unsigned jem__x86_saved_states(void) {
     unsigned a, b, c, d, low, high;
     const unsigned needed = 1u << 27 | 1u << 28 | 1u << 12;  /* OSXSAVE, AVX, FMA */
@@ -2083,9 +2096,9 @@ const char *jem_isa_name(jem_isa isa) {
    their interface is declared here and, for convolutions, in >>ops. */
 
 enum { JEM__UNIFORM, JEM__NORMAL };                /* kinds of the kernel `fill` */
-enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };        /* of the kernels `pair` */
+enum { JEM__PAIR_ADD, JEM__PAIR_SUB, JEM__PAIR_MUL };        /* of the kernel `pair` */
 
-/* Returns the floats of memory of a group of images (c,h,w) in bf16. */
+/* Returns the size of a group of images (c,h,w) in bf16, in floats; see >>bf16. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w);
 
 /* Returns the sum of 16 lanes by a tree of fixed shape: the same bits for every register width. */
@@ -2096,13 +2109,13 @@ static float jem__sum_lanes(const float *x) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/* A Langevin step x <- clamp(x + step clamp(g) + noise N(0,1)), with a step and a noise per lane,
-   that is, per image; a clamp of 0 is off. */
+/* A Langevin step (kernel `langevin`), with a step and a noise per lane, that is, per image.
+   clamp_grad = 0 does not clamp gradients, lo = hi does not clamp x. */
 typedef struct jem__langevin {
     float step[JEM_LANES], noise[JEM_LANES], clamp_grad, lo, hi;
 } jem__langevin;
 
-/* An update of parameters; lr and root2 hold Adam's two bias corrections. */
+/* Numbers of a parameter update; for lr and root2 see the kernel `adam`. */
 typedef struct jem__update {
     float beta1, beta2, eps, momentum, weight_decay, lr, root2;
 } jem__update;
@@ -2117,14 +2130,15 @@ struct jem__norm;
 struct jem__pool;
 typedef struct jem__kernels {
     jem_isa isa;
-    int wi;                                        /* in channels of a weight gradient's block */
+    int wi;                                        /* input channels of a weight gradient's block */
     const struct jem__method *direct, *winograd;
 
-    /* Fills out[n] with a + b U[0,1) (JEM__UNIFORM) or a + b N(0,1), from counter `start` on. */
+    /* Fills out[n], n a multiple of 16, with a + b U[0,1) (JEM__UNIFORM) or a + b N(0,1)
+       (JEM__NORMAL), from counter `start` on. */
     void (*fill)(int kind, const uint32_t *key, uint64_t start, float *out, ptrdiff_t n, float a,
                  float b);
 
-    /* Elementwise, n floats. The backward ones store dx, or add to it. */
+    /* Of n floats, one by one; `shift` moves lanes. The backward ones store dx, or add to it. */
     void (*map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n);
     void (*map_back)(int kind, float a, const float *kept, const void *aux, const float *dy,
                      float *dx, int add, ptrdiff_t n);
@@ -2134,7 +2148,7 @@ typedef struct jem__kernels {
                       ptrdiff_t n);
     void (*shift)(const float *x, int by, unsigned lanes, float *y, ptrdiff_t n);
 
-    /* Reductions to a number per lane; over c channels of one pixel. */
+    /* One number per lane, from n floats or from c channels of one pixel. */
     void (*dot)(float factor, const float *a, const float *b, float *out, int add, ptrdiff_t n);
     void (*logsumexp)(const float *x, int c, float *y);
     void (*logsumexp_back)(const float *x, const float *y, const float *dy, int c, float *dx,
@@ -2160,9 +2174,11 @@ typedef struct jem__kernels {
                               int panel, float *out);
 } jem__kernels;
 
-/* Returns the kernels of an instruction set; NULL if this build or processor does not have it. */
+/* Returns the kernels of an instruction set, or the best ones; NULL if this build or processor does
+   not have it. */
 static const jem__kernels *jem__kernels_for(jem_isa isa);
-/* Sets k, bf16, isa and precision as the desc requests; returns 0 if that is not available. */
+/* Sets k, bf16 and isa as the desc requests. Without kernels for bf16, JEM_PRECISION_FAST replaces
+   JEM_PRECISION_BF16. Returns 0 if the instruction set is not available. */
 static int jem__engine_open(jem_ctx *ctx);
 /* Computes two random words from key and counter. */
 static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t *first,
@@ -2211,7 +2227,8 @@ void jem_ctx_free(jem_ctx *ctx) {
     }
     jem__free(ctx, ctx->nodes);
     jem__free(ctx, ctx->steps);
-    jem_ctx copy = *ctx;                           /* its allocator frees the context last */
+    jem_ctx copy = *ctx;                           /* jem__free needs a context other than the one
+                                                      that it frees */
     jem__free(&copy, ctx);
 }
 
@@ -2229,9 +2246,10 @@ int jem_ctx_threads(const jem_ctx *ctx) {
 }
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
-/* The kernels of >>engine compute Threefry with one counter per lane; numbers drawn one at a time
-   use jem__threefry_scalar. */
+/* The kernels of >>engine compute Threefry with one counter per lane. jem_rng_u32, and what draws
+   from it, uses jem__threefry_scalar. */
 
+/* Derives the new key from a counter that no sequence reaches: its highest bit is set. */
 jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream) {
     jem_rng r = { { 0, 0 }, 0 };
     if (rng) jem__threefry_scalar(rng->key, stream ^ (uint64_t)1 << 63, &r.key[0], &r.key[1]);
@@ -2263,15 +2281,16 @@ int jem_rng_below(jem_rng *rng, int n) {
     return (int)(u % bound);
 }
 
-/* Reserves counters for a vector fill: whole blocks of 16, so that no lane needs a carry. */
+/* Reserves counters for a vector fill, and returns the first. They are whole blocks of 16, so that
+   adding the lane never carries into a counter's upper word. */
 static uint64_t jem__rng_take(jem_rng *rng, ptrdiff_t floats) {
     uint64_t start = (rng->counter + 15) & ~(uint64_t)15;
     rng->counter = start + (uint64_t)((floats + 31) / 32) * 16;
     return start;
 }
 
-/* Fills out[n]. The kernel writes whole blocks of 32 numbers; the last, incomplete block is written
-   to a local one, and its beginning copied. */
+/* Fills out[n], in whole blocks of 32; the last, incomplete one is written to a local array, and
+   its beginning copied. */
 static void jem__fill(jem_ctx *ctx, int kind, jem_rng *rng, float *out, ptrdiff_t n, float a,
                       float b) {
     if (!ctx || !rng || !out || n <= 0) return;
@@ -2322,6 +2341,7 @@ static int jem__chunk_add(jem_ctx *ctx, size_t bytes) {
     else ctx->chunks = chunk;
     ctx->chunk = chunk;
     ctx->used = 0;
+    JEM__POISON((char *)chunk + 64, size);         /* until jem__push returns it */
     return 1;
 }
 
@@ -2335,7 +2355,7 @@ static void *jem__push(jem_ctx *ctx, size_t bytes) {
     }
     if (!jem__chunk_fits(ctx, bytes) && !jem__chunk_add(ctx, bytes)) return NULL;
     char *memory = (char *)ctx->chunk + 64 + ctx->used;
-    ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
+    JEM__UNPOISON(memory, bytes);
 #ifdef JEM__ASAN
     memset(memory, 0xff, bytes);                   /* NaNs, so that reading before writing shows */
 #endif
@@ -2367,7 +2387,7 @@ void jem_release(jem_ctx *ctx, void *memory) { if (ctx) jem__free(ctx, memory); 
 static void jem__arena_forget(jem_ctx *ctx) {
     size_t used = ctx->used;
     for (jem__chunk *c = ctx->chunk; c; c = c->next) {
-        ASAN_POISON_MEMORY_REGION((char *)c + 64 + used, c->size - used);
+        JEM__POISON((char *)c + 64 + used, c->size - used);
         used = 0;
     }
 }
@@ -5558,34 +5578,14 @@ static void jem__meta_free(jem_ctx *ctx, jem__meta *list) {
     }
 }
 
-/* Returns how many bytes follow the first one of a UTF-8 character. */
-static int jem__utf8_following(unsigned char first) {
-    if (first < 0x80) return 0;
-    if (first < 0xE0) return 1;
-    if (first < 0xF0) return 2;
-    return 3;
-}
-
-/* Returns 1 for well-formed UTF-8 as in RFC 3629: no overlong forms, no surrogates. */
 static int jem__utf8_valid(const char *text, size_t n) {
-    static const uint32_t smallest[4] = { 0, 0x80, 0x800, 0x10000 };
-    size_t i = 0;
-    while (i < n) {
-        const unsigned char first = (unsigned char)text[i];
-        const int following = jem__utf8_following(first);
-        if ((first >= 0x80 && first < 0xC2) || first > 0xF4) return 0;
-        i++;
-        if (n - i < (size_t)following) return 0;
-        uint32_t code = first;
-        if (following) code &= 0x3Fu >> following;
-        for (int k = 0; k < following; k++) {
-            const unsigned char byte = (unsigned char)text[i];
-            if ((byte & 0xC0) != 0x80) return 0;
-            code = code << 6 | (byte & 0x3F);
-            i++;
-        }
-        if (code < smallest[following] || code > 0x10FFFF) return 0;
-        if (code >= 0xD800 && code < 0xE000) return 0;
+    const unsigned char *c = (const unsigned char *)text;
+    while (n > 0) {
+        uint32_t code;
+        const int length = jem__utf8(c, n, &code);
+        if (!length) return 0;
+        c += length;
+        n -= (size_t)length;
     }
     return 1;
 }
@@ -17266,7 +17266,6 @@ static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     else if (tile == 4 && q->k == 3 && q->ci > 32 && q->co > 32) q[2].method = winograd;
 }
 
-/* Returns the kernels of an instruction set (or the best), or NULL if it is not available. */
 static const jem__kernels *jem__kernels_for(jem_isa isa) {
     static const jem__kernels *const all[] = {     /* the best first */
 #ifdef JEM__X86
@@ -17287,8 +17286,6 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
     return NULL;
 }
 
-/* Selects a context's kernels. If desc.isa has none for bf16, JEM_PRECISION_FAST replaces _BF16.
-   Returns 0 if the instruction set is not available. */
 static int jem__engine_open(jem_ctx *ctx) {
     if (ctx->desc.precision == JEM_PRECISION_BF16) {
         ctx->bf16 = jem__bf16_for(ctx->desc.isa);
@@ -17308,22 +17305,34 @@ JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION */
 
 /* ==== >>changelog ============================================================================= */
-/* 0.3  in work  Residual networks without norms, a U-Net's energy, Muon; a trainer's guard;
+/* 0.3  pending  Residual networks without norms, a U-Net's energy, Muon; a trainer's guard;
                  pictures are framed as the training images were (jem_net_fit_framing);
                  jem_train_desc_score trains with Muon; a network stores the guidance of its samples
                  (jem_net.guidance).
-                 jem_blame_values finds the value that makes a vector unlikely.
+                 Answers have a verdict and its reason (jem_judge, jem_answer.reason). Vectors have
+                 networks, units and training of their own (jem_mlp_desc_vectors,
+                 jem_net_fit_units, jem_train_desc_vectors); jem_blame_values finds the value that
+                 makes one unlikely. Archives can hold bf16 (jem_archive_set_bf16).
+                 jem_compute_exp, _tanh and _sigmoid; jem_mask_controls.
+                 The loss can have a term of your own, and files can hold networks of your own
+                 (jem_register_net). jem_sampler takes as many steps as a frame has time for.
                  The guard also checks chains, gradients, cross-entropy, the residual of the score
-                 and the SGLD step; the count of updates returns with the state; jem_stats.reason.
-                 Transparency is laid over black by default, in examples/hello.c as well;
-                 JEM_DID_BLANK reports an image of one colour. jem_calibrated.
+                 and the SGLD step; a return takes the count of updates back as well, and
+                 jem_stats.reason says why.
+                 Transparent pixels are blended with black by default, in examples/hello.c as well;
+                 JEM_DID_BLANK reports an image of one colour. jem_calibrated says whether a
+                 network is calibrated, and what an answer costs.
                  A cosine schedule starts again at jem_schedule.at, which it ignored before.
-                 Few images of any size are cut into blocks (28 x 28: one in a tenth of the time).
-                 Attacks on random classifiers: jem_attack_desc.all_steps, .momentum.
-                 jem_train_desc.label_smoothing; jem_optim_desc.adam_rate.
+                 Batches of few images are cut into blocks at any image size: one of 28 x 28 takes
+                 a tenth of the time. Attacks succeed on classifiers with random answers
+                 (jem_attack_desc.all_steps, .momentum). Labels can be smoothed
+                 (jem_train_desc.label_smoothing). Muon has another rate for the parameters that
+                 Adam updates (jem_optim_desc.adam_rate).
                  Winograd for 4x4 with stride 2 (kernels of 2 or 3 times the stride): convnets
-                 are up to twice as fast in fp32. They, and 3x3 of 8 to 12 channels, have new bits.
-                 One chain of wide layers is up to a third faster: weights are prefetched.
+                 are up to twice as fast in fp32. Their results, and those of 3x3 with 8 to 12
+                 channels, are rounded differently than before. A single chain of a network with
+                 wide layers is up to a third faster: weights are prefetched.
+                 jem_file writes files of your own, which are never half-written.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...
@@ -17353,8 +17362,8 @@ JEM__COMPILE_END
                      jem_train_desc: w_ce, w_cd            weights.ce, weights.cd
                      jem_train_desc: w_cd_class            weights.cd_class
                      jem_train_desc: energy_l2             weights.energy_l2
-                 Files of your own that are never half-written (jem_file).
-                 Mended: means of the norms where values are nearly equal; norms have new bits;
+                     jem_calibrate_slopes                  jem_calibrate, with `gradients`
+                 Fixed: means of the norms where values are nearly equal; norms have new bits;
                  JEM_DID_BLANK of framed pictures; files above 2 GB on Windows.
    0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
                  sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
@@ -17363,14 +17372,12 @@ JEM__COMPILE_END
                  detach, sigmoid, softplus, clamp. WebAssembly's simd128. The full loss of
                  contrastive divergence, sharpness-aware steps, a hook for chains. Files are written
                  under names of their own; descs survive bit for bit. Several machines (jem_sum_fn).
-                 A term of your own in the loss, networks of your own in files (jem_register_net).
-                 Samplers that take steps as a frame has time (jem_sampler).
-                 Mended: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends;
+                 Fixed: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends;
                  NaN gradients of log behind gather or dropout; training by score matching alone.
                  Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author
                  needs and no more; jem_archive_write refuses symbolic links; images with NaN or
                  absurd numbers are errors; JEM_FAST, JEM_BF16 and score matching have new bits.
-   0.1  2026-11  first: autograd, kernels for AVX2, AVX-512, NEON, AMX, wide-resnet, JEM,
+   0.1  2026-11  First version: autograd, kernels for AVX2, AVX-512, NEON, AMX, wide-resnet, JEM,
                  safetensors, checkpoints of training, averaged weights; the jem command line. */
 
 /* ----------------------------------------------------------------------------------------------

@@ -978,6 +978,29 @@ static void test_messages(jem_ctx *ctx) {
     jem_net_free(bag);
 }
 
+/* Each byte of what is not UTF-8, and of a control character, becomes '?'. */
+static void test_utf8(jem_ctx *ctx) {
+    printf("strings from outside\n");
+    static const char *const texts[][2] = {
+        { "a\303\251z", "a\303\251z" }, { "\360\237\230\200", "\360\237\230\200" },
+        { "\364\217\277\277", "\364\217\277\277" }, { "\302\240", "\302\240" },
+        { "\302\233", "??" }, { "\340\202\233z", "???z" },      /* U+009B, in two bytes and three */
+        { "\377\200\200\200", "????" }, { "\355\240\200", "???" },
+        { "\364\220\200\200", "????" }, { "\360\217\277\277", "????" },
+        { "\342\202", "??" }, { "\251", "?" }, { "a\tb\177", "a?b?" }
+    };
+    (void)ctx;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%s", texts[i][0]);
+        jem_mask_controls(text, 0);
+        CHECK(!strcmp(text, texts[i][1]), "text %d became %s", (int)i, text);
+    }
+    char layout[] = "a\tb\nc\r\033";
+    jem_mask_controls(layout, 1);
+    CHECK(!strcmp(layout, "a\tb\nc\r?"), "newlines and tabs remain");
+}
+
 /* A network and a trainer of one seed: chains must not begin as the network's weights did, nor
    after another seed is taken. */
 static void test_one_seed(jem_ctx *ctx) {
@@ -1025,7 +1048,7 @@ int main(int argc, char **argv) {
         TEST_IN(test_attack_starts), TEST_IN(test_attack_steep), TEST_IN(test_attack_bounds),
         TEST_IN(test_nan), TEST_IN(test_energy_shape), TEST_IN(test_fitted_texts),
         TEST_IN(test_overflow), TEST_IN(test_messages), TEST_IN(test_one_seed),
-        TEST_IN(test_relu_zero)
+        TEST_IN(test_relu_zero), TEST_IN(test_utf8)
     };
     return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }
