@@ -18,8 +18,9 @@
        The implementation takes seconds to compile: put it in a separate impl.c, compiled once.
 
    A COMPLETE PROGRAM
-       It trains a small network on two moons, then classifies three points. energy_l2 keeps
-       log p(x) near 0, so that long runs are stable.
+       It trains a small network on two moons, then classifies three points. The moons are curves,
+       on which a density would grow without limit: data_noise blurs them. energy_l2 keeps log p(x)
+       near 0. So long runs are stable.
 
        #define JEM_IMPLEMENTATION
        #include "jem.h"
@@ -46,7 +47,8 @@
            jem_net *net = jem_mlp_create(ctx, &shape, 1);
            jem_train_desc how = jem_train_desc_default();
            how.lr = 3e-3f;
-           how.weights.energy_l2 = 0.1f;
+           how.data_noise = 0.15f;
+           how.weights.energy_l2 = 0.03f;
            how.sgld = jem_sgld_desc_langevin(0.02f, 20);
            jem_trainer *trainer = jem_trainer_create(net, &how);
            jem_rng rng = jem_rng_seed(7);
@@ -389,7 +391,8 @@ typedef struct jem_op {
     const char *name;
     void (*forward)(const jem_call *call);
     void (*backward)(const jem_call *call);        /* NULL: passes no gradient */
-    int keeps;
+    int keeps;                                     /* JEM_KEEPS_..., added: what backward reads.
+                                                      Other arrays are NULL there */
     const struct jem__traits *traits;              /* private: used by built-in ops; else NULL */
 } jem_op;
 /* Records a custom op. out.n must equal the inputs' n. Copies user_bytes of `user` (NULL: zeros),
@@ -919,9 +922,10 @@ typedef struct jem_sampler {
     jem_generate_desc desc;
 } jem_sampler;
 /* Limits of one call of jem_sampler_step. The call takes at least one step, unless all are taken,
-   so a frame must have room for one gradient of the network (tools/BENCHMARKS.md has the times of
-   the models that ship). The time of a step is an estimate from recent ones: leave a margin, and
-   take the first step, which is slower, before the first frame. */
+   so a frame must have room for one gradient of the network (tools/BENCHMARKS.md, 'Few images', has
+   the times of the models that ship). For many images, create several samplers of a few each, and
+   step them in turn. The time of a step is an estimate from recent ones: leave a margin, and take
+   the first step, which is slower, before the first frame. */
 typedef struct jem_budget {
     int steps;                                     /* at most this many; 0: no limit */
     double microseconds;                           /* 0: no limit; else no step begins that would
@@ -1583,7 +1587,8 @@ JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 
 #ifndef JEM_NO_STDIO
-/* Read and write a network in a file of its own. jem_load returns NULL after an error. */
+/* Read and write a network in a file of its own. jem_load returns NULL after an error; it opens
+   networks of your own if jem_net_set_kind named their kind, and jem_register_net knows it. */
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #endif
@@ -6871,9 +6876,9 @@ jem_mlp_desc jem_mlp_desc_vectors(int length, int classes) {
 static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const char *where) {
     const char *kind = jem__meta_get(meta, "jem.net");
     if (!kind)
-        return jem__refuse(ctx, JEM_BAD_FILE, "%s: does not describe its network (jem.net), as "
-                           "files of jem_save do: create the network first, then call "
-                           "jem_net_load", where);
+        return jem__refuse(ctx, JEM_BAD_FILE, "%s: does not describe its network (jem.net): create "
+                           "the network, then call jem_net_load (or, for a network of your own, "
+                           "jem_net_set_kind before jem_save)", where);
     jem__fields f = jem__fields_open(ctx, kind);
     f.where = where;
     f.in = meta;
@@ -8865,14 +8870,20 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
 }
 
 /* Checks that log p(x) of the network can be trained with this desc: w_nce needs a Student
-   distribution, chains by class need p(x,y), a scale below least_scale needs a shift. The outputs
-   of a network are known once its forward function has recorded an image; nothing is computed. */
+   distribution and units, chains by class need p(x,y), a scale below least_scale needs a shift. The
+   outputs of a network are known once its forward function has recorded an image; nothing is
+   computed. */
 static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_ctx *ctx = net->ctx;
     const int small = fabsf(net->scale) < d->least_scale;
     if (d->w_nce > 0 && !jem__student(net)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: w_nce = %g needs a network with a Student "
                   "distribution (jem_mlp_desc_vectors)", (double)d->w_nce);
+        return 0;
+    }
+    if (d->w_nce > 0 && !jem_net_meta(net, jem__units_key)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: w_nce = %g needs a network with units: call "
+                  "jem_net_fit_units with the training data", (double)d->w_nce);
         return 0;
     }
     if (!net->forward || !(small || jem__by_class(d))) return 1;

@@ -452,7 +452,7 @@ python() {
     fi
     if ! /usr/bin/python3 -c "import numpy" 2>/dev/null
     then echo "== jem_py: SKIPPED, needs python3-numpy"
-    else run jem_py /usr/bin/python3 tests/tools/test_jem_py.py "$BUILD/libjem.so"
+    else run jem_py /usr/bin/python3 tests/tools/test_jem_py.py "$BUILD/libjem.so" "$BUILD/jem"
     fi
     if ! /usr/bin/python3 -c "import numpy" 2>/dev/null
     then echo "== onnx: SKIPPED, needs python3-numpy"

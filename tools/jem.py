@@ -2,7 +2,8 @@
 
     from jem import Net
     net = Net("examples/models/mnist.safetensors")
-    net.classify(images)     # images: float array (n, channels, height, width), usually -1..1
+    net.classify(images)     # images: float array (n, channels, height, width), usually -1..1;
+                             # rows of a table: (n, columns), in their own units
     net.sample(7, n=4)       # bytes (4, height, width, channels)
     logp, slope = net.logp(images, slope=True)
 
@@ -73,6 +74,7 @@ FUNCTIONS = {
     "jem_load": (NET, [c_void_p, c_char_p]),
     "jem_net_free": (None, [NET]),
     "jem_net_meta": (c_char_p, [NET, c_char_p]),
+    "jem_standardize": (c_int, [NET, FLOATS, c_int, FLOATS]),
     "jem_logp": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "jem_logp_class": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "jem_logits": (c_int, [NET, FLOATS, c_int, FLOATS]),
@@ -181,11 +183,14 @@ class Net:
 
     def logp(self, x, labels=None, slope=False):
         """log p(x), or log p(x, label) with labels, up to a constant: floats (n). slope: also its
-        derivative by x, in the shape of x."""
+        derivative by x, in the shape of x. Both are in the units of x."""
+        vectors = numpy.ndim(x) == 2
         x = self._images(x)
         logp, gradient = numpy.empty(len(x), numpy.float32), numpy.empty_like(x)
         if len(x):
             self._density(x, self._labels(labels, len(x)), logp, gradient if slope else None)
+        if vectors:
+            gradient = gradient[:, :, 0, 0]
         return (logp, gradient) if slope else logp
 
     def sample(self, label=-1, n=1, seed=1, lo=-1.0, hi=1.0, invert=False):
@@ -216,6 +221,8 @@ class Net:
         self._open()
         x = numpy.ascontiguousarray(x, numpy.float32)
         shape = (self.channels, self.height, self.width)
+        if shape[1:] == (1, 1) and x.ndim == 2:
+            x = x[:, :, None, None]
         if x.shape == shape:
             x = x[None]
         if x.ndim != 4 or x.shape[1:] != shape:
@@ -230,12 +237,24 @@ class Net:
             raise ValueError("labels of shape %s for %d images" % (labels.shape, n))
         return labels
 
+    def _scale(self):
+        """The scale of each channel's units; a model without units has 1."""
+        units = self.meta("jem.units")
+        if units is None:
+            return numpy.ones(self.channels)
+        return numpy.array(units.split(), float)[1::2]      # mean and scale of each channel
+
     def _density(self, x, labels, logp, gradient):
+        """Tensors are in the network's units, u = (x - mean) / scale."""
         lib, ctx = self._lib, self._ctx
         net = ctypes.cast(self._net, c_void_p)
+        scale = self._scale()
+        u = numpy.empty_like(x)
+        self._check(lib.jem_standardize(self._net, _pointer(x, FLOATS), len(x),
+                                        _pointer(u, FLOATS)))
         mark = lib.jem_begin(ctx)
         try:
-            leaf = lib.jem_input(ctx, _pointer(x, FLOATS), *x.shape)
+            leaf = lib.jem_input(ctx, _pointer(u, FLOATS), *u.shape)
             if labels is None:
                 y = lib.jem_logp(ctx, leaf, net)
             else:
@@ -249,3 +268,6 @@ class Net:
             self._check(lib.jem_read(y, _pointer(logp, FLOATS)))
         finally:
             lib.jem_end(ctx, mark)
+        logp -= self.height * self.width * numpy.log(scale).sum()
+        if gradient is not None:
+            gradient /= scale[:, None, None]

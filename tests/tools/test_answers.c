@@ -207,7 +207,7 @@ static void test_log_z(void) {
         if (k == 1) mean = sum / z;
     }
     CHECK_CLOSE((log_z[2] - log_z[0]) / 2e-4, mean, 1e-6, "d log Z/dw is the mean of df/dw");
-    quoted("compare the change of log Z with the mean of ∂f/∂w over the grid, weighted by p");
+    quoted("equals the mean of ∂f/∂w over the grid, weighted by p");
 }
 
 /* Lesson 4: chains that always start from noise make samples of a wrong density: with more steps

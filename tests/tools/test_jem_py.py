@@ -1,6 +1,7 @@
 """tools/jem.py: its declarations are those of jem.h, and what it computes is what the library does.
 
-Needs numpy, a C compiler (CC) and the shared library, whose path is the argument.
+Needs numpy, a C compiler (CC), the shared library and the jem command, whose paths are the
+arguments.
 """
 import ctypes
 import os
@@ -203,8 +204,33 @@ def test_errors(net, x):
     raises(ValueError, "closed", other.logits, x)
 
 
+def test_units():
+    print("a table in its own units")
+    rng = numpy.random.default_rng(5)
+    units = numpy.array([1e-3, 20.0, 3e4])
+    rows = (rng.normal(size=(600, 3)) @ [[1, .5, 0], [0, 1, .5], [0, 0, 1]] + [0, 5, 3]) * units
+    with tempfile.TemporaryDirectory() as folder:
+        table = os.path.join(folder, "rows.csv")
+        numpy.savetxt(table, rows, delimiter=",", header="a,b,c", comments="")
+        command = [sys.argv[2], "train", table, "--iters", "300", "--threads", "1", "--out",
+                   os.path.join(folder, "run")]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        with jem.Net(os.path.join(folder, "run", "last.safetensors")) as net:
+            logp, slope = net.logp(rows[:50], slope=True)
+            answers = net.classify(rows[:50])
+            check(slope.shape == (50, 3) and len(answers) == 50, "rows without height and width")
+            check(numpy.abs(logp - answers["log_density"]).max() < 1e-3, "log p(x) as in classify")
+            for column in range(3):
+                step = numpy.zeros(3)
+                step[column] = 0.01 * units[column]
+                rise = net.logp(rows[:50] + step) - net.logp(rows[:50] - step)
+                error = numpy.abs(rise / 0.02 - slope[:, column] * units[column]).max()
+                check(error < 0.05, "slope of column %d: off by %g" % (column, error))
+
+
 test_functions()
 test_structs()
+test_units()
 model = jem.Net(os.path.join(ROOT, "examples", "models", "mnist.safetensors"))
 some, labels = digits(10)
 test_numbers(model, some, labels)

@@ -149,9 +149,32 @@ static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_a
     snprintf(line + n, (size_t)(ROW_SIZE - n), "%s\n", blame);
 }
 
-/* Prints AUROC of log p(x) and of familiarity, if rows have the labels 0 (usual) and others. */
+/* Returns the name of a label of the table. */
+static const char *label_name(const csv_table *t, int label, char number[16]) {
+    if (t->class_names) return t->class_names[label];
+    snprintf(number, 16, "%d", label);
+    return number;
+}
+
+/* Returns the label of usual rows: 0, or the most frequent name, since names are sorted. */
+static int usual_label(const csv_table *t) {
+    int best = 0;
+    int most = 0;
+    for (int label = 0; t->class_names && label < t->classes; label++) {
+        int n = 0;
+        for (int i = 0; i < t->rows; i++) n += t->labels[i] == label;
+        if (n <= most) continue;
+        best = label;
+        most = n;
+    }
+    return best;
+}
+
+/* Prints AUROC of log p(x) and of familiarity, if rows have the usual label and others. */
 static void print_detection(FILE *to, const score_run *s) {
     const int rows = s->t.rows;
+    const int usual_one = usual_label(&s->t);
+    char number[16];
     float *score = new_floats(2 * (double)rows);
     detection by_density;
     detection by_familiarity;
@@ -159,7 +182,7 @@ static void print_detection(FILE *to, const score_run *s) {
     int usual = 0;
     for (int others = 0; score && others < 2; others++)
         for (int i = 0; i < rows; i++) {
-            if (s->t.labels[i] < 0 || (s->t.labels[i] > 0) != others) continue;
+            if (s->t.labels[i] < 0 || (s->t.labels[i] != usual_one) != others) continue;
             score[n] = s->answers[i].log_density;
             score[rows + n] = s->answers[i].familiarity;
             n++;
@@ -167,17 +190,11 @@ static void print_detection(FILE *to, const score_run *s) {
         }
     if (score && measure_detection(score, usual, score + usual, n - usual, &by_density) &&
         measure_detection(score + rows, usual, score + rows + usual, n - usual, &by_familiarity))
-        fprintf(to, "label 0 against others: AUROC of log p(x) %.4f, of familiarity %.4f\n",
-                by_density.auroc, by_familiarity.auroc);
+        fprintf(to, "label %s against others: AUROC of log p(x) %.4f, of familiarity %.4f\n",
+                label_name(&s->t, usual_one, number), by_density.auroc, by_familiarity.auroc);
     free(score);
 }
 
-/* Returns the name of a label of the table. */
-static const char *label_name(const csv_table *t, int label, char number[16]) {
-    if (t->class_names) return t->class_names[label];
-    snprintf(number, 16, "%d", label);
-    return number;
-}
 
 /* Names labels that are no classes of the model. */
 static void note_unknown(const score_run *s) {

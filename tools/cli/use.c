@@ -49,7 +49,14 @@ int model_open(model *m, const char *command, const char *path, int threads, int
     m->ctx = make_ctx(threads, precision);
     m->archive = m->ctx ? jem_archive_read(m->ctx, path) : NULL;
     m->net = m->archive ? jem_net_from_archive(m->ctx, m->archive) : NULL;
-    return m->net ? model_fits(m, command) : model_fail(command, m);
+    if (m->net) return model_fits(m, command);
+    struct stat status;
+    if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
+        fprintf(stderr, "%s: %s is a folder; the model of a run is the file last.safetensors in it\n",
+                command, path);
+        return 0;
+    }
+    return model_fail(command, m);
 }
 
 void model_name(const char *path, char name[NAME_SIZE]) {

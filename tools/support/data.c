@@ -1189,7 +1189,8 @@ static int data__load_folder(data__job *job, const char *folder) {
     char path[DATA_PATH];
     data__names files;
     if (data__kind(folder) != 'd')
-        return data__bad(job, folder, "no such folder");
+        return data__bad(job, folder, "no such folder, and no data set "
+                         "(digits, mnist, fashion-mnist, cifar10)");
     if (!data__list(job, folder, 'f', &files)) return 0;
     int idx = 0, cifar10 = 0, cifar100 = 0, flat = 0, tiles = 0;
     for (int i = 0; i < files.n; i++) {
