@@ -17337,8 +17337,8 @@ JEM__COMPILE_END
                  Batches of few images are cut into blocks at any image size: one of 28 x 28 takes
                  a tenth of the time. Attacks succeed on classifiers with random answers
                  (jem_attack_desc.all_steps, .momentum). Labels can be smoothed
-                 (jem_train_desc.label_smoothing). Muon has another rate for the parameters that
-                 Adam updates (jem_optim_desc.adam_rate).
+                 (jem_train_desc.label_smoothing). Beyond Muon's matrices, Adam can have another
+                 rate (jem_optim_desc.adam_rate).
                  Winograd for 4x4 with stride 2 (kernels of 2 or 3 times the stride): convnets
                  are up to twice as fast in fp32. Their results, and those of 3x3 with 8 to 12
                  channels, are rounded differently than before. A single chain of a network with

@@ -195,7 +195,6 @@ static void print_detection(FILE *to, const score_run *s) {
     free(score);
 }
 
-
 /* Names labels that are no classes of the model. */
 static void note_unknown(const score_run *s) {
     const jem_net *net = s->m->net;
