@@ -1856,7 +1856,8 @@ static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, doubl
 /* Returns 1 if there are n > 0 labels, each 0..classes-1; otherwise reports what is wrong. */
 static int jem__labels_good(jem_ctx *ctx, const char *what, const int *labels, int n, int classes) {
     if (!labels || n <= 0) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: no labels of %d images", what, n);
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images%s", what, n,
+                  labels ? "" : ", labels are NULL");
         return 0;
     }
     for (int i = 0; i < n; i++) {
@@ -9784,8 +9785,12 @@ static int jem__batch_ready(const jem_trainer *tr, jem__batch *b, const float *x
     const int ranks = tr->desc.ranks;
     jem_ctx *ctx = tr->net->ctx;
     if (missing || b->n < 0 || n < 0 || (!b->n && !n) || b->n % ranks || n % ranks) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s "
-                  "for %d ranks", b->n, n, missing ? ": data or labels are NULL" : "", ranks);
+        if (ranks > 1 && !missing && b->n >= 0 && n >= 0 && (b->n || n))
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images: not "
+                      "multiples of ranks = %d", b->n, n, ranks);
+        else
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s", b->n,
+                      n, missing ? ": data or labels are NULL" : "");
         return 0;
     }
     b->separate = n > 0;

@@ -239,15 +239,20 @@ static int show_machine(jem_ctx *ctx, plot *page) {
 /* Trains on a file, and prints what it says about each row of another. */
 static int score_file(jem_ctx *ctx, const char *train_path, const char *test_path) {
     csv_table train, test;
+    table_desc same;
     char error[256];
     memset(&test, 0, sizeof test);
+    memset(&same, 0, sizeof same);
     int ok = table_load(&train, train_path, NULL, error, sizeof error);
     if (ok && train.rows < 10)
         ok = snprintf(error, sizeof error, "%.200s: 10 rows at least", train_path) < 0;
-    if (ok) ok = table_load(&test, test_path, NULL, error, sizeof error);
-    if (ok && test.columns != train.columns)
-        ok = snprintf(error, sizeof error, "%.100s has %d columns, %.100s has %d", train_path,
-                      train.columns, test_path, test.columns) < 0;
+    if (ok) {                                      /* the same columns, whatever their order */
+        const int named = train.names[0][strspn(train.names[0], "0123456789")] != 0;
+        same.columns = named ? train.names : NULL;
+        same.n_columns = train.columns;
+        same.label_optional = 1;
+        ok = table_load(&test, test_path, &same, error, sizeof error);
+    }
     if (!ok) fprintf(stderr, "vectors: %s\n", error);
     jem_net *net = ok ? learn(ctx, train.x, train.rows, train.columns, UPDATES, NULL) : NULL;
     jem_answer *a = (jem_answer *)malloc(((size_t)test.rows + 1) * sizeof *a);

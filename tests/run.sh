@@ -301,6 +301,7 @@ documents() {
         grep -q '^usage: '"
     try "README.md: an unreadable picture is named" sh -c "'$dir/readme' nowhere.png |
         grep -q '^nowhere.png: cannot be read: '"
+    try "README.md: failures have a status" sh -c "'$dir/readme' nowhere.png; test \$? = 1"
     awk '/^   TRY/ { on = 1 } /^ *$|^   RUN/ { on = 0 } on' examples/*.c >"$dir/to_try.txt"
     try "lessons: numbers to try are floats, as the compiler requires" sh -c "
         test \$(wc -l <'$dir/to_try.txt') -gt 20 && ! grep -E \
@@ -336,6 +337,12 @@ smoke() {
     done
     refused "vectors train.csv" usage
     refused "vectors nowhere.csv nowhere.csv" "nowhere.csv: cannot be opened"
+    awk 'BEGIN { print "a,b"; for (i = 0; i < 60; i++) print sin(i) "," 5 + cos(i) }' >"$dir/ab.csv"
+    printf 'b,a\n5,1\n1,5\n' >"$dir/ba.csv"
+    printf 'b,c\n5,1\n' >"$dir/bc.csv"
+    refused "vectors ab.csv bc.csv" "bc.csv, line 1: has no column 'a'"
+    try "examples: vectors finds columns by name" sh -c "cd '$dir' && '$root/$BUILD/vectors' ab.csv \
+        ba.csv | awk -F , '{ logp[NR] = \$1 } END { exit !(NR == 2 && logp[1] > logp[2] + 9) }'"
     # What the examples printed: the numbers that their texts promise.
     claim vectors "mixed regimes are unusual" \
         '/two regimes mixed/ { seen = $4 > 0.99 && $6 > 0.97 } END { exit !seen }'

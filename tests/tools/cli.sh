@@ -446,6 +446,10 @@ status 0 "info" info $model b/best.safetensors
 says "convnet 16 32 64 64, silu, 112586 parameters"
 says "after update 80"; says "100 chains of (1,28,28)"
 says "--iters 80"; says "10 classes: 0 1 2 3 4 5 6 7 8 9"
+LC_ALL=C sed 's/"jem.net":"convnet"/"jem.net":"a-gated"/' $model >own.safetensors
+status 0 "info of a network of one's own" info own.safetensors
+says "of the kind 'a-gated'"; says "class_output.weight  *F32 (10,576)"
+refuses 1 "register its constructor" classify own.safetensors each
 status 0 "sample" sample $model --n 20 --steps 15 --out s1.png --chains c1.png --each each
 says "20 samples after 15 steps from noise"
 for file in s1.png c1.png each/000019.png; do check $file is_png $file 100; done
@@ -494,6 +498,10 @@ status 0 "on paper, in a corner" classify $model bar.pgm
 says "bar.pgm: .* from 90 x 60 grey to 28 x 28 grey, framed, inverted"
 status 0 "as it is" classify $model bar.pgm --no-frame
 check "not framed" sh -c "! grep -q framed out"
+awk 'BEGIN { printf "P5 9 9 255\n"; for (i = 0; i < 81; i++) printf "c" }' >blank.pgm
+status 0 "a blank picture" classify $model blank.pgm
+says "the image has one colour: nothing to see; from 9 x 9"
+check "no verdict" sh -c "! grep -q -e typical -e familiar out"
 status 1 "one that is no image" classify $model nowhere.png each/000001.png
 says "each/000001.png: "
 echo "words that look like options, and limits"
@@ -581,9 +589,10 @@ status 0 "a run of it" train $tiny --dataset two --size 16 --batch-size 8 --n-va
     --eval-every 1 --stop-at 2 --out k
 check "no validation, no number" sh -c 'tail -n 1 k/log.csv | cut -d, -f10,11 | grep -q "^,$"'
 status 0 "few images" train --threads 1 --widths 8,8 --dataset two --iters 2 --out n
-says "two: few images: --n-valid 2"
-says "two: few images: --batch-size 18"
-says "two: few images: --eval-every 100"
+says "two: few images: --n-valid is 2, not [0-9]"
+says "two: few images: --batch-size is 18, not [0-9]"
+says "two: few images: --eval-every is 100, not [0-9]"
+says "two: only 2 images calibrate familiarity: 1 in 3 usual images may"
 status 0 "still few" train --resume n --iters 3
 mv two moved
 refuses 1 "no such folder" train --resume k

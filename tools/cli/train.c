@@ -264,13 +264,15 @@ static void draw_batch(run *r, deck *d, int plain, int hides, float *x, int *y) 
     }
 }
 
+static const char *kind_of_data(const run *r) { return r->data.values ? "rows" : "images"; }
+
 /* Lowers a default that is too large for the data. */
 static void fit_default(run *r, const char *name, int value, int most, int instead) {
     const int i = option_find(r->table, name);
     char text[16];
     if (r->table->given[i] || *r->o->resume || value <= most) return;
     snprintf(text, sizeof text, "%d", instead);
-    printf("%s: few %s: --%s %s\n", r->o->dataset, r->data.values ? "rows" : "images", name, text);
+    printf("%s: few %s: --%s is %s, not %d\n", r->o->dataset, kind_of_data(r), name, text, value);
     option_set(r->table, i, text);
 }
 
@@ -322,6 +324,21 @@ static int only_rises(const data_set *s, int column) {
     return rises >= SEVERAL;
 }
 
+/* Compares the count of images or rows that calibrate familiarity with the count that 1% needs. */
+static void note_calibration(const run *r) {
+    const int n = r->o->n_valid;
+    const char *kind = kind_of_data(r);
+    if (n < 2)
+        printf("%s: no %s calibrate: there will be no familiarity (--n-valid N)\n", r->o->dataset, kind);
+    else if (n < LEAST_CALIBRATED)
+        printf("%s: only %d %s calibrate familiarity: 1 in %d usual %s may be called strange; 1 in "
+               "100 needs %d %s at least, and about 500 to be reliable (--n-valid N)\n",
+               r->o->dataset, n, kind, n + 1, kind, LEAST_CALIBRATED, kind);
+    else if (n < FEW_CALIBRATED)
+        printf("%s: %d %s calibrate familiarity: more than 1%% of usual %s may be called strange; "
+               "1%% needs about 500 (--n-valid N)\n", r->o->dataset, n, kind, kind);
+}
+
 /* Names columns that only rise: a clock or a counter, which makes all later rows strange. */
 static void note_clocks(const run *r) {
     const data_set *s = &r->data;
@@ -331,20 +348,6 @@ static void note_clocks(const run *r) {
                "rows will be strange; --drop %s skips it\n", r->o->dataset, s->column_names[c],
                s->column_names[c]);
     }
-}
-
-/* Compares the count of rows that calibrate familiarity with the count that 1% needs. */
-static void note_calibration(const run *r) {
-    const int n = r->o->n_valid;
-    if (n < 2)
-        printf("%s: no rows calibrate: there will be no familiarity (--n-valid N)\n", r->o->dataset);
-    else if (n < LEAST_CALIBRATED)
-        printf("%s: only %d rows calibrate familiarity: 1 in %d usual rows may be called strange; 1 in "
-               "100 needs %d rows at least, and about 500 to be reliable (--n-valid N)\n",
-               r->o->dataset, n, n + 1, LEAST_CALIBRATED);
-    else if (n < FEW_CALIBRATED)
-        printf("%s: %d rows calibrate familiarity: more than 1%% of usual rows may be called strange; "
-               "1%% needs about 500 (--n-valid N)\n", r->o->dataset, n);
 }
 
 /* Adapts options to a table: the count of rows for validation, and no cross-entropy with a single
@@ -361,10 +364,7 @@ static int prepare_table(run *r) {
         snprintf(text, sizeof text, "%d", s->n / 5);
         option_set(r->table, option_find(r->table, "n-valid"), text);
     }
-    if (!*r->o->resume) {
-        note_clocks(r);
-        note_calibration(r);
-    }
+    if (!*r->o->resume) note_clocks(r);
     if (s->classes > 1) return 1;
     if (r->o->w_xy > 0) return complain(r, 2, "--p-x-y-weight needs labels of several classes", "");
     if (r->o->w_nce == 0 && r->o->w_x == 0 && r->o->w_score == 0)
@@ -452,6 +452,7 @@ static int load_data(run *r) {
                  "fewer", t->n_valid, s->n);
         return complain(r, 2, error, "");
     }
+    if (!*t->resume) note_calibration(r);
     r->n_train = s->n - t->n_valid;
     fit_default(r, "batch-size", t->batch_size, r->n_train, r->n_train);
     const int per_epoch = r->n_train / t->batch_size;          /* validations take time */

@@ -611,15 +611,16 @@ static int classify_one(const model *m, const classify_options *o, const char *p
     if (ok) {
         printf("%s: %s (p = %.3f), log p(x) = %.1f", path, class_name(net, a.label, number),
                (double)a.probability, (double)a.log_density);
-        print_familiarity(&a);
+        const int blank = framed == 0 &&
+                          data_is_blank(d.pixels, d.c, (size_t)d.h * (size_t)d.w, 0);
+        if (blank) printf("; the image has one colour: nothing to see");
+        else print_familiarity(&a);
         if (!same || was[0] != net->channels)
             printf("; from %d x %d%s to %d x %d%s", was[2], was[1], was[0] == 1 ? " grey" :
                    " in colour", net->width, net->height, net->channels == 1 ? " grey" :
                    " in colour");
         if (framed) printf(", framed%s", did & JEM_DID_INVERT ? ", inverted" : "");
         if (d.blended) printf("; transparent pixels over grey %d", o->background);
-        if (framed == 0 && data_is_blank(d.pixels, d.c, (size_t)d.h * (size_t)d.w, 0))
-            printf("; the image has one colour: nothing to see");
         printf("\n");
         for (int i = 0; i < net->classes; i++) {   /* the other classes, by insertion */
             int k = i;
@@ -1023,9 +1024,13 @@ static int info_file(const char *path) {
         return 0;
     }
     double bytes = 0;
+    char name[NAME_SIZE];
     for (int i = 0; i < jem_archive_count(a); i++) bytes += (double)jem_archive_at(a, i)->bytes;
     printf("%s: %d tensors, %.2f MB\n", path, jem_archive_count(a), bytes / 1e6);
-    jem_net *net = jem_archive_meta(a, "jem.net") ? jem_net_from_archive(ctx, a) : NULL;
+    const char *kind = jem_archive_meta(a, "jem.net");
+    const int known = kind && (!strcmp(kind, "wrn") || !strcmp(kind, "convnet") ||
+                               !strcmp(kind, "mlp"));
+    jem_net *net = known ? jem_net_from_archive(ctx, a) : NULL;
     int ok = 1;
     if (net) {
         info_network(net);
@@ -1051,7 +1056,10 @@ static int info_file(const char *path) {
         fprintf(stderr, "jem info: %s\n", jem_error(ctx));
         ok = 0;
     } else {
-        printf("%s\n", jem_archive_meta(a, "judge.shape") ? "  a judge of samples, for jem eval "
+        if (kind)
+            printf("  a network of one's own, of the kind '%s': only a program that registers it "
+                   "(jem_register_net) can compute it\n", clean(kind, name));
+        else printf("%s\n", jem_archive_meta(a, "judge.shape") ? "  a judge of samples, for jem eval "
                "MODEL samples --judge FILE" : "  no description of a network: not written by jem "
                "(tools/pt2safetensors.py converts checkpoints of the reference)");
         for (int i = 0; i < jem_archive_count(a) && i < 40; i++)
