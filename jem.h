@@ -1038,7 +1038,7 @@ typedef struct jem_optim_desc {
     jem_optimizer kind;
     float beta1, beta2, eps;                       /* Adam (Kingma & Ba 2015): .9, .999, 1e-8 */
     float momentum;                                /* SGD, PyTorch's convention: 0 */
-    float weight_decay;                            /* L2 added to the gradient: 0 */
+    float weight_decay;                            /* L2 added to the gradient: 0; Muon: below */
     float clip;                                    /* 0: off; else limits the gradient's L2 norm */
     float ema;                                     /* 0: off; else averages the weights, an update
                                                       with weight 1 - ema, early ones with more */
@@ -1048,8 +1048,8 @@ typedef struct jem_optim_desc {
        by nearly the closest matrix with orthogonal rows or columns, found by five Newton-Schulz
        steps: every direction is learned at the same rate. A step is .2 sqrt(max(rows, columns)) lr,
        about as long as Adam's (Liu & others 2025), so one rate can serve both: Adam updates biases,
-       norms, and the weights whose names contain `adam_names`. Weight decay is decoupled: a step
-       multiplies a matrix by 1 - lr * weight_decay. */
+       norms, and the weights whose names contain `adam_names`. Weight decay is decoupled, and for
+       the matrices only: a step multiplies them by 1 - lr * weight_decay. */
     float muon_momentum;                           /* .95, Nesterov's */
     const char *adam_names;                        /* "output": the last layers; read at creation */
     float adam_rate;                               /* Muon: Adam's rate, in units of lr: 1 */
@@ -8578,7 +8578,7 @@ static void jem__optim_prepare(jem_optim *o, float lr) {
     u->beta2 = o->desc.beta2;
     u->eps = o->desc.eps;
     u->momentum = o->desc.momentum;
-    u->weight_decay = o->desc.weight_decay;
+    u->weight_decay = o->desc.kind == JEM_OPTIMIZER_MUON ? 0 : o->desc.weight_decay;
     u->lr = lr;
     u->root2 = 1;
     if (o->desc.kind == JEM_OPTIMIZER_SGD) return;

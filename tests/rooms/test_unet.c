@@ -352,15 +352,18 @@ static void test_muon(jem_ctx *ctx) {
         }
 }
 
-/* Biases and last layers are updated as by Adam alone at adam_rate (a power of 2) times the rate, bit
-   for bit. */
+/* Biases and last layers are updated as by Adam alone at adam_rate (a power of 2) times the rate and
+   without weight decay, bit for bit. */
 static void check_rest(jem_ctx *ctx, float adam_rate) {
     jem_net *net[2] = { small_net(ctx, 1), small_net(ctx, 1) };
     jem_optim *o[2] = { NULL, NULL };
     for (int k = 0; k < 2; k++) {
         jem_optim_desc d = jem_optim_desc_default();
         d.kind = k ? JEM_OPTIMIZER_MUON : JEM_OPTIMIZER_ADAM;
-        if (k) d.adam_rate = adam_rate;
+        if (k) {
+            d.adam_rate = adam_rate;
+            d.weight_decay = .5f;
+        }
         o[k] = jem_optim_create(net[k], &d);
         jem_rng rng = jem_rng_seed(6);
         for (int t = 0; t < 2; t++) {

@@ -95,7 +95,7 @@ const option train_table[] = {
     { "decay-rate", OPTION_FLOAT, OPTION_FIXED, AT(decay_rate), "X", NO_PRESETS(".3"), 0, 1,
       "steps: by this factor" },
     { "weight-decay", OPTION_FLOAT, OPTION_FREE, AT(weight_decay), "X", NO_PRESETS("0"), 0, 1e3,
-      "L2 penalty, added to the gradient" },
+      "L2 penalty, added to the gradient; muon: matrices shrink by lr X per update" },
     { "clip-grad", OPTION_FLOAT, OPTION_FREE, AT(clip_grad), "X", { "0", "20" }, 0, 1e9,
       "limit on the gradient's norm (0: no limit)" },
     { "ema", OPTION_FLOAT, OPTION_FIXED, AT(ema), "X", { "0", ".999" }, 0, .999999,
