@@ -214,7 +214,7 @@ static void test_descs(jem_ctx *ctx) {
     CHECK(jem_attack(net, before, labels, 3, NULL, &rng, NULL, NULL) &&
           says(ctx, "found"), "found");
     CHECK(jem_attack(net, before, NULL, 3, NULL, &rng, after, NULL) &&
-          says(ctx, "no labels"), "none");
+          says(ctx, "labels are NULL"), "none");
     CHECK(jem_attack(net, NULL, labels, 3, NULL, &rng, after, NULL) &&
           says(ctx, "x NULL"), "images");
     before[4] = 10001;
@@ -300,7 +300,7 @@ static void test_null(jem_ctx *ctx) {
     jem_net *net = small_mlp(ctx, two_numbers, 1);
     CHECK(!jem_net_find(net, NULL) && jem_ok(ctx), "no name");
     CHECK(jem_classify(net, NULL, 1, &a) && says(ctx, "NULL"), "no images");
-    CHECK(jem_accuracy(net, x, NULL, 1) < 0 && says(ctx, "no label"), "no labels");
+    CHECK(jem_accuracy(net, x, NULL, 1) < 0 && says(ctx, "labels are NULL"), "no labels");
     CHECK(jem_calibrate(net, NULL, 5, JEM_AUTO) && says(ctx, "calibrate"), "no images");
     jem_net_free(net);
     net = jem_net_create(ctx, nothing, NULL, 0, 2, 1, 1, 2, 1);

@@ -754,6 +754,10 @@ static void large(jem_ctx *ctx, record *r) {
     jem_train_desc d = short_training();
     d.sgld.steps = 1;
     use_net(r, "a large mlp", jem_mlp_create(ctx, &m, 7), &d);
+    jem_convnet_desc c = jem_convnet_desc_default();         /* one group of samples, two of images */
+    c.height = c.width = 16;
+    c.layers = 3;
+    use_net(r, "a large convnet", jem_convnet_create(ctx, &c, 7), &d);
 }
 
 /* ---- the fingerprint ------------------------------------------------------------------------- */

@@ -959,6 +959,7 @@ static void test_trainer(jem_ctx *ctx) {
     jem_trainer_free(tr);
     float *copy = floats(IMAGES * SMALL), f[2], last = in.x[IMAGES * SMALL - 1];
     memcpy(copy, in.x, IMAGES * SMALL * sizeof *copy);
+    d.weights.energy_l2 = 1e-3f;                   /* uses log p(x) */
     for (int same = 0; same < 2; same++) {         /* the first of the images have labels */
         jem_net *one = small_net(ctx, 1);
         tr = jem_trainer_create(one, &d);
@@ -970,7 +971,12 @@ static void test_trainer(jem_ctx *ctx) {
         jem_trainer_free(tr);
         jem_net_free(one);
     }
-    CHECK(f[0] == f[1], "log p(x) of all: %g, %g", (double)f[0], (double)f[1]);
+    CHECK(f[0] == f[1] && f[0] != 0, "log p(x) of all: %g, %g", (double)f[0], (double)f[1]);
+    d.weights.energy_l2 = 0;
+    tr = jem_trainer_create(net, &d);
+    CHECK(jem_train_step_semi(tr, in.x, in.labels, 4, copy, IMAGES).f_data == 0 &&
+          jem_train_step(tr, in.x, in.labels, 4).f_data != 0, "no pass for a statistic alone");
+    jem_trainer_free(tr);
     free(copy);
     d.weights.cd = 1;
     d.reinit = 2;
@@ -1285,7 +1291,7 @@ static void test_answers(jem_ctx *ctx) {
     CHECK_CLOSE(jem_accuracy(net, x, labels, N), (double)right / N, 1e-6, "accuracy");
     CHECK(jem_classify(net, x, 0, all) == JEM_OK, "no images");
     CHECK(jem_classify(net, NULL, 1, all) == JEM_BAD_ARGUMENT && says(ctx, "NULL"), "no images");
-    CHECK(jem_accuracy(net, x, NULL, 1) < 0 && says(ctx, "no label"), "no labels");
+    CHECK(jem_accuracy(net, x, NULL, 1) < 0 && says(ctx, "labels are NULL"), "no labels");
     CHECK(jem_accuracy(net, x, labels, 0) < 0 && says(ctx, ": 0 images"), "no images");
     CHECK(jem_classify(NULL, x, 1, all) == JEM_BAD_ARGUMENT, "no net");
     free(x);

@@ -978,7 +978,7 @@ static int log_row(run *r, int evaluated) {
     const int whole = r->update % r->o->print_every == 0 || r->update == r->total;
     const float n = r->state[STATE_COUNT];
     char row[512], valid[64] = ",", labels[64] = ",", loss[32] = "", others[96] = ",,";
-    char sample[32] = "", nce[32] = "", logp[32] = "";
+    char data[32] = "", sample[32] = "", nce[32] = "", logp[32] = "";
     double mean[STATE_SUMS];
     for (int i = 0; i < STATE_SUMS; i++) mean[i] = n > 0 ? (double)(r->state[i] / n) : 0.0;
     if (n > 0 && (whole || 2 * n >= (float)r->o->print_every)) {
@@ -987,7 +987,8 @@ static int log_row(run *r, int evaluated) {
         if (r->o->w_nce > 0)
             snprintf(nce, sizeof nce, "%.6g", (double)(r->state[STATE_NCE] / n));
         if (chains_walked(r)) snprintf(sample, sizeof sample, "%.6g", mean[3]);
-        snprintf(others, sizeof others, "%.6g,%s,%.6g", mean[2], sample, mean[4]);
+        if (mean[2] != 0) snprintf(data, sizeof data, "%.6g", mean[2]);
+        snprintf(others, sizeof others, "%s,%s,%.6g", data, sample, mean[4]);
     }
     if (evaluated && r->valid_accuracy >= 0 && learns_classes(r))
         snprintf(valid, sizeof valid, "%.5f,%.5f", (double)r->valid_accuracy, (double)r->valid_ce);
@@ -1183,7 +1184,7 @@ static void progress(run *r) {
         (bar ? t - r->shown < .1 : r->update % r->o->print_every != 0)) return;
     r->shown = t;
     char left[32], ce[32] = "", accuracy[32] = "", valid[32] = "", score[32] = "", line[256];
-    char sample[32] = "";
+    char data[32] = "", sample[32] = "";
     time_text(left, (r->total - r->update) * r->pace);
     if (r->valid_accuracy >= 0 && learns_classes(r))
         snprintf(valid, sizeof valid, " (validation %.1f%%)", 100 * (double)r->valid_accuracy);
@@ -1199,10 +1200,11 @@ static void progress(run *r) {
     if (r->o->w_nce > 0) snprintf(score, sizeof score, "  NCE %.3f", (double)s->nce);
     if (chains_walked(r))
         snprintf(sample, sizeof sample, "  f(x-) %.1f", (double)(n > 0 ? sums[3] / n : s->f_sample));
-    snprintf(line, sizeof line, "epoch %d  %d/%d  %s%s left  %.3g/s%s%s  f(x+) %.1f%s%s%s",
+    const double f_data = (double)(n > 0 ? sums[2] / n : s->f_data);
+    if (f_data != 0) snprintf(data, sizeof data, "  f(x+) %.1f", f_data);
+    snprintf(line, sizeof line, "epoch %d  %d/%d  %s%s left  %.3g/s%s%s%s%s%s%s",
              r->update / r->per_epoch, r->update, r->total, awaits_chains(r) ? "at least " : "",
-             left, 1 / fmax(r->pace, 1e-9), ce, score,
-             (double)(n > 0 ? sums[2] / n : s->f_data), sample, accuracy, valid);
+             left, 1 / fmax(r->pace, 1e-9), ce, score, data, sample, accuracy, valid);
     const int wide = bar ? terminal_width() - 1 : 0;       /* so that it covers a longer line */
     if (bar) printf("\r%-*.*s%s", wide, wide, line, r->update < r->total ? "" : "\n");
     else printf("%s\n", line);

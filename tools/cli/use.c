@@ -1057,7 +1057,7 @@ static int info_file(const char *path) {
         ok = 0;
     } else {
         if (kind)
-            printf("  a network of one's own, of the kind '%s': only a program that registers it "
+            printf("  a custom network, of the kind '%s': only a program that registers it "
                    "(jem_register_net) can compute it\n", clean(kind, name));
         else printf("%s\n", jem_archive_meta(a, "judge.shape") ? "  a judge of samples, for jem eval "
                "MODEL samples --judge FILE" : "  no description of a network: not written by jem "
