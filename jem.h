@@ -17350,6 +17350,8 @@ JEM__COMPILE_END
                  Transparent pixels are blended with black by default, in examples/hello.c as well;
                  JEM_DID_BLANK reports an image of one colour. jem_calibrated says whether a
                  network is calibrated, and what an answer costs.
+                 jem_stats.f_data and jem_loss_terms.f_data need a term that uses log p(x) of the
+                 data, if these are not the images of cross-entropy.
                  A cosine schedule starts again at jem_schedule.at, which it ignored before.
                  Batches of few images are cut into blocks at any image size: one of 28 x 28 takes
                  a tenth of the time. Attacks succeed on classifiers with random answers

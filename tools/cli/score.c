@@ -137,8 +137,9 @@ static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_a
         snprintf(line, ROW_SIZE, "%d,,,unreadable%s%s\n", row + 1, classes ? ",," : "", blame);
         return;
     }
-    if (a->familiarity >= 0)
-        snprintf(familiarity, sizeof familiarity, "%.4f", (double)a->familiarity);
+    if (a->familiarity >= 0)                       /* rounded down: .01 is not strange */
+        snprintf(familiarity, sizeof familiarity, "%.4f",
+                 (double)floorf(1e4f * a->familiarity) / 1e4);
     int n = snprintf(line, ROW_SIZE, "%d,%.6g,%s,%s", row + 1, (double)a->log_density, familiarity,
                      jem_verdict_name(jem_judge(a->familiarity)));
     if (classes) {
