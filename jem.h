@@ -3705,13 +3705,25 @@ static void jem__span_in_parts(jem__run *r, int back) {
     r->from = from;
 }
 
-/* Returns the number of parts that keep all threads busy. */
-static int jem__parts_for(const jem__run *r, int groups) {
-    if (r->ctx->threads <= groups) return 1;
-    return (r->ctx->threads + groups - 1) / groups;
+/* Returns how many tasks of 1/parts of the work of a group each thread computes, at most. */
+static int jem__rounds(int threads, int groups, int parts) {
+    return (groups * parts + threads - 1) / threads;
 }
 
-/* Runs list[from..to-1] over all groups: in parts where there are fewer groups than threads. */
+/* Returns the number of parts with which threads idle least. From two groups a thread on it is 1,
+   since groups that go depth-first stay in the caches. */
+static int jem__parts_for(const jem__run *r, int groups) {
+    const int threads = r->ctx->threads;
+    const int least = (threads + groups - 1) / groups;
+    int best = least;
+    if (groups >= 2 * threads) return 1;
+    for (int parts = least + 1; parts <= least + 2; parts++)
+        if (jem__rounds(threads, groups, parts) * best < jem__rounds(threads, groups, best) * parts)
+            best = parts;
+    return best;
+}
+
+/* Runs list[from..to-1] over all groups. */
 static void jem__plan_span(jem__run *r, int back) {
     r->parts = jem__parts_for(r, r->list[r->from]->node->groups);
     if (r->parts == 1) jem__span_depth_first(r, back);
@@ -3775,8 +3787,9 @@ static int jem__plan_threads(jem__run *r) {
         if (jem__has(s->node, JEM__OP_CONV) && parts > r->parts) r->parts = parts;
         together = together && jem__together(r, 0, i);
     }
+    if (together) r->parts = jem__parts_for(r, groups);
     r->slots = threads;
-    if (r->mode == JEM__BACKWARD || !together || groups < threads) r->slots = groups;
+    if (r->mode == JEM__BACKWARD || !together || r->parts > 1) r->slots = groups;
     return together;
 }
 
