@@ -3147,7 +3147,8 @@ static jem_status jem__walk_plain(jem__run *r) {
      - takes 16 images at a time, a group, depth-first through steps that treat images separately.
        In jem_grad a group then goes straight back: a thread needs one region, for one group,
        whatever the batch. In jem_backward every group has its region, because a weight's gradient
-       sums over all of them;
+       sums over all of them. Where threads would idle, with few groups, each step runs for all
+       groups before the next one, and convolutions are divided;
      - fuses a convolution with the addition and activation after it, and its input gradient with
        that of the activation before it;
      - passes bf16 from convolution to convolution, where both compute in it. */
