@@ -416,7 +416,7 @@ static void test_misuse(void) {
     jem_trainer *tr = jem_trainer_create(net, &d);
     make_batch(0, x, y, BATCH);
     CHECK(jem_train_step(tr, x, y, 30).status == JEM_BAD_ARGUMENT &&
-          strstr(jem_error(ctx), "4 ranks"), "30 images for 4 ranks: %s", jem_error(ctx));
+          strstr(jem_error(ctx), "ranks = 4"), "30 images for 4 ranks: %s", jem_error(ctx));
     jem_clear_error(ctx);
     const int label = y[0];
     y[0] = 99;                                     /* in another's share: known before any sum */

@@ -1183,7 +1183,7 @@ static void progress(run *r) {
     if (r->update < r->total &&
         (bar ? t - r->shown < .1 : r->update % r->o->print_every != 0)) return;
     r->shown = t;
-    char left[32], ce[32] = "", accuracy[32] = "", valid[32] = "", score[32] = "", line[256];
+    char left[32], ce[32] = "", accuracy[32] = "", valid[32] = "", score[32] = "", line[320];
     char data[32] = "", sample[32] = "";
     time_text(left, (r->total - r->update) * r->pace);
     if (r->valid_accuracy >= 0 && learns_classes(r))
