@@ -7034,7 +7034,7 @@ static jem_tensor *jem__accumulate(jem_ctx *ctx, jem_tensor *sum, float weight, 
 }
 
 /* Records all terms *t whose inputs are given; returns the weighted loss, or NULL if it has no
-   term. x_data takes no pass for a statistic alone: that would be 4% to 8% of an update. */
+   term. x_data takes no pass for a statistic alone. */
 static jem_tensor *jem__loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *t) {
