@@ -2473,13 +2473,13 @@ typedef struct jem__run {
     int n;
     jem__place work;                               /* scratch of the running op's part 0; */
     ptrdiff_t part_step;                           /* floats from there to the next part's */
-    int parts;                                     /* threads that share a group: of the span that
-                                                      runs; before, the most of any span */
+    int parts;                                     /* threads that share a group of the span */
 
     /* Notes of the plan (see >>plan). */
     jem__buf *bufs;
     int n_bufs;
     int slots;                                     /* regions; each holds all buffers */
+    int most_parts;                                /* of any span */
     int from, to;                                  /* the span list[from..to-1] is running, */
     int back;                                      /* backward, if it runs in parts */
     int both;                                      /* forward and backward, group by group */
@@ -3535,7 +3535,7 @@ static jem_status jem__plan_memory(jem__run *r) {
     for (int i = 0; i < r->n; i++)
         if (r->list[i]->node->work > r->part_step) r->part_step = r->list[i]->node->work;
     r->part_step += (16 - r->part_step % 16) % 16 + 16;
-    r->region += r->part_step * r->parts;
+    r->region += r->part_step * r->most_parts;
     /* Regions a power of two apart would compete for the same cache lines. */
     r->region = (r->region / 1024 + 1) * 1024 + 16 * JEM_LANES;
     if (r->region > JEM__FLOATS / r->slots) {
@@ -3773,24 +3773,24 @@ static jem_status jem__plan_all_back(jem__run *r) {
     return JEM_OK;
 }
 
-/* Divides the run among threads: `slots` regions, and room for at most `parts` threads in each.
+/* Divides the run among threads: `slots` regions, and room for `most_parts` threads in each.
    Returns 1 if all steps can go depth-first together. */
 static int jem__plan_threads(jem__run *r) {
     const int threads = r->ctx->threads;
     int groups = 1;
     int together = r->n > 0;
-    r->parts = 1;
+    r->most_parts = 1;
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
         const int parts = jem__parts_for(r, s->node->groups);
         s->pos = i;
         if (s->node->groups > groups) groups = s->node->groups;
-        if (jem__has(s->node, JEM__OP_CONV) && parts > r->parts) r->parts = parts;
+        if (jem__has(s->node, JEM__OP_CONV) && parts > r->most_parts) r->most_parts = parts;
         together = together && jem__together(r, 0, i);
     }
-    if (together) r->parts = jem__parts_for(r, groups);
+    if (together) r->most_parts = jem__parts_for(r, groups);
     r->slots = threads;
-    if (r->mode == JEM__BACKWARD || !together || r->parts > 1) r->slots = groups;
+    if (r->mode == JEM__BACKWARD || !together || r->most_parts > 1) r->slots = groups;
     return together;
 }
 
@@ -3809,7 +3809,7 @@ static jem_status jem__run_planned(jem__run *r) {
     if (status == JEM_OK) status = jem__plan_memory(r);
     if (status != JEM_OK) return status;
     jem__plan_places(r);
-    if (together && r->mode == JEM__GRAD && r->parts == 1) {
+    if (together && r->mode == JEM__GRAD && r->most_parts == 1) {
         r->to = r->n;
         r->both = 1;
         jem__plan_span(r, 0);

@@ -247,8 +247,7 @@ static int score_file(jem_ctx *ctx, const char *train_path, const char *test_pat
     if (ok && train.rows < 10)
         ok = snprintf(error, sizeof error, "%.200s: 10 rows at least", train_path) < 0;
     if (ok) {                                      /* the same columns, whatever their order */
-        const int named = train.names[0][strspn(train.names[0], "0123456789")] != 0;
-        same.columns = named ? train.names : NULL;
+        same.columns = table_is_number(train.names[0]) ? NULL : train.names;
         same.n_columns = train.columns;
         same.label_optional = 1;
         ok = table_load(&test, test_path, &same, error, sizeof error);

@@ -335,6 +335,8 @@ smoke() {
         do refused "$command $beyond" "a whole number from 1 to 100000000"
         done
     done
+    refused "frame nowhere.safetensors" "nowhere.safetensors"
+    try "examples: frame prints an error once" sh -c "test \$(grep -c nowhere '$dir/refused.txt') = 1"
     refused "vectors train.csv" usage
     refused "vectors nowhere.csv nowhere.csv" "nowhere.csv: cannot be opened"
     awk 'BEGIN { print "a,b"; for (i = 0; i < 60; i++) print sin(i) "," 5 + cos(i) }' >"$dir/ab.csv"

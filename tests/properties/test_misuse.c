@@ -12,6 +12,12 @@ static const small_shape two_numbers = { 2, 1, 1, 2, 0 };
 /* Each float of a desc, by its place; is it refused, by its name? */
 typedef struct field { const char *name; size_t at; int negative_is_fine; } field;
 
+static void no_sum(void *user, float *x, ptrdiff_t n) {
+    (void)user;
+    (void)x;
+    (void)n;
+}
+
 static void test_trainer(jem_ctx *ctx) {
     printf("trainers: what is out of range is refused by name\n");
 #define FIELD(name, negative) { #name, offsetof(jem_train_desc, name), negative }
@@ -97,6 +103,19 @@ static void test_trainer(jem_ctx *ctx) {
         CHECK(s.status == JEM_BAD_ARGUMENT && says(ctx, "1 labelled, 0 unlabelled images: data or "
               "labels are NULL"), "%s: %s", i ? "labels" : "images", jem_error(ctx));
     }
+    jem_stats s = jem_train_step(tr, x, &label, 0);
+    const char *text = jem_error(ctx);
+    CHECK(s.status == JEM_BAD_ARGUMENT && !strstr(text, "ranks") && !strstr(text, "NULL") &&
+          strstr(text, "train_step: 0 labelled, 0 unlabelled images"), "%s", text);
+    jem_clear_error(ctx);
+    jem_trainer_free(tr);
+    d = jem_train_desc_default();
+    d.ranks = 4;
+    d.sum = no_sum;
+    tr = jem_trainer_create(net, &d);
+    s = jem_train_step(tr, x, &label, 1);
+    CHECK(s.status == JEM_BAD_ARGUMENT && says(ctx, "1 labelled, 0 unlabelled images: not "
+          "multiples of ranks = 4"), "%s", jem_error(ctx));
     jem_trainer_free(tr);
     jem_net_free(net);
 }

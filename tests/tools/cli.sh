@@ -720,6 +720,9 @@ auroc=$(sed -n 's/.*AUROC of log p(x) \([0-9.]*\),.*/\1/p' out)
 check "AUROC $auroc" sh -c "echo '$auroc' | awk '{ exit !(\$1 > .97) }'"
 check "a line per row" test "$(grep -c '^[0-9]*,-*[0-9.e+]*,[0-9.]*,[a-z]*,' s.csv)" = 400
 check "and names" grep -qx "row,log_p,familiarity,verdict,column,gain,better" s.csv
+check "verdicts agree with the familiarity as it is printed" awk -F, '
+    NR > 1 { verdict = $3 < .01 ? "strange" : $3 < .1 ? "odd" : "familiar"; bad += verdict != $4 }
+    END { exit NR < 400 || bad }' s.csv
 check "familiar rows have no column to blame" test "$(grep -c ',familiar,,,$' s.csv)" = \
     "$(grep -c familiar, s.csv)"
 check "the shifted one is named" sh -c "tail -n 200 s.csv | grep strange | awk -F, '

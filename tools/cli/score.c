@@ -53,8 +53,7 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
     for (int i = 0; i < m->net->channels; i++) {
         snprintf(key, sizeof key, COLUMN_PREFIX "%d", i);
         names[i] = jem_net_meta(m->net, key);
-        /* A table without a header has numbers as names. */
-        named += names[i] && names[i][strspn(names[i], "0123456789")];
+        named += names[i] && !table_is_number(names[i]);
     }
     for (int i = 0; named && i < m->net->channels; i++)
         if (!names[i]) names[i] = "?";

@@ -20,6 +20,7 @@
 #include "tools/support/chart.h"
 #include "tools/support/new_file.h"
 #include "tools/support/options.h"
+#include "tools/support/table.h"
 #include "tools/support/tricks.h"
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -1443,8 +1444,6 @@ static int restore_options(options *o, const jem_archive *a) {
     return 1;
 }
 
-static int is_digits(const char *text) { return !text[strspn(text, "0123456789")]; }
-
 /* Checks that weights of a file are of the same classes and, in a table, of the same columns: all
    shapes can fit without a meaning. */
 static int fits_data(run *r, const char *path, const jem_archive *from) {
@@ -1467,8 +1466,7 @@ static int fits_data(run *r, const char *path, const jem_archive *from) {
         snprintf(key, sizeof key, COLUMN_PREFIX "%d", i);
         const char *name = jem_archive_meta(from, key);
         if (!name || !strcmp(name, s->column_names[i])) continue;
-        /* A table without a header has numbers as names. */
-        if (is_digits(name) || is_digits(s->column_names[i])) continue;
+        if (table_is_number(name) || table_is_number(s->column_names[i])) continue;
         snprintf(text, sizeof text, ": column %d of the model is '%.60s', of the data '%.60s'", i + 1,
                  name, s->column_names[i]);
         jem_mask_controls(text, 0);

@@ -521,6 +521,8 @@ int table_load(csv_table *t, const char *path, const table_desc *desc, char *err
     return ok;
 }
 
+int table_is_number(const char *name) { return !name[strspn(name, "0123456789")]; }
+
 void table_free(csv_table *t) {
     free(t->x);
     free(t->labels);

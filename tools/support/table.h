@@ -50,6 +50,8 @@ int table_load(csv_table *t, const char *path, const table_desc *desc, char *err
 int table_parse(csv_table *t, const char *bytes, size_t n, const char *path, const table_desc *desc,
                 char *error, size_t error_size);
 void table_free(csv_table *t);
+/* Returns 1 if the name of a column is only its number, as in tables without a header. */
+int table_is_number(const char *name);
 
 /* A table that grows while its bytes arrive, for instance through a pipe. After each call of
    table_reader_take, t->x has the rows of all whole lines so far; t->labels are numbers in the order
