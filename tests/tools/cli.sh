@@ -83,7 +83,7 @@ for command in train sample classify score eval info export; do
 done
 for arguments in "--help --dataset cifar10" "--dataset cifar10 --help"; do
     status 0 "train $arguments" train $arguments
-    says "13640 "
+    says "14000 "
 done
 status 2 "no command"
 refuses 2 "unknown command nonsense" nonsense
