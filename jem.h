@@ -573,11 +573,14 @@ struct jem_net {
                                                       makes a jem_net * a jem_query * (>>losses) */
     jem_ctx *ctx;
     int channels, height, width, classes;
-    float scale;                                   /* 1. This and the next four are saved */
+    float scale;                                   /* 1. This and the next six are saved */
     float noise_lo, noise_hi, mean;                /* noise levels and mean pixel from which a score
                                                       was learned; 0, 0, 0 without a score */
     float guidance;                                /* weight of log p(y|x) in samples of a class; 0:
                                                       as jem_net_query says */
+    int denoise_steps;                             /* noise-blind steps of its samples; 0: 300 */
+    float denoise_fraction;                        /* part of the noise that each of them removes,
+                                                      0..1; 0: .05 */
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
@@ -1464,10 +1467,11 @@ JEM_API jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int 
 JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int width,
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
-/* Return how to sample a network: noise-blind from its largest noise if it has learned a score,
-   otherwise 300 steps of SGLD from U(-1,1); and the query for jem_logp_guided, which points to
-   labels. Its weight is net->guidance; if that is 0, 7 with a score and a scale above 1, for clear
-   specimens of a class, and otherwise 1, which is p(x,y) itself. */
+/* Return how to sample a network: noise-blind from its largest noise if it has learned a score, by
+   its denoise_steps and denoise_fraction, otherwise 300 steps of SGLD from U(-1,1); and the query
+   for jem_logp_guided, which points to labels. Its weight is net->guidance; if that is 0, 7 with a
+   score and a scale above 1, for clear specimens of a class, and otherwise 1, which is p(x,y)
+   itself. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
 /* Creates a sampler of n images of classes labels[n] (copied; NULL: any), in the network's units. A
@@ -5877,6 +5881,10 @@ static void jem__net_fields(jem__fields *f, jem_net *net) {
     net->noise_hi = jem__optional_field(f, "jem.noise_hi", net->noise_hi, 0, 0, 1e6f, 0);
     net->mean = jem__optional_field(f, "jem.mean", net->mean, 0, -1e6f, 1e6f, 0);
     net->guidance = jem__optional_field(f, "jem.guidance", net->guidance, 0, 0, 1e6f, 0);
+    net->denoise_steps = (int)jem__optional_field(f, "jem.denoise_steps", (float)net->denoise_steps,
+                                                  0, 0, 1e6f, 1);
+    net->denoise_fraction = jem__optional_field(f, "jem.denoise_fraction", net->denoise_fraction, 0,
+                                                0, 1, 0);
 }
 
 /* Visits the sizes of images and the count of classes. */
@@ -12740,6 +12748,8 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
     if (net && net->noise_hi > 0) {
         d.mean = net->mean;
         d.denoise.sigma_max = net->noise_hi;
+        if (net->denoise_steps > 0) d.denoise.steps = net->denoise_steps;
+        if (net->denoise_fraction > 0) d.denoise.fraction = net->denoise_fraction;
         d.last_sigma = 2 * net->noise_lo;
         return d;
     }
@@ -17350,7 +17360,7 @@ JEM__COMPILE_END
 /* 0.3  pending  Residual networks without norms, a U-Net's energy, Muon; a trainer's guard;
                  pictures are framed as the training images were (jem_net_fit_framing);
                  jem_train_desc_score trains with Muon; a network stores the guidance of its samples
-                 (jem_net.guidance).
+                 (jem_net.guidance) and their noise-blind steps (denoise_steps, denoise_fraction).
                  Answers have a verdict and its reason (jem_judge, jem_answer.reason). Vectors have
                  networks, units and training of their own (jem_mlp_desc_vectors,
                  jem_net_fit_units, jem_train_desc_vectors); jem_blame_values finds the value that

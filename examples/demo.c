@@ -29,7 +29,7 @@
 #define BUFFER_PATH "build/pictures/buffer.png"
 
 enum { BATCH = 64, FOR_DENSITY = 32, CLASSES = 10, PER_CLASS = 10, DREAMS = CLASSES * PER_CLASS };
-enum { FROM_NOISE = 300, WALK = 300, SHOTS = 12 };
+enum { FROM_NOISE = 150, WALK = 300, SHOTS = 12 };
 
 static double seconds(void) {
 #ifdef _WIN32
@@ -103,10 +103,10 @@ static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed) {
 
 /* Steps at which the first chain of each class is recorded: noise, ten steps on the way, and the
    end without its last noise (which no watch function receives: it is recorded afterwards). */
-static const int moments[SHOTS] = { 1, 20, 40, 60, 80, 110, 140, 180, 240, FROM_NOISE,
+static const int moments[SHOTS] = { 1, 5, 9, 13, 17, 22, 28, 40, 70, FROM_NOISE,
                                     FROM_NOISE + WALK, FROM_NOISE + WALK + 1 };
 
-/* Samples ten images per class: from noise, uphill on log p(x) and, five times as steeply, on
+/* Samples ten images per class: from noise, uphill on log p(x) and, seven times as steeply, on
    log p(y|x). */
 static int dream(jem_net *net, uint64_t seed) {
     jem_ctx *ctx = net->ctx;
@@ -120,13 +120,8 @@ static int dream(jem_net *net, uint64_t seed) {
     if (ok) {
         jem_mark mark = jem_begin(ctx);
         jem_tensor *x = jem_zeros(ctx, DREAMS, 1, DIGIT, DIGIT);
-        jem_query query;
-        query.net = net;
-        query.labels = labels;
-        query.weight = 5;
-        jem_generate_desc how = jem_generate_desc_default();
-        how.mean = net->mean;
-        how.denoise.steps = FROM_NOISE;
+        jem_query query = jem_net_query(net, labels);
+        jem_generate_desc how = jem_net_generate_desc(net);
         how.walk.steps = WALK;
         how.denoise.watch = how.walk.watch = chains_film_watch;
         how.denoise.watch_user = how.walk.watch_user = &f;
@@ -188,6 +183,8 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
     how.restart_denoise.steps = 100;               /* the walk soon corrects such drafts */
     how.seed = seed;
     net->scale = 10;                               /* log p(x) = 10 logsumexp f(x) */
+    net->denoise_steps = FROM_NOISE;               /* of its samples: see jem_net_generate_desc */
+    net->denoise_fraction = .4f;                   /* .05, the default, leaves more gaps in strokes */
     jem_trainer *tr = jem_trainer_create(net, &how);
     if (tr)
         printf("%d digits, %ld parameters, %d updates of %d images, %d chains after %d, %s x %d\n",

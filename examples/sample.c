@@ -7,14 +7,8 @@
 
 #include "tools/support/pictures.h"
 
-enum { CHAINS = 100, STEPS = 300, FILMED = 10, SHOTS = 13 };
+enum { CHAINS = 100, FILMED = 10, SHOTS = 13 };
 
-/* Steps at which the first chains are recorded, densest where the most changes: early in a walk
-   from uniform noise, in the middle of a noise-blind sample. */
-static const int moments[2][SHOTS] = {
-    { 1, 2, 4, 6, 10, 15, 20, 30, 50, 80, 130, 200, STEPS },
-    { 1, 20, 40, 60, 80, 100, 120, 140, 170, 200, 250, STEPS, 3 * STEPS }
-};
 static float x[CHAINS][DIGIT_PIXELS], shots[FILMED][SHOTS][DIGIT_PIXELS];
 
 /* Samples from p(x) (label < 0) or of one class. A network that has learned a score (`make demo`)
@@ -26,11 +20,14 @@ static jem_status draw(jem_net *net, int label, jem_tensor *t, jem_rng *rng) {
     for (int i = 0; i < CHAINS; i++) labels[i] = label;
     jem_query query = jem_net_query(net, labels);
     jem_logp_fn logp = label < 0 ? jem_logp : jem_logp_guided;  /* log p(x) + weight log p(y|x) */
-    chains_film film = { moments[net->noise_hi > 0], SHOTS, FILMED, 1, x[0], shots[0][0], 0, 0 };
-    /* Without a score, the walk has steps of 1 and noise of .01. */
     jem_generate_desc how = jem_net_generate_desc(net);
-    if (how.denoise.steps) how.denoise.steps = STEPS, how.walk.steps = 2 * STEPS;
-    else how.walk.steps = STEPS;
+    const int steps = how.denoise.steps + how.walk.steps;
+    int moments[SHOTS];                            /* densest at the start, where most changes */
+    for (int k = 0; k < SHOTS; k++) {
+        const float way = (float)k / (SHOTS - 1);
+        moments[k] = 1 + k + (int)((float)(steps - SHOTS) * way * way * way);
+    }
+    chains_film film = { moments, SHOTS, FILMED, 1, x[0], shots[0][0], 0, 0 };
     how.denoise.watch = how.walk.watch = chains_film_watch;
     how.denoise.watch_user = how.walk.watch_user = &film;
     return jem_generate(ctx, logp, &query, t, &how, rng);

@@ -254,8 +254,8 @@ static void put_back(int young, int until, const float *x, int steps) {
 /* [dream] */
 PAGE(int, dream)(int steps, float step, float noise) {
     static float x[CHAINS * PIXELS];
-    const jem_generate_desc usual = jem_generate_desc_default();
-    const int score = nets[0]->noise_hi > 0, until = score ? usual.denoise.steps : 0;
+    const jem_generate_desc usual = jem_net_generate_desc(nets[0]);
+    const int until = usual.denoise.steps;         /* 0 without a score */
     for (int young = 1; young >= 0; young--) {
         wish w;
         const int n = pick(young, until, x, &w);
@@ -264,7 +264,7 @@ PAGE(int, dream)(int steps, float step, float noise) {
         jem_tensor *t = jem_input(ctx, x, n, 1, SIDE, SIDE);
         if (young) {                               /* high noise: estimate it, remove some */
             jem_denoise_desc d = usual.denoise;
-            d.steps = steps, d.sigma_max = nets[0]->noise_hi;
+            d.steps = steps;
             d.fraction = fminf(1, d.fraction * step / usual.walk.step_size);
             d.beta = fminf(1, fmaxf(0, 1 - (1 - d.beta) * noise / usual.walk.noise_std));
             jem_denoise(ctx, wished, &w, t, &d, noise > 0 ? &rng : NULL);

@@ -601,6 +601,13 @@ static void test_flat_samples(jem_ctx *ctx) {
         net->guidance = 2.5f;
         CHECK(jem_net_query(net, labels).weight == 2.5f, "the network's own guidance");
         net->guidance = 0;
+        net->denoise_steps = 150;
+        net->denoise_fraction = 0.4f;
+        const jem_denoise_desc own = jem_net_generate_desc(net).denoise;
+        CHECK(own.steps == (score ? 150 : 0) && own.fraction == (score ? 0.4f : 0.05f),
+              "score %d: the network's own %d steps of %g", score, own.steps, (double)own.fraction);
+        net->denoise_steps = 0;
+        net->denoise_fraction = 0;
     }
     const jem_denoise_desc clean = jem_denoise_desc_clean(0.7f);
     CHECK(clean.steps == 1 && clean.fraction == 0.8f && clean.sigma_max == 0.7f && !clean.watch &&

@@ -207,6 +207,16 @@ check "the guidance of the file" cmp -s f3.png f4.png
 status 0 "larger steps" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
     --out f5.png --fraction .3
 check "they have an effect" differs f1.png f5.png
+status 0 "export with a sampler" export d/last.safetensors sampler.safetensors --fresh-steps 4 \
+    --fraction .3
+status 0 "its sampler" info sampler.safetensors
+says "samples    4 noise-blind steps that remove 0.3 of the noise"
+status 0 "larger steps by itself" sample sampler.safetensors --n 20 --steps 3 --class all --out f6.png
+says "20 samples after 7 steps from noise"
+check "the sampler of the file" cmp -s f5.png f6.png
+status 0 "other steps than its own" sample sampler.safetensors --n 20 --steps 3 --class all \
+    --out f6.png --fraction .05
+check "the options count" cmp -s f1.png f6.png
 for file in f1.png f2.png; do check $file is_png $file 100; done
 check "it has an effect" differs f1.png f3.png
 

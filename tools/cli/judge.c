@@ -279,12 +279,12 @@ static int samples_of(const uses *s, int label, int n, uint64_t seed, unsigned c
     jem_generate_desc how = jem_net_generate_desc(net);
     int labels[SAMPLE_AT_ONCE];
     if (u->guidance > 0) net->guidance = u->guidance;
-    const int usual = u->fresh_steps < 0 && u->walk_steps < 0;
+    const int usual = u->fresh_steps < 0 && u->walk_steps < 0 && u->fraction == 0;
     if (usual) return jem_sample(net, label, n, seed, NULL, bytes) == JEM_OK;
     for (int i = 0; i < n; i++) labels[i] = label;
     if (u->fresh_steps >= 0 && how.denoise.steps > 0) how.denoise.steps = u->fresh_steps;
     if (u->walk_steps >= 0) how.walk.steps = u->walk_steps;
-    how.denoise.fraction = u->fraction;
+    if (u->fraction > 0) how.denoise.fraction = u->fraction;
     jem_sampler *sampler = jem_net_sampler(net, label < 0 ? NULL : labels, n, seed, &how);
     const int ok = sampler && jem_sampler_step(sampler, NULL) == JEM_OK &&
                    jem_floats_to_pixels(net, sampler->x, n, NULL, bytes) == JEM_OK;

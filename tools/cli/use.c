@@ -184,10 +184,11 @@ static const option sample_table[] = {
       0, "starting points of chains; last.safetensors has the buffer" },
     { "steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(steps), "N", NO_PRESETS("-1"), -1, 1e8,
       "SGLD steps (-1: 300 from noise, 0 from the buffer)" },
-    { "fresh-steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(fresh_steps), "N", NO_PRESETS("300"), 0, 1e8,
-      "noise-blind steps first, from noise after score matching" },
-    { "fraction", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(fraction), "X", NO_PRESETS("0.05"), 1e-6, 1,
-      "of the noise that such a step removes; 15 steps of .3, then 45: a quick draft" },
+    { "fresh-steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(fresh_steps), "N", NO_PRESETS("-1"), -1, 1e8,
+      "noise-blind steps first, after score matching (-1: the model's, usually 300)" },
+    { "fraction", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(fraction), "X", NO_PRESETS("0"), 0, 1,
+      "of the noise that such a step removes (0: the model's, usually .05); 15 steps of .3, then "
+      "45: a quick draft" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
       "weight of log p(y|x) for a class (0: the model's)" },
     { "min-visits", OPTION_INT, OPTION_NOW, SAMPLE_AT(visits), "N", NO_PRESETS("5"), 0, 1e8,
@@ -406,10 +407,11 @@ static int sample_all(sampling *s) {
     for (int i = 0; i < SAMPLE_AT_ONCE; i++) s->labels[i] = label;
     s->how = jem_net_generate_desc(net);
     s->steps = o->steps >= 0 ? o->steps : o->from == FROM_NOISE ? s->how.walk.steps : 0;
-    s->fresh_steps = o->from == FROM_NOISE && s->how.denoise.steps ? o->fresh_steps : 0;
-    s->how.denoise.steps = s->fresh_steps;
+    if (o->from != FROM_NOISE) s->how.denoise.steps = 0;
+    if (o->fresh_steps >= 0 && s->how.denoise.steps > 0) s->how.denoise.steps = o->fresh_steps;
+    s->fresh_steps = s->how.denoise.steps;
     s->how.walk.steps = s->steps;
-    s->how.denoise.fraction = o->fraction;
+    if (o->fraction > 0) s->how.denoise.fraction = o->fraction;
     s->how.walk.step_size = o->sgld_lr;
     s->how.walk.noise_std = o->sgld_std;
     if (o->clamp > 0) {
@@ -910,6 +912,11 @@ static void info_network(const jem_net *net) {
                jem_net_meta(net, "jem.unet") ? "e(x) + " : "", (double)net->scale);
     if (net->guidance > 0)
         printf("  guidance   %g log p(y|x) in samples of a class\n", (double)net->guidance);
+    if (net->noise_hi > 0 && (net->denoise_steps > 0 || net->denoise_fraction > 0)) {
+        const jem_denoise_desc d = jem_net_generate_desc(net).denoise;
+        printf("  samples    %d noise-blind steps that remove %g of the noise\n", d.steps,
+               (double)d.fraction);
+    }
     if (!jem_net_meta(net, "jem.familiar")) printf("  familiar   not calibrated\n");
     else {
         const int gradients = jem_calibrated(net);
@@ -1094,7 +1101,10 @@ int info_command(int argc, char **argv) {
     return failed > 0;
 }
 
-typedef struct export_options { int dtype, onnx, slope; float guidance; } export_options;
+typedef struct export_options {
+    int dtype, onnx, slope, fresh_steps;
+    float guidance, fraction;
+} export_options;
 enum { EXPORT_F32 = 0, EXPORT_BF16 };
 
 static const option export_table[] = {
@@ -1105,7 +1115,11 @@ static const option export_table[] = {
     { "slope", OPTION_FLAG, OPTION_NOW, offsetof(export_options, slope), "", { "on", NULL }, 0, 0,
       "with --onnx: also compute the slope; --no-slope for a graph that only classifies" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, offsetof(export_options, guidance), "X", { "0", NULL },
-      0, 1e6, "weight of log p(y|x) in samples of a class, stored in the copy (0: as it was)" }
+      0, 1e6, "weight of log p(y|x) in samples of a class, stored in the copy (0: as it was)" },
+    { "fresh-steps", OPTION_INT, OPTION_NOW, offsetof(export_options, fresh_steps), "N",
+      { "0", NULL }, 0, 1e6, "noise-blind steps of its samples, likewise" },
+    { "fraction", OPTION_FLOAT, OPTION_NOW, offsetof(export_options, fraction), "X", { "0", NULL },
+      0, 1, "of the noise that such a step removes, likewise" }
 };
 
 /* Writes a network to a file; the new file replaces the old one when it is complete. */
@@ -1137,6 +1151,8 @@ static int export_to(model *m, const char *command, const char *path, const expo
         return 0;
     }
     if (how->guidance > 0) m->net->guidance = how->guidance;
+    if (how->fresh_steps > 0) m->net->denoise_steps = how->fresh_steps;
+    if (how->fraction > 0) m->net->denoise_fraction = how->fraction;
     if (forget_machine(m->net) && export_net(m->net, path, how->dtype) == JEM_OK) return 1;
     return model_fail(command, m);
 }
@@ -1144,7 +1160,7 @@ static int export_to(model *m, const char *command, const char *path, const expo
 int export_command(int argc, char **argv) {
     static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
                                 "without optimiser and buffer";
-    export_options values = { EXPORT_F32, 0, 1, 0 };
+    export_options values = { EXPORT_F32, 0, 1, 0, 0, 0 };
     static options table;
     options *o = options_begin(&table, "jem export", export_table, sizeof export_table, &values);
     char **words;
