@@ -326,5 +326,27 @@ holds "beside: those of the other" "$(number 2 'mnist   ')" ">" 80
 holds "a network of two updates" "$(number 2 'from noise   ')" "<" 20
 holds "is further away than test images" "$(number 7 'from noise   ')" ">" "2 * ${usual:-1e9}"
 
+# An evaluation that is killed goes on with the samples that it kept.
+quick="$model samples --dataset digits --n 700 --judge $judge --fresh-steps 4 --walk-steps 2"
+status 0 "without a break" $quick --out whole.png
+mv out whole.txt
+"$jem" eval $quick --out s.png --keep k.safetensors >/dev/null 2>&1 </dev/null &
+killed=$!
+while [ ! -e k.safetensors ] && kill -0 $killed 2>/dev/null; do sleep .01; done
+kill -9 $killed 2>/dev/null
+wait $killed 2>/dev/null
+check "samples so far" test -s k.safetensors
+status 0 "goes on" $quick --out s.png --keep k.safetensors
+check "with the same result" sh -c 'sed s/whole.png/s.png/ whole.txt | cmp - out'
+check "and the same picture" cmp whole.png s.png
+status 0 "nothing is left to do" $quick --out s.png --keep k.safetensors
+check "the same again" cmp whole.png s.png
+refuses 1 "k.safetensors: the file has samples of other options" $quick --seed 2 \
+    --keep k.safetensors
+cp $model m.safetensors
+refuses 1 "the file has no samples of this model" $quick --keep m.safetensors
+check "the file remains" cmp $model m.safetensors
+refuses 1 "nowhere/k: cannot be created" $quick --keep nowhere/k
+
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -1082,7 +1082,9 @@ static const option samples_table[] = {
     { "walk-steps", OPTION_INT, OPTION_NOW, USES_AT(walk_steps), "N", NO_PRESETS("-1"), -1, 1e6,
       "SGLD steps after that (-1: 300)" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, USES_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
-      "weight of log p(y|x) in samples of a class (0: the model's)" }
+      "weight of log p(y|x) in samples of a class (0: the model's)" },
+    { "keep", OPTION_TEXT, OPTION_NOW, USES_AT(keep), "FILE.safetensors", NO_PRESETS(""), 0, 0,
+      "keep the samples so far in a file, where the same command goes on after an interruption" }
 };
 
 static const struct use {

@@ -272,19 +272,25 @@ static int samples_create(sample_set *s, const char *name, int n, ptrdiff_t size
 }
 static void samples_free(sample_set *s) { free(s->x), free(s->features), free(s->labels); }
 
+/* Returns how to sample the network, with the steps of the options. */
+static jem_generate_desc samples_how(const uses *s) {
+    const uses_options *u = s->u;
+    jem_generate_desc how = jem_net_generate_desc(s->m.net);
+    if (u->fresh_steps >= 0 && how.denoise.steps > 0) how.denoise.steps = u->fresh_steps;
+    if (u->walk_steps >= 0) how.walk.steps = u->walk_steps;
+    if (u->fraction > 0) how.denoise.fraction = u->fraction;
+    return how;
+}
+
 /* Makes n samples of a class (-1: any) as jem_sample does, with the steps of the options. */
 static int samples_of(const uses *s, int label, int n, uint64_t seed, unsigned char *bytes) {
     const uses_options *u = s->u;
     jem_net *net = s->m.net;
-    jem_generate_desc how = jem_net_generate_desc(net);
+    const jem_generate_desc how = samples_how(s);
     int labels[SAMPLE_AT_ONCE];
-    if (u->guidance > 0) net->guidance = u->guidance;
     const int usual = u->fresh_steps < 0 && u->walk_steps < 0 && u->fraction == 0;
     if (usual) return jem_sample(net, label, n, seed, NULL, bytes) == JEM_OK;
     for (int i = 0; i < n; i++) labels[i] = label;
-    if (u->fresh_steps >= 0 && how.denoise.steps > 0) how.denoise.steps = u->fresh_steps;
-    if (u->walk_steps >= 0) how.walk.steps = u->walk_steps;
-    if (u->fraction > 0) how.denoise.fraction = u->fraction;
     jem_sampler *sampler = jem_net_sampler(net, label < 0 ? NULL : labels, n, seed, &how);
     const int ok = sampler && jem_sampler_step(sampler, NULL) == JEM_OK &&
                    jem_floats_to_pixels(net, sampler->x, n, NULL, bytes) == JEM_OK;
@@ -292,30 +298,114 @@ static int samples_of(const uses *s, int label, int n, uint64_t seed, unsigned c
     return ok;
 }
 
-/* Makes n samples by jem_sample, class by class (of any class, if the network has no p(x,y)). */
-static int samples_fresh(const uses *s, sample_set *to) {
+/* A file of samples, written after each batch: a run that was interrupted goes on with them. Its
+   array KEPT_SAMPLES has the bytes (n,h,w,c) of the first n, its text KEPT_OF whatever they depend
+   on. */
+#define KEPT_SAMPLES "samples"
+#define KEPT_OF "samples.of"
+enum { KEPT_SIZE = 256 };
+
+/* Describes the model's numbers and all options on which samples depend. */
+static void kept_describe(const uses *s, int n, char text[KEPT_SIZE]) {
+    const jem_generate_desc how = samples_how(s);
+    unsigned long sum = 0;
+    for (int i = 0; i < jem_archive_count(s->m.archive); i++) {
+        const jem_entry *e = jem_archive_at(s->m.archive, i);
+        sum = sum * 31 + data_crc32((const unsigned char *)e->data, e->bytes);
+    }
+    snprintf(text, KEPT_SIZE, "%d samples of model %08lx, seed %d, %d noise-blind steps of %g, a "
+             "walk of %d, guidance %g, precision %d", n, sum & 0xffffffffUL, s->u->seed,
+             how.denoise.steps, (double)how.denoise.fraction, how.walk.steps,
+             (double)jem_net_query(s->m.net, NULL).weight, s->u->e.precision);
+}
+
+/* Reads the samples of a file, if it exists; returns their number, or -1 and prints the reason. */
+static int kept_read(const uses *s, int n, unsigned char *bytes) {
+    char of[KEPT_SIZE];
+    const char *path = s->u->keep;
+    const size_t size = (size_t)image_size(s->m.net);
+    FILE *there = fopen(path, "rb");
+    if (!there) return 0;
+    fclose(there);
+    jem_archive *a = jem_archive_read(s->m.ctx, path);
+    if (!a) return model_fail("jem eval", &s->m), -1;
+    kept_describe(s, n, of);
+    const jem_entry *e = jem_archive_find(a, KEPT_SAMPLES);
+    const char *is = jem_archive_meta(a, KEPT_OF);
+    int count = -1;
+    if (!e || !is || e->dtype != JEM_DTYPE_U8 || e->bytes % size || e->bytes / size > (size_t)n)
+        fprintf(stderr, "jem eval: --keep %s: the file has no samples of this model\n", path);
+    else if (strcmp(is, of))
+        fprintf(stderr, "jem eval: --keep %s: the file has samples of other options or of another "
+                "model; these are: %s\n", path, of);
+    else {
+        count = (int)(e->bytes / size);
+        memcpy(bytes, e->data, e->bytes);
+    }
+    jem_archive_free(a);
+    return count;
+}
+
+/* Writes the first `done` of n samples to the file; returns 0 and leaves an error in the context if
+   that fails. */
+static int kept_write(const uses *s, int n, int done, const unsigned char *bytes) {
+    char of[KEPT_SIZE];
+    const jem_net *net = s->m.net;
+    const int64_t shape[4] = { done, net->height, net->width, net->channels };
+    jem_archive *a = jem_archive_create(s->m.ctx);
+    kept_describe(s, n, of);
+    const int ok = a && jem_archive_add(a, KEPT_SAMPLES, JEM_DTYPE_U8, 4, shape, bytes) == JEM_OK &&
+                   jem_archive_set_meta(a, KEPT_OF, of) == JEM_OK &&
+                   jem_archive_write(a, s->u->keep) == JEM_OK;
+    jem_archive_free(a);
+    return ok;
+}
+
+/* Makes n samples, as many of each kind (a class, or -1 for the only kind), and goes on after the
+   first `kept` of them. bytes: (n,h,w,c). */
+static int samples_make(const uses *s, int n, int kinds, int by_class, int kept,
+                        unsigned char *bytes) {
+    const ptrdiff_t size = image_size(s->m.net);
+    uint64_t seed = (uint64_t)s->u->seed * 1000003u;
+    int done = 0;
+    for (int c = 0; c < kinds; c++) {
+        const int end = (int)((int64_t)n * (c + 1) / kinds);
+        while (done < end) {
+            const int batch = end - done < SAMPLE_AT_ONCE ? end - done : SAMPLE_AT_ONCE;
+            const int label = by_class ? c : -1;
+            if (done + batch > kept) {
+                if (!samples_of(s, label, batch, seed, bytes + done * size)) return 0;
+                if (*s->u->keep && !kept_write(s, n, done + batch, bytes)) return 0;
+            }
+            seed++;
+            done += batch;
+            fprintf(stderr, "\r%d of %d samples ", done, n);
+        }
+    }
+    fprintf(stderr, "\n");
+    return 1;
+}
+
+/* Makes samples by jem_sample, class by class (of any class, if the network has no p(x,y)). */
+static int samples_fresh(const uses *s, sample_set *to, int keep) {
     jem_net *net = s->m.net;
     const ptrdiff_t size = image_size(net), pixels = (ptrdiff_t)net->height * net->width;
-    unsigned char *bytes = (unsigned char *)malloc((size_t)(SAMPLE_AT_ONCE * size));
     const int by_class = !jem_net_meta(net, "jem.uncond"), kinds = by_class ? net->classes : 1;
-    int done = 0, ok = bytes != NULL;
-    uint64_t seed = (uint64_t)s->u->seed * 1000003u;
+    unsigned char *bytes = (unsigned char *)malloc((size_t)(to->n * size));
+    if (!bytes) return uses_no_memory(), 0;
+    if (s->u->guidance > 0) net->guidance = s->u->guidance;
     to->labelled = by_class;
-    for (int c = 0; ok && c < kinds; c++)
-        for (const int end = (int)((int64_t)to->n * (c + 1) / kinds); ok && done < end;) {
-            const int n = end - done < SAMPLE_AT_ONCE ? end - done : SAMPLE_AT_ONCE;
-            ok = samples_of(s, by_class ? c : -1, n, seed++, bytes);
-            for (ptrdiff_t i = 0; ok && i < n * size; i++) {       /* (n,h,w,c) to (n,c,h,w) */
-                const ptrdiff_t k = i % size, at = i / size * size;
-                to->x[(ptrdiff_t)done * size + at + k % net->channels * pixels + k / net->channels] =
-                    (float)bytes[i] / 127.5f - 1;
-            }
-            for (int i = 0; i < n; i++) to->labels[done + i] = c;
-            done += n;
-            fprintf(stderr, "\r%d of %d samples ", done, to->n);
-        }
-    fprintf(stderr, "\n");
-    if (!ok) model_fail("jem eval", &s->m);
+    const int kept = keep ? kept_read(s, to->n, bytes) : 0;
+    int ok = kept >= 0;
+    if (ok && !samples_make(s, to->n, kinds, by_class, kept, bytes))
+        ok = model_fail("jem eval", &s->m);
+    for (ptrdiff_t i = 0; ok && i < to->n * size; i++) {           /* (n,h,w,c) to (n,c,h,w) */
+        const ptrdiff_t k = i % size, image = i / size * size;
+        const ptrdiff_t at = k % net->channels * pixels + k / net->channels;
+        to->x[image + at] = (float)bytes[i] / 127.5f - 1;
+    }
+    for (int c = 0, i = 0; c < kinds; c++)
+        while (i < (int)((int64_t)to->n * (c + 1) / kinds)) to->labels[i++] = c;
     free(bytes);
     return ok;
 }
@@ -466,8 +556,8 @@ static int samples_judge(const uses *s, const uses *beside, jem_net *judge, cons
         memcpy(set[0].labels, s->labels, (size_t)s->n * sizeof *s->labels);
         set[0].labelled = 1;
         ok = judge_look(judge, known.x, known.n, NULL, known.features) &&
-             samples_fresh(s, &set[1]) && samples_buffer(s, &set[2]) &&
-             (!beside || samples_fresh(beside, &set[3]));     /* also from noise */
+             samples_fresh(s, &set[1], *s->u->keep != 0) && samples_buffer(s, &set[2]) &&
+             (!beside || samples_fresh(beside, &set[3], 0));  /* also from noise */
     }
     if (ok) printf("%s, judged by %s (not an Inception network: compare only with itself); from "
                    "noise by jem_sample, independent of the walk in training\n"
