@@ -337,7 +337,7 @@ static int kept_read(const uses *s, int n, unsigned char *bytes) {
         fprintf(stderr, "jem eval: --keep %s: the file has no samples of this model\n", path);
     else if (strcmp(is, of))
         fprintf(stderr, "jem eval: --keep %s: the file has samples of other options or of another "
-                "model; these are: %s\n", path, of);
+                "model; this command makes %s\n", path, of);
     else {
         count = (int)(e->bytes / size);
         memcpy(bytes, e->data, e->bytes);
@@ -361,8 +361,8 @@ static int kept_write(const uses *s, int n, int done, const unsigned char *bytes
     return ok;
 }
 
-/* Makes n samples, as many of each kind (a class, or -1 for the only kind), and goes on after the
-   first `kept` of them. bytes: (n,h,w,c). */
+/* Makes n samples, equally many of each kind (a class; of any class, if not by_class), and goes on
+   after the first `kept` of them. bytes: (n,h,w,c). */
 static int samples_make(const uses *s, int n, int kinds, int by_class, int kept,
                         unsigned char *bytes) {
     const ptrdiff_t size = image_size(s->m.net);
@@ -386,7 +386,8 @@ static int samples_make(const uses *s, int n, int kinds, int by_class, int kept,
     return 1;
 }
 
-/* Makes samples by jem_sample, class by class (of any class, if the network has no p(x,y)). */
+/* Makes samples by jem_sample, class by class (of any class, if the network has no p(x,y)). With
+   keep, it goes on with those of the file --keep, if there are any. */
 static int samples_fresh(const uses *s, sample_set *to, int keep) {
     jem_net *net = s->m.net;
     const ptrdiff_t size = image_size(net), pixels = (ptrdiff_t)net->height * net->width;
