@@ -2787,16 +2787,27 @@ static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw
                 for (int x = 0; x < node->t.w; x++) *nchw++ = lanes[jem__lane_at(node, i, c, y, x)];
 }
 
-/* Copies images into lanes. Padding lanes repeat the last image. */
+/* Copies images into lanes, 16 pixels at a time, so that both sides remain in the cache. Padding
+   lanes repeat the last image. */
 static void jem__copy_in(const jem__node *node, float *lanes, const float *nchw) {
-    const ptrdiff_t size = node->stride / JEM_LANES;
-    for (int i = 0; i < node->groups * JEM_LANES; i++) {
-        int image = i;
-        if (i >= node->t.n) image = node->t.n - 1;           /* a padding lane */
-        const float *from = nchw + image * size;
-        for (int c = 0; c < node->t.c; c++)
-            for (int y = 0; y < node->t.h; y++)
-                for (int x = 0; x < node->t.w; x++) lanes[jem__lane_at(node, i, c, y, x)] = *from++;
+    enum { AT_A_TIME = 16 };
+    const int channels = node->t.c;
+    const ptrdiff_t pixels = (ptrdiff_t)node->t.h * node->t.w;
+    for (int g = 0; g < node->groups; g++) {
+        for (ptrdiff_t start = 0; start < pixels; start += AT_A_TIME) {
+            ptrdiff_t n = pixels - start;
+            if (n > AT_A_TIME) n = AT_A_TIME;
+            for (int l = 0; l < JEM_LANES; l++) {
+                int image = g * JEM_LANES + l;
+                if (image >= node->t.n) image = node->t.n - 1;         /* a padding lane */
+                for (int c = 0; c < channels; c++) {
+                    const float *from = nchw + ((ptrdiff_t)image * channels + c) * pixels + start;
+                    float *to = lanes + c * JEM_LANES + l;
+                    for (ptrdiff_t i = 0; i < n; i++) to[i * channels * JEM_LANES] = from[i];
+                }
+            }
+            lanes += n * channels * JEM_LANES;
+        }
     }
 }
 JEM__COMPILE_END
@@ -6239,18 +6250,18 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
                        (int)activation);
 }
 
-/* Cuts images into blocks if that takes less time. Blocks leave no lane idle, but reading their
-   neighbours adds up to a sixth to the time, and a margin, which grows with each halving, adds as
-   much again. The sides of blocks remain whole numbers after `halvings` halvings. */
-static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings) {
+/* Cuts images into blocks if that takes less time. Blocks leave no lane idle, but the network takes
+   `surcharge` times as long per pixel, since convolutions read neighbouring blocks, and a margin
+   adds pixels. (Measured: 1.04 to 1.13 for 3 x 3 kernels, 1.1 to 1.3 for 4 x 4 with stride 2.) The
+   sides of blocks remain whole numbers after `halvings` halvings. */
+static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings, double surcharge) {
     const int unit = JEM__GRID << halvings;
     if (!x || x->n >= 4 * JEM_LANES) return x;
     const double h = (double)((x->h + unit - 1) / unit) * unit;
     const double w = (double)((x->w + unit - 1) / unit) * unit;
     const double blocks = x->n * h * w;
     const double whole = (double)jem__groups(x->n) * JEM_LANES * x->h * x->w;
-    const int margin = x->h % unit || x->w % unit;
-    if ((7 + margin) * blocks >= 6 * whole) return x;
+    if (surcharge * blocks >= whole) return x;
     return jem__cut_blocks(ctx, x, unit);
 }
 
@@ -6553,7 +6564,7 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
     const int per_stage = wrn->blocks / JEM__STAGES;
     jem_tensor *features[JEM__STAGES] = { NULL };
     jem_tensor *y = x;
-    if (jem__wrn_can_cut(d, training)) y = jem__cut_few(net->ctx, x, JEM__STAGES - 1);
+    if (jem__wrn_can_cut(d, training)) y = jem__cut_few(net->ctx, x, JEM__STAGES - 1, 1.13);
     y = jem_apply(&wrn->stem, y, training);
     for (int stage = 0; stage < JEM__STAGES; stage++) {
         if (stage > 0 && d->blocks == JEM_BLOCKS_ZERO) {
@@ -6712,7 +6723,7 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
         x = jem_linear(net->ctx, x, stack->whiten, NULL);
         net->shift = jem__student_logp(net, stack, x);
     }
-    if (stack->convs && !training) x = jem__cut_few(net->ctx, x, d->layers - 1);
+    if (stack->convs && !training) x = jem__cut_few(net->ctx, x, d->layers - 1, 1.25);
     for (int i = 0; i < d->layers; i++) {
         if (i == stack->convs) x = jem_flatten(net->ctx, x);
         x = jem_apply(&stack->layer[i], x, training);
