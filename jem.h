@@ -1,10 +1,12 @@
 /* jem.h - v0.2 - energy-based models in one C header            license: MIT-0 or public domain
 
    Every classifier is also an energy-based model. It assigns each image x one number per class, the
-   logit f(x)[y]. Read as log p(x) = logsumexp f(x) - log Z, the same numbers also say how likely
-   the image itself is. Trained for both, one small network classifies images, generates new ones,
-   and detects images unlike any it has seen. (JEM: Grathwohl, Wang, Jacobsen, Duvenaud, Norouzi,
-   Swersky. ICLR 2020, arXiv:1912.03263.)
+   logit f(x)[y]. The same numbers also define how likely the image itself is:
+   log p(x) = logsumexp f(x) - log Z. Here logsumexp f(x) is the logarithm of the sum of exp f(x)[y]
+   over all classes y, and Z is the constant that normalises p, which need not be known. Trained for
+   both, one small network classifies images, generates new ones, and detects images unlike any it
+   has seen. (JEM: Grathwohl, Wang, Jacobsen, Duvenaud, Norouzi, Swersky. ICLR 2020,
+   arXiv:1912.03263.)
 
    This file contains everything: reverse-mode autograd, SIMD convolutions (AVX2, AVX-512, NEON),
    the wide residual network, the loss, the Langevin sampler, the optimiser, and safetensors files.
@@ -19,8 +21,8 @@
 
    A COMPLETE PROGRAM
        It trains a small network on two moons, then classifies three points. The moons are curves,
-       on which a density would grow without limit: data_noise blurs them. energy_l2 keeps log p(x)
-       near 0. So long runs are stable.
+       on which a density would grow without limit: data_noise blurs them, and energy_l2 keeps
+       log p(x) near 0, so that even long runs remain stable.
 
        #define JEM_IMPLEMENTATION
        #include "jem.h"
@@ -121,10 +123,11 @@
        function: there zero means default.) An rng is required unless the function says that it may
        be NULL.
    MEMORY
-       Everything belongs to a context and is allocated with its two functions. Tensors live on the
-       context's tape, an arena: jem_end frees all tensors made since jem_begin (jem_reset: all
-       tensors) and keeps the memory for reuse, so a training loop does not allocate. Networks,
-       trainers, buffers and archives have their own jem_*_free; free them before the context.
+       Everything belongs to a context and is allocated with the context's `allocate` (default:
+       calloc). Tensors live on the context's tape, an arena: jem_end frees all tensors made since
+       jem_begin (jem_reset: all tensors) and keeps the memory for reuse, so a training loop does
+       not allocate. Networks, optimisers, trainers, samplers, buffers, archives and files have
+       their own jem_*_free; free them before the context.
    THREADS
        The library uses OpenMP if the compiler enables it, or the parallel_for in the context's
        desc. Work is divided by images, pixels and channels; the order of a sum never changes. gcc's
@@ -195,7 +198,8 @@ typedef enum jem_status {
     JEM_BAD_SHAPE,         /* shapes that do not fit together */
     JEM_NO_MEMORY,
     JEM_BAD_FILE,          /* cannot be opened, read or written, or has the wrong content */
-    JEM_DIVERGED           /* a loss or gradient that is not finite, or a loss that is too large */
+    JEM_DIVERGED           /* a loss, gradient, logit, log p or sample that is not finite, or a loss
+                              that is too large */
 } jem_status;
 
 typedef enum jem_isa {
@@ -214,7 +218,7 @@ typedef enum jem_isa {
    with stride 2: the direct sum or, where it costs less, Winograd's, in tiles of M x M outputs
    (Lavin & Gray 2015). Largest error, compared with double and relative to the output's rms: 9e-6
    (direct), 3e-6 (M = 2), 6e-5 (M = 4); see `make bench`. A batch of few images is cut into blocks
-   with other tiles, so it rounds otherwise than a large batch, except with JEM_PRECISION_DIRECT.
+   with other tiles and so rounds differently from a large one, except with JEM_PRECISION_DIRECT.
    JEM_PRECISION_BF16 applies to all convolutions. It requires AMX or AVX-512 BF16 (on AVX-512 BF16,
    3x3 convolutions of stride 1 run as JEM_PRECISION_FAST, which is as fast there). Elsewhere it
    becomes JEM_PRECISION_FAST, and a note is logged; with JEM_ISA_SCALAR, however, it is computed in
@@ -236,9 +240,9 @@ typedef struct jem_ctx_desc {
     void *(*allocate)(void *user, size_t bytes);   /* set both or neither */
     void (*release)(void *user, void *memory);
     void (*log)(void *user, const char *message);  /* receives each error that is kept, and a note
-                                                      if JEM_PRECISION_BF16 is not available or
-                                                      tensors of a file cannot be read; default:
-                                                      none */
+                                                      if JEM_PRECISION_BF16 is not available,
+                                                      tensors of a file cannot be read, or a
+                                                      trainer rolls back; default: no log */
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
@@ -326,7 +330,9 @@ typedef struct jem_tensor {
 } jem_tensor;
 
 /* jem_end frees all tensors made since the jem_begin that returned `mark`. Pairs may nest. Using a
-   freed tensor is reported as an error, until a new tensor reuses its memory. */
+   freed tensor is reported as an error, until a new tensor reuses its memory. Values and gradients
+   of older tensors, if computed since jem_begin, are freed as well: a value is computed again on
+   request, but jem_read_grad must be called before jem_end. */
 typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
@@ -427,8 +433,8 @@ JEM_API jem_status jem_grad(jem_tensor *y, jem_tensor *x);
 /* Copies the result of the last jem_grad for x to nchw[n][c][h][w]. */
 JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);
 
-/* Function that computes one number per image, or a single number, from x: the argument of samplers
-   and of jem_check_gradient. */
+/* Function that records log p of each image of x as (n,1,1,1), the argument of samplers and losses.
+   Returns NULL after an error. For jem_check_gradient it may also return a single number. */
 typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
@@ -483,7 +489,8 @@ JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(
    al. 2014). Advances rng. */
 JEM_API jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng);
 
-/* Computes the mean of k x k windows, without padding. stride 0 means k. */
+/* Computes the mean of k x k windows, without padding: y (n, c, (h - k)/stride + 1, ...), for k up
+   to h and w. stride 0 means k, here and in jem_max_pool. */
 JEM_API jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
 JEM_API jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), mean over h,w */
 /* Computes the maximum of each window, k <= 15; its first occurrence receives the gradient. */
@@ -555,8 +562,8 @@ typedef struct jem_net jem_net;
    May set net->energy, shift and features. Reports errors with jem_fail, and returns NULL. */
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
-/* A log-density's question: of which network, for which label of each image, and, in
-   jem_logp_guided, with which weight of the label. */
+/* Argument of the log-densities in >>losses: the network, the label of each image, and, for
+   jem_logp_guided, the weight of log p(y|x). Owns neither net nor labels. */
 typedef struct jem_query {
     jem_net *net;
     const int *labels;                             /* [n], 0..classes-1; NULL for log p(x) alone */
@@ -584,7 +591,9 @@ struct jem_net {
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
-    jem_tensor *energy;                            /* separate log p(x), (n,1,1,1), or NULL */
+    jem_tensor *energy;                            /* g(x), (n,1,1,1), or NULL. It replaces the
+                                                      logsumexp: log p(x) = scale * g(x) - log Z,
+                                                      plus the shift */
     jem_tensor *shift;                             /* e(x), (n,1,1,1), see below, or NULL */
     jem_tensor *features;                          /* (n,c,h,w), or NULL */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
@@ -599,7 +608,7 @@ struct jem_net {
    included, but most of log p(x) may be e(x) (measured in examples/models/recipes.md). The logits
    that jem_forward returns do not contain the shift, so the cross-entropy does not compute it. */
 
-/* How the blocks of a wide residual network are built. */
+/* Kinds of blocks of a wide residual network. */
 typedef enum jem_blocks {
     JEM_BLOCKS_WRN = 0,    /* as the authors of JEM do, described below */
     JEM_BLOCKS_ZERO        /* for a network without norms: the second convolution of a block starts
@@ -657,8 +666,9 @@ typedef struct jem_convnet_desc {
     float quadratic;                               /* 0; q adds -q/2 ||x||^2 to log p(x), as
                                                       jem_net.shift: far from the data it falls as
                                                       a normal density does */
-    int student;                                   /* 0; nu, for vectors (height and width 1, up to
-                                                      1024 numbers): adds the log-density of a
+    int student;                                   /* 0; nu, at most 1000, in an MLP of vectors
+                                                      (height and width 1, up to 1024 numbers), not
+                                                      with quadratic: adds the log-density of a
                                                       Student distribution with nu degrees of
                                                       freedom to log p(x), as jem_net.shift. It and
                                                       f take z = A u, u: x in the network's units.
@@ -711,7 +721,8 @@ JEM_API jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out
                                  int pad);
 JEM_API jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out);
 JEM_API jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int channels);
-/* Applies the layer's op to x. A layer of kind JEM_LAYER_NONE returns x. */
+/* Applies the layer's op to x. A layer of kind JEM_LAYER_NONE returns x. The momentum of batch norm
+   is .9, as in the code of JEM's authors (PyTorch's default is .1). */
 JEM_API jem_tensor *jem_apply(const jem_layer *layer, jem_tensor *x, int training);
 /* Applies an activation; `slope` is that of JEM_ACTIVATION_LEAKY_RELU for x < 0. */
 JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope);
@@ -727,18 +738,18 @@ JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *v
 /* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
 
-/* Units. A network learns best from numbers around 0 of size 1; sensors have volts, bars and
-   thousands. Once units are fitted to training data, every function that takes or returns numbers
-   x[n][c][h][w] of a network (jem_train_step, jem_classify, jem_ood_score, ...) has them in the
-   data's own units, and computes with
+/* Units. A network learns best from numbers of mean 0 and standard deviation 1; sensors measure
+   volts and bars. Once units are fitted to training data, every function that takes or returns
+   numbers x[n][c][h][w] of a network (jem_train_step, jem_classify, jem_ood_score, ...) has them in
+   the data's own units, and computes with
 
        u = (x - mean[c]) / scale[c],      log p(x) = log p(u) - height * width * sum of log scale[c]
 
    with mean and standard deviation of channel c (of a vector, channels = its length and height =
-   width = 1: of each value). Tensors, samplers, replay buffers, and all that descs say of steps,
-   noise, distances and ranges stay in the network's units, u: jem_standardize and
-   jem_unstandardize lead there and back. The text "jem.units" holds both for each channel, is saved
-   with the network, and removing it undoes this. */
+   width = 1: of each value). Tensors, samplers, replay buffers, and the steps, noise, distances and
+   ranges in descs stay in the network's units, u: jem_standardize and jem_unstandardize convert.
+   The text "jem.units", which is saved with the network, holds mean and scale of each channel; to
+   return to a network without units, remove it (jem_net_set_meta). */
 /* Fits units to x[n][c][h][w], n > 0, numbers of up to 1e12: the training data, before training. A
    channel that is constant gets its own absolute value as the scale, or 1. In a network with
    `student`, also sets A. */
@@ -752,7 +763,7 @@ JEM_API jem_status jem_unstandardize(const jem_net *net, const float *u, int n, 
 
 /* Log-densities up to a constant, for samplers: each records one number per image of x(n,c,h,w), in
    evaluation mode (no dropout, running statistics), and returns (n,1,1,1). The last argument is a
-   jem_query *; a jem_net *, which begins with one, does where no labels are needed. Labels are
+   jem_query *; a jem_net *, which begins with one, suffices where no labels are needed. Labels are
    copied. NULL, or no labels where they are needed, is an error. A network with a separate
    log p(x) (net->energy) has no log p(x,y). */
 JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *query);           /* log p(x) */
@@ -773,13 +784,14 @@ JEM_API jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const in
    gradient estimates that of mean -log p(data) (Hinton 2002). The inputs may differ in n. */
 JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample);
 
-/* Denoising score matching (Vincent 2011) learns a density without chains: at noisy images
-   x~ = x + sigma z, the gradient of log p should point to the clean image x. It minimises
+/* The score of a density is the gradient of log p. Denoising score matching (Vincent 2011) learns
+   it without chains: at noisy images x~ = x + sigma z, it should point to the clean image x. The
+   loss is
 
        L = mean over images of weight/2 ||r||^2,    r = sigma d log p(x~)/dx~ + z,    z ~ N(0,I)
 
    The density is not conditioned on sigma: it can estimate sigma from an image of hundreds of
-   pixels. */
+   pixels. Here and in >>samplers, `pixels` counts all c*h*w values of an image. */
 typedef struct jem_score_desc {
     const float *sigma;    /* [n], 0 < sigma < 1e6: noise of each image, from invisible to
                               dominant: .12 to 2 for pixels in [-1,1] */
@@ -787,22 +799,22 @@ typedef struct jem_score_desc {
     float difference;      /* step of the difference, in units of sigma sqrt(pixels), see >>losses
                               below; 0: .03, JEM_PRECISION_BF16 .1 */
 } jem_score_desc;
-/* Draws n noise levels into sigma[n], spread evenly over lo .. hi in their logarithm;
-   0 < lo <= hi. */
+/* Draws n noise levels into sigma[n], in ascending order, one from each n-th of lo .. hi on a
+   logarithmic scale; 0 < lo <= hi. The images must be in random order. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
 /* Adds sigma[i] N(0,I) to image i of a leaf. sigma[n] is finite. Advances rng. */
 JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng);
 /* Records L, as one number for jem_backward, for clean images x(n,c,h,w), a leaf, and any
-   log-density: its gradient at x~ is computed at once; then it is recorded on either side of x~.
+   log-density. Computes the score at x~ immediately, then records log p on either side of x~.
    residual (may be NULL) receives the mean of ||r||^2 per pixel: 1 for a density that has learned
    nothing. Advances rng. NULL after an error. */
 JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                        const jem_score_desc *desc, jem_rng *rng, float *residual);
 
 /* Records the sum over images of v . d log p/dx, as one number; x and v are leaves of one shape.
-   Its jem_backward computes second derivatives, of this slope by the parameters: the number is a
-   difference of two ordinary passes, at a distance h to either side, 0 <= h <= 1e6 (0: .003
-   sqrt(pixels), JEM_PRECISION_BF16 .01 sqrt(pixels)). */
+   jem_backward of this number gives second derivatives, those of the slope with respect to the
+   parameters. The number is a difference of two ordinary passes, at x +- h v/||v||,
+   0 <= h <= 1e6 (0: .003 sqrt(pixels), JEM_PRECISION_BF16 .01 sqrt(pixels)). */
 JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                     jem_tensor *v, float h);
 
@@ -825,9 +837,10 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
 
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
 
-/* A Langevin walk: x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
+/* Stochastic gradient Langevin dynamics (SGLD), a walk of x towards samples of p:
+   x <- x + step_size * clamp(d log p/dx) + noise_std * N(0,I), then clamp x.
    Clamping gradients gives the proximal SGLD of Yang & Ji (2021). With decay_b > 0, the size of
-   step t is multiplied by s = (1 + t/b)^-gamma and its noise by sqrt(s); the bias of the walk then
+   step t = 0, 1, ... is multiplied by s = (1 + t/b)^-gamma, its noise by sqrt(s); the bias then
    vanishes for gamma in (1/2,1] (Welling & Teh 2011). With temperature_from > 0, the noise is
    multiplied by sqrt(T), where the temperature T falls from temperature_from to temperature_to by
    the same factor at every step (Kirkpatrick & others 1983). The noise is drawn in the order of
@@ -931,9 +944,9 @@ typedef struct jem_sampler {
    the first step, which is slower, before the first frame. */
 typedef struct jem_budget {
     int steps;                                     /* at most this many; 0: no limit */
-    double microseconds;                           /* 0: no limit; else no step begins that would
-                                                      end later if it took as long as the slowest
-                                                      of recent steps */
+    double microseconds;                           /* 0: no limit; else a step begins only if it
+                                                      will end within this time, should it take as
+                                                      long as the slowest recent step */
     double (*clock)(void *user);                   /* microseconds since any fixed moment; required
                                                       if `microseconds` is not 0 */
     void *clock_user;
@@ -950,8 +963,10 @@ JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
 /* Begins again, from other noise. */
 JEM_API jem_status jem_sampler_restart(jem_sampler *s);
 
-/* Replay buffer of chains (persistent contrastive divergence, Tieleman 2008). With classes > 0, the
-   slots of class y start at y*(capacity/classes). data[capacity][c][h][w], visits[capacity]. */
+/* Replay buffer: the current images of `capacity` Markov chains, one in each slot, whose walks
+   continue from update to update (persistent contrastive divergence, Tieleman 2008). With
+   classes > 0, the slots of class y start at y*(capacity/classes). data[capacity][c][h][w],
+   visits[capacity]. */
 typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
@@ -1012,8 +1027,8 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
    SGLD (jem_sgld_desc.temperature_from) is cheaper, but not exact. */
 
 /* Annealed importance sampling (Neal 2001): estimates Z in p(x) = exp(logp(x))/Z. Weighted chains
-   move from q = N(mean, std^2 I) to p through q^(1-b) p^b. The expected weight is Z for any number
-   of levels; more levels reduce the noise of the estimate. */
+   move from q = N(mean, std^2 I) to p through q^(1-b) p^b, with b = (k/levels)^2 at level k. The
+   expected weight is Z for any number of levels; more levels reduce the noise of the estimate. */
 typedef struct jem_ais_desc {
     int levels;                                    /* 500 */
     float mean, std;                               /* of q, which should cover p: 0, 1 */
@@ -1023,8 +1038,8 @@ typedef struct jem_ais_result {
     double log_z;
     double error;                                  /* standard deviation of log_z; HUGE_VAL for a
                                                       single chain, where it is unknown */
-    double chains;                                 /* effective sample size; if it is below 10, use
-                                                      more levels */
+    double chains;                                 /* effective sample size, at most the number of
+                                                      chains; below 10, use more levels or chains */
 } jem_ais_result;
 JEM_API jem_ais_desc jem_ais_desc_default(void);
 /* Estimates log Z with one chain per image of the leaf x. Ignores the content of x, and replaces it
@@ -1043,8 +1058,9 @@ typedef struct jem_optim_desc {
     float momentum;                                /* SGD, PyTorch's convention: 0 */
     float weight_decay;                            /* L2 added to the gradient: 0; Muon: below */
     float clip;                                    /* 0: off; else limits the gradient's L2 norm */
-    float ema;                                     /* 0: off; else averages the weights, an update
-                                                      with weight 1 - ema, early ones with more */
+    float ema;                                     /* 0: off; else a running average of the
+                                                      weights, in which each update has the weight
+                                                      1 - ema, early update t 10/(t + 10) */
     const char *only;                              /* NULL: all parameters; else those whose names
                                                       begin with this; read at creation only */
     /* Muon (Jordan & others 2024): the momentum of a weight matrix, (O,I) or (O,I*k*k), is replaced
@@ -1103,7 +1119,7 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
    Divergence on one rank is an error on all; the function may call jem_fail. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
-/* What a term of your own for the loss is built from, on the tape; NULL where the update has none.
+/* Inputs of a loss term of your own, on the tape; an input that the update does not have is NULL.
    x, x_data and sample are leaves, so a term may differentiate (jem_grad, jem_slope_along). With
    several ranks, each has its own share of images. */
 typedef struct jem_term_inputs {
@@ -1119,7 +1135,7 @@ typedef struct jem_term_inputs {
    loss. Called once per update, unless w_term is 0; NULL is an error. */
 typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
 
-/* How to train. The defaults are those of the JEM paper; every step may have another batch size. */
+/* Settings of a training, by default those of the JEM paper. Each step may have another batch size. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
     jem_schedule schedule;                         /* constant, no warm-up */
@@ -1131,7 +1147,7 @@ typedef struct jem_train_desc {
                                                       tell vectors from as many draws of the
                                                       network's Student distribution: 0. log p(x)
                                                       then needs no constant Z. Only for networks
-                                                      with `student` */
+                                                      with `student` and jem_net_fit_units */
     float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
     /* A term of your own, and its weight, not negative: NULL, 0. Checkpoints hold neither it nor
@@ -1272,9 +1288,9 @@ typedef enum jem_verdict {
 JEM_API jem_verdict jem_judge(float familiarity);
 JEM_API const char *jem_verdict_name(jem_verdict verdict);   /* "not calibrated", "familiar", ... */
 
-/* What is strange about an image: the statistic that contributed most. */
+/* The statistic that contributed most to an image being strange. */
 typedef enum jem_reason {
-    JEM_REASON_NONE = 0,   /* nothing is, or the calibration is of an older file */
+    JEM_REASON_NONE = 0,   /* not strange, or calibrated by an older version */
     JEM_REASON_CLASSES,    /* logits that no class has: between classes */
     JEM_REASON_DENSITY,    /* log p(x) */
     JEM_REASON_SMOOTH,     /* fewer details than its class has */
@@ -1292,18 +1308,18 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    meaning. The images must be like those to come, and preferably not trained on; p-values are right
    from some 500 images on, and the more images, the rarer the strangeness that is recognised.
    `gradients` is the cost of an answer, in gradients of log p(x): 0: logits, features and the image
-   itself; 1: also the slope at the image, in the same pass, which doubles the time; 2 and 3: also
-   the slope at one and at two noise levels, for networks that have learned a score. JEM_AUTO means
-   1: a batch takes less than three times the time of its logits. Vectors (height and width 1) have
+   itself; 1, or JEM_AUTO: also the slope at the image, in the same pass: a batch then takes less
+   than three times the time of its logits; 2 and 3: also the slope at one and at two noise levels,
+   only for networks that have learned a score. Vectors (height and width 1) have
    their numbers compared instead of the details of an image; the centre of the data is familiar. A
    detector of anomalies for sensors is jem_mlp_desc_vectors, jem_net_fit_units,
    jem_train_desc_vectors, and jem_calibrate with rows that were held out (examples/vectors.c;
    compared with scikit-learn in tests/tools/sklearn_sensors.py). Networks without `features` are
    judged by the rest.
    The calibration is saved with the network, as the texts "jem.statistics", "jem.usual" and
-   "jem.familiar". Training leaves it unchanged: calibrate again. Files of older versions keep
-   theirs: with simpler shades and layout or without, by log p(x) and the mean logit, or by log p(x)
-   alone. Errors: n < 2, gradients out of range, log p(x) that is not finite. */
+   "jem.familiar". Training does not update it: after training, calibrate again. A calibration from
+   a file of an older version still works, with fewer statistics. Errors: n < 2, gradients out of
+   range or above 1 without a score, log p(x) that is not finite. */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 /* Returns the gradients that an answer of the calibrated network costs; -1: not calibrated. */
 JEM_API int jem_calibrated(const jem_net *net);
@@ -1327,8 +1343,10 @@ typedef enum jem_ood {
                               colourfulness, whatever the label: log density of a mixture */
     JEM_OOD_FAMILIAR       /* the last four joined: what familiarity ranks */
 } jem_ood;
-/* Writes a score per image of x[n][c][h][w]. walk: of RISE and MOVE; NULL is 10 steps of 1, or of
-   noise_lo^2 for a network that has learned a score. tools/support/measures.h has AUROC. */
+/* Writes a score per image of x[n][c][h][w] to score[n]. walk: of RISE and MOVE; NULL is 10 steps
+   of 1, or of noise_lo^2 for a network that has learned a score. Errors: no calibration where one
+   is required; FEATURES of a network without features; SHADES of vectors.
+   tools/support/measures.h has AUROC. */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
                                  const float *x, int n, float *score);
 
@@ -1355,9 +1373,10 @@ JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
    sensor that has failed. gain[n][channels] receives the rise of log p(x), at least 0, if this
    value alone is replaced by its most likely one; better[n][channels] (may be NULL) that
    replacement, in units of x. If a single value is wrong, its gain is usually the largest.
-   Replacements are from -3 to 3 in the network's units (jem_net_fit_units), .003 apart; if they are
-   all less likely, the value remains, with a gain of 0. Each value costs 128 evaluations of
-   log p(x). For a normal density of mean m and inverse covariance P, the gain is
+   Replacements are searched in the network's units (jem_net_fit_units): first 64 from -3 to 3, then
+   64 around the best of them, .003 apart. If all are less likely, the value remains, with a gain of
+   0. Each value costs 128 evaluations of log p(x). For a normal density of mean m and inverse
+   covariance P, the gain is
    (P (x - m))[i]^2 / (2 P[i][i]). */
 JEM_API jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain,
                                     float *better);
@@ -1383,7 +1402,7 @@ typedef struct jem_attack_desc {
                               chance */
     float momentum;        /* 0..1: each step follows this share of the previous direction plus the
                               new one (Dong et al. 2018), which averages random gradients: 0 */
-    int targeted;          /* 0: labels are what images shall not be; 1: what they shall become */
+    int targeted;          /* 0: moves images away from their labels; 1: towards the labels given */
     float least_probability;   /* targeted: done when p(label|x) is the highest and at least this:
                                   0 */
     float lo, hi;          /* pixels stay in this range, or do not leave it further: -1, 1 */
@@ -1403,11 +1422,11 @@ JEM_API jem_attack_desc jem_attack_desc_default(void);
 JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
                               const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled);
 
-/* Imputation, in two phases. If denoise.steps > 0, for a density that has learned its score, the
+/* Imputation, in up to three phases. If denoise.steps > 0, for a density with a learned score, the
    missing pixels are sampled noise-blind from sigma_max down, while the known ones get as much
    noise. Each step removes most of the noise and adds nearly all of it again, which gives the
-   sampled pixels time to agree with the known ones (as in RePaint, Lugmayr et al. 2022). Then
-   follows a walk. */
+   sampled pixels time to agree with the known ones (as in RePaint, Lugmayr et al. 2022). A walk
+   follows. After denoising, a last step then removes the remaining noise, at most .25. */
 typedef struct jem_impute_desc {
     jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019; set 300 for
                                                       a density with a score: .01 of the noise
@@ -1425,9 +1444,9 @@ JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_te
    1 grey, 2 grey and alpha, 3 RGB, 4 RGBA (as stb_image gives them). */
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
     float lo, hi;                                  /* values of bytes 0 and 255 in x: -1, 1 */
-    int background;                                /* behind alpha: grey 0 to 255. Default: 0,
-                                                      black, as for the commands of jem; black
-                                                      ink on a transparent canvas needs 255 */
+    int background;                                /* 0: grey, 0 to 255, with which transparent
+                                                      pixels are blended; black ink on a
+                                                      transparent canvas needs 255 */
     int invert;                                    /* 1: black on white becomes white on black */
     /* Framing: > 0: the picture's subject gets this share of the image's side; 0: framed as the
        training images are (jem_net_fit_framing), unless it has the network's size; < 0: not. */
@@ -1564,9 +1583,9 @@ JEM_API const char *jem_file_temporary(const jem_file *f);
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* Loads the parameters of a network. The archive must have every parameter of the net, with its
-   shape; otherwise nothing changes. Other arrays are ignored. Of the metadata it reads the
-   network's scale and noise (see jem_net) and what calibration has fitted to the weights
-   (jem_calibrate, jem_fit_temperature, jem_net_fit_units). */
+   shape; otherwise nothing changes. Other arrays are ignored. Of the metadata it reads the fields
+   of jem_net from scale to denoise_fraction, and the texts of jem_calibrate, jem_fit_temperature,
+   jem_net_fit_units and jem_net_fit_framing; those that the file lacks are removed. */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
 /* Networks of your own in files: a file names the kind of its network, and the context knows how to
