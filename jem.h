@@ -1135,7 +1135,7 @@ typedef struct jem_term_inputs {
    loss. Called once per update, unless w_term is 0; NULL is an error. */
 typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
 
-/* Settings of a training, by default those of the JEM paper. Each step may have another batch size. */
+/* Settings of a training, by default those of the paper. Each step may have another batch size. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
     jem_schedule schedule;                         /* constant, no warm-up */
