@@ -187,7 +187,9 @@ again "--widths 8,8 --kl-weight .3 --sam .1 --informative 20 --move-chains .5 --
        --cutout 8"
 again "--widths 8,8 --kl-weight .3 --entropy 0 --class-cond-p-x-sample --spectral-norm 1.5
        --clamp-grad .5 --ema .9 --informative 5"
-again "--widths 8,8 --uncond --energy-l2 .01 --weight-decay 1e-3 --precision exact"
+again "--widths 8,8 --uncond --energy-l2 .01 --weight-decay 1e-3 --precision exact --guidance 40"
+status 0 "info of a run with guidance" info d/last.safetensors
+says "guidance   40 log p(y|x)"
 again "--widths 8,8 --score-weight .016 --scale 10 --label-noise .3 --label-wide .5
        --chains-from .4 --chains-lr 1e-4 --fresh-steps 5 --reinit-freq .2 --sgld-lr .01 --sgld-std .1
        --class-cond-p-x-sample"

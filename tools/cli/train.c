@@ -677,9 +677,15 @@ static void fit_framing(const run *r, jem_net *net) {
     free(x);
 }
 
+/* Sets the fields of a network that options determine. */
+static void set_fields(const run *r, jem_net *net) {
+    net->scale = r->o->scale;
+    net->guidance = r->o->guidance;
+}
+
 static jem_net *make_net(const run *r) {
     jem_net *net = make_plain_net(r);
-    if (net) net->scale = r->o->scale;
+    if (net) set_fields(r, net);
     if (net && r->data.values) fit_units(r, net);
     else if (net) fit_framing(r, net);
     return net;
@@ -798,6 +804,7 @@ static int unpack_state(run *r, const jem_archive *a) {
 
 static int unpack(run *r, const jem_archive *a) {
     if (jem_net_load(r->net, a) != JEM_OK) return 0;
+    set_fields(r, r->net);
     if (jem_trainer_from_archive(r->tr, a) != JEM_OK) return 0;
     if (asked_now(r, "lr")) jem_trainer_set_lr(r->tr, r->o->lr);  /* in full */
     r->update = jem_trainer_updates(r->tr);
@@ -1488,7 +1495,7 @@ static int start_from(run *r, const char *path) {
         ok = jem_ok(r->ctx);
     }
     if (!ok) return fits ? fail(r, 1) : 0;
-    r->net->scale = r->o->scale;
+    set_fields(r, r->net);
     return 1;
 }
 
