@@ -8,7 +8,7 @@
              strokes added and erased; noise that was changed until the network was confident of 0
              to 9. p(y|x) does not reveal the last row, but `familiarity` does.
 
-   TRY       build/attack examples/models/mnist-plain.safetensors: a network that was only trained to
+   TRY       build/attack examples/models/mnist-plain.safetensors: a network trained only to
              classify.
 
    RUN       build/attack [MODEL]        Picture: build/pictures/attack.png */
@@ -27,6 +27,7 @@ static int smallest(jem_net *net, const digits *d, float *rows) {
     jem_rng rng = jem_rng_seed(1);
     jem_answer was[N], is[N];
     memcpy(before, d->test_x, sizeof found);       /* number i is a digit i % 10 */
+    memcpy(after, before, sizeof found);           /* until an attack succeeds */
     memcpy(labels, d->test_y, sizeof labels);
     jem_attack_desc how = jem_attack_desc_default();
     how.l2 = 1;
@@ -41,9 +42,9 @@ static int smallest(jem_net *net, const digits *d, float *rows) {
     }
     if (jem_classify(net, before, N, was) != JEM_OK || jem_classify(net, after, N, is) != JEM_OK)
         return 0;
-    printf("digit  p(it)   changed by (L2, pixels 0..1)   becomes  p(that)  familiar\n");
+    printf("digit      p   changed by (L2, pixels 0..1)   becomes      p  familiar\n");
     for (int i = 0; i < N; i++)
-        printf("%5d  %.3f   %28.2f   %7d  %.3f    %.2f\n", labels[i], (double)was[i].probability,
+        printf("%5d  %.3f   %28.2f   %7d  %.3f      %.2f\n", labels[i], (double)was[i].probability,
                done[i] ? (double)size[i] / 2 : -1.0, is[i].label, (double)is[i].probability,
                (double)is[i].familiarity);
     for (int i = 0; i < N * DIGIT_PIXELS; i++) change[i] = 2 * (after[i] - before[i]);

@@ -99,10 +99,10 @@ static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
             text(&captions, 20, (float)(20 + 26 * k), 2, colour[k], label);
         }
         jem_zero_grad(net);
-        jem_backward(l);                           /* adds d loss / d p to p->grad */
+        jem_backward(l);                           /* adds d loss / d q to q->grad */
         for (jem_param *q = net->params; q; q = q->next) {             /* gradient descent */
             for (ptrdiff_t i = 0; i < q->size; i++) q->value[i] -= 0.2f * q->grad[i];
-            jem_param_changed(q);                  /* p->value was changed outside of the tape */
+            jem_param_changed(q);                  /* q->value was changed outside of the tape */
         }
         jem_end(ctx, mark);
     }

@@ -66,11 +66,7 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
     float *at = (float *)(uintptr_t)c->x, *value = (float *)(uintptr_t)c->y;
     float x[2 * BATCH];
     int y[BATCH], update = 0;
-    jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = 2;
-    shape.height = shape.width = 1;
-    shape.classes = worlds[RINGS].classes;
-    jem_net *net = jem_mlp_create(ctx, &shape, 1);
+    jem_net *net = world_net(ctx, RINGS);
     const jem_train_desc how = training(r);
     jem_trainer *tr = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed(1);

@@ -12,11 +12,12 @@
 
 enum { HALF = DIGITS_TEST / 2, BINS = 10, CLASSES = 10 };
 
-/* Returns the expected calibration error: |confidence of a bin - its accuracy|, the mean over all
-   answers. */
-static void reliable(const predictions *of, const char *what, plot *p, unsigned colour) {
+/* Draws accuracy over confidence, and prints the means of both and the expected calibration error:
+   |confidence of a bin - its accuracy|, averaged over all answers. */
+static void draw_reliability(const predictions *predicted, const char *what, plot *p,
+                             unsigned colour) {
     reliability_bin bin[BINS];
-    const reliability r = measure_reliability(of, BINS, bin);
+    const reliability r = measure_reliability(predicted, BINS, bin);
     float last_x = 0, last_y = 0;
     for (int k = 0, drawn = 0; k < BINS; k++) {
         if (!bin[k].count) continue;
@@ -43,11 +44,11 @@ static int calibrate(jem_net *net, const digits *d, plot *p) {
     jem_end(ctx, mark);
     if (t < 0 || !jem_ok(ctx)) return 0;
     char title[32];
-    predictions of = { logits, d->test_y + HALF, HALF, CLASSES, 1 };
-    reliable(&of, "uncalibrated:", p, 0x1f5fb4);
+    predictions predicted = { logits, d->test_y + HALF, HALF, CLASSES, 1 };
+    draw_reliability(&predicted, "uncalibrated:", p, 0x1f5fb4);
     snprintf(title, sizeof title, "temperature %.2f:", (double)t);
-    of.temperature = (double)t;
-    reliable(&of, title, p, 0xd2691e);
+    predicted.temperature = (double)t;
+    draw_reliability(&predicted, title, p, 0xd2691e);
     return 1;
 }
 

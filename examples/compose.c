@@ -48,7 +48,8 @@ static jem_tensor *off(jem_ctx *ctx, jem_tensor *x, float at) {                /
 static jem_tensor *part(jem_ctx *ctx, jem_tensor *x, kind what) {
     jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1), *all = NULL;
     if (what == RING) {
-        jem_tensor *r2 = jem_add(ctx, jem_square(ctx, u), jem_square(ctx, v));
+        jem_tensor *v2 = jem_square(ctx, v);
+        jem_tensor *r2 = jem_add(ctx, jem_square(ctx, u), v2);
         return with_floor(ctx, jem_scale(ctx, off(ctx, r2, 2.56f), -1.2f));
     }
     if (what == BAR) {
@@ -80,7 +81,8 @@ static jem_tensor *evaluate(jem_ctx *ctx, jem_tensor *x, void *user) {
 static jem_tensor *in_box(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_tensor *far = jem_sum_image(ctx, jem_square(ctx, jem_relu(ctx,
         jem_add_constant(ctx, jem_square(ctx, x), -0.8f * WORLD_BOX * WORLD_BOX))));
-    return jem_add(ctx, evaluate(ctx, x, user), jem_scale(ctx, far, -10));
+    jem_tensor *wall = jem_scale(ctx, far, -10);
+    return jem_add(ctx, evaluate(ctx, x, user), wall);
 }
 
 static const expression ring = { "ring", RING, NULL, NULL }, bar = { "bar", BAR, NULL, NULL };

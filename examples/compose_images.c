@@ -149,7 +149,9 @@ static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int 
 
 int main(int argc, char **argv) {
     const int asked = argc == 3 && !strcmp(argv[1], "--updates");
-    const int updates = asked ? count_of(argv[2]) : argc > 1 ? 0 : UPDATES;
+    int updates = UPDATES;
+    if (asked) updates = count_of(argv[2]);
+    else if (argc > 1) updates = 0;
     const int wide = LEFT_OF + CELL * SHOWN, high = CELL * ROWS + 4;
     static model m;
     int hits = 0;

@@ -10,9 +10,8 @@
              the samples or rate their familiarity. They meet halfway: 1s like one or two trouser
              legs, 0s with the outline of a bag, 7s with the sole of a boot. 'Digit and clothes'
              gives digits or pieces of digits: the sharper density dominates, that of the digits.
-             And 'or' gives only clothes: in noise, where the chains start, one of the two has a
-             much higher density. The combined density contains both; the walk does not reach them
-             (samplers.c).
+             And 'or' gives only clothes: the two Z are still unknown after the shift, and one of
+             the densities receives nearly all of the probability.
 
    TRY       Other classes: 0..9, and T-shirt, trouser, pullover, dress, coat, sandal, shirt,
              sneaker, bag, boot. WEIGHT of the class 1 or 50. STEPS 1000.
@@ -94,7 +93,9 @@ static void draw(jem_ctx *ctx, model *m, int row, int steps, plot *paper) {
 }
 
 int main(int argc, char **argv) {
-    const int width = LEFT_OF + 6 + CHAINS * (DIGIT * ZOOM + 6), height = 14 + ROWS * (DIGIT * ZOOM + 6);
+    const int cell = DIGIT * ZOOM + 6;
+    const int width = LEFT_OF + 6 + CHAINS * cell;
+    const int height = 14 + ROWS * cell;
     plot paper;
     model m;
     memset(&m, 0, sizeof m);

@@ -153,9 +153,10 @@ static int compare_densities(jem_net *net, const digits *d) {
     for (int kind = 0; ok && kind < 4; kind++) {
         for (int i = 0; i < HALF * DIGIT_PIXELS; i++) {
             const float *digit = asked + i / DIGIT_PIXELS * DIGIT_PIXELS;
-            x[i] = kind == 0 ? asked[i] : kind == 1 ? -asked[i]
-                 : kind == 2 ? digit[jem_rng_below(&rng, DIGIT_PIXELS)]
-                             : 2 * jem_rng_uniform(&rng) - 1;
+            if (kind == 0) x[i] = asked[i];
+            if (kind == 1) x[i] = -asked[i];
+            if (kind == 2) x[i] = digit[jem_rng_below(&rng, DIGIT_PIXELS)];
+            if (kind == 3) x[i] = 2 * jem_rng_uniform(&rng) - 1;
         }
         ok = jem_classify(net, x, HALF, a) == JEM_OK;
         double logp = 0, familiar = 0;
@@ -184,7 +185,7 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
     how.seed = seed;
     net->scale = 10;                               /* log p(x) = 10 logsumexp f(x) */
     net->denoise_steps = FROM_NOISE;               /* of its samples: see jem_net_generate_desc */
-    net->denoise_fraction = .4f;                   /* .05, the default, leaves more gaps in strokes */
+    net->denoise_fraction = .4f;                   /* .05, the default, leaves gaps in strokes */
     jem_trainer *tr = jem_trainer_create(net, &how);
     if (tr)
         printf("%d digits, %ld parameters, %d updates of %d images, %d chains after %d, %s x %d\n",

@@ -42,7 +42,8 @@ static jem_tensor *apply(jem_ctx *ctx, const chain *c, int op, jem_tensor *u) {
     }
 }
 
-/* Computes the value of op `last`, from the value u before op `first`, and its slope by u. */
+/* Computes the value of op `last`, from the value u before op `first`, and its derivative with
+   respect to u. */
 static float apply_all(jem_ctx *ctx, const chain *c, int first, int last, float u, float *slope) {
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *leaf = jem_input(ctx, &u, 1, 1, 1, 1), *v = leaf;
@@ -115,7 +116,7 @@ static int chain_frame(reel *r, const chain *c, int values, int from, const char
             arrow(&p, x - 4, ROW + 30, x - BETWEEN + 4, ROW + 30, k - 1 == from ? INK_RED : grey);
             number(&p, x - BETWEEN / 2.0f, ROW - 20, INK_RED, "times ", c->slope[k]);
         }
-        if (k == 2) {                              /* b has a leaf of its own below */
+        if (k == 2) {                              /* b has a box of its own below */
             cell(&p, x, LOWER, "b", grey);
             arrow(&p, x + 9, LOWER - 3, x + 9, ROW + 66, grey);
             number(&p, x + half, LOWER + 34, INK_BLUE, "", c->b);
@@ -168,7 +169,8 @@ static jem_tensor *bowl_forward(jem_net *net, jem_tensor *x, int training, void 
     jem_tensor *first = jem_scale(ctx, x, 1.2f);
     jem_tensor *second = jem_add_constant(ctx, jem_scale(ctx, x, -1.2f), 0.6f);
     (void)training;
-    return jem_concat(ctx, jem_add(ctx, first, bowl), jem_add(ctx, second, bowl));
+    second = jem_add(ctx, second, bowl);
+    return jem_concat(ctx, jem_add(ctx, first, bowl), second);
 }
 
 /* Draws p(y|x), and p(x) = exp f(x) / Z with Z summed over [-half,half]. */

@@ -159,11 +159,7 @@ static void shoot(run *r, plot *p, jem_net *net, const jem_buffer *b, int update
 static int train(jem_ctx *ctx, run *r, plot *p, float rate, int updates) {
     float x[2 * SEEN];
     int y[SEEN];
-    jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = 2;
-    shape.height = shape.width = 1;
-    shape.classes = worlds[RINGS].classes;
-    jem_net *net = jem_mlp_create(ctx, &shape, 1);
+    jem_net *net = world_net(ctx, RINGS);
     jem_train_desc how = jem_train_desc_default();
     how.max_returns = 0;                           /* no guard: the divergence should be visible */
     how.lr = 1e-3f * rate;
@@ -185,7 +181,8 @@ static int train(jem_ctx *ctx, run *r, plot *p, float rate, int updates) {
         since++;
         if (r->diverged || r->shots == SHOTS || i + 1 < moment(r->shots)) continue;
         shoot(r, p, net, jem_trainer_buffer(trainer), i + 1, (float)(gap / since));
-        gap = since = 0;
+        gap = 0;
+        since = 0;
     }
     if (jem_error_status(ctx) == JEM_DIVERGED) {
         printf("rate x %g: %s\n", (double)rate, jem_error(ctx));
@@ -193,7 +190,7 @@ static int train(jem_ctx *ctx, run *r, plot *p, float rate, int updates) {
     }
     jem_trainer_free(trainer);
     jem_net_free(net);
-    return trainer && r->shots > 0 && jem_ok(ctx);
+    return r->shots > 0 && jem_ok(ctx);
 }
 
 static int film_diverge(jem_ctx *ctx, int updates) {

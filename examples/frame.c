@@ -32,7 +32,7 @@ typedef struct run {
 } run;
 static run r;
 
-/* Runs the game's loop, in which the game itself does nothing. */
+/* Runs the game's loop. The game does nothing; its time, DRAWING, is added to each frame. */
 static jem_status play(jem_net *net) {
     const int labels[DIGITS] = { 2, 0, 2, 6, 7 };
     jem_sampler *s = jem_net_sampler(net, labels, DIGITS, 1, NULL);
@@ -42,12 +42,18 @@ static jem_status play(jem_net *net) {
         const double start = now(NULL);
         jem_sampler_step(s, &budget);
         memcpy(r.x[r.frames], s->x, sizeof r.x[0]);            /* the digits to be shown now */
-        r.ms[r.frames++] = (float)(1e-3 * (now(NULL) - start));
+        r.ms[r.frames++] = (float)(1e-3 * (now(NULL) - start + DRAWING));
     }
     printf("%d steps in %d frames; the slowest recent step took %.1f ms\n", s->step, r.frames,
            1e-3 * s->slowest);
     jem_sampler_free(s);
     return jem_error_status(net->ctx);
+}
+
+/* Returns the frame whose digits a column shows. */
+static int frame_of(int column) {
+    const int frames = (column + 1) * r.frames / SHOTS;
+    return frames > 0 ? frames - 1 : 0;            /* a fast machine makes only a few frames */
 }
 
 /* Draws the digits of a frame in a column. */
@@ -80,7 +86,7 @@ int main(int argc, char **argv) {
     plot p;
     if (ok && plot_create(&p, WIDTH, HEIGHT, 0, WIDTH, 0, HEIGHT)) {
         for (int k = 0; k < SHOTS; k++)
-            draw_digits(&p, k, r.x[(k + 1) * r.frames / SHOTS - 1]);
+            draw_digits(&p, k, r.x[frame_of(k)]);
         draw_times(&p);
         ok = plot_write(&p, path);
         plot_free(&p);

@@ -10,7 +10,7 @@
              highest as far from the class boundary as the box allows; that of the second follows
              the moons.
 
-   TRY       Draw a shirt of your own, or any picture that is not a digit: when is it 'odd'?
+   TRY       build/hello picture.png, with any picture that is not a digit: when is it 'odd'?
 
    RUN       build/glance                Picture: build/pictures/glance.png */
 #define JEM_IMPLEMENTATION

@@ -13,9 +13,9 @@ enum { MAX_SHOWN = 6 };
 /* Converts a picture to 28 x 28 like the images of MNIST: white on black, the larger side of the ink
    20 pixels, its centre of mass in the middle. (A network that `jem train` made knows how its images
    were framed, and needs no number here.) Transparency is laid over black, as everywhere, and over
-   white if that hides the ink. Returns 0 if there is no ink. */
-static int to_digit(const jem_net *net, const unsigned char *pixels, int w, int h, int channels,
-                    float *x) {
+   white if that hides the ink. Returns 0 if there is no ink, or after an error. */
+static int to_digit(const jem_net *net, const char *path, const unsigned char *pixels, int w, int h,
+                    int channels, float *x) {
     jem_pixels_desc how = { 0, 0, 0, 0, 20.0f / DIGIT };
     int did;
     if (jem_pixels_to_floats(net, pixels, w, h, channels, &how, x, &did) != JEM_OK) return 0;
@@ -23,8 +23,10 @@ static int to_digit(const jem_net *net, const unsigned char *pixels, int w, int 
         how.background = 255;
         if (jem_pixels_to_floats(net, pixels, w, h, channels, &how, x, &did) != JEM_OK) return 0;
     }
-    if (!(did & JEM_DID_FRAME))
-        return fprintf(stderr, "the picture has no ink on a plain ground\n"), 0;
+    if (!(did & JEM_DID_FRAME)) {
+        fprintf(stderr, "%s: no ink on a plain ground\n", path);
+        return 0;
+    }
     if (did & JEM_DID_INVERT) printf("(dark on bright: inverted)\n");
     if (did & JEM_DID_BLEND)
         printf("(transparent: laid over %s)\n", how.background ? "white" : "black");
@@ -34,9 +36,11 @@ static int to_digit(const jem_net *net, const unsigned char *pixels, int w, int 
 static int from_file(const jem_net *net, const char *path, float *x) {
     int w, h, channels;
     unsigned char *pixels = stbi_load(path, &w, &h, &channels, 0);
-    if (!pixels)
-        return fprintf(stderr, "%s: cannot be read: %s\n", path, stbi_failure_reason()), 0;
-    const int ok = to_digit(net, pixels, w, h, channels, x);
+    if (!pixels) {
+        fprintf(stderr, "%s: cannot be read: %s\n", path, stbi_failure_reason());
+        return 0;
+    }
+    const int ok = to_digit(net, path, pixels, w, h, channels, x);
     stbi_image_free(pixels);
     return ok;
 }

@@ -51,7 +51,10 @@ static int fill_in(jem_net *net, const digits *d, float *rows) {
         how.denoise.sigma_max = net->noise_hi;
         how.walk.step_size = 0.01f;
         how.walk.noise_std = 0.1f;
-    } else how.walk.clamp_lo = -1, how.walk.clamp_hi = 1;
+    } else {
+        how.walk.clamp_lo = -1;
+        how.walk.clamp_hi = 1;
+    }
     for (int s = 0; s < SAMPLES; s++) {
         float *sample = rows + (3 + s) * ROW;
         const jem_mark mark = jem_begin(ctx);

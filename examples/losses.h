@@ -23,7 +23,8 @@ static inline jem_tensor *loss__along(jem_ctx *ctx, jem_logp_fn f, void *user, i
         y[k] = f(ctx, jem_input(ctx, to, n, 2, 1, 1), user);
     }
     jem_tensor *slope = jem_scale(ctx, jem_sub(ctx, y[2], y[0]), 0.5f / h);
-    jem_tensor *bend = jem_sub(ctx, jem_add(ctx, y[2], y[0]), jem_scale(ctx, y[1], 2));
+    jem_tensor *twice = jem_scale(ctx, y[1], 2);
+    jem_tensor *bend = jem_sub(ctx, jem_add(ctx, y[2], y[0]), twice);
     jem_tensor *half = jem_scale(ctx, jem_square(ctx, slope), 0.5f);
     return jem_mean(ctx, jem_add(ctx, jem_scale(ctx, bend, 1 / (h * h)), half));
 }

@@ -50,14 +50,14 @@ static jem_tensor *samples_mean(run *r) {
     how.temperatures = LADDER;
     how.hottest = HOTTEST;
     jem_tensor *x = jem_input(ctx, r->chains, LADDER * BATCH, 2, 1, 1);
-    jem_mcmc(ctx, world__boxed, r->net, x, &how, &r->rng, NULL);       /* hot chains stay inside */
+    jem_mcmc(ctx, world_boxed, r->net, x, &how, &r->rng, NULL);       /* hot chains stay inside */
     jem_read(x, r->chains);
     for (int i = 0; i < BATCH; i++)
         memcpy(cold + 2 * i, r->chains + 2 * i * LADDER, 2 * sizeof *cold);
     return jem_mean(ctx, jem_logp(ctx, jem_input(ctx, cold, BATCH, 2, 1, 1), r->net));
 }
 
-/* Adds the loss of score matching, each point at a random noise level. */
+/* Returns the loss of score matching, each point at a random noise level. */
 static jem_tensor *score_loss(run *r, jem_tensor *data) {
     float sigma[BATCH];
     jem_noise_levels(&r->rng, BATCH, 0.12f, 1.2f, sigma);
@@ -79,7 +79,10 @@ static void learn(run *r, float rate) {
     jem_tensor *data = jem_input(ctx, x, BATCH, 2, 1, 1), *loss;
     jem_zero_grad(r->net);
     if (r->way == BROAD) loss = score_loss(r, data);
-    else loss = jem_sub(ctx, samples_mean(r), jem_mean(ctx, jem_logp(ctx, data, r->net)));
+    else {
+        jem_tensor *f_data = jem_mean(ctx, jem_logp(ctx, data, r->net));
+        loss = jem_sub(ctx, samples_mean(r), f_data);
+    }
     jem_tensor *logits = jem_forward(r->net, data, 1);
     jem_backward(jem_add(ctx, loss, jem_cross_entropy(ctx, logits, y)));
     jem_optim_step(r->optim, rate, NULL);

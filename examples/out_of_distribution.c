@@ -113,7 +113,7 @@ static int compare(jem_net *net, const digits *d, row *rows) {
     jem_rng rng = jem_rng_seed(1);
     const float *tested = d->test_x + HALF * DIGIT_PIXELS;
     /* One half of the held-out digits calibrates, the other half is tested and sets the limits:
-       those of the first half would be too low, for the fits contain its digits. */
+       those of the first half would be too high, because the fits contain its digits. */
     if (jem_calibrate(net, d->test_x, HALF, JEM_AUTO) != JEM_OK) return 0;
     for (int k = 0; k < SCORES; k++) {
         if (!limit_of(net, scores[k], tested, &limits[k])) return 0;

@@ -5,7 +5,7 @@
              the gradient of log p does not contain it.
 
    LOOK FOR  A banana. White: the last points of 1000 chains. Blue: the path of the first chain from
-             the top, where all of them start. In print: known and sampled moments.
+             the top, where all of them start. Printed: known and sampled moments.
 
    TRY       A density of your own in place of `banana`: any that you can express with ops. 0.1f for
              a, or 0.5f: is that still a walk? STEPS 200: which moments converge last?
@@ -28,8 +28,8 @@ static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1);     /* (n,1,1,1) each */
     jem_tensor *u2 = jem_square(ctx, u);
     jem_tensor *off = jem_sub(ctx, v, jem_scale(ctx, jem_add_constant(ctx, u2, -1), BEND));
-    return jem_add(ctx, jem_scale(ctx, u2, -0.5f),
-                   jem_scale(ctx, jem_square(ctx, off), -0.5f / (WIDTH * WIDTH)));
+    jem_tensor *across = jem_scale(ctx, jem_square(ctx, off), -0.5f / (WIDTH * WIDTH));
+    return jem_add(ctx, jem_scale(ctx, u2, -0.5f), across);
 }
 
 enum { CHAINS = 1000, STEPS = 6000, BURN_IN = STEPS / 2, SHOWN = 200 };

@@ -62,7 +62,8 @@ static jem_net *gated_construct(jem_ctx *ctx, const jem_archive *file, void *use
 /* Returns log p(y=0|x) - log p(y=1|x): zero on the class boundary. */
 static jem_tensor *odds(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_tensor *logits = jem_forward((jem_net *)user, x, 0);
-    return jem_sub(ctx, jem_slice(ctx, logits, 0, 1), jem_slice(ctx, logits, 1, 1));
+    jem_tensor *second = jem_slice(ctx, logits, 1, 1);
+    return jem_sub(ctx, jem_slice(ctx, logits, 0, 1), second);
 }
 
 /* Draws log p(x) as heat (e^-8 of the maximum is black), the class boundary as a line, and samples

@@ -106,7 +106,8 @@ static jem_tensor *gelu(jem_ctx *ctx, jem_tensor *x, int by_math_h) {
 static jem_tensor *gelu_of_ops(jem_ctx *ctx, jem_tensor *x) {
     jem_tensor *cube = jem_scale(ctx, jem_mul(ctx, jem_square(ctx, x), x), GELU_CUBE);
     jem_tensor *t = jem_tanh(ctx, jem_scale(ctx, jem_add(ctx, x, cube), GELU_ROOT));
-    return jem_mul(ctx, jem_scale(ctx, x, 0.5f), jem_add_constant(ctx, t, 1));
+    jem_tensor *gate = jem_add_constant(ctx, t, 1);
+    return jem_mul(ctx, jem_scale(ctx, x, 0.5f), gate);
 }
 
 enum { BY_OPS, BY_COMPUTE, BY_MATH_H, WAYS };

@@ -72,7 +72,7 @@ static inline void world_sample(world_kind kind, jem_rng *rng, int n, float *x, 
 
 /* Computes the true log p(x) at n points x[n][2]. */
 static inline void world_truth(world_kind kind, int n, const float *x, float *logp) {
-    enum { POINTS = 300 };                         /* of each: closer than the noise */
+    enum { POINTS = 300 };                         /* per class; their spacing is below the noise */
     static float middle[8 * POINTS][2];
     const int classes = worlds[kind].classes, count = classes * (kind == GAUSSIANS ? 1 : POINTS);
     const float s2 = worlds[kind].noise * worlds[kind].noise;

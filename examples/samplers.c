@@ -82,7 +82,8 @@ static int record(void *user, int step, jem_tensor *x) {
 }
 
 static void run(jem_ctx *ctx, int k, trace *t, int gradients) {
-    const int n = CHAINS * (t->ladder = walks[k].temperatures);
+    t->ladder = walks[k].temperatures;
+    const int n = CHAINS * t->ladder;
     jem_rng rng = jem_rng_seed(1);
     jem_sgld_desc langevin = jem_sgld_desc_langevin(STEP * STEP, gradients);
     jem_mcmc_desc d = jem_mcmc_desc_default();

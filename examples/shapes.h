@@ -31,9 +31,9 @@ typedef struct words { words_kind what; int factor, value; const struct words *a
 #define JOIN(name, what, a, b) static const words name = { what, 0, 0, a, b }
 static inline int words_hold(const words *w, const scene *s) {
     if (w->what == IS) return s->is[w->factor] == w->value;
-    const int a = words_hold(w->a, s);
-    return w->what == NOT ? !a : w->what == AND ? a && words_hold(w->b, s)
-                                                : a || words_hold(w->b, s);
+    if (w->what == NOT) return !words_hold(w->a, s);
+    if (w->what == AND) return words_hold(w->a, s) && words_hold(w->b, s);
+    return words_hold(w->a, s) || words_hold(w->b, s);
 }
 
 /* Computes the part of each pixel that a shape covers, mask[SIDE][SIDE], from its distance to the

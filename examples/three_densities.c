@@ -87,9 +87,9 @@ static jem_tensor *joint_0(jem_ctx *ctx, jem_tensor *x, void *net) {
     return jem_slice(ctx, jem_forward((jem_net *)net, x, 0), 0, 1);
 }
 /* A network and one of its classes. */
-typedef struct of { jem_net *net; int y; } of;
+typedef struct net_class { jem_net *net; int y; } net_class;
 static jem_tensor *posterior(jem_ctx *ctx, jem_tensor *x, void *user) {
-    const of *o = (const of *)user;
+    const net_class *o = (const net_class *)user;
     jem_tensor *all = jem_log_softmax(ctx, jem_forward(o->net, x, 0));
     return jem_exp(ctx, jem_slice(ctx, all, o->y, 1));
 }
@@ -117,7 +117,7 @@ static void draw(sheet *s, int row, plot *p, jem_net *net, const char *name) {
 
     memset(p->rgb, 255, (size_t)(p->w * p->h) * 3);
     for (int c = 0; c < CLASSES; c++) {
-        of o = { net, c };
+        net_class o = { net, c };
         plot_function(p, net->ctx, posterior, &o);
         for (int k = 0; k < p->w * p->h; k++)
             plot_blend(p, k / p->w, k % p->w, class_colours[c], 0.45f * p->values[k]);

@@ -67,7 +67,10 @@ static void density(batch *f, float *total, batch *p) {
     for (int n = 0; n < N; n++) {
         float top = f[0][n], sum = 0;
         for (int c = 1; c < CLASSES; c++) top = fmaxf(top, f[c][n]);
-        for (int c = 0; c < CLASSES; c++) sum += p[c][n] = expf(f[c][n] - top);
+        for (int c = 0; c < CLASSES; c++) {
+            p[c][n] = expf(f[c][n] - top);
+            sum += p[c][n];
+        }
         for (int c = 0; c < CLASSES; c++) p[c][n] /= sum;
         total[n] = top + logf(sum);
     }

@@ -35,6 +35,13 @@ static const char *const kinds[KINDS] = {
 
 /* ---- the recipe ------------------------------------------------------------------------------ */
 
+/* Compares two answers by log p(x), for qsort: the lowest comes first. */
+static int compare_densities(const void *a, const void *b) {
+    const float x = ((const jem_answer *)a)->log_density;
+    const float y = ((const jem_answer *)b)->log_density;
+    return (x > y) - (x < y);
+}
+
 /* Trains a network on x[n][length] without labels: four of five rows, in random order, teach it,
    the last fifth calibrates it. Shuffles x. limit (may be NULL) receives the value of log p(x) that
    1% of the last fifth are below. */
@@ -46,6 +53,7 @@ static jem_net *learn(jem_ctx *ctx, float *x, int n, int length, int updates, fl
     float *batch = (float *)malloc((size_t)BATCH * (size_t)length * sizeof *batch);
     int labels[BATCH] = { 0 };
     jem_rng rng = jem_rng_seed(1);
+    if (!batch) jem_fail(ctx, JEM_NO_MEMORY, "learn: no memory for a batch");
     for (int i = n - 1; i > 0; i--) {
         const int other = jem_rng_below(&rng, i + 1);
         for (int k = 0; k < length; k++) {
@@ -69,15 +77,11 @@ static jem_net *learn(jem_ctx *ctx, float *x, int n, int length, int updates, fl
     jem_calibrate(net, x + taught * length, held_out, JEM_AUTO);
     if (!limit || !jem_ok(ctx)) return net;
     jem_answer *a = (jem_answer *)malloc((size_t)held_out * sizeof *a);
-    if (a) jem_classify(net, x + taught * length, held_out, a);
-    for (int i = 0; a && i < held_out; i++) {      /* the 1% lowest come first */
-        for (int k = i; k > 0 && a[k].log_density < a[k - 1].log_density; k--) {
-            const jem_answer kept = a[k];
-            a[k] = a[k - 1];
-            a[k - 1] = kept;
-        }
+    if (!a) jem_fail(ctx, JEM_NO_MEMORY, "learn: no memory for the limit");
+    if (a && jem_classify(net, x + taught * length, held_out, a) == JEM_OK) {
+        qsort(a, (size_t)held_out, sizeof *a, compare_densities);
+        *limit = a[held_out / 100].log_density;
     }
-    if (a) *limit = a[held_out / 100].log_density;
     free(a);
     return net;
 }
@@ -133,8 +137,12 @@ static int draw_rings(jem_ctx *ctx, plot *page) {
     jem_rng rng = jem_rng_seed(5);
     world_sample(CIRCLES, &rng, ROWS, x, labels);
     jem_net *net = learn(ctx, x, ROWS, 2, UPDATES, &limit);
-    if (!net || !plot_create(&p, SIDE, SIDE, -most, most, -most, most)) return 0;
-    jem_answer answer;
+    if (!net) return 0;
+    if (!plot_create(&p, SIDE, SIDE, -most, most, -most, most)) {
+        jem_net_free(net);
+        return 0;
+    }
+    jem_answer answer = { 0, 0, 0, 0, JEM_REASON_NONE };
     jem_standardize(net, x, ROWS, u);
     jem_classify(net, x, 1, &answer);
     jem_tensor *first = jem_logp(ctx, jem_input(ctx, u, 1, 2, 1, 1), net);
@@ -244,8 +252,10 @@ static int score_file(jem_ctx *ctx, const char *train_path, const char *test_pat
     memset(&test, 0, sizeof test);
     memset(&same, 0, sizeof same);
     int ok = table_load(&train, train_path, NULL, error, sizeof error);
-    if (ok && train.rows < 10)
-        ok = snprintf(error, sizeof error, "%.200s: 10 rows at least", train_path) < 0;
+    if (ok && train.rows < 10) {
+        snprintf(error, sizeof error, "%.200s: has %d rows; 10 are needed", train_path, train.rows);
+        ok = 0;
+    }
     if (ok) {                                      /* the same columns, whatever their order */
         same.columns = table_is_number(train.names[0]) ? NULL : train.names;
         same.n_columns = train.columns;
@@ -256,6 +266,7 @@ static int score_file(jem_ctx *ctx, const char *train_path, const char *test_pat
     jem_net *net = ok ? learn(ctx, train.x, train.rows, train.columns, UPDATES, NULL) : NULL;
     jem_answer *a = (jem_answer *)malloc(((size_t)test.rows + 1) * sizeof *a);
     float *score = (float *)malloc(((size_t)test.rows + 1) * sizeof *score);
+    if (!a || !score) fprintf(stderr, "vectors: %s: no memory for %d rows\n", test_path, test.rows);
     ok = net && a && score && jem_classify(net, test.x, test.rows, a) == JEM_OK;
     for (int i = 0; ok && i < test.rows; i++)
         printf("%.6g,%.4f,%s\n", (double)a[i].log_density, (double)a[i].familiarity,

@@ -105,9 +105,12 @@ static jem_status step_on(lesson *l, jem_optim *opt, float rate) {
     jem_ctx *ctx = l->net->ctx;
     const jem_mark mark = jem_begin(ctx);
     jem_zero_grad(l->net);
-    jem_backward(loss == EXACT ? world_exact_loss(l->net, BATCH, l->x) : loss == NCE
-        ? loss_nce(ctx, jem_logp, l->net, &l->log_z, BATCH, l->x, WORLD_BOX, rng)
-        : loss_score(ctx, jem_logp, l->net, BATCH, l->x, 0.05f, rng));
+    jem_tensor *value;
+    if (loss == EXACT) value = world_exact_loss(l->net, BATCH, l->x);
+    else if (loss == NCE)
+        value = loss_nce(ctx, jem_logp, l->net, &l->log_z, BATCH, l->x, WORLD_BOX, rng);
+    else value = loss_score(ctx, jem_logp, l->net, BATCH, l->x, 0.05f, rng);
+    jem_backward(value);
     jem_end(ctx, mark);
     return jem_optim_step(opt, rate, NULL);
 }
@@ -144,8 +147,9 @@ int main(int argc, char **argv) {
     plot grid;
     if (kind == WORLDS || !world_grid(&grid, 100)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
-    for (int w = 0; w < WAYS; w++) {
-        printf("%-20s", names[w] = ways[w].name);
+    for (int w = 0; w < WAYS && jem_ok(ctx); w++) {
+        names[w] = ways[w].name;
+        printf("%-20s", names[w]);
         for (int r = 0; r < RATES; r++) {
             lesson l = { &ways[w], density_net(ctx, 64, 1), .rng = jem_rng_seed(1) };
             if (l.net) {

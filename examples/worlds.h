@@ -124,8 +124,7 @@ static inline jem_tensor *world_exact_mean(jem_net *net) {
     for (int k = 0; k < GRID * GRID; k++) share[k] = (float)(exp((double)share[k] - top) / sum);
     return jem_sum(ctx, jem_mul(ctx, f, jem_input(ctx, share, GRID * GRID, 1, 1, 1)));
 }
-/* Uses these in place of samples in contrastive divergence: the exact gradient of
-   mean -log p(x). */
+/* Returns a loss whose gradient is exactly that of mean -log p(x). */
 static inline jem_tensor *world_exact_loss(jem_net *net, int n, const float *x) {
     jem_tensor *model = world_exact_mean(net), *data = jem_input(net->ctx, x, n, 2, 1, 1);
     return jem_sub(net->ctx, model, jem_mean(net->ctx, jem_logp(net->ctx, data, net)));
@@ -209,14 +208,15 @@ static inline void world_walk(jem_net *net, int n, int steps,
     jem_read(t, x);
     jem_end(net->ctx, mark);
 }
-/* Estimates log Z without a grid, by annealed importance sampling, over the box: comparable to the
-   grid's. */
-static inline jem_tensor *world__boxed(jem_ctx *ctx, jem_tensor *x, void *net) {
+/* Returns log p(x) + log Z, with steep walls around the box. */
+static inline jem_tensor *world_boxed(jem_ctx *ctx, jem_tensor *x, void *net) {
     jem_tensor *out = jem_relu(ctx, jem_add_constant(ctx, jem_square(ctx, x),
                                                      -WORLD_BOX * WORLD_BOX));
     jem_tensor *wall = jem_scale(ctx, jem_sum_image(ctx, out), -1000);
     return jem_add(ctx, jem_logp(ctx, x, net), wall);
 }
+/* Estimates log Z without a grid, by annealed importance sampling, over the box: comparable to the
+   grid's. */
 static inline jem_ais_result world_ais(jem_net *net) {
     jem_ais_result r = { NAN, NAN, NAN };
     jem_ais_desc how = jem_ais_desc_default();
@@ -226,7 +226,7 @@ static inline jem_ais_result world_ais(jem_net *net) {
     how.walk.step_size = 0.08f;
     how.walk.leapfrog = 3;
     const jem_mark mark = jem_begin(net->ctx);
-    jem_ais(net->ctx, world__boxed, net, jem_zeros(net->ctx, 256, 2, 1, 1), &how, &rng, &r);
+    jem_ais(net->ctx, world_boxed, net, jem_zeros(net->ctx, 256, 2, 1, 1), &how, &rng, &r);
     jem_end(net->ctx, mark);
     return r;
 }
@@ -365,7 +365,14 @@ typedef struct reel {
 static inline int reel_add(reel *r, int w, int h, const unsigned char *rgb) {
     const size_t size = (size_t)w * (size_t)h * 3;
     if (!r->rgb) r->rgb = (unsigned char *)malloc((size_t)r->most * size);
-    if (!r->rgb || r->taken == r->most) return 0;
+    if (!r->rgb) {
+        fprintf(stderr, "no memory for a film of %d frames of %d x %d pixels\n", r->most, w, h);
+        return 0;
+    }
+    if (r->taken == r->most) {
+        fprintf(stderr, "a film has more than %d frames\n", r->most);
+        return 0;
+    }
     r->w = w;
     r->h = h;
     memcpy(r->rgb + (size_t)r->taken++ * size, rgb, size);

@@ -37,15 +37,20 @@ PAGE(int, fool)(int which, int label, float eps, int l2, int steps, int on);
 
 PAGE(int, load_net)(int which, const void *bytes, int size) {
     jem_archive *a = jem_archive_parse(ctx, bytes, (size_t)size);
-    jem_net_free(nets[which]);
-    jem_net *net = nets[which] = jem_net_from_archive(ctx, a);
+    jem_net *net = jem_net_from_archive(ctx, a);
     jem_archive_free(a);
     rng = jem_rng_seed(1);
-    if (net && (net->channels != 1 || net->height != SIDE || net->width != SIDE ||
-                net->classes != CLASSES))
-        return jem_fail(ctx, JEM_BAD_SHAPE, "the page requires a network of 28 x 28 grey pixels "
-                                            "and 10 classes"), 0;
-    return net != NULL;
+    if (!net) return 0;
+    if (net->channels != 1 || net->height != SIDE || net->width != SIDE ||
+        net->classes != CLASSES) {
+        jem_net_free(net);
+        jem_fail(ctx, JEM_BAD_SHAPE, "the page requires a network of 28 x 28 grey pixels and 10 "
+                                     "classes");
+        return 0;
+    }
+    jem_net_free(nets[which]);
+    nets[which] = net;
+    return 1;
 }
 PAGE(float *, place)(int what) {
     float *const all[] = {
@@ -232,17 +237,19 @@ PAGE(void, dream_poke)(int which, float x, float y, float size) {
     age[which] = age[which] < 60 ? age[which] : 60;        /* recently started from noise */
 }
 
-/* Selects the chains that are `young` or not, and puts them back. */
+/* Copies the chains that are `young`, or the others, to x; fills in their wish. */
 static int pick(int young, int until, float *x, wish *w) {
     int n = 0;
     *w = wanted;
     for (int i = 0; i < CHAINS; i++) {
         if ((age[i] < until) != young) continue;
         memmove(x + n * PIXELS, chain + i * PIXELS, PIXELS * sizeof *x);
-        w->labels[n] = wanted.kind == EACH ? i : wanted.a, w->others[n++] = wanted.b;
+        w->labels[n] = wanted.kind == EACH ? i : wanted.a;
+        w->others[n++] = wanted.b;
     }
     return n;
 }
+/* Copies them back from x. */
 static void put_back(int young, int until, const float *x, int steps) {
     for (int i = 0, n = 0; i < CHAINS; i++) {
         if ((age[i] < until) != young) continue;

@@ -78,12 +78,15 @@ PAGE(int, plane_start)(int world, int seed) {
         l->net = jem_mlp_create(ctx, &shape, (uint64_t)seed);
         jem_fill_uniform(ctx, &walk_rng, l->dream, 2 * DREAMS, -WORLD_BOX, WORLD_BOX);
     }
-    int y[TEST];
-    float x[2 * TEST];
+    int y[TEST] = { 0 };
+    float x[2 * TEST] = { 0 };
     jem_rng view = jem_rng_seed(9);
     if (world < WORLDS || own_count) sample(&view, TEST, x, y);
-    for (int i = 0; i < TEST; i++)
-        points[3 * i] = x[2 * i], points[3 * i + 1] = x[2 * i + 1], points[3 * i + 2] = (float)y[i];
+    for (int i = 0; i < TEST; i++) {
+        points[3 * i] = x[2 * i];
+        points[3 * i + 1] = x[2 * i + 1];
+        points[3 * i + 2] = (float)y[i];
+    }
     return jem_ok(ctx);
 }
 

@@ -54,8 +54,8 @@ static jem_tensor *known(jem_ctx *c, jem_tensor *x, void *user) {
         return jem_add(c, all, gaussian(c, v, 0, 0.7f));
     }
     for (int k = 0; k < own_count; k++) {
-        jem_tensor *one = jem_add(c, gaussian(c, u, own[2 * k], 0.35f),
-                                  gaussian(c, v, own[2 * k + 1], 0.35f));
+        jem_tensor *by_v = gaussian(c, v, own[2 * k + 1], 0.35f);
+        jem_tensor *one = jem_add(c, gaussian(c, u, own[2 * k], 0.35f), by_v);
         all = all ? jem_concat(c, all, one) : one;
     }
     return jem_logsumexp(c, all);
