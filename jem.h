@@ -2569,6 +2569,10 @@ static int jem__trains(const jem__node *node) {
         if (node->param[i] && node->param[i]->grad) return 1;
     return 0;
 }
+/* Returns 1 if the run computes gradients of the node's parameters. */
+static int jem__run_trains(const jem__run *r, const jem__node *node) {
+    return r->mode == JEM__BACKWARD && jem__trains(node);
+}
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
@@ -2917,7 +2921,7 @@ static void jem__mark_needs(jem__run *r) {
     if (r->mode == JEM__EVAL) return;
     for (jem__step *s = r->ctx->steps; s <= r->target; s++) {
         if (!s->reached) continue;
-        s->needs = s == r->leaf || (r->mode == JEM__BACKWARD && jem__trains(s->node));
+        s->needs = s == r->leaf || jem__run_trains(r, s->node);
         for (int k = 0; k < s->node->inputs; k++)
             if (s->in[k]->needs && s->node->op->backward) s->needs = 1;
     }
@@ -3148,7 +3152,7 @@ static jem_status jem__walk_back(const jem__run *r) {
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
         if (!s->needs) continue;
-        if (r->mode == JEM__BACKWARD && jem__trains(s->node)) {
+        if (jem__run_trains(r, s->node)) {
             const jem_status status = jem__step_params(r, s);
             if (status != JEM_OK) return status;
         }
@@ -3279,28 +3283,37 @@ static const jem__node *jem__backward_node(const jem__step *s) {
     if (s->back_conv) return s->back_conv->node;
     return s->node;
 }
+/* Returns the node whose op computes the step, forward or back. */
+static const jem__node *jem__main_node(const jem__step *s, int back) {
+    if (back) return jem__backward_node(s);
+    return jem__forward_node(s);
+}
 
 /* ---- lifetimes ------------------------------------------------------------------------------- */
 /* list[i] goes forward at time i and back at time 2n-1-i, unless it is fused into another step. A
    buffer lives from the first time it is written to the last time it is read. */
+
+/* Returns the time at which list[pos] goes back. */
+static int jem__back_time(const jem__run *r, int pos) { return 2 * r->n - 1 - pos; }
 
 static int jem__time_forward(const jem__step *s) {
     if (s->fused_into) return s->fused_into->pos;
     return s->pos;
 }
 static int jem__time_back(const jem__run *r, const jem__step *s) {
-    if (s->back_fused_into) return 2 * r->n - 1 - s->back_fused_into->pos;
-    return 2 * r->n - 1 - s->pos;
+    if (s->back_fused_into) return jem__back_time(r, s->back_fused_into->pos);
+    return jem__back_time(r, s->pos);
 }
 
-/* bf16 pays only where one bf16 convolution writes what another reads: a value, for its output and
-   weight gradient, or a gradient, for its input and weight gradients. */
+/* bf16 pays only where a bf16 convolution writes what another one reads: a value, which the next
+   output and the weight gradient need, or a gradient, which input and weight gradients need. */
+/* Returns 1 if a bf16 convolution computes the step's value. */
 static int jem__writes_bf16(const jem__step *s) {
     return !s->fused_into && jem__forward_node(s)->bf16_out;
 }
 /* Returns 1 unless the step's weight gradient needs the value in fp32. */
 static int jem__params_bf16(const jem__run *r, const jem__step *s) {
-    return r->mode != JEM__BACKWARD || !jem__trains(s->node) || s->node->bf16_params;
+    return !jem__run_trains(r, s->node) || s->node->bf16_params;
 }
 /* Returns 1 if the reader, a bf16 convolution, reads the bf16 copy of s's value. */
 static int jem__reads_bf16(const jem__run *r, const jem__step *reader, const jem__step *s) {
@@ -3319,8 +3332,7 @@ static int jem__reads_in_registers(const jem__step *reader, const jem__step *s) 
 static int jem__time_read(const jem__run *r, const jem__step *reader, int k) {
     const jem_op *op = reader->node->op;
     int keeps = op->keeps;
-    if (r->mode == JEM__BACKWARD && jem__trains(reader->node))
-        keeps |= op->traits->keeps_for_params;
+    if (jem__run_trains(r, reader->node)) keeps |= op->traits->keeps_for_params;
     if (reader->needs && keeps >> k & 1) return jem__time_back(r, reader);
     return jem__time_forward(reader);
 }
@@ -3388,7 +3400,7 @@ static void jem__plan_value(jem__run *r, jem__step *s) {
 static void jem__plan_aux(jem__run *r, jem__step *s) {
     if (!s->node->aux_bytes) return;
     int end = s->pos;
-    if (s->needs) end = 2 * r->n - 1 - s->pos;
+    if (s->needs) end = jem__back_time(r, s->pos);
     s->aux_buf = jem__plan_buf(r, s->pos, end, (ptrdiff_t)((s->node->aux_bytes + 3) / 4));
 }
 
@@ -3444,7 +3456,7 @@ static void jem__plan_gradient16(jem__run *r, jem__step *conv) {
     jem__step *source = jem__gradient_source(conv);
     jem__step *writer = jem__last_gradient_writer(r, source);
     if (!writer || writer->back_fused_into || !jem__backward_node(writer)->bf16_grad) return;
-    const int start = 2 * r->n - 1 - writer->pos;
+    const int start = jem__back_time(r, writer->pos);
     const int end = jem__time_back(r, conv);
     const jem_tensor *t = &source->node->t;
     conv->dy16 = source;
@@ -3501,7 +3513,7 @@ static void jem__plan_gradients(jem__run *r) {
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
         if (!s->needs) continue;
-        const int now = 2 * r->n - 1 - i;
+        const int now = jem__back_time(r, i);
         int in_place = 0;
         if (jem__stores_gradient(s)) {
             const int last_use = jem__time_back(r, s);
@@ -3609,9 +3621,7 @@ static void jem__plan_places(jem__run *r) {
 
 /* Returns how many parts a step is computed in. Only convolutions are large enough to divide. */
 static int jem__parts(const jem__run *r, const jem__step *s, int back) {
-    const jem__node *n = jem__forward_node(s);
-    if (back) n = jem__backward_node(s);
-    if (jem__has(n, JEM__OP_CONV)) return r->parts;
+    if (jem__has(jem__main_node(s, back), JEM__OP_CONV)) return r->parts;
     return 1;
 }
 
@@ -3731,11 +3741,9 @@ static void jem__span_in_parts(jem__run *r, int back) {
         const jem__step *s = r->list[at];
         if (back && (!s->needs || s->back_fused_into)) continue;
         if (!back && s->fused_into) continue;
-        const jem__node *n = jem__forward_node(s);
-        if (back) n = jem__backward_node(s);
+        const double flops = jem__main_node(s, back)->flops * groups;
         r->from = at;
-        jem__parallel(r->ctx, groups * jem__parts(r, s, back), n->flops * groups, jem__task_part,
-                      r);
+        jem__parallel(r->ctx, groups * jem__parts(r, s, back), flops, jem__task_part, r);
     }
     r->from = from;
 }
@@ -3745,8 +3753,8 @@ static int jem__rounds(int threads, int groups, int parts) {
     return (groups * parts + threads - 1) / threads;
 }
 
-/* Returns the number of parts with which threads idle least. From two groups a thread on it is 1,
-   since groups that go depth-first stay in the caches. */
+/* Returns the number of parts with which threads idle least; 1 with two or more groups per thread,
+   since groups that go depth-first remain in the caches. */
 static int jem__parts_for(const jem__run *r, int groups) {
     const int threads = r->ctx->threads;
     const int least = (threads + groups - 1) / groups;
@@ -3789,7 +3797,7 @@ static jem_status jem__plan_all_back(jem__run *r) {
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
         if (!s->needs) continue;
-        if (r->mode == JEM__BACKWARD && jem__trains(s->node)) {
+        if (jem__run_trains(r, s->node)) {
             const jem_status status = jem__step_params(r, s);
             if (status != JEM_OK) return status;
         }
@@ -3800,7 +3808,7 @@ static jem_status jem__plan_all_back(jem__run *r) {
         /* The span ends before the next step with weights: their gradient is summed first. */
         r->to = i + 1;
         while (i > 0 && jem__together(r, i - 1, r->to - 1) &&
-               !(r->mode == JEM__BACKWARD && jem__trains(r->list[i - 1]->node))) i--;
+               !jem__run_trains(r, r->list[i - 1]->node)) i--;
         r->from = i;
         jem__plan_span(r, 1);
     }
@@ -3817,7 +3825,6 @@ static int jem__plan_threads(jem__run *r) {
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
         const int parts = jem__parts_for(r, s->node->groups);
-        s->pos = i;
         if (s->node->groups > groups) groups = s->node->groups;
         if (jem__has(s->node, JEM__OP_CONV) && parts > r->most_parts) r->most_parts = parts;
         together = together && jem__together(r, 0, i);
@@ -3865,6 +3872,7 @@ static jem_status jem__run_list(jem__run *r) {
     for (jem__step *s = r->ctx->steps; s <= r->target && status == JEM_OK; s++) {
         const jem_op *op = s->node->op;
         if (!s->runs) continue;
+        s->pos = r->n;
         r->list[r->n++] = s;
         jem_call c;
         jem__inner in;
@@ -3992,7 +4000,7 @@ static void jem__check_tape(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor
     jem_end(ctx, mark);
 }
 
-/* Makes the tape use the changed elements; unlike jem_write, after an error too. */
+/* Makes the tape use the changed elements; unlike jem_write, works after an error too. */
 static void jem__check_put(jem_tensor *x, jem_param *p, const float *elements) {
     if (p) {
         jem_param_changed(p);
@@ -5869,7 +5877,7 @@ static void jem__meta_put(jem_ctx *ctx, jem__meta **list, jem__meta *replacement
     jem__free(ctx, old);
 }
 
-/* Frees the numbers of a text that is about to change. */
+/* Frees the parsed form of "jem.statistics" before that text changes. */
 static void jem__known_forget(jem_net *net) {
     jem__free(net->ctx, net->known);
     net->known = NULL;
@@ -6168,7 +6176,8 @@ static void jem__layer_weights(jem_net *net, const char *name, int ndim, int in,
     if (!weight) return;
     jem_fill_uniform(net->ctx, &net->rng, weight->value, weight->size, -bound, bound);
     jem_param *bias = jem__layer_param(net, name, "bias", 1, shape, 1);
-    if (bias) jem_fill_uniform(net->ctx, &net->rng, bias->value, bias->size, -bound, bound);
+    if (!bias) return;
+    jem_fill_uniform(net->ctx, &net->rng, bias->value, bias->size, -bound, bound);
     layer->weight = weight;
     layer->bias = bias;
 }
@@ -6198,7 +6207,7 @@ jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out) {
     return layer;
 }
 
-/* Adds an act norm's parameters, in the shapes of the reference. */
+/* Adds an act norm's parameters, in the shapes of the code of JEM's authors. */
 static void jem__layer_act_norm(jem_net *net, const char *name, int channels, jem_layer *layer) {
     const int shape[4] = { 1, channels, 1, 1 };
     layer->bias = jem__layer_param(net, name, "loc", 4, shape, 1);
@@ -6230,7 +6239,8 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
     return layer;
 }
 
-/* The reference's momentum of batch norm, in PyTorch's sense: the weight of the new batch. */
+/* Momentum of batch norm in the code of JEM's authors; in PyTorch's sense, the weight of the new
+   batch. */
 #define JEM__BATCH_MOMENTUM 0.9f
 
 /* Records the normalisation of a layer. */
@@ -6334,7 +6344,7 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
 }
 
 /* Returns the values per image. */
-static ptrdiff_t jem__image(const jem_net *net) {
+static ptrdiff_t jem__image_size(const jem_net *net) {
     return (ptrdiff_t)net->channels * net->height * net->width;
 }
 
@@ -6351,7 +6361,7 @@ static const char *const jem__units_key = "jem.units";
 /* Rejects values that images cannot have, so that bad data cause an error, not an answer. With
    units a large value is only limited, later: it may be an anomaly to be found. */
 static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
-    const ptrdiff_t size = jem__image(net);
+    const ptrdiff_t size = jem__image_size(net);
     float most = JEM__LARGEST;
     if (jem_net_meta(net, jem__units_key)) most = (float)JEM__MOST;
     for (ptrdiff_t i = 0; i < n * size; i++) {
@@ -6424,7 +6434,7 @@ static void jem__units_apply(const jem_net *net, const float *units, const float
 
 /* Returns n images in the network's units: x itself, or a copy on the tape. NULL: no memory. */
 static const float *jem__in_units(const jem_net *net, const float *x, int n) {
-    const ptrdiff_t size = n * jem__image(net);
+    const ptrdiff_t size = n * jem__image_size(net);
     const float *units = jem__units(net);
     float *u = units && x ? jem__push_floats(net->ctx, size) : NULL;
     if (!units) return jem_ok(net->ctx) ? x : NULL;
@@ -6448,7 +6458,7 @@ static float jem__units_log(const jem_net *net) {
     return (float)(sum * net->height * net->width);
 }
 
-/* Converts n images between units, as both public functions do. */
+/* Implements jem_standardize and, with back = 1, jem_unstandardize. */
 static jem_status jem__convert(const jem_net *net, const char *what, const float *from, int n,
                                float *to, int back) {
     if (!net) return JEM_BAD_ARGUMENT;
@@ -6458,7 +6468,7 @@ static jem_status jem__convert(const jem_net *net, const char *what, const float
     const jem_mark mark = jem_begin(net->ctx);
     const float *units = jem__units(net);
     if (units) jem__units_apply(net, units, from, n, to, back);
-    else if (to != from) memcpy(to, from, (size_t)(n * jem__image(net)) * sizeof *to);
+    else if (to != from) memcpy(to, from, (size_t)(n * jem__image_size(net)) * sizeof *to);
     jem_end(net->ctx, mark);
     return net->ctx->status;
 }
@@ -6498,11 +6508,11 @@ jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
     if (!x || n < 1)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: %d images%s", n,
                          x ? "" : ", x is NULL");
-    for (ptrdiff_t i = 0; i < n * jem__image(net); i++)
+    for (ptrdiff_t i = 0; i < n * jem__image_size(net); i++)
         if (!jem__finite(x[i]) || fabsf(x[i]) > 1e12f)
             return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: image %d contains %g; values "
                              "must be from -1e12 to 1e12",
-                             (int)(i / jem__image(net)), (double)x[i]);
+                             (int)(i / jem__image_size(net)), (double)x[i]);
     const jem_mark mark = jem_begin(ctx);
     float *units = jem__push_floats(ctx, 2 * net->channels);
     for (int c = 0; units && c < net->channels; c++) jem__units_of(net, x, n, c, units + 2 * c);
@@ -6725,9 +6735,9 @@ static jem_tensor *jem__student_logp(jem_net *net, const jem__stack *stack, jem_
     double constant = lgamma((nu + d) / 2) - lgamma(nu / 2) - d / 2.0 * log(nu * 3.14159265358979);
     for (int i = 0; i < d; i++) constant += log(fabs((double)stack->whiten->value[i * d + i]));
     jem_tensor *square = jem_sum_image(ctx, jem_square(ctx, z));
-    jem_tensor *grown = jem_add_constant(ctx, jem_scale(ctx, square, (float)(1 / nu)), 1);
-    jem_tensor *fall = jem_scale(ctx, jem_log(ctx, grown), (float)(-(nu + d) / 2));
-    return jem_add_constant(ctx, fall, (float)constant);
+    jem_tensor *base = jem_add_constant(ctx, jem_scale(ctx, square, (float)(1 / nu)), 1);
+    jem_tensor *log_power = jem_scale(ctx, jem_log(ctx, base), (float)(-(nu + d) / 2));
+    return jem_add_constant(ctx, log_power, (float)constant);
 }
 
 /* Builds the logits of a convnet or an MLP. */
@@ -6801,7 +6811,10 @@ static void jem__whiten_factor(double *cov, int d) {
     for (int i = 0; i < d; i++)
         for (int k = 0; k <= i; k++) {
             double sum = cov[i * d + k];
-            for (int j = 0; j < k; j++) sum -= cov[i * d + j] * cov[k * d + j];
+            for (int j = 0; j < k; j++) {
+                const double product = cov[i * d + j] * cov[k * d + j];
+                sum -= product;
+            }
             if (k < i) cov[i * d + k] = sum / cov[k * d + k];
             else cov[i * d + i] = sqrt(fmax(sum, 1e-6));
         }
@@ -6964,12 +6977,12 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
 
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
-/* C leaves the order open in which arguments are evaluated, and the order of the tape is part of
-   'the same bits everywhere'. So at most one argument of a call records an op. */
+/* C does not specify the order in which arguments are evaluated, and the order of the tape decides
+   the order of additions. So at most one argument of a call records an op. */
 
-/* Records log p(x) = shift(x) + K logsumexp_y f(x)[y] - log Z, from the logits that jem_forward has
-   just recorded; an unconditional network has an output in place of the logsumexp, and shift(x) is
-   0 for a network without a shift. Score matching needs a large scale K: at low noise the slope of
+/* Records log p(x) = shift(x) + scale * logsumexp f(x) - log Z, from the logits that the last
+   jem_forward recorded. net->energy, if the network has it, replaces the logsumexp; shift(x) is 0
+   for a network without a shift. Score matching needs a large scale: at low noise the slope of
    log p is sqrt(pixels)/sigma, hundreds, and the logits of a new network are near 0. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
     if (!net || !logits) return NULL;
@@ -6994,7 +7007,7 @@ static jem_tensor *jem__odds(jem_net *net, jem_tensor *logits, const int *labels
     const int n = logits->n;
     const int classes = logits->c;
     float *addend = (float *)jem__push_zero(ctx, (size_t)n * (size_t)classes * sizeof *addend);
-    for (int i = 0; addend && i < n; i++) addend[i * classes + labels[i]] = -1e18f;
+    for (int i = 0; addend && i < n; i++) addend[(ptrdiff_t)i * classes + labels[i]] = -1e18f;
     jem_tensor *others = jem_add(ctx, logits, jem_input(ctx, addend, n, classes, 1, 1));
     return jem_sub(ctx, label_logit, jem_logsumexp(ctx, others));
 }
@@ -7072,15 +7085,19 @@ static jem_tensor *jem__accumulate(jem_ctx *ctx, jem_tensor *sum, float weight, 
 }
 
 /* Records all terms *t whose inputs are given; returns the weighted loss, or NULL if it has no
-   term. x_data takes no pass for a statistic alone. */
+   term. Makes no forward pass of x_data for the statistic f_data alone. */
 static jem_tensor *jem__loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *t) {
     jem_ctx *ctx = net->ctx;
     const int uses_data = x_sample || w->energy_l2 > 0;
+    const int by_class = x_sample && labels && sample_labels && w->cd_class != 0;
     jem_tensor *logp_sample = NULL;
+    jem_tensor *data_class = NULL;
     jem_tensor *cd_class = NULL;
     t->logits = jem_forward(net, x, 1);
+    if (by_class && t->logits)                     /* now: the next pass replaces e(x) in net */
+        data_class = jem__logp_class(net, t->logits, labels);
     if (t->logits && labels) t->ce = jem_cross_entropy(ctx, t->logits, labels);
     jem_tensor *data_logits = t->logits;
     jem_tensor *logp = NULL;
@@ -7091,10 +7108,9 @@ static jem_tensor *jem__loss(jem_net *net, const jem_loss_weights *w, jem_tensor
         jem_tensor *logits = jem_forward(net, x_sample, 1);
         logp_sample = jem__logp(net, logits);
         t->f_sample = jem_mean(ctx, logp_sample);
-        if (t->logits && labels && sample_labels && w->cd_class != 0) {
-            jem_tensor *data = jem__logp_class(net, t->logits, labels);
-            cd_class = jem_contrastive(ctx, data, jem__logp_class(net, logits, sample_labels));
-        }
+        if (data_class)
+            cd_class = jem_contrastive(ctx, data_class,
+                                       jem__logp_class(net, logits, sample_labels));
     }
     jem_tensor *sum = jem__accumulate(ctx, NULL, w->ce, t->ce);
     sum = jem__accumulate(ctx, sum, w->cd, jem_sub(ctx, t->f_sample, t->f_data));
@@ -7249,7 +7265,7 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
 
 /* ---- score matching -------------------------------------------------------------------------- */
 /* With g = d log p(x~)/dx~ and r = sigma g + z, the loss of an image is 1/2 ||r||^2. With the
-   direction u = r/||r||, its derivative by a parameter theta is
+   direction u = r/||r||, held constant, its derivative with respect to a parameter theta is
 
        d/d theta 1/2 ||r||^2 = r . d(sigma g)/d theta = sigma ||r|| d/d theta (u . g)
 
@@ -7741,8 +7757,7 @@ jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
 
 /* ---- generation in pieces -------------------------------------------------------------------- */
 
-/* Takes step number `step` of jem_generate. A step of the walk has the size that its number gives
-   it. */
+/* Takes step number `step` of jem_generate. In the walk, its number decides the size of a step. */
 static jem_status jem__sampler_one(jem_sampler *s, jem_tensor *x) {
     const jem_generate_desc *d = &s->desc;
     if (s->step < d->denoise.steps) {
@@ -7866,7 +7881,7 @@ void jem_sampler_free(jem_sampler *s) {
 
 /* ---- the replay buffer ----------------------------------------------------------------------- */
 
-static ptrdiff_t jem__buffer_image(const jem_buffer *b) {
+static ptrdiff_t jem__buffer_image_size(const jem_buffer *b) {
     return (ptrdiff_t)b->channels * b->height * b->width;
 }
 
@@ -7887,7 +7902,7 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
     b->channels = channels;
     b->height = height;
     b->width = width;
-    b->data = jem__alloc_floats(ctx, capacity * jem__buffer_image(b));
+    b->data = jem__alloc_floats(ctx, capacity * jem__buffer_image_size(b));
     b->visits = (int *)jem__alloc(ctx, (size_t)capacity * sizeof(int));
     if (!b->data || !b->visits) {
         jem_buffer_free(b);
@@ -7904,7 +7919,7 @@ jem_status jem_buffer_restart(jem_buffer *b, jem_rng *rng, float lo, float hi) {
                          (double)lo, (double)hi, rng ? "" : ", or no rng");
     b->lo = lo;
     b->hi = hi;
-    jem_fill_uniform(b->ctx, rng, b->data, b->capacity * jem__buffer_image(b), lo, hi);
+    jem_fill_uniform(b->ctx, rng, b->data, b->capacity * jem__buffer_image_size(b), lo, hi);
     memset(b->visits, 0, (size_t)b->capacity * sizeof *b->visits);
     return JEM_OK;
 }
@@ -7927,9 +7942,11 @@ static int jem__drawn_again(const int *slot, int i, int n) {
    one may restart and one continue. */
 static void jem__buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels, float reinit,
                              float *x, int *slot, int *visits) {
-    const ptrdiff_t size = jem__buffer_image(b);
-    for (int i = 0; i < n; i++, x += size) {
-        int first = 0, count = b->capacity;
+    const ptrdiff_t size = jem__buffer_image_size(b);
+    for (int i = 0; i < n; i++) {
+        float *chain = x + i * size;
+        int first = 0;
+        int count = b->capacity;
         if (labels) {
             count /= b->classes;
             first = labels[i] * count;
@@ -7938,8 +7955,8 @@ static void jem__buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labe
         const int restart = jem_rng_uniform(rng) < reinit;
         visits[i] = 0;
         if (!restart && b->visits[slot[i]] > 0) visits[i] = b->visits[slot[i]];
-        if (restart) jem_fill_uniform(b->ctx, rng, x, size, b->lo, b->hi);
-        else memcpy(x, b->data + slot[i] * size, (size_t)size * sizeof *x);
+        if (restart) jem_fill_uniform(b->ctx, rng, chain, size, b->lo, b->hi);
+        else memcpy(chain, b->data + slot[i] * size, (size_t)size * sizeof *chain);
     }
 }
 jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels, float reinit,
@@ -7964,7 +7981,7 @@ jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels
    counts of the slots. */
 static void jem__buffer_put(jem_buffer *b, int n, const int *slot, const int *visits,
                             const float *x) {
-    const ptrdiff_t size = jem__buffer_image(b);
+    const ptrdiff_t size = jem__buffer_image_size(b);
     for (int i = 0; i < n; i++) {
         if (jem__drawn_again(slot, i, n)) continue;
         memcpy(b->data + slot[i] * size, x + i * size, (size_t)size * sizeof *x);
@@ -8014,7 +8031,7 @@ typedef struct jem__mcmc {
     double *swaps;                                 /* [temperatures] swaps with the next one */
 } jem__mcmc;
 
-/* Computes log p at x in f, and its gradient in g unless g is NULL. */
+/* Computes log p at x into f, and its gradient into g unless g is NULL. */
 static jem_status jem__density_at(jem__mcmc *m, const float *x, float *f, float *g) {
     if (jem_write(m->leaf, x) != JEM_OK) return m->ctx->status;
     const jem_mark mark = jem_begin(m->ctx);
@@ -8041,13 +8058,14 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, v
     m->leaf = x;
     m->n = x->n;
     m->dim = (ptrdiff_t)x->c * x->h * x->w;
-    float **const arrays[8] = { &m->x, &m->g, &m->new_x, &m->new_g, &m->momentum, &m->f, &m->new_f,
-                                &m->coldness };
-    for (int i = 0; i < 8; i++)
-        *arrays[i] = jem__push_floats(ctx, i < 5 ? m->n * m->dim : m->n);
+    const ptrdiff_t size = m->n * m->dim;
+    float **const points[5] = { &m->x, &m->g, &m->new_x, &m->new_g, &m->momentum };
+    float **const numbers[3] = { &m->f, &m->new_f, &m->coldness };
+    for (int i = 0; i < 5; i++) *points[i] = jem__push_floats(ctx, size);
+    for (int i = 0; i < 3; i++) *numbers[i] = jem__push_floats(ctx, m->n);
     m->accepted = (double *)jem__push_zero(ctx, (size_t)m->n * sizeof *m->accepted);
     m->swaps = (double *)jem__push_zero(ctx, (size_t)d->temperatures * sizeof *m->swaps);
-    if (m->g) memset(m->g, 0, (size_t)(m->n * m->dim) * sizeof *m->g);
+    if (m->g) memset(m->g, 0, (size_t)size * sizeof *m->g);
     for (int i = 0; m->coldness && i < m->n; i++) m->coldness[i] = jem__coldness(d, i);
     if (ctx->status != JEM_OK || jem_read(x, m->x) != JEM_OK ||
         jem__density_at(m, m->x, m->f, d->leapfrog ? m->g : NULL) != JEM_OK) return ctx->status;
@@ -8209,7 +8227,8 @@ static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_add_constant(ctx, x, -s->mean)));
     q = jem_scale(ctx, q, -0.5f / (s->std * s->std));
     q = jem_add_constant(ctx, q, (float)(-log_norm * x->c * x->h * x->w));
-    return jem_add(ctx, jem_scale(ctx, q, s->a), jem_scale(ctx, p, s->b));
+    p = jem_scale(ctx, p, s->b);
+    return jem_add(ctx, jem_scale(ctx, q, s->a), p);
 }
 
 /* Computes the logarithm of the mean of exp(w[i]), its error, and the effective sample size. */
@@ -8241,7 +8260,8 @@ jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     jem_generate_desc start = jem_generate_desc_default();  /* fills x with noise, and no more */
     start.mean = d.mean;
     start.denoise.sigma_max = d.std;
-    start.denoise.steps = start.walk.steps = 0;
+    start.denoise.steps = 0;
+    start.walk.steps = 0;
     start.last_sigma = 0;
     jem__bridge s;
     s.logp = logp;
@@ -8320,26 +8340,26 @@ void jem_optim_free(jem_optim *o) {
 
 /* The matrix of a weight for Muon: out rows and in*k*k columns, or transposed, so that there are no
    more rows than columns. */
-typedef struct jem__fold { int rows, columns, turned; } jem__fold;
-/* Returns the matrix of a weight. */
-static jem__fold jem__muon_fold(const jem_param *p) {
+typedef struct jem__muon_shape { int rows, columns, transposed; } jem__muon_shape;
+/* Returns the shape of a weight's matrix. */
+static jem__muon_shape jem__muon_shape_of(const jem_param *p) {
     const int out = p->shape[0];
     const int in = (int)(p->size / out);
-    jem__fold fold = { out, in, 0 };
+    jem__muon_shape shape = { out, in, 0 };
     if (out > in) {
-        fold.rows = in;
-        fold.columns = out;
-        fold.turned = 1;
+        shape.rows = in;
+        shape.columns = out;
+        shape.transposed = 1;
     }
-    return fold;
+    return shape;
 }
 static int jem__round_16(int n) { return (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES; }
 /* Returns the size of Muon's scratch memory: two matrices of the weight's size, and four of its
    smaller side squared. */
 static ptrdiff_t jem__muon_floats(const jem_param *p) {
-    const jem__fold s = jem__muon_fold(p);
-    const ptrdiff_t rows = jem__round_16(s.rows);
-    return 2 * rows * (jem__round_16(s.columns) + 2 * rows);
+    const jem__muon_shape shape = jem__muon_shape_of(p);
+    const ptrdiff_t rows = jem__round_16(shape.rows);
+    return 2 * rows * (jem__round_16(shape.columns) + 2 * rows);
 }
 /* Returns 1 if Muon updates a parameter: it is a weight of a linear layer or convolution, with more
    than one row and column, and its name does not contain adam_names. */
@@ -8436,12 +8456,12 @@ JEM__COMPILE("O2")                                 /* all weights pass here */
 /* Places of one output's weights in the matrix: weight j is at start + j/16 panel + j%16 lane. */
 typedef struct jem__places { ptrdiff_t start, panel, lane; } jem__places;
 /* Returns the places for an output. */
-static jem__places jem__muon_places(const jem__fold *s, int out) {
-    const ptrdiff_t panel = (ptrdiff_t)jem__round_16(s->rows) * JEM_LANES;
+static jem__places jem__muon_places(const jem__muon_shape *shape, int out) {
+    const ptrdiff_t panel = (ptrdiff_t)jem__round_16(shape->rows) * JEM_LANES;
     const jem__places row = { (ptrdiff_t)out * JEM_LANES, panel, 1 };
     const jem__places column = { out / JEM_LANES * panel + out % JEM_LANES,
                                  (ptrdiff_t)JEM_LANES * JEM_LANES, JEM_LANES };
-    return s->turned ? column : row;
+    return shape->transposed ? column : row;
 }
 static ptrdiff_t jem__muon_at(const jem__places *s, int j) {
     return s->start + j / JEM_LANES * s->panel + j % JEM_LANES * s->lane;
@@ -8450,7 +8470,8 @@ static ptrdiff_t jem__muon_at(const jem__places *s, int j) {
 /* Moves the momentum, m <- b m + (1 - b) g, and writes the look-ahead b m + (1 - b) g to the
    matrix, divided by its norm, so that no singular value is above 1. Returns 0 if all of it is 0.
    A product of two floats is exact in double, so a contraction by the compiler changes no bit. */
-static int jem__muon_load(const jem__moments *m, float momentum, const jem__fold *s, float *x) {
+static int jem__muon_load(const jem__moments *m, float momentum, const jem__muon_shape *shape,
+                          float *x) {
     const jem_param *p = m->param;
     const double b = (double)momentum;
     const double rest = (double)(1 - momentum);
@@ -8458,7 +8479,7 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__fold
     const int inputs = (int)(p->size / outs);
     double sum = 0;
     for (int out = 0; out < outs; out++) {
-        const jem__places places = jem__muon_places(s, out);
+        const jem__places places = jem__muon_places(shape, out);
         const float *gradient = p->grad + (ptrdiff_t)out * inputs;
         float *momenta = m->m + (ptrdiff_t)out * inputs;
         for (int j = 0; j < inputs; j++) {
@@ -8472,12 +8493,12 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__fold
     }
     if (!(sum > 0)) return 0;
     const double shrink = 1 / sqrt(sum);
-    const ptrdiff_t floats = (ptrdiff_t)jem__round_16(s->rows) * jem__round_16(s->columns);
+    const ptrdiff_t floats = (ptrdiff_t)jem__round_16(shape->rows) * jem__round_16(shape->columns);
     for (ptrdiff_t i = 0; i < floats; i++) x[i] = (float)((double)x[i] * shrink);
     return 1;
 }
 
-/* A product for Newton and Schulz's iteration, its rows or panels on all threads. */
+/* Product in the Newton-Schulz iteration; its rows or panels are divided among the threads. */
 typedef struct jem__newton {
     const jem__kernels *k;
     jem__matrix from;
@@ -8499,7 +8520,7 @@ static void jem__newton_gram(jem_ctx *ctx, jem__matrix x, float *to) {
     const double flops = (double)x.rows * x.rows * x.panels * JEM_LANES;
     jem__parallel(ctx, x.rows / 4, flops, jem__newton_rows, &s);
 }
-/* Computes to = alpha factor from + beta from. */
+/* Computes to = alpha * factor * from + beta * from. */
 static void jem__newton_product(jem_ctx *ctx, jem__matrix factor, jem__matrix from, float alpha,
                                 float beta, float *to) {
     jem__newton s = { ctx->k, from, factor.data, alpha, beta, to };
@@ -8520,7 +8541,7 @@ static void jem__newton_steps(jem_ctx *ctx, int steps, jem__matrix x, float *squ
     const ptrdiff_t square = (ptrdiff_t)rows * rows;
     const jem__matrix gram = { rows, rows / JEM_LANES, squares };
     const jem__matrix factor = { rows, rows / JEM_LANES, squares + square };
-    jem__matrix all = { rows, rows / JEM_LANES, squares + 2 * square };
+    jem__matrix product = { rows, rows / JEM_LANES, squares + 2 * square };
     jem__matrix next = { rows, rows / JEM_LANES, squares + 3 * square };
     jem__newton_gram(ctx, x, gram.data);
     for (int step = 0; step < steps; step++) {
@@ -8530,25 +8551,25 @@ static void jem__newton_steps(jem_ctx *ctx, int steps, jem__matrix x, float *squ
             jem__newton_product(ctx, factor, next, 1, a, gram.data);
         }
         if (step > 0) {
-            jem__newton_product(ctx, factor, all, 1, a, next.data);
+            jem__newton_product(ctx, factor, product, 1, a, next.data);
         } else {
             memcpy(next.data, factor.data, (size_t)square * sizeof *next.data);
             for (int i = 0; i < rows; i++)
                 next.data[((ptrdiff_t)(i / JEM_LANES) * rows + i) * JEM_LANES + i % JEM_LANES] += a;
         }
-        const jem__matrix spare = all;
-        all = next;
+        const jem__matrix spare = product;
+        product = next;
         next = spare;
     }
-    jem__newton_product(ctx, all, x, 1, 0, result);
+    jem__newton_product(ctx, product, x, 1, 0, result);
 }
 /* Makes x(rows, columns) nearly orthogonal: singular values of .0015 to 1 become about .7 to 1.2.
    Takes three steps, then two, since each step on A alone magnifies A's rounding errors; with 8
    times as many columns as rows, this needs 1.7 times fewer operations than five steps on x.
    scratch: x, memory of the same size, four (rows, rows) matrices. Returns the result's place. */
-static float *jem__orthogonalize(jem_ctx *ctx, const jem__fold *sides, float *scratch) {
-    const int rows = jem__round_16(sides->rows);
-    const int panels = jem__round_16(sides->columns) / JEM_LANES;
+static float *jem__orthogonalize(jem_ctx *ctx, const jem__muon_shape *shape, float *scratch) {
+    const int rows = jem__round_16(shape->rows);
+    const int panels = jem__round_16(shape->columns) / JEM_LANES;
     const ptrdiff_t size = (ptrdiff_t)rows * panels * JEM_LANES;
     const jem__matrix x = { rows, panels, scratch };
     const jem__matrix halfway = { rows, panels, scratch + size };
@@ -8562,17 +8583,17 @@ static float *jem__orthogonalize(jem_ctx *ctx, const jem__fold *sides, float *sc
    runs on all threads and they share the scratch memory. */
 static void jem__muon(jem_optim *o, const jem__moments *m, float lr) {
     jem_param *p = m->param;
-    const jem__fold sides = jem__muon_fold(p);
-    const ptrdiff_t floats = (ptrdiff_t)jem__round_16(sides.rows) * jem__round_16(sides.columns);
+    const jem__muon_shape shape = jem__muon_shape_of(p);
+    const ptrdiff_t floats = (ptrdiff_t)jem__round_16(shape.rows) * jem__round_16(shape.columns);
     memset(o->scratch, 0, (size_t)floats * sizeof *o->scratch);        /* the padding of x */
     const float *x = o->scratch;
-    if (jem__muon_load(m, o->desc.muon_momentum, &sides, o->scratch))
-        x = jem__orthogonalize(o->net->ctx, &sides, o->scratch);
-    const double step = (double)(float)((double)lr * .2 * sqrt((double)sides.columns));
+    if (jem__muon_load(m, o->desc.muon_momentum, &shape, o->scratch))
+        x = jem__orthogonalize(o->net->ctx, &shape, o->scratch);
+    const double step = (double)(float)((double)lr * .2 * sqrt((double)shape.columns));
     const double keep = (double)(float)(1 - (double)lr * (double)o->desc.weight_decay);
     const int inputs = (int)(p->size / p->shape[0]);
     for (int out = 0; out < p->shape[0]; out++) {
-        const jem__places places = jem__muon_places(&sides, out);
+        const jem__places places = jem__muon_places(&shape, out);
         float *value = p->value + (ptrdiff_t)out * inputs;
         for (int j = 0; j < inputs; j++) {
             const float kept = (float)((double)value[j] * keep);
@@ -8585,7 +8606,7 @@ JEM__COMPILE_END
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Updates parameter i, unless Muon has, and its average. */
+/* Updates parameter i, unless Muon has updated it, and then its average. */
 static void jem__optim_update(void *arg, int i) {
     const jem_optim *o = (const jem_optim *)arg;
     const jem__moments *m = o->moments + i;
@@ -8661,7 +8682,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     const float norm = jem__gradient_norm(o);
     const float decay = jem__decay_norm(o);
     if (grad_norm) *grad_norm = norm;
-    if (!jem__finite(norm + decay) || norm + decay > 1e18f)    /* its square would be infinite */
+    if (!jem__finite(norm + decay) || norm + decay > 1e18f)    /* Adam squares it */
         return jem__fail(ctx, JEM_DIVERGED, "optim: the gradient's norm is %g, weight decay's %g",
                          (double)norm, (double)decay);
     jem__clip_gradients(o, norm);
@@ -8723,7 +8744,8 @@ float jem_learning_rate(const jem_schedule *s, float lr, int update) {
         const double low = (double)s->floor;
         double t = 1;
         if (update < end) t = ((double)update - begin) / (end - begin);
-        rate *= low + (1 - low) * 0.5 * (1 + cos(3.14159265358979 * t));
+        const double above = (1 - low) * 0.5 * (1 + cos(3.14159265358979 * t));
+        rate *= low + above;
     }
     if (update - begin < s->warmup) rate *= ((double)update - begin + 1) / s->warmup;
     return (float)rate;
@@ -8735,16 +8757,16 @@ enum {
     JEM__GUARD_EVERY = 100,
     JEM__GUARD_COUNTS = 6,
     JEM__GUARD_NUMBERS = 8,
-    JEM__GUARD_RESIDUALS = 3                       /* older files have no such array */
+    JEM__GUARD_RESIDUALS = 3                       /* "guard.residual": older files lack it */
 };
 
-/* Numbers of the guard, in the order in checkpoints. All but gap are unknown below 0. */
+/* Numbers of the guard, in the order in checkpoints. A negative one is unknown, except gap. */
 typedef struct jem__pulse {
     float gap;                                     /* mean f(x+) - f(x-) of about 10 updates */
     float ce, norm;                                /* means over 20: cross-entropy, gradient */
     float least, kept_least;                       /* lowest ce from update 20; the kept state's */
-    float rate, walk, reach;                       /* factors of the learning rate; of SGLD's step
-                                                      after returns, and for its width */
+    float lr_factor, step_factor, travel_factor;   /* of the learning rate; of SGLD's step after
+                                                      returns, and for its width */
     float residual;                                /* mean residual of the score over 20 updates */
     float least_residual, kept_least_residual;     /* as `least` */
 } jem__pulse;
@@ -8756,7 +8778,7 @@ typedef struct jem__guard {
     int *visits;                                   /* of the chains in `kept` */
     ptrdiff_t size;                                /* of `kept` */
     jem__pulse now;
-    float stride;                                  /* last jem__stride; 0: none */
+    float travel;                                  /* last jem__travel; 0: none */
     int good;                                      /* 1: `kept` holds a state */
     int returns;                                   /* made so far */
     int fresh;                                     /* 1: it has just returned */
@@ -9045,7 +9067,7 @@ void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
 void jem_trainer_set_lr(jem_trainer *tr, float lr) {
     if (!tr || !jem__finite(lr) || !(lr > 0)) return;
     tr->desc.lr = lr;
-    tr->guard.now.rate = 1;
+    tr->guard.now.lr_factor = 1;
 }
 
 /* ---- several ranks --------------------------------------------------------------------------- */
@@ -9057,14 +9079,14 @@ static int jem__rank_first(const jem_trainer *tr, int n) {
 /* Returns a leaf of this rank's images of x[n]; of zeros if x is NULL. */
 static jem_tensor *jem__rank_images(const jem_trainer *tr, const float *x, int n) {
     const jem_net *net = tr->net;
-    if (x) x += jem__rank_first(tr, n) * jem__image(net);
+    if (x) x += jem__rank_first(tr, n) * jem__image_size(net);
     return jem__images(net, x, n / (1 + net->ctx->others));
 }
 
 /* Collects the samples t of all ranks in x[n]. A rank that failed sends the others an infinity. */
 static jem_status jem__gather(jem_trainer *tr, jem_tensor *t, int n, float *x) {
     jem_ctx *ctx = tr->net->ctx;
-    const ptrdiff_t image = jem__buffer_image(tr->buffer);
+    const ptrdiff_t image = jem__buffer_image_size(tr->buffer);
     const ptrdiff_t size = n * image;
     if (!ctx->others) return jem_read(t, x);
     memset(x, 0, (size_t)size * sizeof *x);
@@ -9115,7 +9137,7 @@ static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
 /* Returns a leaf of the images plus the noise that data receive (as in the paper). */
 static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
     if (!(tr->desc.data_noise > 0)) return jem__rank_images(tr, x, n);
-    const ptrdiff_t size = n * jem__image(tr->net);
+    const ptrdiff_t size = n * jem__image_size(tr->net);
     float *sum = jem__push_floats(tr->net->ctx, size);
     if (!sum) return NULL;
     jem_fill_normal(tr->net->ctx, &tr->rng, sum, size, 0, tr->desc.data_noise);
@@ -9130,7 +9152,7 @@ static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
     const jem_train_desc *d = &tr->desc;
     if (!(d->label_noise > 0 || d->label_all_noise > 0)) return jem__noisy(tr, x, n);
     const jem_net *net = tr->net;
-    float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
+    float *sigma = jem__push_floats(net->ctx, n);
     jem_tensor *t = jem__rank_images(tr, x, n);
     const int wide = (int)(d->label_all_noise * (float)n + 0.5f);
     if (!sigma) return NULL;
@@ -9193,15 +9215,15 @@ static int jem__push_new_chains(jem_trainer *tr, int n, jem__new_chains *f) {
     if (ctx->others) multiple = (1 + ctx->others) * JEM_LANES;
     f->n = n;
     f->drawn = (n + multiple - 1) / multiple * multiple;
-    const ptrdiff_t size = f->drawn * jem__buffer_image(tr->buffer);
-    f->x = (float *)jem__push(ctx, (size_t)size * sizeof *f->x);
+    const ptrdiff_t size = f->drawn * jem__buffer_image_size(tr->buffer);
+    f->x = jem__push_floats(ctx, size);
     f->labels = (int *)jem__push_zero(ctx, (size_t)f->drawn * sizeof *f->labels);
     return f->x && f->labels;
 }
 
 /* Replaces the chain of a slot. */
 static void jem__set_slot(jem_buffer *b, int slot, const float *image) {
-    const ptrdiff_t size = jem__buffer_image(b);
+    const ptrdiff_t size = jem__buffer_image_size(b);
     memcpy(b->data + slot * size, image, (size_t)size * sizeof *image);
     b->visits[slot] = 0;
 }
@@ -9225,7 +9247,7 @@ static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
     for (int slot = 0; slot < b->capacity; slot++) {
         const int label = slot / per_class;
         const int sample = (slot % per_class * classes + label) % n;
-        jem__set_slot(b, slot, f.x + sample * jem__buffer_image(b));
+        jem__set_slot(b, slot, f.x + sample * jem__buffer_image_size(b));
     }
     return JEM_OK;
 }
@@ -9244,7 +9266,7 @@ static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
     if (s != JEM_OK) return s;
     for (int i = 0; i < n; i++) {
         const int slot = f.labels[i] * per_class + jem_rng_below(&tr->rng, per_class);
-        jem__set_slot(b, slot, f.x + i * jem__buffer_image(b));
+        jem__set_slot(b, slot, f.x + i * jem__buffer_image_size(b));
     }
     return JEM_OK;
 }
@@ -9263,7 +9285,7 @@ static jem_status jem__renew_chains(jem_trainer *tr, int n) {
 
 /* Returns the desc of a walk, with the guard's shorter steps at the same temperature. */
 static jem_sgld_desc jem__guarded_walk(const jem_trainer *tr) {
-    const float factor = tr->guard.now.walk * tr->guard.now.reach;
+    const float factor = tr->guard.now.step_factor * tr->guard.now.travel_factor;
     jem_sgld_desc walk = tr->desc.sgld;
     walk.step_size *= factor;
     if (factor < 1) walk.noise_std *= sqrtf(factor);
@@ -9290,9 +9312,9 @@ static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, f
 static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tensor **kl) {
     const jem_train_desc *d = &tr->desc;
     jem_ctx *ctx = tr->net->ctx;
-    const ptrdiff_t image = jem__buffer_image(tr->buffer);
+    const ptrdiff_t image = jem__buffer_image_size(tr->buffer);
     if (jem__renew_chains(tr, n) != JEM_OK) return NULL;
-    float *x = (float *)jem__push(ctx, (size_t)(n * image) * sizeof *x);
+    float *x = jem__push_floats(ctx, n * image);
     int *slot = (int *)jem__push(ctx, (size_t)n * sizeof *slot);
     int *visits = (int *)jem__push(ctx, (size_t)n * sizeof *visits);
     if (!x || !slot || !visits) return NULL;
@@ -9324,7 +9346,7 @@ static float jem__batch_accuracy(const jem_tensor *logits, const int *labels) {
                 best = c;
             }
         }
-        correct += best == labels[i];
+        if (best == labels[i]) correct++;
     }
     return (float)correct / (float)logits->n;
 }
@@ -9344,7 +9366,7 @@ static void jem__store_noise_levels(jem_trainer *tr, const float *x, ptrdiff_t s
 /* Records score matching on n images; it needs no labels. */
 static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_stats *s) {
     const jem_net *net = tr->net;
-    float *sigma = (float *)jem__push(net->ctx, (size_t)n * sizeof *sigma);
+    float *sigma = jem__push_floats(net->ctx, n);
     if (!sigma) return NULL;
     JEM__ZEROED(jem_score_desc, d);
     d.sigma = sigma + jem__rank_first(tr, n);
@@ -9434,7 +9456,8 @@ static jem_tensor *jem__own_term(jem_trainer *tr, const jem_term_inputs *in) {
    label: the mean of f(x)[y] minus the mean of all logits. */
 static jem_tensor *jem__smoothing(jem_ctx *ctx, jem_tensor *logits, const int *labels) {
     if (!logits || !labels) return NULL;
-    return jem_sub(ctx, jem_mean(ctx, jem_gather(ctx, logits, labels)), jem_mean(ctx, logits));
+    jem_tensor *mean_logit = jem_mean(ctx, logits);
+    return jem_sub(ctx, jem_mean(ctx, jem_gather(ctx, logits, labels)), mean_logit);
 }
 
 /* Records the whole loss: samples first, then the terms that depend on data. Each rank does the
@@ -9454,7 +9477,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
         ctx->others = d->ranks - 1;
     }
     if (b->n) b->labels += jem__rank_first(tr, b->n);
-    jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image(tr->net));
+    jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image_size(tr->net));
     if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
     if (b->n) labelled = jem__labelled(tr, b->x, b->n);
     if (b->separate || (noisy_labelled && (has_samples || d->weights.energy_l2 > 0)))
@@ -9499,7 +9522,7 @@ static jem_status jem__guard_memory(jem_trainer *tr) {
     if (g->kept) return JEM_OK;
     ptrdiff_t size = jem__optim_copy(tr->optim, NULL, 0);
     for (const jem_param *p = tr->net->params; p; p = p->next) size += p->size;
-    if (b) size += b->capacity * jem__buffer_image(b);
+    if (b) size += b->capacity * jem__buffer_image_size(b);
     float *kept = jem__alloc_floats(ctx, size);
     int *visits = (int *)jem__alloc(ctx, (size_t)jem__guard_slots(b) * sizeof *visits);
     if (kept && visits) {
@@ -9532,7 +9555,7 @@ static void jem__guard_copy(jem_trainer *tr, int back) {
         g->optim_updates = tr->optim->updates;
     }
     if (!b) return;
-    const size_t chains = (size_t)(b->capacity * jem__buffer_image(b)) * sizeof *at;
+    const size_t chains = (size_t)(b->capacity * jem__buffer_image_size(b)) * sizeof *at;
     const size_t visits = (size_t)b->capacity * sizeof *b->visits;
     jem__guard_move(b->data, at, chains, back);
     jem__guard_move(b->visits, g->visits, visits, back);
@@ -9553,7 +9576,7 @@ static int jem__guard_sound(const jem_trainer *tr, const jem__guard *copy) {
     if (copy)
         return jem__all_finite(copy->kept, copy->size) &&
                jem__optim_good(tr->optim, copy->kept + params);
-    if (b && !jem__all_finite(b->data, b->capacity * jem__buffer_image(b))) return 0;
+    if (b && !jem__all_finite(b->data, b->capacity * jem__buffer_image_size(b))) return 0;
     return jem__optim_good(tr->optim, NULL);
 }
 
@@ -9570,7 +9593,7 @@ static double jem__spread(const float *const *image, int n, ptrdiff_t size, doub
             const double x = (double)image[i][k] - middle;
             sum += x;
             squares += x * x;
-            *far += fabs(x) >= limit;
+            if (fabs(x) >= limit) *far += 1;
         }
         spread += squares / n - sum / n * (sum / n);
     }
@@ -9584,8 +9607,8 @@ static double jem__half_range(const jem_train_desc *d) {
     return 1;
 }
 
-/* Returns what is wrong with chains whose values are finite, or NULL. Checks some that have walked
-   against some of the n images x. */
+/* Returns the reason why the chains, whose values are finite, are useless, or NULL. Compares some
+   that have walked with some of the n images x. */
 static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n) {
     enum { SOME = 64, FEW = 8 };
     const jem_buffer *b = tr->buffer;
@@ -9599,17 +9622,21 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
     double unused;
     int walked = 0;
     if (!b || n < FEW) return NULL;
+    const ptrdiff_t size = jem__buffer_image_size(b);
     if (n > SOME) n = SOME;
     for (int i = 0; i < b->capacity && walked < SOME; i++) {
-        if (b->visits[i] > 0) chains[walked++] = b->data + i * jem__buffer_image(b);
+        if (b->visits[i] > 0) chains[walked++] = b->data + i * size;
     }
     if (walked < FEW) return NULL;
-    const double limit = wall > 1.5 * half ? wall : 10 * half;
-    const double spread = jem__spread(chains, walked, jem__buffer_image(b), middle, limit, &far);
+    /* Far is: at a clamp (`wall`) much wider than the range of images; otherwise ten half ranges
+       from the middle. */
+    double limit = 10 * half;
+    if (wall > 1.5 * half) limit = wall;
+    const double spread = jem__spread(chains, walked, size, middle, limit, &far);
     if (far > 0.9) return "the chains are far from all images";
-    if (spread >= 0.02 * (half * half)) return NULL;         /* without a look at the images */
-    for (int i = 0; i < n; i++) images[i] = x + i * jem__buffer_image(b);
-    const double usual = jem__spread(images, n, jem__buffer_image(b), middle, limit, &unused);
+    if (spread >= 0.02 * (half * half)) return NULL;         /* varied enough for any images */
+    for (int i = 0; i < n; i++) images[i] = x + i * size;
+    const double usual = jem__spread(images, n, size, middle, limit, &unused);
     if (spread < 0.02 * usual) return "the chains are all equal";
     return NULL;
 }
@@ -9617,13 +9644,13 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
 /* Returns how far (rms) a step of SGLD, without noise or a range for x, moves values of some
    chains, as a fraction of the range where they start; 0 before the first chains, or if the
    gradient is not finite. */
-static float jem__stride(const jem_trainer *tr) {
+static float jem__travel(const jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
     jem_ctx *ctx = tr->net->ctx;
     double sum = 0;
     if (!b || tr->updates < tr->desc.cd_from) return 0;
     const int n = b->capacity < JEM_LANES ? b->capacity : JEM_LANES;
-    const ptrdiff_t size = n * jem__buffer_image(b);
+    const ptrdiff_t size = n * jem__buffer_image_size(b);
     jem_sgld_desc walk = jem_sgld_desc_default();
     walk.steps = 1;
     walk.step_size = jem__guarded_walk(tr).step_size;
@@ -9635,7 +9662,8 @@ static float jem__stride(const jem_trainer *tr) {
         jem_read(t, x) == JEM_OK) {
         for (ptrdiff_t i = 0; i < size; i++) {
             const double moved = (double)x[i] - (double)b->data[i];
-            sum += moved * moved;
+            const double square = moved * moved;
+            sum += square;
         }
     }
     jem_end(ctx, mark);
@@ -9643,7 +9671,7 @@ static float jem__stride(const jem_trainer *tr) {
     return (float)(sqrt(sum / (double)size) / (2 * jem__half_range(&tr->desc)));
 }
 
-/* Largest jem__stride with which SGLD can find images; the guard shortens wider steps to a tenth of
+/* Largest jem__travel with which SGLD can find images; the guard shortens wider steps to a tenth of
    this limit. */
 #define JEM__WIDE 0.25f
 
@@ -9661,7 +9689,11 @@ static void jem__follow_least(float *mean, float *least, float value, float most
 
 /* Compares an update that succeeded with those before it. Writes the reason to return to g->why. */
 static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_stats *s) {
-    enum { BEGIN = 20, MOST_GUESSES = 6 };         /* labels may have become unlearnable */
+    enum {
+        BEGIN = 20,                                /* updates before means are compared */
+        TRAVEL_EVERY = 20,
+        MOST_GUESSES = 6                           /* then the labels count as unlearnable */
+    };
     const jem_train_desc *d = &tr->desc;
     jem__guard *g = &tr->guard;
     jem__pulse *now = &g->now;
@@ -9671,20 +9703,21 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
     const int learns = d->weights.ce > 0 && b->n > 0 && tr->net->classes > 1;
     float norm = s->grad_norm;
     if (d->optim.clip > 0) norm = fminf(norm, d->optim.clip);
-    now->gap += 0.1f * (-s->cd - now->gap);
+    const float gap_change = 0.1f * (-s->cd - now->gap);
+    now->gap += gap_change;
     jem__follow(&now->norm, norm);
     if (learns) jem__follow_least(&now->ce, &now->least, s->ce, HUGE_VALF, begun);
     if (d->w_score > 0)
         jem__follow_least(&now->residual, &now->least_residual, s->residual, 2, begun);
     if (!d->max_returns) return;
     const char *gone = jem__chains_gone(tr, b->x_data, b->n_data);
-    if (tr->updates % BEGIN == 1) g->stride = jem__stride(tr);
+    if (tr->updates % TRAVEL_EVERY == 1) g->travel = jem__travel(tr);
     if (!(fabsf(now->gap) <= d->max_gap * fabsf(tr->net->scale)))
         snprintf(g->why, sizeof g->why, "the mean of f(x+) - f(x-) is %.3g", (double)now->gap);
     else if (gone) snprintf(g->why, sizeof g->why, "%s", gone);
-    else if (g->stride > JEM__WIDE)
+    else if (g->travel > JEM__WIDE)
         snprintf(g->why, sizeof g->why, "a step of SGLD moves the chains by %.2g times the range "
-                 "of images", (double)g->stride);
+                 "of images", (double)g->travel);
     else if (begun && usual > 0 && norm > 1000 * usual)
         snprintf(g->why, sizeof g->why, "the norm of the gradient is %.3g, and was %.3g",
                  (double)norm, (double)usual);
@@ -9711,24 +9744,25 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
     g->now.kept_least = g->now.least;
     g->now.kept_least_residual = g->now.least_residual;
     g->good = 1;
-    if (g->now.rate < 1) g->now.rate *= 2;
-    if (g->now.reach >= 1) return JEM_OK;
-    const float stride = jem__stride(tr);
-    if (stride > 0)
-        g->now.reach = fminf(1, g->now.reach * fminf(4, fmaxf(1, 0.1f * JEM__WIDE / stride)));
+    if (g->now.lr_factor < 1) g->now.lr_factor *= 2;
+    if (g->now.travel_factor >= 1) return JEM_OK;
+    const float travel = jem__travel(tr);
+    if (travel > 0)
+        g->now.travel_factor = fminf(1, g->now.travel_factor *
+                                        fminf(4, fmaxf(1, 0.1f * JEM__WIDE / travel)));
     return tr->net->ctx->status;
 }
 
 /* Shortens the steps of SGLD if they are too wide; returns 1 if so. */
-static int jem__guard_shorten(jem_trainer *tr, float stride) {
-    if (!(stride > JEM__WIDE)) return 0;
-    tr->guard.now.reach *= 0.1f * JEM__WIDE / stride;
+static int jem__guard_shorten(jem_trainer *tr, float travel) {
+    if (!(travel > JEM__WIDE)) return 0;
+    tr->guard.now.travel_factor *= 0.1f * JEM__WIDE / travel;
     return 1;
 }
 
 /* Begins an update. After a return, steps may be too wide in the good state, too. */
 static void jem__guard_begin(jem_trainer *tr) {
-    if (tr->guard.fresh) jem__guard_shorten(tr, jem__stride(tr));
+    if (tr->guard.fresh) jem__guard_shorten(tr, jem__travel(tr));
     tr->guard.fresh = 0;
 }
 
@@ -9744,18 +9778,18 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     jem_clear_error(ctx);
     jem__guard_restore(tr);
     const int given_up = g->returns >= tr->desc.max_returns;
-    g->returns += !given_up;
+    if (!given_up) g->returns++;
     g->now.gap = 0;
     g->now.ce = -1;
     g->now.norm = -1;
     g->now.least = g->now.kept_least;
     g->now.residual = -1;
     g->now.least_residual = g->now.kept_least_residual;
-    if (!jem__guard_shorten(tr, g->stride) && g->returns > 1) {
-        g->now.rate *= 0.5f;
-        g->now.walk *= 0.5f;
+    if (!jem__guard_shorten(tr, g->travel) && g->returns > 1) {
+        g->now.lr_factor *= 0.5f;
+        g->now.step_factor *= 0.5f;
     }
-    g->stride = 0;
+    g->travel = 0;
     g->fresh = 1;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
@@ -9771,8 +9805,8 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     }
     snprintf(note, sizeof note, "train_step: update %d: %s; rollback %d of %d to the last good "
              "state, with %g of the learning rate and %g of the SGLD step", s->update, g->why,
-             g->returns, tr->desc.max_returns, (double)g->now.rate,
-             (double)(g->now.walk * g->now.reach));
+             g->returns, tr->desc.max_returns, (double)g->now.lr_factor,
+             (double)(g->now.step_factor * g->now.travel_factor));
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
     s->status = JEM_OK;
     s->returned = 1;
@@ -9933,7 +9967,8 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
         s.status = ctx->status;
         return s;
     }
-    s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates) * tr->guard.now.rate;
+    s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates);
+    s.lr *= tr->guard.now.lr_factor;
     jem_optim_use_average(tr->optim, 0);
     jem__guard_begin(tr);
     const jem_mark mark = jem_begin(ctx);
@@ -10060,7 +10095,7 @@ static int jem__see_at_once(int n) {
 static jem_status jem__see(jem_net *net, const char *what, const float *x, int n, float *f,
                            jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net), k = net->classes;
+    const ptrdiff_t size = jem__image_size(net), k = net->classes;
     if (!x || n < 0 || (!f && !seen))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
     if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
@@ -10543,7 +10578,7 @@ static int jem__details(const jem_net *net, float *a, double least, int lengths,
 
 /* Returns the mean square of the differences between the channels and their mean. */
 static double jem__colour(const jem_net *net, const float *x) {
-    const ptrdiff_t size = jem__image(net), plane = (ptrdiff_t)net->height * net->width;
+    const ptrdiff_t size = jem__image_size(net), plane = (ptrdiff_t)net->height * net->width;
     double colour = 0;
     for (ptrdiff_t i = 0; i < plane; i++) {
         double grey = 0;
@@ -10560,7 +10595,7 @@ static double jem__colour(const jem_net *net, const float *x) {
 /* Writes the image part of x. work: an image. */
 static void jem__look_image(const jem_net *net, const float *x, double colour, float *work,
                             float *v) {
-    const ptrdiff_t size = jem__image(net);
+    const ptrdiff_t size = jem__image_size(net);
     if (jem__is_vector(net) && net->channels <= JEM__MOST_VALUES) {
         memcpy(v, x, (size_t)size * sizeof *v);
         return;
@@ -10762,8 +10797,8 @@ static int jem__rows_create(jem_net *net, const char *what, int n, const jem__kn
         r->v[i] = jem__push_floats(ctx, (ptrdiff_t)n * r->dims[i] + 1);
         good = good && r->v[i];
     }
-    r->z = jem__push_floats(ctx, jem__image(net));
-    r->work = jem__push_floats(ctx, jem__image(net));
+    r->z = jem__push_floats(ctx, jem__image_size(net));
+    r->work = jem__push_floats(ctx, jem__image_size(net));
     return good && r->z && r->work;
 }
 static jem__rows jem__rows_from(const jem__rows *r, int i) {
@@ -10839,7 +10874,7 @@ static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x
 static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int m,
                            jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net);
+    const ptrdiff_t size = jem__image_size(net);
     const int k = net->classes;
     const float temperature = jem__temperature_of(net);
     int at = 0;
@@ -10884,7 +10919,7 @@ static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int
 static void jem__look_noisy(jem_net *net, const jem__rows *r, const float *x, int m, float sigma,
                             int at) {
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net);
+    const ptrdiff_t size = jem__image_size(net);
     float *noisy = jem__push_floats(ctx, m * size);
     float *g = jem__push_floats(ctx, m * size);
     float *p = jem__push_floats(ctx, m);
@@ -10912,7 +10947,7 @@ static void jem__look_noisy(jem_net *net, const jem__rows *r, const float *x, in
 static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, int n,
                             jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net);
+    const ptrdiff_t size = jem__image_size(net);
     const jem_rng seed = jem_rng_seed(39);
     if (jem__images_check(net, all->what, x, n) != JEM_OK) return ctx->status;
     const int features = all->features;
@@ -11499,7 +11534,7 @@ static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const j
 
 /* Finds the darkest and the brightest value of calibration images, in the network's units. */
 static void jem__range_of(jem_net *net, const float *x, int n, float *range) {
-    const ptrdiff_t size = jem__image(net);
+    const ptrdiff_t size = jem__image_size(net);
     range[0] = 0;
     range[1] = 0;
     for (int i = 0; i < n; i++) {
@@ -11642,7 +11677,7 @@ static void jem__ood_known(jem_net *net, jem_ood kind, const float *x, int m, fl
 static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
                           int m, float *score) {
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net);
+    const ptrdiff_t size = jem__image_size(net);
     float *after = jem__push_floats(ctx, m * size);
     float *end = jem__push_floats(ctx, m);
     x = jem__in_units(net, x, m);
@@ -11689,7 +11724,7 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
                          int n, float *score) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net);
+    const ptrdiff_t size = jem__image_size(net);
     jem_sgld_desc d = jem_sgld_desc_default();
     d.steps = 10;
     if (net->noise_lo > 0) d.step_size = net->noise_lo * net->noise_lo;
@@ -12047,7 +12082,7 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
                              const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
     const int k = net->classes;
-    const ptrdiff_t size = jem__image(net);
+    const ptrdiff_t size = jem__image_size(net);
     const ptrdiff_t all = (ptrdiff_t)m * k;
     float temperature = 1;
     if (d->classify == jem__attack_classify) temperature = jem__temperature_of(net);
@@ -12106,7 +12141,7 @@ static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
 /* Converts `found` from the network's units to those of the data; u is x in the network's units.
    Of the m images, those that the attack left as they were keep every bit of x. */
 static void jem__attack_units(jem_net *net, const float *x, const float *u, int m, float *found) {
-    const ptrdiff_t size = jem__image(net);
+    const ptrdiff_t size = jem__image_size(net);
     const float *units = jem__units(net);
     for (int i = 0; units && i < m; i++, x += size, u += size, found += size) {
         const size_t bytes = (size_t)size * sizeof *x;
@@ -12119,7 +12154,7 @@ static void jem__attack_units(jem_net *net, const float *x, const float *u, int 
 static void jem__attack_batch(jem_net *net, const float *x, const int *labels, int m,
                               const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
-    const size_t bytes = (size_t)(m * jem__image(net)) * sizeof *x;
+    const size_t bytes = (size_t)(m * jem__image_size(net)) * sizeof *x;
     const jem_mark batch = jem_begin(ctx);
     float *kept = (float *)jem__push(ctx, bytes);  /* found may be x */
     if (kept) memcpy(kept, x, bytes);
@@ -12138,7 +12173,7 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
                       const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image(net);
+    const ptrdiff_t size = jem__image_size(net);
     jem_attack_desc d = jem_attack_desc_default();
     if (desc) d = *desc;
     if (!d.classify) {
@@ -12486,7 +12521,7 @@ static int jem__plain_border(const jem_net *net, const float *x, int n, float lo
 
 /* Measures n images; returns 0 if they have no framing. side[n] is scratch. */
 static int jem__framing_of_data(const jem_net *net, const float *x, int n, float *side, float *f) {
-    const ptrdiff_t size = jem__image(net);
+    const ptrdiff_t size = jem__image_size(net);
     float lo = x[0];
     float hi = x[0];
     double y = 0;
@@ -12765,7 +12800,7 @@ jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int wi
                                int channels, const jem_pixels_desc *desc, jem_answer *answer,
                                int *did) {
     if (!net) return JEM_BAD_ARGUMENT;
-    float *x = jem__alloc_floats(net->ctx, jem__image(net));
+    float *x = jem__alloc_floats(net->ctx, jem__image_size(net));
     if (!x) return JEM_NO_MEMORY;
     jem_status s = jem_pixels_to_floats(net, pixels, width, height, channels, desc, x, did);
     if (s == JEM_OK) s = jem_classify(net, x, 1, answer);
@@ -14247,8 +14282,9 @@ static int jem__guard_unpack(jem__guard *g) {
     const jem__pulse *now = &g->now;
     memcpy(&g->now, g->numbers, sizeof g->now);
     if (!jem__all_finite(g->numbers, JEM__GUARD_NUMBERS + JEM__GUARD_RESIDUALS)) return 0;
-    if (now->rate < 0 || now->rate > 1 || now->walk < 0 || now->walk > 1) return 0;
-    if (now->reach < 0 || now->reach > 1) return 0;
+    if (now->lr_factor < 0 || now->lr_factor > 1) return 0;
+    if (now->step_factor < 0 || now->step_factor > 1) return 0;
+    if (now->travel_factor < 0 || now->travel_factor > 1) return 0;
     for (int i = 0; i < JEM__GUARD_COUNTS; i++) {
         if (c[i] < 0 || c[i] > JEM__MANY) return 0;
     }

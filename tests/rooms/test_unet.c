@@ -148,6 +148,43 @@ static void test_shift(jem_ctx *ctx) {
     jem_net_free(bare);
 }
 
+/* Returns the mean log p(x,y) of n images. */
+static double mean_of_class(jem_net *net, const float *x, const int *labels, int n) {
+    jem_query query = { net, labels, 0 };
+    const jem_mark mark = jem_begin(net->ctx);
+    jem_tensor *t = jem_input(net->ctx, x, n, CHANNELS, SIDE, SIDE);
+    const double mean = (double)jem_item(jem_mean(net->ctx, jem_logp_class(net->ctx, t, &query)));
+    jem_end(net->ctx, mark);
+    return mean;
+}
+
+/* In the term of log p(x,y), e(x) is that of its own images, not that of the last forward pass. */
+static void test_term_of_classes(jem_ctx *ctx) {
+    printf("contrastive divergence of p(x,y) with e(x)\n");
+    const int labels[N] = { 0, 1, 2, 1, 0 };
+    const int sample_labels[N] = { 2, 1, 2, 0, 1 };
+    jem_net *net = small_net(ctx, 1);
+    jem_rng rng = jem_rng_seed(6);
+    float *x = random_floats(&rng, N * PIXELS, -1, 1);
+    float *x_sample = random_floats(&rng, N * PIXELS, -1, 1);
+    const jem_loss_weights w = { 0, 0, 1, 0 };
+    for (int n = 2; n <= N; n += N - 2) {          /* also as many samples as images */
+        const jem_mark mark = jem_begin(ctx);
+        jem_tensor *data = jem_input(ctx, x, N, CHANNELS, SIDE, SIDE);
+        jem_tensor *sample = jem_input(ctx, x_sample, n, CHANNELS, SIDE, SIDE);
+        jem_tensor *loss = jem_loss(net, &w, data, labels, NULL, sample, sample_labels, NULL);
+        const double value = (double)jem_item(loss);
+        jem_end(ctx, mark);
+        const double expected = mean_of_class(net, x_sample, sample_labels, n) -
+                                mean_of_class(net, x, labels, N);
+        CHECK(jem_ok(ctx) && fabs(value - expected) < 1e-5, "%g instead of %g %s", value, expected,
+              jem_error(ctx));
+    }
+    free(x);
+    free(x_sample);
+    jem_net_free(net);
+}
+
 static jem_tensor *shifted_wrongly(jem_net *net, jem_tensor *x, int training, void *user) {
     (void)training;
     (void)user;
@@ -459,7 +496,7 @@ static void write_case(jem_ctx *ctx, const char *path) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_identity), TEST_IN(test_odd_sides), TEST_IN(test_shift),
-        TEST_IN(test_refusals),
+        TEST_IN(test_term_of_classes), TEST_IN(test_refusals),
         TEST_IN(test_training), TEST_IN(test_muon), TEST_IN(test_rest)
     };
     if (argc > 1 && strchr(argv[1], '.')) {
