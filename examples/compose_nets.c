@@ -83,12 +83,7 @@ static void draw(jem_ctx *ctx, model *m, int row, int steps, plot *paper) {
     text(paper, 10, (float)top + 18, 2.3f, 0x222222, rows[row].name);
     text(paper, 10, (float)top + 48, 2, 0x555555, label);
     for (int i = 0; i < CHAINS; i++)
-        for (int k = 0; k < DIGIT_PIXELS * ZOOM * ZOOM; k++) {
-            const int v = k / (DIGIT * ZOOM), u = k % (DIGIT * ZOOM);
-            const int at = (top + v) * paper->w + LEFT_OF + i * (DIGIT * ZOOM + 6) + u;
-            const float grey = (x[(i * DIGIT + v / ZOOM) * DIGIT + u / ZOOM] + 1) / 2;
-            memset(paper->rgb + 3 * at, picture_byte(grey), 3);
-        }
+        plot_digit(paper, LEFT_OF + i * (DIGIT * ZOOM + 6), top, ZOOM, x + i * DIGIT_PIXELS);
     jem_reset(ctx);
 }
 

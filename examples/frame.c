@@ -58,12 +58,9 @@ static int frame_of(int column) {
 
 /* Draws the digits of a frame in a column. */
 static void draw_digits(plot *p, int column, float (*x)[DIGIT_PIXELS]) {
-    for (int k = 0; k < DIGITS; k++)
-        for (int i = 0; i < 28 * ZOOM; i++)
-            for (int j = 0; j < 28 * ZOOM; j++) {
-                const unsigned grey = picture_byte(0.5f * (x[k][i / ZOOM * 28 + j / ZOOM] + 1));
-                plot_blend(p, TOP + k * CELL + i, LEFT + column * CELL + j, grey * 0x010101u, 1);
-            }
+    for (int k = 0; k < DIGITS; k++) {
+        plot_digit(p, LEFT + column * CELL, TOP + k * CELL, ZOOM, x[k]);
+    }
 }
 
 /* Draws the time of each frame, from 0 to 20 ms, and the limit. */

@@ -51,11 +51,7 @@ static int draw_images(jem_ctx *ctx, plot *paper) {
     const int ok = net && images(ctx, x) && jem_classify(net, x[0], SHOWN, a) == JEM_OK;
     for (int i = 0; i < SHOWN && ok; i++) {
         const int left = GAP + i * (CELL + GAP);
-        for (int k = 0; k < CELL * CELL; k++) {
-            const float v = x[i][k / CELL / ZOOM * DIGIT + k % CELL / ZOOM];
-            const unsigned grey = picture_byte((v + 1) / 2);
-            plot_blend(paper, GAP + k / CELL, left + k % CELL, grey * 0x10101u, 1);
-        }
+        plot_digit(paper, left, GAP, ZOOM, x[i]);
         const float y = CELL + GAP + 10;
         snprintf(label, sizeof label, "%d: %.0f%%", a[i].label, 100 * (double)a[i].probability);
         bar(paper, (float)left, y, a[i].probability, INK_BLUE, label);
@@ -97,12 +93,6 @@ static double learn_moons(jem_ctx *ctx, int jem, int updates, plot *p, char *tit
     return learned;
 }
 
-static void put(plot *paper, int left, int top, const plot *from) {
-    for (int i = 0; i < from->h; i++)
-        memcpy(paper->rgb + ((ptrdiff_t)(top + i) * paper->w + left) * 3,
-               from->rgb + (ptrdiff_t)i * from->w * 3, (size_t)from->w * 3);
-}
-
 int main(int argc, char **argv) {
     const int updates = is_quick(argc, argv) ? 5 : 1000;
     plot paper, moons;
@@ -115,7 +105,7 @@ int main(int argc, char **argv) {
         const int left = GAP + k * (WIDE - GAP) / 2 + 70;
         learn_moons(ctx, k, updates, &moons, title, sizeof title);
         text(&paper, (float)left, UPPER, 2, 0x333333, title);
-        put(&paper, left, UPPER + 28, &moons);
+        plot_put(&paper, left, UPPER + 28, &moons);
         ok = jem_ok(ctx);
     }
     const int failed = report(ctx) || !ok || !plot_write(&paper, "build/pictures/glance.png");

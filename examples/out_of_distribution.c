@@ -140,14 +140,6 @@ enum {
     HIGH = TOP + KINDS * ROW + 8
 };
 
-static void draw_image(plot *p, const float *x, int left, int top) {
-    for (int k = 0; k < CELL * CELL; k++) {
-        const float v = x[k / CELL / ZOOM * DIGIT + k % CELL / ZOOM];
-        const unsigned grey = picture_byte((v + 1) / 2);
-        plot_blend(p, top + k / CELL, left + k % CELL, grey * 0x10101u, 1);
-    }
-}
-
 /* Draws a percentage on a field that is the bluer the higher it is. */
 static void draw_cell(plot *p, double percent, int left, int top) {
     char label[32];
@@ -173,7 +165,7 @@ static int draw(const row *rows) {
         text(&p, LEFT, (float)top + 10, 1.9f, 0x333333, names[kind]);
         text(&p, LEFT, (float)top + 34, 1.5f, INK_GREY, jem_reason_name(rows[kind].reason));
         for (int i = 0; i < SHOWN; i++)
-            draw_image(&p, rows[kind].shown + i * DIGIT_PIXELS, IMAGES + i * (CELL + 4), top);
+            plot_digit(&p, IMAGES + i * (CELL + 4), top, ZOOM, rows[kind].shown + i * DIGIT_PIXELS);
         for (int k = 0; k < SCORES; k++)
             draw_cell(&p, rows[kind].flagged[k], TABLE + k * COLUMN, top);
     }

@@ -151,8 +151,7 @@ static int draw_rings(jem_ctx *ctx, plot *page) {
     plot_heat(&p, -8, 0);
     plot_contour(&p, limit + logp[0] - answer.log_density, 2, 0xffffff);
     for (int i = 0; i < 400; i++) plot_dot(&p, u[2 * i], u[2 * i + 1], 2.2f, 0x4db8ff);
-    for (int i = 0; i < SIDE; i++)
-        memcpy(page->rgb + 3 * WIDTH * i, p.rgb + 3 * SIDE * i, 3 * SIDE);
+    plot_put(page, 0, 0, &p);
     plot_free(&p);
     jem_net_free(net);
     return drawn;

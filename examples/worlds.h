@@ -250,10 +250,7 @@ static inline void sheet_bar(sheet *s) {
     }
     plot_heat(&bar, 0, 1);
     text(&s->paper, (float)left, SHEET_TITLE - 18, 2, 0x222222, "log p");
-    for (int i = 0; i < high; i++) {
-        memcpy(s->paper.rgb + ((ptrdiff_t)(SHEET_TITLE + 4 + i) * s->paper.w + left) * 3,
-               bar.rgb + (ptrdiff_t)i * wide * 3, (size_t)wide * 3);
-    }
+    plot_put(&s->paper, left, SHEET_TITLE + 4, &bar);
     for (int v = (int)DENSITY_LO; v <= (int)DENSITY_HI; v += 2) {
         const float share = ((float)v - DENSITY_LO) / (DENSITY_HI - DENSITY_LO);
         snprintf(label, sizeof label, "%d", v);
@@ -286,9 +283,7 @@ static inline void sheet_put(sheet *s, int column, int row, const plot *from, co
     float unit = 2.4f;
     while (unit > 1.2f && text(NULL, 0, 0, unit, 0, title) > (float)s->size) unit -= 0.1f;
     text(&s->paper, (float)x, (float)y - 9 * unit, unit, 0x222222, title);
-    for (int i = 0; i < s->size; i++)
-        memcpy(s->paper.rgb + ((ptrdiff_t)(y + i) * s->paper.w + x) * 3,
-               from->rgb + (ptrdiff_t)i * from->w * 3, (size_t)s->size * 3);
+    plot_put(&s->paper, x, y, from);
 }
 
 /* Writes white letters along the bottom of a panel. */

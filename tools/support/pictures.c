@@ -538,6 +538,20 @@ void plot_blend(plot *p, int i, int j, unsigned colour, float opacity) {
     }
 }
 
+void plot_digit(plot *p, int left, int top, int zoom, const float *x) {
+    for (int i = 0; i < DIGIT * zoom; i++)
+        for (int j = 0; j < DIGIT * zoom; j++) {
+            const unsigned grey = picture_byte((x[i / zoom * DIGIT + j / zoom] + 1) / 2);
+            plot_blend(p, top + i, left + j, grey * 0x10101u, 1);
+        }
+}
+
+void plot_put(plot *p, int left, int top, const plot *from) {
+    for (int i = 0; i < from->h; i++)
+        memcpy(p->rgb + ((ptrdiff_t)(top + i) * p->w + left) * 3,
+               from->rgb + (ptrdiff_t)i * from->w * 3, (size_t)from->w * 3);
+}
+
 void plot_line(plot *p, float ax, float ay, float bx, float by, float width,
                unsigned colour) {
     const float sx = (float)p->w / (p->x1 - p->x0), sy = (float)p->h / (p->y1 - p->y0);

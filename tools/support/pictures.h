@@ -111,7 +111,13 @@ void plot_free(plot *p);
 
 int plot_create(plot *p, int w, int h, float x0, float x1, float y0, float y1);
 
+/* Blends the pixel in row i and column j with a colour. */
 void plot_blend(plot *p, int i, int j, unsigned colour, float opacity);
+/* Draws a digit x[28][28] of -1 to 1, each pixel a square of zoom x zoom, its top left at (left,
+   top) in pixels of the plot. */
+void plot_digit(plot *p, int left, int top, int zoom, const float *x);
+/* Copies a plot into a larger one, its top left at (left, top) in pixels. */
+void plot_put(plot *p, int left, int top, const plot *from);
 
 /* Draws a line from a to b, `width` pixels wide, with round ends and smooth edges. */
 void plot_line(plot *p, float ax, float ay, float bx, float by, float width, unsigned colour);
