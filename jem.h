@@ -2354,6 +2354,11 @@ float jem_rng_normal(jem_rng *rng) {
 
 #define JEM__CHUNK ((size_t)1 << 20)
 
+/* Rounds a count of floats up to whole vectors of 16. */
+static ptrdiff_t jem__whole_vectors(ptrdiff_t n) {
+    return (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
+}
+
 /* Returns 1 if the chunk in use has room for this many bytes. */
 static int jem__chunk_fits(const jem_ctx *ctx, size_t bytes) {
     return ctx->chunk && ctx->used + bytes <= ctx->chunk->size;
@@ -2550,11 +2555,9 @@ static int jem__has(const jem__node *node, int flag) {
     return node->op && node->op->traits && node->op->traits->flags & flag;
 }
 
-/* Returns the length of a parameter's arrays: its size, rounded up to whole vectors, so that
-   kernels need no code for a remainder. */
-static ptrdiff_t jem__padded(const jem_param *p) {
-    return (p->size + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
-}
+/* Returns the length of a parameter's arrays: whole vectors, so that kernels need no code for a
+   remainder. */
+static ptrdiff_t jem__padded(const jem_param *p) { return jem__whole_vectors(p->size); }
 
 /* Returns how often the node's op is called for the batch. */
 static int jem__calls(const jem__node *node) {
@@ -3197,7 +3200,7 @@ static int jem__plan_buf(jem__run *r, int start, int end, ptrdiff_t floats) {
     b->start = start;
     b->end = end;
     b->at = -1;
-    b->size = (floats + JEM_LANES - 1) / JEM_LANES * JEM_LANES;
+    b->size = jem__whole_vectors(floats);
     return r->n_bufs++;
 }
 
@@ -3580,7 +3583,7 @@ static jem_status jem__plan_memory(jem__run *r) {
     const ptrdiff_t scratch = r->region;
     for (int i = 0; i < r->n; i++)
         if (r->list[i]->node->work > r->part_step) r->part_step = r->list[i]->node->work;
-    r->part_step += (16 - r->part_step % 16) % 16 + 16;
+    r->part_step = jem__whole_vectors(r->part_step) + JEM_LANES;
     r->region += r->part_step * r->most_parts;
     /* Regions a power of two apart would compete for the same cache lines. */
     r->region = (r->region / 1024 + 1) * 1024 + 16 * JEM_LANES;
@@ -6081,7 +6084,7 @@ void jem_net_free(jem_net *net) {
 /* Allocates n floats, padded to a multiple of 16, so that the optimiser's kernels have no
    remainder. */
 static float *jem__alloc_padded(jem_ctx *ctx, ptrdiff_t n) {
-    return jem__alloc_floats(ctx, (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES);
+    return jem__alloc_floats(ctx, jem__whole_vectors(n));
 }
 
 /* Returns the element count of a parameter's shape; 0 if the shape is not possible. */
@@ -8353,7 +8356,7 @@ static jem__muon_shape jem__muon_shape_of(const jem_param *p) {
     }
     return shape;
 }
-static int jem__round_16(int n) { return (n + JEM_LANES - 1) / JEM_LANES * JEM_LANES; }
+static int jem__round_16(int n) { return (int)jem__whole_vectors(n); }
 /* Returns the size of Muon's scratch memory: two matrices of the weight's size, and four of its
    smaller side squared. */
 static ptrdiff_t jem__muon_floats(const jem_param *p) {
