@@ -17446,6 +17446,7 @@ JEM__COMPILE_END
                  jem_stats.f_data and jem_loss_terms.f_data need a term that uses log p(x) of the
                  data, if these are not the images of cross-entropy.
                  A cosine schedule starts again at jem_schedule.at, which it ignored before.
+                 Contrastive divergence of p(x,y) uses e(x) of the data, not of the samples.
                  Batches of few images are cut into blocks at any image size: one of 28 x 28 takes
                  a tenth of the time. Attacks succeed on classifiers with random answers
                  (jem_attack_desc.all_steps, .momentum). Labels can be smoothed
