@@ -377,7 +377,7 @@ static void test_hello(void) {
         clear[4 * k + 3] = white[k];
     }
     digits_free(&d);
-    CHECK(to_digit(net, white, WIDE, HIGH, 1, as_white), "white on black");
+    CHECK(to_digit(net, "a picture", white, WIDE, HIGH, 1, as_white), "white on black");
     for (int k = 0; k < DIGIT_PIXELS; k++) {
         const double ink = ((double)as_white[k] + 1) / 2;
         mass += ink;
@@ -386,24 +386,24 @@ static void test_hello(void) {
     }
     CHECK(fabs(y_mass / mass - 14) < 0.1 && fabs(x_mass / mass - 14) < 0.1,
           "its centre of mass is at %.2f, %.2f", y_mass / mass, x_mass / mass);
-    CHECK(to_digit(net, pencil, WIDE, HIGH, 1, other), "in pencil");
+    CHECK(to_digit(net, "a picture", pencil, WIDE, HIGH, 1, other), "in pencil");
     CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "in pencil: off by %g",
           largest_gap(as_white, other, DIGIT_PIXELS));
     const int written = new_file_open(&n, path) && picture__png(&n, clear, WIDE, HIGH, 4);
     CHECK(picture__done(&n, written), "a transparent sheet");
     unsigned char *read = stbi_load(path, &w, &h, &channels, 0);
-    if (CHECK(read && w == WIDE && h == HIGH && to_digit(net, read, w, h, channels, other),
+    if (CHECK(read && w == WIDE && h == HIGH && to_digit(net, "a picture", read, w, h, channels, other),
               "read again"))
         CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "transparent: off by %g",
               largest_gap(as_white, other, DIGIT_PIXELS));
     stbi_image_free(read);
     remove(path);
     for (int k = 0; k < HIGH * WIDE; k++) memset(clear + 4 * k, 255, 3);
-    CHECK(to_digit(net, clear, WIDE, HIGH, 4, other), "white on a transparent sheet");
+    CHECK(to_digit(net, "a picture", clear, WIDE, HIGH, 4, other), "white on a transparent sheet");
     CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "white, transparent: off by %g",
           largest_gap(as_white, other, DIGIT_PIXELS));
     memset(white, 200, sizeof white);
-    CHECK(!to_digit(net, white, WIDE, HIGH, 1, other), "paper without ink");
+    CHECK(!to_digit(net, "a picture", white, WIDE, HIGH, 1, other), "paper without ink");
     jem_net_free(net);
     jem_ctx_free(ctx);
 }
