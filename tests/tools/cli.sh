@@ -178,7 +178,11 @@ again() {
 }
 again "--widths 8,16 --ema .9 --labels-per-class 5 --flip --seed 3"
 says "50 labels"
-again "--widths 8,8 --p-x-weight 0 --score-weight .01 --p-x-batch 24 --shift 0 --n-valid 2000"
+again "--widths 8,8 --p-x-weight 0 --score-weight .01 --p-x-batch 24 --shift 0 --n-valid 2000
+       --guidance 40 --sample-steps 70 --sample-fraction .3"
+status 0 "info of a run with a sampler" info d/last.safetensors
+says "guidance   40 log p(y|x)"
+says "70 noise-blind steps that remove 0.3 of the noise"
 again "--net wrn --width 1 --stem-stride 4 --norm act --dropout-rate .1 --batches separate"
 again "--net wrn --width 1 --stem-stride 4 --norm batch --head pooled --warmup-iters 5 --size 20"
 again "--widths 8 --optimizer sgd --class-cond-p-x-sample --p-x-y-weight .1 --schedule steps
@@ -187,9 +191,7 @@ again "--widths 8,8 --kl-weight .3 --sam .1 --informative 20 --move-chains .5 --
        --cutout 8"
 again "--widths 8,8 --kl-weight .3 --entropy 0 --class-cond-p-x-sample --spectral-norm 1.5
        --clamp-grad .5 --ema .9 --informative 5"
-again "--widths 8,8 --uncond --energy-l2 .01 --weight-decay 1e-3 --precision exact --guidance 40"
-status 0 "info of a run with guidance" info d/last.safetensors
-says "guidance   40 log p(y|x)"
+again "--widths 8,8 --uncond --energy-l2 .01 --weight-decay 1e-3 --precision exact"
 again "--widths 8,8 --score-weight .016 --scale 10 --label-noise .3 --label-wide .5
        --chains-from .4 --chains-lr 1e-4 --fresh-steps 5 --reinit-freq .2 --sgld-lr .01 --sgld-std .1
        --class-cond-p-x-sample"

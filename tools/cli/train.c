@@ -681,6 +681,8 @@ static void fit_framing(const run *r, jem_net *net) {
 static void set_fields(const run *r, jem_net *net) {
     net->scale = r->o->scale;
     net->guidance = r->o->guidance;
+    net->denoise_steps = r->o->sample_steps;
+    net->denoise_fraction = r->o->sample_fraction;
 }
 
 static jem_net *make_net(const run *r) {

@@ -182,6 +182,10 @@ const option train_table[] = {
       0, "chains follow p(x|y), for random y" },
     { "guidance", OPTION_FLOAT, OPTION_FREE, AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
       "weight of log p(y|x) in later samples (0: by the scale)" },
+    { "sample-steps", OPTION_INT, OPTION_FREE, AT(sample_steps), "N", NO_PRESETS("0"), 0, 1e5,
+      "noise-blind steps of later samples (0: 300)" },
+    { "sample-fraction", OPTION_FLOAT, OPTION_FREE, AT(sample_fraction), "X", NO_PRESETS("0"), 0, 1,
+      "part of the noise that each removes (0: .05)" },
 
     { "machine and reports", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
     { "precision", OPTION_CHOICE, OPTION_FIXED, AT(precision), "exact|fast|direct|bf16",
@@ -207,15 +211,18 @@ typedef char train_table_fits[sizeof train_table / sizeof *train_table <= OPTION
 
 /* Best values per data set, in the fast preset; from examples/models/recipes.md. */
 static const struct { const char *dataset, *name, *value; } train_fast[] = {
-    { "mnist", "iters", "5000" }, { "mnist", "warmup-iters", "200" },
+    { "mnist", "widths", "24 48 96 96" },
+    { "mnist", "iters", "9000" }, { "mnist", "warmup-iters", "200" },
     { "mnist", "optimizer", "muon" }, { "mnist", "lr", "5e-3" }, { "mnist", "ema", ".998" },
     { "mnist", "n-valid", "5000" }, { "mnist", "print-every", "100" },
     { "mnist", "scale", "10" }, { "mnist", "score-weight", ".016" }, { "mnist", "sigma", ".12" },
     { "mnist", "label-noise", ".1" }, { "mnist", "label-wide", ".25" },
-    { "mnist", "p-y-given-x-weight", "2" }, { "mnist", "p-x-weight", ".003" },
-    { "mnist", "chains-from", ".7" }, { "mnist", "fresh-steps", "200" },
+    { "mnist", "p-y-given-x-weight", "2" }, { "mnist", "p-x-weight", ".005" },
+    { "mnist", "chains-from", ".6" }, { "mnist", "fresh-steps", "200" },
     { "mnist", "class-cond-p-x-sample", "on" },
     { "mnist", "sgld-lr", ".01" }, { "mnist", "sgld-std", ".1" }, { "mnist", "buffer-size", "200" },
+    { "mnist", "guidance", "5" }, { "mnist", "sample-steps", "150" },
+    { "mnist", "sample-fraction", ".4" },
     { "fashion-mnist", "net", "wrn" }, { "fashion-mnist", "width", "1" },
     { "fashion-mnist", "blocks", "zero" }, { "fashion-mnist", "unet", "on" },
     { "fashion-mnist", "head", "pooled" }, { "fashion-mnist", "iters", "9000" },
