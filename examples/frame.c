@@ -66,12 +66,14 @@ static void draw_digits(plot *p, int column, float (*x)[DIGIT_PIXELS]) {
 /* Draws the time of each frame, from 0 to 20 ms, and the limit. */
 static void draw_times(plot *p) {
     const float ms = (float)PLOT_HEIGHT / 20;
-    const float low = (float)TOP, step = (float)(SHOTS * CELL) / (float)r.frames;
+    const float low = (float)TOP;
+    const float step = (float)(SHOTS * CELL) / (float)r.frames;
+    const float width = fminf(4, fmaxf(1, 0.7f * step));       /* its round ends are half as high */
     plot_line(p, LEFT, low, WIDTH - LEFT, low, 2, 0x808080);
     plot_line(p, LEFT, low + 16 * ms, WIDTH - LEFT, low + 16 * ms, 2, 0xd04040);
     for (int i = 0; i < r.frames; i++) {
         const float x = LEFT + ((float)i + 0.5f) * step;
-        plot_line(p, x, low, x, low + fminf(r.ms[i], 20) * ms, fmaxf(1, 0.7f * step), 0x60a0e0);
+        plot_line(p, x, low, x, low + fminf(r.ms[i], 20) * ms, width, 0x60a0e0);
     }
 }
 
