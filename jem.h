@@ -1059,8 +1059,8 @@ typedef struct jem_optim_desc {
     float weight_decay;                            /* L2 added to the gradient: 0; Muon: below */
     float clip;                                    /* 0: off; else limits the gradient's L2 norm */
     float ema;                                     /* 0: off; else a running average of the
-                                                      weights, in which each update has the weight
-                                                      1 - ema, early update t 10/(t + 10) */
+                                                      weights, in which an update has the weight
+                                                      1 - ema; early on, update t: 10/(t + 10) */
     const char *only;                              /* NULL: all parameters; else those whose names
                                                       begin with this; read at creation only */
     /* Muon (Jordan & others 2024): the momentum of a weight matrix, (O,I) or (O,I*k*k), is replaced
