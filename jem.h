@@ -6284,8 +6284,8 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
 
 /* Cuts images into blocks if that takes less time. Blocks leave no lane idle, but the network takes
    `surcharge` times as long per pixel, since convolutions read neighbouring blocks, and a margin
-   adds pixels. (Measured: 1.04 to 1.13 for 3 x 3 kernels, 1.1 to 1.3 for 4 x 4 with stride 2.) The
-   sides of blocks remain whole numbers after `halvings` halvings. */
+   adds pixels. (`make bench`, few images: 1.05 to 1.14 for 3 x 3 kernels, 1.1 to 1.3 for 4 x 4 with
+   stride 2.) The sides of blocks remain whole numbers after `halvings` halvings. */
 static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings, double surcharge) {
     const int unit = JEM__GRID << halvings;
     if (!x || x->n >= 4 * JEM_LANES) return x;
