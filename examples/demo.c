@@ -159,13 +159,13 @@ static int compare_densities(jem_net *net, const digits *d) {
             if (kind == 3) x[i] = 2 * jem_rng_uniform(&rng) - 1;
         }
         ok = jem_classify(net, x, HALF, a) == JEM_OK;
-        double logp = 0, familiar = 0;
+        double logp = 0, unstrange = 0;
         for (int i = 0; ok && i < HALF; i++) {
             logp += (double)a[i].log_density / HALF;
-            familiar += a[i].familiarity > 0.01f;
+            unstrange += jem_judge(a[i].familiarity) != JEM_STRANGE;
         }
-        if (ok) printf("  %-18s mean log p(x) %8.1f   look familiar: %5.1f%%\n", name[kind], logp,
-                       100 * familiar / HALF);
+        if (ok) printf("  %-18s mean log p(x) %8.1f   not strange: %5.1f%%\n", name[kind], logp,
+                       100 * unstrange / HALF);
     }
     free(x);
     free(a);

@@ -183,6 +183,27 @@ again "--widths 8,8 --p-x-weight 0 --score-weight .01 --p-x-batch 24 --shift 0 -
 status 0 "info of a run with a sampler" info d/last.safetensors
 says "guidance   40 log p(y|x)"
 says "70 noise-blind steps that remove 0.3 of the noise"
+# a data set of 40 grey images in the format of MNIST, whose preset has a sampler
+mkdir -p grey/mnist
+for part in train t10k; do
+    { printf '\0\0\10\3\0\0\0\50\0\0\0\34\0\0\0\34'
+      head -c 31360 /dev/zero | tr '\0' U; } >grey/mnist/$part-images-idx3-ubyte
+    { printf '\0\0\10\1\0\0\0\50'
+      for ten in 1 2 3 4; do printf '\0\1\2\3\4\5\6\7\10\11'; done
+    } >grey/mnist/$part-labels-idx1-ubyte
+done
+short="--dataset mnist --data grey --n-valid 10 --iters 1 --batch-size 8 --p-x-weight 0 --threads 1"
+status 0 "a preset with a sampler" train $short --out preset
+status 0 "its info" info preset/last.safetensors
+says "guidance   5 log p(y|x)"
+says "150 noise-blind steps that remove 0.4 of the noise"
+status 0 "another network" train $short --net wrn --depth 10 --width 1 --stem-stride 4 --out other
+status 0 "its info" info other/last.safetensors
+check "stores no sampler" sh -c "! grep -q -e guidance -e noise-blind out"
+status 0 "another scale, its own guidance" train $short --scale 5 --guidance 3 --out rescaled
+status 0 "its info" info rescaled/last.safetensors
+says "guidance   3 log p(y|x)"
+check "no other part of a sampler" sh -c "! grep -q noise-blind out"
 again "--net wrn --width 1 --stem-stride 4 --norm act --dropout-rate .1 --batches separate"
 again "--net wrn --width 1 --stem-stride 4 --norm batch --head pooled --warmup-iters 5 --size 20"
 again "--widths 8 --optimizer sgd --class-cond-p-x-sample --p-x-y-weight .1 --schedule steps

@@ -89,7 +89,7 @@ static void dreams(jem_net *net, const shipped *s) {
         right += a[i].label == labels[i];
         familiar += a[i].familiarity >= .01f;
     }
-    printf("%s: after %d steps from noise %d of %d are what was asked for, %d look familiar\n",
+    printf("%s: after %d steps from noise %d of %d are what was asked for, %d not strange\n",
            s->path, s->steps, right, CHAINS, familiar);
     CHECK(right >= CHAINS * 9 / 10, "%s: %d of %d", s->path, right, CHAINS);
     CHECK(familiar >= s->familiar, "%s: %d of %d", s->path, familiar, CHAINS);

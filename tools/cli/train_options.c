@@ -304,6 +304,13 @@ int train_defaults(options *o, train_options *t) {
         const int at = option_find(o, train_csv[i].name);
         if (!option_default(o, at, train_csv[i].value)) return 0;
     }
+    /* the sampler of a preset suits the preset's own log p(x) */
+    static const char *const of_sampler[] = { "guidance", "sample-steps", "sample-fraction" };
+    const int other_density = o->given[option_find(o, "net")] ||
+                              o->given[option_find(o, "unet")] ||
+                              o->given[option_find(o, "scale")];
+    for (size_t i = 0; other_density && i < sizeof of_sampler / sizeof *of_sampler; i++)
+        if (!option_default(o, option_find(o, of_sampler[i]), "0")) return 0;
     /* the chains of a preset are by class only if there are chains */
     const int by_class = option_find(o, "class-cond-p-x-sample");
     if (t->w_x == 0 && t->w_xy == 0 && !o->given[by_class] && !option_set(o, by_class, "off"))

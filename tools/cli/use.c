@@ -227,7 +227,7 @@ typedef struct sampling {
     int *queue, *next, *end;                       /* buffer: remaining chains by class */
     int rows, apart, taken;                        /* the strips show every apart-th chain */
     int done;                                      /* samples before these */
-    double logp, sure, familiar;
+    double logp, sure, unstrange;
     int calibrated;
 } sampling;
 
@@ -374,7 +374,7 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     for (int i = 0; i < n; i++) {
         s->logp += (double)a[i].log_density;
         s->sure += (double)a[i].probability;
-        s->familiar += a[i].familiarity >= .01f;
+        s->unstrange += jem_judge(a[i].familiarity) != JEM_STRANGE;
         s->calibrated = a[i].familiarity >= 0;
     }
     for (int i = 0; i < n && s->done + i < GRID_MOST; i++)
@@ -457,7 +457,7 @@ static int sample_all(sampling *s) {
            o->from == FROM_NOISE ? "noise" : "the buffer", o->out, *o->chains ? ", " : "",
            o->chains, *o->each ? ", " : "", o->each);
     printf("mean log p(x) %.1f, mean highest p(y|x) %.3f", s->logp / s->done, s->sure / s->done);
-    if (s->calibrated) printf(", %.1f%% look familiar", 100 * s->familiar / s->done);
+    if (s->calibrated) printf(", %.1f%% not strange", 100 * s->unstrange / s->done);
     printf("\n");
     return 0;
 }
