@@ -12902,8 +12902,8 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
    padded with spaces; then the tensors, row-major, little-endian. Offsets count from the end of the
    header; together the tensors cover the rest of the file, without gap or overlap.
 
-   A file may be hostile, so it is read in three steps: parse the header, without reading outside of
-   it; check all of it against the size of the file; only then allocate and copy. */
+   A file may be hostile, so it is read in three steps: parse a copy of the header, never reading
+   outside of it; check it against the size of the file; only then allocate and copy the tensors. */
 
 #include <inttypes.h>
 
@@ -12932,7 +12932,7 @@ typedef struct jem__entry {
 
 struct jem_archive {
     jem_ctx *ctx;
-    const char *where;                             /* for messages: the path */
+    const char *where;                             /* for messages: the path, or "archive" */
     jem__entry **entries;                          /* pointers, so that a jem_entry * stays valid
                                                       when the list grows */
     int count, capacity;
@@ -12973,7 +12973,8 @@ static uint16_t jem__to_bf16(float f) {
 #include <io.h>
 #ifdef __cplusplus
 extern "C"
-#endif                                             /* the only function needed of windows.h */
+#endif
+/* The only function needed from windows.h. */
 __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
 #define JEM__SYS(name) _##name
 #define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
@@ -13073,7 +13074,7 @@ static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
     return (ptrdiff_t)n;
 }
 
-/* Makes room for one more entry. Returns 0 without memory. */
+/* Makes room for one more entry. Returns 0 if memory is short. */
 static int jem__archive_grow(jem_archive *a) {
     if (a->count < a->capacity) return 1;
     const size_t bytes = (size_t)a->count * sizeof *a->entries;
@@ -13105,7 +13106,7 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
     return entry;
 }
 
-/* Says why a tensor cannot be added; NULL if it can be. */
+/* Returns the reason why a tensor cannot be added; NULL if it can be. */
 static const char *jem__entry_refused(const jem_archive *a, const char *name, jem_dtype dtype,
                                       int ndim, const int64_t *shape, const void *data) {
     if (!name || !jem__utf8_valid(name, strlen(name))) return "the name is not UTF-8";
@@ -13186,7 +13187,7 @@ static void jem__put_numbers(char *to, const jem_entry *e, int as) {
     for (size_t i = 0; i < count; i++) {
         const float x = ((const float *)e->data)[i];
         uint16_t bf16 = jem__to_bf16(x);
-        if ((bf16 & 0x7fff) == 0x7f80 && jem__finite(x)) bf16--;
+        if ((bf16 & 0x7fff) == 0x7f80 && jem__finite(x)) bf16--;     /* the largest, not infinity */
         jem__copy_numbers(to + size * i, &bf16, size, size);
     }
 }
@@ -13443,7 +13444,7 @@ static void jem__json_field(jem__json *j, jem__described *d) {
     } else jem__json_fail(j, "unknown or repeated key ", key);
 }
 
-/* Says what is wrong with a description, for a file with `room` bytes of data; NULL: nothing. */
+/* Returns the error in a description, for a file with `room` bytes of data; NULL without one. */
 static const char *jem__described_wrong(const jem__described *d, size_t room) {
     if (!d->has_dtype || d->ndim < 0 || d->n_offsets != 2)
         return "dtype, shape and two data_offsets are needed";
@@ -13521,7 +13522,7 @@ static void jem__archive_check(const jem_archive *a, size_t size) {
     size_t end = 0;                                /* of the tensors before */
     for (i = 0; i < count && order[i]->begin == end; i++) end = order[i]->end;
     if (i < count) {
-        jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the data, "
+        jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the data; "
                   "the one before ends at %.0f", a->where, order[i]->e.name,
                   (double)order[i]->begin, (double)end);
     } else if (end != size) {
@@ -13551,8 +13552,8 @@ static void jem__archive_skip(jem_archive *a) {
     if (a->ctx->desc.log) a->ctx->desc.log(a->ctx->desc.user, note);
 }
 
-/* Converts a binary16, exactly: +-fraction 2^(exponent - 25); exponent 0 is that of 1, without the
-   implicit bit. */
+/* Converts a binary16, exactly: +-fraction 2^(exponent - 25). Normal numbers have an implicit bit;
+   subnormal ones, of exponent 0, do not, and their exponent counts as 1. */
 static float jem__from_fp16(int h) {
     int exponent = h >> 10 & 31;
     int fraction = h & 1023;
@@ -13582,7 +13583,7 @@ static float jem__to_float(int dtype, const unsigned char *p) {
     }
 }
 
-/* Copies the data of an entry into memory of its own, converted if they are not of a jem_dtype. */
+/* Copies the data of an entry into memory of its own. F64, F16 and BF16 are converted to floats. */
 static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char *data) {
     const size_t size = jem__dtypes[entry->dtype].size;
     const size_t n = (entry->end - entry->begin) / size;
@@ -13664,13 +13665,16 @@ static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *wha
     return jem__fail(ctx, JEM_BAD_FILE, "%s: %s: %s", path, what, strerror(errno));
 }
 
-/* Creates a new file in the folder of `path`, whose name `temp` receives. O_EXCL opens no existing
-   file and follows no link, so no other program uses it. Returns -1 if that fails. */
-static int jem__file_create(const char *path, char *temp, size_t room) {
+/* Creates a new file in the folder of `path`; `temp` receives its name. O_EXCL opens no existing
+   file and follows no link, so no other program uses it. old_mode: that of the file to be replaced,
+   or -1. Returns -1 if that fails. */
+static int jem__file_create(const char *path, int old_mode, char *temp, size_t room) {
 #ifdef _WIN32
     const int mode = _S_IREAD | _S_IWRITE;
+    (void)old_mode;
 #else
-    const int mode = 0666;                         /* less the umask */
+    int mode = 0666;                               /* less the umask */
+    if (old_mode >= 0) mode = old_mode;            /* a private file's copy is private, too */
 #endif
     jem_rng names = jem_rng_seed((uint64_t)time(NULL) << 32 ^ (uintptr_t)temp);
     int fd = -1;
@@ -13682,7 +13686,7 @@ static int jem__file_create(const char *path, char *temp, size_t room) {
     return fd;
 }
 
-/* Says why the file at `path` will not be replaced; NULL: it will. *mode receives the old file's
+/* Returns the reason why the file at `path` will not be replaced. *mode receives the old file's
    mode, -1 if there is none. */
 static const char *jem__file_refused(const char *path, int *mode) {
     *mode = -1;
@@ -13770,7 +13774,7 @@ jem_file *jem_file_create(jem_ctx *ctx, const char *path) {
     const char *failed = jem__file_refused(path, &f->mode);
     errno = 0;
     if (!failed) {
-        f->fd = jem__file_create(path, f->temp, room);
+        f->fd = jem__file_create(path, f->mode, f->temp, room);
         if (f->fd < 0) {
             *f->temp = 0;                          /* not this program's file */
             failed = "cannot be created";
@@ -13814,7 +13818,7 @@ jem_status jem_file_commit(jem_file *f) {
 }
 
 /* Reads an open file whole. Returns what failed, with errno, or NULL; bytes belongs to the caller,
-   and is NULL without memory. */
+   and is NULL if memory is short. */
 static const char *jem__file_read(jem_ctx *ctx, FILE *f, char **bytes, size_t *size) {
     if (getc(f) == EOF && !ferror(f)) {
         errno = 0;
@@ -13902,7 +13906,7 @@ static jem__arrays jem__arrays_in(jem_ctx *ctx, const char *kind, const jem_arch
 enum { JEM__MANY = 1 << 30 };                      /* largest count in a file: larger ones could
                                                       overflow in training */
 
-/* Returns 1 if training can have written the numbers of an array: floats are finite, squares at
+/* Returns 1 if training could have written the numbers of an array: floats are finite, squares at
    least 0, visits at least -1. dtype: that of the array in memory. */
 static int jem__entry_good(const jem_entry *e, jem_dtype dtype, int squares) {
     int good = 1;
@@ -13917,7 +13921,7 @@ static int jem__entry_good(const jem_entry *e, jem_dtype dtype, int squares) {
     return good;
 }
 
-/* Reports an array that a file does not have, or not in a dtype that can be read. */
+/* Reports an array that a file lacks, or holds in a dtype that cannot be read. */
 static void jem__array_missing(jem__arrays *v, const char *name) {
     jem__fields *f = &v->f;
     for (int i = 0; i < v->in->skips; i++) {
@@ -14020,21 +14024,22 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     return v.f.status;
 }
 
-/* Keys of what calibration has fitted to the weights. */
+/* Metadata keys of fitted texts (see jem_net_load), in the order of jem__fitted_read. */
 static const char *const *const jem__fitted[] = {
     &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key,
     &jem__units_key, &jem__framing_key
 };
 enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
 
-/* Checks what jem_calibrate writes for this network. Returns -1 without memory. */
+/* Returns 1 if a text of jem_calibrate is valid for this network, 0 if not, -1 if memory is
+   short. */
 static int jem__known_good(const jem_net *net, const char *text) {
     float *all;
     const int good = jem__known_in(net, text, &all);
     jem__free(net->ctx, all);
     return good;
 }
-/* Collects in `list` what calibration has written into a file, checked. */
+/* Checks the fitted texts of a file, and collects them in `list`. */
 static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem__meta **list) {
     float q[JEM__QUANTILES];
     float framing[JEM__FRAMING];
@@ -14093,14 +14098,14 @@ typedef struct jem__kind {
     const char *name;
 } jem__kind;
 
-/* Finds the pointer to a kind, or to the end of the list. */
+/* Returns the link to the kind of this name, or the link at the end of the list. */
 static jem__list **jem__find_kind(jem_ctx *ctx, const char *name) {
     jem__list **at = &ctx->kinds;
     while (*at && strcmp(((jem__kind *)*at)->name, name)) at = &(*at)->next;
     return at;
 }
 
-/* Says whether a kind can be one of a user's own. */
+/* Returns 1 if `kind` is a valid name for a user's own kind of network. */
 static int jem__kind_good(const char *kind) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz" "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                   "0123456789_-";
@@ -14150,10 +14155,12 @@ jem_status jem_net_set_kind(jem_net *net, const char *kind) {
     return jem__meta_set(net->ctx, &net->meta, "jem.net", kind);
 }
 
-/* Constructs a network of a registered kind, and checks it against the file. */
+/* Constructs a network of a registered kind, and checks it against the file. The constructor may
+   register its kind again, which frees `kind`: messages read the name in the archive. */
 static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_archive *a) {
     JEM__ZEROED(jem_net, n);
-    jem__fields f = { ctx, kind->name, a->where, a->meta, NULL, JEM_OK };
+    const char *const name = jem__meta_get(a->meta, "jem.net");
+    jem__fields f = { ctx, name, a->where, a->meta, NULL, JEM_OK };
     jem__size_fields(&f, &n.channels, &n.height, &n.width, &n.classes);
     if (f.status) return NULL;
     const int errors = ctx->errors;
@@ -14161,17 +14168,17 @@ static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_
     if (!net) {
         if (ctx->errors == errors)
             jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" returned no network",
-                      a->where, kind->name);
+                      a->where, name);
         return NULL;
     }
     if (net->ctx == ctx && net->channels == n.channels && net->height == n.height &&
         net->width == n.width && net->classes == n.classes) return net;
     if (net->ctx != ctx)
         jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" returned a network of another "
-                  "context", a->where, kind->name);
+                  "context", a->where, name);
     else
         jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" returned a network for images "
-                  "(%d,%d,%d) and %d classes; the file has (%d,%d,%d) and %d", a->where, kind->name,
+                  "(%d,%d,%d) and %d classes; the file has (%d,%d,%d) and %d", a->where, name,
                   net->channels, net->height, net->width, net->classes, n.channels, n.height,
                   n.width, n.classes);
     jem_net_free(net);
@@ -14279,7 +14286,7 @@ static void jem__guard_pack(jem__guard *g) {
     g->counts[5] = g->updates;
 }
 
-/* Copies them back from there. Returns 0 if they are not those of a guard. */
+/* Copies the guard's numbers back from there. Returns 0 if one of them is out of range. */
 static int jem__guard_unpack(jem__guard *g) {
     const int64_t *c = g->counts;
     const jem__pulse *now = &g->now;
@@ -14395,9 +14402,10 @@ jem_status jem_save(const jem_net *net, const char *path) {
    order of a sum never depends on the instruction set or the number of threads; multiply-adds are
    explicit fmas; no inexact product is an operand of a bare addition, which a compiler may
    contract; and exp, log and sine are implemented here.
-   Letters: q is a convolution, from (ci,hi,wi) to (co,ho,wo), s one of its phases, f what finishes
-   its sums, w a weight gradient in progress or weights; o is an output channel, c an input channel,
-   t a tap or a tile, g a group of 16 images, l or h the first lane of a vector of VL lanes. */
+   Letters: q is a convolution, from (ci,hi,wi) to (co,ho,wo), s one of its phases, f the operations
+   that finish its sums, w a weight gradient in progress or weights; o is an output channel, c an
+   input channel, t a tap or a tile, g a group of 16 images, l or h the first lane of a vector of VL
+   lanes. */
 
 /* ---- shared by all instances ----------------------------------------------------------------- */
 
@@ -14419,13 +14427,14 @@ JEM__INLINE int jem__min(int x, int y) { return x < y ? x : y; }
 /* Pixels of the output whose taps are the same, and those taps: ny rows of nx. An input gradient
    has stride*stride phases; it writes every stride-th pixel in each. */
 typedef struct jem__phase {
-    int y0, x0, step_out, rows, cols;              /* row r writes y0 + r*step_out; so do columns */
+    int y0, x0, step_out, rows, cols;              /* row r is row y0 + r*step_out of the output;
+                                                      columns likewise */
     int step_in, ny, nx;                           /* row r reads r*step_in + down[j], ... */
     int down[JEM__MAX_KERNEL], right[JEM__MAX_KERNEL];
     int ky[JEM__MAX_KERNEL], kx[JEM__MAX_KERNEL];  /* with the weight ky[j], kx[i] */
 } jem__phase;
 
-/* Describes a phase; returns 0 if there are fewer. Pixel y of an input gradient reads pixels
+/* Describes a phase; returns 0 if there is no such phase. Pixel y of an input gradient reads pixels
    (y + pad - ky)/stride of dy. */
 JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *s) {
     int stride = 1;
@@ -14467,8 +14476,8 @@ typedef struct jem__pixels {
     int count;
     int channels;                                  /* read from each pixel */
     int taps;                                      /* of the phase */
-    int live;                                      /* of these, taps inside for any of the pixels */
-    int index[JEM__MAX_TAPS];                      /* which they are */
+    int live;                                      /* count of taps inside for at least one pixel */
+    int index[JEM__MAX_TAPS];                      /* their numbers in the phase */
     const float *tap[JEM__MAX_TAPS][4];            /* where each reads its first channel; NULL: in
                                                       the padding */
     ptrdiff_t at[4];                               /* where the pixels are written */
@@ -14508,8 +14517,8 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
     }
 }
 
-/* Makes `count` strips, of `vl` lanes each, of a single pixel: computed together, each sum hides
-   the latency of the others. */
+/* Makes `count` strips, of `vl` lanes each, of a single pixel: when they are computed together, the
+   sum of each hides the latency of the others. */
 JEM__ONCE void jem__conv_strips(jem__pixels *p, int count, int vl) {
     p->count = count;
     for (int i = 1; i < count; i++) {
@@ -14622,7 +14631,7 @@ static jem__conv jem__conv_dealt(const jem__conv *q) {
     return d;
 }
 
-/* An operand of a weight gradient, x or dy, and where it is dealt to: `step` apart, its pixels
+/* An operand of a weight gradient, x or dy, and where it is dealt to: its pixels, `step` apart,
    become rows x cols, and `block` of its channels are stored together. */
 typedef struct jem__operand {
     int channels, block, h, w;
@@ -14688,7 +14697,7 @@ static void jem__bias_finish(const jem__weights *w, int o) {
         w->db[o] += jem__sum_lanes(w->sums + ((ptrdiff_t)g * w->q->co + o) * JEM_LANES);
 }
 
-/* Returns the distance of two planes, each of one point; 48 keeps it from being a power of two. */
+/* Returns the distance between planes, each of one point; 48 keeps it from being a power of two. */
 static ptrdiff_t jem__wino_plane(int channels) {
     return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
 }
@@ -15022,8 +15031,8 @@ JEM__VINLINE JEM__V JEM__FN(unit)(JEM__I u) {
     return JEM__TO_V(u >> 8) * JEM__SET(1.0f / 16777216.0f);
 }
 
-/* Computes two N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and cosine of
-   2 pi t, which are polynomials in t^2 for t in [-1/2, 1/2). */
+/* Computes two samples of N(0,1) from two words (Box & Muller 1958): sqrt(-2 ln u) times sine and
+   cosine of 2 pi t, which are polynomials in t^2 for t in [-1/2, 1/2). */
 JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
     static const float sine[] = {
         -0.620820359f, 3.78135533f, -15.0865778f, 42.0577562f, -76.7058004f, 81.6052474f,
@@ -15071,7 +15080,7 @@ JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, fl
 
 /* Computes an activation, leaky ReLU or SiLU, of one vector from lane l on. Keeps what its backward
    needs, unless NULL: bits, the signs, for leaky ReLU; slopes, s + x s (1-s), s = sigmoid(x), for
-   SiLU, but 0 if x < -87: slopes of 1e-36 would make gradients subnormal, and on these Intel's
+   SiLU, but 0 if x < -87: slopes of 1e-36 would make gradients subnormal, with which Intel's
    processors compute convolutions several times more slowly. */
 JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, uint16_t *bits,
                                       float *slopes) {
@@ -15557,7 +15566,7 @@ JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const jem
 }
 
 /* Adds the 16 lanes of each of WO x WI sums, [strip][cell][VL], in the order of jem__sum_lanes:
-   lanes at distances 8, 4, 2, 1. A fold does so for two registers at once and makes one of them, so
+   lanes at distances 8, 4, 2, 1. A fold does this for two registers at once, and leaves one, so
    VL sums end as the VL lanes of one register. Nothing is stored in between: Intel's processors
    wait long for a wide load of memory that was just stored in pieces. */
 JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
@@ -15679,7 +15688,8 @@ JEM__KERNEL void JEM__FN(weight_sums)(const jem__weights *w, const float *acc, i
     }
 }
 
-/* Computes one product over all groups (see jem__direct_by_x): of one block with the others. */
+/* Computes one product over all groups (see jem__direct_by_x): of one block of an operand with all
+   blocks of the other. */
 JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
     const jem__conv d = jem__conv_dealt(w->q);
     const jem__conv *q = &d;
@@ -15773,7 +15783,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
 }
 
 /* Computes product i, one point of one block of WO output channels: the sums over all tiles and
-   lanes, in [point][o][i]. */
+   lanes, in [point][o][c]. */
 JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
     const jem__conv *q = w->q;
     const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
@@ -16377,12 +16387,14 @@ JEM__KERNEL void JEM__FN(gram)(const jem__matrix *x, int first, float *out) {
     }
 }
 
-/* Computes one panel of alpha a x + beta x for a symmetric matrix a of as many rows, in panels too.
-   It reads a(k,i) for a(i,k), so that 8 rows of the result read 8 neighbours. */
+/* Computes one panel of alpha a x + beta x for a symmetric matrix a, with as many rows as x, and in
+   panels like x. It reads a(k,i) for a(i,k), so that 8 rows of the result read 8 neighbours. */
 JEM__KERNEL void JEM__FN(symmetric_product)(const jem__matrix *x, const float *a, float alpha,
                                             float beta, int panel, float *out) {
-    const ptrdiff_t rows = x->rows, at = panel * rows * JEM_LANES;
-    const JEM__V va = JEM__SET(alpha), vb = JEM__SET(beta);
+    const ptrdiff_t rows = x->rows;
+    const ptrdiff_t at = panel * rows * JEM_LANES;
+    const JEM__V va = JEM__SET(alpha);
+    const JEM__V vb = JEM__SET(beta);
     for (int i0 = 0; i0 < x->rows; i0 += 8)
         for (int l = 0; l < JEM_LANES; l += JEM__VL) {
             const float *from = a + i0 / JEM_LANES * rows * JEM_LANES + i0 % JEM_LANES;
@@ -16475,10 +16487,10 @@ JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by 
      output, input gradient   A: weights of 16 channels   B: 16 images          pairs of channels
      weight gradient          A: dy of 16 channels        B: x of 16 channels   pairs of images
 
-   B is read from consecutive memory for a whole row of taps (a run): an image is [row][column][pair
-   of channels][16 images][2], with columns of zeros at both ends of every row. So taps at the edges
-   are not tested, and sums are long even with few channels. In bf16, the bits depend on the
-   instruction set: AMX adds even and odd elements separately. */
+   B is read from consecutive memory for a whole row of taps (a run): a group of images is
+   [row][column][pair of channels][16 images][2], with columns of zeros at both ends of every row.
+   So no column is tested against the edges, and sums are long even with few channels. In bf16, the
+   bits depend on the instruction set: AMX adds even and odd elements separately. */
 
 enum {
     JEM__BF16_TILE = 256,                          /* floats of C */
@@ -16519,7 +16531,8 @@ typedef struct jem__bf16 {
     /* Converts the channels of one pixel to pairs, x[c][16] -> out[(c + 1)/2][16][2]. */
     void (*pairs)(const float *x, int c, uint16_t *out);
     /* Converts pairs of channels to pairs of images: c <= 16 channels of one pixel, x[8][16][2] ->
-       out[8][16][2] or, with rows, out[16][32]. Adds them to sums[c][16], unless it is NULL. */
+       out[8][16][2] or, with rows, the first 16 columns of out[16][32]. Adds them to sums[c][16],
+       unless it is NULL. */
     void (*turn)(const uint16_t *x, int c, int rows, uint16_t *out, float *sums);
     void (*begin)(void);                           /* called before and after blocks; may be NULL */
     void (*end)(void);
@@ -16528,7 +16541,7 @@ typedef struct jem__bf16 {
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
-/* Return the distance of pixels, and of rows, in bf16. */
+/* Return the distance between pixels, and between rows, in bf16. */
 static ptrdiff_t jem__bf16_pixel(int c) {
     return (ptrdiff_t)jem__bf16_pairs_of(c) * JEM__BF16_PAIR;
 }
@@ -16801,7 +16814,7 @@ static void jem__tile_begin(void) {}
 static void jem__tile_end(void) {}
 #endif
 
-/* Computes a block of m x n tiles. It is compiled for each size, so that no condition is tested
+/* Computes a block of m x n tiles. It is compiled for each size, so that neither m nor n is tested
    between two tile instructions. */
 #define JEM__TILE_SUMS(DO)                                                                         \
     DO(0);                                                                                         \
@@ -16894,7 +16907,8 @@ static int jem__tiles_work(void) {
 }
 #endif
 
-/* Returns the kernels for an instruction set; NULL if the processor does not have it. */
+/* Returns the kernels for an instruction set, or for the best one that bf16 has; NULL if this build
+   or processor does not have it. */
 static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 #ifdef JEM__X86_BF16
     const int best = isa == JEM_ISA_BEST;
@@ -16912,7 +16926,7 @@ JEM__COMPILE_END
 JEM__COMPILE("O1")
 /* ---- output and input gradient, in plain C over those kernels -------------------------------- */
 
-/* Returns the size of a group of images (c,h,w), in floats, and of what AMX may read after it. */
+/* Returns the size, in floats, of a group of images (c,h,w) and of what AMX may read after it. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w) {
     return (h * jem__bf16_row(c, w) + 16 * JEM__BF16_PAIR) / 2;
 }
@@ -17017,8 +17031,8 @@ static void jem__bf16_edges(const jem__conv *q, uint16_t *y16, int y, int rows) 
 static ptrdiff_t jem__bf16_work(const jem__conv *q) {
     return jem__bf16_floats(q->ci, q->hi, q->wi);
 }
-/* Computes the channels of a part, of row r of a phase. b[0] is the next block, b[1] the one
-   before. */
+/* Computes row r of a phase, for the channels of a part. b[0] is the block to compute next, b[1]
+   the one before it, still to be finished. */
 static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *part,
                                const uint16_t *pack, const uint16_t *from, jem__bf16_block **b) {
     const jem__conv *q = b[0]->q;
@@ -17068,8 +17082,7 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
 /* Rows of x that have been converted to bf16, from .. until-1; -1, -1: no rows yet. */
 typedef struct jem__bf16_rows { int from, until; } jem__bf16_rows;
 
-/* Converts the rows of x that row r of a phase reads, and that have not been converted, to `work`.
-   */
+/* Converts the rows of x that row r of a phase reads to `work`, unless they have been converted. */
 static void jem__bf16_convert_rows(const jem__conv *q, const jem__operands *in,
                                    const jem__phase *s, int r, jem__bf16_rows *rows) {
     uint16_t *work = (uint16_t *)(void *)in->work;
@@ -17110,7 +17123,7 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
         for (int r = to.first; r < to.last; r++) {
             jem__bf16_convert_rows(q, in, &s, r, &rows);
             jem__bf16_conv_row(&s, r, &to, pack, x16, blocks);
-            if (f->y16 && phase == 0 && to.o1 == q->co)      /* only one part of a row does */
+            if (f->y16 && phase == 0 && to.o1 == q->co)      /* one part of a row writes them */
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
         }
         pack += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
@@ -17128,7 +17141,7 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
    [16 channels][column][..]. */
 
 static int jem__bf16_columns(const jem__conv *q) { return q->wo + 1 + (q->k - 1) / q->stride; }
-/* Sizes of one row of 16 channels of x and of dy, in bf16. */
+/* Return the sizes of one row of 16 channels of x and of dy, in bf16. */
 static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {
     return (ptrdiff_t)q->stride * jem__bf16_columns(q) * 256;
 }
@@ -17271,7 +17284,7 @@ static void jem__bf16_product(const jem__weights *w, int task) {
     const int taps = q->k * q->k;
     float *acc = w->product + task * w->product_step;
     JEM__ZEROED(jem__bf16_block, s);
-    int rows = 128 / q->wo;                        /* so few stay in the cache for all taps */
+    int rows = 128 / q->wo;                        /* these stay in the cache for all taps */
     if (rows < 1) rows = 1;
     rows = jem__min(rows, JEM__BF16_RUNS);
     memset(acc, 0, (size_t)(m * taps * JEM__BF16_TILE) * sizeof *acc);
@@ -17303,16 +17316,16 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
 
 /* ---- the choice of methods and kernels ------------------------------------------------------- */
 
-/* Returns how many rows of x all taps of all rows of y read, without those in the padding. */
+/* Returns the number of rows of x that all taps of all rows of y read, without the padding's. */
 static int jem__rows_read(int rows_x, int rows_y, const jem__conv *q) {
     int rows = 0;
     for (int i = 0; i < rows_y * q->k; i++)
         rows += (unsigned)(i / q->k * q->stride + i % q->k - q->pad) < (unsigned)rows_x;
     return rows;
 }
-/* Returns what reading these weights of each pair of channels costs, in multiplications: as
-   measured, nothing while they fit into the second-level cache of 1 MB. `units` is the number of
-   pixels or tiles: the weights of a single one are prefetched. */
+/* Returns the cost of reading `weights` weights for each pair of channels, in multiplications:
+   measured as 0 while they fit into the second-level cache of 1 MB. `units` is the number of pixels
+   or tiles: the weights of a single one are prefetched. */
 static double jem__reading_cost(const jem__conv *q, int weights, int units) {
     const double all = (double)weights * q->ci * q->co;
     if (all * sizeof(float) <= 1 << 20) return 0;
@@ -17320,7 +17333,7 @@ static double jem__reading_cost(const jem__conv *q, int weights, int units) {
 }
 /* Returns the cost of Winograd with M = m, in multiplications, as the mean of output and input
    gradient. Four tiles are computed together, or a last one alone. Measured with AVX-512: the
-   transformations of a tile of inputs cost 2.5 a^3, those of outputs half of that, for a rows. All
+   transformations of a tile of inputs with a rows cost 2.5 a^3, those of outputs half of that. All
    numbers are exact, so every processor chooses the same. */
 static double jem__wino_cost(const jem__conv *q, int m) {
     const int a = m + jem__wino_kernel(q) - 1;
@@ -17333,7 +17346,7 @@ static double jem__wino_cost(const jem__conv *q, int m) {
     const double transformations = 1.25 * tiles * a * a * a * (inputs + outputs / 2);
     return products + transformations + jem__reading_cost(q, a * a * phases, tiles);
 }
-/* Returns the same of the direct sum. */
+/* Returns the same cost for the direct sum. */
 static double jem__direct_cost(const jem__conv *q) {
     const double down = jem__rows_read(q->hi, q->ho, q);
     const double right = jem__rows_read(q->wi, q->wo, q);
@@ -17370,7 +17383,7 @@ static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     const jem__method *direct = ctx->k->direct;
     const jem__method *winograd = ctx->k->winograd;
     const int vectors = q->k == 1 && q->hi == 1 && q->wi == 1;
-    const int least = bf16 && bf16->twice ? 8 : 1; /* channels for which bf16 is faster */
+    const int least = bf16 && bf16->twice ? 8 : 1; /* fewest channels for which bf16 is faster */
     int tile = 0;
     if (ctx->desc.precision != JEM_PRECISION_DIRECT && jem__wino_fits(q) &&
         (!bf16 || (bf16->twice && jem__wino_kernel(q) == 3)))

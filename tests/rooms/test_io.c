@@ -856,6 +856,9 @@ static void test_file(void) {
 
     CHECK(chmod(path, 0640) == 0, "%s", path);
     f = jem_file_create(ctx, path);
+    const int found = stat(jem_file_temporary(f), &s) == 0;
+    CHECK(found && !(s.st_mode & 0137), "the temporary file has the mode %o",
+          (unsigned)s.st_mode & 0777);
     CHECK(jem_file_commit(f) == JEM_OK && stat(path, &s) == 0, "%s", jem_error(ctx));
     CHECK(s.st_size == 0 && (s.st_mode & 0777) == 0640, "an empty file with the old mode");
     jem_file_free(f);

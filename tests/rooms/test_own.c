@@ -246,14 +246,16 @@ static void test_wrong_terms(jem_ctx *ctx) {
 
 /* What the constructor is to do. */
 typedef struct construct_notes { int calls, wrong; } construct_notes;
-enum { RIGHT, MAKES_NOTHING, FAILS, OTHER_CLASSES, OTHER_CTX, FAILS_LATE, NO_LAYERS };
+enum { RIGHT, MAKES_NOTHING, FAILS, OTHER_CLASSES, OTHER_CTX, FAILS_LATE, NO_LAYERS,
+       REMOVES_ITSELF };
 static jem_ctx *other;
 
 static jem_net *own_construct(jem_ctx *ctx, const jem_archive *a, void *user) {
     construct_notes *n = (construct_notes *)user;
     const char *text = jem_archive_meta(a, "hidden");
     n->calls++;
-    if (n->wrong == MAKES_NOTHING) return NULL;
+    if (n->wrong == REMOVES_ITSELF) jem_register_net(ctx, "own", NULL, NULL);
+    if (n->wrong == MAKES_NOTHING || n->wrong == REMOVES_ITSELF) return NULL;
     if (n->wrong == OTHER_CLASSES) return bag_create(ctx);
     if (n->wrong == OTHER_CTX) return own_create(other, HIDDEN, 1);
     if (n->wrong == FAILS || !text || atoi(text) < 1) {
@@ -305,7 +307,8 @@ static void test_files(jem_ctx *ctx) {
     again = jem_load(ctx, path);
     CHECK(again != NULL, "it takes what it has: %s", jem_error(ctx));
     jem_net_free(again);
-    CHECK(jem_register_net(ctx, "own", NULL, NULL) == JEM_OK, "%s", jem_error(ctx));
+    n.wrong = REMOVES_ITSELF;                      /* the message must not read the freed kind */
+    CHECK(!jem_load(ctx, path) && says(ctx, "\"own\" returned no network"), "%s", jem_error(ctx));
     CHECK(!jem_load(ctx, path) && says(ctx, "jem_register_net"), "no longer registered");
     CHECK(jem_register_net(ctx, "own", NULL, NULL) == JEM_OK, "removed twice");
     remove(path);
