@@ -2292,7 +2292,8 @@ jem_rng jem_rng_seed(uint64_t seed) {
 }
 
 uint32_t jem_rng_u32(jem_rng *rng) {
-    uint32_t x = 0, spare;
+    uint32_t x = 0;
+    uint32_t spare;
     if (rng) jem__threefry_scalar(rng->key, rng->counter++, &x, &spare);
     return x;
 }
@@ -6486,7 +6487,8 @@ jem_status jem_unstandardize(const jem_net *net, const float *u, int n, float *x
 static void jem__units_of(const jem_net *net, const float *x, int n, int c, float *unit) {
     const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
     const double count = (double)n * (double)pixels;
-    double mean = 0, square = 0;
+    double mean = 0;
+    double square = 0;
     for (int pass = 0; pass < 2; pass++) {
         double sum = 0;
         for (ptrdiff_t i = 0; i < n * pixels; i++) {
@@ -8123,7 +8125,8 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
 /* Draws log U(0,1). If a draw of 24 bits is 0, the next draw supplies the following bits; log 0
    would accept a proposal of any ratio. */
 static double jem__log_uniform(jem_rng *rng) {
-    double unit = 1, u = (double)jem_rng_uniform(rng);
+    double unit = 1;
+    double u = (double)jem_rng_uniform(rng);
     while (!(u > 0) && unit > 1e-200) {
         unit /= 16777216;
         u = (double)jem_rng_uniform(rng);
@@ -8236,7 +8239,9 @@ static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
 
 /* Computes the logarithm of the mean of exp(w[i]), its error, and the effective sample size. */
 static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
-    double top = w[0], sum = 0, squares = 0;
+    double top = w[0];
+    double sum = 0;
+    double squares = 0;
     for (int i = 1; i < n; i++) {
         if (w[i] > top) top = w[i];
     }
@@ -8276,7 +8281,8 @@ jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     float *f = jem__push_floats(ctx, x->n);
     if (w && f) jem_generate(ctx, logp, user, x, &start, rng);
     for (int k = 1; k <= d.levels && ctx->status == JEM_OK; k++) {     /* b = (k/levels)^2 */
-        const double to = (double)k / d.levels, from = (double)(k - 1) / d.levels;
+        const double to = (double)k / d.levels;
+        const double from = (double)(k - 1) / d.levels;
         const double growth = (to - from) * (to + from);   /* of b */
         s.a = -1;
         s.b = 1;
@@ -8734,7 +8740,8 @@ static int jem__optim_good(const jem_optim *o, const float *kept) {
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
     if (!s) return lr;
     double rate = (double)lr;
-    int begin = 0, end = s->total;                 /* of this update's period of the cosine */
+    int begin = 0;                                 /* of this update's period of the cosine */
+    int end = s->total;
     for (int i = 0; i < 4 && s->kind != JEM_SCHEDULE_CONSTANT; i++) {
         const int at = s->at[i];
         if (at <= 0) continue;
@@ -10023,7 +10030,8 @@ static float jem__shorten(float x) {
 }
 
 static int jem__compare_floats(const void *a, const void *b) {
-    const float x = *(const float *)a, y = *(const float *)b;
+    const float x = *(const float *)a;
+    const float y = *(const float *)b;
     return (x > y) - (x < y);
 }
 
@@ -10065,7 +10073,9 @@ static float jem__temperature_of(const jem_net *net) {
 /* Computes label, probability, mean logit and log-odds from the logits of an image. */
 static jem__seen jem__see_logits(const float *f, int classes, float temperature) {
     JEM__ZEROED(jem__seen, s);
-    double sum = 0, others = 0, cooled = 0;
+    double sum = 0;
+    double others = 0;
+    double cooled = 0;
     int next = -1;                                 /* the second highest */
     for (int c = 0; c < classes; c++) {
         sum += (double)f[c];
@@ -10098,7 +10108,8 @@ static int jem__see_at_once(int n) {
 static jem_status jem__see(jem_net *net, const char *what, const float *x, int n, float *f,
                            jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
-    const ptrdiff_t size = jem__image_size(net), k = net->classes;
+    const ptrdiff_t size = jem__image_size(net);
+    const ptrdiff_t k = net->classes;
     if (!x || n < 0 || (!f && !seen))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
     if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
@@ -10175,13 +10186,15 @@ static void jem__quantiles(float *x, int n, float *q) {
 /* Fits means by label and the covariance within labels. The mean of a label with few images is
    drawn towards that of all, as if the label had four more images, all with that mean. */
 static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen *a, int n) {
-    double all[2] = { 0, 0 }, s[3] = { 0, 0, 0 };
+    double all[2] = { 0, 0 };
+    double s[3] = { 0, 0, 0 };
     for (int i = 0; i < n; i++) {
         all[0] += (double)a[i].logp / n;
         all[1] += (double)a[i].mean / n;
     }
     for (int c = 0; c < classes; c++) {
-        double sum[2] = { 4 * all[0], 4 * all[1] }, count = 4;
+        double sum[2] = { 4 * all[0], 4 * all[1] };
+        double count = 4;
         for (int i = 0; i < n; i++) {
             if (a[i].label != c) continue;
             sum[0] += (double)a[i].logp;
@@ -10335,7 +10348,8 @@ typedef struct jem__known {
 
 /* Returns the count of levels of a Haar pyramid; 0 for vectors. */
 static int jem__levels(const jem_net *net) {
-    int side = net->height, levels = 0;
+    int side = net->height;
+    int levels = 0;
     if (net->width < side) side = net->width;
     while (levels < JEM__LEVELS && side >> levels >= 2) levels++;
     return levels;
@@ -10404,7 +10418,8 @@ static const float jem__layout_error[JEM__LAYOUT] = {
 static void jem__trait_at(const jem_net *net, const jem__form *form, int i, int dims,
                           jem__trait *p, float *all, int *used) {
     const int each = net->classes <= JEM__MOST_LOGITS;
-    int classes = net->classes, roots = 1;
+    int classes = net->classes;
+    int roots = 1;
     float *share = NULL;
     if (each && (i == JEM__SLOPES || i == JEM__SHADES)) roots = net->classes;
     p->mixed = i == JEM__SHADES && dims > 0 && form->blends > 0;
@@ -10430,7 +10445,8 @@ static void jem__trait_at(const jem_net *net, const jem__form *form, int i, int 
 
 /* Sets the parts' errors, sides and weights, which are not in the text. */
 static void jem__known_constants(const jem_net *net, jem__known *k, int shared) {
-    jem__trait *slopes = k->part + JEM__SLOPES, *features = k->part + JEM__FEATURES;
+    jem__trait *slopes = k->part + JEM__SLOPES;
+    jem__trait *features = k->part + JEM__FEATURES;
     jem__trait *image = k->part + JEM__IMAGE;
     memcpy(k->weight, k->form->weight, sizeof k->weight);
     if (!jem__is_vector(net)) {
@@ -10540,7 +10556,10 @@ static void jem__haar(float *a, int h, int w, double *square, double *length) {
     for (int i = 0; i < h / 2; i++) {
         for (int j = 0; j < w / 2; j++) {
             const float *at = a + 2 * i * w + 2 * j;
-            const float p = at[0], q = at[1], r = at[w], s = at[w + 1];
+            const float p = at[0];
+            const float q = at[1];
+            const float r = at[w];
+            const float s = at[w + 1];
             const double d = (double)((p - q + r - s) / 2);
             const double e = (double)((p + q - r - s) / 2);
             const double f = (double)((p - q - r + s) / 2);
@@ -10556,11 +10575,14 @@ static void jem__haar(float *a, int h, int w, double *square, double *length) {
    fine to coarse (with `lengths` each followed by their log mean length), then of the rest. Returns
    the count of numbers. least: an energy too small to matter. */
 static int jem__details(const jem_net *net, float *a, double least, int lengths, float *v) {
-    int h = net->height, w = net->width, n = 0;
+    int h = net->height;
+    int w = net->width;
+    int n = 0;
     const ptrdiff_t plane = (ptrdiff_t)h * w;
     const int levels = jem__levels(net);
     for (int level = 0; level < levels; level++) {
-        double square = 0, length = 0;
+        double square = 0;
+        double length = 0;
         const double count = (double)net->channels * (h / 2) * (w / 2);
         for (int c = 0; c < net->channels; c++) jem__haar(a + c * plane, h, w, &square, &length);
         v[n++] = (float)log(square / count + least);
@@ -10581,7 +10603,8 @@ static int jem__details(const jem_net *net, float *a, double least, int lengths,
 
 /* Returns the mean square of the differences between the channels and their mean. */
 static double jem__colour(const jem_net *net, const float *x) {
-    const ptrdiff_t size = jem__image_size(net), plane = (ptrdiff_t)net->height * net->width;
+    const ptrdiff_t size = jem__image_size(net);
+    const ptrdiff_t plane = (ptrdiff_t)net->height * net->width;
     double colour = 0;
     for (ptrdiff_t i = 0; i < plane; i++) {
         double grey = 0;
@@ -10626,11 +10649,14 @@ static void jem__shades_add(double shade, double *tones) {
    both. */
 static void jem__look_symmetry(const float *u, int h, int w, float *v) {
     const double pixels = (double)h * w;
-    double mean = 0, square = 0.01 * pixels, mirrored[JEM__MIRRORS] = { 0, 0, 0 };
+    double mean = 0;
+    double square = 0.01 * pixels;
+    double mirrored[JEM__MIRRORS] = { 0, 0, 0 };
     for (int i = 0; i < h * w; i++) mean += (double)u[i];
     const float middle = (float)(mean / pixels);
     for (int i = 0; i < h; i++) {
-        const float *row = u + (ptrdiff_t)i * w, *across = u + (ptrdiff_t)(h - 1 - i) * w;
+        const float *row = u + (ptrdiff_t)i * w;
+        const float *across = u + (ptrdiff_t)(h - 1 - i) * w;
         for (int j = 0; j < w; j++) {
             const double at = (double)(row[j] - middle);
             square += at * at;                     /* exact products */
@@ -10652,14 +10678,18 @@ static int jem__rim(int h, int w) {
 /* Returns the log variance of the border's values, where the range of pixels is 1: the mean of the
    channels'. */
 static float jem__look_rim(const jem_net *net, const float *x, double range) {
-    const int h = net->height, w = net->width, rim = jem__rim(h, w);
+    const int h = net->height;
+    const int w = net->width;
+    const int rim = jem__rim(h, w);
     double variance = 0;
     for (int c = 0; c < net->channels; c++) {
         const float *plane = x + (ptrdiff_t)c * h * w;
-        double sum = 0, square = 0;
+        double sum = 0;
+        double square = 0;
         int border = 0;
         for (int i = 0; i < h * w; i++) {
-            const int row = i / w, column = i % w;
+            const int row = i / w;
+            const int column = i % w;
             if (row >= rim && row < h - rim && column >= rim && column < w - rim) continue;
             const double value = (double)(plane[i] - plane[0]);      /* 0 if all are alike */
             sum += value;
@@ -10676,14 +10706,20 @@ static float jem__look_rim(const jem_net *net, const float *x, double range) {
 static int jem__look_shades(const float *u, int h, int w, float *v) {
     const float *first = v;
     const double soft = 1 / (2 * 0.075 * 0.075);   /* a difference that is nearly flat */
-    double tones[JEM__TONES] = { 0 }, across = 0, down = 0, flat = 0, sum = 0, square = 0;
+    double tones[JEM__TONES] = { 0 };
+    double across = 0;
+    double down = 0;
+    double flat = 0;
+    double sum = 0;
+    double square = 0;
     const int rim = jem__rim(h, w);
     int border = 0;
     for (int i = 0; i < h; i++) {
         for (int j = 0; j < w; j++) {
             const float *at = u + (ptrdiff_t)i * w + j;
             const double shade = (double)*at;
-            double a = 0, b = 0;
+            double a = 0;
+            double b = 0;
             if (j + 1 < w) a = (double)(at[1] - *at);
             if (i + 1 < h) b = (double)(at[w] - *at);
             across += a * a;                       /* exact products */
@@ -10697,7 +10733,8 @@ static int jem__look_shades(const float *u, int h, int w, float *v) {
             border++;
         }
     }
-    const double pixels = (double)h * w, mean = sum / border;
+    const double pixels = (double)h * w;
+    const double mean = sum / border;
     for (int i = 0; i < JEM__TONES; i++) *v++ = (float)sqrt(tones[i] / pixels + 0.003);
     *v++ = (float)(flat / pixels);
     *v++ = (float)(log(across / pixels + 7.5e-4) - log(down / pixels + 7.5e-4));
@@ -10709,11 +10746,13 @@ static int jem__look_shades(const float *u, int h, int w, float *v) {
 /* Writes the directions of the edges of shades u[h][w]: the means of cos and sin of twice and four
    times their angle, weighted by their squared steepness. */
 static void jem__look_directions(const float *u, int h, int w, float *v) {
-    double all = 1e-3 * h * w, sum[4] = { 0, 0, 0, 0 };
+    double all = 1e-3 * h * w;
+    double sum[4] = { 0, 0, 0, 0 };
     for (int i = 0; i + 1 < h; i++) {
         for (int j = 0; j + 1 < w; j++) {
             const float *at = u + (ptrdiff_t)i * w + j;
-            const double a = (double)(at[1] - *at), b = (double)(at[w] - *at);
+            const double a = (double)(at[1] - *at);
+            const double b = (double)(at[w] - *at);
             const double steep = a * a + b * b;    /* exact products, also below */
             const double cosine = (double)(float)(a * a - b * b);
             const double sine = (double)(float)(2 * a * b);
@@ -10822,7 +10861,8 @@ static int jem__feature_count(jem_net *net) {
 }
 
 static void jem__log_probabilities(const float *f, int classes, float *to) {
-    double most = (double)f[0], sum = 0;
+    double most = (double)f[0];
+    double sum = 0;
     for (int c = 1; c < classes; c++) most = fmax(most, (double)f[c]);
     for (int c = 0; c < classes; c++) sum += exp((double)f[c] - most);
     for (int c = 0; c < classes; c++) to[c] = (float)((double)f[c] - most - log(sum));
@@ -10832,7 +10872,8 @@ static void jem__log_probabilities(const float *f, int classes, float *to) {
    has. */
 static void jem__look_whole(const jem_net *net, const jem__rows *r, const float *x, double colour,
                             float *shades, float *layout) {
-    const int h = net->height, w = net->width;
+    const int h = net->height;
+    const int w = net->width;
     const double range = (double)r->range[1] - (double)r->range[0];
     int at = jem__look_shades(r->work, h, w, shades);
     if (r->form->rim) shades[at++] = jem__look_rim(net, x, range);
@@ -10883,12 +10924,14 @@ static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int
     int at = 0;
     float *f = jem__push_floats(ctx, (ptrdiff_t)m * k);
     float *p = jem__push_floats(ctx, m);
-    float *g = NULL, *raw = NULL;
+    float *g = NULL;
+    float *raw = NULL;
     jem_tensor *t = jem__images(net, x, m);
     jem_tensor *logits = jem_forward(net, t, 0);
     jem_tensor *features = net->features;
     jem_tensor *logp = jem__logp(net, logits);
-    ptrdiff_t pixels = 0, floats = 0;
+    ptrdiff_t pixels = 0;
+    ptrdiff_t floats = 0;
     if (logits && features && r->features) {
         pixels = (ptrdiff_t)features->h * features->w;
         floats = pixels * features->c;
@@ -10982,7 +11025,8 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
         }
         jem_end(ctx, batch);
         for (int j = 0; j < m && r.dims[JEM__FEATURES]; j++) {
-            const ptrdiff_t slopes = r.dims[JEM__SLOPES], dims = r.dims[JEM__FEATURES];
+            const ptrdiff_t slopes = r.dims[JEM__SLOPES];
+            const ptrdiff_t dims = r.dims[JEM__FEATURES];
             memcpy(r.v[JEM__FEATURES] + (j + 1) * dims - r.shared, r.v[JEM__SLOPES] + j * slopes,
                    (size_t)r.shared * sizeof(float));
         }
@@ -11024,7 +11068,8 @@ static double jem__gauss_distance(const jem__gauss *g, const float *v, int label
 
 /* Computes the logs of the densities of a mixture's Gaussians at v. Returns that of their sum. */
 static double jem__mixture_log(const jem__gauss *g, const float *v, double *each) {
-    double most = -1e30, sum = 0;
+    double most = -1e30;
+    double sum = 0;
     for (int k = 0; k < g->classes; k++) {
         each[k] = (double)g->share[k] - jem__gauss_distance(g, v, k) / 2;
         most = fmax(most, each[k]);
@@ -11064,7 +11109,8 @@ static double jem__part_surprise(const jem__trait *p, float score) {
 }
 /* Returns minus the joint surprise of parts: their weighted sum plus the largest. */
 static float jem__join(const jem__known *k, const double *surprise) {
-    double sum = 0, most = 0;
+    double sum = 0;
+    double most = 0;
     for (int part = 0; part < JEM__PARTS; part++) {
         sum += k->weight[part] * surprise[part];
         most = fmax(most, surprise[part]);
@@ -11238,8 +11284,11 @@ static void jem__gauss_units(const jem__gauss *g, double *cov, int count) {
    together do not count for much. work: two numbers per dimension, and two triangles. */
 static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen, int n, int without,
                            double *work) {
-    const int dims = g->dims, triangle = jem__triangle(dims);
-    double *mean = work, *sum = work + dims, *cov = work + 2 * dims;
+    const int dims = g->dims;
+    const int triangle = jem__triangle(dims);
+    double *mean = work;
+    double *sum = work + dims;
+    double *cov = work + 2 * dims;
     const int count = jem__gauss_sum(v, dims, seen, n, without, -1, mean);
     for (int a = 0; a < dims; a++) mean[a] /= count;
     for (int c = 0; c < g->classes; c++) {
@@ -11280,7 +11329,8 @@ typedef struct jem__blend {
 static void jem__mixture_begin(jem__gauss *g, const float *v, const jem__seen *seen, int n,
                                int without, const jem__blend *b) {
     const int dims = g->dims;
-    double *mean = b->mean, *sum = b->sum;
+    double *mean = b->mean;
+    double *sum = b->sum;
     const int count = jem__gauss_sum(v, dims, seen, n, without, -1, mean);
     for (int a = 0; a < dims; a++) {
         const double error = (double)g->error[a];
@@ -11322,7 +11372,8 @@ static void jem__mixture_begin(jem__gauss *g, const float *v, const jem__seen *s
 static double jem__mixture_sums(jem__gauss *g, int k, const float *v, const jem__seen *seen, int n,
                                 int without, const jem__blend *b) {
     const int dims = g->dims;
-    double *sum = b->sum, *cov = b->cov + k * jem__triangle(dims);
+    double *sum = b->sum;
+    double *cov = b->cov + k * jem__triangle(dims);
     float z[JEM__SHADE_DIMS];
     double count = 0;
     for (int a = 0; a < dims; a++) sum[a] = 4 * b->mean[a];
@@ -11354,9 +11405,11 @@ static double jem__mixture_sums(jem__gauss *g, int k, const float *v, const jem_
    towards that of all and shrunk, as in jem__gauss_fit. */
 static void jem__mixture_root(jem__gauss *g, int k, double count, double images,
                               const jem__blend *b) {
-    const int dims = g->dims, triangle = jem__triangle(dims);
+    const int dims = g->dims;
+    const int triangle = jem__triangle(dims);
     const double drawn = JEM__DRAWN;
-    double *own = b->cov + k * triangle, log_root = 0;
+    double *own = b->cov + k * triangle;
+    double log_root = 0;
     float *root = g->root + k * triangle;
     for (int a = 0; a < triangle; a++)
         own[a] = fma(drawn / images, b->all[a], own[a]) / (count + drawn);
@@ -11374,7 +11427,9 @@ static void jem__mixture_root(jem__gauss *g, int k, double count, double images,
 static void jem__mixture_fit(jem__gauss *g, const float *v, const jem__seen *seen, int n,
                              int without, double *work) {
     enum { ROUNDS = 12 };
-    const int dims = g->dims, triangle = jem__triangle(dims), blends = g->classes;
+    const int dims = g->dims;
+    const int triangle = jem__triangle(dims);
+    const int blends = g->classes;
     double count[JEM__BLENDS], each[JEM__BLENDS];
     jem__blend b;
     b.mean = work;
@@ -11431,7 +11486,8 @@ static void jem__strange_quantiles(float *scores, int n, float *q) {
    each label. */
 static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, int without,
                                   const float *scores) {
-    double mean = 0, square = 0;
+    double mean = 0;
+    double square = 0;
     int all = 0;
     for (int i = 0; i < n; i++) {
         if (seen[i].fold == without) continue;
@@ -11445,7 +11501,8 @@ static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, i
         square += d * d / all;
     }
     for (int c = 0; c < p->labels; c++) {
-        double sum = 16 * mean, squares = 16 * square;
+        double sum = 16 * mean;
+        double squares = 16 * square;
         int count = 16;
         for (int i = 0; i < n; i++) {
             if ((seen[i].label != c && !p->pooled) || seen[i].fold == without) continue;
@@ -11512,7 +11569,8 @@ static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *
 static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const jem__seen *seen,
                                        int n, jem__meta **list) {
     jem_ctx *ctx = net->ctx;
-    const int features = r->features, first = JEM__FORM * JEM__NEWEST + r->gradients;
+    const int features = r->features;
+    const int first = JEM__FORM * JEM__NEWEST + r->gradients;
     const int size = jem__known_at(net, first, features, NULL).size;
     float *all = jem__push_floats(ctx, size);
     float *scores = jem__push_floats(ctx, n);
@@ -11943,7 +12001,9 @@ static double jem__temperature_slope(const float *f, const int *labels, int n, i
     double slope = 0;
     for (int i = 0; i < n; i++) {
         const float *row = f + (ptrdiff_t)i * classes;
-        double sum = 0, above = 0, most = (double)row[0];
+        double sum = 0;
+        double above = 0;
+        double most = (double)row[0];
         for (int c = 1; c < classes; c++) most = fmax(most, (double)row[c]);
         for (int c = 0; c < classes; c++) {
             const double e = exp(inverse * ((double)row[c] - most));
@@ -11961,7 +12021,8 @@ float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n
     jem_ctx *ctx = net->ctx;
     const jem_mark mark = jem_begin(ctx);
     float *f = jem__push_floats(ctx, (ptrdiff_t)n * net->classes);
-    double lo = log(0.01), hi = log(100);          /* of log(1/T) */
+    double lo = log(0.01);                         /* of log(1/T) */
+    double hi = log(100);
     int matters = 0;                               /* equal logits say nothing about T */
     const int ok = f && jem_logits(net, x, n, f) == JEM_OK;
     for (int round = 0; ok && round < 40; round++) {
@@ -12237,7 +12298,9 @@ static jem_tensor *jem__logp_held(jem_ctx *ctx, jem_tensor *u, void *user) {
 
 /* Writes known pixels over those of u, after an error too. */
 static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
-    const jem__node *to = u->node, *open = h->open->node, *held = h->held->node;
+    const jem__node *to = u->node;
+    const jem__node *open = h->open->node;
+    const jem__node *held = h->held->node;
     for (ptrdiff_t i = 0; i < to->groups * to->stride; i++) {
         if (open->value[i] == 0) to->value[i] = held->value[i];
     }
@@ -13534,7 +13597,8 @@ static void jem__archive_check(const jem_archive *a, size_t size) {
 
 /* Moves entries whose dtype cannot be read to a list of their own, and logs a note. */
 static void jem__archive_skip(jem_archive *a) {
-    int kept = 0, skips = 0;
+    int kept = 0;
+    int skips = 0;
     char note[256];
     for (int i = 0; i < a->count; i++) skips += a->entries[i]->dtype < 0;
     if (!skips) return;
@@ -14537,7 +14601,8 @@ JEM__ONCE int jem__conv_channels(int left) {
 
 /* Returns the first channel of part i. Parts consist of whole blocks, in bf16 of two tiles. */
 JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
-    int blocks = 0, o = 0;
+    int blocks = 0;
+    int o = 0;
     if (q->method->bf16) return jem__part_from(i, of, q->co, 32);
     while (o < q->co) {
         o += jem__conv_channels(q->co - o);

@@ -21,9 +21,13 @@ enum { N = 10, ROWS = 4 };
 
 /* Finds the smallest attack that fools the network, by growing eps. */
 static int smallest(jem_net *net, const digits *d, float *rows) {
-    float *before = rows, *change = rows + N * DIGIT_PIXELS, *after = change + N * DIGIT_PIXELS;
+    float *before = rows;
+    float *change = rows + N * DIGIT_PIXELS;
+    float *after = change + N * DIGIT_PIXELS;
     float found[N * DIGIT_PIXELS], size[N];
-    int labels[N], fooled[N], done[N] = { 0 };
+    int labels[N];
+    int fooled[N];
+    int done[N] = { 0 };
     jem_rng rng = jem_rng_seed(1);
     jem_answer was[N], is[N];
     memcpy(before, d->test_x, sizeof found);       /* number i is a digit i % 10 */
@@ -54,7 +58,9 @@ static int smallest(jem_net *net, const digits *d, float *rows) {
 /* Distal adversarials: changes noise, by any distance, until the network is confident. */
 static int distal(jem_net *net, float *row) {
     float noise[N * DIGIT_PIXELS];
-    int labels[N], fooled[N], sure = 0;
+    int labels[N];
+    int fooled[N];
+    int sure = 0;
     jem_rng rng = jem_rng_seed(2);
     jem_answer a[N];
     for (int i = 0; i < N; i++) labels[i] = i;

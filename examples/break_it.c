@@ -63,9 +63,11 @@ static jem_train_desc training(const run *r) {
 
 /* Trains, and stores f(data) - f(sample) in c. Draws the result, with its state in the title. */
 static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, char title[64]) {
-    float *at = (float *)(uintptr_t)c->x, *value = (float *)(uintptr_t)c->y;
+    float *at = (float *)(uintptr_t)c->x;
+    float *value = (float *)(uintptr_t)c->y;
     float x[2 * BATCH];
-    int y[BATCH], update = 0;
+    int y[BATCH];
+    int update = 0;
     jem_net *net = world_net(ctx, RINGS);
     const jem_train_desc how = training(r);
     jem_trainer *tr = jem_trainer_create(net, &how);

@@ -18,10 +18,12 @@ static void draw_reliability(const predictions *predicted, const char *what, plo
                              unsigned colour) {
     reliability_bin bin[BINS];
     const reliability r = measure_reliability(predicted, BINS, bin);
-    float last_x = 0, last_y = 0;
+    float last_x = 0;
+    float last_y = 0;
     for (int k = 0, drawn = 0; k < BINS; k++) {
         if (!bin[k].count) continue;
-        const float x = (float)bin[k].confidence, y = (float)bin[k].accuracy;
+        const float x = (float)bin[k].confidence;
+        const float y = (float)bin[k].accuracy;
         if (drawn++) plot_line(p, last_x, last_y, x, y, 2, colour);
         plot_dot(p, x, y, 4 + 3 * sqrtf((float)bin[k].count) / 2, colour);
         last_x = x;

@@ -46,7 +46,9 @@ static jem_tensor *off(jem_ctx *ctx, jem_tensor *x, float at) {                /
 
 /* The analytic parts: a ring of radius 1.6, a tilted bar, four dots. */
 static jem_tensor *part(jem_ctx *ctx, jem_tensor *x, kind what) {
-    jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1), *all = NULL;
+    jem_tensor *u = jem_slice(ctx, x, 0, 1);
+    jem_tensor *v = jem_slice(ctx, x, 1, 1);
+    jem_tensor *all = NULL;
     if (what == RING) {
         jem_tensor *v2 = jem_square(ctx, v);
         jem_tensor *r2 = jem_add(ctx, jem_square(ctx, u), v2);
@@ -104,7 +106,8 @@ static int record(void *user, int step, jem_tensor *x) {
     trace *t = (trace *)user;
     if (jem_read(x, t->now) != JEM_OK) return 1;
     for (int i = 0; i < CHAINS; i++) {
-        const float u = t->now[2 * i], v = t->now[2 * i + 1];
+        const float u = t->now[2 * i];
+        const float v = t->now[2 * i + 1];
         t->r2[step * CHAINS + i] = u * u + v * v;
     }
     return 0;
@@ -115,7 +118,8 @@ static void draw(plot *p, jem_ctx *ctx, const expression *e, int steps) {
     void *user = (void *)(uintptr_t)e;
     jem_rng rng = jem_rng_seed(1);
     plot_function(p, ctx, in_box, user);
-    const double log_z = plot_log_z(p), area = pow(2 * (double)WORLD_BOX / p->w, 2);
+    const double log_z = plot_log_z(p);
+    const double area = pow(2 * (double)WORLD_BOX / p->w, 2);
     double exact = 0;
     for (int k = 0; k < p->w * p->h; k++) {
         const double x = 2 * WORLD_BOX * (k % p->w + 0.5) / p->w - WORLD_BOX;

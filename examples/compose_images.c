@@ -67,9 +67,11 @@ static jem_tensor *evaluate(jem_ctx *ctx, jem_tensor *const *logp, const words *
 
 static jem_tensor *together(jem_ctx *ctx, jem_tensor *x, void *user) {
     const model *m = (const model *)user;
-    jem_tensor *logp[FACTORS], *sum = NULL;
+    jem_tensor *logp[FACTORS];
+    jem_tensor *sum = NULL;
     for (int k = 0; k < FACTORS; k++) {
-        jem_tensor *f = jem_forward(m->net[k], x, 0), *all = jem_logsumexp(ctx, f);
+        jem_tensor *f = jem_forward(m->net[k], x, 0);
+        jem_tensor *all = jem_logsumexp(ctx, f);
         sum = k ? jem_add(ctx, sum, all) : all;
         logp[k] = jem_log_softmax(ctx, f);
     }
@@ -152,7 +154,8 @@ int main(int argc, char **argv) {
     int updates = UPDATES;
     if (asked) updates = count_of(argv[2]);
     else if (argc > 1) updates = 0;
-    const int wide = LEFT_OF + CELL * SHOWN, high = CELL * ROWS + 4;
+    const int wide = LEFT_OF + CELL * SHOWN;
+    const int high = CELL * ROWS + 4;
     static model m;
     int hits = 0;
     plot paper;

@@ -45,7 +45,8 @@ static jem_tensor *one(jem_ctx *ctx, jem_tensor *x, const model *m, int k) {
 static jem_tensor *both(jem_ctx *ctx, jem_tensor *x, void *user) {
     const model *m = (const model *)user;
     if (m->row->what <= CLOTHES_NET) return one(ctx, x, m, (int)m->row->what);
-    jem_tensor *a = one(ctx, x, m, 0), *b = one(ctx, x, m, 1);
+    jem_tensor *a = one(ctx, x, m, 0);
+    jem_tensor *b = one(ctx, x, m, 1);
     return m->row->what == AND ? jem_add(ctx, a, b) : jem_logsumexp(ctx, jem_concat(ctx, a, b));
 }
 

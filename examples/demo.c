@@ -52,12 +52,16 @@ static void show(progress *p, const jem_stats *s, int updates) {
     p->accuracy = keep * p->accuracy + (1 - keep) * s->accuracy;
     p->residual = keep * p->residual + (1 - keep) * s->residual;
     p->gap = keep * p->gap + (1 - keep) * s->cd;
-    const int done = s->update + 1, bar = isatty(1), last = done == updates;
-    const double now = seconds(), left = (now - p->start) * (updates - done) / done;
+    const int done = s->update + 1;
+    const int bar = isatty(1);
+    const int last = done == updates;
+    const double now = seconds();
+    const double left = (now - p->start) * (updates - done) / done;
     const int every = updates / 20 ? updates / 20 : 1;
     if (!last && (bar ? now - p->shown < .1 : done % every)) return;
     p->shown = now;
-    char filled[21] = "....................", chains[40] = "no chains yet";
+    char filled[21] = "....................";
+    char chains[40] = "no chains yet";
     for (int i = 0; i < 20 * done / updates; i++) filled[i] = '#';
     if (s->f_sample != 0) snprintf(chains, sizeof chains, "f(x-) - f(x+) %5.1f", (double)p->gap);
     printf("%s%5d/%d [%s] CE %.3f  accuracy %.1f%%  score error %.3f  %s  %.0f s left  %s",
@@ -68,12 +72,15 @@ static void show(progress *p, const jem_stats *s, int updates) {
 
 /* Moves a digit by up to one pixel in each direction, to augment the 9,000 digits. */
 static void shift(jem_rng *rng, float *x) {
-    const int dy = jem_rng_below(rng, 3) - 1, dx = jem_rng_below(rng, 3) - 1;
+    const int dy = jem_rng_below(rng, 3) - 1;
+    const int dx = jem_rng_below(rng, 3) - 1;
     float from[DIGIT_PIXELS];
     memcpy(from, x, sizeof from);
     for (int i = 0; i < DIGIT; i++)
         for (int j = 0; j < DIGIT; j++) {
-            const int y = i + dy, c = j + dx, in = y >= 0 && y < DIGIT && c >= 0 && c < DIGIT;
+            const int y = i + dy;
+            const int c = j + dx;
+            const int in = y >= 0 && y < DIGIT && c >= 0 && c < DIGIT;
             x[i * DIGIT + j] = in ? from[y * DIGIT + c] : -1;
         }
 }
@@ -159,7 +166,8 @@ static int compare_densities(jem_net *net, const digits *d) {
             if (kind == 3) x[i] = 2 * jem_rng_uniform(&rng) - 1;
         }
         ok = jem_classify(net, x, HALF, a) == JEM_OK;
-        double logp = 0, unstrange = 0;
+        double logp = 0;
+        double unstrange = 0;
         for (int i = 0; ok && i < HALF; i++) {
             logp += (double)a[i].log_density / HALF;
             unstrange += jem_judge(a[i].familiarity) != JEM_STRANGE;
@@ -211,7 +219,10 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-    int updates = -1, longer = 0, seed = 1, wrong = 0;
+    int updates = -1;
+    int longer = 0;
+    int seed = 1;
+    int wrong = 0;
     for (int i = 1; i < argc; i++) {
         const int value = i + 1 < argc;
         if (!strcmp(argv[i], "--long")) longer = 1;

@@ -26,7 +26,8 @@ static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, float mean, float std) 
 /* Returns log p of u ~ .3 N(-1.8, .35^2) + .7 N(1.8, .35^2), v ~ N(0, .7^2). */
 static jem_tensor *two_modes(jem_ctx *ctx, jem_tensor *x, void *unused) {
     (void)unused;
-    jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1);
+    jem_tensor *u = jem_slice(ctx, x, 0, 1);
+    jem_tensor *v = jem_slice(ctx, x, 1, 1);
     jem_tensor *left = jem_add_constant(ctx, gaussian(ctx, u, -1.8f, 0.35f), logf(0.3f));
     jem_tensor *right = jem_add_constant(ctx, gaussian(ctx, u, 1.8f, 0.35f), logf(0.7f));
     u = jem_logsumexp(ctx, jem_concat(ctx, left, right));

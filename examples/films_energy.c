@@ -46,7 +46,8 @@ static jem_tensor *apply(jem_ctx *ctx, const chain *c, int op, jem_tensor *u) {
    respect to u. */
 static float apply_all(jem_ctx *ctx, const chain *c, int first, int last, float u, float *slope) {
     const jem_mark mark = jem_begin(ctx);
-    jem_tensor *leaf = jem_input(ctx, &u, 1, 1, 1, 1), *v = leaf;
+    jem_tensor *leaf = jem_input(ctx, &u, 1, 1, 1, 1);
+    jem_tensor *v = leaf;
     for (int op = first; op <= last; op++) v = apply(ctx, c, op, v);
     const float value = jem_item(v);
     if (jem_grad(v, leaf) == JEM_OK) jem_read_grad(leaf, slope);
@@ -74,7 +75,9 @@ static void number(plot *p, float x, float y, unsigned colour, const char *befor
     middle(p, x, y, 2.2f, colour, label);
 }
 static void arrow(plot *p, float ax, float ay, float bx, float by, unsigned colour) {
-    const float along = hypotf(bx - ax, by - ay), u = (bx - ax) / along, v = (by - ay) / along;
+    const float along = hypotf(bx - ax, by - ay);
+    const float u = (bx - ax) / along;
+    const float v = (by - ay) / along;
     plot_line(p, ax, ay, bx, by, 2, colour);
     plot_line(p, bx, by, bx - 8 * u - 5 * v, by - 8 * v + 5 * u, 2, colour);
     plot_line(p, bx, by, bx - 8 * u + 5 * v, by - 8 * v - 5 * u, 2, colour);
@@ -87,7 +90,10 @@ static void cell(plot *p, float x, float y, const char *name, unsigned edge) {
 
 /* Draws the loss after every step so far. */
 static void draw_losses(plot *p, const chain *c) {
-    const float left = 400, bottom = CHAIN_HIGH - 26, wide = 270, high = 78;
+    const float left = 400;
+    const float bottom = CHAIN_HIGH - 26;
+    const float wide = 270;
+    const float high = 78;
     text(p, left + 30, LOWER + 2, 2, 0x333333, "the loss L after each step");
     plot_line(p, left, bottom, left + wide, bottom, 1.5f, 0x999999);
     for (int k = 0; k <= c->round; k++) {
@@ -103,8 +109,10 @@ static int chain_frame(reel *r, const chain *c, int values, int from, const char
     if (!plot_create(&p, CHAIN_WIDE, CHAIN_HIGH, 0, CHAIN_WIDE, CHAIN_HIGH, 0)) return 0;
     text(&p, EDGE, 14, 2.2f, 0x111111, title);
     for (int k = 0; k < BOXES; k++) {
-        const float x = (float)(EDGE + k * (BOX + BETWEEN)), half = BOX / 2.0f;
-        const int back = k >= from, now = values < BOXES ? k == values - 1 : k == from;
+        const float x = (float)(EDGE + k * (BOX + BETWEEN));
+        const float half = BOX / 2.0f;
+        const int back = k >= from;
+        const int now = values < BOXES ? k == values - 1 : k == from;
         const unsigned edge = back ? INK_RED : INK_BLUE;
         cell(&p, x, ROW, op_names[k], now ? edge : grey);
         if (k < values) number(&p, x + half, ROW + 34, INK_BLUE, k == OPS ? "L " : "", c->value[k]);

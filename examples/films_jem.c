@@ -57,7 +57,8 @@ static int train(jem_ctx *ctx, shot *shots, plot *p, float cd_weight, int update
     jem_train_desc how = world_recipe(updates);
     how.weights.cd = cd_weight;
     jem_trainer *trainer = jem_trainer_create(net, &how);
-    jem_rng rng = jem_rng_seed(1), other = jem_rng_seed(3);
+    jem_rng rng = jem_rng_seed(1);
+    jem_rng other = jem_rng_seed(3);
     world_sample(PINWHEEL, &other, SEEN, x, y);
     for (int i = 0; trainer && jem_ok(ctx) && taken < SHOTS; i++) {
         while (taken < SHOTS && i >= moment(taken, updates)) {
@@ -109,13 +110,18 @@ static float weight(float t) {
 }
 /* Turns an image by an angle. */
 static void turn(const float *from, float angle, float *to) {
-    const float c = cosf(angle), s = sinf(angle), middle = (DIGIT - 1) / 2.0f;
+    const float c = cosf(angle);
+    const float s = sinf(angle);
+    const float middle = (DIGIT - 1) / 2.0f;
     for (int k = 0; k < DIGIT_PIXELS; k++) {
-        const float u = (float)(k % DIGIT) - middle, v = (float)(k / DIGIT) - middle;
-        const float x = c * u + s * v + middle, y = c * v - s * u + middle;
+        const float u = (float)(k % DIGIT) - middle;
+        const float v = (float)(k / DIGIT) - middle;
+        const float x = c * u + s * v + middle;
+        const float y = c * v - s * u + middle;
         float sum = 0;
         for (int q = 0; q < 16; q++) {
-            const int j = (int)floorf(x) - 1 + q % 4, i = (int)floorf(y) - 1 + q / 4;
+            const int j = (int)floorf(x) - 1 + q % 4;
+            const int i = (int)floorf(y) - 1 + q / 4;
             const int inside = i >= 0 && j >= 0 && i < DIGIT && j < DIGIT;
             const float ink = inside ? from[i * DIGIT + j] : -1;
             sum += weight(x - (float)j) * weight(y - (float)i) * ink;
@@ -136,7 +142,8 @@ static int turn_frame(reel *r, int shown, const float *x, const jem_answer *a) {
         familiar[k] = k <= shown ? a[k].familiarity : NAN;
     }
     for (int k = 0; k < DIGIT * ZOOM * DIGIT * ZOOM; k++) {
-        const int i = k / (DIGIT * ZOOM), j = k % (DIGIT * ZOOM);
+        const int i = k / (DIGIT * ZOOM);
+        const int j = k % (DIGIT * ZOOM);
         const float v = (x[i / ZOOM * DIGIT + j / ZOOM] + 1) / 2;
         const unsigned grey = (unsigned)(fmaxf(0, fminf(v, 1)) * 15 + 0.5f) * 17;
         plot_blend(&p, 20 + i, 20 + j, grey * 0x10101u, 1);
@@ -168,7 +175,8 @@ static int film_turn(jem_ctx *ctx) {
         turn(d.test_x + WHICH * DIGIT_PIXELS, 6.2831853f * (float)k / ANGLES, x[k]);
     }
     int ok = net && jem_classify(net, x[0], ANGLES, a) == JEM_OK;
-    int confident = 0, strange = 0;
+    int confident = 0;
+    int strange = 0;
     for (int k = 0; k < ANGLES && ok; k++) {
         confident += a[k].probability > 0.9f;
         strange += jem_judge(a[k].familiarity) != JEM_FAMILIAR;

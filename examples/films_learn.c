@@ -33,7 +33,8 @@ static void numbers(jem_rng *rng, int n, float *x) {
     }
 }
 static float numbers_logp(float x) {
-    const float a = (x + 1.3f) / 0.35f, b = (x - 1) / 0.5f;
+    const float a = (x + 1.3f) / 0.35f;
+    const float b = (x - 1) / 0.5f;
     return logf(0.35f / 0.35f * expf(-a * a / 2) + 0.65f / 0.5f * expf(-b * b / 2)) - 0.9189385f;
 }
 
@@ -58,7 +59,8 @@ static int arrows(plot *p, jem_net *net, const float *x, float up, unsigned colo
     float logp[ARROWS];
     if (!line_logp(net, ARROWS, x, logp)) return 0;
     for (int i = 0; i < ARROWS; i++) {
-        const float y = fmaxf(logp[i], -5) + (up > 0 ? 0.12f : -0.12f), tip = y + up;
+        const float y = fmaxf(logp[i], -5) + (up > 0 ? 0.12f : -0.12f);
+        const float tip = y + up;
         plot_line(p, x[i], y, x[i], tip, 1.8f, colour);
         plot_line(p, x[i], tip, x[i] - 0.06f, tip - 0.3f * up, 1.8f, colour);
         plot_line(p, x[i], tip, x[i] + 0.06f, tip - 0.3f * up, 1.8f, colour);
@@ -206,7 +208,8 @@ static int film_diverge(jem_ctx *ctx, int updates) {
         gap[k][0] = gap[k][1] = NAN;
     }
     if (!world_grid(&p, SIZE)) return 0;
-    int ok = 1, last = 0;
+    int ok = 1;
+    int last = 0;
     for (int k = 0; k < RUNS && ok; k++) {
         ok = train(ctx, runs + k, &p, rates[k], updates);
         if (runs[k].shots > last) last = runs[k].shots;
@@ -217,7 +220,8 @@ static int film_diverge(jem_ctx *ctx, int updates) {
         for (int k = 0; k < RUNS && ok; k++) {
             const run *now = runs + k;
             char title[64];
-            const int shown = t < now->shots ? t : now->shots - 1, over = t > shown;
+            const int shown = t < now->shots ? t : now->shots - 1;
+            const int over = t > shown;
             const curve c = { "", k ? INK_RED : 0x111111, at[k], gap[k], shown + 3, 2.5f };
             curves[k] = c;
             memcpy(at[k] + 2, now->at, sizeof now->at);

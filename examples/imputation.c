@@ -13,7 +13,8 @@ enum { N = 16, SAMPLES = 3, ROWS = 3 + SAMPLES, ROW = N * DIGIT_PIXELS };
    are still classified correctly. */
 static int print(jem_net *net, const char *name, const float *x, const digits *d,
                  const float *known) {
-    double sum = 0, hidden = 0;
+    double sum = 0;
+    double hidden = 0;
     int right = 0;
     jem_answer a[N];
     if (jem_classify(net, x, N, a) != JEM_OK) return 0;
@@ -30,14 +31,17 @@ static int print(jem_net *net, const char *name, const float *x, const digits *d
 
 static int fill_in(jem_net *net, const digits *d, float *rows) {
     jem_ctx *ctx = net->ctx;
-    float known[ROW], mean[DIGIT_PIXELS] = { 0 };
-    float *masked = rows + ROW, *by_mean = masked + ROW;
+    float known[ROW];
+    float mean[DIGIT_PIXELS] = { 0 };
+    float *masked = rows + ROW;
+    float *by_mean = masked + ROW;
     jem_rng rng = jem_rng_seed(1);
     for (int i = 0; i < DIGITS_TRAIN; i++)
         for (int k = 0; k < DIGIT_PIXELS; k++)
             mean[k] += d->x[i * DIGIT_PIXELS + k] / DIGITS_TRAIN;
     for (int k = 0; k < ROW; k++) {
-        const int pixel = k % DIGIT_PIXELS, upright = k / DIGIT_PIXELS % 2;     /* two methods */
+        const int pixel = k % DIGIT_PIXELS;
+        const int upright = k / DIGIT_PIXELS % 2;  /* two methods */
         known[k] = upright ? pixel % DIGIT < DIGIT / 2 : pixel < DIGIT_PIXELS / 2;
         rows[k] = d->test_x[k];
         masked[k] = known[k] != 0 ? rows[k] : 0;

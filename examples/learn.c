@@ -106,7 +106,8 @@ static double learn(lesson *l, int way, world_kind kind, int updates, curve *c) 
 }
 
 int main(int argc, char **argv) {
-    const int quick = is_quick(argc, argv), updates = quick ? 4 : 1000;
+    const int quick = is_quick(argc, argv);
+    const int updates = quick ? 4 : 1000;
     const world_kind kind = argc > 1 && !quick ? world_find(argv[1]) : GAUSSIANS;
     curve curves[WAYS];
     sheet s;

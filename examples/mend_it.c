@@ -76,7 +76,8 @@ static void learn(run *r, float rate) {
             jem_fill_uniform(ctx, &r->rng, r->chains + 2 * i, 2, -WORLD_BOX, WORLD_BOX);
     }
     const jem_mark mark = jem_begin(ctx);
-    jem_tensor *data = jem_input(ctx, x, BATCH, 2, 1, 1), *loss;
+    jem_tensor *data = jem_input(ctx, x, BATCH, 2, 1, 1);
+    jem_tensor *loss;
     jem_zero_grad(r->net);
     if (r->way == BROAD) loss = score_loss(r, data);
     else {

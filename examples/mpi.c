@@ -55,7 +55,8 @@ int main(int argc, char **argv) {
     team.sum = sum_over_ranks;
     team.user = &sums;
 
-    const int console = dup(2), trains = argc > 1 && !strcmp(argv[1], "train");
+    const int console = dup(2);
+    const int trains = argc > 1 && !strcmp(argv[1], "train");
     FILE *quiet = team.rank ? be_quiet() : NULL;
     const int status = team.rank == 0 || trains ? jem_main(argc, argv) : 0;
     if (status == 0 || status > 128) {             /* done; or asked to stop, as all were */

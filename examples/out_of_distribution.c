@@ -29,7 +29,8 @@ static const char *const names[KINDS] = {
 
 /* Makes picture i of a kind from the digits x. */
 static void make(int kind, const float *x, int i, jem_rng *rng, float *out) {
-    const float *digit = x + i * DIGIT_PIXELS, *other = x + (i + 1) % HALF * DIGIT_PIXELS;
+    const float *digit = x + i * DIGIT_PIXELS;
+    const float *other = x + (i + 1) % HALF * DIGIT_PIXELS;
     for (int k = 0; k < DIGIT_PIXELS; k++)
         switch (kind) {
         case 0: out[k] = digit[k]; break;
@@ -58,7 +59,8 @@ typedef struct row {
 } row;
 
 static int compare_floats(const void *a, const void *b) {
-    const float x = *(const float *)a, y = *(const float *)b;
+    const float x = *(const float *)a;
+    const float y = *(const float *)b;
     return (x > y) - (x < y);
 }
 
@@ -73,7 +75,8 @@ static int limit_of(jem_net *net, jem_ood score, const float *x, float *limit) {
 
 typedef struct ranked { float familiarity; int i; } ranked;
 static int stranger(const void *a, const void *b) {
-    const float x = ((const ranked *)a)->familiarity, y = ((const ranked *)b)->familiarity;
+    const float x = ((const ranked *)a)->familiarity;
+    const float y = ((const ranked *)b)->familiarity;
     return (x > y) - (x < y);
 }
 
@@ -145,7 +148,8 @@ static void draw_cell(plot *p, double percent, int left, int top) {
     char label[32];
     const float share = (float)percent / 100;
     for (int k = 0; k < CELL * (COLUMN - 4); k++) {
-        const int y = top + k / (COLUMN - 4), x = left + k % (COLUMN - 4);
+        const int y = top + k / (COLUMN - 4);
+        const int x = left + k % (COLUMN - 4);
         plot_blend(p, y, x, INK_BLUE, 0.06f + 0.94f * share);
     }
     unsigned ink = 0x333333;

@@ -25,7 +25,8 @@
    pixels. Errors need no checks: after the first one every op accepts and returns NULL. */
 static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
-    jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1);     /* (n,1,1,1) each */
+    jem_tensor *u = jem_slice(ctx, x, 0, 1);       /* (n,1,1,1), like v */
+    jem_tensor *v = jem_slice(ctx, x, 1, 1);
     jem_tensor *u2 = jem_square(ctx, u);
     jem_tensor *off = jem_sub(ctx, v, jem_scale(ctx, jem_add_constant(ctx, u2, -1), BEND));
     jem_tensor *across = jem_scale(ctx, jem_square(ctx, off), -0.5f / (WIDTH * WIDTH));
@@ -45,7 +46,8 @@ static int look(void *user, int step, jem_tensor *x) {
     if (jem_read(x, w->now) != JEM_OK) return 1;                       /* stop */
     if (step < SHOWN) memcpy(w->first[step], w->now, sizeof w->first[step]);
     for (int i = 0; step >= BURN_IN && i < CHAINS; i++) {
-        const double u = (double)w->now[2 * i], v = (double)w->now[2 * i + 1];
+        const double u = (double)w->now[2 * i];
+        const double v = (double)w->now[2 * i + 1];
         w->sum[0] += u;
         w->sum[1] += v;
         w->sum[2] += u * u;

@@ -16,7 +16,8 @@ typedef struct roll { int down, right; } roll;
    in[0].c * JEM_LANES floats, and pixels follow each other row by row. */
 static ptrdiff_t roll_from(const jem_call *call, int k) {
     const roll *r = (const roll *)call->user;
-    const int h = call->out.h, w = call->out.w;
+    const int h = call->out.h;
+    const int w = call->out.w;
     return (ptrdiff_t)((k / w + r->down) % h * w + (k % w + r->right) % w);
 }
 

@@ -24,8 +24,10 @@ static const world worlds[WORLDS] = {
 };
 
 static inline void world__curve(world_kind kind, int y, float t, float at[2]) {
-    const float pi = 3.14159265f, up = y ? -1.0f : 1.0f;
-    float r = 0, angle = 2 * pi * t;
+    const float pi = 3.14159265f;
+    const float up = y ? -1.0f : 1.0f;
+    float r = 0;
+    float angle = 2 * pi * t;
     if (kind == MOONS) {
         at[0] = 1.3f * up * (cosf(pi * t) - 0.5f);
         at[1] = 1.3f * up * (sinf(pi * t) - 0.25f);
@@ -59,7 +61,8 @@ static inline void world_sample(world_kind kind, jem_rng *rng, int n, float *x, 
     for (int i = 0; i < n; i++, x += 2) {
         y[i] = i % worlds[kind].classes;
         if (kind == CHECKERBOARD) {
-            const int row = 2 * jem_rng_below(rng, 2) + y[i], column = jem_rng_below(rng, 2);
+            const int row = 2 * jem_rng_below(rng, 2) + y[i];
+            const int column = jem_rng_below(rng, 2);
             x[0] = (float)(2 * column + row % 2 - 2) + jem_rng_uniform(rng);
             x[1] = (float)(row - 2) + jem_rng_uniform(rng);
             continue;
@@ -74,20 +77,23 @@ static inline void world_sample(world_kind kind, jem_rng *rng, int n, float *x, 
 static inline void world_truth(world_kind kind, int n, const float *x, float *logp) {
     enum { POINTS = 300 };                         /* per class; their spacing is below the noise */
     static float middle[8 * POINTS][2];
-    const int classes = worlds[kind].classes, count = classes * (kind == GAUSSIANS ? 1 : POINTS);
+    const int classes = worlds[kind].classes;
+    const int count = classes * (kind == GAUSSIANS ? 1 : POINTS);
     const float s2 = worlds[kind].noise * worlds[kind].noise;
     for (int k = 0; k < count; k++)
         world__curve(kind, k % classes, ((float)(k / classes) + 0.5f) / POINTS, middle[k]);
     for (int i = 0; i < n; i++, x += 2) {
         double sum = 0;
         if (kind == CHECKERBOARD) {
-            const int row = (int)floorf(x[1]), column = (int)floorf(x[0]);
+            const int row = (int)floorf(x[1]);
+            const int column = (int)floorf(x[0]);
             const int inside = fabsf(x[0]) < 2 && fabsf(x[1]) < 2 && (row + column) % 2 == 0;
             logp[i] = inside ? logf(1.0f / 8) : -30;
             continue;
         }
         for (int k = 0; k < count; k++) {
-            const float dx = x[0] - middle[k][0], dy = x[1] - middle[k][1];
+            const float dx = x[0] - middle[k][0];
+            const float dy = x[1] - middle[k][1];
             const float e = (dx * dx + dy * dy) / (2 * s2);
             if (e < 30) sum += (double)expf(-e);
         }

@@ -37,7 +37,8 @@ static jem_net *create(jem_ctx *ctx, int pooled) {
     jem_net *net = jem_net_create(ctx, forward, NULL, sizeof(layers), 3, SIDE, SIDE, 3, 1);
     if (!net) return NULL;
     layers *l = (layers *)net->user;
-    int wide = 16, side = SIDE;
+    int wide = 16;
+    int side = SIDE;
     l->pooled = pooled;
     l->conv[0] = jem_conv_layer(net, "conv0", 3, wide, 3, 1, 1);
     for (int k = 1; k < LAYERS; k++, wide *= 2, side /= 2)
@@ -90,7 +91,8 @@ static int put(plot *paper, int row, const char *name, const float *x) {
 int main(int argc, char **argv) {
     static float x[SAMPLES * SHAPE_NUMBERS];
     static const char *const names[2] = { "flat head", "pooled head" };
-    const int wide = LEFT_OF + CELL * SHOWN, high = 3 * CELL + 4;
+    const int wide = LEFT_OF + CELL * SHOWN;
+    const int high = 3 * CELL + 4;
     plot paper;
     if (!plot_create(&paper, wide, high, 0, (float)wide, (float)high, 0)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);

@@ -45,7 +45,9 @@ static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, float mean, float std) 
    N((u^2 - 1)/2, 1/4); or u ~ .3 N(-1.8, .35^2) + .7 N(1.8, .35^2), and v ~ N(0, .7^2). */
 static jem_tensor *density(jem_ctx *ctx, jem_tensor *x, void *which) {
     const int narrow = *(const int *)which == NARROW;
-    jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1), *middle;
+    jem_tensor *u = jem_slice(ctx, x, 0, 1);
+    jem_tensor *v = jem_slice(ctx, x, 1, 1);
+    jem_tensor *middle;
     if (*(const int *)which == MODES) {
         jem_tensor *left = jem_add_constant(ctx, gaussian(ctx, u, -1.8f, 0.35f), logf(0.3f));
         jem_tensor *right = jem_add_constant(ctx, gaussian(ctx, u, 1.8f, 0.35f), logf(0.7f));
@@ -142,7 +144,9 @@ int main(int argc, char **argv) {
                 continue;
             }
             if (!jem_ok(ctx)) break;
-            const int cost = gradients / t.steps, from = t.steps / 8, steps = t.steps - from;
+            const int cost = gradients / t.steps;
+            const int from = t.steps / 8;
+            const int steps = t.steps - from;
             const float *v = t.value + from * CHAINS;
             const chain_stats c = measure_chains(v, steps, CHAINS);
             printf("%-9s %-8s  %s %.3f +- %.3f, known %.2f: error %7.1f   tau %5.0f, R-hat %.3f\n",

@@ -22,7 +22,8 @@ enum { POINTS = 512, UPDATES = 3000, ARROWS = 21, SHOWN = 3 };
 /* Samples a spiral of one and a quarter turns in the plane. */
 static void spiral(jem_rng *rng, float *x) {
     for (int i = 0; i < POINTS; i++) {
-        const float turn = 0.15f + 0.85f * sqrtf(jem_rng_uniform(rng)), angle = 9.425f * turn;
+        const float turn = 0.15f + 0.85f * sqrtf(jem_rng_uniform(rng));
+        const float angle = 9.425f * turn;
         x[2 * i] = 1.1f * turn * cosf(angle);
         x[2 * i + 1] = 1.1f * turn * sinf(angle);
     }
@@ -34,7 +35,10 @@ static void spiral(jem_rng *rng, float *x) {
 static jem_status learn(jem_net *net, jem_rng *rng) {
     jem_ctx *ctx = net->ctx;
     jem_optim *optim = jem_optim_create(net, NULL);
-    float x[2 * POINTS], sigma[POINTS], residual = 0, mean = 1;
+    float x[2 * POINTS];
+    float sigma[POINTS];
+    float residual = 0;
+    float mean = 1;
     for (int i = 0; i < POINTS; i++) sigma[i] = NOISE;
     jem_score_desc how;
     memset(&how, 0, sizeof how);
@@ -92,7 +96,9 @@ static jem_status field(plot *p, jem_net *net, float right) {
     const jem_status s = jem_read_grad(t, g);
     jem_end(ctx, mark);
     for (int i = 0; i < ARROWS * ARROWS && s == JEM_OK; i++) {
-        const float a = right + x[2 * i], b = x[2 * i + 1], k = 0.7f * NOISE * NOISE;
+        const float a = right + x[2 * i];
+        const float b = x[2 * i + 1];
+        const float k = 0.7f * NOISE * NOISE;
         plot_line(p, a, b, a + k * g[2 * i], b + k * g[2 * i + 1], 1.3f, 0x0072b2);
         plot_dot(p, a + k * g[2 * i], b + k * g[2 * i + 1], 3, 0xd55e00);      /* arrowhead */
     }

@@ -40,7 +40,8 @@ static inline int words_hold(const words *w, const scene *s) {
    edge. */
 static inline void shape_mask(int shape, float x, float y, float r, float *mask) {
     for (int k = 0; k < SHAPE_PIXELS; k++) {
-        const float u = (float)(k % SIDE) + .5f - x, v = (float)(k / SIDE) + .5f - y;
+        const float u = (float)(k % SIDE) + .5f - x;
+        const float v = (float)(k / SIDE) + .5f - y;
         float out = hypotf(u, v) - r;              /* distance outside */
         if (shape == SQUARE) out = fmaxf(fabsf(u), fabsf(v)) - 0.886f * r;     /* the same area */
         if (shape == TRIANGLE) out = fmaxf(v, 0.866f * fabsf(u) - 0.5f * v) - 0.625f * r;
@@ -80,7 +81,9 @@ static inline float scene_nearest(const float *x, scene *found) {
     static scene scenes[ALL];
     static int ready;
     for (int k = 0; k < ALL && !ready; k++) {
-        const int column = k / 3 % COLUMNS, row = k / (3 * COLUMNS) % ROWS, r = k / (ALL / RADII);
+        const int column = k / 3 % COLUMNS;
+        const int row = k / (3 * COLUMNS) % ROWS;
+        const int r = k / (ALL / RADII);
         scene *s = scenes + k;
         s->is[SHAPE] = k % 3;
         s->is[PLACE] = column / 4;
@@ -91,7 +94,8 @@ static inline float scene_nearest(const float *x, scene *found) {
         shape_mask(s->is[SHAPE], s->x, s->y, s->r, masks[k]);
     }
     ready = 1;
-    float best[2] = { 1e30f, 1e30f }, black = 1e-30f;                  /* left, right */
+    float best[2] = { 1e30f, 1e30f };              /* left, right */
+    float black = 1e-30f;
     scene nearest[2] = { scenes[0], scenes[0] };
     for (int j = 0; j < SHAPE_NUMBERS; j++) black += (x[j] + 1) * (x[j] + 1);
     for (int k = 0; k < ALL; k++)

@@ -35,11 +35,14 @@ static void sample(jem_rng *rng, int n, float *x, int *y) {
 /* Computes the logits of the mixture: log(1/3) + log N(x; mean, diag(std^2)). */
 static jem_tensor *mixture(jem_net *net, jem_tensor *x, int training, void *user) {
     jem_ctx *ctx = net->ctx;
-    jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_slice(ctx, x, 1, 1), *all = NULL;
+    jem_tensor *u = jem_slice(ctx, x, 0, 1);
+    jem_tensor *v = jem_slice(ctx, x, 1, 1);
+    jem_tensor *all = NULL;
     (void)training;
     (void)user;
     for (int y = 0; y < CLASSES; y++) {
-        const float su = std_uv[y][0], sv = std_uv[y][1];
+        const float su = std_uv[y][0];
+        const float sv = std_uv[y][1];
         jem_tensor *du = jem_square(ctx, jem_add_constant(ctx, u, -mean[y][0]));
         jem_tensor *dv = jem_square(ctx, jem_add_constant(ctx, v, -mean[y][1]));
         du = jem_scale(ctx, du, -0.5f / (su * su));
@@ -105,7 +108,8 @@ static void draw(sheet *s, int row, plot *p, jem_net *net, const char *name) {
     jem_end(net->ctx, mark);
     const double right = 100 * (double)jem_accuracy(net, x, y, TEST);
     plot_function(p, net->ctx, jem_logp, net);
-    const double log_z = plot_log_z(p), learned = mean_of(f, TEST) - log_z;
+    const double log_z = plot_log_z(p);
+    const double learned = mean_of(f, TEST) - log_z;
     plot_density(p, log_z);
     snprintf(title, sizeof title, "p(x): mean log p %.2f", learned);
     sheet_put(s, 1, row, p, title);

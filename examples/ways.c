@@ -140,7 +140,8 @@ static float learn(lesson *l, world_kind kind, float rate, int updates, plot *gr
 
 int main(int argc, char **argv) {
     static float worst[WAYS][RATES], end[WAYS][RATES];
-    static const char *names[WAYS], *const rate_names[RATES] = { "rate 0.004", "0.02", "0.1" };
+    static const char *names[WAYS];
+    static const char *const rate_names[RATES] = { "rate 0.004", "0.02", "0.1" };
     static const unsigned colours[RATES] = { INK_BLUE, INK_GREEN, INK_RED };
     const int quick = is_quick(argc, argv);
     const world_kind kind = argc > 1 && !quick ? world_find(argv[1]) : PINWHEEL;

@@ -79,7 +79,8 @@ static void draw(sheet *s, int row, plot *p, jem_net *net, world_kind kind) {
 
     const float right = jem_accuracy(net, x, y, TEST);
     plot_function(p, net->ctx, jem_logp, net);
-    const double log_z = plot_log_z(p), learned = world_mean_logp(kind, net) - log_z;
+    const double log_z = plot_log_z(p);
+    const double learned = world_mean_logp(kind, net) - log_z;
     plot_density(p, log_z);
     snprintf(title, sizeof title, "learned: mean log p %.2f", learned);
     sheet_put(s, 1, row, p, title);
@@ -100,7 +101,9 @@ static void draw(sheet *s, int row, plot *p, jem_net *net, world_kind kind) {
 }
 
 int main(int argc, char **argv) {
-    int shown[WORLDS], rows = 0, ok = 1;
+    int shown[WORLDS];
+    int rows = 0;
+    int ok = 1;
     for (int i = 1; i < argc && rows < WORLDS; i++) {
         if (!strcmp(argv[i], "all")) for (rows = 0; rows < WORLDS; rows++) shown[rows] = rows;
         else if (argv[i][0] != '-' && (shown[rows] = (int)world_find(argv[i])) == WORLDS) return 1;

@@ -25,7 +25,8 @@ static inline world_kind world_find(const char *name) {
 /* Returns log Z of the values of plot_function in p->values: the sum of exp(f) times a pixel's
    area. */
 static inline double plot_log_z(const plot *p) {
-    double top = -1e30, sum = 0;
+    double top = -1e30;
+    double sum = 0;
     const double area = (double)(p->x1 - p->x0) * (double)(p->y1 - p->y0) / p->w / p->h;
     for (int k = 0; k < p->w * p->h; k++) top = fmax(top, (double)p->values[k]);
     for (int k = 0; k < p->w * p->h; k++) sum += exp((double)p->values[k] - top);
@@ -118,7 +119,8 @@ static inline jem_tensor *world_exact_mean(jem_net *net) {
     }
     jem_tensor *f = jem_logp(ctx, jem_input(ctx, x, GRID * GRID, 2, 1, 1), net);
     if (jem_read(f, share) != JEM_OK) return NULL;
-    double top = -1e30, sum = 0;
+    double top = -1e30;
+    double sum = 0;
     for (int k = 0; k < GRID * GRID; k++) top = fmax(top, (double)share[k]);
     for (int k = 0; k < GRID * GRID; k++) sum += exp((double)share[k] - top);
     for (int k = 0; k < GRID * GRID; k++) share[k] = (float)(exp((double)share[k] - top) / sum);
@@ -126,7 +128,8 @@ static inline jem_tensor *world_exact_mean(jem_net *net) {
 }
 /* Returns a loss whose gradient is exactly that of mean -log p(x). */
 static inline jem_tensor *world_exact_loss(jem_net *net, int n, const float *x) {
-    jem_tensor *model = world_exact_mean(net), *data = jem_input(net->ctx, x, n, 2, 1, 1);
+    jem_tensor *model = world_exact_mean(net);
+    jem_tensor *data = jem_input(net->ctx, x, n, 2, 1, 1);
     return jem_sub(net->ctx, model, jem_mean(net->ctx, jem_logp(net->ctx, data, net)));
 }
 
@@ -241,7 +244,9 @@ enum { SHEET_GAP = 10, SHEET_TITLE = 32, SHEET_BAR = 66 };
 
 /* Draws the colours of plot_density with their values, on the right of the first row. */
 static inline void sheet_bar(sheet *s) {
-    const int left = s->paper.w - SHEET_BAR, high = s->size - 8, wide = 14;
+    const int left = s->paper.w - SHEET_BAR;
+    const int high = s->size - 8;
+    const int wide = 14;
     char label[8];
     plot bar;
     if (!plot_create(&bar, wide, high, 0, 1, 0, 1)) return;
@@ -304,7 +309,8 @@ static inline void sheet_trace(sheet *s, float x, float y, float wide, float uni
 /* Computes r(lag) = mean of v[t] v[t + lag] over that of v[t]^2, after subtracting the mean, of
    v[steps][chains]. */
 static inline float autocorrelation(const float *v, int steps, int chains, double mean, int lag) {
-    double both = 0, square = 1e-30;
+    double both = 0;
+    double square = 1e-30;
     for (int i = 0; i < (steps - lag) * chains; i++) {
         const double now = (double)v[i] - mean;
         both += now * ((double)v[i + lag * chains] - mean);

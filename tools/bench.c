@@ -41,7 +41,8 @@ static double processor_now(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
 /* Returns the seconds of one call, the best of several after an untimed one. */
 static double best_of(void (*work)(void *), void *arg) {
-    double best = 1e30, spent = 0;
+    double best = 1e30;
+    double spent = 0;
     work(arg);
     for (int runs = 0; spent < patience || (runs < 3 && spent < enough); runs++) {
         const double start = clock_now();
@@ -216,7 +217,8 @@ static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precis
     c->x = x->node;
     c->y = y->node;
     jem_fill_normal(c->ctx, &rng, c->x->value, c->x->groups * c->x->stride, 0, 1);
-    const ptrdiff_t nx = c->x->groups * c->x->stride, ny = c->y->groups * c->y->stride;
+    const ptrdiff_t nx = c->x->groups * c->x->stride;
+    const ptrdiff_t ny = c->y->groups * c->y->stride;
     c->run.ctx = c->ctx;
     c->run.mode = JEM__BACKWARD;
     c->run.parts = c->run.work.slots = 1;
@@ -277,7 +279,8 @@ static void bench_layer(jem_isa isa, const layer *l, double peak, double bf16_pe
     const int out = out_side(l);
     const int images = l->ci >= 160 && batch > 16 ? 16 : batch;        /* those run 16 chains */
     const double flops = 2e-9 * l->ci * l->co * l->k * l->k * out * out * images;
-    char name[64], row[PASSES][160] = { "", "", "" };
+    char name[64];
+    char row[PASSES][160] = { "", "", "" };
     layer_name(l, name, sizeof name);
     for (const struct bench_precision *p = bench_precisions; p->name; p++) {
         conv c;
@@ -319,8 +322,11 @@ static int row_read(const layer *l, int gradient, int y, int k) {
 /* Computes one group of a convolution as plain loops in double; in and out are lanes. */
 static void in_double(const layer *l, int gradient, const float *in, const float *w, const float *b,
                       double *out) {
-    const int side = gradient ? l->size : out_side(l), from = gradient ? out_side(l) : l->size;
-    const int ci = gradient ? l->co : l->ci, co = gradient ? l->ci : l->co, taps = l->k * l->k;
+    const int side = gradient ? l->size : out_side(l);
+    const int from = gradient ? out_side(l) : l->size;
+    const int ci = gradient ? l->co : l->ci;
+    const int co = gradient ? l->ci : l->co;
+    const int taps = l->k * l->k;
     for (int p = 0; p < side * side; p++)
         for (int o = 0; o < co; o++, out += JEM_LANES) {
             for (int i = 0; i < JEM_LANES; i++) out[i] = gradient ? 0 : (double)b[o];
@@ -349,7 +355,8 @@ static void bench_error(jem_isa isa, const layer *l) {
     for (int gradient = 0; gradient < 2; gradient++) {
         const ptrdiff_t n = numbers[gradient];
         for (const struct bench_precision *p = bench_precisions; p->name; p++) {
-            double worst = 0, sum = 0;
+            double worst = 0;
+            double sum = 0;
             conv c;
             conv_open(&c, l, isa, p->precision, JEM_LANES);
             jem_rng rng = jem_rng_seed(5);
@@ -465,7 +472,8 @@ static void bench_whole(const char *net, int images, jem_isa isa, const struct b
     if (!wrong) {
         const double sgld = 1e3 * best_of(whole_sgld, &s);
         const double mb = 1e-6 * (double)jem_memory(s.ctx).peak;
-        const double update = 1e3 * best_of(whole_update, &s), all = NIGHT_STEPS * sgld + update;
+        const double update = 1e3 * best_of(whole_update, &s);
+        const double all = NIGHT_STEPS * sgld + update;
         const double score = 1e3 * best_of(whole_score, &s);
         printf("  %-10s %-11s  %-7s %2d thread%s  %9.1f ms  %7.0f MB  %9.1f ms  %9.1f ms\n", net,
                jem_isa_name(isa), p->name, threads, threads > 1 ? "s" : " ", sgld, mb, update,
@@ -593,10 +601,14 @@ static int bench_done(const char *out) {
 
 int main(int argc, char **argv) {
     static const char *const nets[2] = { "wrn-10-1", "wrn-16-2" };
-    const char *out = "build/bench.csv", *net = NULL;
-    jem_isa only = JEM_ISA_BEST, isas[4];
-    double peaks[4], bf16_peak = 0;
-    int n = 0, curve = 0;
+    const char *out = "build/bench.csv";
+    const char *net = NULL;
+    jem_isa only = JEM_ISA_BEST;
+    jem_isa isas[4];
+    double peaks[4];
+    double bf16_peak = 0;
+    int n = 0;
+    int curve = 0;
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
         if (!strcmp(argv[i], "--quick")) quick = 1, patience = 0.003, enough = 0.1;

@@ -20,7 +20,8 @@ typedef struct row {
 
 static int read_rows(const char *path, row *rows) {
     char line[512];
-    int n = 0, threads;
+    int n = 0;
+    int threads;
     FILE *f = fopen(path, "r");
     if (!f) return 0;
     while (n < ROWS && fgets(line, sizeof line, f)) {
@@ -71,12 +72,14 @@ static float across(float ratio) {
 
 static void draw_bar(plot *p, const row *r, const row *other, float y, unsigned colour) {
     char ours[24], theirs[24], label[96];
-    const float one = across(1), end = across(r->ratio);
+    const float one = across(1);
+    const float end = across(r->ratio);
     const char *unit = strcmp(r->what, "memory") ? "ms" : "MB";
     box(p, fminf(one, end), y, fmaxf(one, end), y + BAR, colour);
     float label_x = fmaxf(one, end);
     if (other) {
-        const float x = across(other->ratio), middle = y + BAR / 2.0f;
+        const float x = across(other->ratio);
+        const float middle = y + BAR / 2.0f;
         plot_dot(p, x, middle, 9, 0xffffff);
         plot_dot(p, x, middle, 7, 0x222222);
         if (x > label_x - 6) label_x = fmaxf(label_x, x + 5);
@@ -92,7 +95,9 @@ static void draw_bar(plot *p, const row *r, const row *other, float y, unsigned 
 int main(int argc, char **argv) {
     static row rows[ROWS];
     const row *style[STYLES];
-    int styles = 0, height = TOP + BOTTOM, bars = 0;
+    int styles = 0;
+    int height = TOP + BOTTOM;
+    int bars = 0;
     const int n = argc == 5 ? read_rows(argv[1], rows) : 0;
     if (argc != 5) return fprintf(stderr, "bench_chart FROM.csv TO.png TITLE SUBTITLE\n"), 1;
     lo = -1;

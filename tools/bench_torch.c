@@ -60,7 +60,8 @@ static void answers(subject *s, const char *path) {
     const jem_net *net = s->net;
     const ptrdiff_t size = (ptrdiff_t)s->n * net->channels * net->height * net->width;
     const int64_t images[4] = { s->n, net->channels, net->height, net->width };
-    const int64_t table[2] = { s->n, net->classes }, two[1] = { 2 };
+    const int64_t table[2] = { s->n, net->classes };
+    const int64_t two[1] = { 2 };
     float update[2] = { 0, 0 };
     float *x = (float *)malloc((size_t)size * sizeof *x);
     float *gradient = (float *)malloc((size_t)size * sizeof *gradient);
@@ -137,7 +138,8 @@ static void serve(subject *all, const request *r) {
     if (!strcmp(r->what, "memory")) subject_close(all);
     const double before = resident_from_here();
     const char *wrong = find(all, r, &s);
-    const int count = atoi(r->argument), file = !strcmp(r->what, "weights");
+    const int count = atoi(r->argument);
+    const int file = !strcmp(r->what, "weights");
     double result = 0;
     if (!wrong) {
         if (!strcmp(r->what, "answers")) answers(s, r->argument);

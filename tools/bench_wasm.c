@@ -61,7 +61,9 @@ int main(int argc, char **argv) {
     if (f) fclose(f);
     const char *wrong = bench_open(bytes, size);
     if (!*wrong) wrong = bench_step(5);
-    double best = 0, from = bench_now(), done = 0;
+    double best = 0;
+    double from = bench_now();
+    double done = 0;
     for (double now = from; !*wrong && now < from + seconds; done += 5) {
         wrong = bench_step(5);
         const double then = now;

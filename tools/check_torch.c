@@ -37,7 +37,8 @@ static void *need(size_t count, size_t size) {
 static void show_digit(const data_set *d, int k, float *x) {
     const unsigned char *from = d->pixels + (ptrdiff_t)(k % d->n) * d->h * d->w;
     for (int i = 0; i < IMAGE; i++) {
-        const int y = i / SIDE % SIDE - FRAME, c = i % SIDE - FRAME;
+        const int y = i / SIDE % SIDE - FRAME;
+        const int c = i % SIDE - FRAME;
         const int in = y >= 0 && y < d->h && c >= 0 && c < d->w;
         x[i] = in ? (float)from[y * d->w + c] / 127.5f - 1 : -1;
     }
@@ -109,7 +110,8 @@ static int make(jem_ctx *ctx, const char *name, const char *norm, int seed, int 
 
 static int ask(jem_ctx *ctx, const char *model, const char *in, const char *out) {
     jem_net *net = jem_load(ctx, model);
-    jem_archive *a = jem_archive_read(ctx, in), *b = jem_archive_create(ctx);
+    jem_archive *a = jem_archive_read(ctx, in);
+    jem_archive *b = jem_archive_create(ctx);
     const jem_entry *x = a ? jem_archive_find(a, "x") : NULL;
     int ok = net && b && x && x->dtype ==
         JEM_DTYPE_F32 && x->ndim == 4 && x->shape[1] == net->channels &&
@@ -123,7 +125,8 @@ static int ask(jem_ctx *ctx, const char *model, const char *in, const char *out)
         const jem_mark mark = jem_begin(ctx);
         jem_tensor *leaf = jem_input(ctx, (const float *)x->data, n, net->channels, net->height,
                                      net->width);
-        jem_tensor *y = jem_forward(net, leaf, 0), *p = jem_logsumexp(ctx, y);
+        jem_tensor *y = jem_forward(net, leaf, 0);
+        jem_tensor *p = jem_logsumexp(ctx, y);
         jem_read(y, logits);
         jem_read(p, logp);
         jem_grad(p, leaf);
@@ -190,7 +193,8 @@ static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const 
         jem_optim_step(optim, rate, NULL);
         jem_end(ctx, mark);
     }
-    const int64_t images[4] = { (int64_t)n, 3, SIDE, SIDE }, starts[4] = { BATCH, 3, SIDE, SIDE };
+    const int64_t images[4] = { (int64_t)n, 3, SIDE, SIDE };
+    const int64_t starts[4] = { BATCH, 3, SIDE, SIDE };
     const int64_t table[2] = { updates, 4 };
     jem_archive *a = jem_archive_create(ctx);
     if (a) {
@@ -229,10 +233,15 @@ static int draw(jem_ctx *ctx, const char *in, const char *out) {
         }
         n = (int)e[k]->shape[0];
     }
-    const float *ours = (const float *)e[0]->data, *torch = (const float *)e[1]->data;
+    const float *ours = (const float *)e[0]->data;
+    const float *torch = (const float *)e[1]->data;
     const float *exact = (const float *)e[2]->data;
-    float *memory = (float *)need((size_t)(5 * n), sizeof *memory), *x = memory;
-    float *here = x + n, *between = x + 2 * n, *there = x + 3 * n, *line = x + 4 * n;
+    float *memory = (float *)need((size_t)(5 * n), sizeof *memory);
+    float *x = memory;
+    float *here = x + n;
+    float *between = x + 2 * n;
+    float *there = x + 3 * n;
+    float *line = x + 4 * n;
     for (int i = 0; i < n; i++) {
         x[i] = (float)i;
         here[i] = log10f(fmaxf(fabsf(ours[i] - exact[i]), 1e-8f));

@@ -27,7 +27,8 @@ static long big_endian(const unsigned char *p)
 static unsigned char *read_idx(const char *path, int dims, long item, long *count)
 {
     unsigned char head[16], *data;
-    size_t head_bytes = 4 + 4 * (size_t)dims, bytes;
+    size_t head_bytes = 4 + 4 * (size_t)dims;
+    size_t bytes;
     FILE *f = fopen(path, "rb");
     if (!f) fail("cannot be opened", path);
     if (fread(head, 1, head_bytes, f) != head_bytes || big_endian(head) != 0x0800 + dims)
@@ -49,7 +50,8 @@ static void place(unsigned char *sheet, const char *image_path, const char *labe
                   int first, int rows)
 {
     long images, labels, i;
-    int used[CLASSES] = { 0 }, k;
+    int used[CLASSES] = { 0 };
+    int k;
     unsigned char *x = read_idx(image_path, 3, PIXELS, &images);
     unsigned char *y = read_idx(label_path, 1, 1, &labels);
     if (images != labels) fail("does not have as many labels as there are images", label_path);

@@ -15,7 +15,8 @@ static int read_run(const char *run, const char *name, curve *c) {
     char path[LINE];
     int n;
     snprintf(path, sizeof path, "%s/log.csv", run);
-    float *x = chart_column(path, "update", &n), *y = chart_column(path, name, &c->n);
+    float *x = chart_column(path, "update", &n);
+    float *y = chart_column(path, name, &c->n);
     if (x && y && n == c->n) return c->x = x, c->y = y, 1;
     fprintf(stderr, "runs_chart: %s: no column \"%s\" with a row\n", path, name);
     free(x);
@@ -25,7 +26,9 @@ static int read_run(const char *run, const char *name, curve *c) {
 
 int main(int argc, char **argv) {
     static curve curves[RUNS];
-    int n = 0, group = 0, ok = argc > 5;
+    int n = 0;
+    int group = 0;
+    int ok = argc > 5;
     if (!ok) {
         fprintf(stderr, "runs_chart OUT.png TITLE COLUMN NAME RUN... -- NAME RUN...\n");
         return 2;

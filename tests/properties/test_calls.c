@@ -263,7 +263,8 @@ static void *WORDS(void *desc, size_t size, size_t words, int huge) {
     static char copy[1024];
     static const uint32_t odd[6] = { 0, 0xffffffffu, 0x80000000u, 0xbf800000u, 0x7fffffffu,
                                      0x7fc00000u };
-    const int each = huge ? 6 : 4, k = wrong(1 + each * (int)words);
+    const int each = huge ? 6 : 4;
+    const int k = wrong(1 + each * (int)words);
     memcpy(copy, desc, size);
     if (k == 1) return NULL;
     if (k > 1) memcpy(copy + 4 * ((k - 2) / each), &odd[(k - 2) % each], 4);
@@ -750,7 +751,8 @@ static int calls, refused;                         /* wrong calls; those that we
 
 /* Calls a function rightly, and with each argument wrong in every way. */
 static void test_row(const row *r) {
-    const int calls_before = calls, refused_before = refused;
+    const int calls_before = calls;
+    const int refused_before = refused;
     char name[64];
     call_once(r, -1, 0);
     for (int bad = 0, variants = 1; variants; bad++) {

@@ -132,7 +132,8 @@ static void test_rates(jem_ctx *ctx) {
 static void test_first_chains(jem_ctx *ctx) {
     enum { SLOTS = 40 };
     float x[N * D];
-    int y[N], wrong = 0;
+    int y[N];
+    int wrong = 0;
     for (int i = 0; i < N; i++) y[i] = i % 2;
     for (int i = 0; i < N * D; i++) x[i] = i / D % 2 ? 1 : -1;
     jem_train_desc d = jem_train_desc_default();
@@ -215,7 +216,8 @@ static void test_temperature(jem_ctx *ctx) {
 
 static void test_mcmc(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(1);
-    float swapped[2], x[N] = { 0 };
+    float swapped[2];
+    float x[N] = { 0 };
     jem_mcmc_desc d = jem_mcmc_desc_default();
     d.steps = 11;
     d.step_size = 1e-4f;
@@ -268,7 +270,8 @@ static void test_single_step(jem_ctx *ctx) {
 
 /* Of a network that learned a score, too, a walk that is given is the one that is walked. */
 static void test_own_walk(jem_ctx *ctx) {
-    float x[D], move = 0;
+    float x[D];
+    float move = 0;
     jem_net *net = net_of(ctx, linear, D);
     net->noise_lo = 0.5f;
     net->noise_hi = 2;
@@ -312,7 +315,8 @@ static void test_beginnings(jem_ctx *ctx) {
     d.walk.steps = 0;
     CHECK(jem_impute(ctx, flat, NULL, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     /* nothing pulls: sigma_max, and the noise that the first step adds */
-    const double step = (double)d.denoise.fraction, left = 1 - (double)d.denoise.beta * step;
+    const double step = (double)d.denoise.fraction;
+    const double left = 1 - (double)d.denoise.beta * step;
     const double sigma = (double)d.denoise.sigma_max;
     CHECK_CLOSE(open_square, sigma * sigma * (1 + left * left - (1 - step) * (1 - step)), 1,
                 "imputing begins with noise of sigma_max");
@@ -330,7 +334,8 @@ static void test_slope_in_bf16(void) {
         x[i] = sinf((float)i);
         along[i] = cosf((float)i);
     }
-    jem_tensor *p = jem_input(ctx, x, 1, 1, 28, 28), *v = jem_input(ctx, along, 1, 1, 28, 28);
+    jem_tensor *p = jem_input(ctx, x, 1, 1, 28, 28);
+    jem_tensor *v = jem_input(ctx, along, 1, 1, 28, 28);
     const float by_default = jem_item(jem_slope_along(ctx, jem_logp, net, p, v, 0));
     const float by_name = jem_item(jem_slope_along(ctx, jem_logp, net, p, v, 0.01f * sqrtf(784)));
     CHECK(by_default == by_name, "%g and %g", (double)by_default, (double)by_name);

@@ -245,7 +245,8 @@ static outcome run_train(int way, int seed, int at) {
     if (way == LATE_STEP && at >= 0) with = SCORES "--sgld-lr 1000 ";
     if (way == STEP && at >= 0) with = CHAINS "--sgld-lr 1000 ";
     char line[1000], *words[64];
-    int n = 0, last = 0;
+    int n = 0;
+    int last = 0;
     outcome o = { 0, 0, 0, 0, 0 };
     memset(shared, 0, sizeof *shared);
     shared->way = way;
@@ -295,7 +296,8 @@ static int place_of(int seed) {
 }
 
 static int check_run(int way, int seed, double healthy, int loud) {
-    const int failed = test__failed, at = place_of(seed);
+    const int failed = test__failed;
+    const int at = place_of(seed);
     const outcome o = run_train(way, seed, at);
     const int notice = shared->noticed - shared->first;
     char what[100];
@@ -325,7 +327,8 @@ static int check_run(int way, int seed, double healthy, int loud) {
 
 /* The mean accuracy of runs to which nothing is done. */
 static double healthy_runs(int way, int seeds) {
-    double least = 100, sum = 0;
+    double least = 100;
+    double sum = 0;
     for (int seed = 0; seed < seeds; seed++) {
         const outcome o = run_train(way, seed, -1);
         CHECK(o.status == 0 && o.retries == 0 && o.accuracy > 80 && shared->unsound == 0,
@@ -348,8 +351,10 @@ static int wants_way(int way, int only) {
 int main(int argc, char **argv) {
     const int all = argc > 1 && !strcmp(argv[1], "all");
     const int only = argc > 1 && isdigit((unsigned char)argv[1][0]) ? atoi(argv[1]) : -1;
-    const int many = all || only >= 0, seeds = many ? SEEDS : 1;
-    const int one = argc > 2 ? atoi(argv[2]) : -1, healthy = one >= 0 ? 1 : many ? SEEDS : 2;
+    const int many = all || only >= 0;
+    const int seeds = many ? SEEDS : 1;
+    const int one = argc > 2 ? atoi(argv[2]) : -1;
+    const int healthy = one >= 0 ? 1 : many ? SEEDS : 2;
     char folder[160], root[500], link[600];
     const char *base = getenv("TMPDIR");
     double well[2] = { -1, -1 };                   /* not known yet */
@@ -362,7 +367,8 @@ int main(int argc, char **argv) {
     snprintf(link, sizeof link, "%s/examples", root);
     if (mkdir(folder, 0700) || chdir(folder) || symlink(link, "examples")) return perror(folder), 1;
     make_set();
-    int good = 0, runs = 0;
+    int good = 0;
+    int runs = 0;
     for (int way = 0; way < WAYS; way++) {
         const int score = way == SCORE || way == LATE_STEP;
         double *healthy_one = &well[score];

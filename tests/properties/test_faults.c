@@ -121,7 +121,9 @@ static int world_fprintf(FILE *f, const char *format, ...) {
     return n;
 }
 static int world_fclose(FILE *f) {
-    const int failed = fails(CLOSE), error = errno, closed = fclose(f);
+    const int failed = fails(CLOSE);
+    const int error = errno;
+    const int closed = fclose(f);
     if (f == broken) broken = NULL;
     world->handles--;
     if (failed) errno = error;
@@ -133,7 +135,9 @@ static ssize_t world_write(int fd, const void *p, size_t n) {
 }
 static int world_fsync(int fd) { return fails(SYNC) ? -1 : fsync(fd); }
 static int world_close(int fd) {
-    const int failed = fails(CLOSE), error = errno, closed = close(fd);
+    const int failed = fails(CLOSE);
+    const int error = errno;
+    const int closed = close(fd);
     world->handles--;
     if (failed) errno = error;
     return failed ? -1 : closed;
@@ -339,8 +343,10 @@ static int live(jem_ctx *ctx, uint64_t *sum) {
     shape.widths[1] = 3;
     const jem_train_desc how = small_desc();
     batch(x, y, 1);
-    jem_net *net = jem_convnet_create(ctx, &shape, 1), *other = NULL;
-    jem_trainer *tr = net ? jem_trainer_create(net, &how) : NULL, *again = NULL;
+    jem_net *net = jem_convnet_create(ctx, &shape, 1);
+    jem_net *other = NULL;
+    jem_trainer *tr = net ? jem_trainer_create(net, &how) : NULL;
+    jem_trainer *again = NULL;
     jem_archive *read = NULL;
     ok = tr && jem_train_step(tr, x, y, BATCH).status == JEM_OK &&
          jem_train_step(tr, x, y, BATCH).status == JEM_OK &&
@@ -380,7 +386,8 @@ static int life_with(int kind, long n, int on, uint64_t want) {
         CHECK(world->hit && kind == MEMORY && !world->blocks, "%s %ld", faults[kind], n);
         return 1;
     }
-    const int whole = live(ctx, &sum), hit = world->hit;
+    const int whole = live(ctx, &sum);
+    const int hit = world->hit;
     const jem_status status = jem_error_status(ctx);
     world->fail_at = 0;
     /* What is read is not spoilt when closing fails; else an error, of its kind. */
@@ -438,12 +445,15 @@ static void test_kills(void) {
     shape.classes = 3;
     shape.layers = 1;
     shape.widths[0] = 50;
-    jem_net *older = jem_mlp_create(ctx, &shape, 1), *newer = jem_mlp_create(ctx, &shape, 2);
+    jem_net *older = jem_mlp_create(ctx, &shape, 1);
+    jem_net *newer = jem_mlp_create(ctx, &shape, 2);
     CHECK(jem_save(older, "net") == JEM_OK && jem_save(newer, "other") == JEM_OK, "%s",
           jem_error(ctx));
     const file old = slurp("net"), new_one = slurp("other");
     CHECK(old.n > 4000 && !same_file(old, new_one), "%d bytes", (int)old.n);
-    int kills = 0, olds = 0, news = 0;
+    int kills = 0;
+    int olds = 0;
+    int news = 0;
     for (int first = 0; first < 2; first++)        /* over an old file; where there was none */
         for (long k = 1; ; k++) {
             if (first) remove("net"); else spit("net", old);
@@ -675,7 +685,8 @@ static void test_rows(void) {
 static void test_commands(void) {
     static const long train[2] = { 17, 1 }, use[2] = { 17, 1 }, once[2] = { 100, 20 };
     static const char stopped[] = "train " SMALL " --stop-at 2 --out run";
-    static const char resumed[] = "train --resume run --stop-at 4", ended[] = "train --resume run";
+    static const char resumed[] = "train --resume run --stop-at 4";
+    static const char ended[] = "train --resume run";
     begin_world(0, 0, 0);
     make_set();
     remove_all("run");

@@ -212,7 +212,8 @@ static void test_input(jem_ctx *ctx) {
     jem_train_desc d = small_desc();
     jem_trainer *tr = jem_trainer_create(net, &d);
     for (int k = 0; k < BAD; k++) {
-        const float was = images[PIXELS + 5], bad = from_bits(bad_bits[k]);
+        const float was = images[PIXELS + 5];
+        const float bad = from_bits(bad_bits[k]);
         jem_answer a[BATCH];
         images[PIXELS + 5] = bad;
         CHECK(jem_train_step(tr, images, labels, BATCH).status == JEM_BAD_ARGUMENT &&

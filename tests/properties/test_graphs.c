@@ -153,7 +153,8 @@ static void choose_linear(graph *g, jem_rng *rng, step *s, const jem_tensor *a) 
 static void choose_norm(graph *g, jem_rng *rng, step *s, const jem_tensor *a) {
     const int one = 1;
     const int shape[4] = { 1, a->c, 1, 1 };
-    const int act = s->op == ACT, ndim = act ? 4 : 1;
+    const int act = s->op == ACT;
+    const int ndim = act ? 4 : 1;
     const int *sizes = act ? shape : shape + 1;
     s->param[0] = add_param(g, rng, ndim, sizes, act ? -0.5f : 0.5f, act ? 0.5f : 1.5f);
     s->param[1] = add_param(g, rng, ndim, sizes, act ? 0.5f : -0.5f, act ? 1.5f : 0.5f);
@@ -166,7 +167,8 @@ static void choose_norm(graph *g, jem_rng *rng, step *s, const jem_tensor *a) {
 /* Chooses another tensor that goes with a: of the same shape, a number per channel or per image, or
    for concat of the same height and width. a itself is one of them. */
 static int choose_other(jem_rng *rng, op_kind op, jem_tensor *const *t, int count, int a) {
-    int good[TENSORS], found = 0;
+    int good[TENSORS];
+    int found = 0;
     for (int i = 0; i < count; i++) {
         const int small = t[i]->h == 1 && t[i]->w == 1 && op != CONCAT;
         const int sides = t[i]->h == t[a]->h && t[i]->w == t[a]->w;
@@ -178,7 +180,8 @@ static int choose_other(jem_rng *rng, op_kind op, jem_tensor *const *t, int coun
 
 /* Returns 1 if an op is possible for a tensor, and not too large. */
 static int possible(op_kind op, const jem_tensor *a) {
-    const int flat = a->h == 1 && a->w == 1, pixels = a->h * a->w;
+    const int flat = a->h == 1 && a->w == 1;
+    const int pixels = a->h * a->w;
     switch (op) {
     case LINEAR: return flat;
     case LOGSUMEXP: case LOG_SOFTMAX: return flat && a->c > 1;

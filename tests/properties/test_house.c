@@ -30,7 +30,8 @@ static int n_names;
 
 static char *read_all(const char *path) {
     FILE *f = fopen(path, "rb");
-    size_t size = 0, room_for = 1 << 22;
+    size_t size = 0;
+    size_t room_for = 1 << 22;
     char *all = (char *)malloc(room_for);
     if (f && all) {
         size = fread(all, 1, room_for - 1, f);
@@ -46,7 +47,8 @@ static char *read_all(const char *path) {
 
 /* Blanks what is in comments, and the contents of strings and characters; lines stay. */
 static void strip(char *s) {
-    int comment = 0, quote = 0;
+    int comment = 0;
+    int quote = 0;
     for (; *s; s++) {
         if (comment) {
             if (s[0] == '*' && s[1] == '/') comment = 0, s[0] = s[1] = ' ', s++;
@@ -61,7 +63,8 @@ static void strip(char *s) {
 }
 
 static char **split(char *s, int *n) {
-    int count = 1, i = 0;
+    int count = 1;
+    int i = 0;
     for (const char *c = s; *c; c++) count += *c == '\n';
     char **all = (char **)malloc((size_t)count * sizeof *all);
     for (char *at = s; all && i < count; i++) {
@@ -130,7 +133,8 @@ static int word_length(const char *s) {
 /* The name before the first '(' of a line that begins a function at column 0; NULL: none. */
 static const char *function_name(const char *s, int *length) {
     if (!isalpha((unsigned char)*s) || !strncmp(s, "typedef", 7)) return NULL;
-    const char *open = strchr(s, '('), *end = open;
+    const char *open = strchr(s, '(');
+    const char *end = open;
     if (!open || (strchr(s, '=') && strchr(s, '=') < open)) return NULL;
     while (end > s && end[-1] == ' ') end--;
     const char *at = end;
@@ -144,9 +148,11 @@ static const char *function_name(const char *s, int *length) {
 }
 
 static void find_names(void) {
-    int in_enum = 0, n;
+    int in_enum = 0;
+    int n;
     for (int i = 0; i < lines; i++) {
-        const char *s = code_line[i], *f;
+        const char *s = code_line[i];
+        const char *f;
         if (!strncmp(s, "#define ", 8)) define(s + 8, word_length(s + 8), i);
         if (!strncmp(s, "enum ", 5) || !strncmp(s, "typedef enum", 12)) in_enum = 1;
         for (const char *c = s; in_enum && *c; c++)
@@ -154,7 +160,9 @@ static void find_names(void) {
         if (strchr(s, '}')) in_enum = 0;
         if (!strncmp(s, "} jem_", 6)) define(s + 2, word_length(s + 2), i);
         if (!strncmp(s, "typedef ", 8)) {          /* the last word, or that of a function pointer */
-            const char *pointer = strstr(s, "(*"), *end = s + strlen(s), *close = strrchr(s, '}');
+            const char *pointer = strstr(s, "(*");
+            const char *end = s + strlen(s);
+            const char *close = strrchr(s, '}');
             if (pointer) define(pointer + 2, word_length(pointer + 2), i);
             else if (end[-1] == ';' && (!strchr(s, '{') || close)) {
                 for (end--; end > s && !word(end[-1]); end--) continue;
@@ -198,7 +206,9 @@ static void test_marks(void) {
 
 static void test_places(void) {
     printf("every function of the API is implemented in the room that declares it\n");
-    int functions = 0, n, m;
+    int functions = 0;
+    int n;
+    int m;
     for (int i = 0; i < stop_line; i++) {
         const char *f = strncmp(code_line[i], "JEM_API ", 8) ? NULL : function_name(code_line[i], &n);
         int found = 0;
@@ -251,10 +261,14 @@ static int says_above(int i, const char *what) {
 
 static void test_functions(void) {
     printf("functions of more than %d lines or %d parameters say why\n", LONG, MANY);
-    int functions = 0, n;
+    int functions = 0;
+    int n;
     for (int i = stop_line; i < lines; i++) {
         const char *f = function_name(code_line[i], &n);
-        int parameters = 1, depth = 0, body = 0, end = i;
+        int parameters = 1;
+        int depth = 0;
+        int body = 0;
+        int end = i;
         if (!f || code_line[i][0] == '#' || !strchr(f, '(')) continue;
         for (const char *c = strchr(f, '('); !body && end < lines; c = code_line[++end]) {
             for (; *c && !body; c++) {
@@ -545,12 +559,16 @@ static void test_pages(void) {
 
 /* Lets the parser count what it must find, and pass over what it must not. */
 static void test_parser(void) {
-    static char one[] = "void f(int a, int b) {", two[] = "    int x = 1, y = 2;";
+    static char one[] = "void f(int a, int b) {";
+    static char two[] = "    int x = 1, y = 2;";
     static char three[] = "    for (x = 0, y = 0; x < 3; x++, y++) g(x, y);";
     static char four[] = "    if (a) x = 1, y = a ? b ? 1 : 2 : 3;";
-    static char five[] = "    else *p = 1, q(2, a ? 1 : 2);", six[] = "    int z[] = { 1, 2 }, w = 3;";
-    static char seven[] = "    return f(1), 2;", eight[] = "    g(a ? 1 : 2, b ? 3 : 4);";
-    static char nine[] = "    case A: x++, y--;", ten[] = "}";
+    static char five[] = "    else *p = 1, q(2, a ? 1 : 2);";
+    static char six[] = "    int z[] = { 1, 2 }, w = 3;";
+    static char seven[] = "    return f(1), 2;";
+    static char eight[] = "    g(a ? 1 : 2, b ? 3 : 4);";
+    static char nine[] = "    case A: x++, y--;";
+    static char ten[] = "}";
     char *text_of[] = { one, two, three, four, five, six, seven, eight, nine, ten };
     char **const kept = code_line;
     code_line = text_of;

@@ -78,7 +78,8 @@ static jem_status use(jem_net *net, int what, float *x, int *labels) {
 static void other_uses(jem_net *net, float *x, int *labels) {
     jem_ctx *ctx = net->ctx;
     jem_trainer *tr = jem_trainer_create(net, NULL);
-    jem_archive *a = jem_archive_create(ctx), *b = NULL;
+    jem_archive *a = jem_archive_create(ctx);
+    jem_archive *b = NULL;
     size_t size = 0;
     CHECK(jem_calibrate(net, x, IMAGES, JEM_AUTO) == JEM_OK &&
           jem_accuracy(net, x, labels, IMAGES) >= 0 &&

@@ -169,7 +169,8 @@ static void test_descs(jem_ctx *ctx) {
     jem_tensor *x = jem_zeros(ctx, 3, 2, 1, 1);
     jem_rng rng = jem_rng_seed(1);
     const float known[6] = { 1, 0, 1, 0, 1, 0 };
-    float before[6] = { .1f, .2f, .3f, .4f, .5f, .6f }, after[6];
+    float before[6] = { .1f, .2f, .3f, .4f, .5f, .6f };
+    float after[6];
     jem_write(x, before);
     static const struct { const char *name; size_t at; float value; } fresh[] = {
 #define FRESH(name, value) { #name, offsetof(jem_generate_desc, name), value }
@@ -366,7 +367,8 @@ static void test_half_made(void) {
 /* What a run needs at once, if it is more than the arena has in one piece, is asked for by itself. */
 static void test_large_run(void) {
     printf("a gradient without memory\n");
-    int refused = 0, whole = 0;
+    int refused = 0;
+    int whole = 0;
     for (long k = 1; !whole && k < 100; k++) {
         counter c;
         jem_ctx *ctx = open_ctx(&c);
@@ -533,7 +535,8 @@ static void test_full_arena(void) {
         how.buffer_size = how.negatives = 2;
         s.trainer = jem_trainer_create(s.net, &how);
         const int most = PIECE / 2;
-        int room = 0, refused = 0;
+        int room = 0;
+        int refused = 0;
         CHECK(do_calibrate(&s) == JEM_OK && uses[k].run(&s) == JEM_OK, "%s", jem_error(ctx));
         for (p.refused = 1; p.refused && room < most; room += 64) {
             const jem_mark mark = jem_begin(ctx);

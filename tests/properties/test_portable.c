@@ -79,8 +79,10 @@ static jem_tensor *elementwise(jem_ctx *c, jem_tensor *x, pass *p) {
 }
 /* One number per image. */
 static jem_tensor *every_op(jem_ctx *c, jem_tensor *x, pass *p) {
-    const jem_conv_desc same_size = { 1, 1 }, half = { 2, 1 };
-    jem_param *w = param(p, 4, 6, 3, 3), *b = param(p, 1, 6, 0, 0);
+    const jem_conv_desc same_size = { 1, 1 };
+    const jem_conv_desc half = { 2, 1 };
+    jem_param *w = param(p, 4, 6, 3, 3);
+    jem_param *b = param(p, 1, 6, 0, 0);
     x = norms(c, jem_conv2d(c, x, w, b, same_size), p);
     x = elementwise(c, x, p);
     jem_tensor *pooled = jem_avg_pool(c, x, 2, 0);
@@ -88,7 +90,8 @@ static jem_tensor *every_op(jem_ctx *c, jem_tensor *x, pass *p) {
     x = jem_concat(c, jem_slice(c, x, 1, 4), pooled);
     x = jem_max_pool(c, jem_upsample(c, x, 2), 3, 2);
     jem_tensor *mean = jem_linear(c, jem_global_pool(c, x), param(p, 2, 5, 10, 0), NULL);
-    jem_param *v = param(p, 2, 5, 10 * x->h * x->w, 0), *u = param(p, 1, 5, 0, 0);
+    jem_param *v = param(p, 2, 5, 10 * x->h * x->w, 0);
+    jem_param *u = param(p, 1, 5, 0, 0);
     x = jem_add(c, jem_linear(c, jem_flatten(c, x), v, u), mean);
     jem_tensor *one = jem_gather(c, jem_log_softmax(c, x), p->labels);
     one = jem_add(c, one, jem_sum_image(c, jem_square(c, jem_detach(c, x))));
@@ -103,7 +106,8 @@ static void ops(jem_ctx *ctx) {
     p.labels = labels;
     random_labels(&p.rng, labels, IMAGES, 5);
     jem_tensor *x = random_leaf(ctx, &p.rng, shape(IMAGES, 3, SIDE, SIDE), -1, 1);
-    jem_tensor *y = every_op(ctx, x, &p), *mean = jem_mean(ctx, y);
+    jem_tensor *y = every_op(ctx, x, &p);
+    jem_tensor *mean = jem_mean(ctx, y);
     CHECK(jem_backward(jem_add(ctx, mean, jem_sum(ctx, y))) == JEM_OK, "%s", jem_error(ctx));
     uint64_t h = fnv_tensor(FNV_START, y, 0);
     for (const jem_param *q = p.bag->params; q; q = q->next)
@@ -272,7 +276,9 @@ int main(int argc, char **argv) {
     memset(&desc, 0, sizeof desc);
     jem_ctx *ctx = jem_ctx_create(&desc);
     const char *isa = jem_isa_name(jem_ctx_isa(ctx));
-    const char *option = argc == 3 ? argv[1] : "", *save = NULL, *resume = NULL;
+    const char *option = argc == 3 ? argv[1] : "";
+    const char *save = NULL;
+    const char *resume = NULL;
     if (!strcmp(option, "--save")) save = argv[2];
     if (!strcmp(option, "--resume")) resume = argv[2];
     if (argc == 2) test_begin(argc, argv);

@@ -225,7 +225,8 @@ static void be_rank(const plan *p, int rank, const pipes *link) {
 static int run(const plan *p, outcome *out) {
     pipes link[MOST_RANKS];
     pid_t child[MOST_RANKS];
-    int ok = 1, status;
+    int ok = 1;
+    int status;
     alarm(500);                                    /* ranks that wait for each other forever */
     memset(out, 0, MOST_RANKS * sizeof *out);
     fflush(stdout);
@@ -309,7 +310,8 @@ static void test_chains_to_the_bit(void) {
     CHECK(run(&p, one), "one process");
     p.ranks = 4;
     CHECK(run(&p, many), "4 ranks");
-    const ptrdiff_t chains = 120 * PIXELS + 1, at = one[0].n - chains;
+    const ptrdiff_t chains = 120 * PIXELS + 1;
+    const ptrdiff_t at = one[0].n - chains;
     int same = 1;
     for (ptrdiff_t i = at; i < one[0].n; i++) same &= one[0].x[i] == many[0].x[i];
     CHECK(same && chains < one[0].n, "chains after one update differ");
@@ -360,7 +362,9 @@ static void test_divergence(void) {
     static const float noise[2] = { 3e38f, 1e30f };
     for (int i = 0; i < 4; i++) {
         outcome out[MOST_RANKS];
-        const int finite = i & 1, score = i >> 1, rank = 2 * score;
+        const int finite = i & 1;
+        const int score = i >> 1;
+        const int rank = 2 * score;
         plan p = plan_of(score ? SCORE : CHAINS, 4);
         p.diverges = rank;
         p.noise = noise[finite];
@@ -430,7 +434,8 @@ static void test_misuse(void) {
     CHECK(jem_trainer_updates(tr) == 0 && net->params->value[0] == before, "an update was made");
     jem_clear_error(ctx);
     float lone = 0;                                /* after an error, samplers are on their own */
-    jem_rng a = jem_rng_seed(1), b = a;
+    jem_rng a = jem_rng_seed(1);
+    jem_rng b = a;
     jem_tensor *t = jem_zeros(ctx, 1, 1, 1, 1);
     lone = 1;
     jem_add_noise(t, &lone, &a);

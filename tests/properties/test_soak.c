@@ -181,7 +181,8 @@ static void shuffled(void *user, int n, void (*task)(void *arg, int i), void *ar
         for (int i = 0; i < c->n; i++) c->order[i] = begin + i;
         for (int i = c->n - 1; i > 0; i--) {
             c->state = c->state * 1664525u + 1013904223u;
-            const int k = (int)((c->state >> 8) % (unsigned)(i + 1)), t = c->order[i];
+            const int k = (int)((c->state >> 8) % (unsigned)(i + 1));
+            const int t = c->order[i];
             c->order[i] = c->order[k];
             c->order[k] = t;
         }
@@ -280,7 +281,8 @@ static void test_openmp(void) {}
 
 /* Bytes of this process that are in memory; 0 where the system does not tell. */
 static double resident(void) {
-    double all = 0, in = 0;
+    double all = 0;
+    double in = 0;
     FILE *f = fopen("/proc/self/statm", "r");
     if (f && fscanf(f, "%lf %lf", &all, &in) != 2) in = 0;
     if (f) fclose(f);

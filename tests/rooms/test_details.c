@@ -21,7 +21,8 @@ static jem_net *line_net(jem_ctx *ctx, int side, int classes, float w, jem_logp_
     line *l = (line *)net->user;
     l->layer = jem_linear_layer(net, "last", side * side, classes);
     l->energy = energy;
-    jem_param *p = l->layer.weight, *b = l->layer.bias;
+    jem_param *p = l->layer.weight;
+    jem_param *b = l->layer.bias;
     for (ptrdiff_t i = 0; i < p->size; i++) p->value[i] = i / (side * side) % 2 ? -w : w;
     memset(b->value, 0, (size_t)b->size * sizeof *b->value);
     jem_param_changed(p);
@@ -85,7 +86,8 @@ static void test_label_noise(jem_ctx *ctx) {
 static void test_label_smoothing(jem_ctx *ctx) {
     printf("label smoothing\n");
     enum { N = 19, SIDE = 3, PIXELS = SIDE * SIDE, CLASSES = 4 };
-    const double rate = 0.5, share = 0.3;
+    const double rate = 0.5;
+    const double share = 0.3;
     float x[N * PIXELS];
     int labels[N];
     jem_rng rng = jem_rng_seed(8);
@@ -95,10 +97,13 @@ static void test_label_smoothing(jem_ctx *ctx) {
     jem_param *w = net->params;
     for (ptrdiff_t i = 0; i < w->size; i++) w->value[i] = jem_rng_normal(&rng);
     jem_param_changed(w);
-    double loss = 0, ce = 0, wanted[CLASSES * PIXELS];
+    double loss = 0;
+    double ce = 0;
+    double wanted[CLASSES * PIXELS];
     for (int i = 0; i < CLASSES * PIXELS; i++) wanted[i] = (double)w->value[i];
     for (int i = 0; i < N; i++) {
-        double f[CLASSES], sum = 0;
+        double f[CLASSES];
+        double sum = 0;
         for (int c = 0; c < CLASSES; c++) {
             f[c] = 0;
             for (int k = 0; k < PIXELS; k++)
@@ -149,9 +154,11 @@ static void test_fresh_chains(jem_ctx *ctx) {
         jem_buffer *b = jem_trainer_buffer(tr);
         const float x[2 * PIXELS] = { 0 };
         const int labels[2] = { 0, 1 };
-        int fresh = 0, places[4] = { 0 };
+        int fresh = 0;
+        int places[4] = { 0 };
         for (int k = 0; k < UPDATES; k++) {
-            int changed = 0, now = 0;
+            int changed = 0;
+            int now = 0;
             memcpy(before, b->data, sizeof before);
             CHECK(jem_train_step(tr, x, labels, 2).status == JEM_OK, "%s", jem_error(ctx));
             for (int i = 0; i < SLOTS; i++) {
@@ -180,7 +187,9 @@ static void test_restart(jem_ctx *ctx) {
     static const float range[3][2] = { { 2, 3 }, { 0, 1 }, { -1, 4 } };
     static float before[SLOTS * PIXELS];
     for (int k = 0; k < 3; k++) {
-        const float lo = range[k][0], hi = range[k][1], x[PIXELS] = { 0 };
+        const float lo = range[k][0];
+        const float hi = range[k][1];
+        const float x[PIXELS] = { 0 };
         const int label = 0;
         jem_net *net = line_net(ctx, 2, 2, 0.1f, NULL);
         jem_train_desc d = jem_train_desc_default();
@@ -274,7 +283,8 @@ static void test_batch_accuracy(jem_ctx *ctx) {
 /* The loss of a small network, whose value depends on the step a little. */
 static float score_of(jem_ctx *ctx, float step) {
     static const float sigma[3] = { .2f, .5f, 1 };
-    jem_rng rng = jem_rng_seed(1), data = jem_rng_seed(2);
+    jem_rng rng = jem_rng_seed(1);
+    jem_rng data = jem_rng_seed(2);
     jem_score_desc d;
     float *x = random_floats(&data, 27, -1, 1);
     jem_net *net = small_mlp(ctx, four_classes, 3);
@@ -313,10 +323,14 @@ static void plain_conv(const float *x, const float *w, const float *g, int n, in
     double *dx = (double *)calloc((size_t)(n * IN * side * side), sizeof *dx);
     double *dw = (double *)calloc((size_t)(OUT * IN * k * k), sizeof *dw);
     for (int at = 0; at < n * OUT * to * to; at++) {
-        const int j = at % to, i = at / to % to, o = at / to / to % OUT, image = at / to / to / OUT;
+        const int j = at % to;
+        const int i = at / to % to;
+        const int o = at / to / to % OUT;
+        const int image = at / to / to / OUT;
         double sum = 0;
         for (int t = 0; t < IN * k * k; t++) {
-            const int row = i * stride + t / k % k - pad, col = j * stride + t % k - pad;
+            const int row = i * stride + t / k % k - pad;
+            const int col = j * stride + t % k - pad;
             if (row < 0 || row >= side || col < 0 || col >= side) continue;
             const int from = ((image * IN + t / k / k) * side + row) * side + col;
             const int weight = o * IN * k * k + t;
@@ -340,10 +354,15 @@ static void test_large_kernels(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(4);
     jem_net *bag = bag_create(ctx);
     for (int c = 0; c < 4; c++) {
-        const int n = how[c][0], side = how[c][1], k = how[c][2], stride = how[c][3];
-        const int pad = how[c][4], to = (side + 2 * pad - k) / stride + 1;
+        const int n = how[c][0];
+        const int side = how[c][1];
+        const int k = how[c][2];
+        const int stride = how[c][3];
+        const int pad = how[c][4];
+        const int to = (side + 2 * pad - k) / stride + 1;
         const int sizes[3] = { n * 3 * to * to, n * 2 * side * side, 6 * k * k };
-        float *x = random_floats(&rng, sizes[1], -1, 1), *g = random_floats(&rng, sizes[0], -1, 1);
+        float *x = random_floats(&rng, sizes[1], -1, 1);
+        float *g = random_floats(&rng, sizes[0], -1, 1);
         float *want[3], *got[3];
         jem_param *w = random_param(bag, &rng, 1, 4, 3, 2, k, -1, 1);
         for (int i = 0; i < 3; i++) {
@@ -354,7 +373,8 @@ static void test_large_kernels(jem_ctx *ctx) {
         jem_conv_desc d;
         d.stride = stride == 1 ? 0 : stride;
         d.pad = pad;      /* 0 means 1 */
-        jem_tensor *t = jem_input(ctx, x, n, 2, side, side), *by = jem_input(ctx, g, n, 3, to, to);
+        jem_tensor *t = jem_input(ctx, x, n, 2, side, side);
+        jem_tensor *by = jem_input(ctx, g, n, 3, to, to);
         jem_tensor *y = jem_conv2d(ctx, t, w, NULL, d);
         jem_tensor *each = jem_sum_image(ctx, jem_mul(ctx, y, by));
         jem_zero_grad(bag);
@@ -384,10 +404,12 @@ static void test_large_windows(jem_ctx *ctx) {
     printf("windows up to 15 x 15\n");
     enum { N = 3, SIDE = 31, K = 15 };
     jem_rng rng = jem_rng_seed(5);
-    float *x = random_floats(&rng, N * SIDE * SIDE, -1, 1), y[N * 5 * 5];
+    float *x = random_floats(&rng, N * SIDE * SIDE, -1, 1);
+    float y[N * 5 * 5];
     jem_tensor *t = jem_input(ctx, x, N, 1, SIDE, SIDE);
     for (int stride = 0; stride < 5; stride += 4) {
-        const int s = stride ? stride : K, to = (SIDE - K) / s + 1;
+        const int s = stride ? stride : K;
+        const int to = (SIDE - K) / s + 1;
         int wrong = 0;
         jem_read(jem_max_pool(ctx, t, K, stride), y);
         for (int at = 0; at < N * to * to; at++) {
@@ -409,9 +431,11 @@ static void test_functions(jem_ctx *ctx) {
     static float x[N], y[N];
     for (const struct elementwise *e = elementwise; e < elementwise + ELEMENTWISE; e++) {
         const int positive = e->op == jem_log;
-        int at = 0, wrong = 0;
+        int at = 0;
+        int wrong = 0;
         for (int i = 0; i < N; i++) {              /* evenly, and closely around 0 (log: 1) */
-            const double even = 2.0 * i / (N - 1) - 1, close = even * even * even * even * even;
+            const double even = 2.0 * i / (N - 1) - 1;
+            const double close = even * even * even * even * even;
             x[i] = (float)(positive ? i % 2 ? pow(10, 30 * even) : 1 + close / 2
                                   : i % 2 ? 100 * even : close);
         }
@@ -451,10 +475,15 @@ static looker looks(int stop, const float *known, const float *x) {
 
 static void test_walk_watches(jem_ctx *ctx) {
     printf("watches of jem_denoise and jem_kl_walk\n");
-    jem_rng rng = jem_rng_seed(6), same = rng;
-    float *x = random_floats(&rng, MOST, -1, 1), y[MOST], z[MOST];
-    jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3), *u = jem_input(ctx, x, 3, 1, 3, 3);
-    jem_denoise_desc d = jem_denoise_desc_default(), two = d;
+    jem_rng rng = jem_rng_seed(6);
+    jem_rng same = rng;
+    float *x = random_floats(&rng, MOST, -1, 1);
+    float y[MOST];
+    float z[MOST];
+    jem_tensor *t = jem_input(ctx, x, 3, 1, 3, 3);
+    jem_tensor *u = jem_input(ctx, x, 3, 1, 3, 3);
+    jem_denoise_desc d = jem_denoise_desc_default();
+    jem_denoise_desc two = d;
     looker l = looks(1, NULL, NULL);
     d.steps = 5;
     d.watch = look;
@@ -531,7 +560,9 @@ static void test_impute_watches(jem_ctx *ctx) {
         { 0, 9, 9, 0, 5 }
     };
     jem_rng rng = jem_rng_seed(7);
-    float *x = random_floats(&rng, MOST, -1, 1), known[MOST], y[MOST];
+    float *x = random_floats(&rng, MOST, -1, 1);
+    float known[MOST];
+    float y[MOST];
     for (int i = 0; i < MOST; i++) known[i] = (float)(i % 3 == 0);
     for (int k = 0; k < 5; k++) {
         looker first = looks(how[k][1], NULL, NULL), second = looks(how[k][2], known, x);
@@ -548,7 +579,8 @@ static void test_impute_watches(jem_ctx *ctx) {
               first.jumps + second.jumps == 0, "case %d: %d and %d calls", k, first.calls,
               second.calls);
         CHECK(second.moved == 0, "case %d: what is known moved, %d times", k, second.moved);
-        int off = 0, stayed = 0;
+        int off = 0;
+        int stayed = 0;
         jem_read(t, y);
         for (int i = 0; i < MOST; i++) {
             off += known[i] != 0 && y[i] != x[i];
@@ -570,7 +602,8 @@ static void test_flat_samples(jem_ctx *ctx) {
         jem_pixels_desc p;
         memset(&p, 0, sizeof p);
         p.hi = 1;
-        double sum = 0, ends = 0;
+        double sum = 0;
+        double ends = 0;
         CHECK(jem_sample(net, label, N, 5, &p, bytes) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < ALL; i++) {
             sum += bytes[i];
@@ -622,7 +655,9 @@ static void test_buffer(jem_ctx *ctx) {
     jem_buffer *b = jem_buffer_create(ctx, SLOTS, 1, 2, 2, 3, &rng);
     float data[SLOTS * SIZE], x[3 * SIZE];
     int visits[SLOTS], drawn[2];
-    const int slots[3] = { 5, 7, 5 }, beyond[2] = { 1, SLOTS }, below[2] = { 1, -1 };
+    const int slots[3] = { 5, 7, 5 };
+    const int beyond[2] = { 1, SLOTS };
+    const int below[2] = { 1, -1 };
     const int wrong[2][2] = { { 0, 3 }, { 0, -1 } };
     for (int i = 0; i < SLOTS; i++) b->visits[i] = 4;
     for (int i = 0; i < 3 * SIZE; i++) x[i] = (float)(10 + i);
@@ -654,7 +689,8 @@ static void test_default_walk(jem_ctx *ctx) {
     for (int learned = 0; learned < 2; learned++) {
         jem_net *net = line_net(ctx, 3, 1, 0.5f, NULL);
         const float far = learned ? 10 * 0.25f : 10;       /* 10 steps of 1, or of noise_lo^2 */
-        float rise = 0, move = 0;
+        float rise = 0;
+        float move = 0;
         if (learned) {
             net->noise_lo = 0.5f;
             net->noise_hi = 2;
@@ -737,7 +773,10 @@ static void test_attack_starts(jem_ctx *ctx) {
     d.restarts = 1;
     e.limit = 9;
     for (int k = 0; k < 3; k++) {                  /* a cube, a ball, the image */
-        double sum = 0, square = 0, most = 0, length = 0;
+        double sum = 0;
+        double square = 0;
+        double most = 0;
+        double length = 0;
         d.l2 = k == 1;
         d.random_start = k < 2;
         jem_attack(net, x, labels, N, &d, &rng, found, fooled);
@@ -778,14 +817,18 @@ static void test_attack_bounds(jem_ctx *ctx) {
     static float found[ALL];
     static int labels[N];
     jem_rng rng = jem_rng_seed(10);
-    float *x = random_floats(&rng, ALL, -2, 2), *own = floats(ALL);
+    float *x = random_floats(&rng, ALL, -2, 2);
+    float *own = floats(ALL);
     jem_net *net = small_mlp(ctx, four_classes, 4);
     random_labels(&rng, labels, N, 4);
     for (int k = 0; k < 4; k++) {
         jem_attack_desc d = jem_attack_desc_default();
-        jem_rng first = jem_rng_seed(11), second = first;
-        double most = 0, square = 0;
-        int further = 0, moved = 0;
+        jem_rng first = jem_rng_seed(11);
+        jem_rng second = first;
+        double most = 0;
+        double square = 0;
+        int further = 0;
+        int moved = 0;
         d.l2 = k & 1;
         d.steps = 5;
         d.step_size = k & 2 ? 0.5f : 0.07f;
@@ -817,7 +860,9 @@ static void test_attack_bounds(jem_ctx *ctx) {
 static void test_nan(jem_ctx *ctx) {
     printf("a bias that is no number\n");
     jem_rng rng = jem_rng_seed(12);
-    float *x = random_floats(&rng, 40 * PIXELS, -1, 1), score[40], found[40 * PIXELS];
+    float *x = random_floats(&rng, 40 * PIXELS, -1, 1);
+    float score[40];
+    float found[40 * PIXELS];
     int labels[40];
     jem_net *net = small_mlp(ctx, four_classes, 5);
     random_labels(&rng, labels, 40, 4);
@@ -883,11 +928,13 @@ static void test_fitted_texts(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(13);
     float *x = random_floats(&rng, N * PIXELS, -1, 1);
     int labels[N];
-    jem_net *from = small_mlp(ctx, four_classes, 6), *zero = line_net(ctx, 3, 4, 0, NULL);
+    jem_net *from = small_mlp(ctx, four_classes, 6);
+    jem_net *zero = line_net(ctx, 3, 4, 0, NULL);
     random_labels(&rng, labels, N, 4);
     jem_calibrate(from, x, N, JEM_AUTO);
     jem_fit_temperature(from, x, labels, N);
-    const char *usual = jem_net_meta(from, key[2]), *rest = strchr(usual, ' ');
+    const char *usual = jem_net_meta(from, key[2]);
+    const char *rest = strchr(usual, ' ');
     snprintf(large, sizeof large, "1e99%s", rest);
     snprintf(nan_text, sizeof nan_text, "nan%s", rest);
     for (int k = 0; k < CASES; k++) {
@@ -929,7 +976,8 @@ static void test_overflow(jem_ctx *ctx) {
     enum { N = 4, CHANNELS = 2, EACH = 4, ALL = N * CHANNELS * EACH };
     static const float large[3] = { 3e38f, 1e30f, 1 };     /* the last one is all right */
     jem_rng rng = jem_rng_seed(14);
-    float *x = random_floats(&rng, ALL, 0.5f, 1), y[ALL];
+    float *x = random_floats(&rng, ALL, 0.5f, 1);
+    float y[ALL];
     jem_net *bag = bag_create(ctx);
     jem_layer norm[2] = { jem_norm_layer(bag, "batch", JEM_NORM_BATCH, CHANNELS),
                           jem_norm_layer(bag, "act", JEM_NORM_ACT, CHANNELS) };

@@ -41,7 +41,8 @@ static trace trace_open(int chains, int numbers, int steps) {
 /* A Gaussian in the plane: variances 1 and 1/4, correlation RHO. */
 static jem_tensor *correlated(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
-    jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_scale(ctx, jem_slice(ctx, x, 1, 1), 2);
+    jem_tensor *u = jem_slice(ctx, x, 0, 1);
+    jem_tensor *v = jem_scale(ctx, jem_slice(ctx, x, 1, 1), 2);
     jem_tensor *off = jem_square(ctx, jem_sub(ctx, v, jem_scale(ctx, u, RHO)));
     jem_tensor *uu = jem_scale(ctx, jem_square(ctx, u), -0.5f);
     return jem_add(ctx, uu, jem_scale(ctx, off, -0.5f / (1 - RHO * RHO)));
@@ -51,7 +52,8 @@ static jem_tensor *correlated(jem_ctx *ctx, jem_tensor *x, void *user) {
 /* u ~ N(0,1), v = (u^2 - 1)/2 + N(0, 1/4) */
 static jem_tensor *banana(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
-    jem_tensor *u2 = jem_square(ctx, jem_slice(ctx, x, 0, 1)), *v = jem_slice(ctx, x, 1, 1);
+    jem_tensor *u2 = jem_square(ctx, jem_slice(ctx, x, 0, 1));
+    jem_tensor *v = jem_slice(ctx, x, 1, 1);
     jem_tensor *bend = jem_scale(ctx, jem_add_constant(ctx, u2, -1), 0.5f);
     jem_tensor *off = jem_square(ctx, jem_sub(ctx, v, bend));
     return jem_add(ctx, jem_scale(ctx, u2, -0.5f), jem_scale(ctx, off, -2));
@@ -140,7 +142,8 @@ static void test_plane(jem_ctx *ctx) {
         for (int bent = 0; bent < 2; bent++) {
             jem_rng rng = jem_rng_seed((uint64_t)(7 + c));
             trace t = trace_open(CHAINS, 2, STEPS);
-            float accepted[CHAINS], mean = 0;
+            float accepted[CHAINS];
+            float mean = 0;
             jem_mcmc_desc d = jem_mcmc_desc_default();
             d.steps = STEPS;
             d.step_size = bent ? cases[c].bent_step : cases[c].step;
@@ -260,7 +263,8 @@ static void test_bias(jem_ctx *ctx) {
 /* .3 N(-4, 1/4) + .7 N(4, 1/4) in u, N(0, 1/4) in v: 32 nats of nothing between. */
 static jem_tensor *apart(jem_ctx *ctx, jem_tensor *x, void *user) {
     (void)user;
-    jem_tensor *u = jem_slice(ctx, x, 0, 1), *v = jem_square(ctx, jem_slice(ctx, x, 1, 1));
+    jem_tensor *u = jem_slice(ctx, x, 0, 1);
+    jem_tensor *v = jem_square(ctx, jem_slice(ctx, x, 1, 1));
     jem_tensor *a = jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, u, 4)), -2);
     jem_tensor *b = jem_scale(ctx, jem_square(ctx, jem_add_constant(ctx, u, -4)), -2);
     a = jem_add_constant(ctx, a, logf(0.3f));
@@ -352,7 +356,8 @@ static void test_annealing(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(23);
     jem_sgld_desc d = jem_sgld_desc_langevin(0.2f, STEPS);
     float *at = floats(2 * CHAINS);
-    double variance = 0, sum = 0;
+    double variance = 0;
+    double sum = 0;
     for (int i = 0; i < STEPS; i++)
         variance = 0.81 * variance + 0.2 * 9 * pow(1 / 36.0, i / (STEPS - 1.0));
     jem_tensor *x = jem_zeros(ctx, CHAINS, 1, 1, 1);
@@ -364,7 +369,8 @@ static void test_annealing(jem_ctx *ctx) {
     CHECK(fabs(sum - variance) < 4.5 * variance * sqrt(2.0 / CHAINS), "%g of %g", sum, variance);
 
     float plain[2] = { 1, 2 }, even[2];                                /* at T = 1: the same */
-    jem_rng once = rng, again = rng;
+    jem_rng once = rng;
+    jem_rng again = rng;
     x = jem_input(ctx, plain, 2, 1, 1, 1);
     d.temperature_from = d.temperature_to = 1;
     jem_sgld(ctx, gauss, NULL, x, &d, &once);
@@ -375,7 +381,8 @@ static void test_annealing(jem_ctx *ctx) {
     jem_read(x, plain);
     CHECK(!memcmp(plain, even, sizeof even), "%g, not %g", (double)even[0], (double)plain[0]);
 
-    double right[2] = { 0, 0 }, far = 0;
+    double right[2] = { 0, 0 };
+    double far = 0;
     for (int hot = 0; hot < 2; hot++) {
         for (int i = 0; i < 2 * CHAINS; i++) at[i] = i % 2 ? 0 : -4;
         d = jem_sgld_desc_langevin(0.05f, 600);
@@ -404,7 +411,8 @@ static void test_balance(jem_ctx *ctx) {
     enum { CHAINS = 64, STEPS = 2000 };
     for (int leapfrog = 0; leapfrog < 3; leapfrog++) {
         trace t = trace_open(CHAINS, 2, STEPS);
-        float *h = floats(CHAINS * (STEPS - 1)), start[2 * CHAINS];
+        float *h = floats(CHAINS * (STEPS - 1));
+        float start[2 * CHAINS];
         jem_rng rng = jem_rng_seed(13);
         for (int i = 0; i < CHAINS; i++) {         /* from the banana itself */
             start[2 * i] = jem_rng_normal(&rng);
@@ -419,7 +427,8 @@ static void test_balance(jem_ctx *ctx) {
         jem_tensor *x = jem_input(ctx, start, CHAINS, 2, 1, 1);
         CHECK(jem_mcmc(ctx, banana, NULL, x, &d, &rng, NULL) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < CHAINS * (STEPS - 1); i++) {
-            const float *a = t.v + 2 * i, *b = t.v + 2 * (i + CHAINS);
+            const float *a = t.v + 2 * i;
+            const float *b = t.v + 2 * (i + CHAINS);
             h[i] = a[0] * a[0] * b[1] - b[0] * b[0] * a[1];
         }
         const chain_stats s = measure_chains(h, STEPS - 1, CHAINS);
@@ -457,7 +466,8 @@ static void test_z_error(jem_ctx *ctx) {
         for (int i = 0; i < TIMES; i++) {
             jem_ais_result r;
             jem_ais(ctx, gauss, NULL, jem_zeros(ctx, n, 1, 1, 1), &d, &rng, &r);
-            const double z = exp(r.log_z) / sqrt(6.283185307179586), error = z * r.error;
+            const double z = exp(r.log_z) / sqrt(6.283185307179586);
+            const double error = z * r.error;
             sum += z;
             squares += z * z;
             claimed += error * error;

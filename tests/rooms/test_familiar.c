@@ -77,10 +77,12 @@ static float *bars(jem_ctx *ctx, jem_rng *rng, int n) {
     float *x = floats((ptrdiff_t)n * PIXELS);
     jem_fill_normal(ctx, rng, x, (ptrdiff_t)n * PIXELS, 0, 0.1f);
     for (int i = 0; i < n; i++) {
-        const float angle = 3.14159f * jem_rng_uniform(rng), wide = 1 + 2 * jem_rng_uniform(rng);
+        const float angle = 3.14159f * jem_rng_uniform(rng);
+        const float wide = 1 + 2 * jem_rng_uniform(rng);
         const float bright = 0.7f + 0.6f * jem_rng_uniform(rng);
         for (int at = 0; at < PIXELS; at++) {
-            const float a = (float)(at / SIDE) - 5.5f, b = (float)(at % SIDE) - 5.5f;
+            const float a = (float)(at / SIDE) - 5.5f;
+            const float b = (float)(at % SIDE) - 5.5f;
             const float off = a * cosf(angle) + b * sinf(angle);
             x[(ptrdiff_t)i * PIXELS + at] += bright * (2 * expf(-off * off / wide) - 1);
         }
@@ -95,7 +97,8 @@ static float *bars(jem_ctx *ctx, jem_rng *rng, int n) {
 static void check_shares(const char *what, int n, int label, int known) {
     for (int k = 0; k < 3; k++) {
         const double p = (double)levels[k];
-        int alarms = 0, all = 0;
+        int alarms = 0;
+        int all = 0;
         for (int i = 0; i < n; i++) {
             if (label >= 0 && answers[i].label != label) continue;
             alarms += answers[i].familiarity < levels[k];
@@ -124,7 +127,8 @@ static void test_order(jem_ctx *ctx) {
     printf("order: classes in turn, by tens, are the worst for folds dealt in turn\n");
     jem_net *net = heads_net(ctx, CLASSES);
     jem_rng rng = jem_rng_seed(1);
-    float *x = clusters(ctx, &rng, MANY, CLASSES), *y = clusters(ctx, &rng, NEW, CLASSES);
+    float *x = clusters(ctx, &rng, MANY, CLASSES);
+    float *y = clusters(ctx, &rng, NEW, CLASSES);
     for (int n = FEW; n <= MANY; n += MANY - FEW) {
         CHECK(jem_calibrate(net, x, n, JEM_AUTO) == JEM_OK &&
               jem_classify(net, y, NEW, answers) == JEM_OK, "%s", jem_error(ctx));
@@ -142,7 +146,9 @@ static void test_pictures(jem_ctx *ctx) {
     jem_net *net = picture_net(ctx, 4);
     int known[4];
     jem_rng rng = jem_rng_seed(2);
-    float *x = bars(ctx, &rng, FEW), *y = bars(ctx, &rng, NEW), *z = floats(100 * PIXELS);
+    float *x = bars(ctx, &rng, FEW);
+    float *y = bars(ctx, &rng, NEW);
+    float *z = floats(100 * PIXELS);
     jem_fill_normal(ctx, &rng, z, 100 * PIXELS, 0, 1);
     for (int gradients = 0; gradients <= 3; gradients++) {
         CHECK(jem_calibrate(net, x, FEW, gradients) == JEM_OK, "%s", jem_error(ctx));
@@ -168,7 +174,8 @@ static void test_mlp(jem_ctx *ctx) {
     int known[CLASSES];
     float centre[D];
     jem_rng rng = jem_rng_seed(8);
-    float *x = clusters(ctx, &rng, MANY, CLASSES), *y = clusters(ctx, &rng, NEW, CLASSES);
+    float *x = clusters(ctx, &rng, MANY, CLASSES);
+    float *y = clusters(ctx, &rng, NEW, CLASSES);
     for (int classes = 1; classes <= 3; classes += 2) {
         const jem_mlp_desc d = jem_mlp_desc_vectors(D, classes);
         jem_net *net = jem_mlp_create(ctx, &d, 9);
@@ -203,7 +210,9 @@ static void test_one_class(jem_ctx *ctx) {
     printf("one class: false alarms, and what only the features show\n");
     jem_net *net = heads_net(ctx, 1);
     jem_rng rng = jem_rng_seed(3);
-    float *x = clusters(ctx, &rng, MANY, 1), *y = clusters(ctx, &rng, NEW, 1), s[NEW];
+    float *x = clusters(ctx, &rng, MANY, 1);
+    float *y = clusters(ctx, &rng, NEW, 1);
+    float s[NEW];
     for (int gradients = 0; gradients < 2; gradients++) {
         CHECK(jem_calibrate(net, x, FEW, gradients) == JEM_OK &&
               jem_classify(net, y, NEW, answers) == JEM_OK, "%s", jem_error(ctx));
@@ -212,7 +221,8 @@ static void test_one_class(jem_ctx *ctx) {
     for (int i = 0; i < 100; i++) y[i * D + 1 + i % (D - 1)] += 3;
     CHECK(jem_ood_score(net, JEM_OOD_FEATURES, NULL, y, NEW, s) == JEM_OK &&
           jem_classify(net, y, 100, answers) == JEM_OK, "%s", jem_error(ctx));
-    int found = 0, above = 0;
+    int found = 0;
+    int above = 0;
     for (int i = 0; i < 100; i++) {
         found += jem_judge(answers[i].familiarity) == JEM_STRANGE;
         for (int k = 100; k < NEW; k++) above += s[k] > s[i];
@@ -221,7 +231,8 @@ static void test_one_class(jem_ctx *ctx) {
     CHECK(above >= 0.98 * 100 * (NEW - 100), "by features: AUROC %g", above / (100.0 * (NEW - 100)));
     jem_net_free(net);
     net = picture_net(ctx, 1);
-    float *in = bars(ctx, &rng, FEW), *out = bars(ctx, &rng, NEW);
+    float *in = bars(ctx, &rng, FEW);
+    float *out = bars(ctx, &rng, NEW);
     CHECK(jem_calibrate(net, in, FEW, JEM_AUTO) == JEM_OK &&
           jem_classify(net, out, NEW, answers) == JEM_OK, "%s", jem_error(ctx));
     check_shares("pictures of one class", NEW, -1, FEW);
@@ -277,7 +288,8 @@ static void test_old(jem_ctx *ctx) {
     static jem_answer before[N];
     jem_net *net = picture_net(ctx, 4);
     jem_rng rng = jem_rng_seed(6);
-    float *x = bars(ctx, &rng, N), s[N];
+    float *x = bars(ctx, &rng, N);
+    float s[N];
     CHECK(jem_calibrate(net, x, N, JEM_AUTO) == JEM_OK &&
           jem_net_set_meta(net, "jem.statistics", NULL) == JEM_OK &&
           jem_classify(net, x, N, before) == JEM_OK &&
@@ -322,9 +334,11 @@ static void test_older(jem_ctx *ctx) {
         const int channels = older[version].channels;
         const small_shape s = { channels, 2, 2, 1, 2 };
         char text[sizeof older_mixture];
-        float x[IMAGES * MOST], score = 0;
+        float x[IMAGES * MOST];
+        float score = 0;
         for (int i = 0; i < IMAGES * channels * 4; i++) {
-            const int image = i / (channels * 4), channel = i / 4 % channels;
+            const int image = i / (channels * 4);
+            const int channel = i / 4 % channels;
             x[i] = shades[image][i % 4];
             if (image == 0) x[i] += 0.1f * (float)channel;       /* the others have no colour */
         }
@@ -363,11 +377,15 @@ static void test_shades(jem_ctx *ctx) {
     const float units[2] = { 1, 0.01f };
     for (int unit = 0; unit < 2; unit++) {
         jem_rng rng = jem_rng_seed(9);
-        float *x = bars(ctx, &rng, N), *y = bars(ctx, &rng, N), *z = bars(ctx, &rng, OTHERS);
+        float *x = bars(ctx, &rng, N);
+        float *y = bars(ctx, &rng, N);
+        float *z = bars(ctx, &rng, OTHERS);
         float usual[N], other[OTHERS];
-        int low = 0, strange = 0;
+        int low = 0;
+        int strange = 0;
         for (int i = 0; i < OTHERS * PIXELS; i++) {
-            const int row = i / SIDE % SIDE, column = i % SIDE;
+            const int row = i / SIDE % SIDE;
+            const int column = i % SIDE;
             const int border = row == 0 || row == SIDE - 1 || column == 0 || column == SIDE - 1;
             if (border) z[i] = 1;
         }
@@ -398,13 +416,15 @@ static void test_shades(jem_ctx *ctx) {
 /* Makes n images of bars in three channels: without colour, or with a border of one shade, or with
    both, or with neither. */
 static float *coloured(jem_ctx *ctx, jem_rng *rng, int n, int grey, int even) {
-    float *bar = bars(ctx, rng, n), *x = floats((ptrdiff_t)n * 3 * PIXELS);
+    float *bar = bars(ctx, rng, n);
+    float *x = floats((ptrdiff_t)n * 3 * PIXELS);
     for (int i = 0; i < n; i++) {
         for (int c = 0; c < 3; c++) {
             float tint = 0;
             if (!grey) tint = 0.5f * (jem_rng_uniform(rng) - 0.5f);
             for (int at = 0; at < PIXELS; at++) {
-                const int row = at / SIDE, column = at % SIDE;
+                const int row = at / SIDE;
+                const int column = at % SIDE;
                 const int border = row % (SIDE - 1) == 0 || column % (SIDE - 1) == 0;
                 float shade = bar[i * PIXELS + at];
                 if (even && border) shade = bar[i * PIXELS];
@@ -417,7 +437,8 @@ static float *coloured(jem_ctx *ctx, jem_rng *rng, int n, int grey, int even) {
 }
 
 static int ascending(const void *a, const void *b) {
-    const float x = *(const float *)a, y = *(const float *)b;
+    const float x = *(const float *)a;
+    const float y = *(const float *)b;
     return (x > y) - (x < y);
 }
 
@@ -441,7 +462,8 @@ static void test_together(jem_ctx *ctx) {
           jem_ood_score(net, JEM_OOD_SHADES, NULL, x, N, usual) == JEM_OK, "%s", jem_error(ctx));
     qsort(usual, N, sizeof *usual, ascending);
     for (int kind = 0; kind < 4; kind++) {
-        float *y = coloured(ctx, &rng, OTHERS, kind & 1, kind & 2), score[OTHERS];
+        float *y = coloured(ctx, &rng, OTHERS, kind & 1, kind & 2);
+        float score[OTHERS];
         CHECK(jem_ood_score(net, JEM_OOD_SHADES, NULL, y, OTHERS, score) == JEM_OK, "%s",
               jem_error(ctx));
         strange[kind] = 0;

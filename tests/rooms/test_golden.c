@@ -34,7 +34,8 @@ static jem_tensor *made_leaf(jem_ctx *ctx, jem_shape s, double scale, const char
 }
 
 static int ends_with(const char *name, const char *end) {
-    const size_t n = strlen(name), m = strlen(end);
+    const size_t n = strlen(name);
+    const size_t m = strlen(end);
     return n >= m && !strcmp(name + n - m, end);
 }
 
@@ -116,7 +117,8 @@ static void test_conv(jem_ctx *ctx, const char *op, int pool) {
     if (!CHECK(e && e->dtype == JEM_DTYPE_I32 && e->bytes == 32, "%s", name)) return;
     const int32_t *d = (const int32_t *)e->data;   /* C, O, H, W, K, S, P, N */
     snprintf(name, sizeof name, "ops.%s.x", op);
-    jem_tensor *x = made_leaf(ctx, shape(d[7], d[0], d[2], d[3]), 1, name), *y;
+    jem_tensor *x = made_leaf(ctx, shape(d[7], d[0], d[2], d[3]), 1, name);
+    jem_tensor *y;
     jem_net *bag = NULL;
     if (pool) y = jem_avg_pool(ctx, x, d[4], d[5]);
     else {
@@ -226,10 +228,14 @@ static void check_eval(jem_ctx *ctx, network *w, double share) {
     jem_tensor *logp = jem_logsumexp(ctx, logits);
     compare_tensor(w->name, "logits_eval", logits, 0, share);
     compare_tensor(w->name, "logp_eval", logp, 0, share);
-    float *g = floats(3 * size), *probe = made_floats(size, 1, "golden.probe"), norm[3], dot[3];
+    float *g = floats(3 * size);
+    float *probe = made_floats(size, 1, "golden.probe");
+    float norm[3];
+    float dot[3];
     if (CHECK(jem_grad(logp, x) == JEM_OK && jem_read_grad(x, g) == JEM_OK, "%s", jem_error(ctx))) {
         for (int i = 0; i < 3; i++) {
-            double squares = 0, products = 0;
+            double squares = 0;
+            double products = 0;
             for (int k = i * size; k < (i + 1) * size; k++) {
                 squares += (double)g[k] * (double)g[k];
                 products += (double)g[k] * (double)probe[k - i * size];
@@ -261,7 +267,9 @@ static void check_gradients(const network *w, double share) {
             if (!pass || !want) continue;
             snprintf(what, sizeof what, "probe.%s", p->name);
             float *probe = made_floats(p->size, 1, what);
-            double squares = 0, products = 0, worst = 0;
+            double squares = 0;
+            double products = 0;
+            double worst = 0;
             for (ptrdiff_t i = 0; i < p->size; i++) {
                 squares += (double)p->grad[i] * (double)p->grad[i];
                 products += (double)p->grad[i] * (double)probe[i];
@@ -311,7 +319,8 @@ static void check_training(jem_ctx *ctx, network *w, int steps, int stored_steps
     for (int i = 0; i < 19; i++) labels[i] = (7 * i + 3) % 10;
     for (int step = 0; step < steps; step++) {
         jem_loss_terms t;
-        jem_tensor *data = images(ctx, w, 19, "+"), *sample = images(ctx, w, 5, "-");
+        jem_tensor *data = images(ctx, w, 19, "+");
+        jem_tensor *sample = images(ctx, w, 5, "-");
         jem_tensor *loss = jem_loss(w->net, &d, data, labels, NULL, sample, NULL, &t);
         jem_zero_grad(w->net);
         if (!CHECK(jem_backward(loss) == JEM_OK, "%s: %s", w->name, jem_error(ctx))) break;
@@ -409,7 +418,8 @@ static void test_score(jem_ctx *ctx, double share) {
 /* PyTorch's default: uniform in +-1/sqrt(fan in), weights and biases alike. */
 static void check_uniform(const jem_param *p, int fan_in) {
     const double bound = 1 / sqrt((double)fan_in);
-    double most = 0, squares = 0;
+    double most = 0;
+    double squares = 0;
     for (ptrdiff_t i = 0; i < p->size; i++) {
         most = most_of(most, fabs((double)p->value[i]));
         squares += (double)p->value[i] * (double)p->value[i];

@@ -60,7 +60,8 @@ static jem_stats step(moons *m) {
 }
 
 static int same_weights(const jem_net *a, const jem_net *b) {
-    const jem_param *p = a->params, *q = b->params;
+    const jem_param *p = a->params;
+    const jem_param *q = b->params;
     for (; p && q; p = p->next, q = q->next)
         if (memcmp(p->value, q->value, (size_t)p->size * sizeof *p->value)) return 0;
     return !p && !q;
@@ -99,8 +100,11 @@ static void test_long_run(float data_noise, float energy_l2, int most_returns, f
            (double)data_noise, (double)energy_l2);
     moons m;
     begin_with(&m, -1, data_noise, energy_l2);
-    int failed = 0, returns = 0;
-    float gap = 0, worst = 0, right = 0;
+    int failed = 0;
+    int returns = 0;
+    float gap = 0;
+    float worst = 0;
+    float right = 0;
     for (int i = 0; i < LONG_RUN; i++) {
         const jem_stats s = step(&m);
         failed += s.status != JEM_OK;
@@ -145,7 +149,8 @@ static void test_without(void) {
     moons with, without;
     begin(&with, -1);
     begin(&without, 0);
-    int at = -1, different = 0;
+    int at = -1;
+    int different = 0;
     float gap = 0;
     for (int i = 0; i < 600; i++) {
         const jem_stats s = step(&without);
@@ -194,7 +199,8 @@ static void test_resumed(int at, int from_older_file) {
     CHECK(jem_trainer_from_archive(again.tr, old ? old : b) == JEM_OK, "%s", jem_error(again.ctx));
     jem_archive_free(old);
     again.rng = whole.rng;
-    int different = 0, returned = 0;
+    int different = 0;
+    int returned = 0;
     jem_stats s, t;
     for (int i = 0; i < 200; i++) {
         s = step(&whole);

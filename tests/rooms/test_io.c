@@ -50,7 +50,9 @@ static ssize_t world_write(int fd, const void *bytes, size_t n) {
 }
 static int world_fsync(int fd) { return fails("fsync", "") ? -1 : fsync(fd); }
 static int world_close(int fd) {
-    const int failed = fails("close", ""), error = errno, closed = close(fd);
+    const int failed = fails("close", "");
+    const int error = errno;
+    const int closed = close(fd);
     errno = failed ? error : errno;
     return failed ? -1 : closed;
 }
@@ -220,7 +222,8 @@ static void spit(const char *name, const void *bytes, size_t n) {
 static void check_motley(const jem_archive *a, const jem_archive *b, const char *how) {
     CHECK(jem_archive_count(b) == jem_archive_count(a), "%s: %d", how, jem_archive_count(b));
     for (int i = 0; i < jem_archive_count(a); i++) {
-        const jem_entry *e = jem_archive_at(a, i), *f = jem_archive_at(b, i);
+        const jem_entry *e = jem_archive_at(a, i);
+        const jem_entry *f = jem_archive_at(b, i);
         CHECK(same_entry(e, f), "%s: entry %d, %s", how, i, e->name);
         CHECK(jem_archive_find(b, e->name) == f, "%s: find %s", how, e->name);
         CHECK(f && ((uintptr_t)f->data & 7) == 0, "%s: %s is not aligned", how, e->name);
@@ -319,7 +322,8 @@ static void test_by_hand(void) {
     /* And what we write, byte for byte. */
     a = jem_archive_create(ctx);
     const float x[2] = { 1.0f, -2.5f };
-    const int64_t l = -2, shape[2] = { 1, 2 };
+    const int64_t l = -2;
+    const int64_t shape[2] = { 1, 2 };
     size_t m;
     jem_archive_add(a, "w", JEM_DTYPE_F32, 2, shape, x);
     jem_archive_add(a, "l", JEM_DTYPE_I64, 0, NULL, &l);  /* 8 bytes wide: before the floats */
@@ -362,8 +366,11 @@ static void test_foreign(void) {
         CHECK(e && e->dtype == JEM_DTYPE_F32 && e->bytes == 4 * 65536, "%s", jem_error(ctx));
         for (int i = 0; e && i < 65536; i++) {
             const float got = ((const float *)e->data)[i];
-            const int bits = bf ? 7 : 10, top = bf ? 255 : 31, bias = bf ? 127 : 15;
-            const int exponent = i >> bits & top, fraction = i & ((1 << bits) - 1);
+            const int bits = bf ? 7 : 10;
+            const int top = bf ? 255 : 31;
+            const int bias = bf ? 127 : 15;
+            const int exponent = i >> bits & top;
+            const int fraction = i & ((1 << bits) - 1);
             const int implied = exponent ? 1 << bits : 0;
             double want = ldexp(implied + fraction, (exponent ? exponent : 1) - bias - bits);
             if (exponent == top) want = HUGE_VAL;
@@ -569,7 +576,8 @@ static void test_headers(void) {
     free(file);
 
     /* Texts without number must not take time without end; tensors without number may come. */
-    char *many = (char *)malloc(4000000), *at = many;
+    char *many = (char *)malloc(4000000);
+    char *at = many;
     at += sprintf(at, "{\"__metadata__\":{\"\":\"\"");
     for (int i = 0; i < 5000; i++) at += sprintf(at, ",\"%d\":\"\"", i);
     sprintf(at, "}}");
@@ -668,7 +676,8 @@ static void check_rounded(const jem_entry *e) {
 static void test_rounded(void) {
     counter c;
     jem_ctx *ctx = open_ctx(&c);
-    const int64_t shape[1] = { ROUNDED }, one[1] = { 1 };
+    const int64_t shape[1] = { ROUNDED };
+    const int64_t one[1] = { 1 };
     const int64_t whole = 1234567890123;
     const unsigned char byte = 200;
     size_t full, n, m;
@@ -709,7 +718,9 @@ static void test_arguments(void) {
     jem_ctx *ctx = open_ctx(&c);
     size_t n = 7;
     const float x = 1;
-    int64_t shape[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 }, huge[2] = { INT64_MAX, 2 }, less[1] = { -1 };
+    int64_t shape[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    int64_t huge[2] = { INT64_MAX, 2 };
+    int64_t less[1] = { -1 };
     jem_archive *a = jem_archive_create(ctx);
     CHECK(!jem_archive_create(NULL) && !jem_archive_parse(NULL, "", 0), "no context");
     CHECK(!jem_archive_read(NULL, "x") && !jem_load(NULL, "x"), "no context");
@@ -885,7 +896,8 @@ static void test_write_failures(void) {
     jem_ctx *ctx = open_ctx(&c);
     static unsigned char data[100000];
     const int64_t large[1] = { sizeof data };
-    jem_archive *old = jem_archive_create(ctx), *a = jem_archive_create(ctx);
+    jem_archive *old = jem_archive_create(ctx);
+    jem_archive *a = jem_archive_create(ctx);
     jem_archive_add(old, "old", JEM_DTYPE_U8, 0, NULL, data);
     jem_archive_add(a, "new", JEM_DTYPE_U8, 1, large, data);
     size_t n;
@@ -1010,7 +1022,8 @@ static void test_two_writers(void) {
     static unsigned char data[2][BYTES];
     counter c;
     jem_ctx *ctx = open_ctx(&c);
-    jem_archive *a = filled(ctx, data[0], BYTES, 1), *b = filled(ctx, data[1], BYTES, 2);
+    jem_archive *a = filled(ctx, data[0], BYTES, 1);
+    jem_archive *b = filled(ctx, data[1], BYTES, 2);
     place("shared");
     for (int at = 0; at < 7; at++) {               /* one whole write between any two calls */
         other_writer.archive = b;
@@ -1031,7 +1044,8 @@ static void test_two_writers(void) {
         for (int i = 0; i < TIMES; i++) bad |= jem_archive_write(b, path) != JEM_OK;
         _exit(bad);
     }
-    int torn = 0, status = 1;
+    int torn = 0;
+    int status = 1;
     for (int i = 0; i < TIMES; i++) {
         CHECK(jem_archive_write(a, path) == JEM_OK, "%s", jem_error(ctx));
         torn += !is_whole(ctx, BYTES);
@@ -1109,7 +1123,8 @@ static void test_links(void) {
 }
 
 static int same_params(const jem_net *a, const jem_net *b) {
-    const jem_param *p = a->params, *q = b->params;
+    const jem_param *p = a->params;
+    const jem_param *q = b->params;
     for (; p && q; p = p->next, q = q->next)
         if (strcmp(p->name, q->name) || p->ndim != q->ndim || p->size != q->size ||
             memcmp(p->shape, q->shape, (size_t)p->ndim * sizeof(int)) ||
@@ -1179,7 +1194,8 @@ static void test_numbers(void) {
     };
     for (size_t i = 0; i < sizeof texts_of / sizeof *texts_of; i++) {
         double v = 0;
-        const char *text = texts_of[i].text, *end = jem__scan_number(text, &v);
+        const char *text = texts_of[i].text;
+        const char *end = jem__scan_number(text, &v);
         CHECK(end - text == texts_of[i].read && v == texts_of[i].value, "\"%s\": %.17g, %d read",
               text, v, (int)(end - text));
     }
@@ -1230,13 +1246,16 @@ static void check_design(jem_ctx *ctx, int kind, const design *d, const char *wh
     jem_net *loaded = jem_net_from_archive(ctx, a);
     if (CHECK(loaded && same_params(net, loaded), "%s, %s: %s", kinds[kind], what,
               jem_error(ctx))) {
-        const jem__wrn *w = (const jem__wrn *)net->user, *v = (const jem__wrn *)loaded->user;
-        const jem__stack *s = (const jem__stack *)net->user, *t = (const jem__stack *)loaded->user;
+        const jem__wrn *w = (const jem__wrn *)net->user;
+        const jem__wrn *v = (const jem__wrn *)loaded->user;
+        const jem__stack *s = (const jem__stack *)net->user;
+        const jem__stack *t = (const jem__stack *)loaded->user;
         if (kind == WRN)
             CHECK(!memcmp(&w->desc, &v->desc, sizeof w->desc) && w->blocks == v->blocks, "wrn, %s: "
                   "slope %.9g, dropout %.9g", what, (double)v->desc.leak, (double)v->desc.dropout);
         else {
-            const jem_convnet_desc *p = &s->desc, *q = &t->desc;
+            const jem_convnet_desc *p = &s->desc;
+            const jem_convnet_desc *q = &t->desc;
             CHECK(!memcmp(&p->leak, &q->leak, sizeof p->leak) && s->convs == t->convs &&
                   p->layers == q->layers && p->activation == q->activation &&
                   p->separate_energy == q->separate_energy, "%s, %s: slope %.9g", kinds[kind], what,
@@ -1321,8 +1340,10 @@ static void test_agreement(void) {
         jem_archive *a = jem_archive_create(ctx);
         CHECK(net && jem_net_to_archive(net, a) == JEM_OK, "%s", jem_error(ctx));
         for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-            const char *key = bad[i].key, *was = jem_archive_meta(a, key);
-            const int n = (int)bad[i].value, is_uncond = !strcmp(key, "jem.uncond");
+            const char *key = bad[i].key;
+            const char *was = jem_archive_meta(a, key);
+            const int n = (int)bad[i].value;
+            const int is_uncond = !strcmp(key, "jem.uncond");
             if (!was && !is_uncond) continue;      /* of another kind */
             char text[64], old[64];
             snprintf(old, sizeof old, "%s", was ? was : "");
@@ -1425,7 +1446,8 @@ static void test_texts(void) {
     jem_archive_free(long_named);
     jem_trainer_free(tr);
     jem_net_free(own);
-    int texts_now = 0, n = 0;
+    int texts_now = 0;
+    int n = 0;
     for (const jem__meta *m = net->meta; m; m = m->next) texts_now++;
     char key[16];
     jem_status status = JEM_OK;
@@ -1521,7 +1543,8 @@ static void test_nets(void) {
     for (int kind = 0; kind < NETS; kind++) {
         const char *name = net_names[kind];
         jem_ctx *ctx = open_ctx(&c);
-        jem_net *net = make_net(ctx, kind, 4), *fresh = make_net(ctx, kind, 4);
+        jem_net *net = make_net(ctx, kind, 4);
+        jem_net *fresh = make_net(ctx, kind, 4);
         CHECK(net && fresh, "%s: %s", name, jem_error(ctx));
         if (!net || !fresh) { jem_net_free(net), jem_net_free(fresh), jem_ctx_free(ctx); continue; }
         float before[12], after[12];
@@ -1576,7 +1599,8 @@ static void test_nets(void) {
               "%s: copies of the old weights are still in use", name);
 
         /* A network of another shape refuses, and is as it was. */
-        jem_net *other = make_net(ctx, kind, 7), *copy = make_net(ctx, kind, 7);
+        jem_net *other = make_net(ctx, kind, 7);
+        jem_net *copy = make_net(ctx, kind, 7);
         if (other && copy) {
             scramble(other, 99);
             scramble(copy, 99);
@@ -1737,7 +1761,8 @@ static void test_trainers(void) {
             learner v = learner_begin(ctx, other, NULL);
             size_t before;
             void *bytes = learner_bytes(&v, &before);
-            const jem_train_desc mine = learner_desc(kind), its = learner_desc(other);
+            const jem_train_desc mine = learner_desc(kind);
+            const jem_train_desc its = learner_desc(other);
             /* Muon: of the last layer */
             const int has_v = mine.optim.kind == JEM_OPTIMIZER_ADAM ||
                               (mine.optim.kind == JEM_OPTIMIZER_MUON && (other == 7 || other == 8));
@@ -1827,7 +1852,8 @@ static void test_trainer_files(void) {
         { "optim.v.class_output.weight", 8, "out of range" },
         { "replay_visits", 9, "out of range" }
     };
-    static const float zeros[4096] = { 0 }, negative[4096] = { 0, 1, -1 };
+    static const float zeros[4096] = { 0 };
+    static const float negative[4096] = { 0, 1, -1 };
     static const int32_t many[4096] = { 0, -1, INT32_MAX };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const int what = cases[i].what;
@@ -1885,7 +1911,8 @@ static void test_trainer_files(void) {
     CHECK(k > 20 && k < 1000, "%ld allocations", k);
     counter d;                                     /* an archive of another context */
     jem_ctx *elsewhere = open_ctx(&d);
-    jem_archive *theirs = jem_archive_parse(elsewhere, bytes, n), *none;
+    jem_archive *theirs = jem_archive_parse(elsewhere, bytes, n);
+    jem_archive *none;
     none = jem_archive_create(elsewhere);
     CHECK(jem_net_load(t.net, none) == JEM_BAD_FILE && says(ctx, "lacks"), "net");
     CHECK(jem_trainer_from_archive(t.tr, none) == JEM_BAD_FILE && says(ctx, "lacks"), "trainer");
@@ -1913,13 +1940,18 @@ static void test_flags(void) {
     counter c;
     jem_ctx *ctx = open_ctx(&c);
     jem_net *net = jem_net_create(ctx, identity, NULL, 0, 2, 1, 1, 2, 1);
-    const int one[1] = { 1 }, two[1] = { 2 };
+    const int one[1] = { 1 };
+    const int two[1] = { 2 };
     jem_param *flag = jem_net_param(net, "flag", 1, one, 0);
     jem_param *pair = jem_net_param(net, "pair", 1, two, 1);
     CHECK(flag && pair, "%s", jem_error(ctx));
-    const float f = 3, ff[2] = { 5, 6 };
-    const int32_t i = -4, ii[2] = { 1, 2 };
-    const int64_t l = 7, sizes[2] = { 1, 1 }, pairs[1] = { 2 };
+    const float f = 3;
+    const float ff[2] = { 5, 6 };
+    const int32_t i = -4;
+    const int32_t ii[2] = { 1, 2 };
+    const int64_t l = 7;
+    const int64_t sizes[2] = { 1, 1 };
+    const int64_t pairs[1] = { 2 };
     const unsigned char u = 200;
     const void *data[4];
     const float want[4] = { 3, -4, 7, 200 };
@@ -1966,7 +1998,8 @@ static const char *const stage_files[STAGES] = { "", "a", "a", "mlp", "mlp", "wr
 
 static int live(jem_ctx *ctx, int stage) {
     static unsigned char data[4096];
-    jem_archive *a = NULL, *b = NULL;
+    jem_archive *a = NULL;
+    jem_archive *b = NULL;
     jem_net *net = NULL;
     void *bytes = NULL;
     size_t n;

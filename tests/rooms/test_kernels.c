@@ -177,12 +177,14 @@ static jem_ctx *open_setup(const setup *s) {
 /* The first of n numbers whose bits are not those of b; close: that is further from it than 1e-4 of
    it and of what a quarter of them are larger than, and than 2e-6. n: none. */
 static int compare_sizes(const void *a, const void *b) {
-    const float x = fabsf(*(const float *)a), y = fabsf(*(const float *)b);
+    const float x = fabsf(*(const float *)a);
+    const float y = fabsf(*(const float *)b);
     return (x > y) - (x < y);
 }
 static ptrdiff_t first_apart(const float *a, const float *b, ptrdiff_t n, int close) {
     ptrdiff_t i = 0;
-    float *sorted = floats(n), usual;
+    float *sorted = floats(n);
+    float usual;
     memcpy(sorted, b, (size_t)n * sizeof *b);
     if (close) qsort(sorted, (size_t)n, sizeof *sorted, compare_sizes);
     usual = fabsf(sorted[n - 1 - n / 4]);
@@ -254,11 +256,13 @@ static float *copy_of(jem_ctx *ctx, const float *x, ptrdiff_t n) {
 static void direct_maps(jem_ctx *ctx, record *r) {
     jem_rng rng = jem_rng_seed(1);
     for (ptrdiff_t n = 16; n < 700; n += n) {
-        const float *dy = some(ctx, &rng, n), *old = some(ctx, &rng, n);
+        const float *dy = some(ctx, &rng, n);
+        const float *old = some(ctx, &rng, n);
         for (int kind = JEM__MAP_SCALE; kind <= JEM__MAP_DROP; kind++) {
             const float *x = kind == JEM__MAP_LOG ? plain(ctx, &rng, n, 1e-30f, 3)
                                                   : some(ctx, &rng, n);
-            float *aux = plain(ctx, &rng, n, 0, 1), *y = plain(ctx, &rng, n, 0, 1);
+            float *aux = plain(ctx, &rng, n, 0, 1);
+            float *y = plain(ctx, &rng, n, 0, 1);
             float *dx = copy_of(ctx, old, n);
             const float a = 1.3f;
             snprintf(r->title, sizeof r->title, "map %d of %d", kind, (int)n);
@@ -291,8 +295,11 @@ static void direct_pairs(jem_ctx *ctx, record *r) {
     jem_rng rng = jem_rng_seed(2);
     for (ptrdiff_t n = 16; n < 700; n += n)
         for (int spread = 0; spread < 2; spread++) {
-            const float *a = some(ctx, &rng, n), *b = some(ctx, &rng, n), *dy = some(ctx, &rng, n);
-            float *y = some(ctx, &rng, n), *out = some(ctx, &rng, 16);
+            const float *a = some(ctx, &rng, n);
+            const float *b = some(ctx, &rng, n);
+            const float *dy = some(ctx, &rng, n);
+            float *y = some(ctx, &rng, n);
+            float *out = some(ctx, &rng, 16);
             snprintf(r->title, sizeof r->title, "pair of %d, spread %d", (int)n, spread);
             for (int kind = JEM__PAIR_ADD; kind <= JEM__PAIR_MUL; kind++) {
                 ctx->k->pair(kind, a, b, spread, y, n);
@@ -314,7 +321,8 @@ static void direct_shifts(jem_ctx *ctx, record *r) {
     for (int by = -15; by < 16; by++)
         for (int n = 16; n < 100; n += 32) {
             const float *x = some(ctx, &rng, n);
-            float *y = some(ctx, &rng, n), *want = some(ctx, &rng, n);
+            float *y = some(ctx, &rng, n);
+            float *want = some(ctx, &rng, n);
             const unsigned all = 0xffffu >> abs(by) << (by < 0 ? -by : 0);
             snprintf(r->title, sizeof r->title, "%d numbers by %d:", n, by);
             for (int how = 0; how < 2; how++) {
@@ -331,11 +339,16 @@ static void direct_reductions(jem_ctx *ctx, record *r) {
     static const int channels[] = { 1, 2, 3, 10, 17 };
     jem_rng rng = jem_rng_seed(3);
     for (int j = 0; j < 5; j++) {
-        const int c = channels[j], h = 5, w = 7;
-        const ptrdiff_t n = (ptrdiff_t)c * 16, all = n * h * w;
+        const int c = channels[j];
+        const int h = 5;
+        const int w = 7;
+        const ptrdiff_t n = (ptrdiff_t)c * 16;
+        const ptrdiff_t all = n * h * w;
         snprintf(r->title, sizeof r->title, "%d channels:", c);
-        float *y = plain(ctx, &rng, 16, 0, 1), *dx = some(ctx, &rng, all);
-        const float *x = some(ctx, &rng, all), *dy = some(ctx, &rng, all);
+        float *y = plain(ctx, &rng, 16, 0, 1);
+        float *dx = some(ctx, &rng, all);
+        const float *x = some(ctx, &rng, all);
+        const float *dy = some(ctx, &rng, all);
         ctx->k->logsumexp(x, c, y);
         record_add(r, "logsumexp", y, 16);
         for (int add = 0; add < 2; add++) {
@@ -344,7 +357,8 @@ static void direct_reductions(jem_ctx *ctx, record *r) {
         }
         for (int k = 1; k <= 5; k++)
             for (int s = 1; s <= 3; s++) {
-                const int ho = (h - k) / s + 1, wo = (w - k) / s + 1;
+                const int ho = (h - k) / s + 1;
+                const int wo = (w - k) / s + 1;
                 float *out = some(ctx, &rng, ho * wo * n);
                 const jem__pool pool = { w, c, k, k, s, ho, wo, 1.0f / (float)(k * k) };
                 ctx->k->pool(&pool, x, out);
@@ -353,9 +367,12 @@ static void direct_reductions(jem_ctx *ctx, record *r) {
                 record_add(r, "pool_back", dx, all);
             }
         for (ptrdiff_t pixels = 1; pixels <= h * w; pixels += 17) {
-            float *mean = plain(ctx, &rng, n, -1, 1), *rstd = plain(ctx, &rng, n, 0.5f, 2);
-            const float *gamma = plain(ctx, &rng, c, -1, 1), *beta = plain(ctx, &rng, c, -1, 1);
-            float *s1 = plain(ctx, &rng, n, -1, 1), *s2 = plain(ctx, &rng, n, -1, 1);
+            float *mean = plain(ctx, &rng, n, -1, 1);
+            float *rstd = plain(ctx, &rng, n, 0.5f, 2);
+            const float *gamma = plain(ctx, &rng, c, -1, 1);
+            const float *beta = plain(ctx, &rng, c, -1, 1);
+            float *s1 = plain(ctx, &rng, n, -1, 1);
+            float *s2 = plain(ctx, &rng, n, -1, 1);
             for (int how = 0; how < 4; how++) {
                 ctx->k->moment(x, how & 1 ? mean : NULL, how > 1, pixels, c, s1);
                 record_add(r, "moment", s1, n);
@@ -380,8 +397,10 @@ static void direct_updates(jem_ctx *ctx, record *r) {
     jem_rng rng = jem_rng_seed(4);
     for (ptrdiff_t n = 16; n < 400; n += 48)
         for (int how = 0; how < 8; how++) {
-            float *x = plain(ctx, &rng, n, -1, 1), *m = plain(ctx, &rng, n, -1, 1);
-            float *v = plain(ctx, &rng, n, 0, 1), *p = plain(ctx, &rng, n, -1, 1);
+            float *x = plain(ctx, &rng, n, -1, 1);
+            float *m = plain(ctx, &rng, n, -1, 1);
+            float *v = plain(ctx, &rng, n, 0, 1);
+            float *p = plain(ctx, &rng, n, -1, 1);
             const float *g = some(ctx, &rng, n);
             snprintf(r->title, sizeof r->title, "%d numbers, case %d:", (int)n, how);
             ctx->k->fill(how & 1, rng.key, starts[how / 2], x, n, -1, 2);
@@ -447,7 +466,8 @@ static conv_shape conv_shape_at(int i, jem_rng *rng) {
         { 3, 26, 28, 13, 12, 9, 3, 4, 0 },
         { 33, 12, 20, 9, 8, 4, 2, 1, 0 }                       /* these are worth more threads */
     };
-    static const int ns[] = { 1, 2, 3, 15, 16, 17, 33 }, channels[] = { 1, 2, 3, 4, 5, 8, 10, 17 };
+    static const int ns[] = { 1, 2, 3, 15, 16, 17, 33 };
+    static const int channels[] = { 1, 2, 3, 4, 5, 8, 10, 17 };
     static const int wino[5][2] = { { 3, 1 }, { 4, 2 }, { 3, 1 }, { 2, 1 }, { 6, 2 } };
     enum { CHOSEN = sizeof chosen / sizeof chosen[0] };
     if (i < CHOSEN) return chosen[i];
@@ -470,7 +490,8 @@ static conv_shape conv_shape_at(int i, jem_rng *rng) {
             s.co += 20;
         }
     }
-    const int from = s.k - 2 * s.pad > 1 ? s.k - 2 * s.pad : 1, more = i % 3 == 0 ? 9 : 6;
+    const int from = s.k - 2 * s.pad > 1 ? s.k - 2 * s.pad : 1;
+    const int more = i % 3 == 0 ? 9 : 6;
     s.h = below(rng, from, from + more);
     s.w = below(rng, from, from + more);
     s.blocks = i % 4 == 0;
@@ -565,9 +586,15 @@ static void check_conv(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
     conv_run c = conv_make(ctx, rng, s);
     const int ho = (s.h + 2 * s.pad - s.k) / s.stride + 1;
     const int wo = (s.w + 2 * s.pad - s.k) / s.stride + 1;
-    const int image = s.ci * s.h * s.w, out = s.co * ho * wo;
-    const int taps = s.k * s.k, nx = s.n * image, ny = s.n * out;
-    float *x = floats(nx), *dx = floats(nx), *y = floats(ny), *dy = floats(ny);
+    const int image = s.ci * s.h * s.w;
+    const int out = s.co * ho * wo;
+    const int taps = s.k * s.k;
+    const int nx = s.n * image;
+    const int ny = s.n * out;
+    float *x = floats(nx);
+    float *dx = floats(nx);
+    float *y = floats(ny);
+    float *dy = floats(ny);
     exact *ex = exacts(nx), *ey = exacts(ny), *ew = exacts(c.w->size), *eb = exacts(s.co);
     CHECK(c.y->h == ho && c.y->w == wo, CONV_TEXT ": y %dx%d", CONV_ARGS(s), c.y->h, c.y->w);
     jem_read(c.x, x);
@@ -575,7 +602,10 @@ static void check_conv(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
     jem_read(c.probe, dy);
     jem_read_grad(c.x, dx);
     for (int at = 0; at < ny; at++) {              /* at is ((n O + o) ho + oy) wo + ox */
-        const int ox = at % wo, oy = at / wo % ho, o = at / (wo * ho) % s.co, n = at / out;
+        const int ox = at % wo;
+        const int oy = at / wo % ho;
+        const int o = at / (wo * ho) % s.co;
+        const int n = at / out;
         exact_add(&ey[at], (double)c.b->value[o], 1);
         exact_add(&eb[o], (double)dy[at], 1);
         for (int j = 0; j < s.ci * taps; j++) {
@@ -677,7 +707,8 @@ static void use_net(record *r, const char *title, jem_net *net, const jem_train_
     record_tensor(r, "input gradient", t, 1);
     jem_trainer *tr = jem_trainer_create(net, d);
     /* Adam makes a step of the rate's size even of rounding: after it, no two need be close. */
-    const int close = jem_isa_available(JEM_ISA_WASM), steps = close ? 1 : 3;
+    const int close = jem_isa_available(JEM_ISA_WASM);
+    const int steps = close ? 1 : 3;
     for (int step = 0; step < steps; step++) {
         snprintf(r->title, sizeof r->title, "%s, update %d:", title, step);
         jem_stats s = jem_train_step(tr, x, labels, IMAGES);
@@ -811,7 +842,8 @@ static void test_tiles(void) {
     const setup plain = setup_of(JEM_ISA_SCALAR, 1, 0), amx = setup_of(JEM_ISA_AVX512_BF16, 3, 0);
     jem__bf16 direct = jem__bf16_scalar;
     direct.twice = 0;
-    jem_ctx *a = jem_ctx_create(&plain.desc), *b = jem_ctx_create(&amx.desc);
+    jem_ctx *a = jem_ctx_create(&plain.desc);
+    jem_ctx *b = jem_ctx_create(&amx.desc);
     a->bf16 = &direct;
     b->bf16 = &jem__bf16_amx;
     record ra, rb;
@@ -827,10 +859,14 @@ static void test_tiles(void) {
     }
     record_free(&ra);
     record_free(&rb);
-    jem_net *na = small_wrn(a, JEM_NORM_NONE, 8), *nb = small_wrn(b, JEM_NORM_NONE, 8);
+    jem_net *na = small_wrn(a, JEM_NORM_NONE, 8);
+    jem_net *nb = small_wrn(b, JEM_NORM_NONE, 8);
     int labels[IMAGES];
-    float *x = images_for(na, labels), *ga = floats(IMAGES * 192), *gb = floats(IMAGES * 192);
-    jem_tensor *ta = jem_input(a, x, IMAGES, 3, 8, 8), *tb = jem_input(b, x, IMAGES, 3, 8, 8);
+    float *x = images_for(na, labels);
+    float *ga = floats(IMAGES * 192);
+    float *gb = floats(IMAGES * 192);
+    jem_tensor *ta = jem_input(a, x, IMAGES, 3, 8, 8);
+    jem_tensor *tb = jem_input(b, x, IMAGES, 3, 8, 8);
     jem_grad(jem_logp(a, ta, na), ta);
     jem_grad(jem_logp(b, tb, nb), tb);
     jem_read_grad(ta, ga);
@@ -879,8 +915,11 @@ static void test_bf16_buffers(void) {
                      : kind > JEM_NORM_ACT ? odd_convnet(ctx)
                                            : small_wrn(ctx, (jem_norm)kind, 8);
         const ptrdiff_t n = (ptrdiff_t)IMAGES * net->channels * net->height * net->width;
-        int labels[IMAGES], count = 0;
-        float *x = images_for(net, labels), *with = floats(n), *without = floats(n);
+        int labels[IMAGES];
+        int count = 0;
+        float *x = images_for(net, labels);
+        float *with = floats(n);
+        float *without = floats(n);
         jem_tensor *t = jem_input(ctx, x, IMAGES, net->channels, net->height, net->width);
         jem_grad(jem_logp(ctx, t, net), t);
         jem_read_grad(t, with);
@@ -985,7 +1024,8 @@ static void test_far_out(void) {
         desc.threads = 1;
         jem_ctx *ctx = jem_ctx_create(&desc);
         for (int i = 0; ctx && i < (int)(sizeof bits / sizeof *bits); i++) {
-            float x[3] = { 1, 2, 0 }, y[3];
+            float x[3] = { 1, 2, 0 };
+            float y[3];
             memcpy(x + 2, bits + i, sizeof bits[i]);
             jem_tensor *t = jem_input(ctx, x, 1, 3, 1, 1);
             jem_tensor *all[4] = { jem_exp(ctx, t), jem_tanh(ctx, t), jem_sigmoid(ctx, t),

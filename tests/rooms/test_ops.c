@@ -121,7 +121,9 @@ static jem_tensor *of_gather(jem_ctx *c, jem_tensor *x, const things *t) {
 /* A value read by an op that would like to lie over it, and by another one after that. */
 static jem_tensor *of_second_reader(jem_ctx *c, jem_tensor *x, const things *t) {
     (void)t;
-    jem_tensor *a = jem_scale(c, x, 1.5f), *b = jem_silu(c, a), *d = jem_tanh(c, b);
+    jem_tensor *a = jem_scale(c, x, 1.5f);
+    jem_tensor *b = jem_silu(c, a);
+    jem_tensor *d = jem_tanh(c, b);
     return jem_sub(c, jem_mul(c, d, b), jem_mul(c, a, d));
 }
 
@@ -227,7 +229,8 @@ static void test_shapes(jem_ctx *ctx) {
                 const int step = t.b ? t.b : t.a;
                 int bad = jem_read(pooled, y) != JEM_OK;
                 for (int i = 0; i < s.n * s.c * pooled->h * pooled->w; i++) {
-                    const int row = i / pooled->w % pooled->h * step, column = i % pooled->w * step;
+                    const int row = i / pooled->w % pooled->h * step;
+                    const int column = i % pooled->w * step;
                     const float *at = x + i / (pooled->w * pooled->h) * s.h * s.w;
                     float most = -1e30f;
                     for (int w = 0; w < t.a * t.a; w++)
@@ -239,7 +242,8 @@ static void test_shapes(jem_ctx *ctx) {
             }
     const jem_shape s = { 17, 3, 2, 2 };
     float a[17 * 12], up[17 * 12 * 4], both[17 * 24], g[17 * 12];
-    jem_tensor *x = apart_leaf(ctx, &rng, s, a), *shifted = jem_add_constant(ctx, x, 100);
+    jem_tensor *x = apart_leaf(ctx, &rng, s, a);
+    jem_tensor *shifted = jem_add_constant(ctx, x, 100);
     CHECK(jem_read(jem_upsample(ctx, x, 2), up) == JEM_OK &&
           jem_read(jem_concat(ctx, x, shifted), both) == JEM_OK, "%s", jem_error(ctx));
     int bad = 0;
@@ -280,17 +284,22 @@ BUILDER(of_linear, jem_linear(c, x, t->p[0], t->p[1]))
 
 static void test_convolutions(jem_ctx *ctx) {
     printf("gradients: convolutions and linear layers\n");
-    static const int kernels[] = { 1, 2, 3, 4, 5, 7 }, ns[] = { 1, 17, 3 };
-    static const int ins[] = { 1, 3, 8, 2 }, outs[] = { 3, 1, 2, 8, 10 };
+    static const int kernels[] = { 1, 2, 3, 4, 5, 7 };
+    static const int ns[] = { 1, 17, 3 };
+    static const int ins[] = { 1, 3, 8, 2 };
+    static const int outs[] = { 3, 1, 2, 8, 10 };
     jem_rng rng = jem_rng_seed(2);
     things t;
     memset(&t, 0, sizeof t);
     for (int i = 0; i < 6 * 3 * 4 + 12; i++) {     /* the last twelve: those that Winograd takes */
-        const int wino = i >= 72, k = wino ? 3 + i % 2 : kernels[i / 12];
-        const int ci = wino ? 8 + i % 3 : ins[i % 4], co = wino ? 10 - i % 2 : outs[i % 5];
+        const int wino = i >= 72;
+        const int k = wino ? 3 + i % 2 : kernels[i / 12];
+        const int ci = wino ? 8 + i % 3 : ins[i % 4];
+        const int co = wino ? 10 - i % 2 : outs[i % 5];
         t.a = wino ? 1 + i % 2 : i % 3 + 1;
         t.b = wino ? i % 3 : i / 3 % 4;
-        const int least = k > 2 * t.b ? k - 2 * t.b : 1, big = k * k * ci > 100;
+        const int least = k > 2 * t.b ? k - 2 * t.b : 1;
+        const int big = k * k * ci > 100;
         const int more = wino ? 2 : 0;
         const jem_shape s = { big && !wino ? 1 : ns[i % 3], ci, least + i % 2 + more,
                               least + i % 3 + more };
@@ -306,7 +315,8 @@ static void test_convolutions(jem_ctx *ctx) {
         jem_net_free(t.net);
     }
     for (int i = 0; i < 9; i++) {
-        const int ci = ins[i % 4] + 9 * (i % 3), co = outs[i % 5];
+        const int ci = ins[i % 4] + 9 * (i % 3);
+        const int co = outs[i % 5];
         t.net = bag_create(ctx);
         t.build = of_linear;
         t.p[0] = random_param(t.net, &rng, 1, 2, co, ci, 1, -1, 1);
@@ -380,7 +390,8 @@ typedef struct block {
 
 static jem_tensor *block_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const block *b = (const block *)user;
-    jem_tensor *y = x, *around = jem_apply(&b->shortcut, x, training);
+    jem_tensor *y = x;
+    jem_tensor *around = jem_apply(&b->shortcut, x, training);
     for (int i = 0; i < 2; i++) {
         y = jem_activate(net->ctx, jem_apply(&b->norm[i], y, training), b->activation, 0.2f);
         y = jem_apply(&b->conv[i], y, training);
@@ -436,7 +447,8 @@ static jem_tensor *of_loss(jem_ctx *c, jem_tensor *x, const things *t) {
     const jem_loss_weights d = { t->b & 1 ? 0.7f : 0, t->b & 2 ? 1.3f : 0, t->b & 4 ? 0.4f : 0,
                                  t->b & 8 ? 0.3f : 0 };
     (void)c;
-    jem_tensor *labelled = t->a == 0 ? x : t->other[0], *sample = t->a == 1 ? x : t->other[1];
+    jem_tensor *labelled = t->a == 0 ? x : t->other[0];
+    jem_tensor *sample = t->a == 1 ? x : t->other[1];
     jem_tensor *data = t->a == 2 ? x : NULL;
     return jem_loss(t->net, &d, labelled, t->labels, data, sample, t->more_labels, NULL);
 }
@@ -542,15 +554,19 @@ static void test_few_images(jem_ctx *ctx) {
         if (!CHECK(net, "%s", jem_error(ctx))) return;
         const int size = net->channels * net->height * net->width;
         const ptrdiff_t numbers = jem_net_size(net);
-        float *x = random_floats(&rng, MANY * size, -1, 1), *g = floats(MANY * size), f[MANY * 4];
-        float *all = floats(MANY * size), few[MANY * 4];
+        float *x = random_floats(&rng, MANY * size, -1, 1);
+        float *g = floats(MANY * size);
+        float f[MANY * 4];
+        float *all = floats(MANY * size);
+        float few[MANY * 4];
         float *back[2] = { floats(numbers), floats(numbers) };
         const int n = i % 3 ? 3 + i % 3 * i / 2 : 1;       /* up to 13 are few */
         for (int many = 0; many < 2; many++) {
             jem_mark mark = jem_begin(ctx);
             jem_tensor *t = jem_input(ctx, x, many ? MANY : n, net->channels, net->height,
                                       net->width);
-            jem_tensor *first = NULL, *logp = jem_logp(ctx, t, net);
+            jem_tensor *first = NULL;
+            jem_tensor *logp = jem_logp(ctx, t, net);
             CHECK(jem_read(jem_forward(net, t, 0), many ? f : few) == JEM_OK, "%s", jem_error(ctx));
             CHECK(jem_grad(logp, t) == JEM_OK, "%s", jem_error(ctx));
             jem_read_grad(t, many ? all : g);
@@ -754,13 +770,16 @@ static void test_loss_values(jem_ctx *ctx) {
     enum { N = 17, M = 5 };
     jem_rng rng = jem_rng_seed(11);
     jem_net *net = block_net(ctx, JEM_NORM_LAYER, JEM_ACTIVATION_SILU, 0);
-    const jem_shape s = { N, 3, 4, 5 }, few = { M, 3, 4, 5 };
+    const jem_shape s = { N, 3, 4, 5 };
+    const jem_shape few = { M, 3, 4, 5 };
     jem_tensor *x[3] = { random_leaf(ctx, &rng, s, -1, 1), random_leaf(ctx, &rng, few, -1, 1),
                          random_leaf(ctx, &rng, few, -1, 1) };         /* labelled, sample, data */
     int y[N], z[M];
     random_labels(&rng, y, N, 3);
     random_labels(&rng, z, M, 3);
-    double mean[3] = { 0 }, squares[3] = { 0 }, at[2] = { 0 };
+    double mean[3] = { 0 };
+    double squares[3] = { 0 };
+    double at[2] = { 0 };
     for (int i = 0; i < 3; i++) {
         float f[3 * N];
         jem_read(jem_forward(net, x[i], 1), f);
@@ -796,7 +815,9 @@ static void test_loss_values(jem_ctx *ctx) {
     for (int i = 0; i < 2; i++) drop[i] = jem_dropout(ctx, x[0], 0.25f, &rng);
     jem_read(drop[0], out[0]);
     jem_read(drop[1], out[1]);
-    int zeros = 0, both = 0, bad = 0;
+    int zeros = 0;
+    int both = 0;
+    int bad = 0;
     for (int i = 0; i < N * 60; i++) {
         zeros += out[0][i] == 0;
         both += out[0][i] == 0 && out[1][i] == 0;
@@ -823,7 +844,8 @@ static void mirror(const jem_call *call, int backward) {
         for (int i = 0; i < s.h; i++)
             for (int j = 0; j < s.w; j++)
                 for (int l = 0; l < 16; l++) {
-                    const ptrdiff_t a = at_of(s, c, i, j, l), b = at_of(s, c, s.h - 1 - i, j, l);
+                    const ptrdiff_t a = at_of(s, c, i, j, l);
+                    const ptrdiff_t b = at_of(s, c, s.h - 1 - i, j, l);
                     if (!backward) call->y[a] = factor * call->x[0][a] * call->x[1][b];
                     const float dy = backward && l < call->live ? call->dy[a] : 0;
                     if (call->dx[0]) call->dx[0][a] += factor * dy * call->x[1][b];
@@ -1008,7 +1030,8 @@ static jem_tensor *of_failing(jem_ctx *ctx, jem_tensor *x, void *user) {
 static void test_after_failure(jem_ctx *ctx) {
     printf("after a run that failed; what the gradient's checker says\n");
     const jem_shape s = { 1, 1, 1, 1 };
-    const float three = 3, pair[2] = { 1, 2 };
+    const float three = 3;
+    const float pair[2] = { 1, 2 };
     int fails = 1;
     const int *user = &fails;
     float out[2] = { 0, 0 };
@@ -1129,7 +1152,8 @@ static void test_custom(jem_ctx *ctx) {
         }
     const jem_shape s = { 17, 3, 5, 4 };
     float a[17 * 60], b[17 * 60], y[17 * 60];
-    jem_tensor *ta = random_leaf(ctx, &rng, s, -1, 1), *tb = random_leaf(ctx, &rng, s, -1, 1);
+    jem_tensor *ta = random_leaf(ctx, &rng, s, -1, 1);
+    jem_tensor *tb = random_leaf(ctx, &rng, s, -1, 1);
     jem_read(ta, a);
     jem_read(tb, b);
     jem_read(custom(ctx, &mirror_op, ta, tb, 3), y);
@@ -1144,7 +1168,8 @@ static void test_custom(jem_ctx *ctx) {
     CHECK(jem_grad(beside, ta) == JEM_OK && jem_read_grad(ta, a) == JEM_OK, "%s", jem_error(ctx));
     for (int i = 0; i < 17 * 60; i++) bad += a[i] != 1;
     CHECK(bad == 0, "but it passes beside it");
-    jem_tensor *none[1] = { NULL }, *of_other_n[1] = { ta };
+    jem_tensor *none[1] = { NULL };
+    jem_tensor *of_other_n[1] = { ta };
     const jem_shape wrong = { 16, 1, 1, 1 };
     CHECK(!jem_custom(ctx, NULL, of_other_n, 1, s, NULL, 0, 0) && says(ctx, "jem_custom"), "no op");
     CHECK(!jem_custom(ctx, &bump_op, of_other_n, 5, s, NULL, 0, 0) && says(ctx, "bump"), "many");
@@ -1225,15 +1250,20 @@ static double map_of(kind k, double x) {
 
 /* Convolution, 1x1 or 3x3 with padding 1, forward (gx NULL) or backward. */
 static void ref_conv(const tape *t, ref *r, const ref *x, double *gx) {
-    const int k = r->p[0]->shape[2], image = r->c * r->pixels;
+    const int k = r->p[0]->shape[2];
+    const int image = r->c * r->pixels;
     for (int to = 0; to < size_of(t, r); to++) {   /* to is ((n O + o) h + i) w + j */
-        const int o = to / r->pixels % r->c, i = to / t->w % t->h, j = to % t->w;
+        const int o = to / r->pixels % r->c;
+        const int i = to / t->w % t->h;
+        const int j = to % t->w;
         if (!gx) r->v[to] = (double)r->p[1]->value[o];
         else r->pg[1][o] += term(r->g[to]);
         for (int at = 0; at < x->c * k * k; at++) {
-            const int y = i + at / k % k - k / 2, z = j + at % k - k / 2;
+            const int y = i + at / k % k - k / 2;
+            const int z = j + at % k - k / 2;
             if (y < 0 || y >= t->h || z < 0 || z >= t->w) continue;
-            const int c = at / (k * k), w = o * x->c * k * k + at;
+            const int c = at / (k * k);
+            const int w = o * x->c * k * k + at;
             const int from = (to / image * x->c + c) * x->pixels + y * t->w + z;
             if (!gx) r->v[to] += (double)r->p[0]->value[w] * x->v[from];
             else {
@@ -1248,13 +1278,18 @@ static void ref_conv(const tape *t, ref *r, const ref *x, double *gx) {
 static void ref_norm(const tape *t, ref *r, const ref *x, double *gx) {
     const int per = t->n * r->pixels;
     for (int c = 0; c < r->c; c++) {
-        double mean = 0, var = 0, s1 = 0, s2 = 0;
-        const double gamma = (double)r->p[0]->value[c], beta = (double)r->p[1]->value[c];
+        double mean = 0;
+        double var = 0;
+        double s1 = 0;
+        double s2 = 0;
+        const double gamma = (double)r->p[0]->value[c];
+        const double beta = (double)r->p[1]->value[c];
         for (int pass = 0; pass < 4; pass++) {     /* mean; variance; sums; result */
             const double rstd = 1 / sqrt(var + 1e-5);
             for (int i = 0; i < per; i++) {
                 const int at = (i / r->pixels * r->c + c) * r->pixels + i % r->pixels;
-                const double d = x->v[at] - mean, dy = gx ? r->g[at] : 0;
+                const double d = x->v[at] - mean;
+                const double dy = gx ? r->g[at] : 0;
                 if (pass == 0) mean += x->v[at] / per;
                 if (pass == 1) var += d * d / per;
                 if (pass == 2) {
@@ -1276,7 +1311,8 @@ static void ref_norm(const tape *t, ref *r, const ref *x, double *gx) {
 
 static void ref_forward(tape *t, ref *r) {
     const ref *a = t->nodes + r->in[0], *b = t->nodes + r->in[1];
-    const int n = size_of(t, r), spread = r->c * r->pixels;
+    const int n = size_of(t, r);
+    const int spread = r->c * r->pixels;
     if (r->kind == CONV) ref_conv(t, r, a, NULL);
     else if (r->kind == NORM) ref_norm(t, r, a, NULL);
     else if (r->kind == SUM_IMAGE) {
@@ -1321,7 +1357,8 @@ static void ref_backward(tape *t, ref *r) {
 
 static jem_tensor *ref_record(tape *t, ref *r) {
     jem_ctx *c = t->ctx;
-    jem_tensor *a = t->nodes[r->in[0]].t, *b = t->nodes[r->in[1]].t;
+    jem_tensor *a = t->nodes[r->in[0]].t;
+    jem_tensor *b = t->nodes[r->in[1]].t;
     const jem_conv_desc d = { 1, r->p[0] ? r->p[0]->shape[2] / 2 : 0 };
     switch (r->kind) {
     case SCALE: return jem_scale(c, a, -1.5f);
@@ -1350,7 +1387,8 @@ static int is_risky(const tape *t, const ref *r) {
 /* Does a channel vary so little that a norm would blow up its rounding? */
 static int is_flat(const tape *t, const ref *r) {
     for (int c = 0; c < r->c; c++) {
-        double lo = 1e30, hi = -1e30;
+        double lo = 1e30;
+        double hi = -1e30;
         for (int i = 0; i < t->n * r->pixels; i++) {
             const double v = r->v[(i / r->pixels * r->c + c) * r->pixels + i % r->pixels];
             if (v < lo) lo = v;
@@ -1388,7 +1426,8 @@ static void tape_put(tape *t, kind k, int in0, int in1) {
     if (k == SUM_IMAGE) r->c = r->pixels = 1;
     if (k == CONV) {
         r->c = pick(t, 3) ? t->c : 1 + pick(t, 11);            /* mostly what can be added to */
-        const int size = 1 + 2 * pick(t, 2), c = t->nodes[in0].c;
+        const int size = 1 + 2 * pick(t, 2);
+        const int c = t->nodes[in0].c;
         const float most = 1.5f / (float)(size * c);
         r->p[0] = random_param(t->bag, &t->rng, 1, 4, r->c, c, size, -most, most);
         r->p[1] = random_param(t->bag, &t->rng, 1, 1, r->c, 1, 1, -1, 1);
@@ -1498,7 +1537,8 @@ static void ref_walk(tape *t, int target, double seed) {
 }
 /* Off by how much, relative to the largest sum of magnitudes. */
 static double off(const float *a, const double *g, const double *m, int n) {
-    double worst = 0, largest = 1e-30;
+    double worst = 0;
+    double largest = 1e-30;
     for (int i = 0; i < n; i++) {
         const double d = fabs((double)a[i] - g[i]);
         if (!(d <= worst) && worst == worst) worst = d;
@@ -1589,11 +1629,15 @@ typedef struct mix {
 /* Random layers, each of one or two before it: residual blocks of every kind, and detached ends. A
    sum is often activated, and the sum itself read again. */
 static jem_tensor *mix_make(jem_ctx *ctx, jem_tensor *x, mix *m, jem_rng *rng, int layers) {
-    jem_tensor *t[16] = { jem_silu(ctx, jem_apply(&m->conv[0], x, 1)) }, *sum = NULL;
-    int read[16] = { 0 }, added = 0;
+    jem_tensor *t[16] = { jem_silu(ctx, jem_apply(&m->conv[0], x, 1)) };
+    jem_tensor *sum = NULL;
+    int read[16] = { 0 };
+    int added = 0;
     for (int n = 1; n <= layers; n++) {
-        const int act = added && jem_rng_below(rng, 2), last = act || jem_rng_below(rng, 3) > 0;
-        const int a = last ? n - 1 : jem_rng_below(rng, n), near = jem_rng_below(rng, 2);
+        const int act = added && jem_rng_below(rng, 2);
+        const int last = act || jem_rng_below(rng, 3) > 0;
+        const int a = last ? n - 1 : jem_rng_below(rng, n);
+        const int near = jem_rng_below(rng, 2);
         const int b = near && n > 2 ? n - 2 : jem_rng_below(rng, n);
         const int what = act ? 6 + jem_rng_below(rng, 2) : jem_rng_below(rng, 11);
         added = what == 1 || what == 2;
@@ -1738,7 +1782,8 @@ static void test_tapes(jem_ctx *planned, jem_ctx *plain) {
         for (int i = 0; i < 12; i++) {
             int target = t->count - 1;
             if (pick(t, 3) == 0) target = find(t, -1, 1);
-            const int any = pick(t, t->count), leaf = pick(t, LEAVES);
+            const int any = pick(t, t->count);
+            const int leaf = pick(t, LEAVES);
             switch (pick(t, 7)) {
             case 0: ask_read(t, &seen, any, seed); break;
             case 1: ask_grad(t, &seen, target, leaf, seed); break;
@@ -1768,7 +1813,8 @@ static void test_forgotten(jem_ctx *ctx) {
     jem_tensor *leaf = jem_input(ctx, one, 1, 1, 1, 1);
     for (int how = 0; how < 9; how++) {
         jem_mark mark = jem_begin(ctx);
-        jem_tensor *x = jem_input(ctx, one, 1, 1, 1, 1), *y = jem_exp(ctx, x);
+        jem_tensor *x = jem_input(ctx, one, 1, 1, 1, 1);
+        jem_tensor *y = jem_exp(ctx, x);
         CHECK(jem_item(y) > 2 && jem_grad(y, x) == JEM_OK, "%s", jem_error(ctx));
         if (how < 8) jem_end(ctx, mark);
         else jem_reset(ctx);
@@ -1797,7 +1843,8 @@ static void test_forgotten(jem_ctx *ctx) {
         const jem_mark inner = jem_begin(ctx);
         if (how) jem_end(ctx, outer); else jem_reset(ctx);
         for (int i = 0; i < 3; i++) jem_input(ctx, big, 1, 3, 100, 100);
-        jem_tensor *x = jem_input(ctx, one, 1, 1, 1, 1), *y = jem_scale(ctx, x, 2);
+        jem_tensor *x = jem_input(ctx, one, 1, 1, 1, 1);
+        jem_tensor *y = jem_scale(ctx, x, 2);
         jem_end(ctx, inner);
         CHECK(jem_read(x, out) == JEM_BAD_ARGUMENT && says(ctx, "has freed"), "pairs, %d", how);
         CHECK(jem_read(y, out) == JEM_BAD_ARGUMENT && says(ctx, "has freed"), "pairs, %d", how);
@@ -1812,9 +1859,13 @@ static void test_marks(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(7);
     enum { N = 17 * 150 };
     const jem_shape s = { 17, 6, 5, 5 };
-    float first[N], again[N], data[N], *x = random_floats(&rng, N, -1, 1);
+    float first[N];
+    float again[N];
+    float data[N];
+    float *x = random_floats(&rng, N, -1, 1);
     jem_tensor *leaf = jem_input(ctx, x, s.n, s.c, s.h, s.w);
-    jem_tensor *a = jem_tanh(ctx, jem_scale(ctx, leaf, 2)), *b = jem_mul(ctx, a, leaf);
+    jem_tensor *a = jem_tanh(ctx, jem_scale(ctx, leaf, 2));
+    jem_tensor *b = jem_mul(ctx, a, leaf);
     jem_tensor *sum = jem_sum_image(ctx, b);
     jem_read(b, first);
     for (int round = 0; round < 3; round++) {      /* more than a chunk of the arena, twice deep */
@@ -1848,7 +1899,8 @@ static void test_marks(jem_ctx *ctx) {
     free(x);
     jem_reset(ctx);
 
-    const size_t held = jem_memory(ctx).bytes, calls = jem_memory(ctx).allocations;
+    const size_t held = jem_memory(ctx).bytes;
+    const size_t calls = jem_memory(ctx).allocations;
     for (int i = 0; i < 20000; i++) {              /* one tape, asked again and again */
         if (i % 1000 == 0) {
             jem_reset(ctx);
@@ -1883,8 +1935,10 @@ static void log_message(void *user, const char *message) {
 static void all_ops(jem_ctx *ctx, jem_net *bag, jem_tensor *x, int *made) {
     const jem_conv_desc d = { 1, 1 };
     static const int labels[17] = { 0 };
-    jem_param *w = jem_net_find(bag, "p0"), *b = jem_net_find(bag, "p1");
-    jem_param *v = jem_net_find(bag, "p2"), *one = jem_net_find(bag, "p3");
+    jem_param *w = jem_net_find(bag, "p0");
+    jem_param *b = jem_net_find(bag, "p1");
+    jem_param *v = jem_net_find(bag, "p2");
+    jem_param *one = jem_net_find(bag, "p3");
     jem_rng rng = jem_rng_seed(1);
     const jem_tensor *const results[] = {
         jem_conv2d(ctx, x, w, b, d), jem_linear(ctx, x, v, b), jem_add(ctx, x, x),
@@ -1909,19 +1963,27 @@ static void test_errors(void) {
     printf("errors: names, shapes, the first one is kept, NULL goes through\n");
     counter count;
     jem_ctx *ctx = open_ctx(&count);
-    const jem_conv_desc d0 = { 0, 0 }, d1 = { 1, 1 }, far = { 65, 0 }, out = { 1, -1 };
+    const jem_conv_desc d0 = { 0, 0 };
+    const jem_conv_desc d1 = { 1, 1 };
+    const jem_conv_desc far = { 65, 0 };
+    const jem_conv_desc out = { 1, -1 };
     jem_rng rng = jem_rng_seed(8);
     jem_net *bag = bag_create(ctx);
     random_param(bag, &rng, 1, 4, 3, 3, 3, -1, 1);
     random_param(bag, &rng, 1, 1, 3, 1, 1, -1, 1);
     random_param(bag, &rng, 1, 2, 3, 3, 1, -1, 1);
     random_param(bag, &rng, 0, 1, 1, 1, 1, 0, 0);
-    jem_param *w = bag->params, *b = w->next, *v = b->next, *one = v->next;
+    jem_param *w = bag->params;
+    jem_param *b = w->next;
+    jem_param *v = b->next;
+    jem_param *one = v->next;
     jem_param *even = random_param(bag, &rng, 1, 4, 3, 2, 3, -1, 1);
     int made;
     jem_tensor *x = random_leaf(ctx, &rng, shapes[2], -1, 1);
-    jem_tensor *y = jem_zeros(ctx, 2, 3, 4, 5), *z = jem_zeros(ctx, 2, 3, 5, 4);
-    jem_tensor *flat = jem_zeros(ctx, 17, 3, 1, 1), *per = jem_zeros(ctx, 2, 1, 1, 1);
+    jem_tensor *y = jem_zeros(ctx, 2, 3, 4, 5);
+    jem_tensor *z = jem_zeros(ctx, 2, 3, 5, 4);
+    jem_tensor *flat = jem_zeros(ctx, 17, 3, 1, 1);
+    jem_tensor *per = jem_zeros(ctx, 2, 1, 1, 1);
 
     all_ops(ctx, bag, flat, &made);
     CHECK(made > 30, "all ops, where all is well: %d", made);
@@ -1963,7 +2025,8 @@ static void test_errors(void) {
     REFUSED(jem_logsumexp(ctx, y), JEM_BAD_SHAPE, "logsumexp", "(2,3,4,5)");
     REFUSED(jem_log_softmax(ctx, y), JEM_BAD_SHAPE, "logsumexp", "(2,3,4,5)");
     REFUSED(jem_log_softmax(ctx, jem_slice(ctx, y, 0, 1)), JEM_BAD_SHAPE, "log", "(2,1,4,5)");
-    const int labels[17] = { 0, 9, 10 }, negative[17] = { -1 };
+    const int labels[17] = { 0, 9, 10 };
+    const int negative[17] = { -1 };
     REFUSED(jem_gather(ctx, y, labels), JEM_BAD_SHAPE, "gather", "(2,3,4,5)");
     REFUSED(jem_gather(ctx, x, NULL), JEM_BAD_SHAPE, "gather", "labels");
     REFUSED(jem_gather(ctx, x, labels), JEM_BAD_ARGUMENT, "gather: label 10 of image 2", "0..9");
@@ -2080,7 +2143,8 @@ static int life(jem_ctx *ctx, int which) {
     jem_net *net = which ? block_net(ctx, JEM_NORM_BATCH, JEM_ACTIVATION_SILU, 0.2f)
                          : jem_convnet_create(ctx, &c, 1);
     jem_trainer *tr = net ? jem_trainer_create(net, &d) : NULL;
-    int labels[BATCH], good = 0;
+    int labels[BATCH];
+    int good = 0;
     jem_answer answers_[BATCH];
     if (tr) {
         jem_rng rng = jem_rng_seed(3);

@@ -110,7 +110,8 @@ static void test_gradient(jem_ctx *ctx) {
     CHECK(jem_backward(mean) == JEM_OK, "%s", jem_error(ctx));
     const float value = jem_item(mean);
     float *grad = NULL;
-    ptrdiff_t size = jem_net_size(net), at = 0;
+    ptrdiff_t size = jem_net_size(net);
+    ptrdiff_t at = 0;
     grad = (float *)malloc((size_t)size * sizeof *grad);
     for (jem_param *p = net->params; p; at += p->size, p = p->next)
         memcpy(grad + at, p->grad, (size_t)p->size * sizeof *grad);

@@ -23,7 +23,8 @@ static void test_sizes(jem_ctx *ctx) {
         for (int w = 1; w <= 40; w += 3)
             for (int h = 2; h <= 40; h += 7) {
                 jem_net *net = net_of(ctx, 1, side, side);
-                double all = 0, sum = 0;
+                double all = 0;
+                double sum = 0;
                 for (int i = 0; i < w * h; i++) {
                     pixels[i] = (unsigned char)jem_rng_below(&rng, 256);
                     all += pixels[i] / 255.0;
@@ -58,7 +59,8 @@ static void test_sizes(jem_ctx *ctx) {
 
 static void test_colours(jem_ctx *ctx) {
     printf("grey, alpha, colour, ink\n");
-    jem_net *grey = net_of(ctx, 1, 1, 1), *colour = net_of(ctx, 3, 1, 1);
+    jem_net *grey = net_of(ctx, 1, 1, 1);
+    jem_net *colour = net_of(ctx, 3, 1, 1);
     static const unsigned char pixel[4] = { 255, 51, 102, 51 };        /* alpha: a fifth */
     static const double rgb[3] = { 1, .2, .4 };
     static const double luma = .299 + .587 * .2 + .114 * .4;           /* ITU-R BT.601 */
@@ -71,7 +73,8 @@ static void test_colours(jem_ctx *ctx) {
                 unsigned char p[4];
                 for (int i = 0; i < channels; i++) p[i] = pixel[i];
                 if (channels == 2) p[1] = 51;
-                const double a = channels % 2 ? 1 : .2, behind = (1 - a) * background / 255.0;
+                const double a = channels % 2 ? 1 : .2;
+                const double behind = (1 - a) * background / 255.0;
                 float one[1], three[3];
                 int did[2];
                 CHECK(jem_pixels_to_floats(grey, p, 1, 1, channels, &d, one, did) == JEM_OK &&
@@ -176,7 +179,8 @@ static void test_back(jem_ctx *ctx) {
 
 static void test_refused(jem_ctx *ctx) {
     printf("what cannot be a picture\n");
-    jem_net *net = net_of(ctx, 1, 4, 4), *two = net_of(ctx, 2, 4, 4);
+    jem_net *net = net_of(ctx, 1, 4, 4);
+    jem_net *two = net_of(ctx, 2, 4, 4);
     static const unsigned char p[16] = { 0 };
     unsigned char out[16];
     float x[16] = { 0 };
@@ -230,7 +234,9 @@ static void test_model(jem_ctx *ctx) {
     CHECK(jem_sample(net, 7, N, 5, NULL, digits) == JEM_OK, "%s", jem_error(ctx));
     CHECK(jem_sample(net, 7, N, 5, NULL, again) == JEM_OK && !memcmp(digits, again, N * 784),
           "the same seed, the same pixels");
-    int sevens = 0, familiar = 0, same = 0;
+    int sevens = 0;
+    int familiar = 0;
+    int same = 0;
     for (int k = 0; k < N; k++) {
         jem_answer a, b;
         int did = 0;

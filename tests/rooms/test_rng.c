@@ -41,7 +41,8 @@ static void test_known(void) {
 /* ---- distributions --------------------------------------------------------------------------- */
 
 static int compare_floats(const void *a, const void *b) {
-    const float x = *(const float *)a, y = *(const float *)b;
+    const float x = *(const float *)a;
+    const float y = *(const float *)b;
     return (x > y) - (x < y);
 }
 static double uniform_cdf(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
@@ -83,7 +84,9 @@ static void check_ks(const char *what, double (*cdf)(double)) {
     double worst = 0;
     qsort(data, MANY, sizeof *data, compare_floats);
     for (int i = 0; i < MANY; i++) {
-        const double c = cdf((double)data[i]), a = c - (double)i / MANY, b = (i + 1.0) / MANY - c;
+        const double c = cdf((double)data[i]);
+        const double a = c - (double)i / MANY;
+        const double b = (i + 1.0) / MANY - c;
         worst = a > worst ? a : worst;
         worst = b > worst ? b : worst;
     }
@@ -147,7 +150,8 @@ static void test_normal_accuracy(jem_ctx *ctx) {
         const double r = sqrt(-2 * log(1 - (x[0] >> 8) / 16777216.0));
         const double t = two_pi * ((x[1] >> 8) / 16777216.0 - 0.5);
         const float *at = z + i / 16 * 32 + i % 16;
-        const double a = fabs((double)at[0] - r * sin(t)), b = fabs((double)at[16] - r * cos(t));
+        const double a = fabs((double)at[0] - r * sin(t));
+        const double b = fabs((double)at[16] - r * cos(t));
         worst = a > worst ? a : worst;
         worst = b > worst ? b : worst;
     }
@@ -164,7 +168,8 @@ static void test_fills(jem_ctx *ctx) {
         void (*const fill[2])(jem_ctx *, jem_rng *, float *, ptrdiff_t, float, float) =
             { jem_fill_uniform, jem_fill_normal };
         for (int burnt = 0; burnt < 3; burnt++) {  /* a fill may begin at any counter */
-            jem_rng start = jem_rng_seed(5), rng;
+            jem_rng start = jem_rng_seed(5);
+            jem_rng rng;
             start.counter = burnt == 2 ? 0xfffffff0u : 0;              /* and cross 2^32 */
             for (int i = 0; i < burnt; i++) jem_rng_u32(&start);
             rng = start;
@@ -191,7 +196,8 @@ static void test_fills(jem_ctx *ctx) {
             }
         }
     }
-    jem_rng a = jem_rng_seed(9), b = a;
+    jem_rng a = jem_rng_seed(9);
+    jem_rng b = a;
     jem_fill_uniform(ctx, &a, whole, N, -1, 1);
     jem_fill_uniform(ctx, &b, part, N, 0, 1);
     int bad = 0;
@@ -214,8 +220,10 @@ static void test_below(void) {
     static const int sizes[] = { 2, 3, 7, 10, 1000 };
     jem_rng rng = jem_rng_seed(21);
     for (int k = 0; k < 5; k++) {
-        int count[1000] = { 0 }, outside = 0;
-        const int n = sizes[k], draws = 200 * n > 100000 ? 200 * n : 100000;
+        int count[1000] = { 0 };
+        int outside = 0;
+        const int n = sizes[k];
+        const int draws = 200 * n > 100000 ? 200 * n : 100000;
         for (int i = 0; i < draws; i++) {
             const int x = jem_rng_below(&rng, n);
             if (x < 0 || x >= n) outside++; else count[x]++;
@@ -235,7 +243,8 @@ static void test_below(void) {
     const jem_rng before = rng;
     CHECK(jem_rng_below(&rng, 1) == 0 && jem_rng_below(&rng, 0) == 0 &&
           jem_rng_below(&rng, -5) == 0 && rng.counter == before.counter, "n <= 1 is 0, and free");
-    int ones[32] = { 0 }, worst = 0;
+    int ones[32] = { 0 };
+    int worst = 0;
     for (int i = 0; i < 100000; i++)
         for (uint32_t bit = 0, u = jem_rng_u32(&rng); bit < 32; bit++)
             ones[bit] += (int)(u >> bit & 1);
@@ -247,7 +256,8 @@ static void test_below(void) {
 /* ---- streams --------------------------------------------------------------------------------- */
 
 static int compare_words(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    const uint64_t x = *(const uint64_t *)a;
+    const uint64_t y = *(const uint64_t *)b;
     return (x > y) - (x < y);
 }
 
@@ -292,12 +302,14 @@ static void test_streams(jem_ctx *ctx) {
     for (int i = 0; i < 6; i++) CHECK(collisions(sequence[i], 10000) == 0, "sequences, kind %d", i);
 
     enum { N = 1 << 18 };
-    jem_rng parent = jem_rng_seed(4), streams[5];
+    jem_rng parent = jem_rng_seed(4);
+    jem_rng streams[5];
     for (int i = 0; i < 4; i++) streams[i] = jem_rng_split(&parent, (uint64_t)i);
     streams[4] = parent;
     for (int i = 0; i < 4; i++)                    /* each with each, and with the parent */
         for (int j = i + 1; j < 5; j++) {
-            jem_rng a = streams[i], b = streams[j];
+            jem_rng a = streams[i];
+            jem_rng b = streams[j];
             jem_fill_normal(ctx, &a, data, N, 0, 1);
             jem_fill_normal(ctx, &b, data + N, N, 0, 1);
             double sum = 0;
@@ -319,7 +331,8 @@ static void test_streams(jem_ctx *ctx) {
     for (int i = 0; i < 100; i++) a[i] = i % 3 ? jem_rng_uniform(&parent) : jem_rng_normal(&parent);
     for (int i = 0; i < 100; i++) b[i] = i % 3 ? jem_rng_uniform(&copy) : jem_rng_normal(&copy);
     CHECK(same_bits(a, b, 100) && parent.counter == copy.counter, "a copy repeats the original");
-    const jem_rng late = jem_rng_split(&parent, 2), early = jem_rng_split(&untouched, 2);
+    const jem_rng late = jem_rng_split(&parent, 2);
+    const jem_rng early = jem_rng_split(&untouched, 2);
     CHECK(!memcmp(late.key, early.key, 8), "a stream does not depend on what was drawn before");
 }
 

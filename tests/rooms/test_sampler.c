@@ -138,7 +138,8 @@ static void test_restart(jem_net *net) {
 static void test_wrong(jem_net *net) {
     printf("what is refused\n");
     jem_ctx *ctx = net->ctx;
-    const jem_shape shape = { N, 1, SIDE, SIDE }, none = { 0, 1, SIDE, SIDE };
+    const jem_shape shape = { N, 1, SIDE, SIDE };
+    const jem_shape none = { 0, 1, SIDE, SIDE };
     const jem_rng rng = jem_rng_seed(1);
     const int bad[N] = { 0, 4, 0 };
     jem_generate_desc d = few_steps(2, 2, 0);

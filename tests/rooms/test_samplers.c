@@ -32,9 +32,11 @@ static jem_tensor *mixture(jem_ctx *ctx, jem_tensor *x, void *params) {
     return jem_logsumexp(ctx, jem_linear(ctx, d, p[2], p[3]));
 }
 static double mixture_slope(double x) {
-    double sum = 0, slope = 0;
+    double sum = 0;
+    double slope = 0;
     for (int k = 0; k < 2; k++) {
-        const double d = (x - mixture_m[k]) / mixture_s, p = mixture_w[k] * exp(-0.5 * d * d);
+        const double d = (x - mixture_m[k]) / mixture_s;
+        const double p = mixture_w[k] * exp(-0.5 * d * d);
         sum += p;
         slope -= p * d / mixture_s;
     }
@@ -56,7 +58,8 @@ static void test_diagonal(jem_ctx *ctx) {
     const double a = 0.2;
     static float x[N * C * P];
     for (int i = 0; i < N * C * P; i++) x[i] = (float)(1 / s2[i / P % C]);
-    jem_tensor *weights = jem_input(ctx, x, N, C, 8, 8), *t = jem_zeros(ctx, N, C, 8, 8);
+    jem_tensor *weights = jem_input(ctx, x, N, C, 8, 8);
+    jem_tensor *t = jem_zeros(ctx, N, C, 8, 8);
     const jem_sgld_desc d = jem_sgld_desc_langevin((float)a, STEPS);
     jem_rng rng = jem_rng_seed(1);
     CHECK(fabs((double)d.step_size - a / 2) < 1e-7 && fabs((double)d.noise_std - sqrt(a)) < 1e-7 &&
@@ -64,7 +67,9 @@ static void test_diagonal(jem_ctx *ctx) {
     CHECK(jem_sgld(ctx, diagonal, weights, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
     for (int c = 0; c < C; c++) {
-        double sum = 0, squares = 0, fourth = 0;
+        double sum = 0;
+        double squares = 0;
+        double fourth = 0;
         for (int i = 0; i < N * C * P; i++) {
             if (i / P % C != c) continue;
             const double v = (double)x[i];
@@ -72,7 +77,8 @@ static void test_diagonal(jem_ctx *ctx) {
             squares += v * v;
             fourth += v * v * v * v;
         }
-        const double n = N * P, rho = 1 - a / (2 * s2[c]);
+        const double n = N * P;
+        const double rho = 1 - a / (2 * s2[c]);
         const double var = s2[c] / (1 - a / (4 * s2[c])) * (1 - pow(rho, 2 * STEPS));
         CHECK(fabs(sum / n) < 4 * sqrt(var / n), "mean of %g: %g", s2[c], sum / n);
         CHECK(fabs(squares / n - var) < 4 * var * sqrt(2 / n), "variance of %g: %g, not %g", s2[c],
@@ -88,7 +94,9 @@ static void test_correlated(jem_ctx *ctx) {
     enum { N = 40000, STEPS = 40 };
     static const float values[9] = { 1.5f, 0.6f, -0.3f, 0, 1, 0.5f, 0, 0, 0.8f };
     const double a = 0.3;
-    double p[9], m[9], cov[9] = { 0 };
+    double p[9];
+    double m[9];
+    double cov[9] = { 0 };
     const int shape[4] = { 3, 3, 1, 1 };
     jem_net *bag = bag_create(ctx);
     jem_param *l = jem_net_param(bag, "l", 2, shape, 0);
@@ -117,7 +125,8 @@ static void test_correlated(jem_ctx *ctx) {
     for (int i = 0; i < 9; i++) {
         double sum = 0;
         for (int k = 0; k < N; k++) sum += (double)x[3 * k + i / 3] * (double)x[3 * k + i % 3];
-        const double c = cov[i], error = sqrt((cov[i / 3 * 4] * cov[i % 3 * 4] + c * c) / N);
+        const double c = cov[i];
+        const double error = sqrt((cov[i / 3 * 4] * cov[i % 3 * 4] + c * c) / N);
         CHECK(fabs(sum / N - c) < 4 * error, "covariance %d: %g, not %g +- %g", i, sum / N, c,
               error);
     }
@@ -129,9 +138,12 @@ static void test_correlated(jem_ctx *ctx) {
 static void test_mixture(jem_ctx *ctx) {
     printf("two modes: the chain's own distribution, from the integral\n");
     enum { N = 40000, STEPS = 30, GRID = 401 };
-    const double a = 0.25, h = 12.0 / (GRID - 1), pi = 3.141592653589793;
+    const double a = 0.25;
+    const double h = 12.0 / (GRID - 1);
+    const double pi = 3.141592653589793;
     static double from[GRID * GRID], p[GRID], next[GRID];
-    const int shape[4] = { 2, 1, 1, 1 }, square[4] = { 2, 2, 1, 1 };
+    const int shape[4] = { 2, 1, 1, 1 };
+    const int square[4] = { 2, 2, 1, 1 };
     jem_net *bag = bag_create(ctx);
     jem_param *params[4] = { jem_net_param(bag, "one", 2, shape, 0),
                              jem_net_param(bag, "m", 1, shape, 0),
@@ -144,7 +156,8 @@ static void test_mixture(jem_ctx *ctx) {
         params[3]->value[k] = (float)log(mixture_w[k]);
     }
     for (int i = 0; i < GRID * GRID; i++) {        /* the chance to go from point to point */
-        const double x = i % GRID * h - 6, y = i / GRID * h - 6;
+        const double x = i % GRID * h - 6;
+        const double y = i / GRID * h - 6;
         const double d = y - x - a / 2 * mixture_slope(x);
         from[i] = exp(-d * d / (2 * a)) / sqrt(2 * pi * a) * h;
     }
@@ -219,9 +232,11 @@ static void test_walk(jem_ctx *ctx) {
             d.clamp_lo = -0.9f;
             d.clamp_hi = 0.8f;
         }
-        jem_tensor *t = jem_input(ctx, start, N, 2, 6, 5), *u = jem_input(ctx, start, N, 2, 6, 5);
+        jem_tensor *t = jem_input(ctx, start, N, 2, 6, 5);
+        jem_tensor *u = jem_input(ctx, start, N, 2, 6, 5);
         memcpy(x, start, sizeof x);
-        int wrong = 0, moved = 0;
+        int wrong = 0;
+        int moved = 0;
         for (int step = 0; step < 5; step++) {     /* the same by hand */
             jem_grad(jem_logp(ctx, u, net), u);
             jem_read_grad(u, g);
@@ -247,7 +262,8 @@ static void test_walk(jem_ctx *ctx) {
 
     jem_rng a = rng, b = rng;                      /* 10 steps are 5 and 5 more */
     jem_sgld_desc d = walk_of(10, 2, 0.05f);
-    jem_tensor *t = jem_input(ctx, start, N, 2, 6, 5), *u = jem_input(ctx, start, N, 2, 6, 5);
+    jem_tensor *t = jem_input(ctx, start, N, 2, 6, 5);
+    jem_tensor *u = jem_input(ctx, start, N, 2, 6, 5);
     jem_sgld(ctx, jem_logp, net, t, &d, &a);
     watched w;
     memset(&w, 0, sizeof w);
@@ -292,7 +308,8 @@ static void test_walk(jem_ctx *ctx) {
     a = rng;
     jem_sgld(ctx, flat, NULL, t, &d, &rng);
     jem_read(t, noise);
-    double sum = 0, squares = 0;
+    double sum = 0;
+    double squares = 0;
     for (int i = 0; i < 64 * 60; i++) {
         sum += (double)noise[i];
         squares += (double)noise[i] * (double)noise[i];
@@ -357,8 +374,14 @@ static void test_buffer(jem_ctx *ctx) {
     enum { CAPACITY = 103, CLASSES = 5, SIZE = 3 * 2 * 2, N = 4000 };
     jem_rng rng = jem_rng_seed(6);
     jem_buffer *b = jem_buffer_create(ctx, CAPACITY, 3, 2, 2, CLASSES, &rng);
-    float *x = floats(N * SIZE), *old = floats(CAPACITY * SIZE);
-    int slot[N], labels[N], count[CAPACITY] = { 0 }, bad = 0, fresh = 0, outside = 0;
+    float *x = floats(N * SIZE);
+    float *old = floats(CAPACITY * SIZE);
+    int slot[N];
+    int labels[N];
+    int count[CAPACITY] = { 0 };
+    int bad = 0;
+    int fresh = 0;
+    int outside = 0;
     double sum = 0;
     memcpy(old, b->data, CAPACITY * SIZE * sizeof *old);
     for (int i = 0; i < CAPACITY * SIZE; i++) {
@@ -453,7 +476,8 @@ static void test_no_chance(jem_ctx *ctx) {
     d.steps = 1;
     d.leapfrog = 0;
     d.step_size = 1;
-    float took[CHAINS], all = 0;
+    float took[CHAINS];
+    float all = 0;
     CHECK(jem_mcmc(ctx, needle, NULL, x, &d, &rng, took) == JEM_OK, "%s", jem_error(ctx));
     CHECK(rng.counter >= ZERO + 2, "the draw was made");
     for (int i = 0; i < CHAINS; i++) all += took[i];
@@ -495,7 +519,8 @@ static void test_schedules(void) {
     s.total = 100;
     s.floor = 0.1f;
     for (int i = 0; i <= 120; i += 10) {
-        const double t = i < 100 ? i / 100.0 : 1, want = 0.1 + 0.45 * (1 + cos(pi * t));
+        const double t = i < 100 ? i / 100.0 : 1;
+        const double want = 0.1 + 0.45 * (1 + cos(pi * t));
         CHECK_CLOSE(jem_learning_rate(&s, 2, i), 2 * want, 1e-6, "cosine at %d", i);
     }
     s.warmup = 50;
@@ -504,7 +529,8 @@ static void test_schedules(void) {
     s.at[2] = 60;                                  /* two periods: 60 updates, then 40 */
     s.warmup = 8;
     for (int i = 0; i <= 120; i++) {
-        const int begin = i < 60 ? 0 : 60, length = i < 60 ? 60 : 40;
+        const int begin = i < 60 ? 0 : 60;
+        const int length = i < 60 ? 60 : 40;
         const double t = i < 100 ? (double)(i - begin) / length : 1;
         double want = (i < 60 ? 2 : 1) * (0.1 + 0.45 * (1 + cos(pi * t)));
         if (i - begin < 8) want *= (i - begin + 1) / 8.0;
@@ -512,7 +538,8 @@ static void test_schedules(void) {
     }
     static const struct { int updates, warmup; } runs[] = { { 1500, 150 }, { 30000, 200 } };
     for (int i = 0; i < 2; i++) {                  /* the recipe for a run of this length */
-        const int n = runs[i].updates, full = runs[i].warmup;
+        const int n = runs[i].updates;
+        const int full = runs[i].warmup;
         const jem_train_desc d = jem_train_desc_score(n);
         CHECK_CLOSE(jem_learning_rate(&d.schedule, 1, full - 1) /
                         jem_learning_rate(&d.schedule, 1, full / 2 - 1), 2, 0.05, "it warms up");
@@ -526,7 +553,8 @@ static void test_schedules(void) {
 /* The definition of one update of one number, in double. */
 typedef struct by_hand { double p, m, v; } by_hand;
 static void update_by_hand(by_hand *h, const jem_optim_desc *d, double lr, double g, int t) {
-    const double b1 = (double)d->beta1, b2 = (double)d->beta2;
+    const double b1 = (double)d->beta1;
+    const double b2 = (double)d->beta2;
     g += (double)d->weight_decay * h->p;
     if (d->kind == JEM_OPTIMIZER_SGD) {
         h->m = (double)d->momentum * h->m + g;
@@ -561,7 +589,8 @@ static void test_updates(jem_ctx *ctx) {
         double worst = 0;
         for (int t = 1; t <= 20; t++) {
             const double lr = 0.01 * t;
-            double squares = 0, after = 0;
+            double squares = 0;
+            double after = 0;
             float norm;
             for (int i = 0; i < N; i++) {
                 p->grad[i] = jem_rng_normal(&rng) * (t % 3 ? 0.3f : t % 2 ? 1 : 0.1f);
@@ -635,7 +664,8 @@ static void test_averages(jem_ctx *ctx) {
         CHECK(jem_optim_use_average(o, 1) == JEM_OK && net_hash(bag) == start,
               "nothing to average");
         CHECK(jem_optim_use_average(o, 0) == JEM_OK && net_hash(bag) == start, "nor to put back");
-        double average[N] = { 0 }, worst = 0;
+        double average[N] = { 0 };
+        double worst = 0;
         for (int t = 0; t < 40; t++) {
             const double ema = fmin(0.7, t / (t + 10.0));
             for (int i = 0; i < N; i++) p->grad[i] = jem_rng_normal(&rng);
@@ -887,7 +917,8 @@ static void test_poor(void) {
     enum { MANY = 900, CLASSES = 3000 };
     static float x[2 * MANY + 2];
     static int labels[MANY];
-    int whole = 0, k = 1;
+    int whole = 0;
+    int k = 1;
     for (; !whole && k < 400; k++) {
         counter c;
         jem_ctx *ctx = open_ctx(&c);
@@ -957,7 +988,9 @@ static void test_trainer(jem_ctx *ctx) {
     tr = jem_trainer_create(net, &d);
     CHECK(tr && !jem_trainer_buffer(tr), "without contrastive divergence there are no chains");
     jem_trainer_free(tr);
-    float *copy = floats(IMAGES * SMALL), f[2], last = in.x[IMAGES * SMALL - 1];
+    float *copy = floats(IMAGES * SMALL);
+    float f[2];
+    float last = in.x[IMAGES * SMALL - 1];
     memcpy(copy, in.x, IMAGES * SMALL * sizeof *copy);
     d.weights.energy_l2 = 1e-3f;                   /* uses log p(x) */
     for (int same = 0; same < 2; same++) {         /* the first of the images have labels */
@@ -1000,7 +1033,10 @@ static void test_evaluation(jem_ctx *ctx) {
     d.dropout = 0.5f;
     jem_net *net = jem_wrn_create(ctx, &d, 1);
     jem_rng rng = jem_rng_seed(3);
-    float *x = random_floats(&rng, N * SIDE * SIDE, -1, 1), f[N * 3], in_training[N * 3], logp[N];
+    float *x = random_floats(&rng, N * SIDE * SIDE, -1, 1);
+    float f[N * 3];
+    float in_training[N * 3];
+    float logp[N];
     const int labels[N] = { 2, 0, 1, 1, 0 };
     jem_query query = { net, labels, 3 };
     const struct { jem_logp_fn fn; void *user; float of_label, of_all; } all[4] = {
@@ -1232,7 +1268,9 @@ static void test_learning(jem_ctx *ctx) {
     how.buffer_size = 1000;
     jem_trainer *tr = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed(7);
-    float x[2 * 64], first = 0, last = 0;
+    float x[2 * 64];
+    float first = 0;
+    float last = 0;
     int y[64];
     for (int i = 0; i < 600; i++) {
         for (int k = 0; k < 64; k++) {
@@ -1265,8 +1303,11 @@ static void test_answers(jem_ctx *ctx) {
     enum { N = 300 };                              /* more than one batch of the library's own */
     jem_net *net = small_net(ctx, 3);
     jem_rng rng = jem_rng_seed(9);
-    float *x = random_floats(&rng, N * SMALL, -2, 2), f[3 * N];
-    int labels[N], right = 0, bad = 0;
+    float *x = random_floats(&rng, N * SMALL, -2, 2);
+    float f[3 * N];
+    int labels[N];
+    int right = 0;
+    int bad = 0;
     jem_answer all[N], one;
     random_labels(&rng, labels, N, 3);
     CHECK(jem_classify(net, x, N, all) == JEM_OK, "%s", jem_error(ctx));
@@ -1317,7 +1358,9 @@ static void test_familiarity(jem_ctx *ctx) {
     CHECK(jem_calibrate(net, x, N, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
     jem_net_set_meta(net, "jem.statistics", NULL);      /* as files of before */
     CHECK(jem_classify(net, x, N, a) == JEM_OK, "%s", jem_error(ctx));
-    double worst = 0, mean = 0, middle = 0;
+    double worst = 0;
+    double mean = 0;
+    double middle = 0;
     for (int i = 0; i < N; i++) middle += (double)a[i].log_density / N;
     for (int i = 0; i < N; i++) {                  /* one class: log p(x), its distance from usual */
         int lower = 0;

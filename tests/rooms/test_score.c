@@ -14,11 +14,17 @@ typedef struct comparison { double value, exact, residual, exact_residual, gap; 
 static comparison compare_score(jem_net *net, int n, float step, int weighted, uint64_t seed) {
     jem_ctx *ctx = net->ctx;
     const int d = net->channels * net->height * net->width;
-    jem_rng rng = jem_rng_seed(seed), same;
-    float *x = random_floats(&rng, n * d, -1, 1), *z = floats(n * d), *ones = floats(n);
-    float *sigma = floats(n), *weight = random_floats(&rng, n, 0.5f, 2), residual = 0;
+    jem_rng rng = jem_rng_seed(seed);
+    jem_rng same;
+    float *x = random_floats(&rng, n * d, -1, 1);
+    float *z = floats(n * d);
+    float *ones = floats(n);
+    float *sigma = floats(n);
+    float *weight = random_floats(&rng, n, 0.5f, 2);
+    float residual = 0;
     double *noisy = (double *)malloc(sizeof *noisy * (size_t)d);
-    double *r = (double *)malloc(sizeof *r * (size_t)d), *zero = (double *)calloc((size_t)d, 8);
+    double *r = (double *)malloc(sizeof *r * (size_t)d);
+    double *zero = (double *)calloc((size_t)d, 8);
     comparison c = { 0, 0, 0, 0, 0 };
     jem_noise_levels(&rng, n, 0.12f, 2, sigma);
     for (int i = 0; i < n; i++) ones[i] = 1;
@@ -41,7 +47,8 @@ static comparison compare_score(jem_net *net, int n, float step, int weighted, u
     CHECK(rng.counter == same.counter, "it takes the noise of its images, and no more");
 
     float *moves[DIRECTIONS][MOST_PARAMS];
-    double want[DIRECTIONS] = { 0 }, got[DIRECTIONS] = { 0 };
+    double want[DIRECTIONS] = { 0 };
+    double got[DIRECTIONS] = { 0 };
     for (int k = 0, at; k < DIRECTIONS; k++) {
         at = 0;
         for (const jem_param *p = net->params; p; p = p->next) {
@@ -50,7 +57,8 @@ static comparison compare_score(jem_net *net, int n, float step, int weighted, u
         }
     }
     for (int i = 0; i < n; i++) {
-        const double s = (double)sigma[i], w = weighted ? (double)weight[i] / n : 1.0 / n;
+        const double s = (double)sigma[i];
+        const double w = weighted ? (double)weight[i] / n : 1.0 / n;
         double rr = 0;
         for (int k = 0; k < d; k++)
             noisy[k] = (double)x[i * d + k] + s * (double)z[i * d + k];
@@ -65,7 +73,8 @@ static comparison compare_score(jem_net *net, int n, float step, int weighted, u
         for (int k = 0; k < DIRECTIONS; k++)
             want[k] += w * s * dual_logp(net, noisy, r, moves[k]).c;
     }
-    double error = 0, length = 0;
+    double error = 0;
+    double length = 0;
     for (int k = 0; k < DIRECTIONS; k++) {
         error += (got[k] - want[k]) * (got[k] - want[k]);
         length += want[k] * want[k];
@@ -152,7 +161,8 @@ static void test_step(void) {
             jem_end(ctx, mark);
         }
         printf("\n  %-8s", name[precision]);
-        double error[STEPS], least = 1;
+        double error[STEPS];
+        double least = 1;
         for (int k = 0; k < STEPS; k++) {
             error[k] = compare_score(net, 1, steps[k], 0, 11).gap;
             least = error[k] < least ? error[k] : least;
@@ -179,7 +189,8 @@ static void true_score(const float *x, int dims, int centres, double s2, double 
     double sum = 0;
     for (int j = 0; j < dims; j++) g[j] = 0;
     for (int k = 0; k < centres; k++) {
-        const double a = centre[k][0] - (double)x[0], b = centre[k][1] - (double)x[1];
+        const double a = centre[k][0] - (double)x[0];
+        const double b = centre[k][1] - (double)x[1];
         const double p = exp(-(a * a + b * b) / (2 * s2));
         sum += p;
         g[0] += p * a / s2;
@@ -211,7 +222,8 @@ static double learn(jem_ctx *ctx, int dims, int centres) {
     jem_rng rng = jem_rng_seed(2);
     static float x[MOST_DIMS * POINTS], g[MOST_DIMS * POINTS];
     float sigma[POINTS];
-    double error = 0, length = 0;
+    double error = 0;
+    double length = 0;
     jem_score_desc d;
     memset(&d, 0, sizeof d);
     d.sigma = sigma;
@@ -304,8 +316,11 @@ static void blind_make(jem_net *bag, blind *b, double lo) {    /* noise from lo 
    (1 - s sigma^2/v) (x - m) + gamma z they are recursions. In the limit of small steps, and of much
    noise at the start, they are m and spread^2. */
 static double walked(const jem_denoise_desc *d, double *variance) {
-    const double s = (double)d->fraction, k = 1 - (double)d->beta * s;
-    double sigma = (double)d->sigma_max, v = sigma * sigma, off = mean;
+    const double s = (double)d->fraction;
+    const double k = 1 - (double)d->beta * s;
+    double sigma = (double)d->sigma_max;
+    double v = sigma * sigma;
+    double off = mean;
     for (int i = 0; i < d->steps; i++) {
         const double f = 1 - s * sigma * sigma / (spread * spread + sigma * sigma);
         off *= f;
@@ -319,14 +334,18 @@ static double walked(const jem_denoise_desc *d, double *variance) {
 /* The variance after a fresh sample's whole way. In the walk, x' = x + a d log p/dx + b z, and in
    the last step, the density takes for sigma^2 what coordinates without spread have: r. */
 static double fresh_variance(const jem_generate_desc *d) {
-    const double a = (double)d->walk.step_size, b = (double)d->walk.noise_std;
-    const double s = spread * spread, last = (double)jem_denoise_desc_clean(d->last_sigma).fraction;
-    double v, r = (double)d->denoise.sigma_max;
+    const double a = (double)d->walk.step_size;
+    const double b = (double)d->walk.noise_std;
+    const double s = spread * spread;
+    const double last = (double)jem_denoise_desc_clean(d->last_sigma).fraction;
+    double v;
+    double r = (double)d->denoise.sigma_max;
     walked(&d->denoise, &v);
     r *= pow(1 - (double)d->denoise.beta * (double)d->denoise.fraction, d->denoise.steps);
     r *= r;
     for (int i = 0; i < d->walk.steps; i++) {
-        const double f = 1 - a / (s + r), g = 1 - a / r;
+        const double f = 1 - a / (s + r);
+        const double g = 1 - a / r;
         v = f * f * v + b * b;
         r = g * g * r + b * b;
     }
@@ -341,7 +360,9 @@ static void test_fresh(jem_ctx *ctx, blind *b) {
     jem_generate_desc d = jem_generate_desc_default();
     enum { N = 256 };
     float *x = floats(N * PIXELS);
-    double sum = 0, squares = 0, off = 0;
+    double sum = 0;
+    double squares = 0;
+    double off = 0;
     d.mean = (float)mean;
     d.walk.steps = 50;
     jem_tensor *t = jem_zeros(ctx, N, PIXELS, 1, 1);
@@ -377,7 +398,9 @@ static void test_fresh(jem_ctx *ctx, blind *b) {
 static void test_impute(jem_ctx *ctx, blind *b) {
     enum { N = 64 };
     jem_rng rng = jem_rng_seed(10);
-    float *x = floats(N * PIXELS), *y = floats(N * PIXELS), *known = floats(N * PIXELS);
+    float *x = floats(N * PIXELS);
+    float *y = floats(N * PIXELS);
+    float *known = floats(N * PIXELS);
     const float root = sqrtf(0.5f);
     for (int i = 0; i < SPREAD; i++) {
         const int k = SPREAD + i;
@@ -399,7 +422,8 @@ static void test_impute(jem_ctx *ctx, blind *b) {
     jem_tensor *t = jem_input(ctx, x, N, PIXELS, 1, 1);
     CHECK(jem_impute(ctx, blind_logp, b, t, known, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, y);
-    double off = 0, moved = 0;
+    double off = 0;
+    double moved = 0;
     for (int i = 0; i < N * PIXELS; i++) {
         const double e = (double)y[i] - (double)(i % PIXELS < SPREAD ? x[i + SPREAD] : x[i]);
         *(i % PIXELS < SPREAD ? &off : &moved) += e * e;
@@ -435,7 +459,9 @@ static void test_samples(void) {
         CHECK(jem_denoise(ctx, blind_logp, &b, t, &d, how == 2 ? NULL : &rng) == JEM_OK, "%s",
               jem_error(ctx));
         jem_read(t, x);
-        double sum = 0, squares = 0, off = 0;
+        double sum = 0;
+        double squares = 0;
+        double off = 0;
         for (int i = 0; i < N * PIXELS; i++) {
             const double v = (double)x[i] - mean;
             if (i % PIXELS < SPREAD) sum += v, squares += v * v;
@@ -630,7 +656,8 @@ static void test_mistakes(void) {
           "one number for two images");
     CHECK(!jem_score_matching(ctx, jem_logp, net, x, &d, NULL, NULL) && says(ctx, "rng"), "no rng");
     CHECK(!jem_score_matching(NULL, jem_logp, net, x, &d, &rng, NULL), "no context");
-    float first[] = { 1, 0 }, loss[3];
+    float first[] = { 1, 0 };
+    float loss[3];
     for (int k = 0; k < 3; k++) {                  /* labels of n images are enough, each its own */
         int own[2] = { k == 2 ? 1 : 0, k ? 1 : 0 };
         jem_rng same = jem_rng_seed(3);
@@ -670,7 +697,8 @@ static void test_mistakes(void) {
     }
     jem_buffer *b = jem_buffer_create(ctx, 50, 1, 2, 2, 0, &rng);
     CHECK(jem_buffer_restart(b, &rng, 2, 4) == JEM_OK, "%s", jem_error(ctx));
-    int outside = 0, slot[50];
+    int outside = 0;
+    int slot[50];
     float drawn[200];
     jem_buffer_draw(b, &rng, 50, NULL, 1, drawn, slot);
     for (int i = 0; i < 200; i++)

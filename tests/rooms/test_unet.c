@@ -253,7 +253,8 @@ static void test_training(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(14);
     float x[BATCH * PIXELS];
     int labels[BATCH];
-    double first = 0, last = 0;
+    double first = 0;
+    double last = 0;
     for (int t = 0; t < RUN; t++) {
         for (int i = 0; i < BATCH; i++) {          /* classes of plain colours */
             labels[i] = jem_rng_below(&rng, CLASSES);

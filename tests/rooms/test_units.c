@@ -34,7 +34,8 @@ static void test_moments(jem_ctx *ctx) {
     CHECK(jem_standardize(net, x, N, u) == JEM_OK, "%s", jem_error(ctx));
     CHECK(jem_unstandardize(net, u, N, back) == JEM_OK, "%s", jem_error(ctx));
     for (int c = 0; c < DIM; c++) {
-        double sum = 0, square = 0;
+        double sum = 0;
+        double square = 0;
         for (int i = 0; i < N; i++) {
             sum += (double)u[i * DIM + c] / N;
             square += (double)u[i * DIM + c] * (double)u[i * DIM + c] / N;
@@ -100,7 +101,8 @@ static void test_same_answers(jem_ctx *ctx) {
 
 static void test_extremes(jem_ctx *ctx) {
     printf("units: constants, broken sensors, and what is no number\n");
-    float x[4] = { 7, 1, 7, 3 }, u[4];
+    float x[4] = { 7, 1, 7, 3 };
+    float u[4];
     jem_answer a[2];
     jem_mlp_desc d = jem_mlp_desc_default();
     d.channels = 2;

@@ -118,8 +118,11 @@ static void test_sets(void) {
 
     /* Frechet distance of N(0, diag s^2) and N(m, diag t^2): |m|^2 + sum (s - t)^2; of 20,000 */
     enum { MANY = 20000, D = 3 };
-    static const float s[D] = { 1, 2, .5f }, t[D] = { 1, 1, 1.5f }, m[D] = { 1, 0, -2 };
-    float *a = (float *)malloc(MANY * D * sizeof *a), *b = (float *)malloc(MANY * D * sizeof *b);
+    static const float s[D] = { 1, 2, .5f };
+    static const float t[D] = { 1, 1, 1.5f };
+    static const float m[D] = { 1, 0, -2 };
+    float *a = (float *)malloc(MANY * D * sizeof *a);
+    float *b = (float *)malloc(MANY * D * sizeof *b);
     jem_rng rng = jem_rng_seed(5);
     for (int i = 0; i < MANY * D; i++) {
         a[i] = s[i % D] * jem_rng_normal(&rng);
@@ -171,7 +174,8 @@ static void test_temperature(jem_ctx *ctx) {
     d.classes = 4;
     net = jem_mlp_create(ctx, &d, 3);
     jem_rng rng = jem_rng_seed(4);
-    float *x = random_floats(&rng, M * 5, -3, 3), f[M * 4];
+    float *x = random_floats(&rng, M * 5, -3, 3);
+    float f[M * 4];
     int labels[M];
     static jem_answer before[M], after[M];
     CHECK(jem_logits(net, x, M, f) == JEM_OK && jem_classify(net, x, M, before) == JEM_OK, "%s",
@@ -213,7 +217,8 @@ static void test_detection(void) {
     float usual[USUAL], other[OTHER];
     detection d, e;
     for (int i = 0; i < COUNT(golden_detection); i++) {
-        const double step = golden_detection[i].scale, *want = golden_detection[i].v;
+        const double step = golden_detection[i].scale;
+        const double *want = golden_detection[i].v;
         noise("usual", USUAL, u);
         noise("other", OTHER, v);
         for (int k = 0; k < USUAL; k++) {
@@ -247,7 +252,8 @@ static void test_scores(jem_ctx *ctx) {
     enum { M = 300, D = 6 };
     jem_net *net = jem_net_create(ctx, bowl, NULL, 0, D, 1, 1, 2, 1);
     jem_rng rng = jem_rng_seed(2);
-    float *x = random_floats(&rng, M * D, -2, 2), s[M];
+    float *x = random_floats(&rng, M * D, -2, 2);
+    float s[M];
     jem_sgld_desc walk = jem_sgld_desc_default();
     walk.steps = 3;
     walk.step_size = 0.5f;
@@ -296,7 +302,9 @@ static void test_max(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(4);
     for (int k = 1; k <= MOST; k++) {
         jem_net *net = jem_net_create(ctx, as_they_are, NULL, 0, k, 1, 1, k, 1);
-        float *f = random_floats(&rng, M * MOST, -1, 1), s[M], odds[M];
+        float *f = random_floats(&rng, M * MOST, -1, 1);
+        float s[M];
+        float odds[M];
         jem_answer a[M];
         int labels[M];
         for (int i = 0; i < M * k; i++) f[i] *= powf(10, (float)(i / k % 8 - 3)) * 0.999f;
@@ -307,7 +315,8 @@ static void test_max(jem_ctx *ctx) {
         jem_tensor *x = jem_input(ctx, f, M, k, 1, 1);
         CHECK(jem_read(jem_log_odds(ctx, x, &query), odds) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < M; i++) {
-            double others = 0, next = -HUGE_VAL;
+            double others = 0;
+            double next = -HUGE_VAL;
             const double top = (double)f[i * k + labels[i]];
             for (int c = 0; c < k; c++)
                 if (c != labels[i]) next = fmax(next, (double)f[i * k + c]);
@@ -335,9 +344,16 @@ static void test_usual(jem_ctx *ctx) {
     d.widths[0] = 16;
     jem_net *net = jem_mlp_create(ctx, &d, 8);
     jem_rng rng = jem_rng_seed(2);
-    float *x = random_floats(&rng, M * D, -2, 2), s[M], f[M * K], far[D];
-    double v[M][2], m[K][2], all[2] = { 0, 0 }, c[3] = { 0, 0, 0 };
-    int label[M], count[K] = { 0, 0, 0 };
+    float *x = random_floats(&rng, M * D, -2, 2);
+    float s[M];
+    float f[M * K];
+    float far[D];
+    double v[M][2];
+    double m[K][2];
+    double all[2] = { 0, 0 };
+    double c[3] = { 0, 0, 0 };
+    int label[M];
+    int count[K] = { 0, 0, 0 };
     jem_answer a[M];
     CHECK(jem_calibrate(net, x, M, JEM_AUTO) == JEM_OK && jem_logits(net, x, M, f) == JEM_OK &&
           jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_OK &&
@@ -345,7 +361,8 @@ static void test_usual(jem_ctx *ctx) {
           jem_classify(net, x, M, a) == JEM_OK, "%s", jem_error(ctx));
     memset(m, 0, sizeof m);
     for (int i = 0; i < M; i++) {
-        double sum = 0, mean = 0;
+        double sum = 0;
+        double mean = 0;
         label[i] = 0;
         for (int k = 0; k < K; k++) {
             const double l = (double)f[i * K + k];
@@ -372,7 +389,8 @@ static void test_usual(jem_ctx *ctx) {
     const double det = c[0] * c[2] - c[1] * c[1];
     double mean = 0;
     for (int i = 0; i < M; i++) {
-        const double p = v[i][0] - m[label[i]][0], q = v[i][1] - m[label[i]][1];
+        const double p = v[i][0] - m[label[i]][0];
+        const double q = v[i][1] - m[label[i]][1];
         const double d2 = (c[2] * p * p - 2 * c[1] * p * q + c[0] * q * q) / det;
         int stranger = 0;
         for (int k = 0; k < M; k++) stranger += s[k] < s[i];
@@ -395,7 +413,8 @@ enum { FEW = 4, SIZE = 6, SEEN = FEW + 2 + 6 };
 static int slopes_vector(jem_net *net, const float *x, double *v) {
     jem_ctx *ctx = net->ctx;
     float f[FEW], z[SIZE], at[SIZE], g[SIZE], logp;
-    int label = 0, to = FEW + 1;
+    int label = 0;
+    int to = FEW + 1;
     CHECK(jem_logits(net, x, 1, f) == JEM_OK, "%s", jem_error(ctx));
     double sum = 0;
     for (int c = 0; c < FEW; c++) {
@@ -407,10 +426,12 @@ static int slopes_vector(jem_net *net, const float *x, double *v) {
         const jem_rng seed = jem_rng_seed(39);
         jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
         const double sigma = level == 0 ? 0 : (level == 1 ? 1 : 4) * (double)net->noise_lo;
-        double off = 0, slope = 0;
+        double off = 0;
+        double slope = 0;
         jem_fill_normal(ctx, &rng, z, SIZE, 0, 1);
         for (int i = 0; i < SIZE; i++) at[i] = x[i] + (float)sigma * z[i];
-        jem_tensor *t = jem_input(ctx, at, 1, SIZE, 1, 1), *p = jem_logp(ctx, t, net);
+        jem_tensor *t = jem_input(ctx, at, 1, SIZE, 1, 1);
+        jem_tensor *p = jem_logp(ctx, t, net);
         jem_keep(p);
         jem_grad(p, t);
         CHECK(jem_read_grad(t, g) == JEM_OK && jem_read(p, &logp) == JEM_OK, "%s", jem_error(ctx));
@@ -480,7 +501,8 @@ static void test_slopes(jem_ctx *ctx) {
     enum { M = 300 };
     static double v[M][SEEN], m[FEW][SEEN], c[SEEN][SEEN], own[FEW][SEEN][SEEN], a[SEEN][SEEN],
         all[SEEN];
-    int label[M], count[FEW] = { 0 };
+    int label[M];
+    int count[FEW] = { 0 };
     float s[M];
     double ratio[FEW] = { 0 };
     jem_net *net = slopes_net(ctx);
@@ -507,7 +529,8 @@ static void test_slopes(jem_ctx *ctx) {
                 own[label[i]][j][k] += both;
             }
     for (int i = 0; i < M; i++) {
-        double b[SEEN], d2 = 0;
+        double b[SEEN];
+        double d2 = 0;
         for (int j = 0; j < SEEN; j++) {
             const double unit = sqrt(c[j][j]) + 1e-6;
             for (int k = 0; k < SEEN; k++) {
@@ -617,7 +640,8 @@ static double margin(const jem_net *net, const float *x) {
 }
 /* The norm that a perturbation is measured by, of v - x. */
 static double far_from(const float *v, const float *x, int l2) {
-    double sum = 0, most = 0;
+    double sum = 0;
+    double most = 0;
     for (int k = 0; k < DIM; k++) {
         const double d = fabs((double)v[k] - (double)x[k]);
         sum += d * d;
@@ -631,11 +655,16 @@ static void test_sure(jem_ctx *ctx) {
     printf("attacks: on a linear model with high confidence\n");
     jem_net *net = plane_net(ctx, 2);
     jem_param *weight = ((const jem_layer *)net->user)->weight;
-    float *w = weight->value, *bias = ((const jem_layer *)net->user)->bias->value;
+    float *w = weight->value;
+    float *bias = ((const jem_layer *)net->user)->bias->value;
     jem_rng rng = jem_rng_seed(3);
-    float *x = random_floats(&rng, IMAGES * DIM, -2, 2), found[IMAGES * DIM];
-    int labels[IMAGES], fooled[IMAGES], sure = 0;
-    double dual[2] = { 0, 0 }, most = 0;
+    float *x = random_floats(&rng, IMAGES * DIM, -2, 2);
+    float found[IMAGES * DIM];
+    int labels[IMAGES];
+    int fooled[IMAGES];
+    int sure = 0;
+    double dual[2] = { 0, 0 };
+    double most = 0;
     bias[0] = bias[1] = 0;
     for (int k = 0; k < DIM; k++) {                /* f[0] is 0: all of the slope is f[1]'s */
         w[k] = 0;
@@ -683,7 +712,8 @@ static void test_linear(jem_ctx *ctx) {
     }
     dual[1] = sqrt(dual[1]);
     jem_rng rng = jem_rng_seed(3);
-    float *x = random_floats(&rng, IMAGES * DIM, -2, 2), found[IMAGES * DIM];
+    float *x = random_floats(&rng, IMAGES * DIM, -2, 2);
+    float found[IMAGES * DIM];
     int labels[IMAGES], fooled[IMAGES];
     for (int i = 0; i < IMAGES; i++) labels[i] = margin(net, x + i * DIM) > 0;
     labels[7] = !labels[7];                        /* wrong from the start */
@@ -710,7 +740,8 @@ static void test_linear(jem_ctx *ctx) {
         int count = 0;
         for (int i = 0; i < IMAGES; i++) {
             const float *v = found + i * DIM;
-            const double was = margin(net, x + i * DIM), is = margin(net, v);
+            const double was = margin(net, x + i * DIM);
+            const double is = margin(net, v);
             const double moved = labels[i] ? was - is : is - was;
             count += fooled[i];
             CHECK(far_from(v, x + i * DIM, d.l2) <= (double)d.eps * 1.00001, "kind %d, image %d",
@@ -802,8 +833,10 @@ static void test_random_answers(jem_ctx *ctx) {
     jem_attack_desc d = against_random();
     for (d.all_steps = 0; d.all_steps < 2; d.all_steps++) {
         for (int reachable = 0; reachable < 2; reachable++) {
-            float x[2 * DIM] = { 0 }, found[2 * DIM];
-            int labels[2] = { 0, 0 }, fooled[2];
+            float x[2 * DIM] = { 0 };
+            float found[2 * DIM];
+            int labels[2] = { 0, 0 };
+            int fooled[2];
             random_answers answers = { 0, 2, { -1, -1, -1, -1, -1 } };
             x[0] = x[DIM] = reachable ? -0.4f : -0.6f;
             d.user = &answers;
@@ -826,8 +859,10 @@ static void test_momentum(jem_ctx *ctx) {
     jem_attack_desc d = against_random();
     for (d.l2 = 0; d.l2 < 2; d.l2++) {
         for (int with = 0; with < 2; with++) {
-            float x[DIM] = { -0.4f }, found[DIM];
-            int label = 0, fooled;
+            float x[DIM] = { -0.4f };
+            float found[DIM];
+            int label = 0;
+            int fooled;
             random_answers answers = { 0, 0, { -1, 1, -1, -1, 1 } };   /* two of five are wrong */
             d.momentum = (float)with;
             d.user = &answers;
@@ -850,10 +885,15 @@ static void test_momentum(jem_ctx *ctx) {
 static void test_targets(jem_ctx *ctx) {
     printf("attacks: with a target, also from noise and over any distance; the same twice\n");
     jem_net *net = plane_net(ctx, 3);
-    jem_rng rng = jem_rng_seed(4), again;
-    float *x = random_floats(&rng, IMAGES * DIM, -1, 1), f[IMAGES * 3];
+    jem_rng rng = jem_rng_seed(4);
+    jem_rng again;
+    float *x = random_floats(&rng, IMAGES * DIM, -1, 1);
+    float f[IMAGES * 3];
     float found[IMAGES * DIM], second[IMAGES * DIM];
-    int labels[IMAGES], fooled[IMAGES], count = 0, near = 0;
+    int labels[IMAGES];
+    int fooled[IMAGES];
+    int count = 0;
+    int near = 0;
     for (int i = 0; i < IMAGES; i++) labels[i] = i % 3;
     jem_attack_desc d = jem_attack_desc_default();
     d.targeted = 1;
@@ -903,7 +943,9 @@ enum { HIDDEN = 16, KINDS = 3, GOLDEN_IMAGES = 6 };
 static jem_tensor *tanh_net(jem_net *net, jem_tensor *x, int training, void *user) {
     (void)training;
     (void)user;
-    jem_param *w1 = net->params, *b1 = w1->next, *w2 = b1->next;
+    jem_param *w1 = net->params;
+    jem_param *b1 = w1->next;
+    jem_param *w2 = b1->next;
     return jem_linear(net->ctx, jem_tanh(net->ctx, jem_linear(net->ctx, x, w1, b1)), w2, NULL);
 }
 static void noise_floats(const char *name, int n, float *x) {
@@ -967,7 +1009,8 @@ static void test_refined(jem_ctx *ctx) {
     noise_floats("images", GOLDEN_IMAGES * DIM, x);
     for (int i = 0; i < GOLDEN_IMAGES; i++) labels[i] = i % KINDS;
     CHECK(refined_create(&r, net, walk, 3, 1, 8), "no memory");
-    double off[2] = { 0, 0 }, all = 0;
+    double off[2] = { 0, 0 };
+    double all = 0;
     for (int through = 0; through < 2; through++) {
         r.through = through;
         r.rng = jem_rng_seed(8);
@@ -1000,7 +1043,8 @@ static void test_refined(jem_ctx *ctx) {
         CHECK_CLOSE(sum, 1, 1e-5, "p(y|x) of image %d", i);
     }
     jem_attack_desc d = jem_attack_desc_default();
-    int fooled[GOLDEN_IMAGES], count = 0;
+    int fooled[GOLDEN_IMAGES];
+    int count = 0;
     jem_rng rng = jem_rng_seed(2);
     d.classify = refined_classify;
     d.user = &r;
@@ -1019,11 +1063,15 @@ static void test_decision(jem_ctx *ctx) {
     jem_net *net = plane_net(ctx, 2);
     const float *w = ((const jem_layer *)net->user)->weight->value;
     const jem_attack_desc how = jem_attack_desc_default();
-    double length = 0, worst = 0, mean = 0;
+    double length = 0;
+    double worst = 0;
+    double mean = 0;
     for (int k = 0; k < DIM; k++)
         length += ((double)w[DIM + k] - (double)w[k]) * ((double)w[DIM + k] - (double)w[k]);
     jem_rng rng = jem_rng_seed(3);
-    float *x = random_floats(&rng, IMAGES * DIM, -0.4f, 0.4f), found[IMAGES * DIM], far[IMAGES];
+    float *x = random_floats(&rng, IMAGES * DIM, -0.4f, 0.4f);
+    float found[IMAGES * DIM];
+    float far[IMAGES];
     int labels[IMAGES];
     for (int i = 0; i < IMAGES; i++) labels[i] = margin(net, x + i * DIM) > 0;
     const int n = robust_decision(net, &how, x, labels, IMAGES, 1500, 1, found, far);
@@ -1065,13 +1113,17 @@ static void test_conditional(jem_ctx *ctx) {
             for (int k = 0; k < D; k++)
                 a[i][j] += (double)rows[k * D + i] * (double)rows[k * D + j];
         }
-    float *x = floats(CHAINS * D), *known = floats(CHAINS * D), *y = floats(CHAINS * D);
+    float *x = floats(CHAINS * D);
+    float *known = floats(CHAINS * D);
+    float *y = floats(CHAINS * D);
     for (int i = 0; i < CHAINS * D; i++) {
         known[i] = i % D >= 2;
         x[i] = i % D == 2 ? 1.5f : i % D == 3 ? -0.7f : 9;
     }
-    const double det = a[0][0] * a[1][1] - a[0][1] * a[0][1], step = 0.1;
-    const double b0 = a[0][2] * 1.5 - a[0][3] * 0.7, b1 = a[1][2] * 1.5 - a[1][3] * 0.7;
+    const double det = a[0][0] * a[1][1] - a[0][1] * a[0][1];
+    const double step = 0.1;
+    const double b0 = a[0][2] * 1.5 - a[0][3] * 0.7;
+    const double b1 = a[1][2] * 1.5 - a[1][3] * 0.7;
     const double mean[2] = { -(a[1][1] * b0 - a[0][1] * b1) / det,
                              -(a[0][0] * b1 - a[0][1] * b0) / det };
     /* (A - step/4 A^2)^-1 */
@@ -1090,7 +1142,8 @@ static void test_conditional(jem_ctx *ctx) {
     jem_tensor *t = jem_input(ctx, x, CHAINS, D, 1, 1);
     CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
           "%s", jem_error(ctx));
-    double m[2] = { 0, 0 }, v[2][2] = { { 0, 0 }, { 0, 0 } };
+    double m[2] = { 0, 0 };
+    double v[2][2] = { { 0, 0 }, { 0, 0 } };
     int kept = 1;
     for (int i = 0; i < CHAINS; i++) {
         kept &= y[i * D + 2] == 1.5f && y[i * D + 3] == -0.7f;
@@ -1140,7 +1193,8 @@ static jem_tensor *templates(jem_ctx *ctx, jem_tensor *x, void *user) {
 static void test_noise_blind(jem_ctx *ctx) {
     printf("imputation: noise-blind, the half that belongs to the one that is known\n");
     jem_rng rng = jem_rng_seed(9);
-    float *one = random_floats(&rng, 2 * PIXELS, -1, 1), *all = floats(2 * PIXELS * PICTURES);
+    float *one = random_floats(&rng, 2 * PIXELS, -1, 1);
+    float *all = floats(2 * PIXELS * PICTURES);
     float *x = floats(PIXELS * PICTURES), *known = floats(PIXELS * PICTURES), *y = floats(PIXELS *
                                                                                           PICTURES);
     for (int i = 0; i < PIXELS * PICTURES; i++) {
@@ -1178,8 +1232,11 @@ static int use_all(jem_ctx *ctx) {
     enum { M = 20, K = 3 };
     jem_net *net = plane_net(ctx, K);
     jem_rng rng = jem_rng_seed(1);
-    float *x = random_floats(&rng, M * DIM, -1, 1), *y = floats(M * DIM), *ones = floats(M * DIM);
-    int labels[M], good = 0;
+    float *x = random_floats(&rng, M * DIM, -1, 1);
+    float *y = floats(M * DIM);
+    float *ones = floats(M * DIM);
+    int labels[M];
+    int good = 0;
     jem_answer a[M];
     for (int i = 0; i < M; i++) labels[i] = i % K;
     for (int i = 0; i < M * DIM; i++) ones[i] = (float)(i % 2);
@@ -1204,7 +1261,8 @@ static int use_all(jem_ctx *ctx) {
 }
 static void test_memory(void) {
     printf("memory that runs out at any place: an error, no crash, no leak\n");
-    int tries = 0, done = 0;
+    int tries = 0;
+    int done = 0;
     for (long at = 2; !done && at < 3000; at++, tries++) {
         counter count;
         jem_ctx *ctx = open_ctx(&count);

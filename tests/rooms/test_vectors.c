@@ -320,7 +320,8 @@ static void test_normalised(jem_ctx *ctx) {
     const int updates = 600;
     const jem_train_desc how = jem_train_desc_vectors(updates);
     jem_trainer *tr = jem_trainer_create(net, &how);
-    float first = 0, last = 0;
+    float first = 0;
+    float last = 0;
     for (int i = 0; i < updates; i++) {
         const jem_stats s = jem_train_step(tr, x + i % 15 * 128, labels, 64);
         CHECK(s.status == JEM_OK, "%s", jem_error(ctx));

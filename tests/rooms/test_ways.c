@@ -60,10 +60,12 @@ static void test_slope(jem_ctx *ctx) {
     for (int how = 0; how < 4; how++) {
         static const int images[4] = { 20, 3, 16, 37 };
         jem_net *net = smooth_net(ctx, how & 1);
-        const int d = net->channels * net->height * net->width, n = images[how];
+        const int d = net->channels * net->height * net->width;
+        const int n = images[how];
         net->scale = how & 2 ? 10 : 1;
         jem_rng rng = jem_rng_seed(5 + (uint64_t)how);
-        float *x = random_floats(&rng, n * d, -1, 1), *v = random_floats(&rng, n * d, -1, 1);
+        float *x = random_floats(&rng, n * d, -1, 1);
+        float *v = random_floats(&rng, n * d, -1, 1);
         float *moves[DIRECTIONS][MOST_PARAMS];
         directions(net, &rng, moves);
         if (how == 2) memset(v, 0, (size_t)d * sizeof *v);             /* one that goes nowhere */
@@ -72,7 +74,11 @@ static void test_slope(jem_ctx *ctx) {
         jem_tensor *slope = jem_slope_along(ctx, jem_logp, net, at, to, 0);
         jem_zero_grad(net);
         CHECK(jem_backward(slope) == JEM_OK, "%s", jem_error(ctx));
-        double value = 0, want[DIRECTIONS] = { 0 }, error = 0, length = 0, scale = 0;
+        double value = 0;
+        double want[DIRECTIONS] = { 0 };
+        double error = 0;
+        double length = 0;
+        double scale = 0;
         for (int i = 0; i < n; i++) {
             double here[MOST_DIMS], there[MOST_DIMS];
             for (int k = 0; k < d; k++) {
@@ -141,11 +147,15 @@ static void test_kl(jem_ctx *ctx) {
     for (int how = 0; how < 6; how++) {
         static const int images[6] = { 20, 5, 37, 16, 20, 20 };
         jem_net *net = smooth_net(ctx, how & 1);
-        const int d = net->channels * net->height * net->width, n = images[how];
+        const int d = net->channels * net->height * net->width;
+        const int n = images[how];
         const double entropy = how == 2 ? 0 : how == 3 ? 0.3 : 1;
         net->scale = 10;
-        jem_rng rng = jem_rng_seed(5 + (uint64_t)how), same = rng;
-        float *x = random_floats(&rng, n * d, -1, 1), *moves[DIRECTIONS][MOST_PARAMS], *end;
+        jem_rng rng = jem_rng_seed(5 + (uint64_t)how);
+        jem_rng same = rng;
+        float *x = random_floats(&rng, n * d, -1, 1);
+        float *moves[DIRECTIONS][MOST_PARAMS];
+        float *end;
         directions(net, &rng, moves);
         same = rng;
         end = floats(n * d);
@@ -166,17 +176,22 @@ static void test_kl(jem_ctx *ctx) {
         jem_tensor *kl = jem_kl_walk(ctx, jem_logp, net, leaf, &walk, (float)entropy, &rng);
         jem_zero_grad(net);
         CHECK(jem_backward(kl) == JEM_OK, "%s", jem_error(ctx));
-        const float *after = t.x[t.step & 1], *before = t.x[(t.step + 1) & 1];
+        const float *after = t.x[t.step & 1];
+        const float *before = t.x[(t.step + 1) & 1];
         CHECK(t.step == walk.steps - 1 && same_bits(after, end, n * d) && rng.counter ==
               same.counter, "it walks as jem_sgld does");
-        double error = 0, length = 0, value = 0;
+        double error = 0;
+        double length = 0;
+        double value = 0;
         for (int k = 0; k < DIRECTIONS; k++) {
             enum { MOST = MOST_IMAGES * MOST_DIMS };
             static double up[MOST], down[MOST], at[MOST];
             const double h = 1e-5;
             int held = 0;
             for (int i = 0; i < n; i++) {
-                double here[MOST_DIMS], one[MOST_DIMS] = { 0 }, g[MOST_DIMS];
+                double here[MOST_DIMS];
+                double one[MOST_DIMS] = { 0 };
+                double g[MOST_DIMS];
                 for (int j = 0; j < d; j++) here[j] = (double)before[i * d + j];
                 exact_slope(net, here, g);
                 for (int j = 0; j < d; j++) {
@@ -277,7 +292,8 @@ static void images_of(int step, float *x, int *labels) {
 
 /* All bits after some updates, with a checkpoint after `stop` of them (0: none). */
 static uint64_t train_bits(jem_ctx *ctx, option o, int stop, size_t *allocations) {
-    int calls[3] = { 0 }, labels[IMAGES];
+    int calls[3] = { 0 };
+    int labels[IMAGES];
     const jem_train_desc d = training_of(o, calls);
     jem_net *net = digit_net(ctx);
     jem_trainer *tr = jem_trainer_create(net, &d);
@@ -365,9 +381,11 @@ static void test_sharpness(jem_ctx *ctx) {
     d.negatives = NEGATIVES;
     d.buffer_size = 5000;
     float x[IMAGES * SMALL], sample[NEGATIVES * SMALL];
-    int labels[IMAGES], n = 0;
+    int labels[IMAGES];
+    int n = 0;
     images_of(0, x, labels);
-    jem_net *net = digit_net(ctx), *hand = digit_net(ctx);
+    jem_net *net = digit_net(ctx);
+    jem_net *hand = digit_net(ctx);
     jem_trainer *tr = jem_trainer_create(net, &d);
     const jem_stats s = jem_train_step(tr, x, labels, IMAGES);
     CHECK(s.status == JEM_OK, "%s", jem_error(ctx));
@@ -377,7 +395,10 @@ static void test_sharpness(jem_ctx *ctx) {
                                                   SMALL * sizeof *sample);
     CHECK(n == NEGATIVES, "%d samples", n);
     gradient_by_hand(hand, x, labels, sample, n);
-    double norm = 0, moved_by = 0, worst = 0, plain = 0;
+    double norm = 0;
+    double moved_by = 0;
+    double worst = 0;
+    double plain = 0;
     for (const jem_param *p = hand->params; p; p = p->next)
         for (ptrdiff_t i = 0; i < p->size; i++) norm += pow((double)p->grad[i], 2);
     norm = sqrt(norm);
@@ -386,12 +407,15 @@ static void test_sharpness(jem_ctx *ctx) {
             p->value[i] += (float)(0.5 * (double)p->grad[i] / norm);
         jem_param_changed(p);
     }
-    float *first = floats(jem_net_size(net)), *at = first;
+    float *first = floats(jem_net_size(net));
+    float *at = first;
     for (const jem_param *p = hand->params; p; at += p->size, p = p->next)
         memcpy(at, p->grad, (size_t)p->size * sizeof *at);
     gradient_by_hand(hand, x, labels, sample, n);
     jem_net *start = digit_net(ctx);
-    const jem_param *p = net->params, *q = hand->params, *o = start->params;
+    const jem_param *p = net->params;
+    const jem_param *q = hand->params;
+    const jem_param *o = start->params;
     for (at = first; p; at += p->size, p = p->next, q = q->next, o = o->next)
         for (ptrdiff_t i = 0; i < p->size; i++) {
             const double got = ((double)o->value[i] - (double)p->value[i]) / 0.1;
@@ -462,7 +486,8 @@ static double *gradient_of(jem_ctx *ctx, jem_norm norm, jem_train_desc d, int up
     }
     *n = 0;
     for (const jem_param *p = net->params; p; p = p->next) *n += p->grad ? p->size : 0;
-    double *g = (double *)malloc((size_t)*n * sizeof *g), *at = g;
+    double *g = (double *)malloc((size_t)*n * sizeof *g);
+    double *at = g;
     for (const jem_param *p = net->params; p; p = p->next)
         for (ptrdiff_t i = 0; p->grad && i < p->size; i++) *at++ = (double)p->grad[i];
     jem_trainer_free(tr);
@@ -478,7 +503,11 @@ static void test_norms_remember(jem_ctx *ctx) {
     for (int k = 0; k < 4; k++) {
         const jem_norm norm = k & 1 ? JEM_NORM_ACT : JEM_NORM_BATCH;
         const int updates = k & 2 ? 4 : 0;
-        double *g[LOSSES], sharp = 0, kl = 0, rest = 0, score = 0;
+        double *g[LOSSES];
+        double sharp = 0;
+        double kl = 0;
+        double rest = 0;
+        double score = 0;
         ptrdiff_t n = 0;
         for (int i = 0; i < LOSSES; i++) {
             jem_train_desc d = jem_train_desc_default();
@@ -509,13 +538,19 @@ static void test_norms_remember(jem_ctx *ctx) {
 
 /* The largest singular value, by Jacobi rotations of the columns of W': no power iteration. */
 static double jacobi_norm(const jem_param *p) {
-    const ptrdiff_t rows = p->shape[0], columns = p->size / rows;
-    double *a = (double *)malloc((size_t)p->size * sizeof *a), most = 0;
+    const ptrdiff_t rows = p->shape[0];
+    const ptrdiff_t columns = p->size / rows;
+    double *a = (double *)malloc((size_t)p->size * sizeof *a);
+    double most = 0;
     for (ptrdiff_t i = 0; i < p->size; i++) a[i] = (double)p->value[i];
     for (int sweep = 0; sweep < 30; sweep++)
         for (ptrdiff_t i = 0; i < rows; i++)
             for (ptrdiff_t j = i + 1; j < rows; j++) {
-                double *u = a + i * columns, *v = a + j * columns, uu = 0, vv = 0, uv = 0;
+                double *u = a + i * columns;
+                double *v = a + j * columns;
+                double uu = 0;
+                double vv = 0;
+                double uv = 0;
                 for (ptrdiff_t k = 0; k < columns; k++) {
                     uu += u[k] * u[k];
                     vv += v[k] * v[k];
@@ -524,7 +559,8 @@ static double jacobi_norm(const jem_param *p) {
                 if (fabs(uv) < 1e-14 * sqrt(uu * vv)) continue;
                 const double z = (vv - uu) / (2 * uv);
                 const double t = (z < 0 ? -1 : 1) / (fabs(z) + sqrt(1 + z * z));
-                const double c = 1 / sqrt(1 + t * t), s = c * t;
+                const double c = 1 / sqrt(1 + t * t);
+                const double s = c * t;
                 for (ptrdiff_t k = 0; k < columns; k++) {
                     const double old = u[k];
                     u[k] = c * old - s * v[k];
@@ -574,7 +610,8 @@ static void test_class_gaussian(void) {
     int labels[N];
     jem_rng rng = jem_rng_seed(3);
     for (int i = 0; i < N; i++) {
-        const float a = jem_rng_normal(&rng), b = jem_rng_uniform(&rng);
+        const float a = jem_rng_normal(&rng);
+        const float b = jem_rng_uniform(&rng);
         labels[i] = i % 3 == 0;
         x[i * D] = a;
         x[i * D + 1] = labels[i] ? 2 * a + b : b;
@@ -614,7 +651,9 @@ static void test_proximal(jem_ctx *ctx) {
     jem_net *net = smooth_net(ctx, 0);
     net->scale = 100;
     jem_rng rng = jem_rng_seed(2);
-    float *x = random_floats(&rng, 20 * 12, -1, 1), y[240], most = 0;
+    float *x = random_floats(&rng, 20 * 12, -1, 1);
+    float y[240];
+    float most = 0;
     jem_sgld_desc walk = jem_sgld_desc_default();
     walk.steps = 1;
     walk.step_size = 0.5f;
@@ -664,7 +703,8 @@ static void test_losses(jem_ctx *ctx) {
         float x[2 * N];
         for (int i = 0; i < STEPS; i++) {
             for (int k = 0; k < N; k++) {
-                const double a = (double)jem_rng_normal(&rng), b = (double)jem_rng_normal(&rng);
+                const double a = (double)jem_rng_normal(&rng);
+                const double b = (double)jem_rng_normal(&rng);
                 x[2 * k] = (float)(mean[0] + l[0] * a);
                 x[2 * k + 1] = (float)(mean[1] + l[1] * a + l[2] * b);
             }
@@ -678,7 +718,8 @@ static void test_losses(jem_ctx *ctx) {
         }
         CHECK(jem_ok(ctx), "%s", jem_error(ctx));
         jem_optim_use_average(opt, 1);
-        const float *a = g.map.weight->value, *b = g.map.bias->value;
+        const float *a = g.map.weight->value;
+        const float *b = g.map.bias->value;
         double p[3], at[2];
         for (int k = 0; k < 3; k++) {
             const int i = k > 1, j = k > 0;        /* (A'A)[i][j] */
@@ -716,14 +757,21 @@ static void test_score_losses(jem_ctx *ctx) {
     jem_net *net = jem_mlp_create(ctx, &m, 3);
     net->scale = 10;
     jem_rng rng = jem_rng_seed(7);
-    float *x = random_floats(&rng, 2 * N, -1, 1), *same = floats(2 * MANY);
-    double want = 0, one_point = 0;
+    float *x = random_floats(&rng, 2 * N, -1, 1);
+    float *same = floats(2 * MANY);
+    double want = 0;
+    double one_point = 0;
     for (int i = 0; i < N; i++) {
-        const double h = 1e-4, here[2] = { (double)x[2 * i], (double)x[2 * i + 1] };
-        double g[2], bend = 0;
+        const double h = 1e-4;
+        const double here[2] = { (double)x[2 * i], (double)x[2 * i + 1] };
+        double g[2];
+        double bend = 0;
         exact_slope(net, here, g);
         for (int k = 0; k < 2; k++) {              /* of exact slopes */
-            double up[2] = { here[0], here[1] }, down[2] = { here[0], here[1] }, gu[2], gd[2];
+            double up[2] = { here[0], here[1] };
+            double down[2] = { here[0], here[1] };
+            double gu[2];
+            double gd[2];
             up[k] += h;
             down[k] -= h;
             exact_slope(net, up, gu);

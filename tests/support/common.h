@@ -96,7 +96,8 @@ static inline jem_ctx *isa_ctx(jem_isa isa, int threads) {
    set. If jem.h failed to detect it, all tests of it would be skipped without notice. */
 static inline void check_isa(const jem_ctx *ctx) {
 #if !defined(JEM_NO_SIMD) && (defined(__x86_64__) || defined(__aarch64__))
-    const char *want = getenv("JEM_WANT_ISA"), *isa = jem_isa_name(jem_ctx_isa(ctx));
+    const char *want = getenv("JEM_WANT_ISA");
+    const char *isa = jem_isa_name(jem_ctx_isa(ctx));
     if (want && *want) CHECK(!strcmp(isa, want), "it chose %s, not %s", isa, want);
 #else
     (void)ctx;
@@ -232,7 +233,8 @@ static inline uint64_t net_hash(const jem_net *net) {
 
 /* Returns the largest |a - b|, relative to the largest |b|. */
 static inline double largest_gap(const float *a, const float *b, ptrdiff_t n) {
-    double worst = 0, largest = 1e-30;
+    double worst = 0;
+    double largest = 1e-30;
     for (ptrdiff_t i = 0; i < n; i++) {
         const double d = fabs((double)a[i] - (double)b[i]);
         if (!(d <= worst) && worst == worst) worst = d;     /* NaN is the largest */

@@ -24,7 +24,9 @@ static inline dual dual_chain(dual x, double f, double f1, double f2) {
     return r;
 }
 static inline dual dual_silu(dual x) {
-    const double s = 1 / (1 + exp(-x.v)), s1 = s * (1 - s), s2 = s1 * (1 - 2 * s);
+    const double s = 1 / (1 + exp(-x.v));
+    const double s1 = s * (1 - s);
+    const double s2 = s1 * (1 - 2 * s);
     return dual_chain(x, x.v * s, s + x.v * s1, 2 * s1 + x.v * s2);
 }
 
@@ -37,8 +39,11 @@ static inline dual moved(const jem_param *p, const float *move, ptrdiff_t i) {
 static inline int dual_conv(const jem_param *w, const jem_param *b, const float *dw,
                             const float *db, int stride, int pad, int *h, int *wd, const dual *x,
                             dual *y) {
-    const int co = w->shape[0], ci = w->shape[1], k = w->ndim == 4 ? w->shape[2] : 1;
-    const int ho = (*h + 2 * pad - k) / stride + 1, wo = (*wd + 2 * pad - k) / stride + 1;
+    const int co = w->shape[0];
+    const int ci = w->shape[1];
+    const int k = w->ndim == 4 ? w->shape[2] : 1;
+    const int ho = (*h + 2 * pad - k) / stride + 1;
+    const int wo = (*wd + 2 * pad - k) / stride + 1;
     for (int o = 0; o < co; o++)
         for (int i = 0; i < ho; i++)
             for (int j = 0; j < wo; j++) {
@@ -46,7 +51,8 @@ static inline int dual_conv(const jem_param *w, const jem_param *b, const float 
                 for (int c = 0; c < ci; c++)
                     for (int ky = 0; ky < k; ky++)
                         for (int kx = 0; kx < k; kx++) {
-                            const int r = i * stride + ky - pad, q = j * stride + kx - pad;
+                            const int r = i * stride + ky - pad;
+                            const int q = j * stride + kx - pad;
                             if (r < 0 || r >= *h || q < 0 || q >= *wd) continue;
                             s = dual_fma(moved(w, dw, ((o * ci + c) * k + ky) * k + kx),
                                          x[(c * *h + r) * *wd + q], s);
@@ -64,17 +70,22 @@ static inline dual dual_logp(const jem_net *net, const double *x, const double *
                              float *const *moves) {
     enum { MOST = 16 * 28 * 28 };
     static dual in[MOST], out[MOST];
-    int h = net->height, w = net->width, size = net->channels * h * w, at = 0;
+    int h = net->height;
+    int w = net->width;
+    int size = net->channels * h * w;
+    int at = 0;
     for (int i = 0; i < size; i++) in[i] = dual_of(x[i], dx[i], 0);
     for (const jem_param *p = net->params; p; p = p->next->next, at += 2) {
         const jem_param *bias = p->next;
-        const int conv = p->ndim == 4, last = !bias->next;
+        const int conv = p->ndim == 4;
+        const int last = !bias->next;
         if (!conv) h = w = 1;
         size = dual_conv(p, bias, moves ? moves[at] : NULL, moves ? moves[at + 1] : NULL,
                          conv && at ? 2 : 1, conv, &h, &w, in, out);
         for (int i = 0; i < size; i++) in[i] = last ? out[i] : dual_silu(out[i]);
     }
-    double sum = 0, most = -1e300;
+    double sum = 0;
+    double most = -1e300;
     for (int i = 0; i < size; i++) if (in[i].v > most) most = in[i].v;
     for (int i = 0; i < size; i++) sum += exp(in[i].v - most);
     dual y = dual_of(most + log(sum), 0, 0);

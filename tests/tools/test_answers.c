@@ -30,7 +30,8 @@ static int read_course(void) {
 }
 
 static void test_folded(void) {
-    int questions = 0, answers = 0;
+    int questions = 0;
+    int answers = 0;
     for (const char *at = course; (at = strstr(at, "*Question:*")) != NULL; at++) questions++;
     for (const char *at = course; (at = strstr(at, "<summary>Answer</summary>")) != NULL; at++) {
         answers++;
@@ -71,7 +72,8 @@ static double wave_left(jem_ctx *ctx, float frequency, int steps) {
     static const int size[4] = { 1, WAVE_HIDDEN, WAVE_HIDDEN, 1 };
     static const char *const name[3] = { "a", "b", "c" };
     float x[WAVE_POINTS], y[WAVE_POINTS];
-    double left = 0, square = 0;
+    double left = 0;
+    double square = 0;
     jem_net *net = jem_net_create(ctx, wave_forward, NULL, 3 * sizeof(jem_layer), 1, 1, 1, 1, 1);
     if (!CHECK(net != NULL, "%s", jem_error(ctx))) return 1;
     for (int k = 0; k < 3; k++) {
@@ -104,7 +106,8 @@ static double wave_left(jem_ctx *ctx, float frequency, int steps) {
 /* Lesson 1: fast waves are learned later than slow ones. */
 static void test_waves(void) {
     jem_ctx *ctx = jem_ctx_create(NULL);
-    const double slow = wave_left(ctx, 2, 400), fast = wave_left(ctx, 8, 400);
+    const double slow = wave_left(ctx, 2, 400);
+    const double fast = wave_left(ctx, 8, 400);
     const double later = wave_left(ctx, 8, 3000);
     printf("    after 400 steps %.0f%% of the slow wave is left, %.0f%% of the fast one; "
            "after 3000 %.0f%%\n", 100 * slow, 100 * fast, 100 * later);
@@ -118,10 +121,13 @@ static void test_waves(void) {
 static void test_added(void) {
     double mean[2] = { 0, 0 };
     for (int added = 0; added < 2; added++) {
-        double z = 0, first = 0;
+        double z = 0;
+        double first = 0;
         for (int i = 0; i <= 800; i++) {
-            const double x = (i - 400) / 100.0, g = added ? -x * x : 0;
-            const double a = exp(x - x * x / 4 + g), b = exp(-x - x * x / 4 + 1 + g);
+            const double x = (i - 400) / 100.0;
+            const double g = added ? -x * x : 0;
+            const double a = exp(x - x * x / 4 + g);
+            const double b = exp(-x - x * x / 4 + 1 + g);
             z += a + b;
             first += fabs(x) * (a + b);
             CHECK_CLOSE(a / (a + b), 1 / (1 + exp(1 - 2 * x)), 1e-12, "softmax at %g", x);
@@ -134,7 +140,8 @@ static void test_added(void) {
 
 /* Lesson 2: Z of the logits 1.2 x and 0.6 - 1.2 x, in a box; on the whole line with a bowl. */
 static void test_bowl(void) {
-    const double both = 1 + exp(0.6), pi = acos(-1.0);
+    const double both = 1 + exp(0.6);
+    const double pi = acos(-1.0);
     CHECK_CLOSE((exp(1.2) - exp(-1.2)) / 1.2 * both, 7.1, 0.05, "Z in [-1,1]");
     CHECK_CLOSE((exp(7.2) - exp(-7.2)) / 1.2 * both, 3150, 0.5, "Z in [-6,6]");
     CHECK_CLOSE(sqrt(4 * pi) * exp(1.44) * both, 42.2, 0.05, "Z with -x^2/4");
@@ -194,12 +201,15 @@ static void test_r_hat(void) {
 
 /* Lesson 4: d log Z/dw = E[df/dw], on a grid, for f(x) = w x - x^4/4 + sin(w x). */
 static void test_log_z(void) {
-    double log_z[3], mean = 0;
+    double log_z[3];
+    double mean = 0;
     for (int k = 0; k < 3; k++) {
         const double w = 0.7 + 1e-4 * (k - 1);
-        double z = 0, sum = 0;
+        double z = 0;
+        double sum = 0;
         for (int i = 0; i <= 2000; i++) {
-            const double x = (i - 1000) / 200.0, p = exp(w * x - x * x * x * x / 4 + sin(w * x));
+            const double x = (i - 1000) / 200.0;
+            const double p = exp(w * x - x * x * x * x / 4 + sin(w * x));
             z += p;
             sum += p * (x + x * cos(w * x));
         }
@@ -271,7 +281,8 @@ static void test_noise_level(void) {
         }
         square += (sqrt(784 / sum) - 1) * (sqrt(784 / sum) - 1) / TRIES;
     }
-    const double share = (double)within / TRIES, error = sqrt(square);
+    const double share = (double)within / TRIES;
+    const double error = sqrt(square);
     printf("    in the plane within a factor of two: %.0f%%; 784 dimensions: an error of %.2f%%\n",
            100 * share, 100 * error);
     CHECK_CLOSE(share, exp(-0.25) - exp(-4.0), 0.03, "chi squared");
@@ -296,7 +307,9 @@ static void test_uniform(void) {
 static void test_swaps(void) {
     static const double f[5] = { 0, 2, -1, 3, 0.5 };
     const double cold = 1, hot = 0.25;             /* 1/T */
-    double joint[5][5], after[5][5], z = 0;
+    double joint[5][5];
+    double after[5][5];
+    double z = 0;
     memset(after, 0, sizeof after);
     for (int i = 0; i < 5; i++) {
         for (int j = 0; j < 5; j++) {
@@ -320,7 +333,9 @@ static void test_swaps(void) {
 /* Appendix: (A or B) and not (A and B), with floors: bounded, and high where one of them is. */
 static void test_exactly_one(void) {
     const double bound = 1e-3;
-    double peak = 0, both = 0, far = 0;
+    double peak = 0;
+    double both = 0;
+    double far = 0;
     for (int i = 0; i <= 400; i++) {
         const double x = (i - 200) / 20.0;
         const double a = exp(-(x + 1) * (x + 1) / 2) + bound;

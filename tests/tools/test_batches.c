@@ -49,12 +49,16 @@ static void close_run(run *r) {
 
 /* The updates of an epoch leave out what does not fill a batch. */
 static void test_epochs(run *r, int *first_order) {
-    const int n = r->data.n, per_epoch = r->n_train / BATCH;
-    int *seen = (int *)malloc((size_t)n * sizeof *seen), wrong = 0, alike = 0;
+    const int n = r->data.n;
+    const int per_epoch = r->n_train / BATCH;
+    int *seen = (int *)malloc((size_t)n * sizeof *seen);
+    int wrong = 0;
+    int alike = 0;
     CHECK(r->n_train == n - VALID && r->per_epoch == per_epoch && r->all.n == r->n_train, "%d of %d",
           r->n_train, n);
     for (int epoch = 0; epoch < 3; epoch++) {
-        int twice = 0, held_out = 0;
+        int twice = 0;
+        int held_out = 0;
         memset(seen, 0, (size_t)n * sizeof *seen);
         for (int k = 0; k < per_epoch; k++) {
             r->update = epoch * per_epoch + k;
@@ -87,16 +91,19 @@ static int reflected(int i, int n) { return i < 0 ? -i : i < n ? i : 2 * (n - 1)
 static void test_moves(run *r) {
     enum { SIDE = 28, WAYS = (2 * REACH + 1) * (2 * REACH + 1) * 2, AT = SIDE / 2 };
     float from[SIDE * SIDE], to[SIDE * SIDE];
-    int count[WAYS] = { 0 }, wrong = 0;
+    int count[WAYS] = { 0 };
+    int wrong = 0;
     jem_rng rng = jem_rng_seed(3);
     for (int i = 0; i < SIDE * SIDE; i++) from[i] = (float)i;
     r->o->shift = REACH;
     r->o->flip = 1;
     for (int k = 0; k < MOVES; k++) {
         move_randomly(r, &rng, k % 2, from, to);
-        const int is = (int)to[AT * SIDE + AT], mirror = to[AT * SIDE + AT + 1] < to[AT * SIDE + AT];
+        const int is = (int)to[AT * SIDE + AT];
+        const int mirror = to[AT * SIDE + AT + 1] < to[AT * SIDE + AT];
         wrong += mirror != k % 2;
-        const int dy = is / SIDE - AT, dx = is % SIDE - (mirror ? SIDE - 1 - AT : AT);
+        const int dy = is / SIDE - AT;
+        const int dx = is % SIDE - (mirror ? SIDE - 1 - AT : AT);
         if (!CHECK(abs(dy) <= REACH && abs(dx) <= REACH, "moved by (%d,%d)", dy, dx)) return;
         count[((dy + REACH) * (2 * REACH + 1) + dx + REACH) * 2 + mirror]++;
         for (int i = 0; i < SIDE && k < 200; i++)
@@ -118,7 +125,9 @@ static void test_turns(run *r) {
     enum { SIDE = 28 };
     float plain[SIDE * SIDE], mirrored[SIDE * SIDE];
     const int per_epoch = r->n_train / BATCH;
-    int *side = (int *)calloc((size_t)r->data.n, sizeof *side), wrong = 0, sides = 0;
+    int *side = (int *)calloc((size_t)r->data.n, sizeof *side);
+    int wrong = 0;
+    int sides = 0;
     r->o->shift = 0;
     r->o->flip = 1;
     for (int epoch = 0; side && epoch < 2; epoch++) {
@@ -150,15 +159,21 @@ static void test_turns(run *r) {
 static void test_squares(run *r) {
     enum { SIDE = 28, SQUARE = 5, HALF = SQUARE / 2, TIMES = 20000 };
     float image[SIDE * SIDE];
-    int wrong = 0, middles = 0;
+    int wrong = 0;
+    int middles = 0;
     jem_rng rng = jem_rng_seed(4);
     r->o->cutout = SQUARE;
     for (int t = 0; t < TIMES; t++) {
-        int top = SIDE, bottom = -1, left = SIDE, right = -1, hidden = 0;
+        int top = SIDE;
+        int bottom = -1;
+        int left = SIDE;
+        int right = -1;
+        int hidden = 0;
         for (int i = 0; i < SIDE * SIDE; i++) image[i] = 1;
         hide_randomly(r, &rng, image);
         for (int i = 0; i < SIDE * SIDE; i++) {
-            const int y = i / SIDE, x = i % SIDE;
+            const int y = i / SIDE;
+            const int x = i % SIDE;
             if (image[i] == 1) continue;
             wrong += image[i] != 0;
             top = y < top ? y : top;
@@ -167,8 +182,10 @@ static void test_squares(run *r) {
             right = x > right ? x : right;
             hidden++;
         }
-        const int h = bottom - top + 1, w = right - left + 1;
-        const int cut_y = top == 0 || bottom == SIDE - 1, cut_x = left == 0 || right == SIDE - 1;
+        const int h = bottom - top + 1;
+        const int w = right - left + 1;
+        const int cut_y = top == 0 || bottom == SIDE - 1;
+        const int cut_x = left == 0 || right == SIDE - 1;
         wrong += hidden != h * w || h > SQUARE || w > SQUARE || h <= HALF || w <= HALF;
         wrong += (h < SQUARE && !cut_y) || (w < SQUARE && !cut_x);
         middles += top >= 7 && bottom < 21 && left >= 7 && right < 21;

@@ -185,7 +185,8 @@ static void test_digits(void) {
     for (int test = 0; test < 2; test++) {
         if (!loads(&d, "digits", test ? "test" : "train", NULL)) continue;
         has_shape(&d, test ? DIGITS_TEST : DIGITS_TRAIN, 1, DIGIT, DIGIT, 10);
-        float *x = (float *)malloc((size_t)d.n * DIGIT_PIXELS * sizeof *x), one[DIGIT_PIXELS];
+        float *x = (float *)malloc((size_t)d.n * DIGIT_PIXELS * sizeof *x);
+        float one[DIGIT_PIXELS];
         data_floats(&d, NULL, d.n, x);
         CHECK(!memcmp(x, test ? known.test_x : known.x, (size_t)d.n * DIGIT_PIXELS * sizeof *x),
               "the same digits as the examples'");
@@ -205,8 +206,11 @@ static void test_idx(void) {
     static bytes images, labels, packed;
     data_set d;
     for (int colour = 0; colour < 2; colour++) {
-        const char *folder = colour ? "idx3" : "idx1", *path = colour ? ROOT "/idx3" : ROOT "/idx1";
-        const int c = colour ? 3 : 1, h = 5, w = 7;
+        const char *folder = colour ? "idx3" : "idx1";
+        const char *path = colour ? ROOT "/idx3" : ROOT "/idx1";
+        const int c = colour ? 3 : 1;
+        const int h = 5;
+        const int w = 7;
         idx(&images, &labels, 4, c, h, w, 6);
         put_idx(folder, 1, &images, &labels);
         idx(&images, &labels, 9, c, h, w, 3);      /* fewer classes than there are in the other */
@@ -650,7 +654,8 @@ static void damage(const char *folder, const char *name, int cut_loads, int flip
     good.n = fread(good.at, 1, sizeof good.at, f);
     fclose(f);
     CHECK(survives(what), "%s before: %s", what, error);
-    int loaded = 0, unnamed = 0;
+    int loaded = 0;
+    int unnamed = 0;
     for (size_t n = 0; n < good.n; n++) {
         if (good.n > 3000 && n > 300 && n + 300 < good.n && n % 97) continue;
         write_bytes(in(folder, name), good.at, n);
@@ -664,7 +669,9 @@ static void damage(const char *folder, const char *name, int cut_loads, int flip
         bad = good;
         for (unsigned k = noise() % 3 + 1; k--; ) {
             const size_t at = noise() % (i % 2 || good.n < 64 ? good.n : 64);
-            const unsigned bit = noise() % 8, other = noise(), one_bit = noise() % 5;
+            const unsigned bit = noise() % 8;
+            const unsigned other = noise();
+            const unsigned one_bit = noise() % 5;
             bad.at[at] ^= (unsigned char)(one_bit ? 1u << bit : other);
         }
         if (i % 7 == 3) bad.n = noise() % (good.n + 1);

@@ -17,7 +17,9 @@
 /* A count of pixels that are not like the one to their left: lines, dots, slopes; of 0 on blank
    paper. */
 static int look_at(const char *path, int width, int height) {
-    int w = 0, h = 0, edges = 0;
+    int w = 0;
+    int h = 0;
+    int edges = 0;
     unsigned char *p = picture_read(path, &w, &h);
     if (!p) return 1;
     for (int i = 0; i < h; i++)
@@ -40,7 +42,11 @@ static void test_world(world_kind kind) {
         return;
     plot_truth(&p, kind);
     const double area = pow(2 * (double)WORLD_BOX / p.w, 2);
-    double mean = 0, square = 0, expected = 0, spread = 0, cells[9] = { 0 };
+    double mean = 0;
+    double square = 0;
+    double expected = 0;
+    double spread = 0;
+    double cells[9] = { 0 };
     CHECK_CLOSE(plot_log_z(&p), 0, 2e-3, "%s: the density adds up to 1", name);
     for (int k = 0; k < p.w * p.h; k++) {
         const double q = exp((double)p.values[k]) * area;
@@ -50,7 +56,9 @@ static void test_world(world_kind kind) {
     jem_rng rng = jem_rng_seed(1);
     world_sample(kind, &rng, POINTS, x, y);
     world_truth(kind, POINTS, x, logp);
-    int counts[9] = { 0 }, outside = 0, labels[8] = { 0 };
+    int counts[9] = { 0 };
+    int outside = 0;
+    int labels[8] = { 0 };
     for (int i = 0; i < POINTS; i++) {
         mean += (double)logp[i] / POINTS;
         square += (double)(logp[i] * logp[i]) / POINTS;
@@ -65,7 +73,8 @@ static void test_world(world_kind kind) {
           mean, -expected);
     CHECK(outside < POINTS / 1000, "%s: %d are outside of the box", name, outside);
     for (int k = 0; k < 9; k++) {
-        const double q = cells[k], off = (double)counts[k] / POINTS - q;
+        const double q = cells[k];
+        const double off = (double)counts[k] / POINTS - q;
         CHECK(fabs(off) < 4.5 * sqrt((q + 1e-4) / POINTS) + 0.002, "%s: cell %d has %d, not %.0f",
               name, k, counts[k], q * POINTS);
     }
@@ -115,7 +124,8 @@ static unsigned char *put_chunk(unsigned char *to, const char *type, const unsig
 /* One frame's pixels by stb_image: as a PNG of its own, of w x h with this palette and data. */
 static unsigned char *decode(const unsigned char *header, const unsigned char *palette,
                              unsigned w, unsigned h, const unsigned char *data, unsigned n) {
-    unsigned char *png = (unsigned char *)malloc(n + 1000), *at = png;
+    unsigned char *png = (unsigned char *)malloc(n + 1000);
+    unsigned char *at = png;
     int x, y, c;
     memcpy(at, "\211PNG\r\n\032\n", 8);
     at = put(at + 8, 13);
@@ -136,14 +146,21 @@ static unsigned char *decode(const unsigned char *header, const unsigned char *p
 /* Plays it as the specification says: each frame is drawn over the last, in its rectangle. */
 static void play(const unsigned char *file, unsigned size, const unsigned char *wanted, int frames,
                  unsigned w, unsigned h, int hold) {
-    const unsigned char *header = NULL, *palette = NULL;
+    const unsigned char *header = NULL;
+    const unsigned char *palette = NULL;
     unsigned char *canvas = (unsigned char *)calloc(w * h, 3);
-    unsigned at = 8, next = 0, rect[4] = { 0, 0, 0, 0 }, bytes = w * h * 3;
-    int shown = 0, said = 0, ended = 0;
+    unsigned at = 8;
+    unsigned next = 0;
+    unsigned rect[4] = { 0, 0, 0, 0 };
+    unsigned bytes = w * h * 3;
+    int shown = 0;
+    int said = 0;
+    int ended = 0;
     CHECK(size > 8 && !memcmp(file, "\211PNG\r\n\032\n", 8), "a PNG");
     while (at + 12 <= size && !ended) {
         const unsigned n = number(file + at);
-        const unsigned char *type = file + at + 4, *data = type + 4;
+        const unsigned char *type = file + at + 4;
+        const unsigned char *data = type + 4;
         if (!CHECK(n < size && at + 12 + n <= size, "a chunk of %u", n)) break;
         /* stb's checksum, which did not write it */
         CHECK(number(data + n) == stbiw__crc32((unsigned char *)(uintptr_t)type, (int)n + 4),
@@ -159,7 +176,8 @@ static void play(const unsigned char *file, unsigned size, const unsigned char *
             CHECK(ms == (shown == frames - 1 ? hold : 50), "%d ms", ms);
             CHECK(!data[24] && !data[25], "drawn over what there is");
         }
-        const int first = !memcmp(type, "IDAT", 4), later = !memcmp(type, "fdAT", 4);
+        const int first = !memcmp(type, "IDAT", 4);
+        const int later = !memcmp(type, "fdAT", 4);
         if (later) CHECK(number(data) == next++, "and so is their data");
         if ((first || later) && CHECK(header && shown < frames && said == frames, "in order")) {
             const unsigned skip = later ? 4 : 0;
@@ -187,7 +205,8 @@ static void test_film(void) {
     for (int k = 0; k < FRAMES; k++) {
         if (k) memcpy(frames[k], frames[k - 1], BYTES);                /* frame 3 is frame 2 */
         for (int i = 0; i < BYTES; i++) {
-            const int row = i / (W * 3), column = i / 3 % W;
+            const int row = i / (W * 3);
+            const int column = i / 3 % W;
             const int inside = row > 9 * k && row < 30 && column > 20 && column < 40 + k;
             if (k == 0 || k == 5 || (k == 4 && i == BYTES - 1) || (k < 3 && inside))
                 frames[k][i] ^= (unsigned char)(1 + jem_rng_below(&rng, 255));
@@ -228,7 +247,8 @@ static void test_growing_film(void) {
     static unsigned char frames[FRAMES][MOST], grey[MOST], file[16 * MOST];
     const char *path = "build/test_growing.png";
     jem_rng rng = jem_rng_seed(9);
-    int w = 0, h = 0;
+    int w = 0;
+    int h = 0;
     remove(path);
     for (int round = 0; round < 3; round++) {
         int shown = FRAMES;
@@ -283,7 +303,8 @@ static void test_palette(void) {
     }
     memcpy(before, frames, sizeof before);
     CHECK(picture_reduce(frames[0], PIXELS), "reduced");
-    int count = 0, worst = 0;
+    int count = 0;
+    int worst = 0;
     for (int i = 0; i < PIXELS; i++) {
         int known = 0;
         for (int j = 0; j < i && !known; j++) known = !memcmp(frames[i], frames[j], 3);
@@ -359,8 +380,12 @@ static void test_hello(void) {
     static unsigned char white[HIGH * WIDE], pencil[HIGH * WIDE], clear[HIGH * WIDE * 4];
     static const char *const path = "build/test_hello.png";
     float as_white[DIGIT_PIXELS], other[DIGIT_PIXELS];
-    double y_mass = 0, x_mass = 0, mass = 0;
-    int w = 0, h = 0, channels = 0;
+    double y_mass = 0;
+    double x_mass = 0;
+    double mass = 0;
+    int w = 0;
+    int h = 0;
+    int channels = 0;
     digits d;
     new_file n;
     jem_ctx *ctx = jem_ctx_create(NULL);
@@ -368,7 +393,8 @@ static void test_hello(void) {
     jem_net *net = jem_convnet_create(ctx, &shape, 1);
     if (!CHECK(net && digits_load(DIGITS_PATH, &d), "digits")) return;
     for (int k = 0; k < HIGH * WIDE; k++) {
-        const int row = (k / WIDE - UPPER_EDGE) / ZOOM, column = (k % WIDE - LEFT_EDGE) / ZOOM;
+        const int row = (k / WIDE - UPPER_EDGE) / ZOOM;
+        const int column = (k % WIDE - LEFT_EDGE) / ZOOM;
         const int on = k / WIDE >= UPPER_EDGE && k % WIDE >= LEFT_EDGE && row < DIGIT &&
                        column < DIGIT;
         const float ink = on ? (d.test_x[14 * DIGIT_PIXELS + row * DIGIT + column] + 1) / 2 : 0;

@@ -59,7 +59,9 @@ static void dreams(jem_net *net, const shipped *s) {
     float *x = (float *)malloc((size_t)(CHAINS * size) * sizeof *x);
     jem_rng rng = jem_rng_seed(1);
     jem_answer a[CHAINS];
-    int labels[CHAINS], familiar = 0, right = 0;
+    int labels[CHAINS];
+    int familiar = 0;
+    int right = 0;
     for (int i = 0; i < CHAINS; i++) labels[i] = i / EACH;
     jem_fill_uniform(net->ctx, &rng, x, CHAINS * size, -1, 1);
     CHECK(jem_classify(net, x, CHAINS, a) == JEM_OK, "%s", jem_error(net->ctx));
@@ -101,7 +103,8 @@ static void knows_digits(jem_net *net) {
     digits d;
     if (!CHECK(digits_load(DIGITS_PATH, &d), "%s", DIGITS_PATH)) return;
     jem_answer *a = (jem_answer *)malloc(DIGITS_TEST * sizeof *a);
-    int right = 0, familiar = 0;
+    int right = 0;
+    int familiar = 0;
     CHECK(a && jem_classify(net, d.test_x, DIGITS_TEST, a) == JEM_OK, "%s", jem_error(net->ctx));
     for (int i = 0; i < DIGITS_TEST; i++) {
         right += a[i].label == d.test_y[i];

@@ -140,7 +140,8 @@ static void test_training(void) {
     train(d.x, d.y, DIGITS_TRAIN, 60);
     const float right = accuracy(&d);
     CHECK(right > 0.6f, "%.1f%% are right", 100 * (double)right);
-    float data = 0, sample = 0;
+    float data = 0;
+    float sample = 0;
     for (int k = 0; k < 4; k++) {
         const stats s = learn(d.x, d.y, DIGITS_TRAIN);
         data += s.data / 4;
@@ -154,7 +155,8 @@ static void test_training(void) {
 static void test_length(void) {
     FILE *f = fopen("examples/tiny_jem.c", "r");
     char line[256];
-    int lines = 0, comment = 0;
+    int lines = 0;
+    int comment = 0;
     if (!CHECK(f != NULL, "run this in the project's directory")) return;
     while (fgets(line, sizeof line, f)) {
         const char *at = line + strspn(line, " \n");

@@ -68,12 +68,14 @@ static jem_sgld_desc uses_walk(const uses *s, int steps) {
 
 /* Returns 1 if both models have images of one shape. */
 static int uses_one_shape(const uses *s, const uses *beside) {
-    const jem_net *a = s->m.net, *b = beside ? beside->m.net : a;
+    const jem_net *a = s->m.net;
+    const jem_net *b = beside ? beside->m.net : a;
     return a->channels == b->channels && a->height == b->height && a->width == b->width;
 }
 int uses_alike(const uses *s, const uses *beside) {
     if (uses_one_shape(s, beside)) return 1;
-    const jem_net *a = s->m.net, *b = beside->m.net;
+    const jem_net *a = s->m.net;
+    const jem_net *b = beside->m.net;
     fprintf(stderr, "jem eval: %s has images (%d,%d,%d), but %s has (%d,%d,%d)\n", s->name,
             a->channels, a->height, a->width, beside->name, b->channels, b->height, b->width);
     return 0;
@@ -123,7 +125,8 @@ enum { BINS_MOST = 100, RELIABLE_MOST = 4, FEW = 10 };
 /* Computes rows and curves of a model: without a temperature, and with the temperature fitted to
    the first half of the test images. All results are for the other half. */
 static int calibration_of(uses *s, reliability_bin *bin, int row) {
-    const int half = s->n / 2, k = s->m.net->classes;
+    const int half = s->n / 2;
+    const int k = s->m.net->classes;
     float *f = uses_floats((ptrdiff_t)(s->n - half) * k);
     double t = 1;
     int ok = f != NULL;
@@ -150,7 +153,8 @@ static int eval_calibration(uses *s, uses *beside) {
     static float x[RELIABLE_MOST + 1][BINS_MOST], y[RELIABLE_MOST + 1][BINS_MOST];
     static float bx[2][2 * BINS_MOST + 2], by[2][2 * BINS_MOST + 2];
     static const char *const fitted[2] = { "T fitted", "T fitted" };
-    const int bins = s->u->bins, rows = beside ? 4 : 2;
+    const int bins = s->u->bins;
+    const int rows = beside ? 4 : 2;
     curve curves[RELIABLE_MOST + 1], bars[2];
     if (s->n < 4) return fprintf(stderr, "jem eval: calibration needs at least 4 images\n"), 2;
     printf("%d bins; T fitted to %d test images, all numbers of the other %d\n", bins, s->n / 2,
@@ -221,11 +225,13 @@ static void make_outliers(const uses *s, int kind, int n, float *out) {
     int *order = (int *)malloc((size_t)pixels * sizeof *order);
     for (ptrdiff_t k = 0; order && k < pixels; k++) order[k] = (int)k;
     for (int i = 0; i < n; i++) {
-        const float *x = s->x + i * size, *next = s->x + (i + 1) % n * size;
+        const float *x = s->x + i * size;
+        const float *next = s->x + (i + 1) % n * size;
         float *y = out + i * size;
         if (kind == 1 && order) shuffle(order, (int)pixels, &rng);
         for (ptrdiff_t k = 0; k < size; k++) {
-            const ptrdiff_t plane = k / pixels * pixels, at = k % pixels;
+            const ptrdiff_t plane = k / pixels * pixels;
+            const ptrdiff_t at = k % pixels;
             y[k] = kind == 0 ? (x[k] + next[k]) / 2 : kind == 1 ? x[plane + (order ? order[at] : 0)]
                  : kind == 2 ? x[plane + pixels - 1 - at] : kind == 3 ? -x[k]
                  : kind == 4 ? 2 * jem_rng_uniform(&rng) - 1
@@ -406,7 +412,8 @@ static int ood_row(ood_table *t, const char *name, const float *x, int n) {
 
 /* Orders floats, the lowest first, for qsort. */
 static int compare_floats(const void *a, const void *b) {
-    const float x = *(const float *)a, y = *(const float *)b;
+    const float x = *(const float *)a;
+    const float y = *(const float *)b;
     return (x > y) - (x < y);
 }
 
@@ -418,7 +425,8 @@ static void ood_range(ood_table *t) {
         if (!sorted) { t->lo[k] = -1, t->hi[k] = 1; continue; }
         memcpy(sorted, v, (size_t)t->s->n * sizeof *v);
         qsort(sorted, (size_t)t->s->n, sizeof *sorted, compare_floats);
-        const double lo = (double)sorted[t->s->n / 50], hi = (double)sorted[t->s->n - 1];
+        const double lo = (double)sorted[t->s->n / 50];
+        const double hi = (double)sorted[t->s->n - 1];
         t->lo[k] = lo - 2 * (hi - lo) - 1e-6;
         t->hi[k] = hi + (k ? 0 : .5) * (hi - lo) + 1e-6;
         if (k) t->hi[k] = 0;
@@ -665,8 +673,10 @@ static int attacked_again(attacked *a, const float *x, const int *labels, int n,
 static int attack_curve(uses *s, const float *eps, int count, float *right, float *fgsm,
                         float *shown, float *shown_eps) {
     const ptrdiff_t size = image_size(s->m.net);
-    float *x = uses_floats(s->n * size), *found = uses_floats(s->n * size);
-    int *labels = (int *)malloc((size_t)s->n * sizeof *labels), left = s->n;
+    float *x = uses_floats(s->n * size);
+    float *found = uses_floats(s->n * size);
+    int *labels = (int *)malloc((size_t)s->n * sizeof *labels);
+    int left = s->n;
     int *fooled = (int *)calloc((size_t)s->n, sizeof *fooled);
     int *which = (int *)malloc((size_t)s->n * sizeof *which);
     attacked a;
@@ -682,12 +692,14 @@ static int attack_curve(uses *s, const float *eps, int count, float *right, floa
     if (ok) memcpy(x, s->x, (size_t)(s->n * size) * sizeof *x);
     for (int i = 0; shown && i < SMALLEST && i < s->n; i++) shown_eps[i] = -1;
     for (int k = 0; ok && k < count; k++) {
-        jem_attack_desc d = a.how, one = d;
+        jem_attack_desc d = a.how;
+        jem_attack_desc one = d;
         d.eps = one.eps = 2 * eps[k];
         one.steps = 1;
         one.random_start = 0;
         one.restarts = 1;
-        int kept = 0, once = 0;                    /* pixels are in [-1,1]: eps counts twice */
+        int kept = 0;
+        int once = 0;                              /* pixels are in [-1,1]: eps counts twice */
         ok = jem_attack(s->m.net, s->x, s->labels, s->n, &one, NULL, found, fooled) == JEM_OK &&
              attacked_again(&a, found, s->labels, s->n, fooled);
         for (int i = 0; ok && i < s->n; i++) once += !fooled[i];
@@ -759,7 +771,8 @@ static int attack_pictures(const uses *s, const uses *beside, float *const shown
 static int attack_decision(uses *s) {
     static const double shares[3] = { .25, .5, .75 };
     const ptrdiff_t size = image_size(s->m.net);
-    float *found = uses_floats(s->n * size), *far = uses_floats(s->n);
+    float *found = uses_floats(s->n * size);
+    float *far = uses_floats(s->n);
     attacked a;
     memset(&a, 0, sizeof a);
     int ok = found && far;
@@ -808,7 +821,8 @@ static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then
     char word[OPTION_TEXT_SIZE], title[160], of[80];
     uses *both[2];
     float *shown[2] = { NULL, NULL };
-    int n = 0, ok = 1;
+    int n = 0;
+    int ok = 1;
     both[0] = s;
     both[1] = beside;
     if (!names_fit("eps", list, 1, EPS_MOST)) return 2;
@@ -878,10 +892,13 @@ enum { IMPUTE_SHOWN = 12, IMPUTE_ROWS = 5, IMPUTE_DRAWS = 4 };
 
 /* known[n]: 1 where a pixel is kept; the same for its channels. */
 static void make_mask(const uses *s, float *known) {
-    const int h = s->m.net->height, w = s->m.net->width, c = s->m.net->channels;
+    const int h = s->m.net->height;
+    const int w = s->m.net->width;
+    const int c = s->m.net->channels;
     jem_rng rng = jem_rng_seed((uint64_t)s->u->seed + 7);
     for (int i = 0; i < s->n; i++) {
-        const int top = jem_rng_below(&rng, h / 2 + 1), left = jem_rng_below(&rng, w / 2 + 1);
+        const int top = jem_rng_below(&rng, h / 2 + 1);
+        const int left = jem_rng_below(&rng, w / 2 + 1);
         for (int y = 0; y < h; y++)
             for (int k = 0; k < w; k++) {
                 const float u = jem_rng_uniform(&rng);
@@ -898,7 +915,8 @@ static void make_mask(const uses *s, float *known) {
    classified correctly. */
 static int impute_row(const uses *s, const char *name, const float *filled, const float *known) {
     const ptrdiff_t all = s->n * image_size(s->m.net);
-    double sum = 0, hidden = 0;
+    double sum = 0;
+    double hidden = 0;
     for (ptrdiff_t i = 0; i < all; i++)
         if (known[i] == 0) {
             const double d = fmin(fmax((double)filled[i], -1), 1) - (double)s->x[i];
@@ -934,15 +952,20 @@ static int impute_once(const uses *s, const float *known, jem_rng *rng, float *f
 
 static int eval_impute(uses *s, uses *beside) {
     static const char *const hides[3] = { "the lower half", "a block", "pixels at random" };
-    const ptrdiff_t size = image_size(s->m.net), all = s->n * size;
+    const ptrdiff_t size = image_size(s->m.net);
+    const ptrdiff_t all = s->n * size;
     const int shown = s->n < IMPUTE_SHOWN ? s->n : IMPUTE_SHOWN;
-    float *known = uses_floats(all), *filled = uses_floats(all), *mean = uses_floats(all);
-    float *grid = uses_floats(IMPUTE_ROWS * shown * size), *held = uses_floats(2000 * size);
+    float *known = uses_floats(all);
+    float *filled = uses_floats(all);
+    float *mean = uses_floats(all);
+    float *grid = uses_floats(IMPUTE_ROWS * shown * size);
+    float *held = uses_floats(2000 * size);
     double *pixel = (double *)calloc((size_t)size, sizeof *pixel);
     jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
     const char *from = "";
     char name[64];
-    int ok = known && filled && mean && grid && held && pixel, n = 0;
+    int ok = known && filled && mean && grid && held && pixel;
+    int n = 0;
     if (!ok) uses_no_memory();
     else ok = uses_alike(s, beside) && (n = held_out_images(s, 2000, held, &from)) > 0;
     if (ok) {

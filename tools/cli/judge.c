@@ -146,7 +146,9 @@ typedef struct verdict {
 /* Computes them from logp[n][classes + 1]. */
 static verdict judge_verdict(const float *logp, int n, int classes, const int *labels) {
     verdict v = { 0, 0, 0, 0, 0 };
-    double *mean = (double *)calloc(2 * (size_t)classes + 2, sizeof *mean), *count, entropy = 0;
+    double *mean = (double *)calloc(2 * (size_t)classes + 2, sizeof *mean);
+    double *count;
+    double entropy = 0;
     if (!mean) return v;
     count = mean + classes + 1;
     for (int i = 0; i < n; i++) {
@@ -178,8 +180,11 @@ static verdict judge_verdict(const float *logp, int n, int classes, const int *l
 
 /* Prints its results on images that were not used in training. */
 static int judge_test(jem_net *judge, const judge_options *o, const data_set *test) {
-    const int n = test->n < 10000 ? test->n : 10000, damaged = 1000, k = judge->classes;
-    float *x = uses_floats(n * image_size(judge)), *logp = uses_floats((ptrdiff_t)n * k);
+    const int n = test->n < 10000 ? test->n : 10000;
+    const int damaged = 1000;
+    const int k = judge->classes;
+    float *x = uses_floats(n * image_size(judge));
+    float *logp = uses_floats((ptrdiff_t)n * k);
     judging j;
     int ok = judging_create(&j, test, o->mirror, (uint64_t)o->seed + 1) && x && logp;
     if (ok) data_floats(test, NULL, n, x);
@@ -390,8 +395,10 @@ static int samples_make(const uses *s, int n, int kinds, int by_class, int kept,
    keep, it goes on with those of the file --keep, if there are any. */
 static int samples_fresh(const uses *s, sample_set *to, int keep) {
     jem_net *net = s->m.net;
-    const ptrdiff_t size = image_size(net), pixels = (ptrdiff_t)net->height * net->width;
-    const int by_class = !jem_net_meta(net, "jem.uncond"), kinds = by_class ? net->classes : 1;
+    const ptrdiff_t size = image_size(net);
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    const int by_class = !jem_net_meta(net, "jem.uncond");
+    const int kinds = by_class ? net->classes : 1;
     unsigned char *bytes = (unsigned char *)malloc((size_t)(to->n * size));
     if (!bytes) return uses_no_memory(), 0;
     if (s->u->guidance > 0) net->guidance = s->u->guidance;
@@ -401,7 +408,8 @@ static int samples_fresh(const uses *s, sample_set *to, int keep) {
     if (ok && !samples_make(s, to->n, kinds, by_class, kept, bytes))
         ok = model_fail("jem eval", &s->m);
     for (ptrdiff_t i = 0; ok && i < to->n * size; i++) {           /* (n,h,w,c) to (n,c,h,w) */
-        const ptrdiff_t k = i % size, image = i / size * size;
+        const ptrdiff_t k = i % size;
+        const ptrdiff_t image = i / size * size;
         const ptrdiff_t at = k % net->channels * pixels + k / net->channels;
         to->x[image + at] = (float)bytes[i] / 127.5f - 1;
     }
@@ -503,17 +511,20 @@ static int samples_nearest(const uses *s, const data_set *train, const sample_se
                            const sample_set *fresh) {
     const ptrdiff_t size = image_size(s->m.net);
     const sample_set *sets[2] = { real, fresh };
-    float *grid = uses_floats(4 * SAMPLES_SHOWN * size), *scratch = uses_floats(size);
+    float *grid = uses_floats(4 * SAMPLES_SHOWN * size);
+    float *scratch = uses_floats(size);
     const int least = fresh->n < real->n ? fresh->n : real->n;
     const int shown = least < SAMPLES_SHOWN ? least : SAMPLES_SHOWN;
     if (!grid || !scratch) return free(grid), free(scratch), uses_no_memory(), 0;
     for (int k = 0; k < 2; k++) {
         const int n = sets[k]->n < SAMPLES_NEAR ? sets[k]->n : SAMPLES_NEAR;
-        double sum = 0, away;
+        double sum = 0;
+        double away;
         for (int i = 0; i < n; i++) {
             const int pick = (int)((int64_t)i * sets[k]->n / n);
             const float *x = sets[k]->x + pick * size;
-            const int near = nearest_image(train, x, scratch, &away), column = i / (n / shown);
+            const int near = nearest_image(train, x, scratch, &away);
+            const int column = i / (n / shown);
             sum += away / n;
             if (i % (n / shown) || column >= shown) continue;
             memcpy(grid + ((k * 2) * shown + column) * size, x, (size_t)size * sizeof *x);
@@ -584,7 +595,8 @@ int eval_samples(uses *s, uses *beside) {
     jem_ctx *ctx = make_ctx(s->u->e.threads, JEM_PRECISION_FAST);
     jem_net *judge = ctx ? judge_load(ctx, path) : NULL;
     const jem_net *net = s->m.net;
-    int ok = judge && uses_alike(s, beside), loaded = 0;
+    int ok = judge && uses_alike(s, beside);
+    int loaded = 0;
     if (!judge) fprintf(stderr, "jem eval: %s (jem judge trains one)\n",
                         ctx ? jem_error(ctx) : "no memory");
     else if (ok && (judge->channels != net->channels || judge->height != net->height ||

@@ -901,7 +901,8 @@ int onnx_export(const jem_net *net, const char *path, int slope, char message[ON
     graph g;
     new_file file;
     bytes model = { NULL, 0, 0, 0 };
-    int logits = -1, written = 0;
+    int logits = -1;
+    int written = 0;
     memset(&g, 0, sizeof g);
     *message = 0;
     g.net = net;

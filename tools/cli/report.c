@@ -254,7 +254,9 @@ static void html_command(FILE *to, const command_line *c) {
    not run. */
 static int run_caught(int (*command)(int argc, char **argv), command_line *c, char *said[2]) {
     FILE *file[2];
-    int kept[2], status = -1, ok = 1;
+    int kept[2];
+    int status = -1;
+    int ok = 1;
     size_t n;
     fflush(stdout);
     fflush(stderr);
@@ -386,7 +388,9 @@ static void begin_section(card *r, const struct section *s) {
    returns; without the words that the page need not show. draft: of few steps. */
 static int section_command(const card *r, const struct section *s, const char *path, int n,
                             int draft, command_line *c) {
-    const char *words = s->command, *set = r->o->dataset, *root = r->o->data;
+    const char *words = s->command;
+    const char *set = r->o->dataset;
+    const char *root = r->o->data;
     char word[256];
     if (path != r->model && !*set) set = r->dataset;       /* the other model, on the same images */
     if (path != r->model && !*root) root = r->data;
@@ -450,8 +454,10 @@ static double section_share(const card *r, const struct section *s, double left)
    group takes as long. Returns 0 if there is no time, unless it is one of ALWAYS: that becomes a
    draft if the model can make one, of as few images as necessary. */
 static int measure_in_time(const card *r, const struct section *s, outcome *is) {
-    const int most = r->o->n ? r->o->n : s->n, timed = r->o->minutes > 0 && s->share > 0;
-    const double began = now(), left = fmax(60 * (double)r->o->minutes - (began - r->began), 0);
+    const int most = r->o->n ? r->o->n : s->n;
+    const int timed = r->o->minutes > 0 && s->share > 0;
+    const double began = now();
+    const double left = fmax(60 * (double)r->o->minutes - (began - r->began), 0);
     const double share = timed ? section_share(r, s, left) : 0;
     double each = r->gradient * (double)s->work * (r->score ? 1 : .5);
     double n = timed ? fmin(fmax(.5 * share / each, LEAST), most) : most;
@@ -465,7 +471,8 @@ static int measure_in_time(const card *r, const struct section *s, outcome *is) 
     for (;;) {
         measure(r, s, r->model, (int)n, is);
         if (!timed || is->status || n >= most) return 1;
-        const double groups = ceil(n / JEM_LANES), rest = share - (now() - began);
+        const double groups = ceil(n / JEM_LANES);
+        const double rest = share - (now() - began);
         const double more = JEM_LANES * floor(groups * .8 * rest / fmax(is->seconds, 1e-3));
         if (more < fmin(2 * n, most) || is->n < (int)n) return 1;
         n = fmin(more, most);
@@ -489,7 +496,8 @@ static void complaints(char *said, char text[WHY_SIZE]) {
 /* Finds the last finite number of a column of log.csv, and the row of the maximum; -1: none. */
 static double log_last(const card *r, const char *name, int *best) {
     int rows = 0;
-    float *v = chart_column(r->log, name, &rows), last = -1;
+    float *v = chart_column(r->log, name, &rows);
+    float last = -1;
     for (int i = *best = 0; v && i < rows; i++)
         if (isfinite(v[i])) {
             last = v[i];
@@ -501,8 +509,11 @@ static double log_last(const card *r, const char *name, int *best) {
 
 static int section_training(card *r, const struct section *s) {
     char text[512], took[32];
-    int best, any, rows = 0;
-    const double updates = log_last(r, "update", &any), seconds = log_last(r, "seconds", &any);
+    int best;
+    int any;
+    int rows = 0;
+    const double updates = log_last(r, "update", &any);
+    const double seconds = log_last(r, "seconds", &any);
     const double train = log_last(r, "accuracy", &any);
     const double valid = log_last(r, "valid_accuracy", &best);
     if (!(updates > 0) || !draw_log(r->log, r->picture))
@@ -593,7 +604,8 @@ static int append(FILE *to, FILE *part) {
 }
 
 static int write_page(const card *r, FILE *to) {
-    char date[64] = "", took[32];
+    char date[64] = "";
+    char took[32];
     const time_t t = time(NULL);
     const struct tm *day = localtime(&t);
     if (day) strftime(date, sizeof date, "%Y-%m-%d", day);

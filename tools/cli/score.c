@@ -237,7 +237,8 @@ static int rows_calibrated(const model *m) {
 /* Prints a summary of all rows. */
 static void print_summary(FILE *to, const score_run *s) {
     const int *n = s->verdicts;
-    const int read = s->rows - s->unreadable, calibrated = rows_calibrated(s->m);
+    const int read = s->rows - s->unreadable;
+    const int calibrated = rows_calibrated(s->m);
     fprintf(to, "%d rows: %d familiar, %d odd, %d strange", s->rows, n[JEM_FAMILIAR], n[JEM_ODD],
             n[JEM_STRANGE]);
     if (s->unreadable) fprintf(to, ", %d unreadable", s->unreadable);

@@ -162,13 +162,15 @@ static uint64_t seed_of(const run *r) {
     return (uint64_t)r->o->seed + (uint64_t)r->state[STATE_RETRIES] * 1000003;
 }
 static jem_rng stream_of(const run *r, uint64_t stream, uint64_t number) {
-    const jem_rng seed = jem_rng_seed(seed_of(r)), rng = jem_rng_split(&seed, stream);
+    const jem_rng seed = jem_rng_seed(seed_of(r));
+    const jem_rng rng = jem_rng_split(&seed, stream);
     return jem_rng_split(&rng, number);
 }
 
 void shuffle(int *a, int n, jem_rng *rng) {
     for (int i = n - 1; i > 0; i--) {
-        const int k = jem_rng_below(rng, i + 1), t = a[i];
+        const int k = jem_rng_below(rng, i + 1);
+        const int t = a[i];
         a[i] = a[k];
         a[k] = t;
     }
@@ -220,11 +222,13 @@ static int mirrors(const run *r, const deck *d, int image) {
 static void hide_randomly(const run *r, jem_rng *rng, float *image) {
     const data_set *s = &r->data;
     const int side = r->o->cutout;
-    const int top = jem_rng_below(rng, s->h) - side / 2, left = jem_rng_below(rng, s->w) - side / 2;
+    const int top = jem_rng_below(rng, s->h) - side / 2;
+    const int left = jem_rng_below(rng, s->w) - side / 2;
     for (int k = 0; k < s->c; k++)
         for (int i = 0; i < side; i++)
             for (int j = 0; j < side; j++) {
-                const int y = top + i, x = left + j;
+                const int y = top + i;
+                const int x = left + j;
                 if (y < 0 || y >= s->h || x < 0 || x >= s->w) continue;
                 image[((ptrdiff_t)k * s->h + y) * s->w + x] = 0;
             }
@@ -246,7 +250,8 @@ static void on_chain(void *user, jem_rng *rng, int visits, int label, float *x) 
 /* Fills in the batch for an update: a function of the seed and the update number alone. */
 static void draw_batch(run *r, deck *d, int plain, int hides, float *x, int *y) {
     const data_set *s = &r->data;
-    const int per_epoch = d->n / d->batch, epoch = r->update / per_epoch;
+    const int per_epoch = d->n / d->batch;
+    const int epoch = r->update / per_epoch;
     if (epoch != d->epoch) {
         jem_rng rng = stream_of(r, d->stream, (uint64_t)epoch);
         memcpy(d->cards, d->of, (size_t)d->n * sizeof *d->cards);
@@ -283,7 +288,8 @@ static int load_likes(run *r) {
     const data_set *s = &r->data;
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
     const int most = r->o->informative;
-    int *seen = (int *)calloc((size_t)s->classes, sizeof *seen), n = 0;
+    int *seen = (int *)calloc((size_t)s->classes, sizeof *seen);
+    int n = 0;
     for (int i = 0; seen && i < r->n_labelled; i++) n += seen[s->labels[r->labelled[i]]]++ < most;
     r->like = (float *)malloc(((size_t)n * (size_t)size + 1) * sizeof(float));
     r->like_y = (int *)malloc(((size_t)n + 1) * sizeof(int));
@@ -303,7 +309,8 @@ static int load_likes(run *r) {
    weight than the 28 x 28 of the preset. */
 static void fit_score_weight(run *r) {
     enum { USUAL = 28 * 28 };
-    const int i = option_find(r->table, "score-weight"), pixels = r->data.c * r->data.h * r->data.w;
+    const int i = option_find(r->table, "score-weight");
+    const int pixels = r->data.c * r->data.h * r->data.w;
     char text[32];
     if (r->table->given[i] || *r->o->resume || r->o->preset != PRESET_FAST) return;
     if (!is_folder(r->o->dataset) || pixels <= USUAL) return;
@@ -492,7 +499,8 @@ static int load_data(run *r) {
     free(seen);
     const int batch_x = t->batch_x ? t->batch_x : t->batch_size;
     const int most = batch_x > t->batch_size ? batch_x : t->batch_size;
-    const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w, n = most + 1;
+    const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
+    const ptrdiff_t n = most + 1;
     r->moved = (float *)malloc((size_t)size * sizeof(float));
     if (!r->moved || !load_likes(r)) return complain(r, 1, "out of memory for the data", "");
     if (most > r->n_train) {
@@ -559,7 +567,12 @@ int evaluate(jem_net *net, const data_set *s, const int *which, int n, int reque
     float *x = new_floats((double)AT_ONCE * (double)size);
     float *f = new_floats((double)AT_ONCE * net->classes);
     float logp[AT_ONCE];
-    double right = 0, loss = 0, squares = 0, density = 0, density_squares = 0, volume = 0;
+    double right = 0;
+    double loss = 0;
+    double squares = 0;
+    double density = 0;
+    double density_squares = 0;
+    double volume = 0;
     int one[AT_ONCE];
     if (!x || !f) jem_fail(net->ctx, JEM_NO_MEMORY, "out of memory for the evaluation");
     for (int i = 0; i < n && jem_ok(net->ctx); i += AT_ONCE) {
@@ -839,7 +852,8 @@ static int awaits_chains(const run *r) {
 
 /* Stores the update of a file, and its measurements. */
 static int store_moment(const run *r, jem_archive *a) {
-    const int score = r->o->w_score > 0, chains = chains_walked(r);
+    const int score = r->o->w_score > 0;
+    const int chains = chains_walked(r);
     const char *density = "none";
     if (r->o->w_nce > 0) density = "noise-contrastive estimation";
     else if (score && chains) density = "score and chains";
@@ -987,8 +1001,15 @@ static int log_open(run *r, int update) {
 static int log_row(run *r, int evaluated) {
     const int whole = r->update % r->o->print_every == 0 || r->update == r->total;
     const float n = r->state[STATE_COUNT];
-    char row[512], valid[64] = ",", labels[64] = ",", loss[32] = "", others[96] = ",,";
-    char data[32] = "", sample[32] = "", nce[32] = "", logp[32] = "";
+    char row[512];
+    char valid[64] = ",";
+    char labels[64] = ",";
+    char loss[32] = "";
+    char others[96] = ",,";
+    char data[32] = "";
+    char sample[32] = "";
+    char nce[32] = "";
+    char logp[32] = "";
     double mean[STATE_SUMS];
     for (int i = 0; i < STATE_SUMS; i++) mean[i] = n > 0 ? (double)(r->state[i] / n) : 0.0;
     if (n > 0 && (whole || 2 * n >= (float)r->o->print_every)) {
@@ -1193,13 +1214,20 @@ static void progress(run *r) {
     if (r->update < r->total &&
         (bar ? t - r->shown < .1 : r->update % r->o->print_every != 0)) return;
     r->shown = t;
-    char left[32], ce[32] = "", accuracy[32] = "", valid[32] = "", score[32] = "", line[320];
-    char data[32] = "", sample[32] = "";
+    char left[32];
+    char ce[32] = "";
+    char accuracy[32] = "";
+    char valid[32] = "";
+    char score[32] = "";
+    char line[320];
+    char data[32] = "";
+    char sample[32] = "";
     time_text(left, (r->total - r->update) * r->pace);
     if (r->valid_accuracy >= 0 && learns_classes(r))
         snprintf(valid, sizeof valid, " (validation %.1f%%)", 100 * (double)r->valid_accuracy);
     const jem_stats *s = &r->last;
-    const float n = r->state[STATE_COUNT], *sums = r->state;
+    const float n = r->state[STATE_COUNT];
+    const float *sums = r->state;
     if (learns_classes(r)) {
         snprintf(ce, sizeof ce, "  CE %.3f", (double)(n > 0 ? sums[0] / n : s->ce));
         snprintf(accuracy, sizeof accuracy, "  accuracy %.1f%%",
@@ -1231,7 +1259,8 @@ static int score_residual(const run *r, double *residual) {
     enum { AT_ONCE = 64, MOST = 512 };
     const data_set *s = &r->data;
     const int n = r->o->n_valid < MOST ? r->o->n_valid : MOST;
-    float *x = new_floats((double)AT_ONCE * s->c * s->h * s->w), sigma[AT_ONCE];
+    float *x = new_floats((double)AT_ONCE * s->c * s->h * s->w);
+    float sigma[AT_ONCE];
     jem_rng rng = jem_rng_seed(4321);
     double sum = 0;
     if (!x) jem_fail(r->ctx, JEM_NO_MEMORY, "out of memory for the validation");
@@ -1346,7 +1375,8 @@ static void keep_pace(run *r, double took) {
 /* Makes an update and adds up its statistics; returns 0 if it failed. */
 static int step(run *r) {
     const train_options *t = r->o;
-    const int two = draws_twice(t), for_labels = uses_labels(t);
+    const int two = draws_twice(t);
+    const int for_labels = uses_labels(t);
     const int for_x = two && (t->w_x > 0 || t->w_score > 0 || t->w_nce > 0);
     const double start = now();
     deck *labels = two ? &r->few : &r->all;
@@ -1447,7 +1477,8 @@ static int restore_options(options *o, const jem_archive *a) {
         }
     }
     /* a new length in one unit replaces the old one in the other */
-    const int epochs = option_find(o, "epochs"), iters = option_find(o, "iters");
+    const int epochs = option_find(o, "epochs");
+    const int iters = option_find(o, "iters");
     if (o->given[epochs] && !o->given[iters]) return option_set(o, iters, "0");
     if (o->given[iters] && !o->given[epochs]) return option_set(o, epochs, "0");
     return 1;
@@ -1642,7 +1673,8 @@ static int train_help(options *o, train_options *t) {
 
 /* Returns runs/NAME for the data set. */
 static int default_folder(train_options *t) {
-    size_t end = strlen(t->dataset), begin;
+    size_t end = strlen(t->dataset);
+    size_t begin;
     while (end > 0 && t->dataset[end - 1] == '/') end--;
     for (begin = end; begin > 0 && t->dataset[begin - 1] != '/'; ) begin--;
     const int n = (int)(end - begin);
@@ -1692,7 +1724,8 @@ int train_command(int argc, char **argv) {
     r.valid_at = -1;
     r.valid_logp = (double)NAN;
     r.lock = -1;
-    char path[512] = "", hint[80];
+    char path[512] = "";
+    char hint[80];
     limit_memory(values.max_memory);
     jem_archive *a = NULL;
     jem_ctx *reader = NULL;
@@ -1703,7 +1736,8 @@ int train_command(int argc, char **argv) {
                     *values.out ? "out" : "init");
             return 2;
         }
-        char *slash = strrchr(values.resume, '/'), *file = slash ? slash + 1 : values.resume;
+        char *slash = strrchr(values.resume, '/');
+        char *file = slash ? slash + 1 : values.resume;
         if (!strcmp(file, "last.safetensors"))
             strcpy(file, slash ? "" : ".");        /* the file of its directory */
         strcpy(values.out, values.resume);

@@ -288,7 +288,8 @@ int is_folder(const char *dataset) {
 
 int train_defaults(options *o, train_options *t) {
     if (!option_default(o, option_find(o, "preset"), "fast")) return 0;
-    const int preset = t->preset, dataset = option_find(o, "dataset");
+    const int preset = t->preset;
+    const int dataset = option_find(o, "dataset");
     if (!option_default(o, dataset, o->table[dataset].value[preset])) return 0;
     if (!options_defaults(o, preset)) return 0;
     for (size_t i = 0; preset == PRESET_FAST && i < sizeof train_fast / sizeof *train_fast; i++)

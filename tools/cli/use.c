@@ -60,7 +60,8 @@ int model_open(model *m, const char *command, const char *path, int threads, int
 }
 
 void model_name(const char *path, char name[NAME_SIZE]) {
-    const char *end = strrchr(path, '/'), *from = end ? end + 1 : path;
+    const char *end = strrchr(path, '/');
+    const char *from = end ? end + 1 : path;
     char *whole = NULL;                        /* the directory of the run may be the current one */
     if (!strcmp(from, "last.safetensors") && (*path == '.' || !end) &&
         (whole = realpath(path, NULL)) != NULL) {
@@ -235,7 +236,8 @@ typedef struct sampling {
    */
 static int moment(int k, int steps) {
     const double t = (double)k / (SHOTS - 1);
-    const int even = (int)((int64_t)k * steps / (SHOTS - 1)), early = (int)(steps * t * t * t + .5);
+    const int even = (int)((int64_t)k * steps / (SHOTS - 1));
+    const int early = (int)(steps * t * t * t + .5);
     return steps <= SHOTS - 1 ? (k < steps ? k : steps) : early > k ? early : even < k ? even : k;
 }
 static void take_shots(sampling *s, const float *x, int step) {
@@ -268,7 +270,8 @@ static int queue_buffer(sampling *s, jem_rng *rng) {
                 s->m.path);
         return 0;
     }
-    const int n = (int)b->shape[0], classes = by_class ? net->classes : 1;
+    const int n = (int)b->shape[0];
+    const int classes = by_class ? net->classes : 1;
     const float *data = (const float *)b->data;
     const int *visits = v ? (const int *)v->data : NULL;
     s->queue = (int *)malloc((size_t)n * sizeof(int));
@@ -324,7 +327,8 @@ static int begin_chains(sampling *s, int n, jem_rng *rng) {
 
 static int write_each(const sampling *s, int n) {
     const jem_net *net = s->m.net;
-    const ptrdiff_t size = image_size(net), pixels = (ptrdiff_t)net->height * net->width;
+    const ptrdiff_t size = image_size(net);
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
     unsigned char *bytes = (unsigned char *)malloc((size_t)size);
     int ok = bytes != NULL;
     for (int i = 0; ok && i < n; i++) {
@@ -583,7 +587,8 @@ static int classify_one(const model *m, const classify_options *o, const char *p
     desc.resize = DATA_FIT;
     desc.shape = shape_of(m->archive);
     const int same = was[1] == net->height && was[2] == net->width;
-    float *x = new_floats((double)size), *f = new_floats(net->classes);
+    float *x = new_floats((double)size);
+    float *f = new_floats(net->classes);
     int *order = (int *)malloc((size_t)net->classes * sizeof *order);
     jem_answer a;
     int framed = 0;
@@ -692,7 +697,8 @@ static const option eval_table[] = {
 static int label_as(const jem_net *net, data_set *d) {
     char name[NAME_SIZE];
     if (!jem_net_meta(net, CLASS_PREFIX "0")) return 1;
-    int *to = (int *)malloc((size_t)d->classes * sizeof *to), ok = to != NULL;
+    int *to = (int *)malloc((size_t)d->classes * sizeof *to);
+    int ok = to != NULL;
     if (!ok) fprintf(stderr, "jem eval: out of memory for the classes\n");
     for (int k = 0; ok && k < d->classes; k++) {
         char key[32];
@@ -717,8 +723,10 @@ void mix_classes(data_set *d) {
     int runs = 1;
     for (int i = 1; i < d->n; i++) runs += d->labels[i] != d->labels[i - 1];
     for (int at = runs > d->classes ? 0 : d->n - 1; at > 0; at--) {
-        const int k = jem_rng_below(&rng, at + 1), label = d->labels[at];
-        unsigned char *a = d->pixels + (size_t)at * size, *b = d->pixels + (size_t)k * size;
+        const int k = jem_rng_below(&rng, at + 1);
+        const int label = d->labels[at];
+        unsigned char *a = d->pixels + (size_t)at * size;
+        unsigned char *b = d->pixels + (size_t)k * size;
         d->labels[at] = d->labels[k];
         d->labels[k] = label;
         for (size_t p = 0; p < size; p++) {
@@ -876,7 +884,8 @@ static void print_tensor(const jem_entry *e) {
 
 static void info_network(const jem_net *net) {
     static const char *const activations[] = { "leaky-relu", "relu", "silu", "tanh" };
-    const char *kind = jem_net_meta(net, "jem.net"), *act = jem_net_meta(net, "jem.activation");
+    const char *kind = jem_net_meta(net, "jem.net");
+    const char *act = jem_net_meta(net, "jem.activation");
     char number[NAME_SIZE];
     printf("  network    %s", kind);
     if (!strcmp(kind, "wrn"))
@@ -977,7 +986,9 @@ static void info_run(const jem_archive *a, int classes) {
     const jem_entry *state = jem_archive_find(a, "run.state");
     const jem_entry *b = jem_archive_find(a, "replay_buffer");
     const jem_entry *v = jem_archive_find(a, "replay_visits");
-    int moments = 0, averages = 0, trained = 0;
+    int moments = 0;
+    int averages = 0;
+    int trained = 0;
     for (int i = 0; i < jem_archive_count(a); i++) {
         const char *name = jem_archive_at(a, i)->name;
         moments += begins(name, "optim.");
@@ -1008,7 +1019,8 @@ static void info_run(const jem_archive *a, int classes) {
     if (b && v && v->dtype == JEM_DTYPE_I32) {
         const int *n = (const int *)v->data;
         double sum = 0;
-        ptrdiff_t count = (ptrdiff_t)(v->bytes / sizeof(int)), fresh = 0;
+        ptrdiff_t count = (ptrdiff_t)(v->bytes / sizeof(int));
+        ptrdiff_t fresh = 0;
         for (ptrdiff_t i = 0; i < count; i++) {
             sum += n[i];
             fresh += n[i] == 0;

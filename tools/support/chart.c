@@ -42,13 +42,16 @@ float text(plot *p, float x, float y, float unit, unsigned colour,
         float width = 2;                           /* for a blank, and for unknown characters */
         for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
             if (letters[i].c != *s) continue;
-            float ax = 0, ay = 0;
+            float ax = 0;
+            float ay = 0;
             int pen = 0;
             width = *s >= '0' && *s <= '9' ? 3 : 0;                    /* columns of figures */
             for (const char *l = letters[i].lines; *l; l++) {
                 if (*l == ' ') { pen = 0; continue; }
-                const float bx = (float)(*l - '0'), by = (float)(l[1] - '0');
-                const float px = pen ? ax : bx, py = pen ? ay : by;
+                const float bx = (float)(*l - '0');
+                const float by = (float)(l[1] - '0');
+                const float px = pen ? ax : bx;
+                const float py = pen ? ay : by;
                 if (p && (pen || l[2] == ' ' || !l[2]))
                     plot_line(p, x + px * unit, y + py * unit, x + bx * unit, y + by * unit,
                               unit * .72f, colour);
@@ -78,7 +81,8 @@ void box(plot *p, float x0, float y0, float x1, float y1, unsigned colour) {
 float *chart_column(const char *path, const char *name, int *n) {
     char line[1024];
     float *x = NULL;
-    int room = 0, column = -1;
+    int room = 0;
+    int column = -1;
     FILE *f = fopen(path, "r");
     *n = 0;
     if (f && fgets(line, sizeof line, f)) {
@@ -111,7 +115,8 @@ float *chart_column(const char *path, const char *name, int *n) {
 
 /* Returns a step of 1, 2 or 5 times a power of ten, for about `count` steps in the range. */
 static double chart__step(double range, int count) {
-    const double raw = range / count, ten = pow(10, floor(log10(raw)));
+    const double raw = range / count;
+    const double ten = pow(10, floor(log10(raw)));
     return raw / ten <= 1 ? ten : raw / ten <= 2 ? 2 * ten : raw / ten <= 5 ? 5 * ten : 10 * ten;
 }
 static void chart__number(char *to, size_t size, double v, double step) {
@@ -123,11 +128,13 @@ static void chart__number(char *to, size_t size, double v, double step) {
    Cuts off the most extreme hundredth at either end, so that single jumps do not flatten the rest.
    */
 static int chart__compare(const void *a, const void *b) {
-    const float x = *(const float *)a, y = *(const float *)b;
+    const float x = *(const float *)a;
+    const float y = *(const float *)b;
     return (x > y) - (x < y);
 }
 static int chart__range(const panel *q, int of_y, double *lo, double *hi) {
-    size_t total = 0, n = 0;
+    size_t total = 0;
+    size_t n = 0;
     for (int k = 0; k < q->n; k++) total += (size_t)q->curves[k].n;
     float *all = (float *)malloc((total + 1) * sizeof *all);
     if (!all) return 0;
@@ -159,7 +166,10 @@ void draw_panel(plot *p, const panel *q) {
 }
 
 void draw_panel_in(plot *p, const panel *q, float unit) {
-    double x0 = 0, x1 = 1, y0 = (double)q->y_lo, y1 = (double)q->y_hi;
+    double x0 = 0;
+    double x1 = 1;
+    double y0 = (double)q->y_lo;
+    double y1 = (double)q->y_hi;
     char label[32];
     chart__range(q, 0, &x0, &x1);
     if (!(y1 > y0)) {
@@ -170,7 +180,8 @@ void draw_panel_in(plot *p, const panel *q, float unit) {
     const double sx = (double)(q->right - q->left) / (x1 - x0);
     const double sy = (double)(q->bottom - q->top) / (y1 - y0);
     text(p, q->left, q->top - 20 * unit, unit / .75f, 0x000000, q->title);
-    const double dy = chart__step(y1 - y0, 5), dx = chart__step(x1 - x0, 8);
+    const double dy = chart__step(y1 - y0, 5);
+    const double dx = chart__step(x1 - x0, 8);
     for (double v = ceil(y0 / dy) * dy; v <= y1 + dy * 1e-6; v += dy) {
         const float at = q->bottom - (float)((v - y0) * sy);
         box(p, q->left - 4, at, q->right, at + 1, 0xdddddd);
@@ -199,11 +210,13 @@ void draw_panel_in(plot *p, const panel *q, float unit) {
     }
     for (int k = 0; k < q->n; k++) {
         const curve *c = &q->curves[k];
-        float px = 0, py = 0;
+        float px = 0;
+        float py = 0;
         int pen = 0;
         for (int i = 0; i < c->n; i++) {
             if (!isfinite(c->x[i]) || !isfinite(c->y[i])) continue;
-            const double t = ((double)c->y[i] - y0) * sy, most = (double)(q->bottom - q->top);
+            const double t = ((double)c->y[i] - y0) * sy;
+            const double most = (double)(q->bottom - q->top);
             const float x = q->left + (float)(((double)c->x[i] - x0) * sx);
             const float y = q->bottom - (float)(t < 0 ? 0 : t > most ? most : t);
             if (pen) plot_line(p, px, py, x, y, c->width, c->colour);
@@ -220,7 +233,10 @@ void draw_panel_in(plot *p, const panel *q, float unit) {
 enum { ROWS_LEFT = 210, ROWS_RIGHT = 880, ROWS_TOP = 60, ROWS_EACH = 40 };     /* in pixels */
 
 void draw_rows(plot *p, const row_chart *q) {
-    const float low = ROWS_LEFT, right_end = ROWS_RIGHT, top = ROWS_TOP, each = ROWS_EACH;
+    const float low = ROWS_LEFT;
+    const float right_end = ROWS_RIGHT;
+    const float top = ROWS_TOP;
+    const float each = ROWS_EACH;
     const float scale = (right_end - low) / (q->hi - q->lo);
     const float bottom = top + each * (float)q->rows;
     const double dx = chart__step((double)(q->hi - q->lo), 8);
@@ -246,7 +262,8 @@ void draw_rows(plot *p, const row_chart *q) {
         right -= 24;
     }
     for (int i = 0; i < q->rows * q->lines; i++) {
-        const int r = i / q->lines, k = i % q->lines;
+        const int r = i / q->lines;
+        const int k = i % q->lines;
         const float y = top + each * ((float)r + ((float)k + 1) / (float)(q->lines + 1));
         if (!k) text(p, 14, top + each * ((float)r + .5f) - 5, 1.6f, 0x222222, q->names[r]);
         if (q->to[i] >= q->lo) {
@@ -260,7 +277,8 @@ void draw_rows(plot *p, const row_chart *q) {
 }
 
 int rows_write(const row_chart *q, const char *path) {
-    const int w = ROWS_RIGHT + 20, h = ROWS_TOP + ROWS_EACH * q->rows + 40;
+    const int w = ROWS_RIGHT + 20;
+    const int h = ROWS_TOP + ROWS_EACH * q->rows + 40;
     plot p;
     if (!plot_create(&p, w, h, 0, (float)w, (float)h, 0)) return 0;
     draw_rows(&p, q);

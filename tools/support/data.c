@@ -238,7 +238,8 @@ static unsigned char *data__read(data__job *job, const char *path, size_t *size)
     const double mb = job->desc.file_mb > 0 ? job->desc.file_mb : 1000;
     const size_t most = mb * 1e6 < (double)INT_MAX ? (size_t)(mb * 1e6) : (size_t)INT_MAX;
     unsigned char *bytes = NULL;
-    size_t n = 0, room = 1 << 16;
+    size_t n = 0;
+    size_t room = 1 << 16;
     const char *wrong = NULL;
     struct stat s;
     if (!stat(path, &s) && S_ISREG(s.st_mode) && s.st_size > 0) {
@@ -279,11 +280,16 @@ static unsigned char data__byte(double v) {
 /* Computes the mean over the part of the plane that an output pixel covers. */
 static void data__area(unsigned char *to, int th, int tw, const unsigned char *from, int fh,
                        int fw) {
-    const double sy = (double)fh / th, sx = (double)fw / tw;
+    const double sy = (double)fh / th;
+    const double sx = (double)fw / tw;
     for (int i = 0; i < th; i++)
         for (int j = 0; j < tw; j++) {
-            const double top = i * sy, bottom = top + sy, left = j * sx, right = left + sx;
-            double sum = 0, weight = 0;
+            const double top = i * sy;
+            const double bottom = top + sy;
+            const double left = j * sx;
+            const double right = left + sx;
+            double sum = 0;
+            double weight = 0;
             for (int y = (int)top; y < fh && y < bottom; y++) {
                 const double high = (y + 1 < bottom ? y + 1 : bottom) - (y > top ? y : top);
                 for (int x = (int)left; x < fw && x < right; x++) {
@@ -301,13 +307,18 @@ static void data__bilinear(unsigned char *to, int th, int tw, const unsigned cha
                            int fh, int fw) {
     for (int i = 0; i < th; i++)
         for (int j = 0; j < tw; j++) {
-            double y = (i + .5) * fh / th - .5, x = (j + .5) * fw / tw - .5;
+            double y = (i + .5) * fh / th - .5;
+            double x = (j + .5) * fw / tw - .5;
             y = y < 0 ? 0 : y > fh - 1 ? fh - 1 : y;
             x = x < 0 ? 0 : x > fw - 1 ? fw - 1 : x;
-            const int y0 = (int)y, x0 = (int)x;
-            const int y1 = y0 + (y0 + 1 < fh), x1 = x0 + (x0 + 1 < fw);
-            const double v = y - y0, u = x - x0;
-            const unsigned char *a = from + (ptrdiff_t)y0 * fw, *b = from + (ptrdiff_t)y1 * fw;
+            const int y0 = (int)y;
+            const int x0 = (int)x;
+            const int y1 = y0 + (y0 + 1 < fh);
+            const int x1 = x0 + (x0 + 1 < fw);
+            const double v = y - y0;
+            const double u = x - x0;
+            const unsigned char *a = from + (ptrdiff_t)y0 * fw;
+            const unsigned char *b = from + (ptrdiff_t)y1 * fw;
             to[(ptrdiff_t)i * tw + j] = data__byte((1 - v) * ((1 - u) * a[x0] + u * a[x1]) +
                                                    v * ((1 - u) * b[x0] + u * b[x1]));
         }
@@ -316,7 +327,8 @@ static void data__bilinear(unsigned char *to, int th, int tw, const unsigned cha
 /* Converts an image, planes from[fc][fh][fw], to to[c][h][w]. grey: scratch of fh*fw. */
 static void data__fit(unsigned char *to, int c, int h, int w, const unsigned char *from,
                       int fc, int fh, int fw, data_resize resize, unsigned char *grey) {
-    const ptrdiff_t plane = (ptrdiff_t)h * w, f_plane = (ptrdiff_t)fh * fw;
+    const ptrdiff_t plane = (ptrdiff_t)h * w;
+    const ptrdiff_t f_plane = (ptrdiff_t)fh * fw;
     if (fc == 3 && c == 1) {
         for (ptrdiff_t i = 0; i < f_plane; i++)    /* luma of ITU-R BT.601 */
             grey[i] = data__byte(.299 * from[i] + .587 * from[f_plane + i] +
@@ -460,7 +472,8 @@ static int data__find_idx(data__job *job, const char *folder, int test, const ch
     if (!data__list(job, folder, 'f', &files)) return 0;
     for (int p = 0; p < 2 && prefixes[test][p] && !found; p++)
         for (int i = 0; i < files.n && !found; i++) {              /* by name: plain before .gz */
-            const char *name = files.at[i], *end = name + strlen(name);
+            const char *name = files.at[i];
+            const char *end = name + strlen(name);
             const char *at = strstr(name, prefixes[test][p]);
             if (end - name > 4 && !strcmp(end - 4, ".tmp")) continue;
             found = at && !strncmp(at + strlen(prefixes[test][p]), part, strlen(part)) &&
@@ -473,7 +486,8 @@ static int data__find_idx(data__job *job, const char *folder, int test, const ch
 /* Reads a file: header 0 0 8 and the number of dimensions, the dimensions, then the bytes. */
 static unsigned char *data__idx(data__job *job, const char *path, int images, int shape[4],
                                 const unsigned char **data) {
-    size_t size, product = 1;
+    size_t size;
+    size_t product = 1;
     unsigned char *bytes = data__read(job, path, &size);
     if (!bytes) return NULL;
     const int dims = size > 3 ? bytes[3] : 0;
@@ -507,7 +521,10 @@ static unsigned char *data__idx(data__job *job, const char *path, int images, in
 
 static int data__load_idx(data__job *job, const char *folder) {
     char path[DATA_PATH], labels_path[DATA_PATH];
-    int shape[4], labels_shape[4], classes = 0, ok = 0;
+    int shape[4];
+    int labels_shape[4];
+    int classes = 0;
+    int ok = 0;
     const unsigned char *pixels, *labels;
     const struct data__known *known = job->known;
     if (!data__find_idx(job, folder, job->test, "images", path) ||
@@ -554,10 +571,12 @@ static int data__load_idx(data__job *job, const char *folder) {
    five files. */
 static int data__load_cifar(data__job *job, const char *folder, int classes) {
     enum { SIDE = 32, IMAGE = 3 * SIDE * SIDE };
-    const int skip = classes == 100 ? 2 : 1, record = skip + IMAGE;
+    const int skip = classes == 100 ? 2 : 1;
+    const int record = skip + IMAGE;
     const int files = classes == 10 && !job->test ? 5 : 1;
     char path[DATA_PATH], name[32];
-    int first = 0, ok = 1;
+    int first = 0;
+    int ok = 1;
     /* Reads all files twice, first to count, then to keep: never two copies in memory. */
     for (int keep = 0; ok && keep < 2; keep++) {
         const int all = first;
@@ -592,7 +611,9 @@ static int data__load_cifar(data__job *job, const char *folder, int classes) {
 
 /* Reads a name per line, if the set includes such a file. */
 static int data__cifar_classes(data__job *job, const char *folder, int classes) {
-    char path[DATA_PATH], *names[100], *text = NULL;
+    char path[DATA_PATH];
+    char *names[100];
+    char *text = NULL;
     size_t size = 0;
     int n = 0;
     const struct data__known *k = data__find_known(classes == 10 ? "cifar10" : "cifar100");
@@ -621,7 +642,8 @@ static int data__jpeg_tables(const unsigned char *p, size_t n) {
     enum { TABLES = 0xc4, FIRST = 0xc0, LAST = 0xfe };
     if (n < 2 || p[0] != 0xff || p[1] != 0xd8) return 1;
     for (size_t i = 2; i + 3 < n; ) {              /* from marker to marker */
-        const int marker = p[i + 1], restart = marker >= 0xd0 && marker <= 0xd9;
+        const int marker = p[i + 1];
+        const int restart = marker >= 0xd0 && marker <= 0xd9;
         const size_t length = (size_t)p[i + 2] << 8 | p[i + 3];
         if (p[i] != 0xff || marker < FIRST || marker > LAST || restart) { i++; continue; }
         for (size_t at = i + 4; marker == TABLES && at < n && at < i + 2 + length; ) {
@@ -677,7 +699,8 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
 int data_is_blank(const unsigned char *planes, int c, size_t plane, int range) {
     for (int k = 0; k < c; k++) {
         const unsigned char *p = planes + (size_t)k * plane;
-        int lowest = 255, highest = 0;
+        int lowest = 255;
+        int highest = 0;
         for (size_t i = 0; i < plane; i++) {
             if (p[i] < lowest) lowest = p[i];
             if (p[i] > highest) highest = p[i];
@@ -721,7 +744,8 @@ static unsigned char *data__decode(data__job *job, const char *path,
 }
 static unsigned char *data__picture(data__job *job, const char *path, int shape[3]) {
     size_t size;
-    unsigned char *bytes = data__read(job, path, &size), *out = NULL;
+    unsigned char *bytes = data__read(job, path, &size);
+    unsigned char *out = NULL;
     if (bytes) out = data__decode(job, path, bytes, size, shape);
     free(bytes);
     return out;
@@ -735,7 +759,8 @@ static int data__digits(data__job *job) {
     static const char path[] = "examples/data/digits.png";
     int w, h, channels, shape[3];
     size_t size;
-    unsigned char *bytes = data__read(job, path, &size), tile[SIDE * SIDE];
+    unsigned char *bytes = data__read(job, path, &size);
+    unsigned char tile[SIDE * SIDE];
     if (!bytes) {
         if (data__kind(path) != 'f')
             data__fail(job, "%s: does not exist (run this in the project's folder)", path);
@@ -749,12 +774,15 @@ static int data__digits(data__job *job) {
     if (!sheet) return data__fail(job, "%s: cannot be read: %s", path, stbi_failure_reason());
     int ok = w == WIDE && h == WIDE;
     if (!ok) data__fail(job, "%s: is %d x %d, not the sheet of %d x %d", path, w, h, WIDE, WIDE);
-    const int rows = job->test ? 1 : ROWS - 1, first = job->test ? ROWS - 1 : 0;
+    const int rows = job->test ? 1 : ROWS - 1;
+    const int first = job->test ? ROWS - 1 : 0;
     ok = ok && data__shape(job, path, rows * ACROSS * CLASSES, 1, SIDE, SIDE) &&
          data__name_classes(job, CLASSES);
     for (int i = 0; ok && i < job->d->n; i++) {
-        const int label = i % CLASSES, k = i / CLASSES;
-        const int row = label * ROWS + first + k / ACROSS, column = k % ACROSS;
+        const int label = i % CLASSES;
+        const int k = i / CLASSES;
+        const int row = label * ROWS + first + k / ACROSS;
+        const int column = k % ACROSS;
         for (int y = 0; y < SIDE; y++)
             memcpy(tile + y * SIDE, sheet + ((ptrdiff_t)row * SIDE + y) * WIDE + column * SIDE,
                    SIDE);
@@ -797,8 +825,10 @@ static int *data__numbers(data__job *job, const char *path, int *n) {
 /* Cuts `count` images out of a sheet: flat, each row of pixels is one; otherwise square tiles. */
 static int data__cut(data__job *job, const char *path, const unsigned char *sheet,
                      const int shape[3], int flat, int count, int side, int first) {
-    const int c = shape[0], across = shape[2] / side;
-    const ptrdiff_t plane = (ptrdiff_t)shape[1] * shape[2], size = (ptrdiff_t)side * side;
+    const int c = shape[0];
+    const int across = shape[2] / side;
+    const ptrdiff_t plane = (ptrdiff_t)shape[1] * shape[2];
+    const ptrdiff_t size = (ptrdiff_t)side * side;
     unsigned char *image = (unsigned char *)data__alloc((size_t)c, (size_t)size);
     int ok = image ? 1 : data__no_memory(job, path);
     for (int i = 0; ok && i < count; i++) {
@@ -827,7 +857,15 @@ static int data__load_sheets(data__job *job, const char *folder, int flat) {
     const struct data__known *known = job->known;
     const int files = flat && !job->test ? 5 : 1;
     char path[DATA_PATH], list[DATA_PATH], name[32];
-    int *other = NULL, n = 0, others = 0, done = 0, classes = 0, ok = 1, side, c = 0, size = 0;
+    int *other = NULL;
+    int n = 0;
+    int others = 0;
+    int done = 0;
+    int classes = 0;
+    int ok = 1;
+    int side;
+    int c = 0;
+    int size = 0;
     const char *const theirs = data__labels_of(folder, flat, !job->test);
     int *labels = data__path(list, folder, data__labels_of(folder, flat, job->test))
                       ? data__numbers(job, list, &n) : NULL;
@@ -974,7 +1012,9 @@ static int data__is_grey(const unsigned char *image, int c, size_t plane) {
 /* Checks all files first: the common shape is known before memory is allocated. If one of them
    cannot be read, decodes the others all the same: desc.bad is called for each damaged one. */
 static int data__load_items(data__job *job, const data__item *items, int n) {
-    int common[3] = { 1, 0, 0 }, shape[3], bad = 0;
+    int common[3] = { 1, 0, 0 };
+    int shape[3];
+    int bad = 0;
     if (!data__common_shape(job, items, n, common, &bad)) return 0;
     if (!bad && !data__shape(job, items[0].path, n, common[0], common[1], common[2])) return 0;
     int keep = !bad;
@@ -1018,7 +1058,8 @@ static int data__load_folders(data__job *job, const char *folder) {
     const int halves = data__halves(job, folder);
     data__names classes = { NULL, 0 }, mine = { NULL, 0 };
     data__item *items = NULL;
-    int n = 0, ok;
+    int n = 0;
+    int ok;
     if (halves && data__kind_in(folder, job->split) != 'd')
         return data__fail(job, "%s: has a folder train, but no folder %s", folder, job->split);
     /* The classes are those of the training split, so that labels mean the same in both. */
@@ -1192,7 +1233,11 @@ static int data__load_folder(data__job *job, const char *folder) {
         return data__bad(job, folder, "no such folder, and no data set "
                          "(digits, mnist, fashion-mnist, cifar10)");
     if (!data__list(job, folder, 'f', &files)) return 0;
-    int idx = 0, cifar10 = 0, cifar100 = 0, flat = 0, tiles = 0;
+    int idx = 0;
+    int cifar10 = 0;
+    int cifar100 = 0;
+    int flat = 0;
+    int tiles = 0;
     for (int i = 0; i < files.n; i++) {
         const char *name = files.at[i];
         idx |= strstr(name, "-images") && strstr(name, "idx");

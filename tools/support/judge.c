@@ -33,7 +33,9 @@ jem_net *judge_create(jem_ctx *ctx, int channels, int height, int width, int cla
                                     height, width, classes + 1, seed);
     if (!judge) return NULL;
     judge_layers *l = (judge_layers *)judge->user;
-    int in = channels, h = height, w = width;
+    int in = channels;
+    int h = height;
+    int w = width;
     char name[32], shape[64];
     for (int i = 0; i < JUDGE_CONVS; i++) {
         snprintf(name, sizeof name, "conv%d", i + 1);
@@ -96,7 +98,8 @@ static void judge_blur(float *x, int channels, int h, int w, int times, float *s
             for (int i = 0; i < h * w; i++) {
                 float sum = 0;
                 for (int k = 0; k < 9; k++) {
-                    const int y = i / w + k / 3 - 1, z = i % w + k % 3 - 1;
+                    const int y = i / w + k / 3 - 1;
+                    const int z = i % w + k % 3 - 1;
                     sum += y >= 0 && y < h && z >= 0 && z < w ? scratch[y * w + z] : -1;
                 }
                 p[i] = sum / 9;
@@ -106,7 +109,8 @@ static void judge_blur(float *x, int channels, int h, int w, int times, float *s
 
 /* Draws up to four random curved strokes on black. */
 static void judge_strokes(jem_rng *rng, float *x, int channels, int h, int w) {
-    const float from = .2f, range = .6f;
+    const float from = .2f;
+    const float range = .6f;
     for (ptrdiff_t i = 0; i < (ptrdiff_t)channels * h * w; i++) x[i] = -1;
     for (int strokes = 1 + jem_rng_below(rng, 4); strokes > 0; strokes--) {
         float y = (float)h * (from + range * jem_rng_uniform(rng));
@@ -115,7 +119,8 @@ static void judge_strokes(jem_rng *rng, float *x, int channels, int h, int w) {
         const float bend = .6f * (jem_rng_uniform(rng) - .5f);
         for (int length = 4 + jem_rng_below(rng, h - 3); length > 0; length--) {
             for (int k = 0; k < 4; k++) {
-                const int a = (int)y + k / 2, b = (int)z + k % 2;
+                const int a = (int)y + k / 2;
+                const int b = (int)z + k % 2;
                 const float ink = 1 - .8f * jem_rng_uniform(rng);
                 for (int c = 0; c < channels && a >= 0 && a < h && b >= 0 && b < w; c++) {
                     float *p = x + ((ptrdiff_t)c * h + a) * w + b;
@@ -131,13 +136,21 @@ static void judge_strokes(jem_rng *rng, float *x, int channels, int h, int w) {
 
 void judge_damage(jem_rng *rng, int kind, const float *a, const float *b, int channels,
                   int h, int w, float *x, float *scratch) {   /* Many parameters: an image */
-    const int pixels = h * w, tile = h / 4 ? h / 4 : 1, wide = w / 4 ? w / 4 : 1;
-    const float share = .3f + .4f * jem_rng_uniform(rng), grey = 2.4f * jem_rng_uniform(rng) - 1.2f;
-    const int blurs = 5 + jem_rng_below(rng, 4), thin = jem_rng_below(rng, 2);
+    const int pixels = h * w;
+    const int tile = h / 4 ? h / 4 : 1;
+    const int wide = w / 4 ? w / 4 : 1;
+    const float share = .3f + .4f * jem_rng_uniform(rng);
+    const float grey = 2.4f * jem_rng_uniform(rng) - 1.2f;
+    const int blurs = 5 + jem_rng_below(rng, 4);
+    const int thin = jem_rng_below(rng, 2);
     for (int i = 0; i < channels * pixels; i++) {
-        const int plane = i / pixels * pixels, y = i % pixels / w, z = i % w;
-        const int at = y / tile % 4 * 4 + z / wide % 4, from = (at * 5 + 3) % 16;
-        const int source = from / 4 * tile + y % tile, source_z = from % 4 * wide + z % wide;
+        const int plane = i / pixels * pixels;
+        const int y = i % pixels / w;
+        const int z = i % w;
+        const int at = y / tile % 4 * 4 + z / wide % 4;
+        const int from = (at * 5 + 3) % 16;
+        const int source = from / 4 * tile + y % tile;
+        const int source_z = from % 4 * wide + z % wide;
         switch (kind) {
         case 0: x[i] = 2 * jem_rng_uniform(rng) - 1; break;                  /* noise */
         case 1: x[i] = share * a[i] + (1 - share) * b[i]; break;             /* two, blended */

@@ -26,7 +26,8 @@ static int lines_of(const char *s) {
     return n;
 }
 int speak(FILE *to, const char *format, ...) {
-    char some[2048], *text = some;
+    char some[2048];
+    char *text = some;
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
@@ -182,7 +183,8 @@ int options_parse(options *o, int argc, char **argv, int first, int *n_words) {
         const char *value = arg[2 + n] ? arg + 3 + n : NULL;
         snprintf(name, sizeof name, "%.*s", n < 60 ? (int)n : 60, arg + 2);
         for (char *c = name; *c; c++) if (*c == '_') *c = '-';
-        int i = option_find(o, name), off = 0;
+        int i = option_find(o, name);
+        int off = 0;
         if (i < 0 && !strncmp(name, "no-", 3)) {
             i = option_find(o, name + 3);
             if (i >= 0 && o->table[i].kind == OPTION_FLAG && !value) off = 1;

@@ -37,7 +37,8 @@ void digits_free(digits *d) {
 int digits_load(const char *path, digits *d) {
     enum { ACROSS = 100, CLASSES = 10, ROWS = 10, SIDE = ACROSS * DIGIT };
     memset(d, 0, sizeof *d);
-    int w = 0, h = 0;
+    int w = 0;
+    int h = 0;
     unsigned char *sheet = picture_read(path, &w, &h);
     if (!sheet) {
         fprintf(stderr, "(the examples run in the project's directory: build/NAME)\n");
@@ -59,7 +60,8 @@ int digits_load(const char *path, digits *d) {
     }
     for (int row = 0; row < ACROSS; row++)
         for (int column = 0; column < ACROSS; column++) {
-            const int label = row / ROWS, held_out = row % ROWS == ROWS - 1;
+            const int label = row / ROWS;
+            const int held_out = row % ROWS == ROWS - 1;
             const int i = (held_out ? column : row % ROWS * ACROSS + column) * CLASSES + label;
             const unsigned char *from = sheet + (ptrdiff_t)row * DIGIT * SIDE + column * DIGIT;
             float *to = (held_out ? d->test_x : d->x) + (ptrdiff_t)i * DIGIT_PIXELS;
@@ -159,7 +161,8 @@ int picture_write(const char *path, const unsigned char *bytes, int w, int h, in
    that is not possible. */
 static unsigned char *picture__grid(const char *path, const float *x, int n, int columns, int c,
                                     int h, int w, int zoom, int size[2]) {
-    const int MARGIN = 2, GREY = PICTURE_GREY;
+    const int MARGIN = 2;
+    const int GREY = PICTURE_GREY;
     if (n < 1 || columns < 1 || (c != 1 && c != 3) || h < 1 || w < 1 || zoom < 1) {
         fprintf(stderr, "%s: no grid of %d images (%d,%d,%d), %d side by side, zoom %d\n", path, n,
                 c, h, w, columns, zoom);
@@ -170,7 +173,8 @@ static unsigned char *picture__grid(const char *path, const float *x, int n, int
         fprintf(stderr, "%s: %d images of %d x %d are too much for a picture\n", path, n, w, h);
         return NULL;
     }
-    const int cell_w = w * zoom + MARGIN, cell_h = h * zoom + MARGIN;
+    const int cell_w = w * zoom + MARGIN;
+    const int cell_h = h * zoom + MARGIN;
     const int width = columns * cell_w + MARGIN;
     const int height = (n + columns - 1) / columns * cell_h + MARGIN;
     unsigned char *bytes = (unsigned char *)malloc((size_t)width * (size_t)height * (size_t)c);
@@ -235,7 +239,10 @@ static void picture__chunk(new_file *f, const char *type, const unsigned char *f
 /* Finds left, top, width, height of the difference of two pictures; one pixel if they are equal. */
 static void picture__changed(const unsigned char *a, const unsigned char *b, int w, int h,
                              int at[4]) {
-    int left = w, right = -1, top = h, bottom = -1;
+    int left = w;
+    int right = -1;
+    int top = h;
+    int bottom = -1;
     for (int i = 0; i < h; i++)
         for (int j = 0; j < w; j++)
             if (memcmp(a + ((ptrdiff_t)i * w + j) * 3, b + ((ptrdiff_t)i * w + j) * 3, 3)) {
@@ -339,12 +346,16 @@ static int picture__palette(const unsigned char *rgb, ptrdiff_t n, unsigned char
 int picture_film(const char *path, const unsigned char *rgb, int frames, int w, int h,
                  int ms, int hold) {
     static const unsigned char png[9] = "\211PNG\r\n\032\n";
-    const ptrdiff_t pixels = (ptrdiff_t)w * h, size = pixels * 3;
+    const ptrdiff_t pixels = (ptrdiff_t)w * h;
+    const ptrdiff_t size = pixels * 3;
     const ptrdiff_t total = frames > 0 ? frames * pixels : 0;
-    unsigned char *lines = (unsigned char *)malloc((size_t)(size + h)), c[32];
-    unsigned char *index = (unsigned char *)malloc((size_t)total + 1), colours[PALETTE][3];
+    unsigned char *lines = (unsigned char *)malloc((size_t)(size + h));
+    unsigned char c[32];
+    unsigned char *index = (unsigned char *)malloc((size_t)total + 1);
+    unsigned char colours[PALETTE][3];
     unsigned count = 0;                            /* fcTL and fdAT share a sequence number */
-    const int few = picture__palette(rgb, total, colours, index), bytes = few ? 1 : 3;
+    const int few = picture__palette(rgb, total, colours, index);
+    const int bytes = few ? 1 : 3;
     const unsigned char *from = few ? index : rgb;
     new_file p;
     int ok = new_file_open(&p, path) && lines && frames > 0;
@@ -362,7 +373,8 @@ int picture_film(const char *path, const unsigned char *rgb, int frames, int w, 
         if (few) picture__chunk(&p, "PLTE", c, 0, colours[0], 3 * few);
     }
     for (int k = 0; k < frames && ok; k++) {
-        int at[4] = { 0, 0, w, h }, packed = 0;
+        int at[4] = { 0, 0, w, h };
+        int packed = 0;
         if (k) picture__changed(rgb + (k - 1) * size, rgb + k * size, w, h, at);
         const int row = at[2] * bytes + 1;         /* the filter of a row: 0, no filter */
         for (int i = 0; i < at[3]; i++) {
@@ -444,7 +456,8 @@ static unsigned picture__frames(const unsigned char *film, size_t size, const un
 static int picture__frame(new_file *p, const unsigned char *bytes, const int size[2], int c,
                           unsigned number, unsigned k, int ms) {
     const int row = size[0] * c + 1;               /* the filter of a row: 0, no filter */
-    unsigned char *lines = (unsigned char *)malloc((size_t)row * (size_t)size[1]), head[32];
+    unsigned char *lines = (unsigned char *)malloc((size_t)row * (size_t)size[1]);
+    unsigned char head[32];
     int packed = 0;
     if (!lines) return 0;
     for (int i = 0; i < size[1]; i++) {
@@ -475,7 +488,9 @@ int picture_film_add(const char *path, const float *x, int n, int columns, int c
     static const unsigned char png[9] = "\211PNG\r\n\032\n";
     unsigned char head[33], acts[8];
     int size[2];
-    size_t old_size = 0, from = 0, to = 0;
+    size_t old_size = 0;
+    size_t from = 0;
+    size_t to = 0;
     new_file p;
     unsigned char *bytes = picture__grid(path, x, n, columns, c, h, w, zoom, size);
     if (!bytes) return 0;
@@ -533,7 +548,8 @@ int plot_create(plot *p, int w, int h, float x0, float x1, float y0, float y1) {
 void plot_blend(plot *p, int i, int j, unsigned colour, float opacity) {
     unsigned char *at = p->rgb + ((ptrdiff_t)i * p->w + j) * 3;
     for (int k = 0; k < 3; k++) {
-        const float ink = (float)((colour >> (16 - 8 * k)) & 255), paper = (float)at[k];
+        const float ink = (float)((colour >> (16 - 8 * k)) & 255);
+        const float paper = (float)at[k];
         at[k] = picture_byte((paper + (ink - paper) * opacity) / 255);
     }
 }
@@ -554,21 +570,25 @@ void plot_put(plot *p, int left, int top, const plot *from) {
 
 void plot_line(plot *p, float ax, float ay, float bx, float by, float width,
                unsigned colour) {
-    const float sx = (float)p->w / (p->x1 - p->x0), sy = (float)p->h / (p->y1 - p->y0);
-    const float r = width / 2, m = r + 1;
+    const float sx = (float)p->w / (p->x1 - p->x0);
+    const float sy = (float)p->h / (p->y1 - p->y0);
+    const float r = width / 2;
+    const float m = r + 1;
     ax = (ax - p->x0) * sx;
     bx = (bx - p->x0) * sx;                    /* now in pixels */
     ay = (p->y1 - ay) * sy;
     by = (p->y1 - by) * sy;
     const float length2 = (bx - ax) * (bx - ax) + (by - ay) * (by - ay);
-    const float w = (float)p->w, h = (float)p->h;
+    const float w = (float)p->w;
+    const float h = (float)p->h;
     const int left = (int)fminf(fmaxf(fminf(ax, bx) - m, 0), w);
     const int right = (int)fminf(fmaxf(fmaxf(ax, bx) + m, 0), w);
     const int top = (int)fminf(fmaxf(fminf(ay, by) - m, 0), h);
     const int bottom = (int)fminf(fmaxf(fmaxf(ay, by) + m, 0), h);
     for (int i = top; i < bottom; i++)
         for (int j = left; j < right; j++) {
-            const float x = (float)j + .5f - ax, y = (float)i + .5f - ay;
+            const float x = (float)j + .5f - ax;
+            const float y = (float)i + .5f - ay;
             float t = length2 > 0 ? (x * (bx - ax) + y * (by - ay)) / length2 : 0;
             t = t < 0 ? 0 : t > 1 ? 1 : t;                             /* nearest: a + t(b-a) */
             const float cover = r + .5f - hypotf(x - t * (bx - ax), y - t * (by - ay));
@@ -617,12 +637,14 @@ void plot_heat(plot *p, float lo, float hi) {
 }
 
 void plot_contour(plot *p, float level, float width, unsigned colour) {
-    const float dx = (p->x1 - p->x0) / (float)p->w, dy = (p->y1 - p->y0) / (float)p->h;
+    const float dx = (p->x1 - p->x0) / (float)p->w;
+    const float dy = (p->y1 - p->y0) / (float)p->h;
     for (int i = 0; i + 1 < p->h; i++)
         for (int j = 0; j + 1 < p->w; j++) {
             const float *v = p->values + (ptrdiff_t)i * p->w + j;
             const int above = v[0] > level;
-            const float x = p->x0 + dx * (float)(j + 1), y = p->y1 - dy * (float)(i + 1);
+            const float x = p->x0 + dx * (float)(j + 1);
+            const float y = p->y1 - dy * (float)(i + 1);
             if (above != (v[1] > level) || above != (v[p->w] > level))
                 plot_dot(p, x, y, width, colour);
         }

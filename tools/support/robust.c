@@ -58,7 +58,9 @@ static int refined_slope(refined *r, jem_logp_fn logp, void *user, const float *
 /* Adds a H(x) g to g[n][size], by the difference of gradients at x +- h u, u = g/|g|. */
 static int refined_back(refined *r, const float *x, int n, ptrdiff_t size, float *g) {
     const float h = .003f * sqrtf((float)size);
-    float *moved = r->work, *here = moved + n * size, *there = here + n * size;
+    float *moved = r->work;
+    float *here = moved + n * size;
+    float *there = here + n * size;
     float length[REFINED_MOST];
     for (int i = 0; i < n; i++) {
         double sum = 0;
@@ -120,7 +122,8 @@ jem_status refined_classify(void *user, const float *x, const int *labels, int n
     const int classes = r->net->classes;
     const ptrdiff_t size = (ptrdiff_t)r->net->channels * r->net->height * r->net->width;
     for (int i = 0; i < n; i += REFINED_MOST) {
-        const int m = n - i < REFINED_MOST ? n - i : REFINED_MOST, numbers = m * classes;
+        const int m = n - i < REFINED_MOST ? n - i : REFINED_MOST;
+        const int numbers = m * classes;
         for (int c = 0; c < r->chains; c++)
             if (!refined_chain(r, x + i * size, labels + i, m, r->logp + c * numbers,
                                g ? r->slope + c * m * size : NULL))
@@ -166,7 +169,8 @@ static double robust_apart(const float *a, const float *b, ptrdiff_t n) {
 static void decision_propose(const decision *d, const float *x, const float *a, jem_rng *rng,
                              jem_ctx *ctx, ptrdiff_t n, float *to) {
     const double radius = robust_apart(a, x, n);
-    double dot = 0, length = 0;
+    double dot = 0;
+    double length = 0;
     jem_fill_normal(ctx, rng, to, n, 0, 1);
     for (ptrdiff_t k = 0; k < n; k++) dot += (double)to[k] * ((double)a[k] - (double)x[k]);
     for (ptrdiff_t k = 0; k < n; k++) {            /* what is across the radius only */
@@ -200,7 +204,8 @@ int robust_decision(jem_net *net, const jem_attack_desc *how, const float *x,
     decision *d = (decision *)calloc((size_t)n, sizeof *d);
     float *f = (float *)malloc((size_t)(n * k) * sizeof *f);
     float *to = (float *)malloc((size_t)(n * size) * sizeof *to);
-    int *right = (int *)malloc((size_t)n * sizeof *right), count = 0;
+    int *right = (int *)malloc((size_t)n * sizeof *right);
+    int count = 0;
     int ok = d && f && to && right;
 #define ROBUST_ASK(v) (how->classify ? how->classify(how->user, v, labels, n, f, NULL) \
                                      : jem_logits(net, v, n, f))
@@ -217,9 +222,11 @@ int robust_decision(jem_net *net, const jem_attack_desc *how, const float *x,
     ok = ok && ROBUST_ASK(found) == JEM_OK;        /* is its classification different? */
     for (int i = 0; ok && i < n; i++) right[i] = right[i] && robust_best(f + i * k, k) != labels[i];
     for (int q = 0; ok && q < queries; q++) {
-        const int bisect = q < BISECT, kind = q % 2;
+        const int bisect = q < BISECT;
+        const int kind = q % 2;
         for (int i = 0; i < n; i++) {
-            const float *a = found + i * size, *at = x + i * size;
+            const float *a = found + i * size;
+            const float *at = x + i * size;
             if (!bisect) {
                 decision one = d[i];
                 if (!kind) one.nearer = 0;

@@ -4,7 +4,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *in, size_t n) {
     if (n < 2) return 0;
     const int hundred = in[0] & 1;
-    const size_t asked = hundred ? in[1] : 0, names = asked < n - 2 ? asked : n - 2;
+    const size_t asked = hundred ? in[1] : 0;
+    const size_t names = asked < n - 2 ? asked : n - 2;
     for (int i = 0; i < fuzz_files; i++) remove(fuzz_names[i]);
     if (names) fuzz_put("fine_label_names.txt", in + 2, names);
     fuzz_put(hundred ? "test.bin" : "test_batch.bin", in + 2 + names, n - 2 - names);

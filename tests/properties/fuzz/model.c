@@ -36,7 +36,8 @@ static void use(jem_ctx *ctx, jem_net *net) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *in, size_t n) {
     jem_ctx *ctx = fuzz_ctx();
-    jem_archive *a = jem_archive_parse(ctx, in, n), *b = NULL;
+    jem_archive *a = jem_archive_parse(ctx, in, n);
+    jem_archive *b = NULL;
     FUZZ_CHECK(a ? jem_ok(ctx) : !jem_ok(ctx) && *jem_error(ctx));
     jem_net *net = a ? jem_net_from_archive(ctx, a) : NULL;
     FUZZ_CHECK(!a || (net ? jem_ok(ctx) : !jem_ok(ctx) && *jem_error(ctx)));

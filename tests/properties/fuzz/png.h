@@ -22,10 +22,14 @@ static size_t png_mutate(uint8_t *in, size_t n, size_t most, unsigned seed) {
     enum { ROOM = 1 << 17, HEAD = 13 };
     static uint8_t other[ROOM], packed[ROOM], out[4 * ROOM];
     uint8_t head[HEAD + 3];
-    size_t others = 0, packs = 0, head_n = 0, at = 8;
+    size_t others = 0;
+    size_t packs = 0;
+    size_t head_n = 0;
+    size_t at = 8;
     if (seed % 4 == 0 || n < 8) return LLVMFuzzerMutate(in, n, most);
     while (at + 12 <= n) {
-        const size_t length = data__big(in + at), whole = length + 12;
+        const size_t length = data__big(in + at);
+        const size_t whole = length + 12;
         if (length > n - at - 12) break;
         if (!memcmp(in + at + 4, "IHDR", 4) && length == HEAD)
             memcpy(head, in + at + 8, HEAD), head_n = HEAD;
@@ -45,7 +49,8 @@ static size_t png_mutate(uint8_t *in, size_t n, size_t most, unsigned seed) {
     if (what == 1) others = LLVMFuzzerMutate(other, others, ROOM);
     if (what == 2) packs = LLVMFuzzerMutate(packed, packs, ROOM);
     if (what == 3) {
-        int size = 0, again = 0;
+        int size = 0;
+        int again = 0;
         char *pixels = stbi_zlib_decode_malloc((const char *)packed, (int)packs, &size);
         char *room = pixels && size < ROOM ? (char *)realloc(pixels, ROOM) : NULL;
         if (!room) free(pixels);

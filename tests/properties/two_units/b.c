@@ -5,7 +5,8 @@
 
 int other_unit(jem_ctx *ctx)
 {
-    jem_rng rng = jem_rng_seed(1), copy = rng;
+    jem_rng rng = jem_rng_seed(1);
+    jem_rng copy = rng;
     int same = jem_rng_u32(&rng) == jem_rng_u32(&copy);
     return !(same && jem_ok(ctx) && jem_isa_name(jem_ctx_isa(ctx))[0] != 0);
 }

@@ -1,6 +1,7 @@
 /* A solution of assignment 3. */
 static double logsumexp(const double *logits, int classes) {
-    double most = logits[0], sum = 0;
+    double most = logits[0];
+    double sum = 0;
     for (int k = 1; k < classes; k++) most = fmax(most, logits[k]);
     for (int k = 0; k < classes; k++) sum += exp(logits[k] - most);
     return most + log(sum);

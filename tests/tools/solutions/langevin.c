@@ -14,7 +14,9 @@ static double mala_log_ratio(double from, double logp_from, double slope_from, d
 }
 
 static double autocorrelation_time(const double *x, int n) {
-    double mean = 0, variance = 0, sum = 1;
+    double mean = 0;
+    double variance = 0;
+    double sum = 1;
     for (int i = 0; i < n; i++) mean += x[i] / n;
     for (int i = 0; i < n; i++) variance += (x[i] - mean) * (x[i] - mean) / n;
     for (int k = 1; k < n; k++) {

@@ -23,7 +23,9 @@ static void walk(const double *w, double *x, int n, int steps, double a, jem_rng
 static void learn(const double *data, int n, double *w, jem_rng *rng) {
     enum { CHAINS = 200, UPDATES = 400 };
     static double x[CHAINS];
-    double g[WEIGHTS], mean[WEIGHTS] = { 0, 0, 0, 0 }, none[WEIGHTS];
+    double g[WEIGHTS];
+    double mean[WEIGHTS] = { 0, 0, 0, 0 };
+    double none[WEIGHTS];
     gradient(data, n, data, 0, mean);              /* the means of the data do not change */
     for (int i = 0; i < CHAINS; i++) x[i] = data[i % n];
     for (int u = 0; u < UPDATES; u++) {
