@@ -2190,7 +2190,7 @@ typedef struct jem__kernels {
                    float *sum);
     void (*normalize)(const struct jem__norm *, const float *x, float *y);
     void (*normalize_sums)(const struct jem__norm *, const float *x, const float *dy);
-    void (*normalize_back)(const struct jem__norm *, int own, const float *x, const float *dy,
+    void (*normalize_back)(const struct jem__norm *, int from_x, const float *x, const float *dy,
                            float *dx);
 
     /* Sampling and learning: m and v are the optimiser's moments. */
@@ -2449,8 +2449,9 @@ typedef struct jem__node {
     size_t aux_bytes;                              /* of a group, from forward to backward */
     ptrdiff_t work;                                /* floats of scratch during the op */
     double flops;                                  /* estimate for one group, forward */
-    int bf16_out, bf16_grad;                       /* the op can read and write bf16 forward, */
-    int bf16_params;                               /* backward; read it for weight gradients */
+    int bf16_out;                                  /* forward can read and write bf16 */
+    int bf16_grad;                                 /* backward can read and write bf16 */
+    int bf16_params;                               /* the weight gradient can read bf16 */
     int keep;                                      /* jem_keep was called */
     int ready;                                     /* value is up to date */
     float *value, *grad;                           /* all groups; NULL: only during a run */
@@ -2460,27 +2461,27 @@ typedef struct jem__node {
 /* Place of an array during a run: group g is at `at` + g % slots * step. */
 typedef struct jem__place { float *at; ptrdiff_t step; int slots; } jem__place;
 
-/* A node's part in a run. */
+/* A node's state during a run. */
 typedef struct jem__step {
     jem__node *node;
     struct jem__step *in[JEM_MAX_INPUTS];
     int reached;                                   /* the target depends on it */
-    int needs;                                     /* its gradient is requested, or on the way */
-    int wanted;                                    /* a reader passes its gradient on to it */
+    int needs;                                     /* the run computes its gradient */
+    int receives;                                  /* a reader passes its gradient on to it */
     int runs;                                      /* it is computed in this run */
     int written;                                   /* its gradient has been begun */
     int add[JEM_MAX_INPUTS];                       /* backward adds to that input's gradient */
     jem__place value, grad, aux;
 
-    /* Notes of the plan (see >>plan); the plain walk has none. */
+    /* Fields that only the plan uses (see >>plan). */
     int pos;                                       /* list[pos] is this step; -1: not in the list */
     int value_buf, aux_buf, grad_buf;              /* numbers of buffers; 0: no buffer */
-    int readers;                                   /* number of inputs that are this value */
+    int readers;                                   /* number of its uses as an input */
     struct jem__step *first_reader;
     struct jem__step *fused_conv, *fused_sum;      /* computed with this step, forward */
     struct jem__step *fused_into;                  /* step that computes this one, forward */
-    struct jem__step *back_conv;                   /* of an activation: fused with it, back */
-    struct jem__step *back_fused_into;             /* of a convolution: that activation */
+    struct jem__step *back_conv;                   /* of an activation: convolution fused, back */
+    struct jem__step *back_fused_into;             /* of such a convolution: the activation */
     int value16_buf, grad16_buf;                   /* bf16 copies */
     int grad16_only;                               /* no step reads the gradient in fp32 */
     jem__place value16, grad16;                    /* places of bf16 values */
@@ -2491,26 +2492,27 @@ typedef struct jem__step {
 
 typedef enum { JEM__EVAL, JEM__GRAD, JEM__BACKWARD } jem__mode;
 
-/* Memory that steps need from one time to another. */
+/* Buffer of `size` floats at offset `at` of a region, in use from time `start` to time `end`. */
 typedef struct jem__buf { int start, end; ptrdiff_t size, at; } jem__buf;
 
 typedef struct jem__run {
     jem_ctx *ctx;
     jem__mode mode;
-    jem__step *target, *leaf;                      /* of d target / d leaf, or NULL */
+    jem__step *target;
+    jem__step *leaf;                               /* of d target / d leaf; NULL: not requested */
     jem__step **list;                              /* those that run, in the order of recording */
     int n;
     jem__place work;                               /* scratch of the running op's part 0; */
     ptrdiff_t part_step;                           /* floats from there to the next part's */
     int parts;                                     /* threads that share a group of the span */
 
-    /* Notes of the plan (see >>plan). */
+    /* Fields that only the plan uses (see >>plan). */
     jem__buf *bufs;
     int n_bufs;
     int slots;                                     /* regions; each holds all buffers */
     int most_parts;                                /* of any span */
-    int from, to;                                  /* the span list[from..to-1] is running, */
-    int back;                                      /* backward, if it runs in parts */
+    int from, to;                                  /* the running span is list[from..to-1] */
+    int back;                                      /* 1: a span in parts runs backward */
     int both;                                      /* forward and backward, group by group */
     float *base;
     ptrdiff_t region;                              /* floats */
@@ -2521,9 +2523,9 @@ enum {
     JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx starts at 0) */
     JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy */
     JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
-    JEM__OP_WHOLE = 4,     /* called once for all groups: sums over the batch */
+    JEM__OP_WHOLE = 4,     /* called once for all groups, because it combines them */
     JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32,       /* kinds that can be fused */
-    JEM__OP_LEARNS = 64    /* forward must be called on the way to jem_backward's loss */
+    JEM__OP_LEARNS = 64    /* forward changes parameters: jem_backward always calls it */
 };
 typedef struct jem__traits {
     int flags;
@@ -2597,9 +2599,9 @@ static int jem__last_is_newer(const jem_ctx *ctx, jem_mark mark) {
     return ctx->n_nodes > mark.nodes || ctx->nodes[ctx->n_nodes - 1]->made > mark.pushes;
 }
 
-/* Frees the nodes made since the mark. A node's memory is reused for nodes only, and t.node = NULL
-   marks a freed one: so the use of a freed tensor is detected. Older nodes remain, but lose arrays
-   that were allocated after the mark. */
+/* Frees the nodes made since the mark. Their memory is reused for nodes only, and t.node = NULL
+   marks a freed one, so that the use of a freed tensor is detected until a new node takes its
+   place. Older nodes remain, but lose arrays that were allocated after the mark. */
 void jem_end(jem_ctx *ctx, jem_mark mark) {
     if (!ctx) return;
     ctx->chunk = ctx->chunks;
@@ -2628,7 +2630,7 @@ void jem_reset(jem_ctx *ctx) {
     jem_end(ctx, start);
 }
 
-/* A shape as text, such as "(64,3,32,32)". A value, so that a message can contain several. */
+/* Text of a shape, such as "(64,3,32,32)"; a struct, so that a message can contain several. */
 typedef struct jem__words { char s[64]; } jem__words;
 static jem__words jem__shape_text(const jem_tensor *t) {
     jem__words text;
@@ -2683,7 +2685,7 @@ static ptrdiff_t jem__floats(jem_shape shape) {
     return (ptrdiff_t)shape.c * shape.h * shape.w * JEM_LANES;
 }
 
-/* Doubles the room for nodes and their steps. */
+/* Doubles the room for nodes and their steps; returns 0 if memory runs out. */
 static int jem__grow_tape(jem_ctx *ctx) {
     int cap = 64;
     if (ctx->cap_nodes) cap = 2 * ctx->cap_nodes;
@@ -2743,7 +2745,7 @@ static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape sha
     return node;
 }
 
-/* Records an op, and returns its output. Many parameters: they are all that a node consists of. */
+/* Records an op, and returns its output. Many parameters: a node consists of all of them. */
 static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, jem_param *const *params, int n_params,
                                const void *user, size_t user_bytes, size_t aux_bytes) {
@@ -2775,7 +2777,7 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
     return &node->t;
 }
 
-/* Records a custom op. Many parameters: the author of an op states all of them once. */
+/* Records a custom op. Many parameters: the author of an op writes them only once. */
 jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
     const char *name = "jem_custom";
@@ -2794,10 +2796,11 @@ jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs
 
 JEM__COMPILE("O2")                                 /* all values of a batch are copied here */
 /* Repeats the last image in the padding lanes, so that all lanes hold values of images. */
-static void jem__fill_dead(float *x, ptrdiff_t n, int live) {
-    for (ptrdiff_t i = 0; live < JEM_LANES && i < n; i += JEM_LANES) {
+static void jem__fill_padding(float *x, ptrdiff_t n, int live) {
+    if (live == JEM_LANES) return;
+    for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
         const float last = x[i + live - 1];
-        for (int l = 0; l < JEM_LANES; l++) x[i + l] = l < live ? x[i + l] : last;
+        for (int l = live; l < JEM_LANES; l++) x[i + l] = last;
     }
 }
 static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, int x) {
@@ -2839,7 +2842,7 @@ static void jem__copy_in(const jem__node *node, float *lanes, const float *nchw)
 }
 JEM__COMPILE_END
 
-/* Marks what has been computed after the leaf as outdated. */
+/* Marks every value recorded after the leaf as outdated. */
 static void jem__leaf_changed(const jem__node *leaf) {
     const jem_ctx *ctx = leaf->t.ctx;
     for (int i = leaf->index + 1; i < ctx->n_nodes; i++)
@@ -2931,20 +2934,20 @@ static void jem__mark_needs(jem__run *r) {
     }
 }
 
-/* Unmarks, from the target back, the steps that no gradient reaches: an op without a backward ends
-   the way. */
-static void jem__mark_wanted(jem__run *r) {
-    r->target->wanted = 1;
+/* Unmarks, from the target back, the steps that no gradient reaches: gradients stop at an op
+   without a backward. */
+static void jem__mark_receives(jem__run *r) {
+    r->target->receives = 1;
     for (int i = r->target->node->index; i >= 0; i--) {
         jem__step *s = r->ctx->steps + i;
-        s->needs = s->needs && s->wanted;
+        s->needs = s->needs && s->receives;
         if (!s->needs || !s->node->op || !s->node->op->backward) continue;
-        for (int k = 0; k < s->node->inputs; k++) s->in[k]->wanted = 1;
+        for (int k = 0; k < s->node->inputs; k++) s->in[k]->receives = 1;
     }
 }
 
 /* Marks the ops to compute. A value that is ready is used unchanged, unless a gradient passes
-   through it: its backward may need what its forward keeps. */
+   through it: the op's backward may need data that only its forward stores. */
 static void jem__mark_runs(jem__run *r) {
     r->target->runs = 1;
     for (int i = r->target->node->index; i >= 0; i--) {
@@ -2964,12 +2967,12 @@ static void jem__run_marks(jem__run *r, const jem__node *target, const jem__node
     jem__run_steps(r, target, leaf);
     jem__mark_reached(r);
     jem__mark_needs(r);
-    jem__mark_wanted(r);
+    jem__mark_receives(r);
     jem__mark_runs(r);
 }
 
-/* Allocates an array of all groups that remains after the run, if the node has none yet. Returns 0
-   if memory is short; notes in `push` when the array was allocated. */
+/* Allocates an array of all groups that remains after the run, unless the node already has it.
+   Stores in `push` when the array was allocated. Returns 0 if memory runs out. */
 static int jem__keep_room(const jem__node *node, float **array, uint64_t *push) {
     if (*array) return 1;
     *array = jem__push_floats(node->t.ctx, node->groups * node->stride);
@@ -3095,7 +3098,7 @@ static void jem__clear_input_grad(const jem__step *s, int k, int group) {
         memset(jem__at_place(s->in[k]->grad, g), 0, (size_t)input->stride * sizeof(float));
 }
 
-/* Calls an op's backward. An op that adds to dx finds zeros where it begins a gradient. */
+/* Calls an op's backward. If an op that always adds to dx begins a gradient, dx is zeroed first. */
 static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
     const int always_adds = !jem__has(s->node, JEM__OP_STORES);
     jem_call call;
@@ -3127,12 +3130,12 @@ static jem_status jem__walk_memory(jem__run *r) {
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
         const jem__node *node = s->node;
-        const ptrdiff_t aux = (ptrdiff_t)((node->aux_bytes + 63) / 64 * JEM_LANES);
+        const ptrdiff_t aux = jem__whole_vectors((ptrdiff_t)((node->aux_bytes + 3) / 4));
         const ptrdiff_t size = node->groups * node->stride;
         if (!s->value.at) s->value = jem__all_groups(node, jem__push_floats(r->ctx, size));
         if (s->needs) s->grad = jem__all_groups(node, jem__push_floats(r->ctx, size));
         if (aux) s->aux = jem__all_groups(node, jem__push_floats(r->ctx, node->groups * aux));
-        s->aux.step = aux;
+        s->aux.step = aux;                         /* not node->stride */
         if (node->work > work) work = node->work;
     }
     r->work.at = jem__push_floats(r->ctx, work);
@@ -3149,8 +3152,8 @@ static void jem__walk_forward(const jem__run *r) {
     }
 }
 
-/* Computes gradients in reverse order, from the target, whose gradient in itself is 1. A value can
-   have several readers: the first one on the way back begins its gradient, the others add. */
+/* Computes gradients in reverse order, from the target: its gradient with respect to itself is 1.
+   A value can have several readers: the last one recorded begins its gradient, the others add. */
 static jem_status jem__walk_back(const jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
     for (int i = r->n - 1; i >= 0; i--) {
@@ -3210,8 +3213,8 @@ static void jem__plan_extend(jem__run *r, int buf, int end) {
 }
 
 /* ---- fusion ---------------------------------------------------------------------------------- */
-/* A convolution finishes its sums in registers. Fused with it, an addition and an activation after
-   it cost no pass over memory; nor, on the way back, do the slopes of an activation before it:
+/* A convolution finishes its sums in registers. If an addition and an activation after it are fused
+   with it, they cost no pass over memory; nor, backward, do the slopes of an activation before it:
 
      forward    conv -> add -> activation    run as one step, that of the last, which has
                                              `fused_conv`, `fused_sum`; the others: `fused_into`
@@ -3259,7 +3262,7 @@ static void jem__fuse_forward(jem__step *conv) {
 }
 
 /* Fuses a convolution's input gradient with that of the activation before it, if the convolution is
-   the activation's only reader: the gradient between them then has no other summand. */
+   the activation's only reader: then nothing else contributes to the gradient between them. */
 static void jem__fuse_back(jem__step *conv) {
     jem__step *activation = conv->in[0];
     if (activation->pos < 0 || !jem__has(activation->node, JEM__OP_ACTIVATION)) return;
@@ -3278,7 +3281,7 @@ static void jem__plan_fuse(jem__run *r) {
     }
 }
 
-/* Returns the node whose op computes the step forward: that of the convolution fused into it. */
+/* Returns the node whose op computes the step forward: the fused convolution's, or its own. */
 static const jem__node *jem__forward_node(const jem__step *s) {
     if (s->fused_conv) return s->fused_conv->node;
     return s->node;
@@ -3331,8 +3334,8 @@ static int jem__reads_in_registers(const jem__step *reader, const jem__step *s) 
     return reader == s->fused_into || reader->fused_into == s->fused_into;
 }
 
-/* Returns the last time the reader needs its input k: on the way back if its backward or its weight
-   gradient needs the value, otherwise on the way forward. */
+/* Returns the last time the reader needs its input k: in the backward pass if its backward or its
+   weight gradient reads the value, otherwise in the forward pass. */
 static int jem__time_read(const jem__run *r, const jem__step *reader, int k) {
     const jem_op *op = reader->node->op;
     int keeps = op->keeps;
@@ -3419,7 +3422,7 @@ static void jem__plan_values(jem__run *r) {
 /* ---- buffers of gradients -------------------------------------------------------------------- */
 
 /* Marks, for each step, the inputs whose gradient another step has already begun: it adds to those.
-   The way back is in reverse order, so the last reader of a value begins its gradient. */
+   The backward pass runs in reverse order, so the last reader of a value begins its gradient. */
 static void jem__plan_adds(jem__run *r) {
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
@@ -3443,8 +3446,8 @@ static jem__step *jem__gradient_source(jem__step *conv) {
     return sum;
 }
 
-/* Returns the last step to write s's gradient on the way back, which is its first reader that needs
-   a gradient; NULL if no reader does. */
+/* Returns the last step to write s's gradient in the backward pass: its first reader that needs a
+   gradient; NULL if no reader does. */
 static jem__step *jem__last_gradient_writer(const jem__run *r, const jem__step *s) {
     for (int j = s->pos + 1; j < r->n; j++)
         for (int k = 0; k < r->list[j]->node->inputs; k++)
@@ -3630,21 +3633,21 @@ static int jem__parts(const jem__run *r, const jem__step *s, int back) {
 }
 
 /* Points the call of a fused convolution to the outputs of the addition and the activation. */
-static void jem__call_fused(const jem__step *s, int group, jem_call *call, jem__inner *in) {
+static void jem__call_fused(const jem__step *s, int group, jem_call *call, jem__inner *inner) {
     const jem__step *conv = s->fused_conv;
     const jem__step *sum = s->fused_sum;
     const jem__step *before_activation = conv;
     if (sum) {
         const jem__step *other = sum->in[0];
         if (other == conv) other = sum->in[1];
-        in->plus = jem__at_place(other->value, group);
+        inner->plus = jem__at_place(other->value, group);
         before_activation = sum;
     }
     call->y = jem__at_place(before_activation->value, group);
     if (s == before_activation) return;            /* there is no activation */
-    in->act = s->node->user;
-    in->act_y = jem__at_place(s->value, group);
-    if (s->needs) in->act_aux = jem__at_place(s->aux, group);
+    inner->act = s->node->user;
+    inner->act_y = jem__at_place(s->value, group);
+    if (s->needs) inner->act_aux = jem__at_place(s->aux, group);
 }
 
 /* Computes one part of one group of a step, with what is fused to it. The op called is that of the
@@ -3654,11 +3657,11 @@ static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int pa
     jem__step *main_step = s;
     if (s->fused_conv) main_step = s->fused_conv;
     jem_call call;
-    jem__inner in;
-    jem__call_open(r, main_step, group, part, &call, &in);
+    jem__inner inner;
+    jem__call_open(r, main_step, group, part, &call, &inner);
     memset(call.dx, 0, sizeof call.dx);
-    in.y16 = jem__at_place16(s->value16, group);
-    if (s->fused_conv) jem__call_fused(s, group, &call, &in);
+    inner.y16 = jem__at_place16(s->value16, group);
+    if (s->fused_conv) jem__call_fused(s, group, &call, &inner);
     main_step->node->op->forward(&call);
 }
 
@@ -3673,18 +3676,18 @@ static void jem__plan_backward(const jem__run *r, jem__step *s, int group, int p
     jem__step *main_step = s;
     if (s->back_conv) main_step = s->back_conv;
     jem_call call;
-    jem__inner in;
-    jem__call_open(r, main_step, group, part, &call, &in);
+    jem__inner inner;
+    jem__call_open(r, main_step, group, part, &call, &inner);
     if (s->back_conv) {                            /* through the activation, to its input */
-        in.act = s->node->user;
-        in.act_aux = jem__at_place(s->aux, group);
-        in.add[0] = s->add[0];
+        inner.act = s->node->user;
+        inner.act_aux = jem__at_place(s->aux, group);
+        inner.add[0] = s->add[0];
         call.dx[0] = NULL;
         if (s->in[0]->needs) call.dx[0] = jem__at_place(s->in[0]->grad, group);
     }
-    if (s->in[0]->grad16_writer == s) in.y16 = jem__at_place16(s->in[0]->grad16, group);
+    if (s->in[0]->grad16_writer == s) inner.y16 = jem__at_place16(s->in[0]->grad16, group);
     if (s->in[0]->grad16_only) call.dx[0] = NULL;
-    if (call.dx[0] || in.y16) main_step->node->op->backward(&call);
+    if (call.dx[0] || inner.y16) main_step->node->op->backward(&call);
 }
 
 /* Takes one group through list[from..to-1]. */
@@ -3720,7 +3723,7 @@ static void jem__task_part(void *arg, int i) {
     else jem__plan_forward(r, s, i / parts, i % parts);
 }
 
-/* Runs list[from..to-1] depth-first, one task per region forward, one per group on the way back. */
+/* Runs list[from..to-1] depth-first, with one task per region forward, one per group backward. */
 static void jem__span_depth_first(jem__run *r, int back) {
     const int groups = r->list[r->from]->node->groups;
     double flops = 0;
@@ -3878,17 +3881,17 @@ static jem_status jem__run_list(jem__run *r) {
         if (!s->runs) continue;
         s->pos = r->n;
         r->list[r->n++] = s;
-        jem_call c;
-        jem__inner in;
-        jem__call_open(r, s, 0, 0, &c, &in);
-        if (op->traits && op->traits->prepare)
-            status = op->traits->prepare(&c, s->needs && s->in[0]->needs);
+        if (!op->traits || !op->traits->prepare) continue;
+        jem_call call;
+        jem__inner inner;
+        jem__call_open(r, s, 0, 0, &call, &inner);
+        status = op->traits->prepare(&call, s->needs && s->in[0]->needs);
     }
     return status;
 }
 
-/* Computes target. JEM__GRAD: d target / d leaf too. JEM__BACKWARD: adds to the gradients of the
-   parameters. */
+/* Computes the target. JEM__GRAD also computes d target / d leaf; JEM__BACKWARD also adds to the
+   gradients of the parameters. */
 static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target, jem__node *leaf) {
     JEM__ZEROED(jem__run, r);
     r.ctx = ctx;
@@ -3899,18 +3902,22 @@ static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target,
                          jem__shape_text(&target->t).s, jem__shape_text(&leaf->t).s);
     if (mode == JEM__BACKWARD && !r.target->needs)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "backward: the loss depends on no parameter");
-    jem_status s = jem__run_kept(&r);
-    if (s == JEM_OK && r.n == 0 && !leaf) return s;
-    jem_mark mark = jem_begin(ctx);                /* the run's memory ends with it */
-    if (s == JEM_OK) s = jem__run_list(&r);
-    if (s == JEM_OK && ctx->desc.plain_tape) s = jem__walk_plain(&r);
-    else if (s == JEM_OK) s = jem__run_planned(&r);
-    if (s == JEM_OK) s = ctx->status;              /* a custom op may have called jem_fail */
-    for (int i = 0; r.list && i < r.n; i++)
-        r.list[i]->node->ready = s == JEM_OK && r.list[i]->node->value;
-    if (s != JEM_OK && leaf) leaf->grad = NULL;
+    jem_status status = jem__run_kept(&r);
+    if (status == JEM_OK && r.n == 0 && !leaf) return status;
+    jem_mark mark = jem_begin(ctx);                /* jem_end frees the memory of the run */
+    if (status == JEM_OK) status = jem__run_list(&r);
+    if (status == JEM_OK) {
+        if (ctx->desc.plain_tape) status = jem__walk_plain(&r);
+        else status = jem__run_planned(&r);
+    }
+    if (status == JEM_OK) status = ctx->status;    /* a custom op may have called jem_fail */
+    for (int i = 0; r.list && i < r.n; i++) {
+        jem__node *node = r.list[i]->node;
+        node->ready = status == JEM_OK && node->value;
+    }
+    if (status != JEM_OK && leaf) leaf->grad = NULL;
     jem_end(ctx, mark);
-    return s;
+    return status;
 }
 
 static jem_status jem__compute(jem_tensor *t, const char *what) {
@@ -3952,7 +3959,9 @@ jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
     if (!y || !x) return JEM_BAD_ARGUMENT;
     if (!jem__live(y, "grad")) return y->ctx->status;
     if (!jem__live(x, "grad")) return x->ctx->status;
-    if (x->ctx != y->ctx || x->node->op || y->node->stride != JEM_LANES)
+    if (x->ctx != y->ctx)
+        return jem__fail(y->ctx, JEM_BAD_ARGUMENT, "grad: x is a tensor of another context");
+    if (x->node->op || y->node->stride != JEM_LANES)
         return jem__fail(y->ctx, JEM_BAD_SHAPE,
                          "grad: y is %s, x is %s: y must have one number per image, x be a leaf",
                          jem__shape_text(y).s, jem__shape_text(x).s);
@@ -3965,7 +3974,7 @@ jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
     if (!nchw) return jem__fail(x->ctx, JEM_BAD_ARGUMENT, "read_grad: nchw is NULL");
     if (!x->node->grad)
         return jem__fail(x->ctx, JEM_BAD_ARGUMENT,
-                         "read_grad: no gradient of this %s leaf: jem_grad first",
+                         "read_grad: this %s leaf has no gradient: call jem_grad first",
                          jem__shape_text(x).s);
     jem__copy_out(x->node, x->node->grad, nchw);
     return JEM_OK;
@@ -3973,7 +3982,7 @@ jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
 
 /* ---- the gradient checker -------------------------------------------------------------------- */
 
-/* Sums fn(x) over images, in double. */
+/* Returns the sum of fn(x) over images, in double; NaN after an error. */
 static double jem__check_value(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x) {
     jem_mark mark = jem_begin(ctx);
     jem_tensor *y = fn(ctx, x, user);
@@ -3987,7 +3996,7 @@ static double jem__check_value(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_ten
     return sum;
 }
 
-/* Lets the tape compute d sum fn / d x, or d sum fn / d p if p is given. grad begins as zeros. */
+/* Computes d sum fn / d x by the tape, or d sum fn / d p if p is given. grad must hold zeros. */
 static void jem__check_tape(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x, jem_param *p,
                             float *grad) {
     jem_mark mark = jem_begin(ctx);
@@ -4033,8 +4042,9 @@ static double jem__check_difference(jem_ctx *ctx, jem_logp_fn fn, void *user, je
 
 float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x, jem_param *p,
                          float step) {
-    if (!ctx || !fn || !x || !jem__live(x, "check_gradient") || x->node->op || (p && !p->grad) ||
-        !(step > 0)) {
+    const int is_leaf = jem__is_leaf(x, "check_gradient");   /* reports a freed tensor */
+    const int trainable = !p || p->grad;
+    if (!ctx || !fn || !is_leaf || !trainable || !(step > 0)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
                   "parameter (or none) and a step > 0");
         return -1;
@@ -4059,8 +4069,8 @@ float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x
         const double error = fabs(difference - by_tape);
         if (fabs(by_tape) > largest) largest = fabs(by_tape);
         if (fabs(difference) > largest) largest = fabs(difference);
-        if (jem__finite((float)worst) && !(jem__finite((float)error) && error <= worst))
-            worst = error;                         /* and NaN remains the worst */
+        const int larger = !jem__finite((float)error) || error > worst;
+        if (larger && jem__finite((float)worst)) worst = error;        /* NaN remains the worst */
     }
     jem__free(ctx, grad);
     if (!p) jem__free(ctx, elements);
@@ -4106,10 +4116,11 @@ enum {
 typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the op's constant */
 
 /* ---- few images: lanes are blocks of one image ----------------------------------------------- */
-/* A batch of one would leave 15 of 16 lanes idle. Therefore the networks below cut a few images
-   into 4 x 4 blocks: a batch of 16 n smaller images, one image a group, lane 4*row + column.
-   Elementwise ops treat it as any batch. So do convolutions, both ways, of a copy whose padding is
-   taken from the neighbouring blocks, that is, from other lanes.
+/* A batch of one would leave 15 of 16 lanes idle. Therefore the networks below cut the images of a
+   small batch into 4 x 4 blocks: n images become 16 n smaller ones, each image fills a group, and
+   its block (row, column) is lane 4*row + column. Elementwise ops treat the blocks as any batch.
+   Convolutions do so too, forward and backward, but read a copy that has a border from the
+   neighbouring blocks, that is, from other lanes.
 
    If the image's sides are not 4 times the blocks', a margin on the right and at the bottom fills
    the blocks. Convolutions that read neighbours must find it 0, as the padding of an image is, and
@@ -4119,12 +4130,12 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the
 
 enum { JEM__GRID = 4 };
 
-/* Returns the row (or, of columns, the column) in the image of row y of a block. */
+/* Return the row (column) of the image that is row y (column x) of the block in a lane. */
 static int jem__row_of(int lane, int block_h, int y) { return lane / JEM__GRID * block_h + y; }
 static int jem__column_of(int lane, int block_w, int x) { return lane % JEM__GRID * block_w + x; }
 
-/* Copies image number `image` to its blocks, or the blocks to the image; with `add` adds to the
-   target. `from` and `to` are the groups that hold them. The margin of blocks remains as it is. */
+/* Copies an image, number `image` of the batch, to its blocks, or the blocks to the image; with
+   `add`, adds it. `from` and `to` are the groups that hold them. The margin is left unchanged. */
 static void jem__copy_blocks(const float *from, float *to, jem_shape block, jem_shape whole,
                              int image, int to_blocks, int add) {
     for (int lane = 0; lane < JEM_LANES; lane++) {
@@ -4171,7 +4182,7 @@ static void jem__join_forward(const jem_call *call) {
     }
     for (int g = 0; g < jem__groups(call->out.n); g++) {
         const jem_call whole = jem__at(call, g);
-        jem__fill_dead(whole.y, jem__floats(call->out), whole.live);
+        jem__fill_padding(whole.y, jem__floats(call->out), whole.live);
     }
 }
 static void jem__join_backward(const jem_call *call) {
@@ -4184,7 +4195,7 @@ static void jem__join_backward(const jem_call *call) {
 JEM__OP(cut, cut, JEM_KEEPS_NOTHING, &jem__whole);
 JEM__OP(join, join, JEM_KEEPS_NOTHING, &jem__whole);
 
-/* Cuts images into blocks whose sides, four times, are multiples of `unit`. */
+/* Cuts images into blocks, with sides rounded up to multiples of `unit`, itself a multiple of 4. */
 static jem_tensor *jem__cut_blocks(jem_ctx *ctx, jem_tensor *x, int unit) {
     if (!x || !jem_ok(ctx)) return NULL;
     const int h = (x->h + unit - 1) / unit * unit;
@@ -4259,7 +4270,7 @@ static unsigned jem__lanes_with_neighbour(int down, int right) {
 }
 
 /* Copies blocks x (h,w,c) to y (h + 2 border, w + 2 border, c), border <= h, w. The border is taken
-   from the neighbouring blocks; it is 0 outside of the image. */
+   from the neighbouring blocks; it is 0 outside the image. */
 static void jem__frame(const jem_ctx *ctx, const float *x, jem_shape shape, int border, float *y) {
     const ptrdiff_t pixel = (ptrdiff_t)shape.c * JEM_LANES;
     for (int row = -border; row < shape.h + border; row++) {
@@ -4337,20 +4348,20 @@ typedef struct jem__operands {
 /* A weight gradient in progress: first the operands of every group are put into the method's order,
    then `products` tasks multiply, then `finishes` tasks complete the sums. Tasks of one kind run in
    parallel. Sizes are in floats; `sums` starts at zero. */
-typedef struct jem__weights {
+typedef struct jem__weight_grad {
     jem_ctx *ctx;
     const struct jem_call *call;                   /* source of the operands */
     const jem__conv *q;
     int groups, products, finishes;
-    float *dw, *db;                                /* (O,I,k,k) and (O), or NULL: added to */
+    float *dw, *db;                                /* added to: (O,I,k,k) and (O), or NULL */
     int planes;                                    /* of the operands: groups, or points */
     ptrdiff_t x_plane, y_plane, product_size, product_step, sums_size;
     float *x, *y, *product, *sums;
     int border;                                    /* of blocks of few images; 0: no blocks */
     float *framed;                                 /* x with that border */
-} jem__weights;
+} jem__weight_grad;
 
-/* Weights (O,I,k,k) on their way into a method's order: `parts` tasks, one for 16 channels
+/* Weights (O,I,k,k) that are being put into a method's order, by one task per 16 channels
    written. */
 typedef struct jem__packing {
     jem_ctx *ctx;
@@ -4367,11 +4378,11 @@ typedef struct jem__method {
     void (*pack)(void *packing, int part);
     ptrdiff_t (*work)(const jem__conv *);          /* floats of scratch */
     void (*run)(const jem__conv *, const jem__operands *, const jem__finish *);
-    void (*plan)(jem__weights *);                  /* sizes and tasks of a weight gradient */
-    void (*deal)(const jem__weights *, int group, int side, const jem__operands *);     /* reorders
-                                                      the operands' x: side 0 is x, 1 is dy */
-    void (*product)(const jem__weights *, int i);
-    void (*finish)(const jem__weights *, int i);
+    void (*plan)(jem__weight_grad *);                  /* sizes and tasks of a weight gradient */
+    /* Puts the operands' x, which is x (side 0) or dy (side 1), into the method's order. */
+    void (*deal)(const jem__weight_grad *, int group, int side, const jem__operands *);
+    void (*product)(const jem__weight_grad *, int i);
+    void (*finish)(const jem__weight_grad *, int i);
 } jem__method;
 
 /* Chooses the methods of a convolution's output, input gradient and weight gradient: q[0..2]. */
@@ -4402,7 +4413,7 @@ static jem__pack *jem__pack_find(const jem_param *w, const jem__conv *q) {
     return pack;
 }
 
-/* Adds an empty copy to the parameter; returns NULL if memory is short. */
+/* Adds an empty copy to the parameter; returns NULL if memory runs out. */
 static jem__pack *jem__pack_add(jem_param *w, const jem__conv *q) {
     float *data = jem__alloc_floats(w->ctx, q->method->pack_size(q));
     if (!data) return NULL;
@@ -4516,10 +4527,10 @@ static void jem__conv_backward(const jem_call *call) {
 }
 
 /* A weight gradient is dw[o][i][tap] += sum over images and pixels of dy[o] x[i] at that tap, and
-   db[o] += sum of dy[o]. Three kinds of tasks compute it, see jem__weights. */
+   db[o] += sum of dy[o]. Three kinds of tasks compute it (see jem__weight_grad). */
 
 /* Puts x of a group into the method's order. */
-static void jem__task_deal_x(const jem__weights *weights, int group) {
+static void jem__task_deal_x(const jem__weight_grad *weights, int group) {
     const jem_call call = jem__at(weights->call, group);
     JEM__ZEROED(jem__operands, operands);
     operands.ctx = call.ctx;
@@ -4534,7 +4545,7 @@ static void jem__task_deal_x(const jem__weights *weights, int group) {
 }
 
 /* Puts dy of a group into the method's order. */
-static void jem__task_deal_dy(const jem__weights *weights, int group) {
+static void jem__task_deal_dy(const jem__weight_grad *weights, int group) {
     const jem_call call = jem__at(weights->call, group);
     JEM__ZEROED(jem__operands, operands);
     operands.ctx = call.ctx;
@@ -4544,21 +4555,21 @@ static void jem__task_deal_dy(const jem__weights *weights, int group) {
 }
 /* Puts x or dy of group i / 2 into the method's order. */
 static void jem__task_deal(void *arg, int i) {
-    const jem__weights *weights = (const jem__weights *)arg;
+    const jem__weight_grad *weights = (const jem__weight_grad *)arg;
     if (i % 2 == 0) jem__task_deal_x(weights, i / 2);
     else jem__task_deal_dy(weights, i / 2);
 }
 static void jem__task_product(void *arg, int i) {
-    const jem__weights *weights = (const jem__weights *)arg;
+    const jem__weight_grad *weights = (const jem__weight_grad *)arg;
     weights->q->method->product(weights, i);
 }
 static void jem__task_finish(void *arg, int i) {
-    const jem__weights *weights = (const jem__weights *)arg;
+    const jem__weight_grad *weights = (const jem__weight_grad *)arg;
     weights->q->method->finish(weights, i);
 }
 
-/* Allocates what a weight gradient needs; returns 0 if memory is short. */
-static int jem__weights_memory(jem__weights *weights, const jem_param *w) {
+/* Allocates the arrays of a weight gradient; returns 0 if memory runs out. */
+static int jem__weights_memory(jem__weight_grad *weights, const jem_param *w) {
     jem_ctx *ctx = weights->ctx;
     weights->x = jem__push_floats(ctx, weights->planes * weights->x_plane);
     weights->y = jem__push_floats(ctx, weights->planes * weights->y_plane);
@@ -4578,7 +4589,7 @@ static jem_status jem__conv_param_grad(const jem_call *call) {
     const jem__conv_user *user = (const jem__conv_user *)call->user;
     const jem__node *node = call->inner->step->node;
     jem_ctx *ctx = call->ctx;
-    JEM__ZEROED(jem__weights, weights);
+    JEM__ZEROED(jem__weight_grad, weights);
     weights.ctx = ctx;
     weights.call = call;
     weights.q = &user->weights;
@@ -4652,11 +4663,11 @@ static jem__conv_user jem__conv_describe(const jem_ctx *ctx, const jem_tensor *x
                                          jem_conv_desc desc) {
     JEM__ZEROED(jem__conv_user, user);
     if (x->image_h) {
-        /* Row y of dx reads dy at (y + pad - tap)/stride: this far before and behind blocks. */
+        /* Row y of dx reads dy at (y + pad - tap)/stride: this far before and after its block. */
         const int before = (k - 1 - desc.pad) / desc.stride;
-        const int behind = (desc.stride - 1 + desc.pad) / desc.stride;
+        const int after = (desc.stride - 1 + desc.pad) / desc.stride;
         user.border_x = desc.pad;
-        user.border_dy = before > behind ? before : behind;
+        user.border_dy = before > after ? before : after;
     }
     jem__conv q[3];
     q[0] = jem__conv_of_output(x, co, k, desc, user.border_x);
@@ -4827,7 +4838,7 @@ static void jem__drop_forward(const jem_call *call) {
     uint16_t *dropped = NULL;
     if (call->dy) dropped = (uint16_t *)call->aux;
     k->fill(JEM__UNIFORM, rng.key, 0, call->y, n, 0.0f, 1.0f);
-    jem__fill_dead(call->y, n, call->live);
+    jem__fill_padding(call->y, n, call->live);
     k->drop(user->probability, user->scale, call->x[0], call->y, dropped, n);
 }
 static void jem__drop_backward(const jem_call *call) {
@@ -4909,8 +4920,8 @@ static void jem__pair_backward_b(const jem_call *call) {
     }
 }
 
-/* Computes both gradients. A sum's may be in its place already: dx = dy. If both inputs are the
-   same tensor, the second gradient is always added. */
+/* Computes both gradients. That of an addend may already be in place: dx = dy. If both inputs are
+   the same tensor, the second gradient is always added. */
 static void jem__pair_backward(const jem_call *call) {
     float *da = call->dx[0];
     float *db = call->dx[1];
@@ -4952,7 +4963,7 @@ jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
 /* Pooling of (h,w,c) to (ho,wo,c): windows of kh x kw; scale: 1/(kh kw). */
 typedef struct jem__pool { int w, c, kh, kw, stride, ho, wo; float scale; } jem__pool;
 
-/* Returns where pixel t of the window of output pixel o is. */
+/* Returns the offset in x of pixel t in the window of output pixel o. */
 JEM__INLINE ptrdiff_t jem__pool_at(const jem__pool *pool, int o, int t) {
     const ptrdiff_t row = o / pool->wo * pool->stride + t / pool->kw;
     const ptrdiff_t column = o % pool->wo * pool->stride + t % pool->kw;
@@ -4967,8 +4978,8 @@ static void jem__pool_backward(const jem_call *call) {
 }
 JEM__OP(avg_pool, pool, JEM_KEEPS_NOTHING, NULL);
 
-/* Stores in aux, for each value of y, the number of its pixel in the window. A NaN counts as a
-   maximum. */
+/* Computes the maximum of each window, and stores in aux its index in the window. A NaN counts as
+   a maximum. */
 static void jem__max_forward(const jem_call *call) {
     const jem__pool *pool = (const jem__pool *)call->user;
     const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
@@ -5042,23 +5053,23 @@ jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
 }
 
 /* ---- changes of shape ------------------------------------------------------------------------ */
-/* These ops only move numbers. All but flatten move runs of whole vectors of 16 lanes: run i of
-   input k is `size` floats at `from` of x, copied to `to` of y. On the way back they are added. */
+/* These ops only move numbers. All but flatten move segments, whole vectors of 16 lanes: segment i
+   of input k is `size` floats at `from` in x, copied to `to` in y. Backward adds them. */
 
 enum { JEM__DETACH, JEM__CONCAT, JEM__SLICE, JEM__UPSAMPLE };
 typedef struct jem__move_user { int kind, a; } jem__move_user;         /* a: slice's first channel,
                                                                           upsample's factor */
-typedef struct jem__span { ptrdiff_t from, to, size; } jem__span;
+typedef struct jem__segment { ptrdiff_t from, to, size; } jem__segment;
 
-/* Returns the number of runs: one for each pixel of y. */
-static int jem__move_runs(const jem_call *call) { return call->out.h * call->out.w; }
+/* Returns the number of segments: one for each pixel of y. */
+static int jem__move_segments(const jem_call *call) { return call->out.h * call->out.w; }
 
-/* Returns run i of input k. */
-static jem__span jem__move_span(const jem_call *call, int k, int i) {
+/* Returns segment i of input k. */
+static jem__segment jem__move_segment(const jem_call *call, int k, int i) {
     const jem__move_user *user = (const jem__move_user *)call->user;
     const jem_shape in = call->in[k];
     const jem_shape out = call->out;
-    ptrdiff_t from = (ptrdiff_t)i * in.c;          /* in vectors; this is a copy of the pixel */
+    ptrdiff_t from = (ptrdiff_t)i * in.c;          /* in vectors, at first for a whole pixel */
     ptrdiff_t to = (ptrdiff_t)i * out.c;
     ptrdiff_t size = out.c;
     if (user->kind == JEM__CONCAT) {
@@ -5071,23 +5082,24 @@ static jem__span jem__move_span(const jem_call *call, int k, int i) {
         const int column = i % out.w / user->a;
         from = ((ptrdiff_t)row * in.w + column) * in.c;
     }
-    const jem__span span = { from * JEM_LANES, to * JEM_LANES, size * JEM_LANES };
-    return span;
+    const jem__segment segment = { from * JEM_LANES, to * JEM_LANES, size * JEM_LANES };
+    return segment;
 }
 
 static void jem__move_forward(const jem_call *call) {
     for (int k = 0; k < call->inputs; k++)
-        for (int i = 0; i < jem__move_runs(call); i++) {
-            const jem__span run = jem__move_span(call, k, i);
-            memcpy(call->y + run.to, call->x[k] + run.from, (size_t)run.size * sizeof(float));
+        for (int i = 0; i < jem__move_segments(call); i++) {
+            const jem__segment segment = jem__move_segment(call, k, i);
+            memcpy(call->y + segment.to, call->x[k] + segment.from,
+                   (size_t)segment.size * sizeof(float));
         }
 }
 static void jem__move_backward(const jem_call *call) {
     for (int k = 0; k < call->inputs; k++)
-        for (int i = 0; call->dx[k] && i < jem__move_runs(call); i++) {
-            const jem__span run = jem__move_span(call, k, i);
-            float *dx = call->dx[k] + run.from;
-            call->ctx->k->pair(JEM__PAIR_ADD, dx, call->dy + run.to, 0, dx, run.size);
+        for (int i = 0; call->dx[k] && i < jem__move_segments(call); i++) {
+            const jem__segment segment = jem__move_segment(call, k, i);
+            float *dx = call->dx[k] + segment.from;
+            call->ctx->k->pair(JEM__PAIR_ADD, dx, call->dy + segment.to, 0, dx, segment.size);
         }
 }
 
@@ -5469,8 +5481,9 @@ static void jem__norm_batch_moment(const jem_call *call, const float *mean, int 
     }
 }
 
-/* Returns count / (count - 1), which makes the variance of a sample unbiased; 1 for one value. */
-static double jem__unbiased(double count) {
+/* Returns Bessel's correction count / (count - 1), which makes a sample's variance unbiased; 1 for
+   one value. */
+static double jem__bessel(double count) {
     if (count > 1) return count / (count - 1);
     return 1;
 }
@@ -5489,7 +5502,7 @@ static void jem__norm_follow(const jem_call *call, const jem__norm *norm, const 
         const double new_var = (double)var[i * JEM_LANES];
         running_mean[i] = (float)fma(momentum, new_mean - old_mean, old_mean);
         if (count <= 1) continue;                  /* one number has no variance */
-        const double change = fma(new_var, jem__unbiased(count), -old_var);
+        const double change = fma(new_var, jem__bessel(count), -old_var);
         running_var[i] = (float)fma(momentum, change, old_var);
     }
 }
@@ -5500,7 +5513,7 @@ static void jem__norm_initialise(const jem_call *call, const jem__norm *norm, co
     float *loc = call->inner->param[0]->value;
     float *scale = call->inner->param[1]->value;
     for (int i = 0; i < norm->c; i++) {
-        const double unbiased = (double)var[i * JEM_LANES] * jem__unbiased(count);
+        const double unbiased = (double)var[i * JEM_LANES] * jem__bessel(count);
         loc[i] = -norm->mean[i * JEM_LANES];
         scale[i] = (float)(1 / (sqrt(unbiased) + 1e-6));
     }
@@ -5534,8 +5547,8 @@ static void jem__norm_batch_forward(const jem_call *call) {
     }
 }
 
-/* Computes the first act norm in training. Several nodes can share its parameters: the first
-   initialises them. */
+/* Computes an act norm that was recorded in training before its parameters were initialised. Of
+   several such nodes with the same parameters, the first one to run initialises them. */
 static void jem__norm_act_forward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
     const int initialised = call->inner->param[2]->value[0] != 0;
@@ -5550,7 +5563,7 @@ static void jem__norm_act_forward(const jem_call *call) {
 /* Computes dx from the sums over the whole batch; without the means for an act norm. */
 static void jem__norm_batch_backward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
-    const int own = jem__norm_kind(call) == JEM_NORM_BATCH;
+    const int from_x = jem__norm_kind(call) == JEM_NORM_BATCH;
     const float count = (float)call->out.n * (float)norm.pixels;
     const ptrdiff_t n = norm.pixels * norm.c * JEM_LANES;
     jem__norm_totals(call);
@@ -5564,14 +5577,14 @@ static void jem__norm_batch_backward(const jem_call *call) {
     }
     for (int g = 0; g < jem__groups(call->out.n); g++) {
         const jem_call at = jem__at(call, g);
-        call->ctx->k->normalize_back(&norm, own, at.x[0], at.dy, at.dx[0]);
+        call->ctx->k->normalize_back(&norm, from_x, at.x[0], at.dy, at.dx[0]);
         if (at.live == JEM_LANES) continue;
         for (ptrdiff_t i = 0; i < n; i += JEM_LANES)         /* padding lanes have no gradient */
             for (int l = at.live; l < JEM_LANES; l++) at.dx[0][i + l] = 0;
     }
 }
 
-/* The ops: one group at a time, or together if statistics are of the batch. */
+/* Traits of ops that are called for each group, or once for a batch that shares statistics. */
 static const jem__traits jem__norm_apart = { 0, NULL, jem__norm_param_grad, JEM_KEEPS_INPUT };
 static const jem__traits jem__norm_together = { JEM__OP_WHOLE | JEM__OP_LEARNS, NULL,
                                                 jem__norm_param_grad, JEM_KEEPS_INPUT };
@@ -5711,13 +5724,16 @@ static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
 
 static int jem__is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* Reads the exponent of a number, if there is one, such as e-07. Returns where it ends. */
+/* Reads the exponent of a number, if there is one, such as e-07. Returns its end; without digits
+   after the 'e' there is no exponent. */
 static const char *jem__scan_exponent(const char *s, int *exponent) {
     *exponent = 0;
     if (*s != 'e') return s;
+    const char *start = s;
     s++;
     const int minus = *s == '-';
     if (*s == '-' || *s == '+') s++;
+    if (!jem__is_digit(*s)) return start;
     while (jem__is_digit(*s) && *exponent < 100) {
         *exponent = 10 * *exponent + (*s - '0');
         s++;
@@ -5821,7 +5837,7 @@ static void jem__field_fail(jem__fields *f, const char *key, double value, doubl
     jem__fields_fail(f, key, text, value, reason);
 }
 
-/* Returns 1 if the string is a number as a whole. */
+/* Returns 1 if the whole string is a number, and stores that in *value. */
 static int jem__is_number(const char *text, double *value) {
     return text && *text && *jem__scan_number(text, value) == 0;
 }
@@ -5833,7 +5849,9 @@ static double jem__field(jem__fields *f, const char *key, double value, double l
     int good = 1;
     if (f->in) good = jem__is_number(jem__meta_get(f->in, key), &value);
     if (!whole && fabs(value) < 1e30) value = (double)(float)value;
-    if (!good || !(value >= lo && value <= hi) || (whole && value != floor(value))) {
+    good = good && value >= lo && value <= hi;
+    if (whole) good = good && value == floor(value);
+    if (!good) {
         jem__field_fail(f, key, value, lo, hi, whole);
         return lo;
     }
@@ -7234,7 +7252,7 @@ static void jem__walk_group(void *arg, int g) {
     for (int l = 0; w->sigma && l < JEM_LANES; l++) d.noise[l] = jem__sigma(w->x, w->sigma, g, l);
     if (w->sigma_max > 0) jem__scale_step(k, grad, n, w->sigma_max, &d);
     k->langevin(x, grad, n, &d, key, start);
-    jem__fill_dead(x, n, jem__live_lanes(w->x->t.n, g));
+    jem__fill_padding(x, n, jem__live_lanes(w->x->t.n, g));
 }
 
 /* Steps all groups, in parallel. rng may be NULL: no noise. */
@@ -10052,9 +10070,10 @@ static float jem__familiarity(const float *q, int n, float score) {
 /* Statistics of the logits of an image. */
 typedef struct jem__seen {
     int label;                                     /* of the highest logit */
-    float logp, mean;                              /* log p(x); mean logit */
-    float odds, p;                                 /* log odds of the label, at temperature 1; its
-                                                      probability, at the network's */
+    float logp;                                    /* log p(x) */
+    float mean;                                    /* mean logit */
+    float odds;                                    /* log odds of the label, at temperature 1 */
+    float p;                                       /* p(label|x), at the network's temperature */
     int fold;                                      /* of a calibration's cross-validation */
 } jem__seen;
 
@@ -10096,15 +10115,15 @@ static jem__seen jem__see_logits(const float *f, int classes, float temperature)
     return s;
 }
 
-/* Returns how many of n images to process at once. If fewer than 8 exceed whole groups of 16, they
-   follow alone: cut into blocks, they take less time than a group. */
+/* Returns how many of n images to process at once. If the last group of 16 has fewer than 8 images,
+   it is left for a pass of its own: jem__cut_few makes that faster than a group with idle lanes. */
 static int jem__see_at_once(int n) {
     const int excess = n % JEM_LANES;
     if (n > JEM__EVAL_BATCH) return JEM__EVAL_BATCH;
     if (n > JEM_LANES && excess < JEM_LANES / 2) return n - excess;
     return n;
 }
-/* Computes logits f[n][classes] of n images and what they say; either may be NULL. */
+/* Computes logits f[n][classes] of n images and their statistics seen[n]; either may be NULL. */
 static jem_status jem__see(jem_net *net, const char *what, const float *x, int n, float *f,
                            jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
@@ -10114,7 +10133,8 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
     if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
     const float temperature = jem__temperature_of(net);
-    for (int i = 0, m; i < n && ctx->status == JEM_OK; i += m) {
+    int m = 0;
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += m) {
         m = jem__see_at_once(n - i);
         const jem_mark mark = jem_begin(ctx);
         float *rows = NULL;
@@ -10140,11 +10160,12 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
 
 /* ---- log p(x) and the mean logit: JEM_OOD_USUAL ---------------------------------------------- */
 
-/* Deviations a of log p(x) and b of the mean logit from their means m[y][2] over the calibration
-   images of the same predicted label y; l is the root of their covariance S = L L' (l[0] 0; l[1]
-   l[2]), and d^2 = (a,b) S^-1 (a,b)' (Mahalanobis; of a layer's features: Lee et al. 2018). q are
-   the calibration images' quantiles of -d. The mean logit detects what log p(x) does not: other
-   images may have as high a logit, but not as low ones next to it. */
+/* Model of (log p(x), mean logit): the means m[y][2] by predicted label y, and the Cholesky factor
+   L = (l[0] 0; l[1] l[2]) of the covariance S = L L' within labels. An image that deviates from the
+   means of its label by (a,b) has the Mahalanobis distance d, d^2 = (a,b) S^-1 (a,b)' (of a layer's
+   features: Lee et al. 2018); q contains quantiles of -d over the calibration images. The mean
+   logit detects images that log p(x) misses: their highest logit may be as high, but their other
+   logits are rarely as low. */
 typedef struct jem__usual { float l[3], q[JEM__QUANTILES], m[2]; } jem__usual;
 
 static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) {
@@ -10155,7 +10176,7 @@ static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) 
 /* Returns the count of numbers in a jem__usual, whose m has 2 for each class. */
 static int jem__usual_size(const jem_net *net) { return 3 + JEM__QUANTILES + 2 * net->classes; }
 
-/* Reads a text into all[jem__usual_size]; NULL if it is damaged. */
+/* Reads a text into all[jem__usual_size]; returns NULL if it is damaged. */
 static jem__usual *jem__usual_in(const jem_net *net, const char *text, float *all) {
     const int n = jem__usual_size(net);
     jem__usual *u = (jem__usual *)(void *)all;
@@ -10163,7 +10184,7 @@ static jem__usual *jem__usual_in(const jem_net *net, const char *text, float *al
     if (u->l[0] > 1e-6f && u->l[2] > 1e-6f) return u;
     return NULL;
 }
-/* Reads the network's own, onto the tape. */
+/* Reads the network's jem__usual onto the tape; returns NULL if it has no valid one. */
 static jem__usual *jem__usual_read(const jem_net *net) {
     const char *text = jem_net_meta(net, jem__usual_key);
     if (!text) return NULL;
@@ -10176,15 +10197,15 @@ static int jem__familiar_read(const char *text, float q[JEM__QUANTILES]) {
     return 0;
 }
 
-/* Sorts x and takes quantiles at even distances. */
+/* Sorts x and writes JEM__QUANTILES evenly spaced quantiles to q. */
 static void jem__quantiles(float *x, int n, float *q) {
     qsort(x, (size_t)n, sizeof *x, jem__compare_floats);
     for (int i = 0; i < JEM__QUANTILES; i++)
         q[i] = x[(int)((double)i * (n - 1) / (JEM__QUANTILES - 1) + 0.5)];
 }
 
-/* Fits means by label and the covariance within labels. The mean of a label with few images is
-   drawn towards that of all, as if the label had four more images, all with that mean. */
+/* Fits means by label and the covariance within labels. The mean of a label is shrunk towards that
+   of all images, as if the label had four more images with that mean. */
 static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen *a, int n) {
     double all[2] = { 0, 0 };
     double s[3] = { 0, 0, 0 };
@@ -10247,7 +10268,8 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
              always gets the same answer.
    FEATURES  the means over pixels of what enters the last linear layer; the numbers of SLOPES
              again. Without features this part is empty.
-   IMAGE     the details of the image. Of a vector: its numbers.
+   IMAGE     the details of the image. Of a vector: its numbers, or the logarithm of their variance
+             if there are more than JEM__MOST_VALUES.
    SHADES    the image as a whole: shares of five shades, from the darkest to the brightest; flat
              pixels; the direction of its edges; the border, and how even it is; its colourfulness.
              Of a vector: nothing.
@@ -10257,7 +10279,7 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
    of its edges. Scans have a cleaner background than samples or compressed files, so the variances
    of shades and layout include that of an error (jem__shades_error). Each part but SHADES has a
    distance d from the mean of the predicted label (Mahalanobis: Lee et al. 2018). One covariance
-   serves all labels; for SLOPES of few classes, each has its own, drawn towards it. FEATURES has
+   serves all labels; for SLOPES of few classes, each has its own, shrunk towards it. FEATURES has
    d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al. 2021),
    unless there is only one class. The distance is standardised by label, so that no class is
    strange as a whole. SHADES has the log density of a mixture of Gaussians, whatever the label:
@@ -10276,7 +10298,10 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
 
 enum { JEM__FOLDS = 10, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128,
        JEM__MOST_VALUES = 32, JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
-       JEM__TAIL = 14, JEM__HEAD = 2, JEM__DRAWN = 50, JEM__FORM = 10, JEM__TONES = 5,
+       JEM__TAIL = 14,                             /* its quantile, (14/64)^2, begins the tail */
+       JEM__HEAD = 2,                              /* numbers before the parts */
+       JEM__SHRUNK = 50,                           /* images that the common covariance counts as */
+       JEM__FORM = 10, JEM__TONES = 5,
        JEM__SHADE_DIMS = JEM__TONES + 6, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
        JEM__MIRRORS = 3, JEM__LAYOUT = JEM__PLACES + JEM__MIRRORS + 4, JEM__BLENDS = 8,
        JEM__FORMS = 4, JEM__NEWEST = JEM__FORMS - 1 };
@@ -10291,7 +10316,7 @@ typedef struct jem__form {
     int layout, shades;                            /* count of numbers of a grey image */
     int rim;                                       /* 1: SHADES has jem__look_rim; or 0 */
     int blends;                                    /* Gaussians of SHADES; 0: one per class */
-    double grey;                                   /* a colourfulness too small to matter */
+    double least_colour;                           /* a colourfulness too small to matter */
     double weight[JEM__PARTS];                     /* of an image */
 } jem__form;
 static const jem__form jem__forms[JEM__FORMS] = {
@@ -10306,7 +10331,7 @@ static const jem__form jem__forms[JEM__FORMS] = {
    text short. Of a mixture, the classes are its Gaussians. */
 typedef struct jem__gauss {
     int dims, classes, roots;                      /* roots: 1 or `classes` */
-    float *share;                                  /* NULL, or of a mixture, [classes]: log of the
+    float *log_weight;                             /* NULL, or of a mixture, [classes]: log of the
                                                       weight over the determinant of L */
     float *mean;                                   /* [classes][dims] */
     float *spread;                                 /* [dims] */
@@ -10321,6 +10346,7 @@ typedef struct jem__gauss {
     int inexact;
 } jem__gauss;
 
+/* One part of a calibration: its fitted distribution, and how scores become p-values. */
 typedef struct jem__trait {
     jem__gauss own, all;                           /* all: of features of two classes or more,
                                                       otherwise without dims */
@@ -10336,7 +10362,7 @@ typedef struct jem__trait {
     float *tail;                                   /* mean excess beyond q[JEM__TAIL] */
 } jem__trait;
 
-/* A calibration in one array of floats, whose text is their list. */
+/* A calibration: pointers into one array of floats, which is saved as a text. */
 typedef struct jem__known {
     const jem__form *form;
     int gradients, features, size;
@@ -10385,7 +10411,7 @@ static float *jem__known_take(float *all, int *used, int n) {
 }
 static int jem__triangle(int dims) { return dims * (dims + 1) / 2; }
 static void jem__gauss_at(jem__gauss *g, int dims, int classes, int roots, float *all, int *used) {
-    g->share = NULL;
+    g->log_weight = NULL;
     g->dims = dims;
     g->classes = classes;
     g->roots = roots;
@@ -10398,8 +10424,9 @@ static void jem__gauss_at(jem__gauss *g, int dims, int classes, int roots, float
     g->root = jem__known_take(all, used, roots * jem__triangle(dims));
 }
 
-/* Sides of a vector's slopes part, for up to JEM__MOST_SLOPES gradients after the logits. At the
-   centre of the data, log p(x) is high and the slope 0; the centre is not strange. */
+/* jem__gauss.side of a vector's slopes part: logits, log p(x), and the numbers that up to
+   JEM__MOST_SLOPES gradients add. At the centre of the data, log p(x) is high and the slope is 0:
+   that is not strange. */
 static const signed char jem__vector_sides[JEM__MOST_LOGITS + 8] = {
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     -1, 1, 1, 1, -1, 1, 1, -1
@@ -10420,16 +10447,16 @@ static void jem__trait_at(const jem_net *net, const jem__form *form, int i, int 
     const int each = net->classes <= JEM__MOST_LOGITS;
     int classes = net->classes;
     int roots = 1;
-    float *share = NULL;
+    float *log_weight = NULL;
     if (each && (i == JEM__SLOPES || i == JEM__SHADES)) roots = net->classes;
     p->mixed = i == JEM__SHADES && dims > 0 && form->blends > 0;
     if (p->mixed) {
         classes = form->blends;
         roots = form->blends;
-        share = jem__known_take(all, used, classes);
+        log_weight = jem__known_take(all, used, classes);
     }
     jem__gauss_at(&p->own, dims, classes, roots, all, used);
-    p->own.share = share;
+    p->own.log_weight = log_weight;
     if (i == JEM__FEATURES && net->classes > 1) {
         jem__gauss_at(&p->all, dims, 1, 1, all, used);
         if (form->relative) p->relative = jem__known_take(all, used, 1);
@@ -10490,7 +10517,8 @@ static jem__known jem__known_at(const jem_net *net, int first, int features, flo
     return k;
 }
 
-/* Reads the first numbers of a text, which determine how many follow; 0 if they are impossible. */
+/* Reads the first numbers of a text, which determine how many follow; returns 0 if they are
+   impossible. */
 static int jem__known_head(const jem_net *net, const char *text, int *first, int *features) {
     double v[JEM__HEAD];
     const double most[JEM__HEAD] = { JEM__FORM * JEM__NEWEST + JEM__MOST_SLOPES,
@@ -10536,7 +10564,8 @@ static int jem__known_in(const jem_net *net, const char *text, float **all) {
     }
     return good;
 }
-/* Finds the network's own calibration, read once; 0 without one or without memory. */
+/* Finds the network's calibration, parsed at its first use; returns 0 without one, or if memory
+   runs out. */
 static int jem__known_of(jem_net *net, jem__known *k) {
     const char *text = jem_net_meta(net, jem__known_key);
     if (!text) return 0;
@@ -10633,8 +10662,8 @@ static void jem__look_image(const jem_net *net, const float *x, double colour, f
     jem__details(net, work, 1e-3, 1, v);
 }
 
-/* Adds the shade of a pixel, 0 to 1, to the shares of tones: to two of them, by a smooth step, so
-   that a little noise moves it little. */
+/* Divides a pixel of this shade, 0 to 1, between its two nearest tones by a smooth step, so that
+   slight noise changes the counts of tones only slightly. */
 static void jem__shades_add(double shade, double *tones) {
     const double place = fmin(fmax(shade, 0), 1) * (JEM__TONES - 1);
     int i = (int)place;
@@ -10668,15 +10697,15 @@ static void jem__look_symmetry(const float *u, int h, int w, float *v) {
     for (int k = 0; k < JEM__MIRRORS; k++) v[k] = (float)(mirrored[k] / square);
 }
 
-/* Returns the count of rows and columns that are the border of an image. */
+/* Returns the border width of an image, in pixels. */
 static int jem__rim(int h, int w) {
     if (w < h) h = w;
     if (h < 28) return 1;
     return h / 14;
 }
 
-/* Returns the log variance of the border's values, where the range of pixels is 1: the mean of the
-   channels'. */
+/* Returns the log variance of the border pixels, averaged over the channels; the range of pixels is
+   scaled to 1. */
 static float jem__look_rim(const jem_net *net, const float *x, double range) {
     const int h = net->height;
     const int w = net->width;
@@ -10705,7 +10734,7 @@ static float jem__look_rim(const jem_net *net, const float *x, double range) {
 /* Writes the first numbers of the shades part, of shades u[h][w], 0 to 1. Returns their count. */
 static int jem__look_shades(const float *u, int h, int w, float *v) {
     const float *first = v;
-    const double soft = 1 / (2 * 0.075 * 0.075);   /* a difference that is nearly flat */
+    const double soft = 1 / (2 * 0.075 * 0.075);   /* differences below .075 are nearly flat */
     double tones[JEM__TONES] = { 0 };
     double across = 0;
     double down = 0;
@@ -10795,8 +10824,8 @@ static void jem__shades_of(const jem_net *net, const float *x, const float *rang
     }
 }
 
-/* Writes the features part: means over pixels of f[channels][pixels]. Channel c of many adds to
-   number c modulo JEM__MOST_FEATURES, with a sign drawn for it. */
+/* Writes the features part: means over pixels of f[channels][pixels]. Each channel c beyond the
+   first JEM__MOST_FEATURES is added to number c % JEM__MOST_FEATURES, with a random sign. */
 static void jem__look_features(const float *f, int channels, ptrdiff_t pixels, float *v) {
     jem_rng rng = jem_rng_seed(41);
     for (int c = 0; c < channels; c++) {
@@ -10878,14 +10907,14 @@ static void jem__look_whole(const jem_net *net, const jem__rows *r, const float 
     int at = jem__look_shades(r->work, h, w, shades);
     if (r->form->rim) shades[at++] = jem__look_rim(net, x, range);
     if (at < r->dims[JEM__SHADES])
-        shades[at] = (float)log(colour / (range * range) + r->form->grey);
+        shades[at] = (float)log(colour / (range * range) + r->form->least_colour);
     jem__look_places(r->work, h, w, layout);
     if (r->dims[JEM__SLOPES] < r->shared + JEM__LAYOUT) return;
     jem__look_symmetry(r->work, h, w, layout + JEM__PLACES);
     jem__look_directions(r->work, h, w, layout + JEM__PLACES + JEM__MIRRORS);
 }
 
-/* Fills the rows of image i from its logits f and what they say, but for slopes and features.
+/* Fills the rows of image i, except slopes and features, from its logits f and their statistics.
    Returns the next column of the slopes part. */
 static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x, const float *f,
                          const jem__seen *seen) {
@@ -10989,7 +11018,7 @@ static void jem__look_noisy(jem_net *net, const jem__rows *r, const float *x, in
     }
 }
 
-/* Fills the rows of n images, and what their logits say. */
+/* Fills the rows of n images, and seen[n], the statistics of their logits. */
 static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, int n,
                             jem__seen *seen) {
     jem_ctx *ctx = net->ctx;
@@ -11040,7 +11069,7 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
     return ctx->status;
 }
 
-/* ---- how far that is from what is known ------------------------------------------------------ */
+/* ---- distances, p-values, reasons ------------------------------------------------------------ */
 
 static double jem__deviation(const jem__gauss *g, const float *v, const float *mean, int i) {
     const double d = (double)v[i] - (double)mean[i];
@@ -11066,12 +11095,13 @@ static double jem__gauss_distance(const jem__gauss *g, const float *v, int label
     return square;
 }
 
-/* Computes the logs of the densities of a mixture's Gaussians at v. Returns that of their sum. */
+/* Writes the weighted log densities of a mixture's Gaussians at v to `each`. Returns the log
+   density of the mixture. */
 static double jem__mixture_log(const jem__gauss *g, const float *v, double *each) {
     double most = -1e30;
     double sum = 0;
     for (int k = 0; k < g->classes; k++) {
-        each[k] = (double)g->share[k] - jem__gauss_distance(g, v, k) / 2;
+        each[k] = (double)g->log_weight[k] - jem__gauss_distance(g, v, k) / 2;
         most = fmax(most, each[k]);
     }
     for (int k = 0; k < g->classes; k++) sum += exp(each[k] - most);
@@ -11092,8 +11122,8 @@ static float jem__part_score(const jem__trait *p, const float *v, int label) {
     const double raw = jem__part_raw(p, v, label);
     return (float)((raw - (double)p->shift[label]) / (double)p->scale[label]);
 }
-/* Returns the fraction of calibration images with a lower score. Quantile k is that of (k/64)^2,
-   for the strange end needs the most; between them the root is linear. */
+/* Returns the fraction of calibration images with a lower score. q[k] is the quantile of (k/64)^2,
+   so that most are near the strange end; between two of them the root of the fraction is linear. */
 static float jem__fraction(const float *q, float score) {
     const float root = jem__familiarity(q, JEM__QUANTILES, score);
     return root * root;
@@ -11132,11 +11162,11 @@ static float jem__known_score(const jem__known *k, const jem__rows *r, int i, in
 
 /* Returns 1 if an image has less fine detail than the mean of its class; 0 for a vector. */
 static int jem__is_smooth(const jem_net *net, const jem__trait *image, const float *v, int label) {
-    const int fine = net->channels > 1;            /* its index, after that of colours */
+    const int fine = net->channels > 1;            /* index of the finest level; colour is first */
     return !jem__is_vector(net) && v[fine] < image->own.mean[label * image->own.dims + fine];
 }
 
-/* Finds the number of a part that deviates most. */
+/* Returns the index of the number of a part that deviates most from the label's mean. */
 static int jem__worst(const jem__trait *p, const float *v, int label) {
     const float *mean = p->own.mean + (ptrdiff_t)label * p->own.dims;
     int worst = 0;
@@ -11150,7 +11180,7 @@ static int jem__worst(const jem__trait *p, const float *v, int label) {
     }
     return worst;
 }
-/* Returns what number i of the slopes part is about; the layout begins at `shared`. */
+/* Returns the reason that number i of the slopes part gives; the layout begins at `shared`. */
 static jem_reason jem__slopes_reason(const jem_net *net, int i, int shared) {
     const int logits = jem__logit_dims(net);
     int image = 0;
@@ -11244,8 +11274,9 @@ static void jem__cholesky(const double *r, int dims, float *root) {
     }
 }
 
-/* Computes in `cov` the sums of the products of the deviations of a fit's images, of label `only`
-   (-1: all), and of their errors. Returns how many images there are. away: the deviations. */
+/* Writes to `cov` the sums of products of deviations, over those images of a fit that have label
+   `only` (-1: all), and adds their error variances. Returns the count of these images. away:
+   scratch. */
 static int jem__gauss_products(const jem__gauss *g, const float *v, const jem__seen *seen, int n,
                                int without, int only, double *away, double *cov) {
     const int dims = g->dims;
@@ -11278,10 +11309,10 @@ static void jem__gauss_units(const jem__gauss *g, double *cov, int count) {
     }
 }
 
-/* Fits means and covariances. The mean of a label with few images is drawn towards that of all
-   images, as if it had four more with that mean, and its covariance as if it had JEM__DRAWN more
-   with that of all. Correlations are shrunk, so that small differences between numbers which move
-   together do not count for much. work: two numbers per dimension, and two triangles. */
+/* Fits means and covariances. The mean of a label is shrunk towards that of all images, as if the
+   label had four more images with that mean, and its covariance as if it had JEM__SHRUNK more with
+   the covariance of all. A ridge reduces the correlations, so that small differences between
+   correlated numbers count for little. work: two numbers per dimension, and two triangles. */
 static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen, int n, int without,
                            double *work) {
     const int dims = g->dims;
@@ -11311,7 +11342,7 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
             const int own = jem__gauss_products(g, v, seen, n, without, c, sum, to);
             jem__gauss_units(g, to, 1);
             for (int a = 0; a < triangle; a++)
-                to[a] = fma(JEM__DRAWN, cov[a], to[a]) / (own + JEM__DRAWN);
+                to[a] = fma(JEM__SHRUNK, cov[a], to[a]) / (own + JEM__SHRUNK);
         }
         for (int a = 0; a < dims; a++) to[a * (a + 3) / 2] += ridge;
         jem__cholesky(to, dims, g->root + (ptrdiff_t)c * triangle);
@@ -11324,8 +11355,8 @@ typedef struct jem__blend {
     double *belongs;                               /* [n][classes]: shares of each image, sum 1 */
 } jem__blend;
 
-/* Begins the fit of a mixture: each image belongs to the nearest of some that are drawn at random.
-   Sets the spread. */
+/* Begins the fit of a mixture: sets the spread, draws an image at random as the mean of each
+   Gaussian, and lets each image belong to the nearest one. */
 static void jem__mixture_begin(jem__gauss *g, const float *v, const jem__seen *seen, int n,
                                int without, const jem__blend *b) {
     const int dims = g->dims;
@@ -11338,7 +11369,8 @@ static void jem__mixture_begin(jem__gauss *g, const float *v, const jem__seen *s
         sum[a] = error * error * count;
     }
     for (int i = 0; i < n; i++) {
-        for (int a = 0; a < dims && seen[i].fold != without; a++) {
+        if (seen[i].fold == without) continue;
+        for (int a = 0; a < dims; a++) {
             const double d = (double)v[(ptrdiff_t)i * dims + a] - mean[a];
             sum[a] = fma(d, d, sum[a]);
         }
@@ -11401,13 +11433,13 @@ static double jem__mixture_sums(jem__gauss *g, int k, const float *v, const jem_
     return count;
 }
 
-/* Sets root and share of Gaussian k, which has `count` of the images. Its covariance is drawn
-   towards that of all and shrunk, as in jem__gauss_fit. */
+/* Sets root and log_weight of Gaussian k, to which `count` of the images belong. Its covariance is
+   shrunk as in jem__gauss_fit. */
 static void jem__mixture_root(jem__gauss *g, int k, double count, double images,
                               const jem__blend *b) {
     const int dims = g->dims;
     const int triangle = jem__triangle(dims);
-    const double drawn = JEM__DRAWN;
+    const double drawn = JEM__SHRUNK;
     double *own = b->cov + k * triangle;
     double log_root = 0;
     float *root = g->root + k * triangle;
@@ -11419,7 +11451,8 @@ static void jem__mixture_root(jem__gauss *g, int k, double count, double images,
     }
     jem__cholesky(own, dims, root);
     for (int a = 0; a < dims; a++) log_root += log((double)root[a * (a + 3) / 2] / JEM__FIXED);
-    g->share[k] = jem__shorten((float)(log((count + 1) / (images + g->classes)) - log_root));
+    const double weight = (count + 1) / (images + g->classes);
+    g->log_weight[k] = jem__shorten((float)(log(weight) - log_root));
 }
 
 /* Fits a mixture by expectation maximisation (Dempster, Laird & Rubin 1977). work: two
@@ -11459,16 +11492,18 @@ static void jem__mixture_fit(jem__gauss *g, const float *v, const jem__seen *see
    distance would be 0: then *relative becomes 0. */
 static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, int n, int without,
                           double *work) {
-    int labels = 1;
+    float several_labels = 0;
     if (p->mixed) jem__mixture_fit(&p->own, v, seen, n, without, work);
     else jem__gauss_fit(&p->own, v, seen, n, without, work);
     if (!p->all.dims) return;
     jem__gauss_fit(&p->all, v, seen, n, without, work);
-    for (int i = 1; i < n && labels == 1; i++) labels += seen[i].label != seen[0].label;
-    *p->relative = (float)(labels > 1);
+    for (int i = 1; i < n; i++) {
+        if (seen[i].label != seen[0].label) several_labels = 1;
+    }
+    *p->relative = several_labels;
 }
 
-/* Sorts scores and takes quantiles of (k/64)^2: score j of n is the quantile (j+1)/(n+1). */
+/* Sorts scores and interpolates the quantiles of (k/64)^2: score j of n is that of (j+1)/(n+1). */
 static void jem__strange_quantiles(float *scores, int n, float *q) {
     qsort(scores, (size_t)n, sizeof *scores, jem__compare_floats);
     for (int k = 0; k < JEM__QUANTILES; k++) {
@@ -11577,6 +11612,7 @@ static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const j
     float *sums = jem__push_floats(ctx, n);
     double *surprise = (double *)jem__push(ctx, (size_t)n * JEM__PARTS * sizeof *surprise);
     if (!all || !scores || !sums || !surprise) return JEM_NO_MEMORY;
+    memset(all, 0, (size_t)size * sizeof *all);    /* without features, `relative` is not fitted */
     all[0] = (float)first;
     all[1] = (float)features;
     jem__known k = jem__known_at(net, first, features, all);
@@ -11601,7 +11637,10 @@ static void jem__range_of(jem_net *net, const float *x, int n, float *range) {
     for (int i = 0; i < n; i++) {
         const jem_mark mark = jem_begin(net->ctx);
         const float *u = jem__in_units(net, x + i * size, 1);
-        if (u && i == 0) range[1] = range[0] = u[0];
+        if (u && i == 0) {
+            range[0] = u[0];
+            range[1] = u[0];
+        }
         for (ptrdiff_t k = 0; u && k < size; k++) {
             range[0] = fminf(range[0], u[k]);
             range[1] = fmaxf(range[1], u[k]);
@@ -11619,7 +11658,8 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     int cost = gradients;
     if (cost == JEM_AUTO) cost = 1;                /* the slope, which shares the forward pass */
     if (!x) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: x is NULL");
-    if (n < 2) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs 2 images, not %d", n);
+    if (n < 2)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs at least 2 images, not %d", n);
     if (cost < 0 || cost > JEM__MOST_SLOPES)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: %d gradients (0 to %d, or JEM_AUTO)",
                          gradients, (int)JEM__MOST_SLOPES);
@@ -11701,7 +11741,7 @@ static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {
     return (float)sqrt(sum);
 }
 
-/* Computes scores by a calibration's parts, of m images. */
+/* Computes the scores of m images that require a calibration by parts. */
 static void jem__ood_known(jem_net *net, jem_ood kind, const float *x, int m, float *score) {
     jem_ctx *ctx = net->ctx;
     jem__known k;
@@ -11734,7 +11774,7 @@ static void jem__ood_known(jem_net *net, jem_ood kind, const float *x, int m, fl
     }
 }
 
-/* Computes scores that require gradients: of one, or of a walk. */
+/* Computes the scores of m images that require a gradient (MASS) or a walk (RISE, MOVE). */
 static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
                           int m, float *score) {
     jem_ctx *ctx = net->ctx;
@@ -11761,7 +11801,7 @@ static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
     }
 }
 
-/* Computes scores that require only logits. */
+/* Computes the scores of m images that require only logits. */
 static void jem__ood_logits(jem_net *net, jem_ood kind, const float *x, int m, float *score) {
     jem__seen seen[JEM__EVAL_BATCH];
     const jem__usual *u = NULL;
@@ -11773,9 +11813,9 @@ static void jem__ood_logits(jem_net *net, jem_ood kind, const float *x, int m, f
         }
     }
     if (jem__see(net, "ood_score", x, m, NULL, seen) != JEM_OK) return;
-    const float per_unit = jem__units_log(net);
+    const float units_log = jem__units_log(net);
     for (int i = 0; i < m; i++) {
-        score[i] = seen[i].logp - per_unit;
+        score[i] = seen[i].logp - units_log;
         if (kind == JEM_OOD_MAXP) score[i] = seen[i].odds;
         if (u) score[i] = jem__usual_score(u, u->m, seen[i]);
     }
@@ -11812,7 +11852,7 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
 
 /* ==== >>eval: classify, accuracy, temperature ================================================= */
 
-/* Fills answers, but for the familiarity, from what logits say. */
+/* Fills an answer, except its familiarity and reason, from the statistics of an image's logits. */
 static void jem__answer(const jem__seen *seen, jem_answer *a) {
     a->label = seen->label;
     a->probability = seen->p;
@@ -11873,8 +11913,8 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
         s = jem__classify_usual(net, x, n, seen, answers);
     if (s == JEM_NO_MEMORY && ctx->status != JEM_OK) s = ctx->status;
     jem_end(ctx, mark);
-    const float per_unit = jem__units_log(net);
-    for (int i = 0; s == JEM_OK && i < n; i++) answers[i].log_density -= per_unit;
+    const float units_log = jem__units_log(net);
+    for (int i = 0; s == JEM_OK && i < n; i++) answers[i].log_density -= units_log;
     return s;
 }
 
@@ -11910,8 +11950,8 @@ static int jem__blame_logp(jem_net *net, const float *u, int n, float *logp) {
     return jem_ok(net->ctx);
 }
 
-/* Tries `count` values of u from the one at `at`, each alone; best[i] and most[i] of value i become
-   the most likely trial and its log p, if that is above most[i]. Uses tape for copies of u. */
+/* Tries to replace each of `count` values of u, from value `at` on; best[i] and most[i] become the
+   most likely trial and its log p, if that is above most[i]. Returns 0 after an error. */
 static int jem__blame_some(jem_net *net, const float *u, const jem__trials *trials, int at,
                            int count, float *best, float *most) {
     const int size = net->channels;
@@ -11934,8 +11974,8 @@ static int jem__blame_some(jem_net *net, const float *u, const jem__trials *tria
     return 1;
 }
 
-/* Does jem_blame_values of a row x: 64 trials over the range, then 64 around the best of them.
-   Returns 0 after an error. */
+/* Implements jem_blame_values for one row: 64 trials per value over the range, then 64 around the
+   best of them. Returns 0 after an error. */
 static int jem__blame_row(jem_net *net, const float *x, float *gain, float *better) {
     static const float reach = 3;
     jem_ctx *ctx = net->ctx;
@@ -11995,7 +12035,8 @@ jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain, fl
     return net->ctx->status;
 }
 
-/* Computes the slope of -log p(y|x) by 1/T, at this 1/T: the sum of E_p[f] - f[y]. */
+/* Computes the derivative of -log p(y|x) with respect to 1/T, summed over n images, where 1/T is
+   `inverse`: the sum of E_p[f] - f[y]. */
 static double jem__temperature_slope(const float *f, const int *labels, int n, int classes,
                                      double inverse) {
     double slope = 0;
@@ -12023,7 +12064,7 @@ float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n
     float *f = jem__push_floats(ctx, (ptrdiff_t)n * net->classes);
     double lo = log(0.01);                         /* of log(1/T) */
     double hi = log(100);
-    int matters = 0;                               /* equal logits say nothing about T */
+    int matters = 0;                               /* 1 if logits differ: then T has an effect */
     const int ok = f && jem_logits(net, x, n, f) == JEM_OK;
     for (int round = 0; ok && round < 40; round++) {
         const double middle = (lo + hi) / 2;
@@ -12055,7 +12096,8 @@ jem_attack_desc jem_attack_desc_default(void) {
     return d;
 }
 
-/* Moves v back to within eps of x, and into the range of pixels, which x may exceed itself. */
+/* Moves v back to within eps of x, and into the range of pixels, extended to x where x exceeds
+   it. */
 static void jem__attack_hold(const jem_attack_desc *d, const float *x, float *v, ptrdiff_t n) {
     float length = 0;
     if (d->l2 && d->eps < HUGE_VALF) length = jem__norm_of(v, x, n);
@@ -12150,8 +12192,8 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
     const ptrdiff_t all = (ptrdiff_t)m * k;
     float temperature = 1;
     if (d->classify == jem__attack_classify) temperature = jem__temperature_of(net);
-    float move = -d->step_size;
-    if (d->targeted) move = d->step_size;
+    float signed_step = -d->step_size;
+    if (d->targeted) signed_step = d->step_size;
     float *g = jem__push_floats(ctx, m * size);
     float *f = jem__push_floats(ctx, all);
     float *sum = NULL;
@@ -12167,7 +12209,9 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
         if (moves) gradient = g;
         const jem_status s = d->classify(d->user, found, labels, m, f, gradient);
         if (s != JEM_OK) jem__fail(ctx, s, "attack: classify failed");
-        if (jem_ok(ctx) && !(jem__all_finite(f, all) && (!moves || jem__all_finite(g, m * size))))
+        int finite = jem_ok(ctx) && jem__all_finite(f, all);
+        if (finite && moves) finite = jem__all_finite(g, m * size);
+        if (jem_ok(ctx) && !finite)
             jem__fail(ctx, JEM_DIVERGED, "attack: the classifier's logits or gradients are not "
                       "finite");
         if (!jem_ok(ctx)) return;
@@ -12184,7 +12228,7 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
             } else if (moves) {
                 const float *along = g + at;
                 if (sum) along = jem__attack_along(d, g + at, sum + at, size);
-                jem__attack_move(d, x + at, along, move, found + at, size);
+                jem__attack_move(d, x + at, along, signed_step, found + at, size);
             }
         }
     }
@@ -12207,10 +12251,12 @@ static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
 static void jem__attack_units(jem_net *net, const float *x, const float *u, int m, float *found) {
     const ptrdiff_t size = jem__image_size(net);
     const float *units = jem__units(net);
-    for (int i = 0; units && i < m; i++, x += size, u += size, found += size) {
-        const size_t bytes = (size_t)size * sizeof *x;
-        if (!memcmp(u, found, bytes)) memcpy(found, x, bytes);
-        else jem__units_apply(net, units, found, 1, found, 1);
+    const size_t bytes = (size_t)size * sizeof *x;
+    for (int i = 0; units && i < m; i++) {
+        const ptrdiff_t at = i * size;
+        float *image = found + at;
+        if (!memcmp(u + at, image, bytes)) memcpy(image, x + at, bytes);
+        else jem__units_apply(net, units, image, 1, image, 1);
     }
 }
 
@@ -12279,7 +12325,7 @@ jem_impute_desc jem_impute_desc_default(void) {
     return d;
 }
 
-/* A log-density of u where pixels are open, and of known pixels elsewhere. */
+/* A log-density as a function of the open pixels only; the known ones are constants. */
 typedef struct jem__held {
     jem_logp_fn logp;
     void *user;
@@ -12318,25 +12364,25 @@ static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     return h->stopped;
 }
 
-/* Takes noise-blind steps in which all pixels have the same noise: each leaves 1 - beta fraction
-   of it. known, x, v: [pixels of all images]; v is overwritten. */
-static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *u, const float *known,
-                              const float *x, float *v, jem_rng *rng) {
-    const ptrdiff_t size = (ptrdiff_t)u->n * u->c * u->h * u->w;
+/* Takes noise-blind steps in which known and open pixels of x have the same noise: each step
+   multiplies it by 1 - beta * fraction. known, clean, u: [size]; u receives the pixels. */
+static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *x, const float *known,
+                              const float *clean, float *u, jem_rng *rng) {
+    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_denoise_desc *d = &h->desc->denoise;
     jem_denoise_desc one = *d;
     float sigma = d->sigma_max;
     one.steps = 1;
     one.watch = NULL;
-    jem_fill_normal(ctx, rng, v, size, 0, sigma);
+    jem_fill_normal(ctx, rng, u, size, 0, sigma);
     for (int step = 0; step < d->steps && !h->stopped && jem_ok(ctx); step++) {
         for (ptrdiff_t i = 0; i < size; i++) {
-            if (known[i] != 0) v[i] = jem__fmaf(sigma, jem_rng_normal(rng), x[i]);
+            if (known[i] != 0) u[i] = jem__fmaf(sigma, jem_rng_normal(rng), clean[i]);
         }
-        jem_write(u, v);
-        jem_denoise(ctx, h->logp, h->user, u, &one, rng);
-        jem_read(u, v);
-        if (d->watch) h->stopped = d->watch(d->watch_user, step, u);
+        jem_write(x, u);
+        jem_denoise(ctx, h->logp, h->user, x, &one, rng);
+        jem_read(x, u);
+        if (d->watch) h->stopped = d->watch(d->watch_user, step, x);
         sigma *= 1 - d->beta * d->fraction;
     }
 }
@@ -12366,9 +12412,10 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     jem_impute_desc d = jem_impute_desc_default();
     if (desc) d = *desc;
     const char *const what = "impute";
-    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.lo, -1e4, 1e4) ||
-        !JEM__IN(d.hi, d.lo, 1e4) || !jem__denoise_good(ctx, "impute: denoise", d.denoise) ||
-        !jem__sgld_good(ctx, "impute: walk", d.walk)) return jem_error_status(ctx);
+    if (!jem__walk_ready(ctx, what, logp, x, rng != NULL)) return jem_error_status(ctx);
+    if (!JEM__IN(d.lo, -1e4, 1e4) || !JEM__IN(d.hi, d.lo, 1e4)) return ctx->status;
+    if (!jem__denoise_good(ctx, "impute: denoise", d.denoise)) return ctx->status;
+    if (!jem__sgld_good(ctx, "impute: walk", d.walk)) return ctx->status;
     if (!known) return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: known is NULL");
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     const jem_mark mark = jem_begin(ctx);
@@ -12396,11 +12443,11 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
-/* Computes the interval of a row of `all` pixels that pixel i of a row of `to` covers. An interval
-   shorter than a pixel becomes the nearest pixel. */
-static void jem__cover(int i, int to, int all, double *from, double *until) {
-    *from = (double)i * all / to;
-    *until = (double)(i + 1) * all / to;
+/* Computes the interval of a row of `source` pixels that pixel i of a row of `target` pixels
+   covers. An interval shorter than a pixel becomes the nearest pixel. */
+static void jem__cover(int i, int target, int source, double *from, double *until) {
+    *from = (double)i * source / target;
+    *until = (double)(i + 1) * source / target;
     if (*until - *from >= 1) return;
     *from = floor((*from + *until) / 2);
     *until = *from + 1;
@@ -12423,7 +12470,8 @@ static jem_status jem__pixels_check(const jem_net *net, int width, int height, i
     if (net->channels != 1 && net->channels != 3)
         return jem__fail(net->ctx, JEM_BAD_SHAPE, "pixels: the network has %d channels, but "
                          "pictures have 1 or 3", net->channels);
-    if (!(d->lo < d->hi) || d->background < 0 || d->background > 255 || !(d->subject <= 2))
+    const int has_range = jem__finite(d->lo) && jem__finite(d->hi) && d->lo < d->hi;
+    if (!has_range || d->background < 0 || d->background > 255 || !(d->subject <= 2))
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: from %g to %g, background %d "
                          "(0..255), subject %g (up to 2)", (double)d->lo, (double)d->hi,
                          d->background, (double)d->subject);
@@ -12474,7 +12522,7 @@ static void jem__sum_pixels(const unsigned char *p, int channels, int count, int
 }
 JEM__COMPILE_END
 
-/* Adds `share` of each of `count` pixels to sum[3], from the pixel in a row and column on. */
+/* Adds `share` times the sum of `count` pixels of a row, from column `col` on, to sum[3]. */
 static void jem__add_pixels(const jem__bitmap *p, int background, int row, int col, int count,
                             double share, double sum[3]) {
     const ptrdiff_t first = (ptrdiff_t)row * p->width + col;
@@ -12499,26 +12547,27 @@ static double jem__sum_area(const jem__bitmap *p, int background, const jem__are
     const int first = (int)ceil(left);             /* whole pixels: from first until last */
     const int last = (int)floor(right);
     for (int row = (int)top; row < bottom; row++) {
-        const double high = fmin(row + 1, bottom) - fmax(row, top);
+        const double height = fmin(row + 1, bottom) - fmax(row, top);
         if (first > last) {                        /* within one pixel */
-            jem__add_pixels(p, background, row, last, 1, high * (right - left), sum);
+            jem__add_pixels(p, background, row, last, 1, height * (right - left), sum);
             continue;
         }
-        jem__add_pixels(p, background, row, first - 1, 1, high * (first - left), sum);
-        jem__add_pixels(p, background, row, first, last - first, high, sum);
-        jem__add_pixels(p, background, row, last, 1, high * (right - last), sum);
+        jem__add_pixels(p, background, row, first - 1, 1, height * (first - left), sum);
+        jem__add_pixels(p, background, row, first, last - first, height, sum);
+        jem__add_pixels(p, background, row, last, 1, height * (right - last), sum);
     }
     return (bottom - top) * (right - left);
 }
 
-/* Converts such a sum over an area to means 0..1 of `wanted` channels: grey as in Rec. 601. */
-static void jem__means_of(const jem__bitmap *p, const jem_pixels_desc *d, int wanted,
+/* Converts a sum by jem__sum_area to means 0..1 of 1 or 3 channels: grey as in Rec. 601. */
+static void jem__means_of(const jem__bitmap *p, const jem_pixels_desc *d, int channels,
                           const double sum[3], double area, double mean[3]) {
     const int colour = p->channels > 2;
     const double white = area * jem__white;
-    for (int k = 0; k < wanted; k++) mean[k] = sum[colour ? k : 0] / white;
-    if (wanted == 1 && colour) mean[0] = (0.299 * sum[0] + 0.587 * sum[1] + 0.114 * sum[2]) / white;
-    for (int k = 0; d->invert && k < wanted; k++) mean[k] = 1 - mean[k];
+    for (int k = 0; k < channels; k++) mean[k] = sum[colour ? k : 0] / white;
+    if (channels == 1 && colour)
+        mean[0] = (0.299 * sum[0] + 0.587 * sum[1] + 0.114 * sum[2]) / white;
+    for (int k = 0; d->invert && k < channels; k++) mean[k] = 1 - mean[k];
 }
 
 /* ---- framing --------------------------------------------------------------------------------- */
@@ -12590,8 +12639,8 @@ static int jem__framing_of_data(const jem_net *net, const float *x, int n, float
     const ptrdiff_t size = jem__image_size(net);
     float lo = x[0];
     float hi = x[0];
-    double y = 0;
-    double c = 0;
+    double centre_y = 0;
+    double centre_x = 0;
     int ground = 0;
     int count = 0;
     for (ptrdiff_t i = 0; i < n * size; i++) {
@@ -12608,15 +12657,15 @@ static int jem__framing_of_data(const jem_net *net, const float *x, int n, float
         }
         if (!jem__ink_side(&s)) continue;
         side[count++] = (float)jem__ink_side(&s);
-        y += s.y / s.mass;
-        c += s.x / s.mass;
+        centre_y += s.y / s.mass;
+        centre_x += s.x / s.mass;
     }
     if (!count) return 0;
     qsort(side, (size_t)count, sizeof *side, jem__compare_floats);
     f[JEM__GROUND] = (float)ground;
     f[JEM__SHARE] = side[count / 2] / (float)(net->height > net->width ? net->height : net->width);
-    f[JEM__CENTRE_Y] = (float)(y / count / net->height);
-    f[JEM__CENTRE_X] = (float)(c / count / net->width);
+    f[JEM__CENTRE_Y] = (float)(centre_y / count / net->height);
+    f[JEM__CENTRE_X] = (float)(centre_x / count / net->width);
     return 1;
 }
 
@@ -12635,19 +12684,20 @@ jem_status jem_net_fit_framing(jem_net *net, const float *x, int n) {
     return jem__numbers_write(net, &net->meta, jem__framing_key, f, JEM__FRAMING);
 }
 
-/* Returns 1 and the framing that a picture should have, if it should have any. */
-static int jem__framing_wanted(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
-                               float *f) {
+/* Returns 1, and writes the framing that a picture gets to f; returns 0 if it gets none. */
+static int jem__framing_for(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
+                            float *f) {
     const int fits = p->width == net->width && p->height == net->height;
     if (net->channels != 1 || d->subject < 0) return 0;
+    const int fitted = jem__framing_in(jem_net_meta(net, jem__framing_key), f);
     if (d->subject > 0) {
-        f[JEM__GROUND] = 0;
+        if (!fitted) f[JEM__GROUND] = 0;
         f[JEM__SHARE] = d->subject;
         f[JEM__CENTRE_Y] = 0.5f;
         f[JEM__CENTRE_X] = 0.5f;
         return 1;
     }
-    return !fits && jem__framing_in(jem_net_meta(net, jem__framing_key), f);
+    return fitted && !fits;
 }
 
 /* A picture's ground, a grey 0..255; contrast: the grey of ink minus that. `pixel` is the side of
@@ -12696,18 +12746,18 @@ static int jem__greys_next(const jem__bitmap *p, const jem_pixels_desc *d, jem__
 /* Finds the ground; returns 0 if the picture has no plain one. */
 static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__view *frame) {
     JEM__ZEROED(jem__run_of_greys, run);
-    ptrdiff_t pixels_of[256] = { 0 };
+    ptrdiff_t histogram[256] = { 0 };
     while (jem__greys_next(p, d, &run))
-        for (int i = 0; i < run.count; i++) pixels_of[run.grey[i]]++;
+        for (int i = 0; i < run.count; i++) histogram[run.grey[i]]++;
     int darkest = 0;
     int brightest = 255;
     ptrdiff_t near_end[2] = { 0, 0 };
-    while (!pixels_of[darkest]) darkest++;
-    while (!pixels_of[brightest]) brightest--;
+    while (!histogram[darkest]) darkest++;
+    while (!histogram[brightest]) brightest--;
     const int contrast = brightest - darkest;
     for (int v = 0; v < 256; v++) {
-        if (4 * (v - darkest) < contrast) near_end[0] += pixels_of[v];
-        if (4 * (brightest - v) < contrast) near_end[1] += pixels_of[v];
+        if (4 * (v - darkest) < contrast) near_end[0] += histogram[v];
+        if (4 * (brightest - v) < contrast) near_end[1] += histogram[v];
     }
     const int bright = near_end[1] > near_end[0];
     frame->ground = bright ? brightest : darkest;
@@ -12765,7 +12815,7 @@ static int jem__pixels_framed(const jem_net *net, const jem__bitmap *p, const je
                               float *x, int *did) {
     float f[JEM__FRAMING];
     jem__view frame;
-    if (!jem__framing_wanted(net, p, d, f) || !jem__view_find(net, p, d, f, &frame)) return 0;
+    if (!jem__framing_for(net, p, d, f) || !jem__view_find(net, p, d, f, &frame)) return 0;
     const int bright = f[JEM__GROUND] > 0;
     for (int i = 0; i < net->height; i++)
         for (int j = 0; j < net->width; j++) {
@@ -12777,11 +12827,12 @@ static int jem__pixels_framed(const jem_net *net, const jem__bitmap *p, const je
     if (p->width != net->width || p->height != net->height) *did |= JEM_DID_RESIZE;
     if (p->channels > 2) *did |= JEM_DID_GREY;
     if (p->channels % 2 == 0) *did |= JEM_DID_BLEND;
-    if ((frame.contrast < 0) != ((d->invert != 0) != bright)) *did |= JEM_DID_INVERT;
+    const int ground_was_bright = (frame.contrast < 0) != (d->invert != 0);
+    if (ground_was_bright != bright) *did |= JEM_DID_INVERT;
     return 1;
 }
 
-/* Adds up what conversion does to a picture. */
+/* Returns the sum of JEM_DID_... for a conversion without framing. */
 static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert) {
     int did = 0;
     if (p->width != net->width || p->height != net->height) did |= JEM_DID_RESIZE;
@@ -12915,7 +12966,9 @@ jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t se
     const size_t bytes = (size_t)n * sizeof *labels;
     jem_query *query = (jem_query *)jem__alloc(ctx, sizeof *query + bytes);
     if (!query) return NULL;
-    *query = jem_net_query(net, (const int *)memcpy(query + 1, labels, bytes));
+    int *copy = (int *)(void *)(query + 1);
+    memcpy(copy, labels, bytes);
+    *query = jem_net_query(net, copy);
     jem_sampler *s = jem_sampler_create(ctx, jem_logp_guided, query, shape, &how, &rng);
     if (s) s->owned = query;
     else jem__free(ctx, query);
@@ -14704,14 +14757,14 @@ typedef struct jem__operand {
     float *out;
     ptrdiff_t plane;                               /* from group to group, or from point to point */
 } jem__operand;
-static jem__operand jem__operand_x(const jem__weights *w) {
+static jem__operand jem__operand_x(const jem__weight_grad *w) {
     const jem__conv *q = w->q;
     const jem__conv d = jem__conv_dealt(q);
     const jem__operand x = { q->ci, w->ctx->k->wi, q->hi, q->wi, q->stride / d.stride, d.hi, d.wi,
                              w->x, w->x_plane };
     return x;
 }
-static jem__operand jem__operand_dy(const jem__weights *w) {
+static jem__operand jem__operand_dy(const jem__weight_grad *w) {
     const jem__conv *q = w->q;
     const jem__operand dy = { q->co, JEM__WO, q->ho, q->wo, 1, q->ho, q->wo, w->y, w->y_plane };
     return dy;
@@ -14721,18 +14774,18 @@ static jem__operand jem__operand_dy(const jem__weights *w) {
    method is then one block of input channels with all blocks of output channels, so x is read only
    once; otherwise the reverse. The many blocks pass through a group a few (a panel) at a time,
    while the group is in the cache. There is nothing to finish. */
-static int jem__direct_by_x(const jem__weights *w, const jem__conv *dealt) {
+static int jem__direct_by_x(const jem__weight_grad *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
            dealt->ci >= w->ctx->threads * w->ctx->k->wi;
 }
 /* Returns the number of blocks of a panel. */
-static int jem__direct_panel(const jem__weights *w) {
+static int jem__direct_panel(const jem__weight_grad *w) {
     const int fit = 56 / (w->q->k * w->q->k);      /* sums of 56 KB with AVX-512 */
     if (w->groups == 1 || fit < 1) return 1;
     return fit;
 }
 /* Sets the sizes and tasks of a weight gradient by the direct method. */
-static void jem__direct_plan(jem__weights *w) {
+static void jem__direct_plan(jem__weight_grad *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv d = jem__conv_dealt(w->q);
     const jem__conv *q = &d;
@@ -14752,12 +14805,12 @@ static ptrdiff_t jem__direct_work(const jem__conv *q) {
 }
 
 /* Sums dy of a group over its pixels, per channel and lane, for the bias gradient. */
-static void jem__bias_deal(const jem__weights *w, int g, const float *dy) {
+static void jem__bias_deal(const jem__weight_grad *w, int g, const float *dy) {
     w->ctx->k->moment(dy, NULL, 0, (ptrdiff_t)w->q->ho * w->q->wo, w->q->co,
                       w->sums + (ptrdiff_t)g * w->q->co * JEM_LANES);
 }
 /* Adds the sums of all groups to the bias gradient of channel o. */
-static void jem__bias_finish(const jem__weights *w, int o) {
+static void jem__bias_finish(const jem__weight_grad *w, int o) {
     for (int g = 0; w->db && g < w->groups; g++)
         w->db[o] += jem__sum_lanes(w->sums + ((ptrdiff_t)g * w->q->co + o) * JEM_LANES);
 }
@@ -14842,7 +14895,7 @@ static ptrdiff_t jem__wino_sums(const jem__conv *q) { return (ptrdiff_t)q->co * 
 /* Sets the sizes and tasks of a weight gradient by Winograd, of 36 points (M = 4). A product is one
    point of one block of output channels; G' finishes an output channel. A pixel of zeros follows
    the bias sums. */
-static void jem__wino_plan(jem__weights *w) {
+static void jem__wino_plan(jem__weight_grad *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
     const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
@@ -15606,7 +15659,8 @@ JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *fro
 
 /* Deals one group of x (side 0) or dy (1): 8 pixels at a time, so that neighbours are read
    together. */
-JEM__KERNEL void JEM__FN(deal)(const jem__weights *w, int g, int side, const jem__operands *in) {
+JEM__KERNEL void JEM__FN(deal)(const jem__weight_grad *w, int g, int side,
+                               const jem__operands *in) {
     const jem__operand p = side ? jem__operand_dy(w) : jem__operand_x(w);
     const int blocks = (p.channels + p.block - 1) / p.block;
     const int pixels = p.rows * p.cols;
@@ -15717,7 +15771,7 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
 }
 
 /* Adds the sum of the dealt dy over groups and pixels to db, for the WO channels from o0 on. */
-JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const float *dy,
+JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weight_grad *w, int o0, const float *dy,
                                         ptrdiff_t strip) {
     const ptrdiff_t pixels = (ptrdiff_t)w->q->ho * w->q->wo;
     float lane[JEM__WO][JEM_LANES];
@@ -15736,7 +15790,7 @@ JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weights *w, int o0, const flo
 }
 
 /* Adds the sums of the block of output channels from o0 and input channels from i0 on to dw. */
-JEM__KERNEL void JEM__FN(weight_sums)(const jem__weights *w, const float *acc, int o0, int i0) {
+JEM__KERNEL void JEM__FN(weight_sums)(const jem__weight_grad *w, const float *acc, int o0, int i0) {
     const int taps = w->q->k * w->q->k;
     const int cells = JEM__WO * JEM__WI;
     const int ci = w->q->ci;
@@ -15755,7 +15809,7 @@ JEM__KERNEL void JEM__FN(weight_sums)(const jem__weights *w, const float *acc, i
 
 /* Computes one product over all groups (see jem__direct_by_x): of one block of an operand with all
    blocks of the other. */
-JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weights *w, int block) {
+JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weight_grad *w, int block) {
     const jem__conv d = jem__conv_dealt(w->q);
     const jem__conv *q = &d;
     const int taps = q->k * q->k;
@@ -15812,7 +15866,7 @@ static const jem__method JEM__FN(direct) = { 0, jem__pack_size, jem__direct_pack
    measured to be as fast. */
 
 /* Transforms the tiles of one group of x (side 0) or dy (1). */
-JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
+JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int side,
                                     const jem__operands *in) {
     const jem__conv *q = w->q;
     const jem__operand p = side ? jem__operand_dy(w) : jem__operand_x(w);
@@ -15849,7 +15903,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weights *w, int group, int side,
 
 /* Computes product i, one point of one block of WO output channels: the sums over all tiles and
    lanes, in [point][o][c]. */
-JEM__KERNEL void JEM__FN(wino_weights)(const jem__weights *w, int i) {
+JEM__KERNEL void JEM__FN(wino_weights)(const jem__weight_grad *w, int i) {
     const jem__conv *q = w->q;
     const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
     const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
@@ -15896,7 +15950,7 @@ JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[16], double (*o)[16]) {
     }
 }
 /* Computes G' .. G of the products of an output channel, in double, and adds it to dw. */
-JEM__KERNEL void JEM__FN(wino_finish)(const jem__weights *w, int o) {
+JEM__KERNEL void JEM__FN(wino_finish)(const jem__weight_grad *w, int o) {
     const int ci = w->q->ci;
     jem__bias_finish(w, o);
     for (int c0 = 0; c0 < ci; c0 += 16) {
@@ -16324,9 +16378,9 @@ JEM__KERNEL void JEM__FN(normalize_sums)(const jem__norm *norm, const float *x, 
     }
 }
 
-/* Adds rstd (dy gamma - s1 - xhat s2) to dx; or rstd dy gamma if own is 0: then the statistics do
-   not depend on x. */
-JEM__KERNEL void JEM__FN(normalize_back)(const jem__norm *norm, int own, const float *x,
+/* Adds rstd (dy gamma - s1 - xhat s2) to dx; or rstd dy gamma if from_x is 0: then the statistics
+   do not depend on x. */
+JEM__KERNEL void JEM__FN(normalize_back)(const jem__norm *norm, int from_x, const float *x,
                                          const float *dy, float *dx) {
     const jem__norm p = *norm;                     /* a copy, which stores cannot alias */
     for (ptrdiff_t t = 0; t < p.pixels; t++) {
@@ -16337,7 +16391,7 @@ JEM__KERNEL void JEM__FN(normalize_back)(const jem__norm *norm, int own, const f
                 const JEM__V g = JEM__LOAD(dy + h);
                 const JEM__V gm = JEM__SET(p.gamma[i]);
                 JEM__V d = g * gm;
-                if (own) {
+                if (from_x) {
                     const JEM__V v = (JEM__LOAD(x + h) - JEM__LOAD(p.mean + at)) * r;
                     d = JEM__FMA(g, gm, JEM__SET(0.0f) - JEM__LOAD(p.s1 + at));
                     d = JEM__FNMA(v, JEM__LOAD(p.s2 + at), d);
@@ -17237,7 +17291,7 @@ static void jem__bf16_turn(const jem__bf16_source *s, int c, int y, int x, int r
 }
 
 /* Converts x of one group to pairs of images. */
-static void jem__bf16_deal_x(const jem__weights *w, int g, const jem__operands *in) {
+static void jem__bf16_deal_x(const jem__weight_grad *w, int g, const jem__operands *in) {
     const jem__conv *q = w->q;
     const jem__bf16_source x = { w->ctx->bf16, in, q->ci, q->wi };
     const int stride = q->stride;
@@ -17252,7 +17306,7 @@ static void jem__bf16_deal_x(const jem__weights *w, int g, const jem__operands *
     }
 }
 /* Converts dy of one group to pairs of images, in the order of A, and sums it for the biases. */
-static void jem__bf16_deal_dy(const jem__weights *w, int g, const jem__operands *in) {
+static void jem__bf16_deal_dy(const jem__weight_grad *w, int g, const jem__operands *in) {
     const jem__conv *q = w->q;
     const jem__bf16_source dy = { w->ctx->bf16, in, q->co, q->wo };
     const int tiled = dy.k->tiled;
@@ -17267,7 +17321,7 @@ static void jem__bf16_deal_dy(const jem__weights *w, int g, const jem__operands 
         }
     }
 }
-static void jem__bf16_deal(const jem__weights *w, int g, int side, const jem__operands *in) {
+static void jem__bf16_deal(const jem__weight_grad *w, int g, int side, const jem__operands *in) {
     if (side) jem__bf16_deal_dy(w, g, in);
     else jem__bf16_deal_x(w, g, in);
 }
@@ -17278,7 +17332,7 @@ static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
     return ((q->co + 15) / 16 + 1) / 2 * ((q->ci + 15) / 16);
 }
 /* Sets the sizes and tasks of a weight gradient in bf16. */
-static void jem__bf16_plan(jem__weights *w) {
+static void jem__bf16_plan(jem__weight_grad *w) {
     const jem__conv *q = w->q;
     const int pairs = jem__bf16_pairs_of_tiles(q);
     w->products = pairs * (pairs < w->ctx->threads ? q->k : 1);
@@ -17292,7 +17346,7 @@ static void jem__bf16_plan(jem__weights *w) {
 }
 /* Adds the products of up to two tiles of outputs, from tile o on, with input tile i to w->dw, for
    the rows ky0 .. ky1 - 1 of the kernel. */
-static void jem__bf16_add_tiles(const jem__weights *w, const float *acc, int o, int i, int ky0,
+static void jem__bf16_add_tiles(const jem__weight_grad *w, const float *acc, int o, int i, int ky0,
                                 int ky1) {
     const jem__conv *q = w->q;
     const int taps = q->k * q->k;
@@ -17310,7 +17364,7 @@ static void jem__bf16_add_tiles(const jem__weights *w, const float *acc, int o, 
 typedef struct jem__bf16_taps { int o, i, ky, kx, n; } jem__bf16_taps;
 
 /* Sets the runs of a block: rows y0 .. y1-1 of dy of group g, and the rows of x that they meet. */
-static void jem__bf16_set_runs(const jem__weights *w, const jem__bf16_taps *t, int g, int y0,
+static void jem__bf16_set_runs(const jem__weight_grad *w, const jem__bf16_taps *t, int g, int y0,
                                int y1, jem__bf16_block *s) {
     const jem__conv *q = w->q;
     const uint16_t *x = (const uint16_t *)(const void *)w->x + 2 * g * w->x_plane;
@@ -17336,7 +17390,7 @@ static void jem__bf16_set_runs(const jem__weights *w, const jem__bf16_taps *t, i
 }
 
 /* Computes a product and adds it to dw (O,I,k,k); scratch memory is m*k*k tiles. */
-static void jem__bf16_product(const jem__weights *w, int task) {
+static void jem__bf16_product(const jem__weight_grad *w, int task) {
     const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
     const int split = w->products / jem__bf16_pairs_of_tiles(q);

@@ -2062,6 +2062,10 @@ static void test_errors(void) {
     jem_ctx *other = open_ctx(&count2);
     REFUSED(jem_add(ctx, y, jem_zeros(other, 2, 3, 4, 5)), JEM_BAD_ARGUMENT, "add", "another");
     jem_clear_error(ctx);
+    jem_tensor *theirs = jem_zeros(other, 2, 3, 4, 5);
+    CHECK(jem_grad(per, theirs) == JEM_BAD_ARGUMENT && says(ctx, "grad: x is a tensor of another"),
+          "a leaf of another context");
+    jem_clear_error(ctx);
     jem_mark mark = jem_begin(other);
     jem_tensor *late = jem_zeros(other, 1, 1, 1, 1);
     jem_end(other, mark);

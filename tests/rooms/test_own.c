@@ -4,7 +4,7 @@
 #include "tests/support/test.h"
 #include "tests/support/common.h"
 
-enum { PIXELS = 6, CLASSES = 3, HIDDEN = 8, BATCH = 16 };
+enum { PIXELS = 6, CLASSES = 3, HIDDEN = 8, BATCH = 16, MANY = 64 };
 
 /* ---- a custom network ------------------------------------------------------------------------ */
 
@@ -299,6 +299,22 @@ static void test_files(jem_ctx *ctx) {
         CHECK(again && net_hash(again) == net_hash(net), "saved a second time");
         jem_net_free(again);
     }
+    float many[MANY * PIXELS];                     /* a network without features can be calibrated */
+    jem_answer known[BATCH];
+    jem_answer loaded[BATCH];
+    jem_fill_normal(ctx, &rng, many, MANY * PIXELS, 0, 1);
+    CHECK(jem_calibrate(net, many, MANY, JEM_AUTO) == JEM_OK && jem_calibrated(net) >= 0, "%s",
+          jem_error(ctx));
+    CHECK(jem_classify(net, x, BATCH, known) == JEM_OK && jem_save(net, path) == JEM_OK, "%s",
+          jem_error(ctx));
+    again = jem_load(ctx, path);
+    CHECK(again && jem_calibrated(again) >= 0 && jem_classify(again, x, BATCH, loaded) == JEM_OK,
+          "%s", jem_error(ctx));
+    for (int i = 0; again && i < BATCH; i++)
+        CHECK(known[i].familiarity >= 0 && known[i].familiarity == loaded[i].familiarity,
+              "image %d: %g, loaded %g", i, (double)known[i].familiarity,
+              (double)loaded[i].familiarity);
+    jem_net_free(again);
     const char *const errors[] = { "", "returned no network", "hidden is not",
         "images (1,1,1) and 1 classes; the file has (6,1,1) and 3", "of another context",
         "too late" };

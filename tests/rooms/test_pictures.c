@@ -336,6 +336,19 @@ static void test_framing(jem_ctx *ctx) {
     jem_pixels_to_floats(net, sheet, SHEET_W, SHEET_H, 1, &whole, framed, &did);
     CHECK(did & JEM_DID_FRAME && did & JEM_DID_BLANK, "a square that fills the image: %d", did);
     jem_pixels_desc large = { 0, 0, 0, 0, 3 };
+    jem_pixels_desc endless = { -INFINITY, 1, 0, 0, 0 };
+    CHECK(jem_pixels_to_floats(net, sheet, 9, 9, 1, &endless, framed, &did) != JEM_OK &&
+          says(ctx, "-inf"), "an infinite range");
+    const jem_pixels_desc large_ink = { 0, 0, 0, 0, 0.7f };
+    for (int i = 0; i < ALL; i++) x[i] = -x[i];
+    CHECK(jem_net_fit_framing(net, x, N) == JEM_OK &&
+          jem_pixels_to_floats(net, sheet, SHEET_W, SHEET_H, 1, &large_ink, framed, &did) == JEM_OK,
+          "%s", jem_error(ctx));
+    CHECK(framed[0] == 1 && framed[14 * 28 + 14] == -1 && did & JEM_DID_INVERT,
+          "dark ink on bright ground, as in training: %g, %g", (double)framed[0],
+          (double)framed[14 * 28 + 14]);
+    for (int i = 0; i < ALL; i++) x[i] = -x[i];
+    CHECK(jem_net_fit_framing(net, x, N) == JEM_OK, "%s", jem_error(ctx));
     CHECK(jem_pixels_to_floats(net, sheet, 9, 9, 1, &large, framed, &did) != JEM_OK &&
           says(ctx, "subject 3"), "too large");
     jem_archive *a = jem_archive_create(ctx);
