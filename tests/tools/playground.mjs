@@ -217,7 +217,7 @@ async function dream() {
   const frames = new Set();
   for (let k = 0; k < 4; k++) frames.add(await shown()), await sleep(300);
   check("dreams: frames change", frames.size === 4, frames.size);
-  await until("document.getElementById('chains').dataset.steps >= 320", 90);
+  await until("document.getElementById('chains').dataset.steps >= 320 && speeds.length >= 60", 90);
   const blinks = (await js("speeds")).map((s) => /second/.test(s) ? 1 : 0).join("");
   check("dreams: their speed, once it is known, stays", /^0*1{40,}$/.test(blinks), blinks);
   console.log(`dreams: ${await data("rate")} steps of ten chains a second`);
