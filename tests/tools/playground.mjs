@@ -295,8 +295,12 @@ async function fool() {
   await pictures("fool");
   await js("(window.curves = [], window.paintsChart = chart, " +
     "chart = (c, all) => { curves = all.curves.map((one) => one.y), paintsChart(c, all); }, 0)");
-  await js("location.hash = '#fool?digit=8&eps=0.4&steps=10&norm=inf'");
-  await until("curves.length && curves.every((y) => y.length === 11)", 60);
+  /* once in many runs the first question gets no curve; the cause is not known yet */
+  for (const eps of ["0.4", "0.39"]) {
+    await js(`location.hash = '#fool?digit=8&eps=${eps}&steps=10&norm=inf'`);
+    if (await until("curves.length && curves.every((y) => y.length === 11)", 60)) break;
+    console.log(`fool it: no curve for eps=${eps}`);
+  }
   check("fool it: far enough, neither network is sure of anything",
     await js("curves.every((y) => y[0] > .5 && y.at(-1) < .01)"),
     await js("JSON.stringify(curves)"));
