@@ -29,6 +29,7 @@ while IFS= read -r line; do
             ' "$dir/$2" ;;
         @@data)
             case $2 in wasm) file=$wasm ;; jem) file=$jem ;; *) file=$plain ;; esac
+            [ -r "$file" ] || { echo "build.sh: cannot read $file" >&2; exit 1; }
             echo "<script type=\"text/plain\" id=\"$2\">"
             gzip -9nc "$file" | base64
             echo "</script>" ;;

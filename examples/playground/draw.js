@@ -4,7 +4,7 @@ panels.draw = (() => {
   let digit = -1;                                 /* or one of the held-out digits */
   let pen = null, cursor = null, down = false;    /* pointer's line; the keyboard's pen */
   let hidden = new Float32Array(784), before = null, cell = null;
-  let answer = null, filled = null, filling = 0, fills = 0, asks = 0, sheet;
+  let answer = null, filled = null, filling = 0, fills = 0, asks = 0, answered = 0, sheet;
   const any = () => lines.length > 0 || digit >= 0;
 
   function points() {
@@ -28,9 +28,10 @@ panels.draw = (() => {
       if (!got) return;
       answer = any() ? got : null;
     }
+    answered = mine;
     paint();
     if (current === "fool") panels.fool.attack();
-    else if (!pen && mine === asks)
+    else if (current === "draw" && !pen && mine === asks)
       say(answer ? `Softmax: ${$("label").textContent}. Density: ${$("familiar").textContent}` : "");
   }
   function changed() {
@@ -152,6 +153,7 @@ panels.draw = (() => {
     const mine = ++telling, still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const wait = async (ms) => { if (!still) await new Promise((go) => setTimeout(go, ms)); };
     told = true;
+    lift(), hidden.fill(0), before = null, stopFilling(), paint();
     for (const [k, scene] of scenes.entries()) {
       lines = [], digit = -1;
       lead(k ? "Next: a face." : "Two questions about a picture. First: a seven.");
@@ -196,7 +198,7 @@ panels.draw = (() => {
       : "Erase a part, and let the network fill it in.";
   }
   function hide(x, y) {
-    if (!answer || filling) return;
+    if (!answer || filling || answered !== asks) return;      /* of another picture */
     stopStory();
     if (filled) stopFilling(), ask();              /* the answer was for the filled picture */
     before ??= answer.seen;

@@ -38,7 +38,7 @@ panels.dream = (() => {
     $("dream-run").textContent = running ? "Pause" : "Resume";
   }
   function changed() { controls(), tell(), look(), writeUrl(); }
-  /* Changes made to chains while they are paused. */
+  /* Requests the current state of paused chains, to show a change. */
   const look = () => {
     if (!running) worker("chains").ask("dream", { on: false }, { tell: show, keep: true });
   };
@@ -67,7 +67,7 @@ panels.dream = (() => {
   }
   async function run(on) {
     running = on, controls();
-    if (on && started !== worker("chains").worker) {
+    if (started !== worker("chains").worker) {
       started = worker("chains").worker;
       await worker("chains").ask("fresh", { seed: now.seed });
     }
@@ -86,7 +86,10 @@ panels.dream = (() => {
       worker("chains").ask("poke", { which: k, x, y, size: 4.5 }, { key: "poke" + k });
       look();
     };
-    const renew = () => { worker("chains").ask("renew", { which: k }), look(); };
+    const renew = () => {
+      worker("chains").ask("renew", { which: k }, { key: "renew" + k });
+      look();
+    };
     const at = (event) => { poke(...within(event, canvas).map((v) => v * 28)); };
     draws(canvas, { down: at, drag: at });
     canvas.ondblclick = renew;
@@ -141,7 +144,7 @@ panels.dream = (() => {
       }
       now.rate = Math.min(120, Math.max(1, now.rate));
       if (state.clean !== undefined) now.clean = state.clean === "1";
-      run(!paused);
+      run(!paused && !document.hidden);
     },
     hide() { rest(true); },
     rest, paint,

@@ -19,13 +19,14 @@ panels.fool = (() => {
     seen: seen(), which, label: first[which] ?? 0,
     eps, l2: now.norm === "2" ? 1 : 0, steps: now.steps, on }, { key });
 
+  /* Ends the current round, and discards its results. */
+  function forget() { round++, results = [], curve = [[], []], first = []; }
   async function attack() {
-    const mine = ++round;
-    controls();
+    forget(), controls();
+    const mine = round;
     if (!seen()) return paint();
-    await parts.plain;
-    if (mine !== round || !seen()) return;
-    results = [], curve = [[], []], first = [];
+    const loaded = await parts.plain;             /* null after an error, which is displayed */
+    if (!loaded || mine !== round || !seen()) return;
     await Promise.all(order.map(async (which) => {
       const before = await ask(which, 0, "first" + which);
       if (!before || mine !== round) return;
@@ -33,7 +34,8 @@ panels.fool = (() => {
       const got = await ask(which, now.eps, "fool" + which);
       if (got && mine === round) results[which] = got, paint();
     }));
-    for (let k = 0; k <= LEVELS; k++)             /* then, with lower priority, the curve */
+    if (order.some((which) => first[which] === undefined)) return;
+    for (let k = 0; k <= LEVELS; k++)             /* then the curve, a point at a time */
       for (const which of order) {
         if (mine !== round || current !== "fool") return;
         const got = await ask(which, most() * k / LEVELS, "curve", 1);
@@ -108,7 +110,8 @@ panels.fool = (() => {
       const eps = Number(state.eps), steps = Number(state.steps);
       if (state.eps !== undefined && eps >= 0) now.eps = Math.min(eps, most());
       if (state.steps !== undefined && steps >= 1) now.steps = Math.min(40, Math.floor(steps));
-      controls(), paint();
+      now.eps = Math.min(now.eps, most());
+      forget(), controls(), paint();              /* not the results of another digit */
       const { ink, digit } = panels.draw.drawing();
       if (ink === undefined && digit === undefined) panels.draw.setDrawing({ digit: 2 });
       panels.draw.ask();

@@ -1,7 +1,8 @@
 /* The page: unpacks inlined data, manages the workers, the tabs, and the state in the URL. */
 const $ = (id) => document.getElementById(id);
 const words = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
-const panels = {};                  /* each: { show(state), state(), paint(), hide(), rest(yes) } */
+const panels = {};                  /* each: { begin(), show(state), state(), paint() }, perhaps
+                                       hide(), rest(yes) */
 let parts, model, current;
 
 function trouble(error) {
@@ -42,17 +43,19 @@ class Worked {
     };
     this.opened = this.ask("open", { wasm: parts.wasm, models: this.models });
   }
-  /* Returns the answer; null if a newer question of its kind replaced it, or after an error. */
+  /* Returns the answer; null after an error, after anew(), or if a newer question replaced it: one
+     with the same key, or, with keep, of the same kind. */
   ask(kind, given = {}, { tell, key, keep } = {}) {
     return new Promise((resolve) => {
       const id = ++this.last;
       for (const [old, { keep: on, kind: of }] of keep ? this.asked : [])
-        if (on && of === kind) this.asked.delete(old);     /* the new one reports from now on */
+        if (on && of === kind)                     /* the new one reports from now on */
+          this.asked.get(old).resolve(null), this.asked.delete(old);
       this.asked.set(id, { resolve, tell, keep, kind });
       this.worker.postMessage({ id, kind, key, given });
     });
   }
-  /* Cancels the current question. */
+  /* Starts a new worker; all open questions are answered with null. */
   anew() {
     this.worker.terminate();
     for (const { resolve } of this.asked.values()) resolve(null);
@@ -69,7 +72,8 @@ function worker(name) {
 /* ---- the URL: #panel?name=value&... ---- */
 function readUrl() {
   const [name, rest] = location.hash.slice(1).split("?");
-  return [panels[name] ? name : "draw", Object.fromEntries(new URLSearchParams(rest ?? ""))];
+  const known = Object.hasOwn(panels, name);
+  return [known ? name : "draw", Object.fromEntries(new URLSearchParams(rest ?? ""))];
 }
 let urlTimer;
 function writeUrl() {
@@ -156,8 +160,8 @@ const percent = (p) =>
 /* Returns the direction of an arrow key, y down; undefined for other keys. */
 const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-/* Verdicts of digits.c; share: the fraction of known digits that are less typical; reason: "" or what
-   is odd. */
+/* Verdicts of digits.c. share: the fraction of known digits that are less typical; reason: "", or a
+   text of jem_reason_name. */
 const verdicts = [
   { name: "familiar", says: (share) => `Familiar: ${share} of known digits are less typical.` },
   { name: "odd", says: (share, reason) => "Odd" + (reason && " (" + reason + ")") +
@@ -179,9 +183,10 @@ function within(event, canvas) {
   return [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
 }
 
-/* Handles drawing with a pointer in a canvas: down(event) at the start (false: none), drag(event),
-   up(mistaken). One at a time, or a second finger, or the palm, would draw the same line from
-   elsewhere. A pen takes over from a palm that was there first, which was mistaken. */
+/* Handles drawing with a pointer on a canvas: calls down(event) first, which may return false to
+   decline, then drag(event) and up(mistaken). One pointer draws at a time: a second finger or the
+   palm would continue the line elsewhere. A pen replaces a palm that touched first: its line is
+   mistaken. */
 function draws(canvas, { down, drag, up }) {
   let held, pen;
   const lift = (mistaken) => { held = undefined, up?.(mistaken); };

@@ -298,7 +298,8 @@ panels.plane = (() => {
           now[name] = name === "steps" ? Math.floor(v) : v;
       }
       if (state.own) own = unpack(state.own);
-      if (views && before === JSON.stringify([now, own])) paint(), learn(!why && !paused);
+      const same = before === JSON.stringify([now, own]);
+      if (views && updates && same) paint(), learn(!why && !paused);
       else restart();
     },
     hide() { rest(true); },

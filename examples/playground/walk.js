@@ -240,7 +240,7 @@ panels.walk = (() => {
         if (list.length > 1 && list.length < 25 && list.length % 2 === 0 &&
           list.every((v) => Math.abs(v) <= 3)) own = list;
       }
-      running = !paused, controls();
+      running = !paused && !document.hidden, controls();
       if (placed !== JSON.stringify([now.density, own])) place();
       else how(), run(running);
     },

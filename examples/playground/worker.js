@@ -1,5 +1,6 @@
-/* A worker: an instance of the module, and the requests of the page. Of each kind only the newest
-   question is answered; what takes long is done a little at a time, so that questions get in. */
+/* A worker: an instance of the module, and the requests of the page. Of waiting questions with the
+   same key (by default their kind) only the newest is answered. Chains and training take a few
+   steps at a time, so that questions arrive in between; `fill` blocks the worker until it ends. */
 "use strict";
 let C, onProgress = () => {};
 const waiting = new Map();
@@ -42,6 +43,7 @@ const jobs = {
   },
   load({ which, bytes }) {
     const at = C.room(bytes.byteLength);
+    if (!at) throw Error("model: no memory");
     new Uint8Array(C.memory.buffer, at).set(new Uint8Array(bytes));
     const ok = C.load_net(which, at, bytes.byteLength);
     C.give_back(at);
@@ -105,7 +107,7 @@ const jobs = {
   drop({ x, y }) { C.walk_drop(x, y); },
   walk({ on, once }, tell) {
     clearTimeout(walk.timer);
-    walk.last = performance.now();
+    walk.last = performance.now(), walk.countedAt = -1e9;
     if (on || once) walkStep(tell, !on);
     else tellWalk(tell, []);
   },
@@ -142,8 +144,8 @@ function tellChains(tell) {
 function chainStep(tell) {
   const now = performance.now();
   const due = Math.min(3, Math.floor((now - chains.last) * chains.rate / 1000));
-  if (due > 0 || !chains.steps) {
-    if (due && !C.dream(due, chains.step, chains.noise)) {         /* too large a step */
+  if (due > 0) {
+    if (!C.dream(due, chains.step, chains.noise)) {         /* too large a step */
       C.problem(), jobs.fresh({ seed: 0 }), chains.ranAway = now;
     }
     chains.last = Math.max(chains.last + due * 1000 / chains.rate, now - 100);
@@ -162,7 +164,7 @@ function chainStep(tell) {
 const walk = { kind: 1, a: .05, noise: 1, leaps: 10, rate: 3 };
 function tellWalk(tell, trail) {
   const now = performance.now();
-  if (now - (walk.countedAt ?? 0) > 400) C.walk_facts(), walk.countedAt = now;
+  if (now - (walk.countedAt ?? -1e9) > 400) C.walk_facts(), walk.countedAt = now;
   tell({ chain: copy(C.walk_place(0), 32), path: copy(C.walk_place(1), 90),
     histogram: copy(C.walk_place(2), 60), facts: copy(C.walk_place(4), 12), trail,
     ranAway: now - (walk.ranAway ?? -1e9) < 3000 });
@@ -196,11 +198,12 @@ function learnStep(tell, once) {
     updates++;
   } while (!once && !stopped.length && performance.now() - start < 70);
   const views = [0, 1].map((k) => {
-    C.plane_view(k, once ? 0 : 4, plane.noise);
+    const drawn = C.plane_view(k, once ? 0 : 4, plane.noise);
+    const grid = (place) => (drawn ? copy(C.plane_place(place), 4096) : []);
     C.problem();                                  /* if f has diverged, it cannot be drawn */
-    return { density: copy(C.plane_place(DENSITY), 4096), best: copy(C.plane_place(BEST), 4096),
-      sure: copy(C.plane_place(SURE), 4096), dream: copy(C.plane_place(DREAM + k), 240),
-      likely: floats(C.plane_place(FACTS), 8)[6] };
+    return { density: grid(DENSITY), best: grid(BEST), sure: grid(SURE),
+      dream: copy(C.plane_place(DREAM + k), 240),
+      likely: drawn ? floats(C.plane_place(FACTS), 8)[6] : NaN };
   });
   tell({ facts, views, stopped, ms: performance.now() - start, updates: once ? 0 : updates });
   if (!once && !stopped.length) plane.timer = setTimeout(guarded, 0, learnStep, tell);

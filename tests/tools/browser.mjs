@@ -57,7 +57,7 @@ export async function js(expression) {
     throw Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
   return result.value;
 }
-/* What the expression is when it is true at last; undefined if it takes too long. */
+/* Waits until an expression is true. Returns its value, or undefined after `seconds`. */
 export async function until(expression, seconds = 60) {
   for (const end = Date.now() + 1000 * seconds; Date.now() < end; await sleep(40)) {
     const value = await js(expression);
