@@ -61,6 +61,23 @@ static jem_train_desc training(const run *r) {
     return how;
 }
 
+/* Draws the density, and the samples: the chains of the buffer. Returns log Z. */
+static double draw(jem_net *net, const jem_buffer *b, plot *p) {
+    plot_function(p, net->ctx, jem_logp, net);
+    const double log_z = plot_log_z(p);
+    plot_density(p, log_z);
+    const float edge = 0.96f * WORLD_BOX;          /* show points on the edge as well */
+    int shown = 0;
+    for (int i = 0; b && i < b->capacity && shown < 300; i++) {
+        if (b->visits[i] <= 0) continue;
+        const float *dream = b->data + 2 * i;
+        plot_dot(p, fmaxf(-edge, fminf(dream[0], edge)), fmaxf(-edge, fminf(dream[1], edge)), 2.5f,
+                 0xffffff);
+        shown++;
+    }
+    return log_z;
+}
+
 /* Trains, and stores f(data) - f(sample) in c. Draws the result, with its state in the title. */
 static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, char title[64]) {
     float *at = (float *)(uintptr_t)c->x;
@@ -87,21 +104,7 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
         printf("%-20s  %s\n", r->name, jem_error(ctx));
         jem_clear_error(ctx);
     }
-    /* the chains of the buffer are the samples */
-    const jem_buffer *b = jem_trainer_buffer(tr);
-    plot_function(p, ctx, jem_logp, net);
-    const double log_z = plot_log_z(p);
-    plot_density(p, log_z);
-    const float edge = 0.96f * WORLD_BOX;          /* show points on the edge as well */
-    int shown = 0;
-    for (int i = 0; b && i < b->capacity && shown < 300; i++) {
-        if (b->visits[i] <= 0) continue;
-        const float *dream = b->data + 2 * i;
-        plot_dot(p, fmaxf(-edge, fminf(dream[0], edge)), fmaxf(-edge, fminf(dream[1], edge)), 2.5f,
-                 0xffffff);
-        shown++;
-    }
-
+    const double log_z = draw(net, jem_trainer_buffer(tr), p);
     world_sample(RINGS, &rng, BATCH, x, y);
     const float right = jem_accuracy(net, x, y, BATCH);
     const double got = world_mean_logp(RINGS, net) - log_z;

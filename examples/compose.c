@@ -63,7 +63,8 @@ static jem_tensor *part(jem_ctx *ctx, jem_tensor *x, kind what) {
         jem_tensor *du = off(ctx, u, k & 1 ? 1.13f : -1.13f);
         jem_tensor *dv = off(ctx, v, k & 2 ? 1.13f : -1.13f);
         jem_tensor *dot = jem_scale(ctx, jem_add(ctx, du, dv), -7);
-        all = k ? jem_concat(ctx, all, dot) : dot;
+        if (k == 0) all = dot;
+        else all = jem_concat(ctx, all, dot);
     }
     return with_floor(ctx, jem_logsumexp(ctx, all));
 }
@@ -75,7 +76,8 @@ static jem_tensor *evaluate(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_tensor *a = evaluate(ctx, x, (void *)(uintptr_t)e->a);
     if (e->what == NOT) return jem_scale(ctx, a, -ALPHA);
     jem_tensor *b = evaluate(ctx, x, (void *)(uintptr_t)e->b);
-    return e->what == AND ? jem_add(ctx, a, b) : jem_logsumexp(ctx, jem_concat(ctx, a, b));
+    if (e->what == AND) return jem_add(ctx, a, b);
+    return jem_logsumexp(ctx, jem_concat(ctx, a, b));
 }
 
 /* Returns the density to sample: the expression, in a box with soft walls (the floor alone has no
@@ -87,9 +89,11 @@ static jem_tensor *in_box(jem_ctx *ctx, jem_tensor *x, void *user) {
     return jem_add(ctx, evaluate(ctx, x, user), wall);
 }
 
-static const expression ring = { "ring", RING, NULL, NULL }, bar = { "bar", BAR, NULL, NULL };
+static const expression ring = { "ring", RING, NULL, NULL };
+static const expression bar = { "bar", BAR, NULL, NULL };
 static const expression dots = { "dots", DOTS, NULL, NULL };
-static const expression no_bar = { "not bar", NOT, &bar, NULL }, no_dots = { "", NOT, &dots, NULL };
+static const expression no_bar = { "not bar", NOT, &bar, NULL };
+static const expression no_dots = { "", NOT, &dots, NULL };
 static const expression both = { "ring and bar", AND, &ring, &bar };
 static const expression either = { "ring or bar", OR, &ring, &bar };
 static const expression without = { "ring and not bar", AND, &ring, &no_bar };

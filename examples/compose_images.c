@@ -26,7 +26,7 @@
 #define FLOOR 1e-3f
 #define WEIGHT 12
 enum { UPDATES = 1200, BATCH = 64, SAMPLES = 16, SHOWN = 8, ROWS = 9 };
-enum { ZOOM = 5, CELL = SIDE * ZOOM + 6, LEFT_OF = 320 };      /* layout of the picture, in pixels */
+enum { ZOOM = 5, CELL = SIDE * ZOOM + 6, LEFT_OF = 320 };     /* layout of the picture, in pixels */
 
 WORD(red, COLOUR, RED);     WORD(green, COLOUR, GREEN);     WORD(blue, COLOUR, BLUE);
 WORD(circle, SHAPE, CIRCLE);    WORD(square, SHAPE, SQUARE);    WORD(triangle, SHAPE, TRIANGLE);

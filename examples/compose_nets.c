@@ -47,7 +47,8 @@ static jem_tensor *both(jem_ctx *ctx, jem_tensor *x, void *user) {
     if (m->row->what <= CLOTHES_NET) return one(ctx, x, m, (int)m->row->what);
     jem_tensor *a = one(ctx, x, m, 0);
     jem_tensor *b = one(ctx, x, m, 1);
-    return m->row->what == AND ? jem_add(ctx, a, b) : jem_logsumexp(ctx, jem_concat(ctx, a, b));
+    if (m->row->what == AND) return jem_add(ctx, a, b);
+    return jem_logsumexp(ctx, jem_concat(ctx, a, b));
 }
 
 static void draw(jem_ctx *ctx, model *m, int row, int steps, plot *paper) {

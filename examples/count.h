@@ -13,8 +13,8 @@ static inline int count_of(const char *text) {
     char *end;
     errno = 0;
     const long n = strtol(text, &end, 10);
-    const int good = end != text && !*end && !errno && n >= 1 && n <= COUNT_MOST;
-    return good ? (int)n : 0;
+    if (end == text || *end || errno || n < 1 || n > COUNT_MOST) return 0;
+    return (int)n;
 }
 
 #endif

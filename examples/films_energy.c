@@ -106,15 +106,16 @@ static void draw_losses(plot *p, const chain *c) {
 static int chain_frame(reel *r, const chain *c, int values, int from, const char *title) {
     plot p;
     const unsigned grey = 0xb0b0b0;
+    const int now = values < BOXES ? values - 1 : from;        /* the box that was computed last */
     if (!plot_create(&p, CHAIN_WIDE, CHAIN_HIGH, 0, CHAIN_WIDE, CHAIN_HIGH, 0)) return 0;
     text(&p, EDGE, 14, 2.2f, 0x111111, title);
     for (int k = 0; k < BOXES; k++) {
         const float x = (float)(EDGE + k * (BOX + BETWEEN));
         const float half = BOX / 2.0f;
         const int back = k >= from;
-        const int now = values < BOXES ? k == values - 1 : k == from;
-        const unsigned edge = back ? INK_RED : INK_BLUE;
-        cell(&p, x, ROW, op_names[k], now ? edge : grey);
+        unsigned edge = grey;
+        if (k == now) edge = back ? INK_RED : INK_BLUE;
+        cell(&p, x, ROW, op_names[k], edge);
         if (k < values) number(&p, x + half, ROW + 34, INK_BLUE, k == OPS ? "L " : "", c->value[k]);
         if (back) number(&p, x + half, ROW + 74, INK_RED, "", c->grad[k]);
         if (k && k < values && from > k - 1)
@@ -227,16 +228,20 @@ static int bowl_frame(reel *r, jem_net *net, float half, const char *title) {
 }
 
 static int film_bowl(jem_ctx *ctx) {
+    static const float bowls[2] = { 0, 0.25f };
+    static const char *const titles[2] = {
+        "logits as trained: Z grows with the box, no density",
+        "- x^2/4 in both logits: Z converges, a density"
+    };
     reel r = { NULL, 0, 0, 0, 2 * GROW + STEEPER };
     float bowl = 0;
     char title[64];
     jem_net *net = jem_net_create(ctx, bowl_forward, &bowl, sizeof bowl, 1, 1, 1, 2, 1);
     int ok = net != NULL;
     for (int k = 0; ok && k < 2 * GROW; k++) {
-        *(float *)net->user = k < GROW ? 0 : 0.25f;
+        *(float *)net->user = bowls[k / GROW];
         ok = bowl_frame(&r, net, 1 + (REACH - 1) * (float)(k % GROW) / (GROW - 1),
-                        k < GROW ? "logits as trained: Z grows with the box, no density"
-                                 : "- x^2/4 in both logits: Z converges, a density");
+                        titles[k / GROW]);
     }
     for (int k = 1; ok && k <= STEEPER; k++) {
         bowl = 0.25f + 1.25f * (float)k / STEEPER;

@@ -1,10 +1,10 @@
 /* QUESTION  What does learning look like while it happens, and what does failing look like?
 
-   FORMULA   grad log p(x) = grad f(x) - E[grad f(x')], x' from the model: data lift f, samples lower
-             it. A rate of 30 times the healthy one: the samples no longer follow the model.
+   FORMULA   grad log p(x) = grad f(x) - E[grad f(x')], x' from the model: data lift f, samples
+             lower it. A rate of 30 times the healthy one: the samples no longer follow the model.
 
-   LOOK FOR  films_push.png: a density of one number. Blue arrows at data lift the curve, orange ones
-             at samples lower it; where both are equally dense, it rests. The grey curve is the
+   LOOK FOR  films_push.png: a density of one number. Blue arrows at data lift the curve, orange
+             ones at samples lower it; where both are equally dense, it rests. The grey curve is the
              truth.
              films_diverge.png: two trainings of the same network on four rings. On the right the
              landscape becomes steeper, until it throws all samples into two corners of the box;
@@ -12,7 +12,7 @@
 
    TRY       RATE 0.05f: does the curve come to rest? STEPS 1: what happens between the modes?
 
-   RUN       build/films_learn           Pictures: build/pictures/films_push.png, films_diverge.png */
+   RUN       build/films_learn       Pictures: build/pictures/films_push.png, films_diverge.png */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 

@@ -14,7 +14,8 @@ enum { DIGITS = 5, SHOTS = 8, MOST_FRAMES = 4000, ZOOM = 3, LEFT = 40, TOP = 20,
 enum { WIDTH = 2 * LEFT + SHOTS * CELL, PLOT_TOP = TOP + DIGITS * CELL + 20, PLOT_HEIGHT = 160 };
 enum { HEIGHT = PLOT_TOP + PLOT_HEIGHT + TOP };
 
-static const double FRAME = 16000, DRAWING = 2000; /* microseconds; the game uses DRAWING */
+static const double FRAME = 16000;                 /* microseconds, .. */
+static const double DRAWING = 2000;                /* .. of which the game uses these */
 
 /* Returns the time in microseconds. */
 static double now(void *user) {

@@ -70,9 +70,10 @@ static double learn_moons(jem_ctx *ctx, int jem, int updates, plot *p, char *tit
     enum { TEST = 2000 };
     static float x[2 * TEST];
     static int y[TEST];
+    const char *name = jem ? "JEM" : "classifier";
     jem_net *net = world_net(ctx, MOONS);
     jem_train_desc how = world_recipe(updates);
-    how.weights.cd = jem ? 1.0f : 0.0f;
+    how.weights.cd = (float)jem;                   /* 0: cross-entropy alone */
     jem_trainer *trainer = jem_trainer_create(net, &how);
     jem_rng rng = jem_rng_seed(1);
     for (int i = 0; trainer && i < updates && jem_ok(ctx); i++)
@@ -86,9 +87,8 @@ static double learn_moons(jem_ctx *ctx, int jem, int updates, plot *p, char *tit
     plot_density(p, plot_log_z(p));
     for (int i = 0; i < 250; i++)
         plot_dot(p, x[2 * i], x[2 * i + 1], 3.5f, y[i] ? INK_ORANGE : INK_SKY);
-    snprintf(title, size, "%s: %.1f%% right", jem ? "JEM" : "classifier", right);
-    printf("%-13s accuracy %.1f%%   mean log p of new points %.3f\n", jem ? "JEM" : "classifier",
-           right, learned);
+    snprintf(title, size, "%s: %.1f%% right", name, right);
+    printf("%-13s accuracy %.1f%%   mean log p of new points %.3f\n", name, right, learned);
     jem_net_free(net);
     return learned;
 }

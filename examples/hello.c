@@ -10,10 +10,10 @@
 
 enum { MAX_SHOWN = 6 };
 
-/* Converts a picture to 28 x 28 like the images of MNIST: white on black, the larger side of the ink
-   20 pixels, its centre of mass in the middle. (A network that `jem train` made knows how its images
-   were framed, and needs no number here.) Transparency is laid over black, as everywhere, and over
-   white if that hides the ink. Returns 0 if there is no ink, or after an error. */
+/* Converts a picture to 28 x 28 like the images of MNIST: white on black, the larger side of the
+   ink 20 pixels, its centre of mass in the middle. (A network that `jem train` made knows how its
+   images were framed, and needs no number here.) Transparency is laid over black, as everywhere,
+   and over white if that hides the ink. Returns 0 if there is no ink, or after an error. */
 static int to_digit(const jem_net *net, const char *path, const unsigned char *pixels, int w, int h,
                     int channels, float *x) {
     jem_pixels_desc how = { 0, 0, 0, 0, 20.0f / DIGIT };
@@ -46,19 +46,23 @@ static int from_file(const jem_net *net, const char *path, float *x) {
 }
 
 static int ask(jem_net *net, const char *path) {
-    static const char *const name[MAX_SHOWN] = {
+    const char *name[MAX_SHOWN] = {
         "a held-out 4", "upside down", "its negative", "noise", "the letter M", "a shirt"
     };
     static float x[MAX_SHOWN][DIGIT_PIXELS];
     jem_answer answer[MAX_SHOWN];
-    const int n = path ? 1 : MAX_SHOWN;
-    if (path ? !from_file(net, path, x[0]) : !digits_and_others(net->ctx, x)) return 0;
+    int n = MAX_SHOWN;
+    if (path) {
+        if (!from_file(net, path, x[0])) return 0;
+        name[0] = path;
+        n = 1;
+    } else if (!digits_and_others(net->ctx, x)) return 0;
     if (jem_classify(net, x[0], n, answer) != JEM_OK) return 0;
     for (int i = 0; i < n; i++) {
         /* Softmax must name some digit, and is often confident. `familiarity` compares log p(x),
            its slope, the features and the image with their usual values for that digit. */
         const jem_answer *a = &answer[i];
-        printf("%-12s  %d, p = %.3f  log p(x) = %6.1f  ", path ? path : name[i], a->label,
+        printf("%-12s  %d, p = %.3f  log p(x) = %6.1f  ", name[i], a->label,
                (double)a->probability, (double)a->log_density);
         const jem_verdict verdict = jem_judge(a->familiarity);
         printf("%s", jem_verdict_name(verdict));

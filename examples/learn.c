@@ -66,7 +66,9 @@ static jem_tensor *loss(lesson *l, int way, const float *data) {
         const jem_score_desc d = { sigma, NULL, 0 };
         return jem_score_matching(ctx, jem_logp, l->net, x, &d, &l->rng, NULL);
     }
-    jem_tensor *model = way == EXACT ? world_exact_mean(l->net) : walked_mean(l, way, data);
+    jem_tensor *model;
+    if (way == EXACT) model = world_exact_mean(l->net);
+    else model = walked_mean(l, way, data);
     return jem_sub(ctx, model, jem_mean(ctx, jem_logp(ctx, x, l->net)));
 }
 

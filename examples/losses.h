@@ -14,8 +14,7 @@ enum { LOSS_MOST = 1024 };
 /* Returns mean v'Hv + (v'g)^2 / 2, with gradient g and Hessian H of f, from three ordinary passes:
    at x and at x +- h v (as do Pang & others 2020). The rounding of f, 1e-6, is divided by h^2. */
 static inline jem_tensor *loss__along(jem_ctx *ctx, jem_logp_fn f, void *user, int n,
-                                      const float *x,
-                                      const float *v, float h) {
+                                      const float *x, const float *v, float h) {
     float to[2 * LOSS_MOST];
     jem_tensor *y[3];
     for (int k = 0; k < 3; k++) {
@@ -49,7 +48,7 @@ static inline jem_tensor *loss_score(jem_ctx *ctx, jem_logp_fn f, void *user, in
         return loss__along(ctx, f, user, n, x, v, h);
     }
     for (int k = 0; k < 2; k++) {
-        for (int i = 0; i < 2 * n; i++) v[i] = i % 2 == k ? 1 : 0;
+        for (int i = 0; i < 2 * n; i++) v[i] = (float)(i % 2 == k);
         axis[k] = loss__along(ctx, f, user, n, x, v, h);
     }
     return jem_add(ctx, axis[0], axis[1]);

@@ -57,7 +57,8 @@ int main(int argc, char **argv) {
 
     const int console = dup(2);
     const int trains = argc > 1 && !strcmp(argv[1], "train");
-    FILE *quiet = team.rank ? be_quiet() : NULL;
+    FILE *quiet = NULL;
+    if (team.rank) quiet = be_quiet();
     const int status = team.rank == 0 || trains ? jem_main(argc, argv) : 0;
     if (status == 0 || status > 128) {             /* done; or asked to stop, as all were */
         if (sums.floats > 0)

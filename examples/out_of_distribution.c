@@ -49,7 +49,9 @@ enum { SCORES = 5 };
 static const jem_ood scores[SCORES] = {
     JEM_OOD_LOGP, JEM_OOD_IMAGE, JEM_OOD_FEATURES, JEM_OOD_SLOPES, JEM_OOD_FAMILIAR
 };
-static const char *const columns[SCORES] = { "log p(x)", "image", "features", "slopes", "familiar" };
+static const char *const columns[SCORES] = {
+    "log p(x)", "image", "features", "slopes", "familiar"
+};
 
 /* Results of a kind: percentage flagged by each score, the most frequent reason, some images. */
 typedef struct row {

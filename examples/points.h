@@ -84,11 +84,12 @@ static inline void world_truth(world_kind kind, int n, const float *x, float *lo
         world__curve(kind, k % classes, ((float)(k / classes) + 0.5f) / POINTS, middle[k]);
     for (int i = 0; i < n; i++, x += 2) {
         double sum = 0;
+        logp[i] = -30;                             /* far from all data */
         if (kind == CHECKERBOARD) {
             const int row = (int)floorf(x[1]);
             const int column = (int)floorf(x[0]);
             const int inside = fabsf(x[0]) < 2 && fabsf(x[1]) < 2 && (row + column) % 2 == 0;
-            logp[i] = inside ? logf(1.0f / 8) : -30;
+            if (inside) logp[i] = logf(1.0f / 8);
             continue;
         }
         for (int k = 0; k < count; k++) {
@@ -97,7 +98,7 @@ static inline void world_truth(world_kind kind, int n, const float *x, float *lo
             const float e = (dx * dx + dy * dy) / (2 * s2);
             if (e < 30) sum += (double)expf(-e);
         }
-        logp[i] = sum > 0 ? (float)log(sum / (count * 6.283185307 * (double)s2)) : -30;
+        if (sum > 0) logp[i] = (float)log(sum / (count * 6.283185307 * (double)s2));
     }
 }
 

@@ -21,7 +21,7 @@
 #include "shapes.h"
 
 enum { UPDATES = 1000, BATCH = 64, SAMPLES = 32, SHOWN = 9, LAYERS = 3 };
-enum { ZOOM = 5, CELL = SIDE * ZOOM + 6, LEFT_OF = 250 };      /* layout of the picture, in pixels */
+enum { ZOOM = 5, CELL = SIDE * ZOOM + 6, LEFT_OF = 250 };     /* layout of the picture, in pixels */
 
 typedef struct layers { jem_layer conv[LAYERS], head; int pooled; } layers;
 
@@ -36,13 +36,14 @@ static jem_tensor *forward(jem_net *net, jem_tensor *x, int training, void *user
 static jem_net *create(jem_ctx *ctx, int pooled) {
     jem_net *net = jem_net_create(ctx, forward, NULL, sizeof(layers), 3, SIDE, SIDE, 3, 1);
     if (!net) return NULL;
+    static const char *const names[] = { "conv0", "conv1", "conv2" };
     layers *l = (layers *)net->user;
     int wide = 16;
     int side = SIDE;
     l->pooled = pooled;
-    l->conv[0] = jem_conv_layer(net, "conv0", 3, wide, 3, 1, 1);
+    l->conv[0] = jem_conv_layer(net, names[0], 3, wide, 3, 1, 1);
     for (int k = 1; k < LAYERS; k++, wide *= 2, side /= 2)
-        l->conv[k] = jem_conv_layer(net, k == 1 ? "conv1" : "conv2", wide, 2 * wide, 4, 2, 1);
+        l->conv[k] = jem_conv_layer(net, names[k], wide, 2 * wide, 4, 2, 1);
     l->head = jem_linear_layer(net, "head", pooled ? wide : wide * side * side, 3);
     return net;
 }
@@ -91,6 +92,7 @@ static int put(plot *paper, int row, const char *name, const float *x) {
 int main(int argc, char **argv) {
     static float x[SAMPLES * SHAPE_NUMBERS];
     static const char *const names[2] = { "flat head", "pooled head" };
+    const int updates = is_quick(argc, argv) ? 6 : UPDATES;
     const int wide = LEFT_OF + CELL * SHOWN;
     const int high = 3 * CELL + 4;
     plot paper;
@@ -104,7 +106,8 @@ int main(int argc, char **argv) {
     put(&paper, 0, "data", x);
     for (int pooled = 0; pooled < 2 && jem_ok(ctx); pooled++) {
         jem_net *net = create(ctx, pooled);
-        const double right = net ? learn(net, is_quick(argc, argv) ? 6 : UPDATES) : 0;
+        double right = 0;
+        if (net) right = learn(net, updates);
         jem_tensor *t = jem_zeros(ctx, SAMPLES, 3, SIDE, SIDE);
         jem_generate_desc how = jem_net_generate_desc(net);
         jem_generate(ctx, jem_logp, net, t, &how, &rng);

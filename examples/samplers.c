@@ -13,8 +13,8 @@
              chain, and the ends of all chains (white); above, the error of a mean in standard
              errors (by tau). Beyond 4 it is not due to chance: SGLD and ULA have small standard
              errors, but are wrong, however short their tau. On two modes R-hat shows it, as does
-             tau. Under that, for each density, traces of five chains: a hairy caterpillar is good, a
-             slow snake is not, two levels are two modes without transitions. Then the
+             tau. Under that, for each density, traces of five chains: a hairy caterpillar is good,
+             a slow snake is not, two levels are two modes without transitions. Then the
              autocorrelation: how fast a chain forgets.
 
    TRY       STEP .1f and .5f: which diverge, and which reject? All chains start left of 0 (START):
@@ -44,19 +44,21 @@ static jem_tensor *gaussian(jem_ctx *ctx, jem_tensor *x, float mean, float std) 
 /* Returns log p(u) + log p(v|u) of the target: u ~ N(0,1), then v ~ N(.9 u, .19), or
    N((u^2 - 1)/2, 1/4); or u ~ .3 N(-1.8, .35^2) + .7 N(1.8, .35^2), and v ~ N(0, .7^2). */
 static jem_tensor *density(jem_ctx *ctx, jem_tensor *x, void *which) {
-    const int narrow = *(const int *)which == NARROW;
     jem_tensor *u = jem_slice(ctx, x, 0, 1);
     jem_tensor *v = jem_slice(ctx, x, 1, 1);
     jem_tensor *middle;
+    float std = 0.5f;
     if (*(const int *)which == MODES) {
         jem_tensor *left = jem_add_constant(ctx, gaussian(ctx, u, -1.8f, 0.35f), logf(0.3f));
         jem_tensor *right = jem_add_constant(ctx, gaussian(ctx, u, 1.8f, 0.35f), logf(0.7f));
         u = jem_logsumexp(ctx, jem_concat(ctx, left, right));
         return jem_add(ctx, u, gaussian(ctx, v, 0, 0.7f));
     }
-    if (narrow) middle = jem_scale(ctx, u, 0.9f);
-    else middle = jem_scale(ctx, jem_add_constant(ctx, jem_square(ctx, u), -1), 0.5f);
-    v = gaussian(ctx, jem_sub(ctx, v, middle), 0, narrow ? sqrtf(0.19f) : 0.5f);
+    if (*(const int *)which == NARROW) {
+        middle = jem_scale(ctx, u, 0.9f);
+        std = sqrtf(0.19f);
+    } else middle = jem_scale(ctx, jem_add_constant(ctx, jem_square(ctx, u), -1), 0.5f);
+    v = gaussian(ctx, jem_sub(ctx, v, middle), 0, std);
     return jem_add(ctx, v, gaussian(ctx, u, 0, 1));
 }
 static const struct target { const char *name, *number; float known; } targets[DENSITIES] = {
@@ -75,8 +77,10 @@ static int record(void *user, int step, jem_tensor *x) {
     memcpy(t->way[step], t->now, sizeof t->way[step]);
     for (int i = 0; i < CHAINS; i++) {
         const float *at = t->now + 2 * i * t->ladder;                  /* those of temperature 1 */
-        const float off = t->which == NARROW ? at[0] - at[1] : at[1];
-        t->value[step * CHAINS + i] = t->which == MODES ? at[0] : off * off;
+        float value = at[0];
+        if (t->which == NARROW) value = (at[0] - at[1]) * (at[0] - at[1]);
+        if (t->which == BANANA) value = at[1] * at[1];
+        t->value[step * CHAINS + i] = value;
         if (i < SEEN) t->u[i][step] = at[0];
     }
     t->steps = step + 1;
@@ -90,8 +94,12 @@ static void run(jem_ctx *ctx, int k, trace *t, int gradients) {
     jem_sgld_desc langevin = jem_sgld_desc_langevin(STEP * STEP, gradients);
     jem_mcmc_desc d = jem_mcmc_desc_default();
     if (k == SGLD) langevin.noise_std /= 2;
-    d.step_size = k == HMC ? STEP * 0.7f : STEP;
-    d.leapfrog = k == HMC ? 8 : 1;
+    d.step_size = STEP;
+    d.leapfrog = 1;
+    if (k == HMC) {
+        d.step_size = STEP * 0.7f;
+        d.leapfrog = 8;
+    }
     d.steps = gradients / d.leapfrog / t->ladder;
     d.temperatures = t->ladder;
     d.hottest = HOTTEST;
@@ -117,64 +125,78 @@ static void draw(sheet *s, plot *p, int k, const trace *t, int cost, const char 
         sheet_trace(s, left + 96, middle, 270, -6, t->u[j], n, class_colours[j]);
 }
 
+static float lag[WALKS][LAGS], r[WALKS][LAGS];     /* the autocorrelations of one density */
+
+static void show_divergence(jem_ctx *ctx, sheet *s, plot *p, int k, trace *t) {
+    char title[64];
+    printf("%-9s %-8s  diverged: %s\n", targets[t->which].name, walks[k].name, jem_error(ctx));
+    jem_clear_error(ctx);                          /* the others continue */
+    plot_function(p, ctx, density, &t->which);
+    plot_density(p, plot_log_z(p));
+    snprintf(title, sizeof title, "%s: diverged", walks[k].name);
+    sheet_put(s, k, t->which, p, title);
+}
+
+/* Shows the error of a sampler's mean, its chains, tau and R-hat. Computes the autocorrelations,
+   and returns their number. */
+static int show(jem_ctx *ctx, sheet *s, plot *p, int k, trace *t, int gradients) {
+    const struct target *q = targets + t->which;
+    const int cost = gradients / t->steps;
+    const int from = t->steps / 8;
+    const int steps = t->steps - from;
+    const float *v = t->value + from * CHAINS;
+    const chain_stats c = measure_chains(v, steps, CHAINS);
+    const double off = fabs(c.mean - (double)q->known) / c.error;
+    char title[64];
+    printf("%-9s %-8s  %s %.3f +- %.3f, known %.2f: error %7.1f   tau %5.0f, R-hat %.3f\n",
+           q->name, walks[k].name, q->number, c.mean, c.error, (double)q->known,
+           (c.mean - (double)q->known) / c.error, c.tau * cost, c.rhat);
+    fflush(stdout);
+    plot_function(p, ctx, density, &t->which);
+    plot_density(p, plot_log_z(p));
+    snprintf(title, sizeof title, "%s: off by %.*f", walks[k].name, off < 10 ? 1 : 0, off);
+    draw(s, p, k, t, cost, title);
+    snprintf(title, sizeof title, "tau %.0f, R-hat %.2f", c.tau * cost, c.rhat);
+    sheet_note(s, k, t->which, title);
+    const int lags = (LAGS - 1) / cost + 1;
+    for (int i = 0; i < lags; i++) {
+        lag[k][i] = (float)(i * cost);
+        r[k][i] = autocorrelation(v, steps, CHAINS, c.mean, i);
+    }
+    return lags;
+}
+
+/* Draws how fast the samplers forget: their autocorrelations. */
+static void draw_curves(sheet *s, int which, const curve *curves) {
+    panel chart = sheet_panel(s, which, DENSITIES, 320, 190);
+    char title[64];
+    snprintf(title, sizeof title, "%s: %s", targets[which].name, targets[which].number);
+    chart.title = title;
+    chart.x_name = "autocorrelation; lag in gradients";
+    chart.curves = curves;
+    chart.n = WALKS;
+    chart.y_lo = -0.1f;
+    chart.y_hi = 1;
+    draw_panel_in(&s->paper, &chart, SHEET_UNIT);
+}
+
 int main(int argc, char **argv) {
     static trace t;
-    static float lag[WALKS][LAGS], r[WALKS][LAGS];
     const int gradients = is_quick(argc, argv) ? 800 : GRADIENTS;
     curve curves[WALKS];
-    char title[64];
     sheet s;
     plot p;
     if (!sheet_create(&s, WALKS, DENSITIES, 216, 540) || !panel_create(&p, &s)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
     for (t.which = 0; t.which < DENSITIES && jem_ok(ctx); t.which++) {
-        const struct target *q = targets + t.which;
-        panel chart = sheet_panel(&s, t.which, DENSITIES, 320, 190);
         for (int k = 0; k < WALKS && jem_ok(ctx); k++) {
+            curve forgets = { "", walks[k].colour, lag[k], r[k], 0, 2 };
             run(ctx, k, &t, gradients);
-            if (jem_error_status(ctx) == JEM_DIVERGED) {       /* the others continue */
-                printf("%-9s %-8s  diverged: %s\n", q->name, walks[k].name, jem_error(ctx));
-                jem_clear_error(ctx);
-                const curve none = { "", walks[k].colour, lag[k], r[k], 0, 2 };
-                curves[k] = none;
-                plot_function(&p, ctx, density, &t.which);
-                plot_density(&p, plot_log_z(&p));
-                snprintf(title, sizeof title, "%s: diverged", walks[k].name);
-                sheet_put(&s, k, t.which, &p, title);
-                continue;
-            }
-            if (!jem_ok(ctx)) break;
-            const int cost = gradients / t.steps;
-            const int from = t.steps / 8;
-            const int steps = t.steps - from;
-            const float *v = t.value + from * CHAINS;
-            const chain_stats c = measure_chains(v, steps, CHAINS);
-            printf("%-9s %-8s  %s %.3f +- %.3f, known %.2f: error %7.1f   tau %5.0f, R-hat %.3f\n",
-                   q->name, walks[k].name, q->number, c.mean, c.error, (double)q->known,
-                   (c.mean - (double)q->known) / c.error, c.tau * cost, c.rhat);
-            fflush(stdout);
-            plot_function(&p, ctx, density, &t.which);
-            plot_density(&p, plot_log_z(&p));
-            const double off = fabs(c.mean - (double)q->known) / c.error;
-            snprintf(title, sizeof title, "%s: off by %.*f", walks[k].name, off < 10 ? 1 : 0, off);
-            draw(&s, &p, k, &t, cost, title);
-            snprintf(title, sizeof title, "tau %.0f, R-hat %.2f", c.tau * cost, c.rhat);
-            sheet_note(&s, k, t.which, title);
-            const curve forgets = { "", walks[k].colour, lag[k], r[k], (LAGS - 1) / cost + 1, 2 };
+            if (jem_error_status(ctx) == JEM_DIVERGED) show_divergence(ctx, &s, &p, k, &t);
+            else if (jem_ok(ctx)) forgets.n = show(ctx, &s, &p, k, &t, gradients);
             curves[k] = forgets;
-            for (int i = 0; i < forgets.n; i++) lag[k][i] = (float)(i * cost);
-            for (int i = 0; i < forgets.n; i++)
-                r[k][i] = autocorrelation(v, steps, CHAINS, c.mean, i);
         }
-        if (!jem_ok(ctx)) break;                   /* some curves are missing */
-        snprintf(title, sizeof title, "%s: %s", q->name, q->number);
-        chart.title = title;
-        chart.x_name = "autocorrelation; lag in gradients";
-        chart.curves = curves;
-        chart.n = WALKS;
-        chart.y_lo = -0.1f;
-        chart.y_hi = 1;
-        draw_panel_in(&s.paper, &chart, SHEET_UNIT);
+        if (jem_ok(ctx)) draw_curves(&s, t.which, curves);
     }
     const int failed = report(ctx) || !sheet_close(&s, "build/pictures/samplers.png");
     plot_free(&p);

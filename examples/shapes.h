@@ -114,7 +114,8 @@ static inline float scene_nearest(const float *x, scene *found) {
         }
     const int half = best[1] < best[0];
     *found = nearest[half];
-    return best[!half] < 0.95f * black ? 0 : 1 - best[half] / black;
+    if (best[!half] < 0.95f * black) return 0;     /* two shapes */
+    return 1 - best[half] / black;
 }
 
 /* Copies a picture x[3][SIDE][SIDE] to paper with y downwards, its top left at (left, top). */

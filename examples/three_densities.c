@@ -141,8 +141,9 @@ int main(int argc, char **argv) {
     if (!sheet_create(&s, 3, 3, 260, 0) || !panel_create(&p, &s)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
     for (int row = 0; row < 3 && jem_ok(ctx); row++) {
-        jem_net *net = row ? learn(ctx, row == 1 ? 0.0f : 1.0f, updates) :
-                       jem_net_create(ctx, mixture, NULL, 0, 2, 1, 1, CLASSES, 1);
+        jem_net *net;
+        if (row == 0) net = jem_net_create(ctx, mixture, NULL, 0, 2, 1, 1, CLASSES, 1);
+        else net = learn(ctx, row == 1 ? 0.0f : 1.0f, updates);
         if (net) draw(&s, row, &p, net, names[row]);
         jem_net_free(net);
     }

@@ -119,8 +119,10 @@ static jem_status step_on(lesson *l, jem_optim *opt, float rate) {
 static float learn(lesson *l, world_kind kind, float rate, int updates, plot *grid, float *worst) {
     const jem_schedule cosine = { JEM_SCHEDULE_COSINE, 0, updates, 0.01f, 0, { 0 } };
     if (l->w->loss == NCE) l->log_z = loss_log_z(l->net);
-    jem_trainer *tr = l->w->loss == CHAINS ? trainer_of(l, rate, &cosine) : NULL;
-    jem_optim *opt = tr ? NULL : jem_optim_create(l->net, NULL);
+    jem_trainer *tr = NULL;
+    jem_optim *opt = NULL;
+    if (l->w->loss == CHAINS) tr = trainer_of(l, rate, &cosine);
+    if (!tr) opt = jem_optim_create(l->net, NULL);
     jem_status s = JEM_OK;
     float now = 0;
     for (int i = 1; i <= updates && s == JEM_OK; i++) {

@@ -21,11 +21,14 @@
 #include "jem.h"
 #include "tools/support/bench.h"
 
-static double patience = 0.06, enough = 1e9;       /* seconds: until `enough` 3 runs, after it 1 */
-static int quick, batch = 64;
+static double patience = 0.06;                     /* seconds */
+static double enough = 1e9;                        /* seconds: until then 3 runs, after it 1 */
+static int quick;
+static int batch = 64;
 static FILE *csv;
 static int failed;                                 /* exit status */
 
+/* Many parameters: the columns of the file. */
 static void csv_row(const char *kind, const char *name, const char *pass, jem_isa isa,
                     const char *how, int threads, double value, const char *unit, double share) {
     fprintf(csv, "%s,%s,%s,%s,%s,%d,%.6g,%s,", kind, name, pass, jem_isa_name(isa), how, threads,
@@ -48,7 +51,7 @@ static double best_of(void (*work)(void *), void *arg) {
         const double start = clock_now();
         work(arg);
         const double t = clock_now() - start;
-        best = t < best ? t : best;
+        if (t < best) best = t;
         spent += t;
     }
     return best;
@@ -262,9 +265,10 @@ static int takes_winograd(const layer *l) {
 /* Returns 1 if no earlier precision does the same. */
 static int is_new(const conv *c, const layer *l, jem_precision precision, int pass) {
     const jem__conv_user *u = (const jem__conv_user *)c->y->user;
-    if (precision == JEM_PRECISION_BF16)
-        return (pass == OUTPUT ? &u->out : pass == INPUT_GRADIENT ? &u->grad : &u->weights)
-               ->method->bf16;
+    if (precision == JEM_PRECISION_BF16) {
+        const jem__conv *of_pass[PASSES] = { &u->out, &u->grad, &u->weights };
+        return of_pass[pass]->method->bf16;
+    }
     const int winograd = takes_winograd(l);
     if (precision == JEM_PRECISION_EXACT) return winograd && pass != WEIGHT_GRADIENT;
     return precision != JEM_PRECISION_FAST ||
@@ -412,8 +416,12 @@ static void piece_buffer(void *arg) {
 static void piece_optim(void *arg) { jem_optim_step(((piece *)arg)->s->optim, 1e-6f, NULL); }
 
 static void bench_pieces(jem_isa isa) {
-    static const struct { const char *name, *unit; void (*work)(void *); double scale; int digits; }
-    all[] = {
+    static const struct {
+        const char *name, *unit;
+        void (*work)(void *);
+        double scale;                              /* of a time; below 0: of its inverse */
+        int digits;
+    } all[] = {
         { "normal deviates", "million/s", piece_normal, -1e-6 * PIECES, 0 },
         { "SiLU and its slope", "ns", piece_silu, 1e9 / IMAGE, 3 },
         { "64 images to lanes", "ms", piece_write, 1e3, 3 },
@@ -434,15 +442,18 @@ static void bench_pieces(jem_isa isa) {
     p.leaf = jem_input(s.ctx, p.x, IMAGES, 3, 32, 32);
     p.buffer = jem_buffer_create(s.ctx, 10000, 3, 32, 32, 0, &p.rng);
     s.optim = jem_optim_create(s.net, NULL);
-    if (jem_ok(s.ctx))
-        for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-            const double t = best_of(all[i].work, &p);
-            const double value = all[i].scale < 0 ? -all[i].scale / t : all[i].scale * t;
-            printf("  %-24s %-6s  %9.*f %s\n", all[i].name, jem_isa_name(isa), all[i].digits, value,
-                   all[i].unit);
-            csv_row("piece", all[i].name, "", isa, "", 1, value, all[i].unit, 0);
-        }
-    else failed = 1, fprintf(stderr, "%s\n", jem_error(s.ctx));
+    const int ok = jem_ok(s.ctx);
+    if (!ok) {
+        failed = 1;
+        fprintf(stderr, "%s\n", jem_error(s.ctx));
+    }
+    for (size_t i = 0; ok && i < sizeof all / sizeof *all; i++) {
+        const double t = best_of(all[i].work, &p);
+        const double value = all[i].scale < 0 ? -all[i].scale / t : all[i].scale * t;
+        printf("  %-24s %-6s  %9.*f %s\n", all[i].name, jem_isa_name(isa), all[i].digits, value,
+               all[i].unit);
+        csv_row("piece", all[i].name, "", isa, "", 1, value, all[i].unit, 0);
+    }
     jem_buffer_free(p.buffer);
     subject_close(&s);
 }
@@ -466,7 +477,10 @@ enum { NIGHT_STEPS = 10, NIGHT_EPOCHS = 150, NIGHT_IMAGES = 50000 };
 static void bench_whole(const char *net, int images, jem_isa isa, const struct bench_precision *p,
                         int threads) {
     static subject s;
-    if (p->precision == JEM_PRECISION_BF16 && !(isa = bench_bf16(isa))) return;
+    if (p->precision == JEM_PRECISION_BF16) {
+        isa = bench_bf16(isa);
+        if (isa == JEM_ISA_BEST) return;
+    }
     const char *wrong = subject_open(&s, net, threads, isa, p->precision);
     if (!wrong) wrong = subject_batch(&s, images);
     if (!wrong) {
@@ -575,8 +589,8 @@ static void bench_curves(jem_isa isa) {
         "examples/models/cifar10.safetensors", "examples/models/cifar10-unet.safetensors",
         "wrn-16-2"
     };
-    printf("\nfew images, one thread, processor time, exact: goal 1.3 times n/16 of sixteen, floor n "
-           "single ones\n");
+    printf("\nfew images, one thread, processor time, exact: goal 1.3 times n/16 of sixteen, "
+           "floor n single ones\n");
     for (size_t i = 0; i < sizeof nets / sizeof *nets; i++) bench_curve(nets[i], isa);
 }
 
@@ -594,53 +608,65 @@ static void precision_names(int times) {
 /* Returns the exit status. */
 static int bench_done(const char *out) {
     const int whole = !ferror(csv);
-    if (fclose(csv) || !whole) return fprintf(stderr, "%s: cannot be written\n", out), 1;
+    if (fclose(csv) || !whole) {
+        fprintf(stderr, "%s: cannot be written\n", out);
+        return 1;
+    }
     printf("\n%s\n", out);
     return failed;
 }
 
-int main(int argc, char **argv) {
-    static const char *const nets[2] = { "wrn-10-1", "wrn-16-2" };
-    const char *out = "build/bench.csv";
-    const char *net = NULL;
-    jem_isa only = JEM_ISA_BEST;
-    jem_isa isas[4];
-    double peaks[4];
-    double bf16_peak = 0;
-    int n = 0;
-    int curve = 0;
+/* ---- the command line ------------------------------------------------------------------------ */
+
+/* The options that are not variables above. */
+typedef struct request {
+    const char *out, *net;
+    jem_isa only;                                  /* JEM_ISA_BEST: all but scalar */
+    int curve;
+} request;
+
+/* Returns 0 if an option is wrong. */
+static int read_options(int argc, char **argv, request *r) {
     for (int i = 1; i < argc; i++) {
         const char *value = i + 1 < argc ? argv[i + 1] : "";
-        if (!strcmp(argv[i], "--quick")) quick = 1, patience = 0.003, enough = 0.1;
-        else if (!strcmp(argv[i], "--batch") && atoi(value) > 0) batch = atoi(value), i++;
-        else if (!strcmp(argv[i], "--isa") && jem_isa_available(bench_isa(value)))
-            only = bench_isa(value), i++;
-        else if (!strcmp(argv[i], "--curve")) curve = 1;
-        else if (!strcmp(argv[i], "--out") && *value) out = value, i++;
-        else if (!strcmp(argv[i], "--net") && *value) net = value, i++;
-        else {
-            fprintf(stderr, "bench [--quick] [--batch N] [--isa NAME] [--net wrn-DEPTH-WIDEN] "
-                            "[--curve] [--out FILE]\n");
-            return 2;
+        if (!strcmp(argv[i], "--quick")) {
+            quick = 1;
+            patience = 0.003;
+            enough = 0.1;
+            continue;
         }
+        if (!strcmp(argv[i], "--curve")) {
+            r->curve = 1;
+            continue;
+        }
+        if (!strcmp(argv[i], "--batch") && atoi(value) > 0) batch = atoi(value);
+        else if (!strcmp(argv[i], "--isa") && jem_isa_available(bench_isa(value)))
+            r->only = bench_isa(value);
+        else if (!strcmp(argv[i], "--out") && *value) r->out = value;
+        else if (!strcmp(argv[i], "--net") && *value) r->net = value;
+        else return 0;
+        i++;                                       /* the value */
     }
-    if (only == JEM_ISA_AMX || only == JEM_ISA_AVX512_BF16) only = JEM_ISA_AVX512;  /* it has them */
-    for (int isa = JEM_ISA_NEON; isa >= JEM_ISA_SCALAR; isa--)
-        if (only ? only == (jem_isa)isa : isa > JEM_ISA_SCALAR && jem_isa_available((jem_isa)isa))
-            isas[n++] = (jem_isa)isa;
-    if (n == 0) isas[n++] = JEM_ISA_SCALAR;
-    csv = fopen(out, "w");
-    if (!csv) return fprintf(stderr, "%s: cannot be written\n", out), 1;
-    fprintf(csv, "kind,name,pass,isa,precision,threads,value,unit,share_of_peak\n");
+    return 1;
+}
 
-    if (net) {
-        bench_wholes(&net, 1, batch, isas, n);
-        return bench_done(out);
+/* Lists the instruction sets to measure, the widest first; returns their number. */
+static int choose_isas(jem_isa only, jem_isa isas[4]) {
+    int n = 0;
+    if (only == JEM_ISA_AMX || only == JEM_ISA_AVX512_BF16)
+        only = JEM_ISA_AVX512;                     /* it has them */
+    for (int isa = JEM_ISA_NEON; isa >= JEM_ISA_SCALAR; isa--) {
+        if (only && only != (jem_isa)isa) continue;
+        if (!only && (isa == JEM_ISA_SCALAR || !jem_isa_available((jem_isa)isa))) continue;
+        isas[n++] = (jem_isa)isa;
     }
-    if (curve) {
-        bench_curves(isas[0]);
-        return bench_done(out);
-    }
+    if (n == 0) isas[n++] = JEM_ISA_SCALAR;
+    return n;
+}
+
+/* Measures the peak of each instruction set; returns that of bf16, or 0. */
+static double bench_peaks(const jem_isa *isas, int n, double *peaks) {
+    double bf16_peak = 0;
     printf("peak of one thread, multiply-adds in registers\n");
     for (int i = 0; i < n; i++) {
         peaks[i] = peak_of(isas[i]);
@@ -651,7 +677,10 @@ int main(int argc, char **argv) {
         printf("  %-11s %7.1f GFLOP/s in bf16\n", jem_isa_name(bench_bf16(isas[i])), bf16_peak);
         csv_row("peak", "fma", "", bench_bf16(isas[i]), "bf16", 1, bf16_peak, "GFLOP/s", 1);
     }
+    return bf16_peak;
+}
 
+static void bench_layers(const jem_isa *isas, int n, const double *peaks, double bf16_peak) {
     const int width = 12 * (int)(sizeof bench_precisions / sizeof *bench_precisions - 1);
     printf("\nlayers, batch %d (WRN-n-10: 16), one thread: GFLOP/s and share of peak\n", batch);
     printf("%36s | %-*s| %-*s| %s\n", "", width, passes[0], width, passes[1], passes[2]);
@@ -659,18 +688,51 @@ int main(int argc, char **argv) {
     for (size_t k = 0; k < sizeof layers / sizeof *layers; k++)
         for (int i = 0; i < n; i++)
             if (!quick || layers[k].always) bench_layer(isas[i], layers + k, peaks[i], bf16_peak);
+}
 
+static void bench_errors(jem_isa isa) {
     printf("\nlargest error against double, as a share of the rms\n");
     bf16_alone = 1;
     precision_names(2);
     for (size_t k = 0; k < sizeof layers / sizeof *layers; k++)
         if (takes_winograd(layers + k) && layers[k].ci <= (quick ? 64 : 128))
-            bench_error(isas[0], layers + k);
+            bench_error(isa, layers + k);
+}
+
+int main(int argc, char **argv) {
+    static const char *const nets[2] = { "wrn-10-1", "wrn-16-2" };
+    request r = { "build/bench.csv", NULL, JEM_ISA_BEST, 0 };
+    jem_isa isas[4];
+    double peaks[4];
+    if (!read_options(argc, argv, &r)) {
+        fprintf(stderr, "bench [--quick] [--batch N] [--isa NAME] [--net wrn-DEPTH-WIDEN] "
+                        "[--curve] [--out FILE]\n");
+        return 2;
+    }
+    const int n = choose_isas(r.only, isas);
+    csv = fopen(r.out, "w");
+    if (!csv) {
+        fprintf(stderr, "%s: cannot be written\n", r.out);
+        return 1;
+    }
+    fprintf(csv, "kind,name,pass,isa,precision,threads,value,unit,share_of_peak\n");
+
+    if (r.net) {
+        bench_wholes(&r.net, 1, batch, isas, n);
+        return bench_done(r.out);
+    }
+    if (r.curve) {
+        bench_curves(isas[0]);
+        return bench_done(r.out);
+    }
+    const double bf16_peak = bench_peaks(isas, n, peaks);
+    bench_layers(isas, n, peaks, bf16_peak);
+    bench_errors(isas[0]);
 
     printf("\npieces, one thread\n");
     for (int i = 0; i < n; i++) bench_pieces(isas[i]);
 
     if (!quick) bench_curves(isas[0]);
     bench_wholes(nets, 2, IMAGES, isas, n);
-    return bench_done(out);
+    return bench_done(r.out);
 }

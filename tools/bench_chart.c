@@ -59,15 +59,26 @@ static const char *words(const char *what) {
     return what;
 }
 static void number(char *to, size_t size, float x) {
-    snprintf(to, size, x < 10 ? "%.2f" : x < 100 ? "%.1f" : "%.0f", (double)x);
+    int places = 0;
+    if (x < 100) places = 1;
+    if (x < 10) places = 2;
+    snprintf(to, size, "%.*f", places, (double)x);
 }
 
 /* ---- the picture ----------------------------------------------------------------------------- */
 
+/* What is drawn: the bars of n rows, in some styles. */
+typedef struct chart {
+    const row *rows, *style[STYLES];
+    int n, styles, bars, height;
+} chart;
+
 static float lo, hi;                               /* the axis, in powers of two */
 static float across(float ratio) {
-    const float t = (log2f(ratio) - lo) / (hi - lo);
-    return LEFT + (RIGHT - LEFT) * (t < 0 ? 0 : t > 1 ? 1 : t);
+    float t = (log2f(ratio) - lo) / (hi - lo);
+    if (t < 0) t = 0;
+    if (t > 1) t = 1;
+    return LEFT + (RIGHT - LEFT) * t;
 }
 
 static void draw_bar(plot *p, const row *r, const row *other, float y, unsigned colour) {
@@ -92,18 +103,14 @@ static void draw_bar(plot *p, const row *r, const row *other, float y, unsigned 
     text(p, x + 4, y + 2.5f, 1.3f, 0x777777, label);
 }
 
-int main(int argc, char **argv) {
-    static row rows[ROWS];
-    const row *style[STYLES];
-    int styles = 0;
-    int height = TOP + BOTTOM;
-    int bars = 0;
-    const int n = argc == 5 ? read_rows(argv[1], rows) : 0;
-    if (argc != 5) return fprintf(stderr, "bench_chart FROM.csv TO.png TITLE SUBTITLE\n"), 1;
+/* Finds the styles of the bars, the height of the picture, and the axis. */
+static chart measure(const row *rows, int n) {
+    chart c = { rows, { NULL }, n, 0, 0, TOP + BOTTOM };
+    const row *before = NULL;                      /* the last bar */
     lo = -1;
     hi = 2;
     for (int i = 0; i < n; i++) {
-        const row *r = rows + i, *before = NULL;
+        const row *r = rows + i;
         const float power = log2f(r->ratio);
         if (is_bar(r) || !strcmp(r->torch, "bf16")) {
             lo = fmaxf(-5, fminf(lo, floorf(power)));
@@ -111,70 +118,104 @@ int main(int argc, char **argv) {
         }
         if (!is_bar(r)) continue;
         int k = 0;
-        while (k < styles && !same_style(style[k], r)) k++;
-        if (k == styles && styles < STYLES) style[styles++] = r;
-        for (int j = 0; j < i; j++) if (is_bar(rows + j)) before = rows + j;
-        if (!before || strcmp(before->net, r->net)) height += NET_GAP;
+        while (k < c.styles && !same_style(c.style[k], r)) k++;
+        if (k == c.styles && c.styles < STYLES) c.style[c.styles++] = r;
+        if (!before || strcmp(before->net, r->net)) c.height += NET_GAP;
         if (!before || strcmp(before->net, r->net) || strcmp(before->what, r->what))
-            height += GROUP_GAP;
-        height += STEP;
-        bars++;
+            c.height += GROUP_GAP;
+        c.height += STEP;
+        c.bars++;
+        before = r;
     }
-    plot p;
-    if (!bars) return fprintf(stderr, "%s: no ratios to draw\n", argv[1]), 1;
-    if (!plot_create(&p, WIDTH, height, 0, WIDTH, (float)height, 0)) return 1;     /* y downwards */
+    return c;
+}
 
-    text(&p, 30, 22, 2.6f, 0x000000, argv[3]);
-    text(&p, 30, 52, 1.6f, 0x333333, argv[4]);
-    text(&p, 30, 74, 1.6f, 0x333333, "Bars: PyTorch's time (or memory) divided by jem.h's, "
+static void draw_head(plot *p, const chart *c, const char *title, const char *subtitle) {
+    text(p, 30, 22, 2.6f, 0x000000, title);
+    text(p, 30, 52, 1.6f, 0x333333, subtitle);
+    text(p, 30, 74, 1.6f, 0x333333, "Bars: PyTorch's time (or memory) divided by jem.h's, "
          "medians. Right of the black line jem.h is better. Small print: PyTorch's : jem.h's.");
     float x = 30;
-    for (int k = 0; k < styles; k++) {
+    for (int k = 0; k < c->styles; k++) {
         char name[64];
-        snprintf(name, sizeof name, "jem.h %s, %s", style[k]->precision, style[k]->isa);
-        box(&p, x, 98, x + 16, 98 + BAR, colour_of(style[k], rows));
-        x = text(&p, x + 22, 100, 1.6f, 0x000000, name) + 26;
+        snprintf(name, sizeof name, "jem.h %s, %s", c->style[k]->precision, c->style[k]->isa);
+        box(p, x, 98, x + 16, 98 + BAR, colour_of(c->style[k], c->rows));
+        x = text(p, x + 22, 100, 1.6f, 0x000000, name) + 26;
     }
-    plot_dot(&p, 36, 127, 7, 0x222222);
-    text(&p, 52, 122, 1.6f, 0x333333, "the same against PyTorch in bf16 (autocast); bars are "
+    plot_dot(p, 36, 127, 7, 0x222222);
+    text(p, 52, 122, 1.6f, 0x333333, "the same against PyTorch in bf16 (autocast); bars are "
          "against fp32, and bf16 against bf16");
+}
 
+/* Draws a line and its number at every power of two: that of 1 is black. */
+static void draw_axis(plot *p, int height) {
+    const float bottom = (float)height - BOTTOM;
     for (int power = (int)lo; power <= (int)hi; power++) {
         char tick[16];
         const float at = across(exp2f((float)power));
+        const unsigned ink = power ? 0x555555 : 0x000000;
         snprintf(tick, sizeof tick, power < 0 ? "1/%.0f" : "%.0f", exp2(abs(power)));
-        box(&p, at - 1, TOP - 6, at + (power ? 0 : 1), (float)height - BOTTOM + 8,
-            power ? 0xdddddd : 0x000000);
+        if (power) box(p, at - 1, TOP - 6, at, bottom + 8, 0xdddddd);
+        else box(p, at - 1, TOP - 6, at + 1, bottom + 8, 0x000000);
         const float left = at + 1 - text(NULL, 0, 0, 1.5f, 0, tick) / 2;
-        text(&p, left, TOP - 20, 1.5f, power ? 0x555555 : 0x000000, tick);
-        text(&p, left, (float)height - BOTTOM + 14, 1.5f, power ? 0x555555 : 0x000000, tick);
+        text(p, left, TOP - 20, 1.5f, ink, tick);
+        text(p, left, bottom + 14, 1.5f, ink, tick);
     }
+}
+
+/* Returns the row that compares the same with PyTorch in bf16, or NULL; the last of several. */
+static const row *in_bf16(const chart *c, const row *r) {
+    const row *found = NULL;
+    for (int j = 0; j < c->n; j++) {
+        const row *other = c->rows + j;
+        if (!strcmp(other->torch, "bf16") && strcmp(r->torch, "bf16") &&
+            !strcmp(other->net, r->net) && !strcmp(other->what, r->what) && same_style(other, r))
+            found = other;
+    }
+    return found;
+}
+
+/* Draws all bars, with a heading for each network and a name for each group. */
+static void draw_bars(plot *p, const chart *c) {
     float y = TOP;
     const row *before = NULL;
-    for (int i = 0; i < n; i++) {
-        const row *r = rows + i, *other = NULL;
+    for (int i = 0; i < c->n; i++) {
+        const row *r = c->rows + i;
         char label[64];
         if (!is_bar(r)) continue;
         const int new_net = !before || strcmp(before->net, r->net);
         if (new_net) {
-            text(&p, 30, y + 18, 2.1f, 0x000000, r->net);
+            text(p, 30, y + 18, 2.1f, 0x000000, r->net);
             y += NET_GAP;
         }
         if (new_net || strcmp(before->what, r->what)) {
             y += GROUP_GAP;
-            text_right(&p, LEFT - 20, y + 1, 1.7f, 0x000000, words(r->what));
+            text_right(p, LEFT - 20, y + 1, 1.7f, 0x000000, words(r->what));
             snprintf(label, sizeof label, "batch %d", r->batch);
-            text_right(&p, LEFT - 20, y + 17, 1.4f, 0x777777, label);
+            text_right(p, LEFT - 20, y + 17, 1.4f, 0x777777, label);
         }
-        for (int j = 0; j < n; j++)
-            if (!strcmp(rows[j].torch, "bf16") && strcmp(r->torch, "bf16") &&
-                !strcmp(rows[j].net, r->net) && !strcmp(rows[j].what, r->what) &&
-                same_style(rows + j, r))
-                other = rows + j;
-        draw_bar(&p, r, other, y, colour_of(r, rows));
+        draw_bar(p, r, in_bf16(c, r), y, colour_of(r, c->rows));
         y += STEP;
         before = r;
     }
+}
+
+int main(int argc, char **argv) {
+    static row rows[ROWS];
+    if (argc != 5) {
+        fprintf(stderr, "bench_chart FROM.csv TO.png TITLE SUBTITLE\n");
+        return 1;
+    }
+    const chart c = measure(rows, read_rows(argv[1], rows));
+    plot p;
+    if (!c.bars) {
+        fprintf(stderr, "%s: no ratios to draw\n", argv[1]);
+        return 1;
+    }
+    if (!plot_create(&p, WIDTH, c.height, 0, WIDTH, (float)c.height, 0)) return 1; /* y downwards */
+    draw_head(&p, &c, argv[3], argv[4]);
+    draw_axis(&p, c.height);
+    draw_bars(&p, &c);
     const int ok = plot_write(&p, argv[2]);
     plot_free(&p);
     return !ok;

@@ -45,12 +45,12 @@ static void show_digit(const data_set *d, int k, float *x) {
 }
 static int digits_open(data_set *d) {
     char error[512];
-    return data_load(d, "digits", "train", NULL, error, sizeof error) ? 1 : complain(error);
+    return data_load(d, "digits", "train", NULL, error, sizeof error) || complain(error);
 }
 
 /* ---- make ------------------------------------------------------------------------------------ */
 
-/* Norms begin as the identity, which would hide a wrong one. */
+/* Randomises norms, which begin as the identity: that would hide a wrong one. */
 static void stir_norms(jem_net *net, jem_rng *rng) {
     for (jem_param *p = net->params; p; p = p->next) {
         const char *leaf = strrchr(p->name, '.') + 1;
@@ -113,9 +113,9 @@ static int ask(jem_ctx *ctx, const char *model, const char *in, const char *out)
     jem_archive *a = jem_archive_read(ctx, in);
     jem_archive *b = jem_archive_create(ctx);
     const jem_entry *x = a ? jem_archive_find(a, "x") : NULL;
-    int ok = net && b && x && x->dtype ==
-        JEM_DTYPE_F32 && x->ndim == 4 && x->shape[1] == net->channels &&
-             x->shape[2] == net->height && x->shape[3] == net->width;
+    int ok = net && b && x && x->dtype == JEM_DTYPE_F32 && x->ndim == 4 &&
+             x->shape[1] == net->channels && x->shape[2] == net->height &&
+             x->shape[3] == net->width;
     if (ok) {
         const int n = (int)x->shape[0];
         const int64_t table[2] = { n, net->classes };
@@ -148,16 +148,40 @@ static int ask(jem_ctx *ctx, const char *model, const char *in, const char *out)
 
 /* ---- walk ------------------------------------------------------------------------------------ */
 
+/* Makes an update without noise from BATCH images x, at a learning rate: moves the chains, and
+   notes the terms of the loss: total, CE, f(x+), f(x-). */
+static void walk_update(jem_net *net, jem_optim *optim, const float *x, const int *labels,
+                        float *chains, float rate, float terms_of[4]) {
+    const jem_loss_weights how = { 1, 1, 0, 0 };
+    jem_ctx *ctx = net->ctx;
+    jem_sgld_desc sgld = jem_sgld_desc_default();
+    jem_loss_terms terms;
+    sgld.steps = CHAIN;
+    sgld.noise_std = 0;
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *sample = jem_input(ctx, chains, BATCH, 3, SIDE, SIDE);
+    jem_sgld(ctx, jem_logp, net, sample, &sgld, NULL);
+    jem_read(sample, chains);
+    jem_tensor *data = jem_input(ctx, x, BATCH, 3, SIDE, SIDE);
+    jem_tensor *loss = jem_loss(net, &how, data, labels, NULL, sample, NULL, &terms);
+    jem_keep(terms.f_data);
+    jem_keep(terms.f_sample);
+    jem_zero_grad(net);
+    jem_backward(loss);
+    terms_of[0] = jem_item(loss);
+    terms_of[1] = jem_item(terms.ce);
+    terms_of[2] = jem_item(terms.f_data);
+    terms_of[3] = jem_item(terms.f_sample);
+    jem_optim_step(optim, rate, NULL);
+    jem_end(ctx, mark);
+}
+
 /* Trains a JEM without noise: the same chains continue in every update. "x" and "labels" are all
-   batches in a row, "chains" the start, "losses" total, CE, f(x+), f(x-) of every update. */
+   batches in a row, "chains" the start, "losses" the terms of the loss of every update. */
 static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const char *out) {
     data_set d;
     if (!digits_open(&d)) return 0;
     jem_net *net = jem_load(ctx, start);
-    const jem_loss_weights how = { 1, 1, 0, 0 };
-    jem_sgld_desc sgld = jem_sgld_desc_default();
-    sgld.steps = CHAIN;
-    sgld.noise_std = 0;
     jem_optim *optim = net ? jem_optim_create(net, NULL) : NULL;
     const size_t n = (size_t)updates * BATCH;
     float *x = (float *)need(n * IMAGE, sizeof *x);
@@ -172,27 +196,9 @@ static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const 
         show_digit(&d, (int)k, x + k * IMAGE);
         labels[k] = d.labels[k % (size_t)d.n];
     }
-    for (int i = 0; i < updates && jem_ok(ctx); i++) {
-        jem_loss_terms terms;
-        float *row = losses + 4 * i;
-        const jem_mark mark = jem_begin(ctx);
-        jem_tensor *sample = jem_input(ctx, chains, BATCH, 3, SIDE, SIDE);
-        jem_sgld(ctx, jem_logp, net, sample, &sgld, NULL);
-        jem_read(sample, chains);
-        jem_tensor *data = jem_input(ctx, x + (ptrdiff_t)i * BATCH * IMAGE, BATCH, 3, SIDE, SIDE);
-        jem_tensor *loss = jem_loss(net, &how, data, labels + i * BATCH, NULL, sample, NULL,
-                                    &terms);
-        jem_keep(terms.f_data);
-        jem_keep(terms.f_sample);
-        jem_zero_grad(net);
-        jem_backward(loss);
-        row[0] = jem_item(loss);
-        row[1] = jem_item(terms.ce);
-        row[2] = jem_item(terms.f_data);
-        row[3] = jem_item(terms.f_sample);
-        jem_optim_step(optim, rate, NULL);
-        jem_end(ctx, mark);
-    }
+    for (int i = 0; i < updates && jem_ok(ctx); i++)
+        walk_update(net, optim, x + (ptrdiff_t)i * BATCH * IMAGE, labels + i * BATCH, chains, rate,
+                    losses + 4 * i);
     const int64_t images[4] = { (int64_t)n, 3, SIDE, SIDE };
     const int64_t starts[4] = { BATCH, 3, SIDE, SIDE };
     const int64_t table[2] = { updates, 4 };
@@ -218,20 +224,32 @@ static int walk(jem_ctx *ctx, const char *start, int updates, float rate, const 
 
 /* ---- draw ------------------------------------------------------------------------------------ */
 
-/* "ours", "torch", "torch64": (updates), the total loss. */
-static int draw(jem_ctx *ctx, const char *in, const char *out) {
+/* Finds "ours", "torch", "torch64", the total losses of as many updates; returns their number, or
+   -1. */
+static int find_runs(const jem_archive *a, const jem_entry *e[3]) {
     static const char *const names[3] = { "ours", "torch", "torch64" };
+    int n = -1;
+    for (int k = 0; a && k < 3; k++) {
+        e[k] = jem_archive_find(a, names[k]);
+        if (!e[k] || e[k]->dtype != JEM_DTYPE_F32 || e[k]->ndim != 1) return -1;
+        if (k && e[k]->shape[0] != e[0]->shape[0]) return -1;
+        n = (int)e[k]->shape[0];
+    }
+    return n;
+}
+
+/* Writes log10 |a[i] - b[i]|. */
+static void log_difference(const float *a, const float *b, int n, float *to) {
+    for (int i = 0; i < n; i++) to[i] = log10f(fmaxf(fabsf(a[i] - b[i]), 1e-8f));
+}
+
+static int draw(jem_ctx *ctx, const char *in, const char *out) {
     jem_archive *a = jem_archive_read(ctx, in);
     const jem_entry *e[3];
-    int n = 0;
-    for (int k = 0; k < 3; k++) {
-        e[k] = a ? jem_archive_find(a, names[k]) : NULL;
-        if (!e[k] || e[k]->dtype != JEM_DTYPE_F32 || e[k]->ndim != 1 ||
-            (k && e[k]->shape[0] != e[0]->shape[0])) {
-            jem_archive_free(a);
-            return complain("no runs to draw");
-        }
-        n = (int)e[k]->shape[0];
+    const int n = find_runs(a, e);
+    if (n < 0) {
+        jem_archive_free(a);
+        return complain("no runs to draw");
     }
     const float *ours = (const float *)e[0]->data;
     const float *torch = (const float *)e[1]->data;
@@ -244,11 +262,11 @@ static int draw(jem_ctx *ctx, const char *in, const char *out) {
     float *line = x + 4 * n;
     for (int i = 0; i < n; i++) {
         x[i] = (float)i;
-        here[i] = log10f(fmaxf(fabsf(ours[i] - exact[i]), 1e-8f));
-        there[i] = log10f(fmaxf(fabsf(torch[i] - exact[i]), 1e-8f));
-        between[i] = log10f(fmaxf(fabsf(ours[i] - torch[i]), 1e-8f));
         line[i] = -3;
     }
+    log_difference(ours, exact, n, here);
+    log_difference(torch, exact, n, there);
+    log_difference(ours, torch, n, between);
     const curve losses[2] = {              /* a thick line shows under a thin one */
         { "PyTorch", 0xf0b27a, x, torch, n, 7 }, { "jem.h", 0x1f5fa8, x, ours, n, 1.8f }
     };

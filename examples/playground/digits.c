@@ -5,7 +5,7 @@
 enum {
     SIDE = 28, PIXELS = SIDE * SIDE, CLASSES = 10,
     CHAINS = 10,                                   /* as fast as one: there are 16 lanes */
-    POINTS = 4000, LEVELS = 400
+    POINTS = 4000
 };
 static jem_net *nets[2];                           /* the JEM; a plain classifier */
 static jem_rng rng;
@@ -15,20 +15,17 @@ static float seen[PIXELS], slope[PIXELS], hidden[PIXELS], known[CHAINS * PIXELS]
 static float filled[CHAINS * PIXELS];
 static float chance[CHAINS * CLASSES], found[PIXELS];
 static float chain[CHAINS * PIXELS], shown[CHAINS * PIXELS];
-static float spread[LEVELS];                       /* quantiles of log p(x) of known digits */
 static float result[8];
 static float sight[CHAINS];                        /* the verdict on each chain */
 
 PAGE(int, load_net)(int which, const void *bytes, int size);
 PAGE(float *, place)(int what);
-PAGE(float, fact)(int what);
-PAGE(int, spread_count)(void);
+PAGE(int, has_score)(void);
 PAGE(void, centre)(int n);
 PAGE(int, answer)(void);
 PAGE(const char *, reason_name)(int reason);
 PAGE(int, fill_in)(int ways, int seed);
 PAGE(void, dream_fresh)(int which, int seed);
-PAGE(int, dream_age)(int which);
 PAGE(void, dream_poke)(int which, float x, float y, float size);
 PAGE(void, dream_wish)(int kind, int a, int b, float weight, float temperature);
 PAGE(int, dream)(int steps, float step, float noise);
@@ -48,71 +45,71 @@ PAGE(int, load_net)(int which, const void *bytes, int size) {
                                      "classes");
         return 0;
     }
+    jem_net_set_meta(net, "jem.temperature", NULL);          /* bars show p(y|x) without it */
     jem_net_free(nets[which]);
     nets[which] = net;
     return 1;
 }
 PAGE(float *, place)(int what) {
     float *const all[] = {
-        seen, slope, hidden, chance, found, chain, shown, spread, result, stroke, sight
+        seen, slope, hidden, chance, found, chain, shown, result, stroke, sight
     };
     return all[what];
 }
-/* Returns the initial values of the sliders: whether the JEM has learned a score, and its noise. */
-PAGE(float, fact)(int what) {
-    const jem_net *net = nets[0];
-    const float all[] = { net->noise_hi > 0, net->noise_lo, net->noise_hi, net->mean, net->scale };
-    return all[what];
-}
-PAGE(int, spread_count)(void) {
-    const char *text = jem_net_meta(nets[0], "jem.familiar");
-    int n = 0;
-    for (char *end; text && n < LEVELS; text = end, n++) {
-        spread[n] = strtof(text, &end);
-        if (end == text) break;
-    }
-    return n;
-}
+/* Returns 1 if the JEM has learned a score, else 0. */
+PAGE(int, has_score)(void) { return nets[0]->noise_hi > 0; }
 
 /* ---- draw ------------------------------------------------------------------------------------ */
 
-/* [centre] Centres a drawing like the digits of MNIST: its box scaled to 20 pixels, its centre of
-   mass in the middle of 28 x 28, ink 1, paper -1. */
+/* Returns the ink of a drawing p[n][3] at a point. */
 static float ink_at(int n, const float *p, float x, float y) {
     float nearest = 1e9f;
     for (int i = 0; i < n; i++, p += 3) {
         const float *from = i && p[2] != 0 ? p - 3 : p;
-        const float ux = p[0] - from[0], uy = p[1] - from[1], vx = x - from[0], vy = y - from[1];
+        const float ux = p[0] - from[0];
+        const float uy = p[1] - from[1];
+        const float vx = x - from[0];
+        const float vy = y - from[1];
         const float length = ux * ux + uy * uy;
         const float t = length > 0 ? fminf(1, fmaxf(0, (ux * vx + uy * vy) / length)) : 0;
         nearest = fminf(nearest, hypotf(vx - t * ux, vy - t * uy));
     }
     return fminf(1, fmaxf(0, 1.9f - nearest));     /* a pen about 3 pixels wide, with soft edges */
 }
+/* Centres a drawing like the digits of MNIST: its box scaled to 20 pixels, its centre of mass in
+   the middle of 28 x 28, ink 1, paper -1. */
 PAGE(void, centre)(int n) {
-    float lo[2] = { 1, 1 }, hi[2] = { 0, 0 }, mass = 0, at[2] = { 0, 0 };
+    float lo[2] = { 1, 1 };
+    float hi[2] = { 0, 0 };
+    float at[2] = { 0, 0 };
+    float mass = 0;
     for (int i = 0; i < 2 * n; i++) {
         float *v = stroke + 3 * (i / 2) + i % 2;
-        lo[i % 2] = fminf(lo[i % 2], *v), hi[i % 2] = fmaxf(hi[i % 2], *v);
+        lo[i % 2] = fminf(lo[i % 2], *v);
+        hi[i % 2] = fmaxf(hi[i % 2], *v);
     }
-    const float box = fmaxf(0.12f, fmaxf(hi[0] - lo[0], hi[1] - lo[1])), scale = 17 / box;
+    const float box = fmaxf(0.12f, fmaxf(hi[0] - lo[0], hi[1] - lo[1]));
+    const float scale = 17 / box;
     for (int i = 0; i < 2 * n; i++) {
         float *v = stroke + 3 * (i / 2) + i % 2;
         *v = (*v - (lo[i % 2] + hi[i % 2]) / 2) * scale + 14;
     }
     for (int k = 0; k < PIXELS; k++) {
-        const float x = (float)(k % SIDE) + .5f, y = (float)(k / SIDE) + .5f;
+        const float x = (float)(k % SIDE) + .5f;
+        const float y = (float)(k / SIDE) + .5f;
         const float ink = ink_at(n, stroke, x, y);
-        mass += ink, at[0] += ink * x, at[1] += ink * y;
+        mass += ink;
+        at[0] += ink * x;
+        at[1] += ink * y;
     }
-    const float dx = mass > 0 ? at[0] / mass - 14 : 0, dy = mass > 0 ? at[1] / mass - 14 : 0;
+    const float dx = mass > 0 ? at[0] / mass - 14 : 0;
+    const float dy = mass > 0 ? at[1] / mass - 14 : 0;
     for (int k = 0; k < PIXELS; k++)
         seen[k] = 2 * ink_at(n, stroke, (float)(k % SIDE) + .5f + dx,
                              (float)(k / SIDE) + .5f + dy) - 1;
 }
-/* [end] */
 
-/* [verdict] Rates the familiarity of a picture: the fraction of known digits that are less
+/* Rates the familiarity of a picture: the fraction of known digits that are less
    typical. */
 enum { FAMILIAR, ODD, STRANGE, UNKNOWN };
 static int verdict(const jem_answer *a) {
@@ -123,7 +120,6 @@ static int verdict(const jem_answer *a) {
     default: return UNKNOWN;                       /* the network is not calibrated */
     }
 }
-/* [end] */
 
 /* Returns why a picture is odd or strange, "" without a reason. */
 PAGE(const char *, reason_name)(int reason) { return jem_reason_name((jem_reason)reason); }
@@ -155,7 +151,8 @@ PAGE(int, answer)(void) {
 
 static int fill_steps;
 static int fill_watch(void *user, int step, jem_tensor *x) {
-    (void)user, (void)step;
+    (void)user;
+    (void)step;
     if (++fill_steps % 8 == 0 && jem_read(x, shown) == JEM_OK) progress(fill_steps, 0);
     return 0;
 }
@@ -164,12 +161,20 @@ PAGE(int, fill_in)(int ways, int seed) {
     jem_impute_desc how = jem_impute_desc_default();
     how.walk.watch = how.denoise.watch = fill_watch;
     if (nets[0]->noise_hi > 0) {               /* it has learned a score: denoise from high noise */
-        how.denoise.steps = 150, how.denoise.beta = 0.038f;
+        how.denoise.steps = 150;
+        how.denoise.beta = 0.038f;
         how.denoise.sigma_max = nets[0]->noise_hi;
-        how.walk.steps = 150, how.walk.step_size = 0.01f, how.walk.noise_std = 0.1f;
-    } else how.walk.clamp_lo = -1, how.walk.clamp_hi = 1;
-    for (int k = 0; k < ways * PIXELS; k++)
-        filled[k] = seen[k % PIXELS], known[k] = hidden[k % PIXELS] == 0;
+        how.walk.steps = 150;
+        how.walk.step_size = 0.01f;
+        how.walk.noise_std = 0.1f;
+    } else {
+        how.walk.clamp_lo = -1;
+        how.walk.clamp_hi = 1;
+    }
+    for (int k = 0; k < ways * PIXELS; k++) {
+        filled[k] = seen[k % PIXELS];
+        known[k] = hidden[k % PIXELS] == 0;
+    }
     jem_rng own = jem_rng_seed((uint64_t)seed);
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *x = jem_input(ctx, filled, ways, 1, SIDE, SIDE);
@@ -208,8 +213,11 @@ static jem_tensor *wished(jem_ctx *c, jem_tensor *x, void *user) {
 /* [end] */
 
 PAGE(void, dream_wish)(int kind, int a, int b, float weight, float temperature) {
-    wanted.kind = kind, wanted.a = a, wanted.b = b;
-    wanted.weight = weight, wanted.heat = temperature;
+    wanted.kind = kind;
+    wanted.a = a;
+    wanted.b = b;
+    wanted.weight = weight;
+    wanted.heat = temperature;
 }
 
 /* [fresh] Starts a chain from noise. */
@@ -222,7 +230,6 @@ PAGE(void, dream_fresh)(int which, int seed) {
     age[which] = 0;
 }
 /* [end] */
-PAGE(int, dream_age)(int which) { return age[which]; }
 
 /* Adds noise, most of it around the click. Some noise everywhere lets the chain also rebuild the
    surroundings: it estimates one noise level for the whole image, and would keep a blot on a clean
@@ -263,7 +270,7 @@ PAGE(int, dream)(int steps, float step, float noise) {
     static float x[CHAINS * PIXELS];
     const jem_generate_desc usual = jem_net_generate_desc(nets[0]);
     const int until = usual.denoise.steps;         /* 0 without a score */
-    for (int young = 1; young >= 0; young--) {
+    for (int young = 0; young <= 1; young++) {     /* a chain that comes of age waits */
         wish w;
         const int n = pick(young, until, x, &w);
         if (!n) continue;
@@ -277,8 +284,11 @@ PAGE(int, dream)(int steps, float step, float noise) {
             jem_denoise(ctx, wished, &w, t, &d, noise > 0 ? &rng : NULL);
         } else {                                   /* x <- x + step d log p/dx + noise N(0,I) */
             jem_sgld_desc d = jem_sgld_desc_default();
-            d.steps = steps, d.step_size = step, d.noise_std = noise;
-            d.clamp_lo = -2, d.clamp_hi = 2;
+            d.steps = steps;
+            d.step_size = step;
+            d.noise_std = noise;
+            d.clamp_lo = -2;
+            d.clamp_hi = 2;
             jem_sgld(ctx, wished, &w, t, &d, &rng);
         }
         if (jem_read(t, x) == JEM_OK) put_back(young, until, x, steps);
@@ -288,8 +298,8 @@ PAGE(int, dream)(int steps, float step, float noise) {
 }
 /* [end] */
 
-/* Returns the chains to show, optionally without their last noise, and their classes. The verdicts
-   are on what the page shows: pixels between black and white. */
+/* Computes the chains to show, optionally without their last noise, their classes and verdicts.
+   These are on what the page shows: pixels between black and white. */
 PAGE(int, dream_show)(int clean) {
     const jem_mark mark = jem_begin(ctx);
     wish w;
@@ -312,30 +322,18 @@ PAGE(int, dream_show)(int clean) {
 
 /* ---- fool it --------------------------------------------------------------------------------- */
 
-/* [fool] For the curve: reduces the log-odds of the label in all steps, even after the answer has
-   changed. */
-static jem_status to_the_end(void *net, const float *x, const int *labels, int n, float *f,
-                             float *g) {
-    jem_query query;
-    query.net = (jem_net *)net;
-    query.labels = labels;
-    const jem_mark mark = jem_begin(ctx);
-    jem_tensor *t = jem_input(ctx, x, n, 1, SIDE, SIDE);
-    if (g && jem_grad(jem_log_odds(ctx, t, &query), t) == JEM_OK) jem_read_grad(t, g);
-    for (int k = 0; k < n * CLASSES; k++) f[k] = k % CLASSES == labels[k / CLASSES] ? 1 : 0;
-    jem_end(ctx, mark);
-    return jem_error_status(ctx);
-}
-
-/* Attacks the JEM or the plain classifier. on: do not stop when the answer changes. */
+/* [fool] Attacks the JEM or the plain classifier. on: takes all steps, even after the answer has
+   changed, for the curve. */
 PAGE(int, fool)(int which, int label, float eps, int l2, int steps, int on) {
     int fooled = 0;
     jem_answer a;
     jem_rng own = jem_rng_seed(1);
     jem_attack_desc how = jem_attack_desc_default();
-    how.eps = 2 * eps, how.l2 = l2;                /* pixels are -1..1 here, 0..1 on the page */
-    how.steps = steps, how.random_start = 0;
-    if (on) how.classify = to_the_end, how.user = nets[which];
+    how.eps = 2 * eps;                             /* pixels are -1..1 here, 0..1 on the page */
+    how.l2 = l2;
+    how.steps = steps;
+    how.random_start = 0;
+    how.all_steps = on;
     memcpy(found, seen, sizeof found);
     if (eps > 0) jem_attack(nets[which], seen, &label, 1, &how, &own, found, &fooled);
     if (jem_classify(nets[which], found, 1, &a) != JEM_OK) return 0;

@@ -57,8 +57,9 @@ static void sample(jem_rng *rng, int n, float *x, int *y) {
     }
     for (int i = 0; i < n; i++) {
         const int k = jem_rng_below(rng, own_count);
-        x[2 * i] = own[2 * k] + 0.1f * jem_rng_normal(rng), y[i] = own_label[k];
+        x[2 * i] = own[2 * k] + 0.1f * jem_rng_normal(rng);
         x[2 * i + 1] = own[2 * k + 1] + 0.1f * jem_rng_normal(rng);
+        y[i] = own_label[k];
     }
 }
 
@@ -67,14 +68,19 @@ static void sample(jem_rng *rng, int n, float *x, int *y) {
 PAGE(int, plane_start)(int world, int seed) {
     world_now = world;
     const int classes = world < WORLDS ? worlds[world].classes : own_classes;
-    data_rng = jem_rng_seed((uint64_t)seed), walk_rng = jem_rng_split(&data_rng, 1);
+    data_rng = jem_rng_seed((uint64_t)seed);
+    walk_rng = jem_rng_split(&data_rng, 1);
     for (int k = 0; k < 2; k++) {
         learner *l = learners + k;
-        jem_trainer_free(l->trainer), jem_net_free(l->net);
+        jem_trainer_free(l->trainer);
+        jem_net_free(l->net);
         memset(l, 0, sizeof *l);
         jem_mlp_desc shape = jem_mlp_desc_default();
-        shape.channels = 2, shape.height = shape.width = 1, shape.classes = classes;
-        shape.layers = 2, shape.widths[0] = shape.widths[1] = 64;
+        shape.channels = 2;
+        shape.height = shape.width = 1;
+        shape.classes = classes;
+        shape.layers = 2;
+        shape.widths[0] = shape.widths[1] = 64;
         l->net = jem_mlp_create(ctx, &shape, (uint64_t)seed);
         jem_fill_uniform(ctx, &walk_rng, l->dream, 2 * DREAMS, -WORLD_BOX, WORLD_BOX);
     }
@@ -94,16 +100,24 @@ PAGE(int, plane_start)(int world, int seed) {
 static jem_train_desc training(int way, const plan *p) {
     jem_train_desc how = jem_train_desc_default();
     how.max_returns = 0;                           /* no guard: the divergence should be visible */
-    how.lr = 2e-3f * p->rate, how.data_noise = 0;
-    how.weights.ce = 1, how.weights.cd = 0;                    /* cross-entropy alone */
-    if (way == SCORE)                             /* also: from noise, the gradient leads to data */
-        how.w_score = 1, how.noise_lo = how.noise_hi = 0.12f;
+    how.lr = 2e-3f * p->rate;
+    how.data_noise = 0;
+    how.weights.ce = 1;                            /* cross-entropy alone */
+    how.weights.cd = 0;
+    if (way == SCORE) {                           /* also: from noise, the gradient leads to data */
+        how.w_score = 1;
+        how.noise_lo = how.noise_hi = 0.12f;
+    }
     if (way == CHAINS) {                           /* also: data raise f, chains lower it */
-        how.weights.cd = 1, how.weights.energy_l2 = p->energy_l2;
-        how.sgld = jem_sgld_desc_langevin(STEP, p->steps), how.sgld.noise_std *= p->noise;
+        how.weights.cd = 1;
+        how.weights.energy_l2 = p->energy_l2;
+        how.sgld = jem_sgld_desc_langevin(STEP, p->steps);
+        how.sgld.noise_std *= p->noise;
         how.sgld.clamp_lo = how.restart_lo = -WORLD_BOX;
         how.sgld.clamp_hi = how.restart_hi = WORLD_BOX;
-        how.negatives = BATCH, how.buffer_size = 2000, how.reinit = p->fresh;
+        how.negatives = BATCH;
+        how.buffer_size = 2000;
+        how.reinit = p->fresh;
     }
     return how;
 }
@@ -120,8 +134,10 @@ PAGE(int, plane_plan)(int left, int right, int steps, float rate, float noise, f
         jem_archive *a = l->trainer ? jem_archive_create(ctx) : NULL;
         if (a && jem_trainer_to_archive(l->trainer, a) == JEM_OK) jem_trainer_from_archive(next, a);
         if (next) jem_clear_error(ctx);            /* another method has other chains: restart */
-        jem_archive_free(a), jem_trainer_free(l->trainer);
-        l->trainer = next, l->stopped = 0;
+        jem_archive_free(a);
+        jem_trainer_free(l->trainer);
+        l->trainer = next;
+        l->stopped = 0;
     }
     return jem_ok(ctx);
 }
@@ -138,15 +154,21 @@ PAGE(int, plane_learn)(int which, int updates) {
     }
     /* [end] */
     const jem_stats *s = &l->stats;
-    facts[0] = (float)jem_trainer_updates(l->trainer), facts[1] = s->ce, facts[2] = s->accuracy;
-    facts[3] = s->f_data - s->f_sample, facts[4] = s->residual, facts[5] = (float)l->stopped;
+    facts[0] = (float)jem_trainer_updates(l->trainer);
+    facts[1] = s->ce;
+    facts[2] = s->accuracy;
+    facts[3] = s->f_data - s->f_sample;
+    facts[4] = s->residual;
+    facts[5] = (float)l->stopped;
     return !l->stopped;
 }
 
 /* [walk] */
 static void walk(learner *l, int steps, float noise) {
     jem_sgld_desc d = jem_sgld_desc_langevin(STEP, steps);
-    d.noise_std *= noise, d.clamp_lo = -WORLD_BOX, d.clamp_hi = WORLD_BOX;
+    d.noise_std *= noise;
+    d.clamp_lo = -WORLD_BOX;
+    d.clamp_hi = WORLD_BOX;
     for (int i = 0; i < DREAMS; i++)               /* a few chains restart */
         if (jem_rng_uniform(&walk_rng) < 0.01f)
             jem_fill_uniform(ctx, &walk_rng, l->dream + 2 * i, 2, -WORLD_BOX, WORLD_BOX);
@@ -158,7 +180,8 @@ static void walk(learner *l, int steps, float noise) {
 }
 /* [end] */
 
-/* Computes log p(x) on a grid, with its own Z, and the class everywhere; new points; the chains. */
+/* Computes log p(x) on a grid, with its own Z, the class of each cell, and the mean log p of the
+   test points; walks the chains. */
 PAGE(int, plane_view)(int which, int walk_steps, float noise) {
     static float x[2 * CELLS], at[2 * TEST];
     static jem_answer a[CELLS];
@@ -169,9 +192,13 @@ PAGE(int, plane_view)(int which, int walk_steps, float noise) {
         x[2 * k + 1] = WORLD_BOX - ((float)(k / GRID) + .5f) * cell;
     }
     if (jem_classify(l->net, x, CELLS, a) != JEM_OK) return 0;
-    double top = -1e30, sum = 0, mean = 0;
+    double top = -1e30;
+    double sum = 0;
+    double mean = 0;
     for (int k = 0; k < CELLS; k++) {
-        density[k] = a[k].log_density, best[k] = (float)a[k].label, sure[k] = a[k].probability;
+        density[k] = a[k].log_density;
+        best[k] = (float)a[k].label;
+        sure[k] = a[k].probability;
         top = fmax(top, (double)density[k]);
     }
     for (int k = 0; k < CELLS; k++) sum += exp((double)density[k] - top);

@@ -32,19 +32,23 @@ PAGE(float *, walk_place)(int what) {
     return all[what];
 }
 
-/* [known] Densities with known moments: of u, v the narrow one has E (u-v)^2 = 0.2, the banana
-   E v^2 = 0.75, the two modes E u = 0.72; own points are Gaussians around them. */
+/* [known] Records log p of densities with known moments: E (u-v)^2 = 0.2 of the narrow one,
+   E v^2 = 0.75 of the banana, E u = 0.72 of the two modes; own points are centres of Gaussians. */
 static jem_tensor *gaussian(jem_ctx *c, jem_tensor *x, float mean, float std) {
     return jem_scale(c, jem_square(c, jem_add_constant(c, x, -mean)), -0.5f / (std * std));
 }
 static jem_tensor *known(jem_ctx *c, jem_tensor *x, void *user) {
-    jem_tensor *u = jem_slice(c, x, 0, 1), *v = jem_slice(c, x, 1, 1), *all = NULL;
+    jem_tensor *u = jem_slice(c, x, 0, 1);
+    jem_tensor *v = jem_slice(c, x, 1, 1);
+    jem_tensor *all = NULL;
     (void)user;
-    if (density_now == NARROW || density_now == BANANA) {
-        const int narrow = density_now == NARROW;
+    if (density_now == NARROW) {
+        v = gaussian(c, jem_sub(c, v, jem_scale(c, u, 0.9f)), 0, sqrtf(0.19f));
+        return jem_add(c, gaussian(c, u, 0, 1), v);
+    }
+    if (density_now == BANANA) {
         jem_tensor *bent = jem_scale(c, jem_add_constant(c, jem_square(c, u), -1), 0.5f);
-        jem_tensor *middle = narrow ? jem_scale(c, u, 0.9f) : bent;
-        v = gaussian(c, jem_sub(c, v, middle), 0, narrow ? sqrtf(0.19f) : 0.5f);
+        v = gaussian(c, jem_sub(c, v, bent), 0, 0.5f);
         return jem_add(c, gaussian(c, u, 0, 1), v);
     }
     if (density_now == MODES) {
@@ -65,14 +69,16 @@ static jem_tensor *known(jem_ctx *c, jem_tensor *x, void *user) {
 /* Returns the coordinate of a point whose distribution is shown. */
 static float shown(const float *x) {
     if (density_now == NARROW) return x[0] - x[1];
-    return density_now == BANANA ? x[1] : x[0];
+    if (density_now == BANANA) return x[1];
+    return x[0];
 }
 static int squared(void) { return density_now == NARROW || density_now == BANANA; }
 static double known_moment(void) {
     static const double moments[OWN_POINTS] = { 0.2, 0.75, 0.72 };
     double mean = 0;
+    if (density_now != OWN_POINTS) return moments[density_now];
     for (int k = 0; k < own_count; k++) mean += (double)own[2 * k] / own_count;
-    return density_now == OWN_POINTS ? mean : moments[density_now];
+    return mean;
 }
 
 static double normal(double x, double mean, double std) {
@@ -153,9 +159,13 @@ static void foresee(jem_tensor *x, const jem_mcmc_desc *how) {
     jem_write(x, chain);
 }
 
+/* Returns the number of temperatures of the chains so far. */
+static int rungs(void) { return kind_now == TEMPERED ? LADDER : 1; }
+
 /* Keeps the coordinate shown of each chain of temperature 1; if there are too many, the newer
    half. */
-static void keep(int ladder) {
+static void keep(void) {
+    const int ladder = rungs();
     const int kept = CHAINS / ladder;
     if (recorded == RECORD) {
         recorded = RECORD / 2;
@@ -166,7 +176,7 @@ static void keep(int ladder) {
     steps_made++;
 }
 
-/* [steps] Makes one step of all chains. a is the step of Langevin's equation; noise a multiple of
+/* [steps] Makes one step of all chains, two if they are tempered. a is the step of Langevin's equation; noise a multiple of
    sqrt(a): 0 makes it gradient ascent. */
 static jem_status one_step(jem_tensor *x, int kind, float a, float noise, int leaps,
                            float *accepted) {
@@ -179,16 +189,19 @@ static jem_status one_step(jem_tensor *x, int kind, float a, float noise, int le
     how.steps = 1;
     how.step_size = sqrtf(a);                      /* the same step, but some are rejected */
     how.leapfrog = kind == HMC ? leaps : 1;
-    how.temperatures = kind == TEMPERED ? LADDER : 1;
+    how.temperatures = 1;
     how.hottest = HOTTEST;
-    if (kind == TEMPERED) how.steps = 2;           /* so that all neighbours in T can swap */
-    else foresee(x, &how);
+    if (kind == TEMPERED) {
+        how.temperatures = LADDER;
+        how.steps = 2;                             /* so that all neighbours in T can swap */
+    } else foresee(x, &how);
     return jem_mcmc(ctx, known, NULL, x, &how, &walk_rng, accepted);
 }
 /* [end] */
 
-/* path: the last position of chain 0, the end of its gradient, the proposal, its position, 1 if
-   accepted, then the leapfrog steps and their number. */
+/* Makes one step of all chains. path receives, of chain 0: the previous position, the end of its
+   gradient, the proposal, the new position, 0 if that proposal was rejected, the number of leapfrog
+   steps, and their positions. Returns 0 if a chain diverged. */
 PAGE(int, walk_step)(int kind, float a, float noise, int leaps) {
     float accepted[CHAINS], g[2 * CHAINS];
     const jem_mark mark = jem_begin(ctx);
@@ -210,12 +223,12 @@ PAGE(int, walk_step)(int kind, float a, float noise, int leaps) {
         path[4 + k] = path[9] > 0 ? path[last + k] : chain[k];
         path[6 + k] = chain[k];
     }
-    path[8] = kind <= LANGEVIN ? 1 : accepted[0];
+    path[8] = path[9] > 0 ? accepted[0] : 1;       /* only foresee() knows the proposal */
     for (int i = 0; i < CHAINS; i++) {
         if (!(fabsf(chain[2 * i]) < 100 && fabsf(chain[2 * i + 1]) < 100)) return 0;
         if (kind > LANGEVIN) accepted_sum += (double)accepted[i] / CHAINS;
     }
-    keep(kind == TEMPERED ? LADDER : 1);
+    keep();
     return jem_ok(ctx);
 }
 
@@ -223,14 +236,16 @@ PAGE(int, walk_step)(int kind, float a, float noise, int leaps) {
    known one, their difference in errors, tau, R-hat, accepted proposals, steps. */
 PAGE(int, walk_facts)(void) {
     static float value[RECORD * CHAINS];
-    const int kept = kind_now == TEMPERED ? CHAINS / LADDER : CHAINS, from = recorded / 2;
+    const int kept = CHAINS / rungs();
+    const int from = recorded / 2;
     const int n = (recorded - from) * kept;
     memset(histogram, 0, sizeof histogram);
     for (int i = 0; i < n; i++) {
         const float v = record[from * kept + i];
         const int bin = (int)floorf((v / WORLD_BOX + 1) / 2 * BINS);
         if (bin >= 0 && bin < BINS) histogram[bin] += BINS / (2 * WORLD_BOX * (float)n);
-        value[i] = squared() ? v * v : v;
+        value[i] = v;
+        if (squared()) value[i] = v * v;
     }
     memset(facts, 0, sizeof facts);
     facts[2] = (float)known_moment();

@@ -14,8 +14,7 @@ function text(at) {
 function must(ok, what) {
   if (!ok) throw Error(what + ": " + text(C.problem()));
 }
-const [SEEN, SLOPE, HIDDEN, CHANCE, FOUND, , SHOWN, SPREAD, RESULT, STROKE, SIGHT] =
-  Array(11).keys();
+const [SEEN, SLOPE, HIDDEN, CHANCE, FOUND, , SHOWN, RESULT, STROKE, SIGHT] = Array(10).keys();
 const [DENSITY, BEST, SURE, POINTS, FACTS, OWN, DREAM] = Array(7).keys();
 const N = 784;
 
@@ -34,11 +33,7 @@ const jobs = {
     if (!C.start()) throw Error("no memory");
     models.forEach((bytes, which) => jobs.load({ which, bytes }));
     const opened = { isa: text(C.speed_name()) };
-    if (models.length) {
-      const [score, low, high, mean, scale] = [0, 1, 2, 3, 4].map((k) => C.fact(k));
-      const n = C.spread_count();
-      Object.assign(opened, { score, low, high, mean, scale, spread: copy(C.place(SPREAD), n) });
-    }
+    if (models.length) opened.score = C.has_score();
     return opened;
   },
   load({ which, bytes }) {

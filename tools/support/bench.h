@@ -11,9 +11,8 @@
 /* All precisions: a new one is a line here. */
 static const struct bench_precision { const char *name; jem_precision precision; }
 bench_precisions[] = {
-    { "direct", JEM_PRECISION_DIRECT }, { "exact", JEM_PRECISION_EXACT }, { "fast",
-                                                                            JEM_PRECISION_FAST },
-    { "bf16", JEM_PRECISION_BF16 },
+    { "direct", JEM_PRECISION_DIRECT }, { "exact", JEM_PRECISION_EXACT },
+    { "fast", JEM_PRECISION_FAST }, { "bf16", JEM_PRECISION_BF16 },
     { NULL, JEM_PRECISION_EXACT }
 };
 
@@ -27,8 +26,8 @@ static inline double bench_now(void) {             /* seconds */
    such set. */
 static inline jem_isa bench_bf16(jem_isa isa) {
     if (isa == JEM_ISA_AVX512 && jem_isa_available(JEM_ISA_AMX)) return JEM_ISA_AMX;
-    return isa == JEM_ISA_AVX512 && jem_isa_available(JEM_ISA_AVX512_BF16) ? JEM_ISA_AVX512_BF16
-                                                                         : JEM_ISA_BEST;
+    if (isa == JEM_ISA_AVX512 && jem_isa_available(JEM_ISA_AVX512_BF16)) return JEM_ISA_AVX512_BF16;
+    return JEM_ISA_BEST;
 }
 
 /* Returns the instruction set of that name; JEM_ISA_WASM + 1 if it is unknown. */
@@ -88,13 +87,15 @@ static inline const char *subject_open(subject *s, const char *net, int threads,
 /* Sets n images and n chains; does nothing if there are n already. Clears the tape. */
 static inline const char *subject_batch(subject *s, int n) {
     if (n == s->n) return NULL;
-    const int c = s->net->channels, h = s->net->height, w = s->net->width;
+    const int c = s->net->channels;
+    const int h = s->net->height;
+    const int w = s->net->width;
     const ptrdiff_t size = (ptrdiff_t)n * c * h * w;
     free(s->data);
     free(s->labels);
     free(s->sigma);
     free(s->logits);
-    s->n = n;
+    s->n = 0;
     s->data = (float *)malloc((size_t)size * sizeof *s->data);
     s->labels = (int *)malloc((size_t)n * sizeof *s->labels);
     s->sigma = (float *)malloc((size_t)n * sizeof *s->sigma);
@@ -105,6 +106,7 @@ static inline const char *subject_batch(subject *s, int n) {
     s->x = jem_input(s->ctx, s->data, n, c, h, w);
     jem_fill_uniform(s->ctx, &s->rng, s->data, size, -1, 1);
     for (int i = 0; i < n; i++) s->labels[i] = i % s->net->classes;
+    s->n = n;
     return jem_ok(s->ctx) ? NULL : jem_error(s->ctx);
 }
 

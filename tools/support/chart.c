@@ -36,34 +36,41 @@ static const struct letter { char c; const char *lines; } letters[] = {
       "1646" }
 };
 
-float text(plot *p, float x, float y, float unit, unsigned colour,
-           const char *s) {
-    for (; *s; s++) {
-        float width = 2;                           /* for a blank, and for unknown characters */
-        for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
-            if (letters[i].c != *s) continue;
-            float ax = 0;
-            float ay = 0;
-            int pen = 0;
-            width = *s >= '0' && *s <= '9' ? 3 : 0;                    /* columns of figures */
-            for (const char *l = letters[i].lines; *l; l++) {
-                if (*l == ' ') { pen = 0; continue; }
-                const float bx = (float)(*l - '0');
-                const float by = (float)(l[1] - '0');
-                const float px = pen ? ax : bx;
-                const float py = pen ? ay : by;
-                if (p && (pen || l[2] == ' ' || !l[2]))
-                    plot_line(p, x + px * unit, y + py * unit, x + bx * unit, y + by * unit,
-                              unit * .72f, colour);
-                width = bx > width ? bx : width;
+/* Draws a letter, if there is a plot. Returns its width in units. */
+static float chart__letter(plot *p, float x, float y, float unit, unsigned colour, char c) {
+    float width = 2;                               /* for a blank, and for unknown characters */
+    for (size_t i = 0; i < sizeof letters / sizeof *letters; i++) {
+        if (letters[i].c != c) continue;
+        float ax = 0;
+        float ay = 0;
+        int pen = 0;
+        width = c >= '0' && c <= '9' ? 3 : 0;      /* columns of figures */
+        for (const char *l = letters[i].lines; *l; l++) {
+            if (*l == ' ') {
+                pen = 0;
+                continue;
+            }
+            const float bx = (float)(*l - '0');
+            const float by = (float)(l[1] - '0');
+            if (!pen) {
                 ax = bx;
                 ay = by;
-                pen = 1;
-                l++;
             }
+            if (p && (pen || l[2] == ' ' || !l[2]))
+                plot_line(p, x + ax * unit, y + ay * unit, x + bx * unit, y + by * unit,
+                          unit * .72f, colour);
+            if (bx > width) width = bx;
+            ax = bx;
+            ay = by;
+            pen = 1;
+            l++;
         }
-        x += (width + 1.8f) * unit;
     }
+    return width;
+}
+float text(plot *p, float x, float y, float unit, unsigned colour,
+           const char *s) {
+    for (; *s; s++) x += (chart__letter(p, x, y, unit, colour, *s) + 1.8f) * unit;
     return x;
 }
 void text_right(plot *p, float x, float y, float unit, unsigned colour,
@@ -106,8 +113,12 @@ float *chart_column(const char *path, const char *name, int *n) {
             x = more;
             room = 2 * room + 64;
         }
-        const float v = strtof(s ? s : "", &end);
-        x[(*n)++] = s && end > s ? v : NAN;
+        x[*n] = NAN;
+        if (s) {
+            const float v = strtof(s, &end);
+            if (end > s) x[*n] = v;
+        }
+        ++*n;
     }
     if (f) fclose(f);
     return x;
@@ -117,40 +128,45 @@ float *chart_column(const char *path, const char *name, int *n) {
 static double chart__step(double range, int count) {
     const double raw = range / count;
     const double ten = pow(10, floor(log10(raw)));
-    return raw / ten <= 1 ? ten : raw / ten <= 2 ? 2 * ten : raw / ten <= 5 ? 5 * ten : 10 * ten;
+    if (raw / ten <= 1) return ten;
+    if (raw / ten <= 2) return 2 * ten;
+    if (raw / ten <= 5) return 5 * ten;
+    return 10 * ten;
 }
 static void chart__number(char *to, size_t size, double v, double step) {
     const int places = step >= 1 ? 0 : (int)ceil(-log10(step) - 1e-9);
     snprintf(to, size, "%.*f", places, fabs(v) < step / 2 ? 0.0 : v);
 }
 
-/* Computes the range of all curves' finite values, slightly enlarged; returns 0 if there are none.
-   Cuts off the most extreme hundredth at either end, so that single jumps do not flatten the rest.
-   */
 static int chart__compare(const void *a, const void *b) {
     const float x = *(const float *)a;
     const float y = *(const float *)b;
     return (x > y) - (x < y);
 }
+/* Computes the range of all curves' finite values, x or y; returns 0 if there are none. Of y, cuts
+   off the most extreme hundredth at either end, so that single jumps do not flatten the rest, and
+   enlarges the range slightly. */
 static int chart__range(const panel *q, int of_y, double *lo, double *hi) {
     size_t total = 0;
     size_t n = 0;
     for (int k = 0; k < q->n; k++) total += (size_t)q->curves[k].n;
     float *all = (float *)malloc((total + 1) * sizeof *all);
     if (!all) return 0;
-    for (int k = 0; k < q->n; k++)
-        for (int i = 0; i < q->curves[k].n; i++) {
-            const float v = of_y ? q->curves[k].y[i] : q->curves[k].x[i];
-            if (isfinite(v)) all[n++] = v;
-        }
+    for (int k = 0; k < q->n; k++) {
+        const float *v = of_y ? q->curves[k].y : q->curves[k].x;
+        for (int i = 0; i < q->curves[k].n; i++)
+            if (isfinite(v[i])) all[n++] = v[i];
+    }
     if (n) {
         const size_t cut = of_y && n >= 200 ? n / 100 : 0;
         qsort(all, n, sizeof *all, chart__compare);
         *lo = (double)all[cut];
         *hi = (double)all[n - 1 - cut];
-        const double room = of_y ? (*hi - *lo) * .05 : 0;
-        *lo -= room;
-        *hi += room;
+        if (of_y) {
+            const double room = (*hi - *lo) * .05;
+            *lo -= room;
+            *hi += room;
+        }
         if (!(*hi > *lo)) {
             const double around = fabs(*lo) > 0 ? fabs(*lo) * .1 : 1;
             *lo -= around;
@@ -165,31 +181,35 @@ void draw_panel(plot *p, const panel *q) {
     draw_panel_in(p, q, 1.5f);
 }
 
-void draw_panel_in(plot *p, const panel *q, float unit) {
-    double x0 = 0;
-    double x1 = 1;
-    double y0 = (double)q->y_lo;
-    double y1 = (double)q->y_hi;
-    char label[32];
-    chart__range(q, 0, &x0, &x1);
-    if (!(y1 > y0)) {
-        y0 = 0;
-        y1 = 1;
-        chart__range(q, 1, &y0, &y1);
+/* What a panel shows: from x0 to x1 and from y0 to y1; sx, sy: pixels of a unit. */
+typedef struct chart__scale { double x0, x1, y0, y1, sx, sy; } chart__scale;
+
+static chart__scale chart__scale_of(const panel *q) {
+    chart__scale s = { 0, 1, (double)q->y_lo, (double)q->y_hi, 0, 0 };
+    chart__range(q, 0, &s.x0, &s.x1);
+    if (!(s.y1 > s.y0)) {
+        s.y0 = 0;
+        s.y1 = 1;
+        chart__range(q, 1, &s.y0, &s.y1);
     }
-    const double sx = (double)(q->right - q->left) / (x1 - x0);
-    const double sy = (double)(q->bottom - q->top) / (y1 - y0);
-    text(p, q->left, q->top - 20 * unit, unit / .75f, 0x000000, q->title);
-    const double dy = chart__step(y1 - y0, 5);
-    const double dx = chart__step(x1 - x0, 8);
-    for (double v = ceil(y0 / dy) * dy; v <= y1 + dy * 1e-6; v += dy) {
-        const float at = q->bottom - (float)((v - y0) * sy);
+    s.sx = (double)(q->right - q->left) / (s.x1 - s.x0);
+    s.sy = (double)(q->bottom - q->top) / (s.y1 - s.y0);
+    return s;
+}
+
+/* Draws the axes: grey lines at round numbers, which they name. */
+static void chart__axes(plot *p, const panel *q, const chart__scale *s, float unit) {
+    const double dy = chart__step(s->y1 - s->y0, 5);
+    const double dx = chart__step(s->x1 - s->x0, 8);
+    char label[32];
+    for (double v = ceil(s->y0 / dy) * dy; v <= s->y1 + dy * 1e-6; v += dy) {
+        const float at = q->bottom - (float)((v - s->y0) * s->sy);
         box(p, q->left - 4, at, q->right, at + 1, 0xdddddd);
         chart__number(label, sizeof label, v, dy);
         text_right(p, q->left - 6, at - 3.3f * unit, unit, 0x555555, label);
     }
-    for (double v = ceil(x0 / dx) * dx; v <= x1 + dx * 1e-6; v += dx) {
-        const float at = q->left + (float)((v - x0) * sx);
+    for (double v = ceil(s->x0 / dx) * dx; v <= s->x1 + dx * 1e-6; v += dx) {
+        const float at = q->left + (float)((v - s->x0) * s->sx);
         box(p, at, q->top, at + 1, q->bottom + 4, 0xdddddd);
         chart__number(label, sizeof label, v, dx);
         text(p, at + 1 - text(NULL, 0, 0, unit, 0, label) / 2, q->bottom + 9, unit, 0x555555,
@@ -199,7 +219,11 @@ void draw_panel_in(plot *p, const panel *q, float unit) {
     box(p, q->left - 1, q->bottom, q->right, q->bottom + 2, 0x000000);
     if (q->x_name)
         text_right(p, q->right, q->bottom + 17 * unit, unit, 0x333333, q->x_name);
-    float right = q->right;                        /* the legend, from the right */
+}
+
+/* Draws the names of the curves above the panel, from the right. */
+static void chart__legend(plot *p, const panel *q, float unit) {
+    float right = q->right;
     for (int k = q->n - 1; k >= 0; k--) {
         if (!*q->curves[k].name) continue;         /* another curve of the group before it */
         const float width = text(NULL, 0, 0, unit + .1f, 0, q->curves[k].name);
@@ -208,24 +232,33 @@ void draw_panel_in(plot *p, const panel *q, float unit) {
         box(p, right - width - 24, middle - 2, right - width - 8, middle + 2, q->curves[k].colour);
         right -= width + 44;
     }
-    for (int k = 0; k < q->n; k++) {
-        const curve *c = &q->curves[k];
-        float px = 0;
-        float py = 0;
-        int pen = 0;
-        for (int i = 0; i < c->n; i++) {
-            if (!isfinite(c->x[i]) || !isfinite(c->y[i])) continue;
-            const double t = ((double)c->y[i] - y0) * sy;
-            const double most = (double)(q->bottom - q->top);
-            const float x = q->left + (float)(((double)c->x[i] - x0) * sx);
-            const float y = q->bottom - (float)(t < 0 ? 0 : t > most ? most : t);
-            if (pen) plot_line(p, px, py, x, y, c->width, c->colour);
-            else plot_dot(p, x, y, 3, c->colour);
-            px = x;
-            py = y;
-            pen = 1;
-        }
+}
+
+/* Draws a curve, whose values beyond an end of y are at that end. */
+static void chart__curve(plot *p, const panel *q, const chart__scale *s, const curve *c) {
+    const double most = (double)(q->bottom - q->top);
+    float px = 0;
+    float py = 0;
+    int pen = 0;
+    for (int i = 0; i < c->n; i++) {
+        if (!isfinite(c->x[i]) || !isfinite(c->y[i])) continue;
+        const double t = fmin(fmax(((double)c->y[i] - s->y0) * s->sy, 0), most);
+        const float x = q->left + (float)(((double)c->x[i] - s->x0) * s->sx);
+        const float y = q->bottom - (float)t;
+        if (pen) plot_line(p, px, py, x, y, c->width, c->colour);
+        else plot_dot(p, x, y, 3, c->colour);
+        px = x;
+        py = y;
+        pen = 1;
     }
+}
+
+void draw_panel_in(plot *p, const panel *q, float unit) {
+    const chart__scale s = chart__scale_of(q);
+    text(p, q->left, q->top - 20 * unit, unit / .75f, 0x000000, q->title);
+    chart__axes(p, q, &s, unit);
+    chart__legend(p, q, unit);
+    for (int k = 0; k < q->n; k++) chart__curve(p, q, &s, &q->curves[k]);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */

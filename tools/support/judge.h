@@ -8,8 +8,9 @@
 
 enum { JUDGE_CONVS = 4, JUDGE_FEATURES = 48, JUDGE_AT_ONCE = 128, JUDGE_KINDS = 12 };
 
-/* Returns 1 if judges support such images. The damaging functions need a minimum size. */
+/* Limits of judges; the functions that damage images need a minimum size. */
 enum { JUDGE_SIDE_LEAST = 8, JUDGE_SIDE_MOST = 1024, JUDGE_CLASSES_MOST = 4095 };
+/* Returns 1 if judges support such images. */
 int judge_takes(int height, int width, int classes);
 
 /* Creates a judge. classes: of the data, without the last one. Freed with jem_net_free. */

@@ -46,14 +46,18 @@ static inline reliability measure_reliability(const predictions *p, int bins,
         const float *f = p->f + (size_t)i * (size_t)p->classes;
         int best = 0;
         for (int c = 1; c < p->classes; c++) if (f[c] > f[best]) best = c;
-        const double most = (double)f[best], all = measure__log_sum(f, p->classes, cold, most);
+        const double most = (double)f[best];
+        const double all = measure__log_sum(f, p->classes, cold, most);
         for (int c = 0; c < p->classes; c++) {
             const double q = exp(cold * ((double)f[c] - most) - all) - (c == p->labels[i]);
             s.brier += q * q / p->n;
         }
         const double sure = exp(-all);
-        const int right = best == p->labels[i], k = (int)ceil(sure * bins) - 1;
-        reliability_bin *b = bin + (k < 0 ? 0 : k < bins ? k : bins - 1);
+        const int right = best == p->labels[i];
+        int k = (int)ceil(sure * bins) - 1;
+        if (k < 0) k = 0;
+        if (k > bins - 1) k = bins - 1;
+        reliability_bin *b = bin + k;
         b->count++;
         b->confidence += sure;
         b->accuracy += right;
@@ -76,7 +80,8 @@ static inline reliability measure_reliability(const predictions *p, int bins,
    bar. */
 static inline int measure_bin(double v, double lo, double hi, int bins) {
     const double k = (v - lo) / (hi - lo) * bins;              /* may exceed the range of int */
-    return k >= bins ? bins - 1 : k > 0 ? (int)k : 0;
+    if (k >= bins) return bins - 1;
+    return k > 0 ? (int)k : 0;
 }
 
 /* ---- two sorts of images --------------------------------------------------------------------- */
@@ -91,7 +96,8 @@ typedef struct detection {
 
 typedef struct measure__scored { float score; int usual; } measure__scored;
 static inline int measure__compare(const void *a, const void *b) {     /* highest first */
-    const float x = ((const measure__scored *)a)->score, y = ((const measure__scored *)b)->score;
+    const float x = ((const measure__scored *)a)->score;
+    const float y = ((const measure__scored *)b)->score;
     return (x < y) - (x > y);
 }
 
@@ -109,7 +115,10 @@ static inline int measure_detection(const float *usual, int n_usual, const float
         ok = isfinite(all[i].score) != 0;
     }
     if (ok) qsort(all, (size_t)n, sizeof *all, measure__compare);
-    double in = 0, out = 0, area = 0, precision = 0;
+    double in = 0;
+    double out = 0;
+    double area = 0;
+    double precision = 0;
     d->fpr95 = d->flagged = -1;
     for (int i = 0, next; ok && i < n; i = next) {
         double more = 0;
@@ -133,13 +142,24 @@ static inline int measure_detection(const float *usual, int n_usual, const float
 
 /* ---- two sets of points ---------------------------------------------------------------------- */
 
+/* Rotates d pairs of numbers, which are `stride` apart, by an angle of cosine c and sine s. */
+static inline void measure__rotate(double *x, double *y, int stride, int d, double c, double s) {
+    for (int k = 0; k < d; k++) {
+        const double u = x[k * stride];
+        const double v = y[k * stride];
+        x[k * stride] = c * u - s * v;
+        y[k * stride] = s * u + c * v;
+    }
+}
+
 /* Computes eigenvalues of the symmetric a[d][d] in its diagonal, eigenvectors in the columns of v
    (may be NULL): Jacobi's rotations (Golub & Van Loan, 8.5), until the off-diagonal is rounding
    error. */
 static inline void measure__eigen(double *a, double *v, int d) {
     for (int i = 0; v && i < d * d; i++) v[i] = i % (d + 1) == 0;
     for (int sweep = 0; sweep < 60; sweep++) {
-        double off = 0, all = 0;
+        double off = 0;
+        double all = 0;
         for (int i = 0; i < d * d; i++) {
             all += a[i] * a[i];
             off += i % (d + 1) ? a[i] * a[i] : 0;
@@ -151,22 +171,11 @@ static inline void measure__eigen(double *a, double *v, int d) {
                 if (fabs(apq) < 1e-300) continue;
                 const double theta = (a[q * d + q] - a[p * d + p]) / (2 * apq);
                 const double t = (theta < 0 ? -1 : 1) / (fabs(theta) + sqrt(theta * theta + 1));
-                const double c = 1 / sqrt(t * t + 1), s = t * c;
-                for (int k = 0; k < d; k++) {
-                    const double x = a[k * d + p], y = a[k * d + q];
-                    a[k * d + p] = c * x - s * y;
-                    a[k * d + q] = s * x + c * y;
-                }
-                for (int k = 0; k < d; k++) {
-                    const double x = a[p * d + k], y = a[q * d + k];
-                    a[p * d + k] = c * x - s * y;
-                    a[q * d + k] = s * x + c * y;
-                }
-                for (int k = 0; v && k < d; k++) {
-                    const double x = v[k * d + p], y = v[k * d + q];
-                    v[k * d + p] = c * x - s * y;
-                    v[k * d + q] = s * x + c * y;
-                }
+                const double c = 1 / sqrt(t * t + 1);
+                const double s = t * c;
+                measure__rotate(a + p, a + q, d, d, c, s);
+                measure__rotate(a + p * d, a + q * d, 1, d, c, s);
+                if (v) measure__rotate(v + p, v + q, d, d, c, s);
             }
     }
 }
@@ -185,15 +194,22 @@ static inline void measure__moments(const float *x, int n, int d, double *mean, 
         }
 }
 
-/* Returns the Frechet distance of the Gaussians with the moments of x[n][d] and y[m][d] (Dowson &
-   Landau 1982): |mean - mean'|^2 + tr(S + S' - 2 (S^1/2 S' S^1/2)^1/2). 0: no memory. */
+/* Computes the squared Frechet distance of Gaussians with the moments of x[n][d], y[m][d] (Dowson &
+   Landau 1982): |mean - mean'|^2 + tr(S + S' - 2 (S^1/2 S' S^1/2)^1/2). Returns 0 without
+   memory. */
 static inline int measure_frechet(const float *x, int n, const float *y, int m, int d,
                                   double *distance) {
     const size_t square = (size_t)d * (size_t)d;
     double *all = (double *)malloc((5 * square + 2 * (size_t)d) * sizeof *all);
     if (!all) return 0;
-    double *a = all, *b = a + square, *v = b + square, *root = v + square, *c = root + square;
-    double *mean = c + square, *other = mean + d, sum = 0;
+    double *a = all;
+    double *b = a + square;
+    double *v = b + square;
+    double *root = v + square;
+    double *c = root + square;
+    double *mean = c + square;
+    double *other = mean + d;
+    double sum = 0;
     measure__moments(x, n, d, mean, a);
     measure__moments(y, m, d, other, b);
     for (int k = 0; k < d; k++) {
@@ -211,7 +227,8 @@ static inline int measure_frechet(const float *x, int n, const float *y, int m, 
     for (int pass = 0; pass < 2; pass++)           /* c = root b, then a = c root */
         for (int i = 0; i < d; i++)
             for (int k = 0; k < d; k++) {
-                const double *left = pass ? c : root, *right = pass ? root : b;
+                const double *left = pass ? c : root;
+                const double *right = pass ? root : b;
                 double r = 0;
                 for (int l = 0; l < d; l++) r += left[i * d + l] * right[l * d + k];
                 (pass ? a : c)[i * d + k] = r;
@@ -288,12 +305,15 @@ typedef struct chain_stats {
    and variance of the halves' means (by Welford's recursion). */
 static inline double measure__autocovariance(const float *values, int steps, int chains, int lag,
                                              double *mean, double *spread) {
-    const ptrdiff_t n = steps / 2, next = chains;
-    double all = 0, squares = 0;
+    const ptrdiff_t n = steps / 2;
+    const ptrdiff_t next = chains;
+    double all = 0;
+    double squares = 0;
     *mean = 0;
     for (int half = 0; half < 2 * chains; half++) {
         const float *v = values + half / 2 + (half & 1 ? (steps - n) * next : 0);
-        double m = 0, sum = 0;
+        double m = 0;
+        double sum = 0;
         for (ptrdiff_t i = 0; i < n; i++) m += (double)v[i * next] / (double)n;
         for (ptrdiff_t i = 0; i + lag < n; i++)
             sum = fma((double)v[i * next] - m, (double)v[(i + lag) * next] - m, sum);
@@ -306,7 +326,7 @@ static inline double measure__autocovariance(const float *values, int steps, int
     return all / (2 * chains);
 }
 
-/* Computes the statistics. NaN in all fields if steps < 8 or chains < 1; omits the middle one of
+/* Computes the statistics: NaN in all fields if steps < 8 or chains < 1. Omits the middle step of
    an odd number. For constant values: mean and std, and NaN in the others. */
 static inline chain_stats measure_chains(const float *values, int steps, int chains) {
     chain_stats s = { NAN, NAN, NAN, NAN, NAN, NAN };
@@ -324,7 +344,10 @@ static inline chain_stats measure_chains(const float *values, int steps, int cha
     s.rhat = sqrt(total / within);
     /* rho(0) = 1, rho(1), ... in pairs, whose sums are positive and decrease: until one is
        negative */
-    double sum = 0, least = INFINITY, even = 1, odd;
+    double sum = 0;
+    double least = INFINITY;
+    double even = 1;
+    double odd;
     for (int lag = 0;; lag += 2) {
         const double c = measure__autocovariance(values, steps, chains, lag + 1, &s.mean, &unused);
         const double b = measure__autocovariance(values, steps, chains, lag, &s.mean, &unused);

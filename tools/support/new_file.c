@@ -49,13 +49,13 @@ int new_file_open(new_file *n, const char *path) {
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode)) {
         errno = 0;
         n->device = fopen(path, "wb");
-        return n->device ? 1 : new_file_fail(n, "cannot be opened");
+        return n->device || new_file_fail(n, "cannot be opened");
     }
     n->ctx = jem_ctx_create(NULL);
     errno = 0;
     if (!n->ctx) return new_file_fail(n, "cannot be created: no memory");
     n->file = jem_file_create(n->ctx, path);
-    return n->file ? 1 : new_file__failed(n);
+    return n->file || new_file__failed(n);
 }
 
 int new_file_put(new_file *n, const void *bytes, size_t size) {
@@ -63,7 +63,7 @@ int new_file_put(new_file *n, const void *bytes, size_t size) {
     if (n->device && fwrite(bytes, 1, size, n->device) == size) return 1;
     if (n->device) return new_file_fail(n, "cannot be written");
     if (n->file && jem_file_put(n->file, bytes, size) == JEM_OK) return 1;
-    return n->ctx ? new_file__failed(n) : 0;
+    return n->ctx && new_file__failed(n);
 }
 int new_file_text(new_file *n, const char *text) {
     return new_file_put(n, text, strlen(text));

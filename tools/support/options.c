@@ -15,8 +15,11 @@
 void harmless(char *text, int lines) {
     const size_t n = strlen(text);
     const int ends = n > 0 && strchr("\n\r\t", text[n - 1]) != NULL;
-    const char last = ends ? text[n - 1] : 0;
-    if (ends) text[n - 1] = 0;
+    char last = 0;
+    if (ends) {
+        last = text[n - 1];
+        text[n - 1] = 0;
+    }
     jem_mask_controls(text, lines);
     if (ends) text[n - 1] = last;
 }
@@ -28,19 +31,21 @@ static int lines_of(const char *s) {
 int speak(FILE *to, const char *format, ...) {
     char some[2048];
     char *text = some;
+    const int may_be_terminal = to == stdout || to == stderr;
+    int n;
     va_list args, again;
     va_start(args, format);
     va_copy(again, args);
-    int n = to == stdout || to == stderr ? vsnprintf(some, sizeof some, format, args)
-                                         : vfprintf(to, format, args);
-    if (n >= (int)sizeof some && (to == stdout || to == stderr)) {
+    if (may_be_terminal) n = vsnprintf(some, sizeof some, format, args);
+    else n = vfprintf(to, format, args);
+    if (n >= (int)sizeof some && may_be_terminal) {
         text = (char *)malloc((size_t)n + 1);
         if (text) vsnprintf(text, (size_t)n + 1, format, again);
         else text = some;                          /* its start */
     }
     va_end(args);
     va_end(again);
-    if (to != stdout && to != stderr) return n;
+    if (!may_be_terminal) return n;
     harmless(text, lines_of(text) == lines_of(format));
     if (fputs(text, to) < 0) n = -1;
     if (text != some) free(text);
@@ -78,9 +83,10 @@ static int option__wanted(const options *o, int i, const char *text) {
         fprintf(stderr, "more than %d letters\n", OPTION_TEXT_SIZE - 1);
     else if (t->kind == OPTION_CHOICE) fprintf(stderr, "choose from %s\n", t->hint);
     else if (t->kind == OPTION_FLAG) fprintf(stderr, "must be on or off\n");
-    else if (t->kind == OPTION_INT || t->kind == OPTION_LIST)
-        fprintf(stderr, "%s from %.0f to %.0f is needed\n", t->kind == OPTION_INT ?
-                "a whole number" : "a list of 1 to 8 numbers", t->lo, t->hi);
+    else if (t->kind == OPTION_INT)
+        fprintf(stderr, "a whole number from %.0f to %.0f is needed\n", t->lo, t->hi);
+    else if (t->kind == OPTION_LIST)
+        fprintf(stderr, "a list of 1 to 8 numbers from %.0f to %.0f is needed\n", t->lo, t->hi);
     else fprintf(stderr, "a number from %g to %g is needed\n", t->lo, t->hi);
     return 0;
 }
@@ -155,6 +161,48 @@ options *options_begin(options *o, const char *command, const option *table, siz
     return o;
 }
 
+/* Finds the option of a word: --NAME, --NAME=VALUE or, for a flag, --no-NAME, whose value is off.
+   The value is NULL if it is not in the word. Returns -1 and prints the reason if there is no such
+   option. */
+static int option__named(const options *o, const char *word, char name[64], const char **value) {
+    const size_t n = strcspn(word + 2, "=");
+    snprintf(name, 64, "%.*s", n < 60 ? (int)n : 60, word + 2);
+    for (char *c = name; *c; c++) if (*c == '_') *c = '-';
+    *value = NULL;
+    if (word[2 + n]) *value = word + 3 + n;
+    int i = option_find(o, name);
+    if (i < 0 && !*value && !strncmp(name, "no-", 3)) {
+        i = option_find(o, name + 3);
+        if (i >= 0 && o->table[i].kind != OPTION_FLAG) i = -1;
+        *value = "off";
+    }
+    if (i < 0)
+        fprintf(stderr, "%s: unknown option --%s (%s --help lists them)\n", o->command, name,
+                o->command);
+    return i;
+}
+
+/* Takes the value of option i from the words after argv[*k]; that of a list is all the next ones
+   that begin with a digit, joined in `list`. Returns NULL and prints the reason if there is no
+   value. */
+static const char *option__taken(const options *o, int i, const char *name, int argc, char **argv,
+                                 int *k, char list[OPTION_TEXT_SIZE]) {
+    if (*k + 1 == argc || !strncmp(argv[*k + 1], "--", 2)) {
+        fprintf(stderr, "%s: --%s needs a value (%s)\n", o->command, name, o->table[i].hint);
+        return NULL;
+    }
+    const char *value = argv[++*k];
+    while (o->table[i].kind == OPTION_LIST && *k + 1 < argc &&
+           isdigit((unsigned char)*argv[*k + 1]) &&
+           strlen(value) + strlen(argv[*k + 1]) + 2 < OPTION_TEXT_SIZE) {
+        char longer[OPTION_TEXT_SIZE];
+        snprintf(longer, sizeof longer, "%.120s %.120s", value, argv[++*k]);
+        strcpy(list, longer);
+        value = list;
+    }
+    return value;
+}
+
 int options_parse(options *o, int argc, char **argv, int first, int *n_words) {
     char **words = argv + first;                   /* a word never overtakes the reader */
     int help = 0;
@@ -179,41 +227,13 @@ int options_parse(options *o, int argc, char **argv, int first, int *n_words) {
             continue;
         }
         char name[64];
-        const size_t n = strcspn(arg + 2, "=");
-        const char *value = arg[2 + n] ? arg + 3 + n : NULL;
-        snprintf(name, sizeof name, "%.*s", n < 60 ? (int)n : 60, arg + 2);
-        for (char *c = name; *c; c++) if (*c == '_') *c = '-';
-        int i = option_find(o, name);
-        int off = 0;
-        if (i < 0 && !strncmp(name, "no-", 3)) {
-            i = option_find(o, name + 3);
-            if (i >= 0 && o->table[i].kind == OPTION_FLAG && !value) off = 1;
-            else i = -1;
-        }
-        if (i < 0) {
-            fprintf(stderr, "%s: unknown option --%s (%s --help lists them)\n", o->command, name,
-                    o->command);
-            return 0;
-        }
         char list[OPTION_TEXT_SIZE] = "";
-        const option_kind kind = o->table[i].kind;
-        if (kind == OPTION_FLAG) {
-            if (!value) value = off ? "off" : "on";
-        } else if (!value) {
-            if (k + 1 == argc || !strncmp(argv[k + 1], "--", 2)) {
-                fprintf(stderr, "%s: --%s needs a value (%s)\n", o->command, name,
-                        o->table[i].hint);
-                return 0;
-            }
-            value = argv[++k];
-            while (kind == OPTION_LIST && k + 1 < argc && isdigit((unsigned char)*argv[k + 1]) &&
-                   strlen(value) + strlen(argv[k + 1]) + 2 < sizeof list) {
-                char longer[OPTION_TEXT_SIZE];
-                snprintf(longer, sizeof longer, "%.120s %.120s", value, argv[++k]);
-                strcpy(list, longer);
-                value = list;
-            }
-        }
+        const char *value;
+        const int i = option__named(o, arg, name, &value);
+        if (i < 0) return 0;
+        if (!value && o->table[i].kind == OPTION_FLAG) value = "on";
+        if (!value) value = option__taken(o, i, name, argc, argv, &k, list);
+        if (!value) return 0;
         if (!*value) {
             fprintf(stderr, "%s: --%s has an empty value\n", o->command, name);
             return 0;
@@ -232,14 +252,16 @@ void options_print(const options *o, int presets) {
             printf("%s\n", t->name);
             continue;
         }
-        const int word = t->kind == OPTION_FLAG || t->kind == OPTION_CHOICE;
-        snprintf(left, sizeof left, "--%s%s%s", t->name, word ? "" : " ", word ? "" : t->hint);
+        if (t->kind == OPTION_FLAG || t->kind == OPTION_CHOICE)
+            snprintf(left, sizeof left, "--%s", t->name);
+        else snprintf(left, sizeof left, "--%s %s", t->name, t->hint);
         printf("  %-23s", left);
         for (int k = 0; k < presets; k++) {
             const char *v = k == 1 ? o->text[i] : t->value[0];
             printf(" %-11s", *v ? v : "-");
         }
-        const int choice = t->kind == OPTION_CHOICE;
-        printf(" %s%s%s\n", t->help, choice && *t->help ? ": " : "", choice ? t->hint : "");
+        printf(" %s", t->help);
+        if (t->kind == OPTION_CHOICE) printf("%s%s", *t->help ? ": " : "", t->hint);
+        printf("\n");
     }
 }

@@ -69,7 +69,7 @@ int option_find(const options *o, const char *name);
 /* Sets a value from its text; returns 0 and prints the reason if it is invalid. */
 int option_set(options *o, int i, const char *text);
 
-/* Returns the value of option i in its normal form. */
+/* Writes the value of option i in its normal form to `to`. */
 void option_spell(const options *o, int i, char to[OPTION_TEXT_SIZE]);
 
 /* Fills in options that were not given. */
@@ -78,7 +78,7 @@ int options_defaults(options *o, int preset);
 
 /* Removes options from argv[first..]: the n_words others move there. Underscores equal dashes;
    arguments after a lone -- are not options. Returns 0 and prints the reason if an option is
-   unknown or has an invalid value; -1 for a request of help. */
+   unknown or has an invalid value; -1 if help is requested. */
 int options_parse(options *o, int argc, char **argv, int first, int *n_words);
 
 /* Prints a line for each option: its defaults and its purpose. presets: the number of columns of

@@ -117,24 +117,32 @@ int chains_film_watch(void *user, int step, jem_tensor *x) {
 /* ---- image files ----------------------------------------------------------------------------- */
 
 unsigned char picture_byte(float in_0_1) {
-    return in_0_1 >= 1 ? 255 : in_0_1 > 0 ? (unsigned char)(in_0_1 * 255 + .5f) : 0;  /* NaN: 0 */
+    if (in_0_1 >= 1) return 255;
+    if (in_0_1 > 0) return (unsigned char)(in_0_1 * 255 + .5f);
+    return 0;                                      /* for NaN, too */
 }
 
 static void picture__bytes(void *file, void *bytes, int n) {
     new_file_put((new_file *)file, bytes, (size_t)n);      /* new_file_done reports a failure */
 }
 
-/* Compresses into a zlib stream, to be freed with STBIW_FREE. If memory runs out, stb gives up by a
+/* Compresses into a zlib stream, to be freed with stb_free. If memory runs out, stb gives up by a
    jump; returns NULL. */
 static unsigned char *picture__pack(unsigned char *bytes, int n, int *packed) {
-    if (setjmp(stb_out)) return stb_armed = 0, (unsigned char *)NULL;
+    if (setjmp(stb_out)) {
+        stb_armed = 0;
+        return NULL;
+    }
     stb_armed = 1;
     unsigned char *data = stbi_zlib_compress(bytes, n, packed, 64);
     stb_armed = 0;
     return data;
 }
 static int picture__png(new_file *f, const unsigned char *bytes, int w, int h, int c) {
-    if (setjmp(stb_out)) return stb_armed = 0;
+    if (setjmp(stb_out)) {
+        stb_armed = 0;
+        return 0;
+    }
     stb_armed = 1;
     const int ok = stbi_write_png_to_func(picture__bytes, f, w, h, c, bytes, w * c) != 0;
     stb_armed = 0;
@@ -157,8 +165,8 @@ int picture_write(const char *path, const unsigned char *bytes, int w, int h, in
     return picture__done(&n, ok);
 }
 
-/* Makes the pixels of a grid, [height][width][c], to be freed; returns NULL and prints the reason if
-   that is not possible. */
+/* Makes the pixels of a grid, [height][width][c], to be freed; returns NULL and prints the reason
+   if that is not possible. Many parameters: those of picture_grid, and the size, a result. */
 static unsigned char *picture__grid(const char *path, const float *x, int n, int columns, int c,
                                     int h, int w, int zoom, int size[2]) {
     const int MARGIN = 2;
@@ -236,6 +244,36 @@ static void picture__chunk(new_file *f, const char *type, const unsigned char *f
     picture__u32(head, ~crc);
     new_file_put(f, head, 4);
 }
+/* Copies rows of n bytes, which are `stride` bytes apart, each behind a 0: it has no filter. */
+static void picture__rows(unsigned char *lines, const unsigned char *from, int rows, int n,
+                          ptrdiff_t stride) {
+    for (int i = 0; i < rows; i++) {
+        unsigned char *to = lines + (ptrdiff_t)i * (n + 1);
+        to[0] = 0;
+        memcpy(to + 1, from + i * stride, (size_t)n);
+    }
+}
+/* Writes the chunks of frame k, n bytes of rows, for `ms` ms. It replaces a part of the picture: at
+   left and top, of a width and height. Returns 0 without memory. */
+static int picture__frame(new_file *f, unsigned k, const int at[4], int ms, unsigned char *lines,
+                          int n) {
+    unsigned char c[26];
+    int packed = 0;
+    unsigned char *data = picture__pack(lines, n, &packed);
+    memset(c, 0, sizeof c);
+    picture__u32(c, k ? 2 * k - 1 : 0);            /* fcTL and fdAT share a sequence number */
+    for (int i = 0; i < 4; i++) picture__u32(c + 4 + 4 * i, (unsigned)at[(i + 2) % 4]);
+    c[20] = (unsigned char)(ms >> 8);
+    c[21] = (unsigned char)ms;
+    c[22] = 3;
+    c[23] = 232;
+    picture__chunk(f, "fcTL", c, 26, NULL, 0);     /* ms/1000 s; drawn over */
+    picture__u32(c, 2 * k);
+    if (data && k) picture__chunk(f, "fdAT", c, 4, data, packed);
+    else if (data) picture__chunk(f, "IDAT", c, 0, data, packed);
+    stb_free(data);
+    return data != NULL;
+}
 /* Finds left, top, width, height of the difference of two pictures; one pixel if they are equal. */
 static void picture__changed(const unsigned char *a, const unsigned char *b, int w, int h,
                              int at[4]) {
@@ -246,9 +284,9 @@ static void picture__changed(const unsigned char *a, const unsigned char *b, int
     for (int i = 0; i < h; i++)
         for (int j = 0; j < w; j++)
             if (memcmp(a + ((ptrdiff_t)i * w + j) * 3, b + ((ptrdiff_t)i * w + j) * 3, 3)) {
-                left = j < left ? j : left;
-                right = j > right ? j : right;
-                top = i < top ? i : top;
+                if (j < left) left = j;
+                if (j > right) right = j;
+                if (i < top) top = i;
                 bottom = i;
             }
     if (right < 0) left = right = top = bottom = 0;
@@ -270,7 +308,8 @@ typedef struct picture__count {
     int cell;
 } picture__count;
 static int picture__more(const void *a, const void *b) {
-    const picture__count *x = (const picture__count *)a, *y = (const picture__count *)b;
+    const picture__count *x = (const picture__count *)a;
+    const picture__count *y = (const picture__count *)b;
     if (x->pixels != y->pixels) return x->pixels < y->pixels ? 1 : -1;
     return x->cell - y->cell;
 }
@@ -350,10 +389,9 @@ int picture_film(const char *path, const unsigned char *rgb, int frames, int w, 
     const ptrdiff_t size = pixels * 3;
     const ptrdiff_t total = frames > 0 ? frames * pixels : 0;
     unsigned char *lines = (unsigned char *)malloc((size_t)(size + h));
-    unsigned char c[32];
+    unsigned char c[13];
     unsigned char *index = (unsigned char *)malloc((size_t)total + 1);
     unsigned char colours[PALETTE][3];
-    unsigned count = 0;                            /* fcTL and fdAT share a sequence number */
     const int few = picture__palette(rgb, total, colours, index);
     const int bytes = few ? 1 : 3;
     const unsigned char *from = few ? index : rgb;
@@ -374,29 +412,12 @@ int picture_film(const char *path, const unsigned char *rgb, int frames, int w, 
     }
     for (int k = 0; k < frames && ok; k++) {
         int at[4] = { 0, 0, w, h };
-        int packed = 0;
         if (k) picture__changed(rgb + (k - 1) * size, rgb + k * size, w, h, at);
-        const int row = at[2] * bytes + 1;         /* the filter of a row: 0, no filter */
-        for (int i = 0; i < at[3]; i++) {
-            lines[(ptrdiff_t)i * row] = 0;
-            memcpy(lines + (ptrdiff_t)i * row + 1,
-                   from + (k * pixels + (ptrdiff_t)(at[1] + i) * w + at[0]) * bytes,
-                   (size_t)row - 1);
-        }
-        unsigned char *data = picture__pack(lines, row * at[3], &packed);
-        picture__u32(c, count++);
-        memset(c + 4, 0, sizeof c - 4);
-        for (int i = 0; i < 4; i++) picture__u32(c + 4 + 4 * i, (unsigned)at[(i + 2) % 4]);
-        const int stays = k == frames - 1 ? hold : ms;
-        c[20] = (unsigned char)(stays >> 8);
-        c[21] = (unsigned char)stays;
-        c[22] = 3;
-        c[23] = 232;
-        picture__chunk(&p, "fcTL", c, 26, NULL, 0);               /* stays/1000 s; drawn over */
-        if (k) picture__u32(c, count++);
-        ok = data != NULL;
-        if (ok) picture__chunk(&p, k ? "fdAT" : "IDAT", c, k ? 4 : 0, data, packed);
-        stb_free(data);
+        const int n = at[2] * bytes;
+        picture__rows(lines, from + (k * pixels + (ptrdiff_t)at[1] * w + at[0]) * bytes, at[3], n,
+                      (ptrdiff_t)w * bytes);
+        ok = picture__frame(&p, (unsigned)k, at, k == frames - 1 ? hold : ms, lines,
+                            (n + 1) * at[3]);
     }
     if (ok) picture__chunk(&p, "IEND", NULL, 0, NULL, 0);
     free(lines);
@@ -453,36 +474,22 @@ static unsigned picture__frames(const unsigned char *film, size_t size, const un
 }
 
 /* Writes the chunks of one frame, the whole picture, as number k of the film. */
-static int picture__frame(new_file *p, const unsigned char *bytes, const int size[2], int c,
-                          unsigned number, unsigned k, int ms) {
-    const int row = size[0] * c + 1;               /* the filter of a row: 0, no filter */
-    unsigned char *lines = (unsigned char *)malloc((size_t)row * (size_t)size[1]);
-    unsigned char head[32];
-    int packed = 0;
+static int picture__add(new_file *p, const unsigned char *bytes, const int size[2], int c,
+                        unsigned number, unsigned k, int ms) {
+    const int n = size[0] * c;
+    const int at[4] = { 0, 0, size[0], size[1] };
+    unsigned char *lines = (unsigned char *)malloc((size_t)(n + 1) * (size_t)size[1]);
+    unsigned char head[4];
     if (!lines) return 0;
-    for (int i = 0; i < size[1]; i++) {
-        lines[(ptrdiff_t)i * row] = 0;
-        memcpy(lines + (ptrdiff_t)i * row + 1, bytes + (ptrdiff_t)i * (row - 1), (size_t)row - 1);
-    }
-    unsigned char *data = picture__pack(lines, row * size[1], &packed);
-    memset(head, 0, sizeof head);
+    picture__rows(lines, bytes, size[1], n, n);
     picture__u32(head, number);
     picture__chunk(p, picture__number, head, 4, NULL, 0);
-    picture__u32(head, k ? 2 * k - 1 : 0);         /* fcTL and fdAT share a sequence number */
-    picture__u32(head + 4, (unsigned)size[0]);
-    picture__u32(head + 8, (unsigned)size[1]);
-    head[20] = (unsigned char)(ms >> 8);
-    head[21] = (unsigned char)ms;
-    head[22] = 3;
-    head[23] = 232;
-    picture__chunk(p, "fcTL", head, 26, NULL, 0);
-    picture__u32(head, 2 * k);
-    if (data) picture__chunk(p, k ? "fdAT" : "IDAT", head, k ? 4 : 0, data, packed);
+    const int ok = picture__frame(p, k, at, ms, lines, (n + 1) * size[1]);
     free(lines);
-    stb_free(data);
-    return data != NULL;
+    return ok;
 }
 
+/* Many parameters: those of picture_grid, and of the film. */
 int picture_film_add(const char *path, const float *x, int n, int columns, int c, int h, int w,
                      int zoom, unsigned number, int ms) {
     static const unsigned char png[9] = "\211PNG\r\n\032\n";
@@ -510,7 +517,7 @@ int picture_film_add(const char *path, const float *x, int n, int columns, int c
     picture__u32(acts + 4, 0);                     /* for ever */
     if (ok) picture__chunk(&p, "acTL", acts, 8, NULL, 0);
     if (ok && frames) ok = new_file_put(&p, old + from, to - from);
-    ok = ok && picture__frame(&p, bytes, size, c, number, frames, ms);
+    ok = ok && picture__add(&p, bytes, size, c, number, frames, ms);
     if (ok) picture__chunk(&p, "IEND", NULL, 0, NULL, 0);
     free(old);
     free(bytes);
@@ -589,8 +596,10 @@ void plot_line(plot *p, float ax, float ay, float bx, float by, float width,
         for (int j = left; j < right; j++) {
             const float x = (float)j + .5f - ax;
             const float y = (float)i + .5f - ay;
-            float t = length2 > 0 ? (x * (bx - ax) + y * (by - ay)) / length2 : 0;
-            t = t < 0 ? 0 : t > 1 ? 1 : t;                             /* nearest: a + t(b-a) */
+            float t = 0;                                               /* nearest: a + t(b-a) */
+            if (length2 > 0) t = (x * (bx - ax) + y * (by - ay)) / length2;
+            if (t < 0) t = 0;
+            if (t > 1) t = 1;
             const float cover = r + .5f - hypotf(x - t * (bx - ax), y - t * (by - ay));
             if (cover > 0) plot_blend(p, i, j, colour, fminf(cover, 1));
         }
@@ -630,7 +639,9 @@ void plot_heat(plot *p, float lo, float hi) {
     const int last = (int)(sizeof colours / sizeof *colours) - 1;
     for (int k = 0; k < p->w * p->h; k++) {
         const float t = floorf((p->values[k] - lo) / (hi - lo) * (float)(6 * last) + .5f) / 6;
-        const int c = t >= (float)last ? last - 1 : t > 0 ? (int)t : 0;
+        int c = 0;
+        if (t >= (float)last) c = last - 1;
+        else if (t > 0) c = (int)t;
         plot_blend(p, k / p->w, k % p->w, colours[c], 1);
         plot_blend(p, k / p->w, k % p->w, colours[c + 1], fminf(fmaxf(t - (float)c, 0), 1));
     }

@@ -13,8 +13,8 @@
 #include "jem.h"
 #include "tools/support/stb.h"
 
-/* Returns 0 if the context has no error; otherwise prints it and returns 1. The last call of an
-   example. */
+/* Returns 0 if the context has no error; otherwise prints the error and returns 1. Examples call it
+   last. */
 int report(const jem_ctx *ctx);
 
 /* Reads a picture as bytes[h][w]: converted to grey, on white paper where it is transparent. Free
@@ -93,7 +93,7 @@ int picture_film(const char *path, const unsigned char *rgb, int frames, int w, 
 
 /* Adds a grid of images, as of picture_grid, to the end of a film, and shows it for `ms` ms. Frames
    with this number or a later one are dropped first, so that a resumed run continues its film; a
-   film of another size, or a damaged one, is replaced. */
+   film of another size, or one that is cut short, is replaced. */
 int picture_film_add(const char *path, const float *x, int n, int columns, int c, int h, int w,
                      int zoom, unsigned number, int ms);
 

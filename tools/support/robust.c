@@ -68,9 +68,10 @@ static int refined_back(refined *r, const float *x, int n, ptrdiff_t size, float
         length[i] = (float)sqrt(sum);
     }
     for (int side = 0; side < 2; side++) {
+        const float by = side ? -h : h;
         for (ptrdiff_t k = 0; k < n * size; k++) {
             const float l = length[k / size];
-            moved[k] = l > 0 ? x[k] + (side ? -h : h) / l * g[k] : x[k];
+            moved[k] = l > 0 ? x[k] + by / l * g[k] : x[k];
         }
         if (!refined_slope(r, jem_logp, r->net, moved, n, side ? there : here)) return 0;
     }
@@ -184,8 +185,8 @@ static void decision_propose(const decision *d, const float *x, const float *a, 
         to[k] = fminf(fmaxf(x[k] + (float)shrink * (to[k] - x[k]), -1), 1);
 }
 
-/* Half of the proposals without a step towards x should succeed, and a quarter of those with one.
-   */
+/* Adapts the steps: half of the proposals without a step towards x should succeed, and a quarter of
+   those with one. */
 static void decision_adapt(decision *d) {
     if (d->tried[0] + d->tried[1] < 20) return;
     if (d->tried[0]) d->side *= 2 * d->kept[0] > d->tried[0] ? 1.1f : .9f;
@@ -195,64 +196,116 @@ static void decision_adapt(decision *d) {
     d->tried[0] = d->tried[1] = d->kept[0] = d->kept[1] = 0;
 }
 
+/* The search for all images at once. */
+typedef struct decision_search {
+    jem_net *net;
+    const jem_attack_desc *how;
+    const float *x;
+    const int *labels;
+    int n;
+    ptrdiff_t size;                                /* of an image */
+    float *found;                                  /* [n][size]: the nearest so far */
+    decision *d;                                   /* [n] */
+    float *f;                                      /* [n][classes]: the last classification */
+    float *to;                                     /* [n][size]: the proposals */
+    int *right;                                    /* [n]: 1 if an image is attacked */
+    jem_rng rng;
+} decision_search;
+
+/* Classifies n images. Returns 0 after an error. */
+static int decision_ask(decision_search *s, const float *x) {
+    if (s->how->classify)
+        return s->how->classify(s->how->user, x, s->labels, s->n, s->f, NULL) == JEM_OK;
+    return jem_logits(s->net, x, s->n, s->f) == JEM_OK;
+}
+
+/* Returns 1 if the last classification gives image i another label than its own. */
+static int decision_fools(const decision_search *s, int i) {
+    return robust_best(s->f + i * s->net->classes, s->net->classes) != s->labels[i];
+}
+
+/* Starts each search at another image, of another label. */
+static int decision_begin(decision_search *s) {
+    const int n = s->n;
+    if (!decision_ask(s, s->x)) return 0;
+    for (int i = 0; i < n; i++) {
+        s->d[i].side = .1f;
+        s->d[i].nearer = .5f;
+        int other = (i + 1) % n;
+        while (other != i && s->labels[other] == s->labels[i]) other = (other + 1) % n;
+        memcpy(s->found + i * s->size, s->x + other * s->size, (size_t)s->size * sizeof *s->x);
+        s->right[i] = !decision_fools(s, i) && other != i;
+    }
+    if (!decision_ask(s, s->found)) return 0;      /* is its classification different? */
+    for (int i = 0; i < n; i++) s->right[i] = s->right[i] && decision_fools(s, i);
+    return 1;
+}
+
+/* Makes the proposals of query q: first on the straight line, then at random, every other without
+   a step towards the image. */
+static void decision_try(decision_search *s, int q) {
+    for (int i = 0; i < s->n; i++) {
+        const float *a = s->found + i * s->size;
+        const float *at = s->x + i * s->size;
+        float *to = s->to + i * s->size;
+        decision one = s->d[i];
+        if (q < BISECT) {
+            for (ptrdiff_t p = 0; p < s->size; p++) to[p] = a[p] + one.nearer * (at[p] - a[p]);
+            continue;
+        }
+        if (q % 2 == 0) one.nearer = 0;
+        decision_propose(&one, at, a, &s->rng, s->net->ctx, s->size, to);
+    }
+}
+
+/* Keeps the proposals of query q with another label, and adapts the steps. */
+static void decision_keep(decision_search *s, int q) {
+    for (int i = 0; i < s->n; i++) {
+        decision *d = &s->d[i];
+        const int fools = decision_fools(s, i);
+        if (fools)
+            memcpy(s->found + i * s->size, s->to + i * s->size, (size_t)s->size * sizeof *s->to);
+        if (q < BISECT) {
+            if (!fools) d->nearer /= 2;
+            if (q + 1 == BISECT) d->nearer = .05f;
+            continue;
+        }
+        d->tried[q % 2]++;
+        d->kept[q % 2] += fools;
+        decision_adapt(d);
+    }
+}
+
+/* Many parameters: as jem_attack. */
 int robust_decision(jem_net *net, const jem_attack_desc *how, const float *x,
                     const int *labels, int n, int queries, uint64_t seed, float *found,
-                    float *far) {   /* Long: a search. Many parameters: as jem_attack */
-    const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
-    const int k = net->classes;
-    jem_rng rng = jem_rng_seed(seed);
-    decision *d = (decision *)calloc((size_t)n, sizeof *d);
-    float *f = (float *)malloc((size_t)(n * k) * sizeof *f);
-    float *to = (float *)malloc((size_t)(n * size) * sizeof *to);
-    int *right = (int *)malloc((size_t)n * sizeof *right);
+                    float *far) {
+    decision_search s;
     int count = 0;
-    int ok = d && f && to && right;
-#define ROBUST_ASK(v) (how->classify ? how->classify(how->user, v, labels, n, f, NULL) \
-                                     : jem_logits(net, v, n, f))
-    ok = ok && ROBUST_ASK(x) == JEM_OK;
-    for (int i = 0; ok && i < n; i++) {
-        right[i] = robust_best(f + i * k, k) == labels[i];
-        d[i].side = .1f;
-        d[i].nearer = .5f;
-        int other = (i + 1) % n;                   /* start at another image, of another label */
-        while (other != i && labels[other] == labels[i]) other = (other + 1) % n;
-        memcpy(found + i * size, x + other * size, (size_t)size * sizeof *x);
-        right[i] = right[i] && other != i;
-    }
-    ok = ok && ROBUST_ASK(found) == JEM_OK;        /* is its classification different? */
-    for (int i = 0; ok && i < n; i++) right[i] = right[i] && robust_best(f + i * k, k) != labels[i];
+    s.net = net;
+    s.how = how;
+    s.x = x;
+    s.labels = labels;
+    s.n = n;
+    s.size = (ptrdiff_t)net->channels * net->height * net->width;
+    s.found = found;
+    s.rng = jem_rng_seed(seed);
+    s.d = (decision *)calloc((size_t)n, sizeof *s.d);
+    s.f = (float *)malloc((size_t)(n * net->classes) * sizeof *s.f);
+    s.to = (float *)malloc((size_t)(n * s.size) * sizeof *s.to);
+    s.right = (int *)malloc((size_t)n * sizeof *s.right);
+    int ok = s.d && s.f && s.to && s.right && decision_begin(&s);
     for (int q = 0; ok && q < queries; q++) {
-        const int bisect = q < BISECT;
-        const int kind = q % 2;
-        for (int i = 0; i < n; i++) {
-            const float *a = found + i * size;
-            const float *at = x + i * size;
-            if (!bisect) {
-                decision one = d[i];
-                if (!kind) one.nearer = 0;
-                decision_propose(&one, at, a, &rng, net->ctx, size, to + i * size);
-            } else for (ptrdiff_t p = 0; p < size; p++)
-                to[i * size + p] = a[p] + d[i].nearer * (at[p] - a[p]);
-        }
-        ok = ROBUST_ASK(to) == JEM_OK;
-        for (int i = 0; ok && i < n; i++) {
-            const int fools = robust_best(f + i * k, k) != labels[i];
-            if (fools) memcpy(found + i * size, to + i * size, (size_t)size * sizeof *to);
-            if (bisect) {
-                d[i].nearer = q + 1 == BISECT ? .05f : fools ? d[i].nearer : d[i].nearer / 2;
-                continue;
-            }
-            d[i].tried[kind]++;
-            d[i].kept[kind] += fools;
-            decision_adapt(&d[i]);
-        }
+        decision_try(&s, q);
+        ok = decision_ask(&s, s.to);
+        if (ok) decision_keep(&s, q);
     }
-#undef ROBUST_ASK
     for (int i = 0; ok && i < n; i++)
-        if (right[i]) far[count++] = (float)robust_apart(found + i * size, x + i * size, size);
-    free(d);
-    free(f);
-    free(to);
-    free(right);
+        if (s.right[i])
+            far[count++] = (float)robust_apart(found + i * s.size, x + i * s.size, s.size);
+    free(s.d);
+    free(s.f);
+    free(s.to);
+    free(s.right);
     return ok ? count : -1;
 }

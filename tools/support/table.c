@@ -10,7 +10,6 @@
 
 #include "jem.h"
 
-enum { VALUE = 64 };                               /* letters of a value, and the 0 */
 enum { SKIPPED = -1, LABEL = -2 };                 /* roles of columns; from 0: where it goes */
 static const size_t MOST_BYTES = 1000000000;
 
@@ -68,20 +67,32 @@ static char separator_of(const table_reader *r) {
 }
 
 /* Reads the next value of the line, without blanks and quotes around it. Returns 0 if it is too
-   long or holds a zero byte. */
-static int next_value(table_reader *r, char value[VALUE]) {
+   long or holds a zero byte; `column` is for that message. */
+static int next_value(table_reader *r, const char *column, char value[TABLE_NAME]) {
     int n = 0;
     int quoted = 0;
     while (r->at < r->end && *r->at == ' ') r->at++;
     for (; r->at < r->end && !is_line_end(*r->at); r->at++) {
         if (*r->at == '"') quoted = !quoted;
         else if (*r->at == r->separator && !quoted) break;
-        else if (!*r->at || n == VALUE - 1) return wrong_at(r, "a value is too long, or not text");
+        else if (!*r->at) return wrong_at(r, "column '%s': a value is not text", column);
+        else if (n == TABLE_NAME - 1)
+            return wrong_at(r, "column '%s': a value is longer than %d bytes", column,
+                            TABLE_NAME - 1);
         else value[n++] = *r->at;
     }
     while (n > 0 && value[n - 1] == ' ') n--;
     value[n] = 0;
     return 1;
+}
+
+/* Moves past the next value of the line, which may have any length. */
+static void skip_value(table_reader *r) {
+    int quoted = 0;
+    for (; r->at < r->end && !is_line_end(*r->at); r->at++) {
+        if (*r->at == '"') quoted = !quoted;
+        else if (*r->at == r->separator && !quoted) break;
+    }
 }
 
 /* Returns 1 and the number if all of the text is one. */
@@ -91,7 +102,7 @@ static int number_in(const char *text, double *value) {
     return end != text && !*end;
 }
 
-/* Is there another value on this line? Skips the separator. */
+/* Returns 1 if another value of this line follows, and skips the separator. */
 static int continues(table_reader *r) {
     if (r->at == r->end || *r->at != r->separator) return 0;
     r->at++;
@@ -166,9 +177,9 @@ static int find_label(table_reader *r) {
 static int find_dropped(table_reader *r) {
     const char *drop = r->desc->drop;
     while (drop && *drop) {
-        char name[VALUE];
+        char name[TABLE_NAME];
         const size_t n = strcspn(drop, ",");
-        snprintf(name, sizeof name, "%.*s", n < VALUE ? (int)n : VALUE - 1, drop);
+        snprintf(name, sizeof name, "%.*s", n < TABLE_NAME ? (int)n : TABLE_NAME - 1, drop);
         const int at = column_of(r, name);
         if (at < 0) return wrong_at(r, "has no column '%.31s' to drop", name);
         if (r->role[at] == LABEL) return wrong_at(r, "'%.31s' has the labels: it is needed", name);
@@ -195,7 +206,8 @@ static int find_columns(table_reader *r, int has_header) {
         if (r->role[i] >= 0) r->role[i] = SKIPPED;
     for (int k = 0; k < d->n_columns; k++) {
         const int at = column_of(r, d->columns[k]);
-        if (at < 0) return wrong_at(r, "has no column '%.31s', which the model needs", d->columns[k]);
+        if (at < 0)
+            return wrong_at(r, "has no column '%.31s', which the model needs", d->columns[k]);
         if (r->role[at] != SKIPPED)
             return wrong_at(r, "column '%.31s' has two uses", d->columns[k]);
         r->role[at] = k;
@@ -216,8 +228,12 @@ static int find_roles(table_reader *r, int has_header) {
     }
     if (t->columns < 1) return wrong_at(r, "no column but the label");
     if (t->columns > TABLE_COLUMNS) return wrong_at(r, "more than %d columns", TABLE_COLUMNS);
-    for (int i = 0; i < r->all; i++)
-        if (r->role[i] >= 0) memcpy(t->names[r->role[i]], r->names[i], TABLE_NAME);
+    for (int i = 0; i < r->all; i++) {
+        if (r->role[i] < 0) continue;
+        if (column_of(r, r->names[i]) < i && r->role[column_of(r, r->names[i])] >= 0)
+            return wrong_at(r, "two columns are named '%s' (--drop skips the first)", r->names[i]);
+        memcpy(t->names[r->role[i]], r->names[i], TABLE_NAME);
+    }
     return 1;
 }
 
@@ -228,13 +244,21 @@ static int not_a_number(table_reader *r, const char *value, const char *name) {
                     decimal ? " (a decimal comma? write points)" : "");
 }
 
+/* Returns the column that the desc gives by its number, or as the last; -1: by its name. */
+static int place_of_label(const table_reader *r) {
+    const char *label = r->desc->label;
+    if (!label) return -1;
+    if (!strcmp(label, "last")) return r->all - 1;
+    return atoi(label) - 1;
+}
+
 /* Counts the columns of the first line, and takes their names if it has a text that is not the
    label of a row. */
 static int read_header(table_reader *r) {
     const char *start = r->at;
     int texts = 0;
     int text_at = 0;
-    char value[VALUE];
+    char value[TABLE_NAME];
     double number;
     r->names = (char (*)[TABLE_NAME])calloc(TABLE_COLUMNS + 1, sizeof *r->names);
     r->t->names = (char (*)[TABLE_NAME])calloc(TABLE_COLUMNS + 1, sizeof *r->t->names);
@@ -242,7 +266,9 @@ static int read_header(table_reader *r) {
     r->separator = separator_of(r);
     do {
         if (r->all > TABLE_COLUMNS) return wrong_at(r, "more than %d columns", TABLE_COLUMNS);
-        if (!next_value(r, value)) return 0;
+        char column[16];
+        snprintf(column, sizeof column, "%d", r->all + 1);
+        if (!next_value(r, column, value)) return 0;
         if (!number_in(value, &number)) {
             texts++;
             text_at = r->all;
@@ -250,8 +276,7 @@ static int read_header(table_reader *r) {
         copy_name(r->names[r->all++], value);
     } while (continues(r));
     /* if the only text is a label, it belongs to a row */
-    const char *label = r->desc->label;
-    const int label_at = label ? (strcmp(label, "last") ? atoi(label) : r->all) - 1 : -1;
+    const int label_at = place_of_label(r);
     const int has_header = texts > (label_at >= 0 && text_at == label_at);
     if (!has_header) {
         r->at = start;
@@ -313,7 +338,8 @@ static int take_label(table_reader *r, const char *text) {
     if (!*text) return wrong_at(r, "column '%s' has no label", r->label);
     if (!number_in(text, &number)) r->is_text = 1;
     else if (!(number >= 0 && number < TABLE_CLASSES && floor(number) == number))
-        return wrong_at(r, "label %g is not a whole number from 0 to %d", number, TABLE_CLASSES - 1);
+        return wrong_at(r, "label %g is not a whole number from 0 to %d", number,
+                        TABLE_CLASSES - 1);
     const int label = class_numbered(r, text);
     t->labels[t->rows] = label;
     return label >= 0;
@@ -333,7 +359,7 @@ static int number_classes(table_reader *r) {
     if (sorted && to) {
         memcpy(sorted, t->class_names, (size_t)r->texts * sizeof *sorted);
         qsort(sorted, (size_t)r->texts, sizeof *sorted, by_name);
-        t->classes = r->texts;
+        if (r->is_text) t->classes = r->texts;
         for (int i = 0; i < r->texts; i++) {
             char *name = t->class_names[i];
             const char *at = (const char *)bsearch(name, sorted, (size_t)r->texts, sizeof *sorted,
@@ -357,21 +383,26 @@ static int number_classes(table_reader *r) {
 
 static int read_row(table_reader *r) {
     csv_table *t = r->t;
-    char value[VALUE];
+    char value[TABLE_NAME];
     double number;
     int column = 0;
     if (!grow(r)) return 0;
     float *x = t->x + (size_t)(t->rows - t->first) * (size_t)t->columns;
     do {
-        if (!next_value(r, value)) return 0;
         if (column == r->all) return wrong_at(r, "more than %d values", r->all);
         const char *name = r->names[column];
         const int role = r->role[column++];
+        if (role == SKIPPED) {
+            skip_value(r);
+            continue;
+        }
+        if (!next_value(r, name, value)) return 0;
         if (role == LABEL && !take_label(r, value)) return 0;
         if (role < 0) continue;
         if (!number_in(value, &number)) return not_a_number(r, value, name);
         if (!(fabs(number) <= 1e12))
-            return wrong_at(r, "%g in column '%s': numbers may be from -1e12 to 1e12", number, name);
+            return wrong_at(r, "%g in column '%s': numbers may be from -1e12 to 1e12", number,
+                            name);
         x[role] = (float)number;
     } while (continues(r));
     if (column != r->all) return wrong_at(r, "%d values, but %d columns", column, r->all);
@@ -392,6 +423,7 @@ static void skip_row(table_reader *r) {
 
 /* Reads lines from r->at to r->end. */
 static int read_lines(table_reader *r) {
+    if (r->at == r->end) return 1;
     if (!r->started && r->end - r->at > 2 && !memcmp(r->at, "\xef\xbb\xbf", 3))
         r->at += 3;                                /* the mark of UTF-8 */
     r->started = 1;
@@ -505,7 +537,11 @@ int table_load(csv_table *t, const char *path, const table_desc *desc, char *err
     if (!f) return wrong_at(&r, "cannot be opened: %s", strerror(errno));
     for (;;) {
         char *more = (char *)realloc(bytes, room);
-        if (!more) break;
+        if (!more) {
+            free(bytes);
+            bytes = NULL;
+            break;
+        }
         bytes = more;
         n += fread(bytes + n, 1, room - n, f);
         if (n < room || n > MOST_BYTES) break;

@@ -16,7 +16,8 @@
 
 #include <stddef.h>
 
-enum { TABLE_COLUMNS = 1024, TABLE_NAME = 32, TABLE_CLASSES = 1000 };
+/* TABLE_NAME: bytes of a name, a label or a number, and the 0; a longer one is an error. */
+enum { TABLE_COLUMNS = 1024, TABLE_NAME = 64, TABLE_CLASSES = 1000 };
 
 typedef struct csv_table {
     int rows, columns;                             /* columns: without labels */
@@ -45,7 +46,8 @@ typedef struct table_desc {
 } table_desc;
 
 /* Reads a file of up to 1 GB. Returns 1, or 0 and a message that begins with the path. */
-int table_load(csv_table *t, const char *path, const table_desc *desc, char *error, size_t error_size);
+int table_load(csv_table *t, const char *path, const table_desc *desc, char *error,
+               size_t error_size);
 /* The same for bytes[n] in memory; `path` is for messages only. */
 int table_parse(csv_table *t, const char *bytes, size_t n, const char *path, const table_desc *desc,
                 char *error, size_t error_size);
@@ -54,9 +56,9 @@ void table_free(csv_table *t);
 int table_is_number(const char *name);
 
 /* A table that grows while its bytes arrive, for instance through a pipe. After each call of
-   table_reader_take, t->x has the rows of all whole lines so far; t->labels are numbers in the order
-   of appearance until table_reader_end. All three must stay valid: t, desc, error. Functions return
-   0 after an error, with the message in `error`. */
+   table_reader_take, t->x has the rows of all whole lines so far; t->labels are numbers in the
+   order of appearance until table_reader_end. t, path, desc and error must stay valid. Functions
+   return 0 after an error, with the message in `error`. */
 typedef struct table_reader table_reader;
 table_reader *table_reader_create(csv_table *t, const char *path, const table_desc *desc,
                                   char *error, size_t error_size);

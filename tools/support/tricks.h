@@ -12,8 +12,12 @@
 /* Returns the largest singular value of a weight (O, ..) as a matrix of O rows, by power iteration
    from a random vector: v <- W'W v. v: twice the length of a row. */
 static inline double spectral_norm(const jem_param *p, double *v) {
-    const ptrdiff_t rows = p->shape[0], columns = p->size / rows;
-    double *next = v + columns, norm = 0, last = -1, length = 0;
+    const ptrdiff_t rows = p->shape[0];
+    const ptrdiff_t columns = p->size / rows;
+    double *next = v + columns;
+    double norm = 0;
+    double last = -1;
+    double length = 0;
     jem_rng rng = jem_rng_seed(1);
     for (ptrdiff_t k = 0; k < columns; k++) {
         v[k] = (double)jem_rng_normal(&rng);
@@ -70,8 +74,13 @@ static inline void class_gaussian(const float *x, const int *labels, int n, ptrd
                                   int label, jem_rng *rng, float *sample) {
     if (label < 0) label = labels[jem_rng_below(rng, n)];
     const jem_rng first = *rng;
-    float sum = 0, m = 0;
-    for (int i = 0; i < n; i++) if (labels[i] == label) sum += jem_rng_normal(rng), m++;
+    float sum = 0;
+    float m = 0;
+    for (int i = 0; i < n; i++) {
+        if (labels[i] != label) continue;
+        sum += jem_rng_normal(rng);
+        m++;
+    }
     memset(sample, 0, (size_t)size * sizeof *sample);
     *rng = first;                                  /* the same numbers again, minus their mean */
     for (int i = 0; i < n; i++) {
