@@ -137,8 +137,8 @@
        a given jem_precision, as long as values are finite and the compiler follows IEEE arithmetic
        (FLT_EVAL_METHOD is 0; on 32-bit x86: -msse2 -mfpmath=sse). Exceptions: JEM_PRECISION_BF16
        gives the same numbers only on the same instruction set, and JEM_ISA_WASM has its own. With
-       -ffast-math the numbers differ, but values that are not finite are still detected and
-       reported.
+       -ffast-math the numbers differ (and a softplus near 0 becomes 0), but values that are not
+       finite are still detected and reported.
        tests/README.md names the test of each guarantee.
        The tape records ops in the order in which they are called. C does not specify the order in
        which arguments are evaluated: if two ops are arguments of a third, give each its own line.
@@ -219,10 +219,12 @@ typedef enum jem_isa {
    (Lavin & Gray 2015). Largest error, compared with double and relative to the output's rms: 9e-6
    (direct), 3e-6 (M = 2), 6e-5 (M = 4); see `make bench`. A batch of few images is cut into blocks
    with other tiles and so rounds differently from a large one, except with JEM_PRECISION_DIRECT.
-   JEM_PRECISION_BF16 applies to all convolutions. It requires AMX or AVX-512 BF16 (on AVX-512 BF16,
-   3x3 convolutions of stride 1 run as JEM_PRECISION_FAST, which is as fast there). Elsewhere it
-   becomes JEM_PRECISION_FAST, and a note is logged; with JEM_ISA_SCALAR, however, it is computed in
-   plain C.
+   JEM_PRECISION_BF16 applies to convolutions with k <= 8 that read at most 2 columns of padding;
+   the others, and jem_linear, are computed in fp32. It requires AMX or AVX-512 BF16. With AVX-512
+   BF16, convolutions that write fewer than 8 channels are computed in fp32 too, and outputs and
+   input gradients with kernels of 3 times the stride run as JEM_PRECISION_FAST, which is as fast
+   there. Elsewhere it becomes JEM_PRECISION_FAST, and a note is logged; with JEM_ISA_SCALAR,
+   however, it is computed in plain C, for the same convolutions as with AVX-512 BF16.
    Memory: sampling needs packed weights in addition to the weights, in total, for output and input
    gradient, 2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16); with
    stride 2, 2.3 times (exact) and up to 6.3 times (fast). */
@@ -266,8 +268,9 @@ JEM_API jem_status jem_error_status(const jem_ctx *ctx);
 JEM_API int jem_ok(const jem_ctx *ctx);            /* 1 if there is no error, and ctx is not NULL */
 /* Forgets the error, so that ops work again. Tensors, networks and trainers remain as they are. */
 JEM_API void jem_clear_error(jem_ctx *ctx);
-/* Reports an error of your own, which is kept if it is the first. Copies `message` and returns
-   `status`; with JEM_OK it reports nothing. */
+/* Reports an error of your own, which is kept if it is the first. Copies the first 511 bytes of
+   `message`, with '?' for control characters, and returns `status`; with JEM_OK it reports
+   nothing. */
 JEM_API jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message);
 /* Returns 1 if this build, the processor and the operating system all support `isa`. */
 JEM_API int jem_isa_available(jem_isa isa);
@@ -295,9 +298,10 @@ JEM_API uint32_t jem_rng_u32(jem_rng *rng);                /* 32 random bits */
 JEM_API float jem_rng_uniform(jem_rng *rng);               /* [0,1), 24 bits */
 JEM_API float jem_rng_normal(jem_rng *rng);                /* N(0,1), Box-Muller */
 JEM_API int jem_rng_below(jem_rng *rng, int n);            /* 0..n-1, without bias; 0 if n <= 1 */
-/* Fill out[n] with uniform numbers in [lo,hi) or with N(mean, std^2), and advance rng: much faster
-   than single draws, and the same numbers on every instruction set. A NULL or n <= 0 does
-   nothing. */
+/* Fill out[n] with uniform numbers from lo to hi or with N(mean, std^2), and advance rng: much
+   faster than single draws, and the same numbers on every instruction set but JEM_ISA_WASM.
+   Rounding can yield hi itself, unless lo = 0 or lo = -hi; hi - lo must be finite. A NULL or n <= 0
+   does nothing. */
 JEM_API void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo,
                               float hi);
 JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean,
@@ -559,7 +563,8 @@ typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;
 
 typedef struct jem_net jem_net;
 /* Builds the logits (n,classes,1,1) of x (n,channels,height,width) on the tape. user: net->user.
-   May set net->energy, shift and features. Reports errors with jem_fail, and returns NULL. */
+   May set net->energy, shift and features. After an error, which it reports with jem_fail, it
+   returns NULL. */
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
 /* Argument of the log-densities in >>losses: the network, the label of each image, and, for
@@ -610,7 +615,7 @@ struct jem_net {
 
 /* Kinds of blocks of a wide residual network. */
 typedef enum jem_blocks {
-    JEM_BLOCKS_WRN = 0,    /* as the authors of JEM do, described below */
+    JEM_BLOCKS_WRN = 0,    /* those of the authors of JEM, described below */
     JEM_BLOCKS_ZERO        /* for a network without norms: the second convolution of a block starts
                               at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
                               & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
@@ -628,11 +633,12 @@ typedef struct jem_wrn_desc {
                                                       100 */
     int channels, height, width, classes;          /* 3, 32, 32, 10; of images and logits */
     jem_activation activation;                     /* leaky ReLU */
-    float leak;                                    /* .2: that slope, for x < 0 */
+    float leak;                                    /* .2: slope of leaky ReLU for x < 0 */
     jem_norm norm;                                 /* none */
     float dropout;                                 /* 0; probability, below 1 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
-    int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper */
+    int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper;
+                                                      at most 8 */
     int separate_energy;                           /* 0; 1: log p(x) from a separate head, the
                                                       parameter "energy_output" */
     jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
@@ -661,7 +667,7 @@ typedef struct jem_convnet_desc {
     int channels, height, width, classes;          /* 1, 28, 28, 10 */
     int layers, widths[8];                         /* 4: 16, 32, 64, 64; channels of each layer */
     jem_activation activation;                     /* SiLU */
-    float leak;
+    float leak;                                    /* as in jem_wrn_desc */
     int separate_energy;                           /* as in jem_wrn_desc */
     float quadratic;                               /* 0; q adds -q/2 ||x||^2 to log p(x), as
                                                       jem_net.shift: far from the data it falls as
@@ -707,13 +713,16 @@ JEM_API void jem_zero_grad(jem_net *net);                  /* zeroes all gradien
 
 /* Layers: parameters, and how to apply them. The functions add parameters named name.weight, ... to
    the net, initialised as in PyTorch: weights and biases uniform in +-1/sqrt(fan_in); norms with
-   gamma 1, beta 0. After an error, the layer has no weight, and jem_apply returns NULL. */
+   gamma 1, beta 0. After an error, jem_apply of the layer returns NULL; parameters that were added
+   before the error remain in the net. */
 typedef enum jem_layer_kind {
     JEM_LAYER_NONE = 0, JEM_LAYER_CONV, JEM_LAYER_LINEAR, JEM_LAYER_NORM
 } jem_layer_kind;
 typedef struct jem_layer {
     jem_layer_kind kind;
-    jem_param *weight, *bias, *extra[3];
+    jem_param *weight, *bias;                      /* of norms gamma, beta (act norm: scale, loc) */
+    jem_param *extra[2];                           /* of batch norm running mean and variance, of
+                                                      act norm `initialized`; otherwise NULL */
     jem_conv_desc conv;
     jem_norm norm;
 } jem_layer;
@@ -770,8 +779,8 @@ JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *query);         
 JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(x,y) */
 JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(y|x) */
 /* Records log [p(y|x) / (1 - p(y|x))], without a fitted temperature. Its gradient has the direction
-   of that of log p(y|x), which vanishes in fp32 where p(y|x) is nearly 1. For one class it is
-   1e18. */
+   of the gradient of log p(y|x), which vanishes in fp32 where p(y|x) is nearly 1. For one class the
+   value is 1e18. */
 JEM_API jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *query);
 /* Records log p(x) + weight log p(y|x): with weight 1 that is log p(x,y); a larger weight gives
    samples more typical of the class. jem_net_query chooses it. */
@@ -824,8 +833,8 @@ typedef struct jem_loss_weights {
     float cd, cd_class;    /* of contrastive divergence on p(x), on p(x,y) */
     float energy_l2;       /* of mean (log p(x))^2 of data, plus that of samples, without log Z */
 } jem_loss_weights;
-/* Terms of a loss, without their weights: one number each, except logits (n,classes,1,1); NULL if
-   their inputs are not given, and f_data of an x_data that no term uses. */
+/* Terms of a loss, without their weights: one number each, except logits (n,classes,1,1). A term is
+   NULL if its inputs are not given; f_data also if an x_data is given that no term uses. */
 typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } jem_loss_terms;
 /* Records the loss of a JEM from given data and samples, as one number for jem_backward, in
    training mode; for training loops of your own. x(n,c,h,w) and labels[n] are for cross-entropy and
@@ -928,7 +937,7 @@ typedef struct jem_sampler {
     int n, channels, height, width;
     float *x;                                      /* [n][c][h][w]: the images as they are now. May
                                                       be read, and changed, between steps */
-    int step, steps;                               /* taken so far, of all */
+    int step, steps;                               /* count of steps taken so far, and of all */
     double slowest;                                /* time of the slowest recent step, microseconds
                                                       of the budget's clock; 0 before the first; may
                                                       be changed */
@@ -1081,9 +1090,9 @@ typedef struct jem_optim jem_optim;
 JEM_API jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc);
 JEM_API void jem_optim_free(jem_optim *opt);                             /* NULL is allowed */
 /* Updates the net's parameters from their gradients, which remain (scaled, if clipped); lr is the
-   rate, 0..1e9. grad_norm (may be NULL) receives their norm before clipping. If this norm, with
-   what weight decay adds, is not finite or above 1e18, returns JEM_DIVERGED, and nothing changes.
-   Nothing changes either while the context has an error. */
+   rate, 0..1e9. grad_norm (may be NULL) receives their norm before clipping. If this norm plus that
+   of weight_decay times the parameters is not finite or above 1e18, returns JEM_DIVERGED, and no
+   parameter is updated. Nothing changes while the context has an error. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
 /* Puts the averaged weights (ema) into the net and keeps the trained ones (on = 1), or puts the
    trained ones back (on = 0), as jem_optim_step also does. It swaps the pointers jem_param.value,
@@ -1104,19 +1113,21 @@ typedef struct jem_schedule {
                                                       `rate` times the rate of its last start
                                                       (Loshchilov & Hutter 2017) */
 } jem_schedule;
-/* Returns the rate of update number `update`, from 0; lr is the rate without a schedule, which may
-   be NULL. */
+/* Returns the rate of update number `update`, from 0. lr is the rate that the schedule multiplies;
+   without a schedule (NULL), returns lr. */
 JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int update);
 
 /* ==== >>train: one step at a time ============================================================= */
 
 /* Sums x[n] over all ranks, in place. Several machines train one model if each runs the same
    program on the same data, with its own rank. Each computes a part of a step's images and chains;
-   the function is called for the chains after their walk, and, before the optimiser's step, for the
-   gradients and the numbers of jem_stats as one array. So all ranks have the same state, including
-   chains: any of them can save it, and any number of them can continue from it. With whole groups
-   of 16 images per rank, the result is that of one process up to rounding, except with batch norm.
-   Divergence on one rank is an error on all; the function may call jem_fail. */
+   the function is called for new samples (restart_denoise), for the chains after their walk, and,
+   before the optimiser's step, for the gradients and the numbers of jem_stats as one array. So all
+   ranks have the same state, including chains: any of them can save it, and any number of them can
+   continue from it. With whole groups of 16 images per rank, the result is that of one process up
+   to rounding, except with batch norm. Divergence on one rank is an error on all. Any other error
+   of one rank (no memory, a term that fails) ends its update before the sum, in which the others
+   wait: end them, as examples/mpi.c does. The function may call jem_fail. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
 /* Inputs of a loss term of your own, on the tape; an input that the update does not have is NULL.
@@ -1144,14 +1155,14 @@ typedef struct jem_train_desc {
     float w_score;                                 /* weight of score matching (>>losses): 0 */
     float w_nce;                                   /* weight of noise-contrastive estimation
                                                       (Gutmann & Hyvarinen 2010), which learns to
-                                                      tell vectors from as many draws of the
+                                                      distinguish vectors from as many draws of the
                                                       network's Student distribution: 0. log p(x)
                                                       then needs no constant Z. Only for networks
                                                       with `student` and jem_net_fit_units */
     float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
-    /* A term of your own, and its weight, not negative: NULL, 0. Checkpoints hold neither it nor
-       data of its own: to resume, give the same; the guard does not take such data back either. */
+    /* A term of your own, and its weight, not negative: NULL, 0. Checkpoints contain neither it nor
+       data of its own, and the guard does not restore such data: to resume, give the same term. */
     float w_term;
     jem_term_fn term;
     void *term_user;
@@ -1168,7 +1179,8 @@ typedef struct jem_train_desc {
     float label_smoothing;                         /* fraction of cross-entropy's target that is
                                                       shared by all classes (Szegedy et al. 2016):
                                                       0 */
-    float noise_lo, noise_hi;                      /* noise levels of score matching: .12, 2 */
+    float noise_lo, noise_hi;                      /* noise levels of score matching, up to 1e5:
+                                                      .12, 2 */
     int cd_from;                                   /* the first update with chains: 0 */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
     int negatives;                                 /* chains per step (64); 0: one per data image */
@@ -1223,17 +1235,18 @@ JEM_API jem_train_desc jem_train_desc_vectors(int updates);
 
 /* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
    computed: cd and f_sample without chains, score, residual and kl if their weights are 0; f_data
-   without chains and energy_l2, if the images of p(x) are not those of cross-entropy. */
+   without chains and energy_l2, if p(x) has images of its own: unlabelled ones, or with w_term and
+   label_noise or label_all_noise. */
 typedef struct jem_stats {
     jem_status status;
     int update;                                    /* from 0 */
     float loss, ce, cd;                            /* cd = f_sample - f_data */
     float score, residual, kl;                     /* see jem_score_matching, jem_kl_walk */
     float term;                                    /* your own (jem_train_desc), without weight */
-    float nce;                                     /* log 4 if it cannot tell data from draws */
+    float nce;                                     /* log 4 if it cannot separate data and draws */
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
     float accuracy;                                /* of this batch, 0..1 */
-    float lr, grad_norm;                           /* lr: as the guard reduced it */
+    float lr, grad_norm;                           /* lr: after the guard's reductions */
     float gap;                                     /* mean f_data - f_sample of ten updates or so */
     int returned;                                  /* 1: the guard returned at this update */
     int returns;                                   /* of the guard so far */
@@ -1542,8 +1555,9 @@ JEM_API jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype d
    key. jem_archive_meta returns a value, which belongs to the archive; NULL without one. */
 JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const char *value);
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
-/* Chooses how tensors of JEM_DTYPE_F32 are written from now on: on = 1: as BF16, in half the bytes,
-   each number rounded to the nearest, ties to even, which changes it by at most 1/256 of itself; 0:
+/* Chooses how arrays of JEM_DTYPE_F32 are written from now on: on = 1: as BF16, in half the bytes,
+   each number rounded to the nearest, ties to even, which changes it by at most 1/256 of itself, or
+   by 5e-41 if that is more; 0:
    in full, as at first. What would round to infinity becomes the largest bf16, 3.39e38. Reading
    gives JEM_DTYPE_F32 again. Not for a trainer's archive: training would not go on bit for bit. */
 JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
@@ -1577,9 +1591,10 @@ JEM_API const char *jem_file_temporary(const jem_file *f);
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
 /* Adds a network's parameters and description (every field of its desc, exactly) to an archive, and
    creates the network from it. Loading accepts the descs that jem_*_create accepts, and no others.
-   The archive points to the parameters: write it before they change. jem_net_from_archive returns
-   NULL after an error, as for a file without a description (such as PyTorch's): create the net
-   first, and use jem_net_load. */
+   The archive points to the parameters: write it before they change. If adding them fails, the
+   archive has only a part of them: free it. jem_net_from_archive returns NULL after an error, as
+   for a file without a description (such as PyTorch's): create the net first, and use
+   jem_net_load. */
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* Loads the parameters of a network. The archive must have every parameter of the net, with its
@@ -1700,8 +1715,8 @@ JEM__INLINE void jem__prefetch(const float *x, ptrdiff_t n) {
 }
 #endif
 
-/* Compiles the code up to JEM__COMPILE_END with an option of its own: full optimisation takes gcc
-   long, and only the kernels need it. */
+/* Compiles the code up to JEM__COMPILE_END with an option of its own: full optimisation takes gcc a
+   long time, and only the kernels need it. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__)
 #define JEM__PRAGMA(text) _Pragma(#text)
 #define JEM__COMPILE(option) JEM__PRAGMA(GCC push_options) JEM__PRAGMA(GCC optimize(option))
@@ -1736,6 +1751,7 @@ struct jem_ctx {
     struct jem__step *steps;                       /* of each node, during a run */
     int n_nodes, cap_nodes;
     double params_left;                            /* parameters that a file may still create */
+    const char *loading;                           /* that file; NULL: none */
     uint64_t pushes;                               /* counts arena allocations and nodes, to order
                                                       them */
     int rank, others;                              /* of the running step: this rank, and the count
@@ -1841,6 +1857,14 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
     return status;
 }
+/* Formats a text as vsnprintf does, but in the same way in every locale. */
+JEM__PRINTF(3, 4)
+static void jem__print(char *out, size_t room, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    jem__message(out, room, format, &list);
+    va_end(list);
+}
 /* Reports an error, and yields a null pointer of any type. */
 #ifdef __cplusplus
 #define jem__refuse(...) (jem__fail(__VA_ARGS__), nullptr)
@@ -1875,7 +1899,7 @@ static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, doubl
 }
 #define JEM__IN(x, lo, hi) jem__in_range(ctx, what, #x, (double)(x), (double)(lo), (double)(hi))
 #define JEM__TINY 1e-30    /* lower limit of numbers that must be above 0 */
-#define JEM__MOST 3.4e38   /* upper limit of numbers without another one: almost FLT_MAX */
+#define JEM__MOST 3.4e38   /* upper limit of numbers that have no other: almost FLT_MAX */
 
 /* Returns 1 if there are n > 0 labels, each 0..classes-1; otherwise reports what is wrong. */
 static int jem__labels_good(jem_ctx *ctx, const char *what, const int *labels, int n, int classes) {
@@ -1932,15 +1956,18 @@ void jem_clear_error(jem_ctx *ctx) {
 /* Header of every allocation. */
 typedef struct jem__head { void *start; size_t bytes; } jem__head;
 
+static void *jem__too_much(jem_ctx *ctx) {
+    return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: the size exceeds the address space");
+}
+
 /* Allocates memory that is zeroed, aligned to 64 bytes (an AVX-512 register, a cache line), and
    counted. Returns NULL, and reports an error, if memory runs out. */
 static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     const size_t total = bytes + 64 + sizeof(jem__head);
     void *start = NULL;
-    if (total >= bytes) {                          /* the sum has not wrapped */
-        if (ctx->desc.allocate) start = ctx->desc.allocate(ctx->desc.user, total);
-        else start = calloc(1, total);
-    }
+    if (total < bytes) return jem__too_much(ctx);  /* the sum has wrapped */
+    if (ctx->desc.allocate) start = ctx->desc.allocate(ctx->desc.user, total);
+    else start = calloc(1, total);
     if (!start)
         return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB requested, %.1f MB in use",
                            (double)bytes / 1048576.0, (double)ctx->held / 1048576.0);
@@ -1965,7 +1992,7 @@ static void jem__free(jem_ctx *ctx, void *memory) {
     else free(start);
 }
 
-/* Returns 1 if all of x[n] are finite. A number that is not has the exponent 255; adding 1 to it
+/* Returns 1 if all of x[n] are finite. Infinity and NaN have the exponent 255; adding 1 to it
    carries into the sign bit, so the loop needs no branch. */
 static int jem__all_finite(const float *x, ptrdiff_t n) {
     uint32_t exponents = 0;
@@ -2007,11 +2034,7 @@ static float jem__fmaf(float a, float b, float c) {
    sum of two sizes does not overflow. */
 #define JEM__FLOATS (PTRDIFF_MAX / 8)
 
-static void *jem__too_much(jem_ctx *ctx) {
-    return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: the size exceeds the address space");
-}
-
-/* Returns the bytes of n floats; for an impossible n, a size that no allocator has. */
+/* Returns the bytes of n floats; for an impossible n, a size that no allocator can supply. */
 static size_t jem__float_bytes(ptrdiff_t n) {
     if (n < 0 || n > JEM__FLOATS) return (size_t)-1;
     return (size_t)n * sizeof(float);
@@ -2028,8 +2051,8 @@ static char *jem__strdup(jem_ctx *ctx, const char *s) {
 }
 
 /* Calls task(arg, i) for i in 0..n-1, in any order: tasks write to different places. `flops`
-   estimates the work of all tasks. If it is little, this thread alone is done before others could
-   start. */
+   estimates the work of all tasks. If there is little, this thread finishes it before others
+   could start. */
 static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *arg, int i),
                           void *arg) {
     const int spread = n > 1 && ctx->threads > 1 && flops > 4e6;
@@ -2048,7 +2071,7 @@ static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *
 }
 
 #ifdef JEM__X86
-/* Returns the register states that the system saves (XCR0); 0 if it does not say, or if the
+/* Returns the register states that the system saves (XCR0); 0 if XCR0 cannot be read, or if the
    processor has no AVX or FMA. See Intel SDM vol. 1, 13.3. */
 static unsigned jem__x86_saved_states(void) {
     unsigned a, b, c, d, low, high;
@@ -2276,8 +2299,8 @@ int jem_ctx_threads(const jem_ctx *ctx) {
 }
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
-/* The kernels of >>engine compute Threefry with one counter per lane. jem_rng_u32, and what draws
-   from it, uses jem__threefry_scalar. */
+/* The kernels of >>engine compute Threefry with one counter per lane. jem_rng_u32 and the
+   functions that call it use jem__threefry_scalar. */
 
 /* Derives the new key from a counter that no sequence reaches: its highest bit is set. */
 jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream) {
@@ -2320,8 +2343,8 @@ static uint64_t jem__rng_take(jem_rng *rng, ptrdiff_t floats) {
     return start;
 }
 
-/* Fills out[n], in whole blocks of 32; the last, incomplete one is written to a local array, and
-   its beginning copied. */
+/* Fills out[n], in whole blocks of 32. If the last block is incomplete, it is computed in a local
+   array, and its beginning is copied. */
 static void jem__fill(jem_ctx *ctx, int kind, jem_rng *rng, float *out, ptrdiff_t n, float a,
                       float b) {
     if (!ctx || !rng || !out || n <= 0) return;
@@ -2365,7 +2388,7 @@ static int jem__chunk_fits(const jem_ctx *ctx, size_t bytes) {
     return ctx->chunk && ctx->used + bytes <= ctx->chunk->size;
 }
 
-/* Appends a chunk to the list, behind the one in use; returns 0 if memory is short. */
+/* Appends a chunk to the list, after the one in use; returns 0 if memory runs out. */
 static int jem__chunk_add(jem_ctx *ctx, size_t bytes) {
     size_t size = JEM__CHUNK;
     if (bytes > size) size = bytes;
@@ -4400,9 +4423,10 @@ typedef struct jem__pack {
 } jem__pack;
 
 /* Returns the kind of a packed copy. Convolutions of one kind share it: an output's depends on the
-   weights' shape alone, and with Winograd the input gradient reads the output's. */
+   weights' shape and, with Winograd, on the stride and the tile; there the input gradient reads the
+   output's. */
 static int jem__pack_kind(const jem__conv *q) {
-    if (q->tile) return q->tile;
+    if (q->tile) return q->tile + 8 * q->stride;
     if (q->gradient) return 1 + q->stride * 64 + q->pad % q->stride;
     return 0;
 }
@@ -5695,10 +5719,11 @@ static jem__meta *jem__meta_create(jem_ctx *ctx, const char *key, const char *va
    file may contain. */
 static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
                                 const char *value) {
-    if (!key || !jem__utf8_valid(key, strlen(key)) ||
+    if (!key) return jem__fail(ctx, JEM_BAD_ARGUMENT, "metadata: key is NULL");
+    if (!jem__utf8_valid(key, strlen(key)) ||
         (value && !jem__utf8_valid(value, strlen(value))))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "metadata \"%.80s\": key or value is not UTF-8",
-                         key ? key : "");
+                         key);
     int count = 0;
     while (*list && strcmp((*list)->key, key)) {
         list = &(*list)->next;
@@ -5805,26 +5830,38 @@ static jem__fields jem__fields_open(jem_ctx *ctx, const char *kind) {
     return f;
 }
 
+/* Returns the name of a field in C. It is the key in files, but for some older keys. `room` is for
+   names that are composed. */
+static const char *jem__field_in_c(const char *key, char room[16]) {
+    const char *const name = key + strlen("jem.");
+    if (!strcmp(name, "slope")) return "leak";
+    if (!strcmp(name, "uncond")) return "separate_energy";
+    if (strncmp(name, "width", 5) || name[5] < '1' || name[5] > '8') return name;
+    snprintf(room, 16, "widths[%c]", name[5] - 1); /* "width1" .. "width8" */
+    return room;
+}
+
 /* Reports a bad field, unless one has been reported. `text` is the string in the file, or NULL;
    `reason` says what is expected. */
 static void jem__fields_fail(jem__fields *f, const char *key, const char *text, double value,
                              const char *reason) {
     char number[32];
+    char composed[16];
     jem_status status = JEM_BAD_FILE;
     if (f->status) return;
     snprintf(number, sizeof number, "%.9g", value);
     jem__with_point(number);
     if (!text) text = number;
     if (!f->in) {
-        key += strlen("jem.");                     /* the name of the field in C */
+        key = jem__field_in_c(key, composed);
         status = JEM_BAD_ARGUMENT;
     }
     f->status = jem__fail(f->ctx, status, "%s: %s = %.40s: %s", f->where, key, text, reason);
 }
 
 /* Reports a field that is missing, not a number, or out of range. */
-static void jem__field_fail(jem__fields *f, const char *key, double value, double lo, double hi,
-                            int whole) {
+static void jem__field_out_of_range(jem__fields *f, const char *key, double value, double lo,
+                                    double hi, int whole) {
     char reason[96];
     const char *kind = whole ? "whole number" : "number";
     const char *text = NULL;
@@ -5852,7 +5889,7 @@ static double jem__field(jem__fields *f, const char *key, double value, double l
     good = good && value >= lo && value <= hi;
     if (whole) good = good && value == floor(value);
     if (!good) {
-        jem__field_fail(f, key, value, lo, hi, whole);
+        jem__field_out_of_range(f, key, value, lo, hi, whole);
         return lo;
     }
     if (f->out) {
@@ -6026,13 +6063,16 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
     d->student = (int)jem__optional_field(f, "jem.student", (float)d->student, 0, 0, 1000, 1);
     if (d->student && (d->height > 1 || d->width > 1 || d->channels > JEM__MOST_WHITE ||
                        !strcmp(f->kind, "convnet")))
-        jem__fields_fail(f, "jem.student", NULL, d->student, "needs vectors of up to 1024 numbers");
+        jem__fields_fail(f, "jem.student", NULL, d->student,
+                         "needs an MLP, of vectors of up to 1024 numbers");
     if (d->student && d->quadratic > 0)
         jem__fields_fail(f, "jem.student", NULL, d->student, "not together with quadratic");
     const int last = d->layers - 1;
     double features = (double)d->channels * d->height * d->width;
     if (!strcmp(f->kind, "convnet"))               /* layers after the first halve the sides */
         features = (double)d->widths[last] * (d->height >> last) * (d->width >> last);
+    if (features < 1)
+        jem__fields_fail(f, "jem.layers", NULL, d->layers, "the images are too small for it");
     return jem__features(f, features);
 }
 
@@ -6141,11 +6181,12 @@ jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *sh
     const ptrdiff_t size = jem__param_size(ndim, shape);
     if (!name) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: the name is NULL");
     if (size == 0)
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %s: not a possible shape", name);
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %s: the shape needs 1 to 4 sizes, "
+                           "each 1 or more, and at most 1e9 numbers", name);
     ctx->params_left -= (double)size;
     if (ctx->params_left < 0)
-        return jem__refuse(ctx, JEM_BAD_FILE,
-                           "the file describes more parameters than it contains");
+        return jem__refuse(ctx, JEM_BAD_FILE, "%s: describes more parameters than it contains",
+                           ctx->loading);
     if (jem_net_find(net, name))
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %s already exists", name);
     jem_param *p = jem__param_create(ctx, name, ndim, shape, trainable);
@@ -6276,8 +6317,9 @@ static jem_tensor *jem__apply_norm(const jem_layer *layer, jem_tensor *x, int tr
     case JEM_NORM_LAYER: return jem_layer_norm(x->ctx, x, layer->weight, layer->bias);
     case JEM_NORM_ACT:
         return jem_act_norm(x->ctx, x, layer->bias, layer->weight, extra[0], training);
-    default: return x;
+    case JEM_NORM_NONE: return x;
     }
+    return jem__refuse(x->ctx, JEM_BAD_ARGUMENT, "apply: unknown norm %d", (int)layer->norm);
 }
 
 jem_tensor *jem_apply(const jem_layer *layer, jem_tensor *x, int training) {
@@ -6400,8 +6442,8 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-/* Reads up to n numbers of a text and returns their count; 0 if the text contains anything else, or
-   a number above 1e12. */
+/* Reads up to n numbers of a text and returns their count; 0 if the text contains more numbers,
+   anything else, or a number beyond +-1e12. */
 static int jem__numbers_in(const char *s, float *q, int n) {
     int i = 0;
     for (double v; s && *s; i++) {
@@ -6490,7 +6532,8 @@ static jem_status jem__convert(const jem_net *net, const char *what, const float
     const jem_mark mark = jem_begin(net->ctx);
     const float *units = jem__units(net);
     if (units) jem__units_apply(net, units, from, n, to, back);
-    else if (to != from) memcpy(to, from, (size_t)(n * jem__image_size(net)) * sizeof *to);
+    else if (to != from && jem_ok(net->ctx))
+        memcpy(to, from, (size_t)(n * jem__image_size(net)) * sizeof *to);
     jem_end(net->ctx, mark);
     return net->ctx->status;
 }
@@ -6523,11 +6566,13 @@ static void jem__units_of(const jem_net *net, const float *x, int n, int c, floa
     unit[1] = scale > 1e-12 ? (float)scale : 1;
 }
 
-static void jem__whiten_fit(jem_net *net, const float *x, int n);
+static float *jem__whiten_fit(const jem_net *net, const float *units, const float *x, int n);
+static void jem__whiten_set(jem_net *net, const float *a);
 
 jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
+    if (!jem_ok(ctx)) return ctx->status;
     if (!x || n < 1)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: %d images%s", n,
                          x ? "" : ", x is NULL");
@@ -6538,9 +6583,11 @@ jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
                              (int)(i / jem__image_size(net)), (double)x[i]);
     const jem_mark mark = jem_begin(ctx);
     float *units = jem__push_floats(ctx, 2 * net->channels);
+    float *whiten = NULL;
     for (int c = 0; units && c < net->channels; c++) jem__units_of(net, x, n, c, units + 2 * c);
-    if (units) jem__numbers_write(net, &net->meta, jem__units_key, units, 2 * net->channels);
-    if (jem_ok(ctx)) jem__whiten_fit(net, x, n);
+    if (units) whiten = jem__whiten_fit(net, units, x, n);
+    if (jem_ok(ctx)) jem__numbers_write(net, &net->meta, jem__units_key, units, 2 * net->channels);
+    if (jem_ok(ctx) && whiten) jem__whiten_set(net, whiten);
     jem_end(ctx, mark);
     return ctx->status;
 }
@@ -6584,7 +6631,8 @@ static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *wrn, const jem_l
 
 /* Computes e(x) = sum of x U(x). U starts from the features of the last stage. At each larger size
    it adds the upsampled features to those of the stage with that size. Finally it maps them to the
-   image's channels. features: of each stage, (n, 16 widen 2^i, h/2^i, w/2^i). */
+   image's channels. features: of each stage, (n, 16 widen 2^i, h/(s 2^i), w/(s 2^i)), with the
+   stem_stride s. */
 static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *wrn, jem_tensor *x,
                                  jem_tensor *const *features, int training) {
     jem_ctx *ctx = net->ctx;
@@ -6843,32 +6891,38 @@ static void jem__whiten_factor(double *cov, int d) {
         }
 }
 
-/* Sets A, if the network has it, to the inverse of L, where L L^T is the covariance of n vectors x
-   in units of the network. */
-static void jem__whiten_fit(jem_net *net, const float *x, int n) {
+/* Computes A for n vectors x on the tape: the inverse of L, where L L^T is their covariance in
+   these units. NULL if the network has no A, or, with an error, without memory. */
+static float *jem__whiten_fit(const jem_net *net, const float *units, const float *x, int n) {
     enum { ROWS = 16384 };                         /* enough for any covariance */
-    const jem__stack *stack = jem__student(net);
-    const float *u = stack ? jem__in_units(net, x, n) : NULL;
-    if (!u) return;
-    jem_param *whiten = stack->whiten;
+    if (!jem__student(net)) return NULL;
     const int d = net->channels;
     const int step = (n - 1) / ROWS + 1;
     const int rows = (n - 1) / step + 1;
+    float *a = jem__push_floats(net->ctx, (ptrdiff_t)d * d);
+    float *u = jem__push_floats(net->ctx, d);
     double *cov = (double *)jem__push(net->ctx, (size_t)d * (size_t)d * sizeof *cov);
-    if (!cov) return;
+    if (!a || !u || !cov) return NULL;
     for (int i = 0; i < d * d; i++) cov[i] = i % (d + 1) ? 0 : 1e-4;
     for (int row = 0; row < n; row += step) {
-        const float *v = u + (ptrdiff_t)row * d;
+        jem__units_apply(net, units, x + (ptrdiff_t)row * d, 1, u, 0);
         for (int i = 0; i < d; i++)
-            for (int k = 0; k <= i; k++) cov[i * d + k] += (double)v[i] * (double)v[k] / rows;
+            for (int k = 0; k <= i; k++) cov[i * d + k] += (double)u[i] * (double)u[k] / rows;
     }
     jem__whiten_factor(cov, d);
     for (int k = 0; k < d; k++)                    /* column k of the inverse */
         for (int i = 0; i < d; i++) {
             double sum = i == k;
-            for (int j = k; j < i; j++) sum -= cov[i * d + j] * (double)whiten->value[j * d + k];
-            whiten->value[i * d + k] = i < k ? 0 : (float)(sum / cov[i * d + i]);
+            for (int j = k; j < i; j++) sum -= cov[i * d + j] * (double)a[j * d + k];
+            a[i * d + k] = i < k ? 0 : (float)(sum / cov[i * d + i]);
         }
+    return a;
+}
+
+/* Replaces the matrix A of the network. */
+static void jem__whiten_set(jem_net *net, const float *a) {
+    jem_param *whiten = jem__student(net)->whiten;
+    memcpy(whiten->value, a, (size_t)whiten->size * sizeof *a);
     jem_param_changed(whiten);
 }
 
@@ -6905,9 +6959,6 @@ static jem_net *jem__stack_create(jem_ctx *ctx, const jem_convnet_desc *desc, co
     jem__fields fields = jem__fields_open(ctx, kind);
     const int features = jem__stack_fields(&fields, &d);
     if (fields.status) return NULL;
-    if (!features)
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "convnet: %dx%d images are too small for %d "
-                           "layers", d.height, d.width, d.layers);
     jem_net *net = jem_net_create(ctx, jem__stack_forward, NULL, sizeof(jem__stack), d.channels,
                                   d.height, d.width, d.classes, seed);
     if (!net) return NULL;
@@ -7276,7 +7327,7 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
                          jem__shape_text(leaf).s, leaf->node->op->name);
     for (int i = 0; i < leaf->n; i++) {
         if (!jem__finite(sigma[i]))
-            return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: sigma[%d] = %g", i,
+            return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: sigma[%d] = %g is not finite", i,
                              (double)sigma[i]);
     }
     JEM__ZEROED(jem__walk, w);
@@ -7331,9 +7382,10 @@ static int jem__sides_open(jem__sides *s, const jem_tensor *x, const char *what)
 }
 
 /* Records the sum of weight (log p(plus) - log p(minus)). */
-static jem_tensor *jem__sides_sum(jem_ctx *ctx, const jem__sides *s, jem_logp_fn logp, void *user) {
-    jem_tensor *plus = logp(ctx, s->plus, user);
-    jem_tensor *minus = logp(ctx, s->minus, user);
+static jem_tensor *jem__sides_sum(jem_ctx *ctx, const char *what, const jem__sides *s,
+                                  jem_logp_fn logp, void *user) {
+    jem_tensor *plus = jem__density(ctx, what, logp, user, s->plus);
+    jem_tensor *minus = jem__density(ctx, what, logp, user, s->minus);
     return jem_sum(ctx, jem_mul(ctx, jem_sub(ctx, plus, minus), s->weight));
 }
 
@@ -7408,8 +7460,8 @@ static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
     int good = d && d->sigma && !(d->difference < 0);
     for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
     if (!good)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a noise level above 0 for each "
-                  "image, and a step >= 0");
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a noise level for each image, "
+                  "above 0 and below 1e6, and a difference >= 0");
     return good;
 }
 
@@ -7450,7 +7502,7 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     double mean_rr;
     const double constant = jem__score_weights(&s, desc->weight, &mean_rr);
     if (residual) *residual = (float)(mean_rr / pixels);
-    return jem_add_constant(ctx, jem__sides_sum(ctx, &s.sides, logp, user), (float)constant);
+    return jem_add_constant(ctx, jem__sides_sum(ctx, what, &s.sides, logp, user), (float)constant);
 }
 
 jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
@@ -7480,7 +7532,7 @@ jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
         jem__step_aside(ctx->k, n, copy, plus, minus, distance, vv);
         for (int l = 0; l < JEM_LANES; l++) weight[l] = sqrtf(vv[l]) / (2 * h);
     }
-    return jem__sides_sum(ctx, &s, logp, user);
+    return jem__sides_sum(ctx, what, &s, logp, user);
 }
 
 /* ==== >>samplers: SGLD, noise-blind sampling, replay buffer =================================== */
@@ -8195,9 +8247,11 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     const char *const what = "mcmc";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL) || !JEM__IN(d.steps, 0, INT32_MAX) ||
         !JEM__IN(d.leapfrog, 0, INT32_MAX) || !JEM__IN(d.step_size, JEM__TINY, JEM__MOST) ||
-        !JEM__IN(d.temperatures, 1, INT32_MAX) || !JEM__IN(d.hottest, 1, 1e30) ||
-        !jem__in_range(ctx, what, "images modulo temperatures", x->n % d.temperatures, 0, 0))
+        !JEM__IN(d.temperatures, 1, INT32_MAX) || !JEM__IN(d.hottest, 1, 1e30))
         return jem_error_status(ctx);
+    if (x->n % d.temperatures)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "mcmc: %d images are not a multiple of "
+                         "temperatures = %d", x->n, d.temperatures);
     JEM__ZEROED(jem__mcmc, m);
     m.n = x->n;
     const jem_mark mark = jem_begin(ctx);
@@ -8419,8 +8473,8 @@ static void jem__optim_add(jem_optim *o, jem_param *p) {
     if (d->ema > 0) m->other = jem__alloc_padded(ctx, p->size);
 }
 
-/* Adds the trainable parameters whose names begin as desc.only asks, and Muon's scratch memory for
-   the largest of them. Names that the desc points at may go once this returns. */
+/* Adds the trainable parameters whose names begin with desc.only, and Muon's scratch memory for the
+   largest of them. desc.only and desc.adam_names are not read after that. */
 static void jem__optim_fill(jem_optim *o) {
     jem_ctx *ctx = o->net->ctx;
     const char *only = o->desc.only;
@@ -8934,8 +8988,8 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(label_noise, 0, most),
         JEM__LIMIT(label_all_noise, 0, 1),
         JEM__LIMIT(label_smoothing, 0, 1),
-        JEM__LIMIT(noise_lo, tiny, most),
-        JEM__LIMIT(noise_hi, (double)d->noise_lo, most),
+        JEM__LIMIT(noise_lo, tiny, 1e5),
+        JEM__LIMIT(noise_hi, (double)d->noise_lo, 1e5),
         JEM__LIMIT(cd_from, 0, INT32_MAX),
         JEM__LIMIT(negatives, 0, INT32_MAX),
         JEM__LIMIT(reinit, 0, 1),
@@ -8962,6 +9016,8 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     const jem_loss_weights *w = &d->weights;
     const double sum = (double)w->ce + (double)w->cd + (double)w->cd_class + (double)w->energy_l2 +
                        (double)d->w_score + (double)d->w_nce + (double)d->w_kl + (double)d->w_term;
+    const double before = (double)w->ce + (double)w->energy_l2 + (double)d->w_score +
+                          (double)d->w_nce + (double)d->w_term;      /* without chains */
     jem__in_range(ctx, "trainer", "the sum of all weights", sum, JEM__TINY, JEM__MOST);
     if (d->sam > 0 && d->w_score > 0)
         jem__fail(ctx, bad, "trainer: sam = %g cannot be combined with w_score = %g",
@@ -8972,6 +9028,13 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
                   "with weights.cd_class", (double)d->label_noise, (double)d->label_all_noise);
     if (d->w_kl > 0 && d->sgld.steps < 1)
         jem__fail(ctx, bad, "trainer: w_kl needs a walk, but sgld.steps = %d", d->sgld.steps);
+    if (d->w_kl > 0 && (d->sgld.decay_b > 0 || d->sgld.temperature_from > 0))
+        jem__fail(ctx, bad, "trainer: w_kl cannot be combined with sgld.decay_b = %g and "
+                  "sgld.temperature_from = %g", (double)d->sgld.decay_b,
+                  (double)d->sgld.temperature_from);
+    if (d->cd_from > 0 && !(before > 0))
+        jem__fail(ctx, bad, "trainer: cd_from = %d, but no term without chains has a weight",
+                  d->cd_from);
     if (d->w_term > 0 && !d->term)
         jem__fail(ctx, bad, "trainer: w_term = %g, but term is NULL", (double)d->w_term);
     if (d->ranks > 1 && !d->sum)
@@ -9010,8 +9073,8 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     if (!jem_ok(ctx)) return 0;
     if (has_energy && jem__by_class(d)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: class_conditional and weights.cd_class "
-                  "need log p(x,y), which an unconditional network (separate_energy) does not "
-                  "have");
+                  "need log p(x,y), which a network with a separate log p(x) "
+                  "(separate_energy) does not have");
         return 0;
     }
     return has_shift ||
@@ -9112,7 +9175,7 @@ static jem_tensor *jem__rank_images(const jem_trainer *tr, const float *x, int n
 }
 
 /* Collects the samples t of all ranks in x[n]. A rank that failed sends the others an infinity. */
-static jem_status jem__gather(jem_trainer *tr, jem_tensor *t, int n, float *x) {
+static jem_status jem__collect_ranks(jem_trainer *tr, jem_tensor *t, int n, float *x) {
     jem_ctx *ctx = tr->net->ctx;
     const ptrdiff_t image = jem__buffer_image_size(tr->buffer);
     const ptrdiff_t size = n * image;
@@ -9223,7 +9286,7 @@ static jem_status jem__generate_chains(jem_trainer *tr, int n, const int *labels
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem__rank_images(tr, NULL, n);
     jem_generate(ctx, target.logp, &target.query, t, &d, &tr->rng);
-    jem__gather(tr, t, n, x);
+    jem__collect_ranks(tr, t, n, x);
     jem_end(ctx, mark);
     return ctx->status;
 }
@@ -9332,7 +9395,7 @@ static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, f
     if (d->w_kl > 0)
         *kl = jem_kl_walk(ctx, target.logp, &target.query, t, &walk, d->kl_entropy, &tr->rng);
     else jem_sgld(ctx, target.logp, &target.query, t, &walk, &tr->rng);
-    return jem__gather(tr, t, n, x) == JEM_OK ? t : NULL;
+    return jem__collect_ranks(tr, t, n, x) == JEM_OK ? t : NULL;
 }
 
 /* Draws n chains from the buffer, walks them, and stores them again. labels: NULL, or receives
@@ -9497,6 +9560,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     const int sets_buffers = tr->has_buffers && !tr->updates;
     const int has_samples = jem__needs_samples(d) && tr->updates >= d->cd_from;
     const int noisy_labelled = d->label_noise > 0 || d->label_all_noise > 0;
+    const int needs_data = has_samples || d->weights.energy_l2 > 0 || d->w_term > 0;
     jem__samples sample = { NULL, NULL };
     jem_tensor *labelled = NULL;
     jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
@@ -9508,7 +9572,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image_size(tr->net));
     if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
     if (b->n) labelled = jem__labelled(tr, b->x, b->n);
-    if (b->separate || (noisy_labelled && (has_samples || d->weights.energy_l2 > 0)))
+    if (b->separate || (noisy_labelled && needs_data))
         data = jem__noisy(tr, b->x_data, b->n_data);
     if (sets_buffers) jem__set_act_norm(tr->net, labelled ? labelled : data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
@@ -9629,10 +9693,9 @@ static double jem__spread(const float *const *image, int n, ptrdiff_t size, doub
     return spread / (double)size;
 }
 
-/* Returns half the range in which chains start, the measure of what is far; 1 if it is empty. */
+/* Returns half the width of the range in which chains start: the unit of their distances. */
 static double jem__half_range(const jem_train_desc *d) {
-    if (d->restart_hi > d->restart_lo) return ((double)d->restart_hi - (double)d->restart_lo) / 2;
-    return 1;
+    return ((double)d->restart_hi - (double)d->restart_lo) / 2;
 }
 
 /* Returns the reason why the chains, whose values are finite, are useless, or NULL. Compares some
@@ -9656,8 +9719,8 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
         if (b->visits[i] > 0) chains[walked++] = b->data + i * size;
     }
     if (walked < FEW) return NULL;
-    /* Far is: at a clamp (`wall`) much wider than the range of images; otherwise ten half ranges
-       from the middle. */
+    /* A value is far if it is at a clamp that is much wider than the range of images (`wall`), or,
+       without such a clamp, ten half ranges from the middle. */
     double limit = 10 * half;
     if (wall > 1.5 * half) limit = wall;
     const double spread = jem__spread(chains, walked, size, middle, limit, &far);
@@ -9670,13 +9733,13 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
 }
 
 /* Returns how far (rms) a step of SGLD, without noise or a range for x, moves values of some
-   chains, as a fraction of the range where they start; 0 before the first chains, or if the
-   gradient is not finite. */
+   chains, as a fraction of the range where they start; 0 before the first chains, or if that cannot
+   be computed. Only for a context without an error. */
 static float jem__travel(const jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
     jem_ctx *ctx = tr->net->ctx;
     double sum = 0;
-    if (!b || tr->updates < tr->desc.cd_from) return 0;
+    if (!b || tr->updates < tr->desc.cd_from || b->visits[0] < 0) return 0;
     const int n = b->capacity < JEM_LANES ? b->capacity : JEM_LANES;
     const ptrdiff_t size = n * jem__buffer_image_size(b);
     jem_sgld_desc walk = jem_sgld_desc_default();
@@ -9695,7 +9758,7 @@ static float jem__travel(const jem_trainer *tr) {
         }
     }
     jem_end(ctx, mark);
-    if (ctx->status == JEM_DIVERGED) jem_clear_error(ctx);
+    jem_clear_error(ctx);                          /* unknown, but the update has succeeded */
     return (float)(sqrt(sum / (double)size) / (2 * jem__half_range(&tr->desc)));
 }
 
@@ -9741,21 +9804,21 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
     const char *gone = jem__chains_gone(tr, b->x_data, b->n_data);
     if (tr->updates % TRAVEL_EVERY == 1) g->travel = jem__travel(tr);
     if (!(fabsf(now->gap) <= d->max_gap * fabsf(tr->net->scale)))
-        snprintf(g->why, sizeof g->why, "the mean of f(x+) - f(x-) is %.3g", (double)now->gap);
-    else if (gone) snprintf(g->why, sizeof g->why, "%s", gone);
+        jem__print(g->why, sizeof g->why, "the mean of f(x+) - f(x-) is %.3g", (double)now->gap);
+    else if (gone) jem__print(g->why, sizeof g->why, "%s", gone);
     else if (g->travel > JEM__WIDE)
-        snprintf(g->why, sizeof g->why, "a step of SGLD moves the chains by %.2g times the range "
+        jem__print(g->why, sizeof g->why, "a step of SGLD moves the chains by %.2g times the range "
                  "of images", (double)g->travel);
     else if (begun && usual > 0 && norm > 1000 * usual)
-        snprintf(g->why, sizeof g->why, "the norm of the gradient is %.3g, and was %.3g",
+        jem__print(g->why, sizeof g->why, "the norm of the gradient is %.3g, and was %.3g",
                  (double)norm, (double)usual);
     else if (g->guesses < MOST_GUESSES && begun && now->least >= 0 &&
              now->least < 0.75f * guess && now->ce > 0.99f * guess) {
         g->guesses++;
-        snprintf(g->why, sizeof g->why, "cross-entropy is %.3g, and was %.3g; a guess has %.3g",
+        jem__print(g->why, sizeof g->why, "cross-entropy is %.3g, and was %.3g; a guess has %.3g",
                  (double)now->ce, (double)now->least, (double)guess);
     } else if (now->least_residual >= 0 && now->least_residual < 0.5f && now->residual > 0.9f) {
-        snprintf(g->why, sizeof g->why, "the residual of the score is %.3g, and was %.3g; a "
+        jem__print(g->why, sizeof g->why, "the residual of the score is %.3g, and was %.3g; a "
                  "constant density has 1", (double)now->residual, (double)now->least_residual);
     }
 }
@@ -9831,7 +9894,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
                               "weights.energy_l2", s->update, g->why, g->returns);
         return;
     }
-    snprintf(note, sizeof note, "train_step: update %d: %s; rollback %d of %d to the last good "
+    jem__print(note, sizeof note, "train_step: update %d: %s; rollback %d of %d to the last good "
              "state, with %g of the learning rate and %g of the SGLD step", s->update, g->why,
              g->returns, tr->desc.max_returns, (double)g->now.lr_factor,
              (double)(g->now.step_factor * g->now.travel_factor));
@@ -9976,6 +10039,7 @@ static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s)
     if (loss) status = jem_backward(loss);
     if (status == JEM_OK) status = jem__update_stats(tr, loss, &t, b->labels, s);
     if (status == JEM_OK && tr->desc.sam > 0) status = jem__sharpness(tr, loss, before);
+    if (status == JEM_OK && tr->desc.max_returns) status = jem__guard_memory(tr);
     if (status == JEM_OK) status = jem_optim_step(tr->optim, s->lr, &s->grad_norm);
     if (status == JEM_OK) tr->updates++;
     return status;
@@ -14282,10 +14346,15 @@ static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_
     if (f.status) return NULL;
     const int errors = ctx->errors;
     jem_net *net = kind->construct(ctx, a, kind->user);
+    const int has_error = ctx->errors != errors && ctx->status != JEM_OK;
     if (!net) {
-        if (ctx->errors == errors)
+        if (!has_error)
             jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" returned no network",
                       a->where, name);
+        return NULL;
+    }
+    if (has_error) {
+        jem_net_free(net);
         return NULL;
     }
     if (net->ctx == ctx && net->channels == n.channels && net->height == n.height &&
@@ -14307,8 +14376,9 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
         jem__null_argument(ctx, a, "net_from_archive");
         return NULL;
     }
-    const int errors = ctx->errors;
     const double left = ctx->params_left;          /* a constructor may load another file */
+    const char *const loading = ctx->loading;
+    ctx->loading = a->where;
     ctx->params_left = 1e7;                        /* a small hostile file must not fill memory */
     for (int i = 0; i < a->count; i++) ctx->params_left += (double)a->entries[i]->e.bytes;
     const char *name = jem__meta_get(a->meta, "jem.net");
@@ -14318,7 +14388,9 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (kind) net = jem__net_of_kind(ctx, kind, a);
     else net = jem__net_from_meta(ctx, a->meta, a->where);
     ctx->params_left = left;
+    ctx->loading = loading;
     if (!net) return NULL;
+    const int errors = ctx->errors;                /* a constructor may have cleared some */
     for (const jem__meta *m = a->meta; m; m = m->next)
         jem__meta_set(ctx, &net->meta, m->key, m->value);
     jem_net_load(net, a);
@@ -14376,10 +14448,11 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
     jem__array(v, "replay_visits", JEM_DTYPE_I32, 1, shape, b->visits);
 }
 
-/* Lists the guard's arrays, in its memory. */
+/* Lists the guard's arrays, in its memory. A guard without a good state has only the numbers. */
 static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b) {
     const int64_t numbers[1] = { JEM__GUARD_NUMBERS };
     const int64_t residuals[1] = { JEM__GUARD_RESIDUALS };
+    const int64_t one[1] = { 1 };
     float *const after = g->numbers + JEM__GUARD_NUMBERS;
     const int64_t counts[1] = { JEM__GUARD_COUNTS };
     const int64_t size[1] = { g->size };
@@ -14387,7 +14460,11 @@ static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b
     jem__array(v, "guard.pulse", JEM_DTYPE_F32, 1, numbers, g->numbers);
     if (!v->in || jem_archive_find(v->in, "guard.residual"))
         jem__array(v, "guard.residual", JEM_DTYPE_F32, 1, residuals, after);
+    if (!v->in || jem_archive_find(v->in, "guard.travel"))
+        jem__array(v, "guard.travel", JEM_DTYPE_F32, 1, one, &g->travel);
     jem__array(v, "guard.counts", JEM_DTYPE_I64, 1, counts, g->counts);
+    if (v->in && !jem_archive_find(v->in, "guard.state")) return;
+    if (!v->in && !g->good) return;
     jem__array(v, "guard.state", JEM_DTYPE_F32, 1, size, g->kept);
     jem__array(v, "guard.visits", JEM_DTYPE_I32, 1, slots, g->visits);
 }
@@ -14409,6 +14486,7 @@ static int jem__guard_unpack(jem__guard *g) {
     const jem__pulse *now = &g->now;
     memcpy(&g->now, g->numbers, sizeof g->now);
     if (!jem__all_finite(g->numbers, JEM__GUARD_NUMBERS + JEM__GUARD_RESIDUALS)) return 0;
+    if (!(g->travel >= 0)) return 0;
     if (now->lr_factor < 0 || now->lr_factor > 1) return 0;
     if (now->step_factor < 0 || now->step_factor > 1) return 0;
     if (now->travel_factor < 0 || now->travel_factor > 1) return 0;
@@ -14418,7 +14496,7 @@ static int jem__guard_unpack(jem__guard *g) {
     g->returns = (int)c[0];
     g->optim_updates = (int)c[1];
     g->fresh = c[2] != 0;
-    g->good = c[3] != 0;
+    g->good = g->kept && c[3] != 0;
     g->guesses = (int)c[4];
     g->updates = (int)c[5];
     return 1;
@@ -14431,11 +14509,13 @@ static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *t
     to->now = jem__first_pulse;
     jem__guard_pack(to);
     if (v->f.status || !jem_archive_find(v->in, "guard.pulse")) return;
-    jem_trainer copy = *tr;
-    copy.guard = *to;
-    v->f.status = jem__guard_memory(&copy);
-    if (v->f.status) return;
-    *to = copy.guard;
+    if (jem_archive_find(v->in, "guard.state")) {
+        jem_trainer copy = *tr;
+        copy.guard = *to;
+        v->f.status = jem__guard_memory(&copy);
+        if (v->f.status) return;
+        *to = copy.guard;
+    }
     v->fill = 0;
     jem__guard_arrays(v, to, tr->buffer);
     v->fill = 1;
@@ -14453,7 +14533,7 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
     jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, tr->state);
     jem__trainer_arrays(&v, tr, tr->optim->averaged);
     jem__guard_pack(&tr->guard);
-    if (tr->guard.kept) jem__guard_arrays(&v, &tr->guard, tr->buffer);
+    jem__guard_arrays(&v, &tr->guard, tr->buffer);
     return v.f.status;
 }
 
@@ -14520,9 +14600,9 @@ jem_status jem_save(const jem_net *net, const char *path) {
    explicit fmas; no inexact product is an operand of a bare addition, which a compiler may
    contract; and exp, log and sine are implemented here.
    Letters: q is a convolution, from (ci,hi,wi) to (co,ho,wo), s one of its phases, f the operations
-   that finish its sums, w a weight gradient in progress or weights; o is an output channel, c an
-   input channel, t a tap or a tile, g a group of 16 images, l or h the first lane of a vector of VL
-   lanes. */
+   that finish its sums; w is weights, a weight gradient in progress or, in Winograd, one part of a
+   phase; o is an output channel, c an input channel, t a tap or a tile, g a group of 16 images, l
+   or h the first lane of a vector of VL lanes. In >>bf16, s is also a block or a source. */
 
 /* ---- shared by all instances ----------------------------------------------------------------- */
 
@@ -14536,7 +14616,7 @@ enum {
     JEM__WHOLE = 6,        /* number in most blocks */
 #endif
     JEM__WO = 4,           /* output channels in a block of a weight gradient */
-    JEM__TILES = 4         /* Winograd tiles computed together */
+    JEM__WINO_TILES = 4    /* Winograd tiles computed together */
 };
 
 JEM__INLINE int jem__min(int x, int y) { return x < y ? x : y; }
@@ -14652,7 +14732,7 @@ JEM__ONCE int jem__conv_channels(int left) {
     return jem__min(left, 4);
 }
 
-/* Returns the first channel of part i. Parts consist of whole blocks, in bf16 of two tiles. */
+/* Returns the first channel of part i. Parts are whole blocks; in bf16, whole pairs of tiles. */
 JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     int blocks = 0;
     int o = 0;
@@ -14751,29 +14831,29 @@ static jem__conv jem__conv_dealt(const jem__conv *q) {
 
 /* An operand of a weight gradient, x or dy, and where it is dealt to: its pixels, `step` apart,
    become rows x cols, and `block` of its channels are stored together. */
-typedef struct jem__operand {
+typedef struct jem__dealt {
     int channels, block, h, w;
     int step, rows, cols;
     float *out;
     ptrdiff_t plane;                               /* from group to group, or from point to point */
-} jem__operand;
-static jem__operand jem__operand_x(const jem__weight_grad *w) {
+} jem__dealt;
+static jem__dealt jem__dealt_x(const jem__weight_grad *w) {
     const jem__conv *q = w->q;
     const jem__conv d = jem__conv_dealt(q);
-    const jem__operand x = { q->ci, w->ctx->k->wi, q->hi, q->wi, q->stride / d.stride, d.hi, d.wi,
-                             w->x, w->x_plane };
+    const jem__dealt x = { q->ci, w->ctx->k->wi, q->hi, q->wi, q->stride / d.stride, d.hi, d.wi,
+                           w->x, w->x_plane };
     return x;
 }
-static jem__operand jem__operand_dy(const jem__weight_grad *w) {
+static jem__dealt jem__dealt_dy(const jem__weight_grad *w) {
     const jem__conv *q = w->q;
-    const jem__operand dy = { q->co, JEM__WO, q->ho, q->wo, 1, q->ho, q->wo, w->y, w->y_plane };
+    const jem__dealt dy = { q->co, JEM__WO, q->ho, q->wo, 1, q->ho, q->wo, w->y, w->y_plane };
     return dy;
 }
 
 /* Returns 1 if x has more pixels than dy, and a block for every thread. A product of the direct
-   method is then one block of input channels with all blocks of output channels, so x is read only
-   once; otherwise the reverse. The many blocks pass through a group a few (a panel) at a time,
-   while the group is in the cache. There is nothing to finish. */
+   method is then one block of input channels with all blocks of output channels, so that only one
+   task reads that block of x; otherwise the reverse. A task computes a few of the many blocks (a
+   panel) for each group, while the group is in the cache. No task has to finish the sums. */
 static int jem__direct_by_x(const jem__weight_grad *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
            dealt->ci >= w->ctx->threads * w->ctx->k->wi;
@@ -14817,7 +14897,7 @@ static void jem__bias_finish(const jem__weight_grad *w, int o) {
 
 /* Returns the distance between planes, each of one point; 48 keeps it from being a power of two. */
 static ptrdiff_t jem__wino_plane(int channels) {
-    return (ptrdiff_t)channels * JEM__TILES * JEM_LANES + 48;
+    return (ptrdiff_t)channels * JEM__WINO_TILES * JEM_LANES + 48;
 }
 /* Returns the size of scratch memory, in floats. */
 static ptrdiff_t jem__wino_work(const jem__conv *q) {
@@ -14854,7 +14934,7 @@ JEM__ONCE void jem__wino_open(const jem__conv *q, const jem__phase *phase, jem__
         w->left = phase->right[phase->nx - 1];
     }
     w->across = (phase->cols + m - 1) / m;
-    w->to = jem__conv_piece(q, part, w->across * down, JEM__TILES);
+    w->to = jem__conv_piece(q, part, w->across * down, JEM__WINO_TILES);
     w->vplane = jem__wino_plane(jem__wino_channels(q));
     w->pplane = jem__wino_plane(q->co);
     w->pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;     /* not a power of two */
@@ -14891,7 +14971,7 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size
 }
 
 /* Returns the distance between two points of the sums; 80 keeps it from being a power of two. */
-static ptrdiff_t jem__wino_sums(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
+static ptrdiff_t jem__wino_sums_step(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
 /* Sets the sizes and tasks of a weight gradient by Winograd, of 36 points (M = 4). A product is one
    point of one block of output channels; G' finishes an output channel. A pixel of zeros follows
    the bias sums. */
@@ -14907,7 +14987,7 @@ static void jem__wino_plan(jem__weight_grad *w) {
     w->planes = 36;
     w->products = 36 * oblocks;
     w->finishes = q->co;
-    w->product_size = 36 * jem__wino_sums(q);
+    w->product_size = 36 * jem__wino_sums_step(q);
     w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
 }
 
@@ -15072,7 +15152,7 @@ JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     x = JEM__LESS(x, lo, lo, x);
     x = JEM__LESS(hi, x, hi, x);
     const JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round);
-    const JEM__V n = t - round;
+    const JEM__V n = JEM__TO_V(JEM__AS_I(t) - JEM__AS_I(round));    /* also with -ffast-math */
     JEM__V r = JEM__FNMA(n, JEM__SET(0.693359375f), x);
     r = JEM__FNMA(n, JEM__SET(-2.12194440e-4f), r);
     const JEM__V q = JEM__FMA(r * r, JEM__FN(poly)(5, c, r), r) + JEM__SET(1.0f);
@@ -15499,7 +15579,7 @@ static void (*const JEM__FN(wino_out)[2][2])(const jem__wino_move *w, int channe
 /* Computes p[o][tile] = sum over channels of u[channel][o] v[channel][tile], for px tiles or strips
    of one, `apart` floats apart, and the block of co channels whose weights begin at o0; `most` is
    as in conv_block. u is packed in blocks of the output's channels. An input gradient sums over
-   these: over `whole` blocks of JEM__WHOLE, prefetching what its next o will read, then over the
+   these: over `whole` blocks of JEM__WHOLE, prefetching the weights of its next o, then over the
    smaller blocks. Many parameters: it is inlined. */
 JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__conv *q, int whole,
                                       const float *u, int o0, int co, const float *v, float *p,
@@ -15508,7 +15588,7 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__c
     const int all = jem__wino_channels(q);
     const ptrdiff_t block = (ptrdiff_t)q->co * q->stride * q->stride;
     const int rows = JEM__VL == 1 ? co : most;
-    const int step = JEM__TILES * JEM_LANES;
+    const int step = JEM__WINO_TILES * JEM_LANES;
     const float *x[JEM__PX];
     JEM__V acc[JEM__CO][JEM__PX];
     JEM__REPEAT(t, px) x[t] = v + t * apart;
@@ -15529,7 +15609,7 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__c
     }
     JEM__REPEAT(o, rows) {
         if (o >= co) continue;
-        JEM__REPEAT(t, px) JEM__STORE(p + o * JEM__TILES * JEM_LANES + t * apart, acc[o][t]);
+        JEM__REPEAT(t, px) JEM__STORE(p + o * JEM__WINO_TILES * JEM_LANES + t * apart, acc[o][t]);
     }
 }
 /* Computes a block of co channels by one of five variants, as conv_blocks. apart = 0: one tile.
@@ -15549,9 +15629,9 @@ JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, c
     }
 }
 
-/* Computes the products of n tiles, point by point. A last tile alone is computed alone: several
-   strips of it at a time, if a register has fewer lanes. Of each block, an input gradient reads the
-   weights of its phase. */
+/* Computes the products of n tiles, point by point. A single last tile is computed by itself, in
+   several strips at a time if a register has fewer lanes. Of each block, an input gradient reads
+   the weights of its phase. */
 JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
                                         int n) {
     enum { STRIPS = JEM_LANES / JEM__VL >= JEM__PX };
@@ -15563,7 +15643,7 @@ JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, 
     for (int i = 0; i < jem__wino_points(q); i++, u += plane) {
         const float *v = w->v + i * w->vplane;
         for (int o = w->to.o0, co; o < w->to.o1; o += co) {
-            float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__TILES * JEM_LANES;
+            float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__WINO_TILES * JEM_LANES;
             co = jem__conv_channels(q->co - o);
             for (int t = 0; t < n; t += JEM__PX) {
                 int apart = JEM_LANES;
@@ -15588,7 +15668,7 @@ JEM__KERNEL void JEM__FN(wino_inputs)(const jem__conv *q, const jem__wino *w, co
     const jem__picture image = { x, w->zero, q->ci, q->hi, q->wi, q->gradient };
     jem__wino_move in;
     in.in_step = JEM_LANES;
-    in.out_step = JEM__TILES * JEM_LANES;
+    in.out_step = JEM__WINO_TILES * JEM_LANES;
     in.point = w->vplane;
     in.strip = JEM__VL;
     for (int t = 0; t < n; t++) {
@@ -15597,7 +15677,7 @@ JEM__KERNEL void JEM__FN(wino_inputs)(const jem__conv *q, const jem__wino *w, co
         for (int phase = 0; phase < step * step; phase++) {
             jem__wino_read(&in, &image, jem__wino_rows(q), step, y + phase / step,
                            z + phase % step);
-            in.out = w->v + ((ptrdiff_t)phase * q->ci * JEM__TILES + t) * JEM_LANES;
+            in.out = w->v + ((ptrdiff_t)phase * q->ci * JEM__WINO_TILES + t) * JEM_LANES;
             JEM__FN(wino_in)[kind][m / 2 - 1](&in, q->ci);
         }
     }
@@ -15613,14 +15693,14 @@ JEM__KERNEL void JEM__FN(wino_outputs)(const jem__conv *q, const jem__wino *w,
     const jem__phase *s = w->phase;
     jem__wino_move out;
     out.out = w->out;
-    out.in_step = JEM__TILES * JEM_LANES;
+    out.in_step = JEM__WINO_TILES * JEM_LANES;
     out.out_step = JEM_LANES;
     out.point = w->pixel;
     out.strip = JEM__VL;
     for (int t = 0; t < n; t++) {
         const int y = (t0 + t) / w->across * m;
         const int z = (t0 + t) % w->across * m;
-        const float *sums = w->p + ((ptrdiff_t)o0 * JEM__TILES + t) * JEM_LANES;
+        const float *sums = w->p + ((ptrdiff_t)o0 * JEM__WINO_TILES + t) * JEM_LANES;
         for (int i = 0; i < jem__wino_points(q); i++) out.in[i] = sums + i * w->pplane;
         JEM__FN(wino_out)[kind][m / 2 - 1](&out, channels);
         for (int i = 0; i < m * m; i++) {
@@ -15642,8 +15722,8 @@ JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *fro
     jem__wino w;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
         jem__wino_open(q, &s, from->part, from->work, &w);
-        for (int t0 = w.to.first; t0 < w.to.last; t0 += JEM__TILES) {
-            const int n = jem__min(w.to.last - t0, JEM__TILES);
+        for (int t0 = w.to.first; t0 < w.to.last; t0 += JEM__WINO_TILES) {
+            const int n = jem__min(w.to.last - t0, JEM__WINO_TILES);
             JEM__FN(wino_inputs)(q, &w, from->x, t0, n);
             JEM__FN(wino_products)(q, &w, from->packed, n);
             JEM__FN(wino_outputs)(q, &w, f, t0, n);
@@ -15661,7 +15741,7 @@ JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *fro
    together. */
 JEM__KERNEL void JEM__FN(deal)(const jem__weight_grad *w, int g, int side,
                                const jem__operands *in) {
-    const jem__operand p = side ? jem__operand_dy(w) : jem__operand_x(w);
+    const jem__dealt p = side ? jem__dealt_dy(w) : jem__dealt_x(w);
     const int blocks = (p.channels + p.block - 1) / p.block;
     const int pixels = p.rows * p.cols;
     float *out = p.out + g * p.plane;
@@ -15869,7 +15949,7 @@ static const jem__method JEM__FN(direct) = { 0, jem__pack_size, jem__direct_pack
 JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int side,
                                     const jem__operands *in) {
     const jem__conv *q = w->q;
-    const jem__operand p = side ? jem__operand_dy(w) : jem__operand_x(w);
+    const jem__dealt p = side ? jem__dealt_dy(w) : jem__dealt_x(w);
     const int across = (q->wo + 3) / 4;
     const int tiles = across * ((q->ho + 3) / 4);
     const int size = side ? 4 : 6;
@@ -15911,7 +15991,7 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weight_grad *w, int i) {
     const int ob = i % oblocks;
     const int cells = JEM__WO * JEM__WI;
     const ptrdiff_t all = w->product_step;
-    float *to = w->product + point * jem__wino_sums(q) + (ptrdiff_t)ob * JEM__WO * q->ci;
+    float *to = w->product + point * jem__wino_sums_step(q) + (ptrdiff_t)ob * JEM__WO * q->ci;
     for (int ib = 0; ib < iblocks; ib++) {
         float lanes[JEM__WO * JEM__WI * JEM_LANES], sum[32];
         for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
@@ -15939,7 +16019,7 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weight_grad *w, int i) {
 JEM__COMPILE("tree-vectorize")                     /* for doubles there is no JEM__V */
 /* Computes o[3] = G' p[6], for 16 input channels. */
 JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[16], double (*o)[16]) {
-    for (int l = 0; l < 16; l++) {                 /* other divisions are by powers of two */
+    for (int l = 0; l < 16; l++) {                 /* divisions by 2 and 4 are exact */
         const double add = (p[1][l] + p[2][l]) / 6;
         const double sub = (p[1][l] - p[2][l]) / 6;
         const double add2 = (p[3][l] + p[4][l]) / 6;
@@ -15959,7 +16039,7 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weight_grad *w, int o) {
         float *dw = w->dw + ((ptrdiff_t)o * ci + c0) * 9;
         double line[6][16], t[6][3][16], r[3][16];
         for (int y = 0; y < 6; y++) {
-            for (int x = 0; x < 6; x++, p += jem__wino_sums(w->q)) {   /* from n on: unused */
+            for (int x = 0; x < 6; x++, p += jem__wino_sums_step(w->q)) {   /* from n on: unused */
                 for (int l = 0; l < 16; l++) line[x][l] = (double)p[l];
             }
             JEM__FN(wino_gt)(line, t[y]);
@@ -15975,7 +16055,7 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weight_grad *w, int o) {
 }
 
 /* Computes o = G g for 16 kernels, F(2,2). Products are exact and divisions come last, here and in
-   the next ones, so the bits do not depend on the compiler. */
+   the next three functions, so the bits do not depend on the compiler. */
 JEM__VINLINE void JEM__FN(wino_g22)(double (*g)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {
         o[0][l] = g[0][l];
@@ -16615,7 +16695,8 @@ enum {
     JEM__BF16_TILE = 256,                          /* floats of C */
     JEM__BF16_PAIR = 32,                           /* bf16 of one pair of B */
     JEM__BF16_EDGE = 2,                            /* columns of zeros at each end of a row */
-    JEM__BF16_RUNS = JEM__MAX_KERNEL               /* largest number of runs of one block */
+    JEM__BF16_RUNS = JEM__MAX_KERNEL,              /* largest number of runs of one block */
+    JEM__BF16_KERNEL = 8                           /* largest kernel */
 };
 
 /* A block of sums: c[n][m] = the sum over runs and pairs of a[run] b[run][n], added to c if `add`
@@ -16639,8 +16720,9 @@ typedef struct jem__bf16 {
     jem_isa isa;
     int tiled;                                     /* 0: A is [16 pairs][16 rows]; 1: transposed */
     int twice;                                     /* 1: only twice as fast as fp32, so fp32 is used
-                                                      where Winograd applies, or where tiles would
-                                                      be half empty */
+                                                      where Winograd with r = 3 applies, and for
+                                                      fewer than 8 channels, which would leave half
+                                                      of a tile empty */
     /* Multiplies. Meanwhile it may finish tiles of the block before, `last`, which may be NULL. */
     void (*block)(const jem__bf16_block *, jem__bf16_block *last);
     /* Finishes n channels of one pixel from o on; at, at16: the place of channel 0, in floats and
@@ -17026,7 +17108,7 @@ static int jem__tiles_work(void) {
 }
 #endif
 
-/* Returns the kernels for an instruction set, or for the best one that bf16 has; NULL if this build
+/* Returns the kernels for an instruction set, or for the best one that has bf16; NULL if this build
    or processor does not have it. */
 static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 #ifdef JEM__X86_BF16
@@ -17067,10 +17149,11 @@ static int jem__bf16_first(const jem__conv *q, const jem__phase *s) {
     if (s->nx == 0) return 0;
     return q->gradient ? s->right[s->nx - 1] : s->right[0];
 }
-/* Checks that no tap reads further than the zeros at the edges. */
+/* Returns 1 if bf16 can compute a convolution: k is at most JEM__BF16_KERNEL, and no tap reads
+   further than the zeros at the edges. */
 static int jem__bf16_fits(const jem__conv *q) {
     jem__phase s;
-    if (q->k > 8) return 0;
+    if (q->k > JEM__BF16_KERNEL) return 0;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
         const int first = jem__bf16_first(q, &s);
         const int last = (s.cols - 1) * s.step_in + first + s.nx;
@@ -17255,9 +17338,9 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
 }
 
 /* ---- weight gradient ------------------------------------------------------------------------- */
-/* Operands are first converted to pairs of images, group by group: x to [row][16 channels][column
-   mod stride][column / stride][8 pairs][16][2], with the padding; dy to the order of A, [row]
-   [16 channels][column][..]. */
+/* Operands are first converted to pairs of images, group by group: x to [row][tile of 16 channels]
+   [column mod stride][column / stride][8 pairs][16][2], with the columns of the padding; dy to the
+   order of A, [row][tile of 16 channels][column][..]. */
 
 static int jem__bf16_columns(const jem__conv *q) { return q->wo + 1 + (q->k - 1) / q->stride; }
 /* Return the sizes of one row of 16 channels of x and of dy, in bf16. */
@@ -17435,7 +17518,7 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
 
 /* ---- the choice of methods and kernels ------------------------------------------------------- */
 
-/* Returns the number of rows of x that all taps of all rows of y read, without the padding's. */
+/* Returns the number of rows of x that all taps of all rows of y read, not counting the padding. */
 static int jem__rows_read(int rows_x, int rows_y, const jem__conv *q) {
     int rows = 0;
     for (int i = 0; i < rows_y * q->k; i++)
@@ -17488,7 +17571,8 @@ static int jem__wino_tile(const jem_ctx *ctx, const jem__conv *q) {
     return tile;
 }
 
-/* Checks that Winograd can compute a convolution, and is worth the transformations. */
+/* Returns 1 if Winograd can compute a convolution, with enough channels for the transformations to
+   pay off. */
 static int jem__wino_fits(const jem__conv *q) {
     const int r = jem__wino_kernel(q);
     return q->k % q->stride == 0 && (r == 2 || r == 3) && q->pad < q->k && q->ci >= 8 && q->co >= 8;
@@ -17515,7 +17599,8 @@ static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
         else if (bf16 && q[i].co >= least && jem__bf16_fits(q + i)) q[i].method = &jem__bf16_method;
     }
     q[2].method = direct;
-    if (bf16 && q->ci >= least && q->co >= least && q->k <= 8) q[2].method = &jem__bf16_method;
+    if (bf16 && q->ci >= least && q->co >= least && q->k <= JEM__BF16_KERNEL)
+        q[2].method = &jem__bf16_method;
     else if (tile == 4 && q->k == 3 && q->ci > 32 && q->co > 32) q[2].method = winograd;
 }
 
@@ -17540,12 +17625,14 @@ static const jem__kernels *jem__kernels_for(jem_isa isa) {
 }
 
 static int jem__engine_open(jem_ctx *ctx) {
+    if (!jem__kernels_for(ctx->desc.isa)) return 0;
     if (ctx->desc.precision == JEM_PRECISION_BF16) {
         ctx->bf16 = jem__bf16_for(ctx->desc.isa);
         if (!ctx->bf16) {
             ctx->desc.precision = JEM_PRECISION_FAST;
             if (ctx->desc.log)
-                ctx->desc.log(ctx->desc.user, "bf16: neither AMX nor AVX-512 BF16: fast instead");
+                ctx->desc.log(ctx->desc.user, "bf16: needs AMX or AVX-512 BF16; JEM_PRECISION_FAST "
+                                              "instead");
         }
     }
     ctx->isa = ctx->bf16 ? ctx->bf16->isa : ctx->desc.isa;

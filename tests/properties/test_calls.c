@@ -147,12 +147,16 @@ static int wrong(int variants) {
 
 #define POOL2(type, name, good, other) \
     static type name(void) { \
+        type const of[3] = { good, NULL, other }; \
         const int k = wrong(2); \
         turn.none |= k == 1; \
-        return k == 1 ? NULL : k ? (other) : (good); \
+        return of[k]; \
     }
 #define POOL1(type, name, good) \
-    static type name(void) { return wrong(1) ? NULL : (good); }
+    static type name(void) { \
+        type const of[2] = { good, NULL }; \
+        return of[wrong(1)]; \
+    }
 POOL2(jem_ctx *, CTX, here.ctx, there.ctx)
 POOL2(jem_net *, NET, here.net, there.net)
 POOL2(jem_net *, IMAGES, here.image_net, here.net)
@@ -193,28 +197,43 @@ static jem_param *LINEAR(void) { return wrong_param(wrong(6), here.linear); }
 static jem_param *CHANNEL(void) { return wrong_param(wrong(6), here.channel); }
 static jem_param *ONE(void) { return wrong_param(wrong(6), here.one); }
 
-static const float odd_floats[6] = { NAN, INFINITY, -INFINITY, -1, 0, 1e38f };
-static float F(float good) { const int k = wrong(6); return k ? odd_floats[k - 1] : good; }
-static const int odd_ints[5] = { 0, -1, INT_MIN, INT_MAX, 1 << 20 };
-static int INT(int good) { const int k = wrong(5); return k ? odd_ints[k - 1] : good; }
-static int COUNT(int good) { const int k = wrong(3); return k ? odd_ints[k - 1] : good; }
+static float F(float good) {
+    const float of[7] = { good, NAN, INFINITY, -INFINITY, -1, 0, 1e38f };
+    return of[wrong(6)];
+}
+static int odd_int(int k, int good) {
+    const int of[6] = { good, 0, -1, INT_MIN, INT_MAX, 1 << 20 };
+    return of[k];
+}
+static int INT(int good) { return odd_int(wrong(5), good); }
+static int COUNT(int good) { return odd_int(wrong(3), good); }
 /* Of an enum, whose type may be unsigned. */
-static int KIND(int good) { const int k = wrong(2); return k ? (k == 1 ? 99 : -1) : good; }
-static int FLAG(void) { const int k = wrong(2); return k ? (k == 1 ? 2 : -1) : 1; }
+static int KIND(int good) {
+    const int of[3] = { good, 99, -1 };
+    return of[wrong(2)];
+}
+static int FLAG(void) {
+    static const int of[3] = { 1, 2, -1 };
+    return of[wrong(2)];
+}
 
-static const float *IN(void) { const int k = wrong(2); return k == 1 ? NULL : k ? nans : some; }
+static const float *IN(void) {
+    static const float *const of[3] = { some, NULL, nans };
+    return of[wrong(2)];
+}
 static const int *LABELS(void) {
-    const int k = wrong(2);
-    return k == 1 ? NULL : k ? bad_labels : labels;
+    static const int *const of[3] = { labels, NULL, bad_labels };
+    return of[wrong(2)];
 }
 static jem_rng *RNG(void) {
     static jem_rng rng;
     rng = jem_rng_seed(3);
-    return wrong(1) ? NULL : &rng;
+    if (wrong(1)) return NULL;
+    return &rng;
 }
 static const char *TEXT(const char *good) {
-    const int k = wrong(4);
-    return k == 1 ? NULL : k == 2 ? "" : k == 3 ? long_text : k ? "\xff\xfe\"\n" : good;
+    const char *const of[5] = { good, NULL, "", long_text, "\xff\xfe\"\n" };
+    return of[wrong(4)];
 }
 
 static jem_tensor *makes_nothing(jem_ctx *ctx, jem_tensor *x, void *user) {
@@ -229,8 +248,8 @@ static jem_tensor *makes_x(jem_ctx *ctx, jem_tensor *x, void *user) {
     return x;
 }
 static jem_logp_fn LOGP(void) {
-    const int k = wrong(3);
-    return k == 1 ? NULL : k == 2 ? makes_nothing : k ? makes_x : jem_logp;
+    static const jem_logp_fn of[4] = { jem_logp, NULL, makes_nothing, makes_x };
+    return of[wrong(3)];
 }
 static jem_query query;
 /* A network, or a query without labels, for log p(x). */
@@ -240,7 +259,8 @@ static void *USER(void) {
     query.labels = NULL;
     if (k == 1) return NULL;
     if (k == 2) return there.net;
-    return k == 3 ? (void *)&query : (void *)here.net;
+    if (k == 3) return &query;
+    return here.net;
 }
 /* A query with labels; `weighted`, with a weight that matters. */
 static void *query_of(int weighted) {
@@ -252,7 +272,8 @@ static void *query_of(int weighted) {
     if (k == 3) query.labels = NULL;
     if (k == 4) query.labels = bad_labels;
     if (k == 5) query.weight = NAN;
-    return k == 1 ? NULL : (void *)&query;
+    if (k == 1) return NULL;
+    return &query;
 }
 static void *LABELLED(void) { return query_of(0); }
 static void *GUIDED(void) { return query_of(1); }
@@ -300,9 +321,13 @@ static const jem_pixels_desc *PIXELS(void) {
 static const jem_score_desc *SCORE(void) {
     static jem_score_desc d;
     const int k = wrong(5);
-    d.sigma = k == 2 ? NULL : k == 3 ? nans : some;
-    d.weight = k == 4 ? nans : NULL;
-    d.difference = k == 5 ? NAN : 0;
+    d.sigma = some;
+    d.weight = NULL;
+    d.difference = 0;
+    if (k == 2) d.sigma = NULL;
+    if (k == 3) d.sigma = nans;
+    if (k == 4) d.weight = nans;
+    if (k == 5) d.difference = NAN;
     return k == 1 ? NULL : &d;
 }
 static const jem_loss_weights *WEIGHTS(void) {
@@ -340,14 +365,16 @@ static const jem_op *OP(void) {
     static jem_op op;
     const int k = wrong(3);
     memset(&op, 0, sizeof op);
-    op.name = k == 2 ? NULL : "own";
-    op.forward = k == 3 ? NULL : own_forward;
+    if (k != 2) op.name = "own";
+    if (k != 3) op.forward = own_forward;
     return k == 1 ? NULL : &op;
 }
 static jem_tensor *const *INPUTS(void) {
     static jem_tensor *inputs[JEM_MAX_INPUTS];
     const int k = wrong(3);
-    inputs[0] = k == 2 ? NULL : k == 3 ? here.stale : here.x;
+    inputs[0] = here.x;
+    if (k == 2) inputs[0] = NULL;
+    if (k == 3) inputs[0] = here.stale;
     turn.none |= k == 2;
     return k == 1 ? NULL : (jem_tensor *const *)inputs;
 }
@@ -369,20 +396,22 @@ static jem_net *construct_none(jem_ctx *ctx, const jem_archive *a, void *user) {
 static const int *SIZES(void) {
     static int sizes[4];
     const int k = wrong(4);
-    sizes[0] = k == 2 ? 0 : k == 3 ? -1 : k == 4 ? INT_MAX : 2;
-    sizes[1] = k == 4 ? INT_MAX : 3;
+    static const int of[5][2] = { { 2, 3 }, { 2, 3 }, { 0, 3 }, { -1, 3 }, { INT_MAX, INT_MAX } };
+    sizes[0] = of[k][0];
+    sizes[1] = of[k][1];
     return k == 1 ? NULL : sizes;
 }
 static const int64_t *SIZES64(void) {
     static int64_t sizes[8];
     const int k = wrong(3);
-    sizes[0] = k == 2 ? -1 : k == 3 ? INT64_MAX : 2;
-    sizes[1] = k == 3 ? INT64_MAX : 3;
+    static const int64_t of[4][2] = { { 2, 3 }, { 2, 3 }, { -1, 3 }, { INT64_MAX, INT64_MAX } };
+    sizes[0] = of[k][0];
+    sizes[1] = of[k][1];
     return k == 1 ? NULL : sizes;
 }
 static const char *PATH(void) {
-    const int k = wrong(4);
-    return k == 1 ? NULL : k == 2 ? "" : k == 3 ? "no/such/folder/x" : k ? "." : "build/calls.tmp";
+    static const char *const of[5] = { "build/calls.tmp", NULL, "", "no/such/folder/x", "." };
+    return of[wrong(4)];
 }
 static jem_mark no_mark;
 static jem_answer answers[N];
@@ -405,9 +434,9 @@ static const char always[] =
     " jem_reset jem_param_changed jem_keep jem_net_size jem_zero_grad jem_noise_levels"
     " jem_sgld_desc_langevin jem_denoise_desc_clean jem_learning_rate jem_train_desc_score"
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_query"
-    " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name jem_compute_exp"
-    " jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors jem_mlp_desc_vectors"
-    " jem_file_temporary jem_calibrated ";
+    " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name"
+    " jem_compute_exp jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors"
+    " jem_mlp_desc_vectors jem_file_temporary jem_calibrated ";
 /* These have none to tell of it: they look something up, or make the context. */
 static const char silent[] =
     " jem_ctx_create jem_error_status jem_fail jem_net_find jem_net_meta jem_trainer_buffer"

@@ -182,7 +182,7 @@ static void test_fresh_chains(jem_ctx *ctx) {
     d.buffer_size = SLOTS;
     d.cd_from = FROM;
     d.reinit = 0.28f;
-    d.restart_denoise.steps = 3;         /* 1 / 0.28 = 3.57 */
+    d.restart_denoise.steps = 3;                   /* 1 / 0.28 = 3.57 */
     jem_net *net = net_of(ctx, linear, D);
     jem_trainer *tr = jem_trainer_create(net, &d);
     for (int update = 0; update < FROM + 3 * EVERY; update++) {
@@ -193,7 +193,9 @@ static void test_fresh_chains(jem_ctx *ctx) {
         for (int i = 0; i < SLOTS; i++)
             changed += memcmp(data + i * D, before + i * D, D * sizeof *before) != 0;
         const int since = update - FROM;
-        const int most = since < 0 || since % EVERY ? 0 : since ? FRESH : SLOTS;
+        int most = 0;
+        if (since == 0) most = SLOTS;
+        if (since > 0 && since % EVERY == 0) most = FRESH;
         CHECK(changed <= most && changed * 2 >= most, "update %d: %d new of %d", update, changed,
               most);
     }
@@ -241,7 +243,8 @@ static void test_mcmc(jem_ctx *ctx) {
 }
 
 /* A classifier that answers what it should, and whose gradient is -1. */
-static jem_status never_fooled(void *user, const float *x, const int *y, int n, float *f, float *g) {
+static jem_status never_fooled(void *user, const float *x, const int *y, int n, float *f,
+                               float *g) {
     (void)user;
     (void)x;
     for (int i = 0; i < n; i++) {

@@ -58,7 +58,8 @@ static void hostile_forward(const jem_call *c) {
 }
 static void hostile_backward(const jem_call *c) {
     const ptrdiff_t size = (ptrdiff_t)c->out.c * c->out.h * c->out.w * JEM_LANES;
-    const float more = shared->armed && shared->way == JUMP ? 1e7f : 1;
+    float more = 1;
+    if (shared->armed && shared->way == JUMP) more = 1e7f;
     for (ptrdiff_t i = 0; c->dx[0] && i < size; i++) c->dx[0][i] += more * c->dy[i];
     if (c->dx[0] && shared->armed && shared->way == OP && shared->seed % 4 > 1)
         c->dx[0][size / 2] = NAN;
@@ -66,14 +67,14 @@ static void hostile_backward(const jem_call *c) {
 static const jem_op hostile_op = { "hostile", hostile_forward, hostile_backward, 0, NULL };
 
 static jem_tensor *hostile(jem_tensor *x) {
+    if (!x) return NULL;
     const jem_shape out = { x->n, x->c, x->h, x->w };
     return jem_custom(x->ctx, &hostile_op, &x, 1, out, NULL, 0, 0);
 }
 static jem_tensor *hurt_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     if (shared->way == OP && shared->seed % 2)     /* before the network, or behind it */
-        return plain_forward(net, x ? hostile(x) : x, training, user);
-    x = plain_forward(net, x, training, user);
-    return x ? hostile(x) : x;
+        return plain_forward(net, hostile(x), training, user);
+    return hostile(plain_forward(net, x, training, user));
 }
 
 /* A number of the optimiser's, by the archive that points at it. */
@@ -98,8 +99,10 @@ static void harm(jem_trainer *tr, jem_rng *rng, float *x, int *y, int n) {
     ptrdiff_t size = 0;
     if (shared->way == BATCH) {
         static const float factors[4] = { 30, 300, 3000, 9999 };
-        for (ptrdiff_t i = 0; i < n * image; i++)
-            x[i] = jem_rng_uniform(rng) < .5f ? -factors[seed % 4] : factors[seed % 4];
+        for (ptrdiff_t i = 0; i < n * image; i++) {
+            x[i] = factors[seed % 4];
+            if (jem_rng_uniform(rng) < .5f) x[i] = -x[i];
+        }
         for (int i = 0; i < n; i++) y[i] = (y[i] + 1) % hurt->classes;
     } else if (shared->way == WEIGHT) {
         static const float with[4] = { NAN, INFINITY, -INFINITY, 1e30f };
@@ -108,9 +111,10 @@ static void harm(jem_trainer *tr, jem_rng *rng, float *x, int *y, int n) {
         p->value[jem_rng_below(rng, (int)p->size)] = with[seed % 4];
         jem_param_changed(p);
     } else if (shared->way == SATURATE || shared->way == COLLAPSE) {
-        for (ptrdiff_t i = 0; i < b->capacity * image; i++)
-            b->data[i] = shared->way == COLLAPSE ? b->data[i % image]
-                       : jem_rng_below(rng, 2) ? 2.0f : -2.0f;
+        for (ptrdiff_t i = 0; i < b->capacity * image; i++) {
+            if (shared->way == COLLAPSE) b->data[i] = b->data[i % image];
+            else b->data[i] = jem_rng_below(rng, 2) ? 2.0f : -2.0f;
+        }
         for (int i = 0; i < b->capacity; i++) b->visits[i] += !b->visits[i];
     } else if (shared->way == OPTIMISER) {
         static const char *const kinds[3] = { "optim.m.", "optim.v.", "optim.v." };
@@ -118,8 +122,9 @@ static void harm(jem_trainer *tr, jem_rng *rng, float *x, int *y, int n) {
         float *m = moment(tr, kinds[seed % 3], &size);
         CHECK(m != NULL, "moments are in the archive");
         for (ptrdiff_t i = 0; m && i < size; i++) m[i] = with[seed % 3];
-    } else if (shared->way == SCORE)
+    } else if (shared->way == SCORE) {
         hurt->scale *= seed % 2 ? 1000.0f : 30.0f;
+    }
 }
 
 /* In the place of jem_train_step_semi: the harm, the step. */
@@ -176,6 +181,8 @@ static jem_status watched_write(const jem_archive *a, const char *path) {
 /* Digits, made smaller, in two sheets that load at once. */
 static void make_set(void) {
     enum { SIDE = 12, ACROSS = 20 };
+    static const char *const names[2] = { "train", "test" };
+    static const int sizes[2] = { 3000, 1000 };
     data_desc d;
     char error[256], path[32];
     memset(&d, 0, sizeof d);
@@ -183,8 +190,8 @@ static void make_set(void) {
     d.resize = DATA_FIT;
     mkdir("set", 0777);
     for (int half = 0; half < 2; half++) {
-        const char *name = half ? "test" : "train";
-        const int n = half ? 1000 : 3000;
+        const char *name = names[half];
+        const int n = sizes[half];
         data_set s;
         if (!CHECK(data_load(&s, "digits", name, &d, error, sizeof error), "%s", error)) exit(1);
         unsigned char *sheet = (unsigned char *)malloc((size_t)(n * SIDE * SIDE));
@@ -209,7 +216,8 @@ static void make_set(void) {
                 "--n-steps 5 --buffer-size 200 --negatives 16 --n-valid 300 --print-every 20 " \
                 "--warmup-iters 20 --clip-grad 0 --sigma .03 --label-noise 0 --label-wide 0 " \
                 "--p-y-given-x-weight 1 --optimizer adam --ema .999 --out run "
-/* Chains from the first update on, which diverge most easily; a folder's preset begins them late. */
+/* Chains from the first update on, which diverge most easily; a folder's preset begins them
+   late. */
 #define CHAINS "--scale 1 --score-weight 0 --p-x-weight .1 --chains-from 0 --fresh-steps 0 " \
                "--sgld-std .01 "
 /* A score first, and chains for the last updates. */
@@ -222,8 +230,11 @@ static char said[20000];
 
 static void read_said(const char *path) {
     FILE *f = fopen(path, "r");
-    const size_t n = f ? fread(said, 1, sizeof said - 1, f) : 0;
-    if (f) fclose(f);
+    size_t n = 0;
+    if (f) {
+        n = fread(said, 1, sizeof said - 1, f);
+        fclose(f);
+    }
     said[n] = 0;
 }
 static void remove_run(void) {
@@ -235,8 +246,32 @@ static void remove_run(void) {
     rmdir("run");
 }
 
+static void remove_set(void) {
+    static const char *const files[] = {
+        "out", "err", "examples", "set/train.png", "set/train.txt", "set/test.png", "set/test.txt"
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) remove(files[i]);
+    rmdir("set");
+}
+
 /* Returns 1 if options of the run are the harm. */
 static int is_by_options(int way) { return way == RATE || way == STEP || way == LATE_STEP; }
+
+/* Returns the number of rows of log.csv; a negative one if their updates are not in order. */
+static int log_rows(void) {
+    char line[1000];
+    int rows = 0;
+    int last = 0;
+    FILE *log = fopen("run/log.csv", "r");
+    for (int update; log && fgets(line, sizeof line, log); ) {
+        if (sscanf(line, "%d,", &update) != 1) continue;
+        if (update > last) rows++;
+        else rows = -1000;
+        last = update;
+    }
+    if (log) fclose(log);
+    return rows;
+}
 
 /* `jem train` in a process of its own, with what is done to it at update `at`; -1: nothing. */
 static outcome run_train(int way, int seed, int at) {
@@ -244,23 +279,25 @@ static outcome run_train(int way, int seed, int at) {
     if (way == SCORE || way == LATE_STEP) with = SCORES "--sgld-lr .01 ";
     if (way == LATE_STEP && at >= 0) with = SCORES "--sgld-lr 1000 ";
     if (way == STEP && at >= 0) with = CHAINS "--sgld-lr 1000 ";
+    const char *rate = "2e-3";
+    if (way == RATE && at >= 0) rate = "6e-2";
     char line[1000], *words[64];
     int n = 0;
-    int last = 0;
     outcome o = { 0, 0, 0, 0, 0 };
     memset(shared, 0, sizeof *shared);
     shared->way = way;
     shared->seed = seed;
     shared->at = at;
     shared->noticed = -1;
-    shared->passes = at < 0 || is_by_options(way) ? 0 : 1 + (seed % 5 == 4);
-    shared->long_for = way == BATCH || way == SCORE ? TIMES : 1;
+    if (at >= 0 && !is_by_options(way)) shared->passes = 1 + (seed % 5 == 4);
+    shared->long_for = 1;
+    if (way == BATCH || way == SCORE) shared->long_for = TIMES;
     remove_run();
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
         snprintf(line, sizeof line, "jem " OPTIONS "--iters %d --seed %d --lr %s %s", UPDATES,
-                 seed + 1, way == RATE && at >= 0 ? "6e-2" : "2e-3", with);
+                 seed + 1, rate, with);
         for (char *w = strtok(line, " "); w && n < 63; w = strtok(NULL, " ")) words[n++] = w;
         words[n] = NULL;
         if (!freopen("out", "w", stdout) || !freopen("err", "w", stderr)) _exit(98);
@@ -275,13 +312,7 @@ static outcome run_train(int way, int seed, int at) {
     const char *end = strstr(said, "test images: accuracy ");
     if (!end || sscanf(end, "test images: accuracy %lf%%, -log p(y|x) %*f; retries: %d",
                        &o.accuracy, &o.retries) != 2) o.accuracy = -1;
-    FILE *log = fopen("run/log.csv", "r");
-    for (int update; log && fgets(line, sizeof line, log); ) {
-        if (sscanf(line, "%d,", &update) != 1) continue;
-        o.rows = update > last ? o.rows + 1 : -1000;
-        last = update;
-    }
-    if (log) fclose(log);
+    o.rows = log_rows();
     read_said("err");
     for (const char *c = said; (c = strstr(c, "; rollback to update ")) != NULL; c++) o.printed++;
     const char *first = strstr(said, "jem train: update ");
@@ -320,7 +351,8 @@ static int check_run(int way, int seed, double healthy, int loud) {
     printf("%-20s seed %d: %.1f%%, %d %s, %d updates", ways[way], seed, o.accuracy, o.retries,
            o.retries == 1 ? "retry" : "retries", shared->steps);
     if (o.retries && shared->harms) printf(", noticed after %d", notice);
-    printf("%s\n", test__failed > failed ? "  FAILED" : "");
+    if (test__failed > failed) printf("  FAILED");
+    printf("\n");
     fflush(stdout);
     return test__failed == failed;
 }
@@ -344,7 +376,8 @@ static double healthy_runs(int way, int seeds) {
 
 /* Returns 1 if a way is selected by name, or by the given number. */
 static int wants_way(int way, int only) {
-    return only >= 0 ? way == only : test_wants(ways[way]);
+    if (only >= 0) return way == only;
+    return test_wants(ways[way]);
 }
 
 /* An argument that is a number, or 'all', asks for more runs; any other is the name of a way. */
@@ -354,18 +387,26 @@ int main(int argc, char **argv) {
     const int many = all || only >= 0;
     const int seeds = many ? SEEDS : 1;
     const int one = argc > 2 ? atoi(argv[2]) : -1;
-    const int healthy = one >= 0 ? 1 : many ? SEEDS : 2;
+    int healthy = 2;                               /* runs to which nothing is done */
+    if (many) healthy = SEEDS;
+    if (one >= 0) healthy = 1;
     char folder[160], root[500], link[600];
     const char *base = getenv("TMPDIR");
     double well[2] = { -1, -1 };                   /* not known yet */
     if (!many) test_begin(argc, argv);
     shared = (struct shared *)mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED || !getcwd(root, sizeof root)) return perror("mmap"), 1;
+    if (shared == MAP_FAILED || !getcwd(root, sizeof root)) {
+        perror("mmap");
+        return 1;
+    }
     snprintf(folder, sizeof folder, "%.80s/jem_test_divergence_%ld", base && *base ? base : "/tmp",
              (long)getpid());
     snprintf(link, sizeof link, "%s/examples", root);
-    if (mkdir(folder, 0700) || chdir(folder) || symlink(link, "examples")) return perror(folder), 1;
+    if (mkdir(folder, 0700) || chdir(folder) || symlink(link, "examples")) {
+        perror(folder);
+        return 1;
+    }
     make_set();
     int good = 0;
     int runs = 0;
@@ -382,14 +423,7 @@ int main(int argc, char **argv) {
     }
     if (runs) printf("%d of %d runs end as well as a healthy one\n", good, runs);
     remove_run();
-    remove("out");
-    remove("err");
-    remove("examples");
-    remove("set/train.png");
-    remove("set/train.txt");
-    remove("set/test.png");
-    remove("set/test.txt");
-    rmdir("set");
+    remove_set();
     CHECK(chdir("/") == 0 && rmdir(folder) == 0, "%s is not empty", folder);
     return test_report();
 }

@@ -45,21 +45,28 @@ static struct world {
 static FILE *broken;                               /* a stream that had an error of ours */
 
 static int fails(int kind) {
+    static const int errors[KINDS] = { ENOMEM, EIO, EIO, ENOSPC, EIO, EIO, EIO };
     world->calls[kind]++;
     if (kind != MEMORY && ++world->files == world->kill_at) raise(SIGKILL);
     const long n = world->calls[kind];
     if (kind != world->kind || !world->fail_at) return 0;
     if (world->on ? n < world->fail_at : n != world->fail_at) return 0;
     world->hit = 1;
-    errno = kind == MEMORY ? ENOMEM : kind == WRITE ? ENOSPC : EIO;
+    errno = errors[kind];
     return 1;
 }
 static void *held(void *p) {
     world->blocks += p != NULL;
     return p;
 }
-static void *world_malloc(size_t n) { return fails(MEMORY) ? NULL : held(malloc(n)); }
-static void *world_calloc(size_t n, size_t m) { return fails(MEMORY) ? NULL : held(calloc(n, m)); }
+static void *world_malloc(size_t n) {
+    if (fails(MEMORY)) return NULL;
+    return held(malloc(n));
+}
+static void *world_calloc(size_t n, size_t m) {
+    if (fails(MEMORY)) return NULL;
+    return held(calloc(n, m));
+}
 static void *world_realloc(void *p, size_t n) {
     if (fails(MEMORY)) return NULL;
     void *q = realloc(p, n);
@@ -71,45 +78,64 @@ static void world_free(void *p) {
     free(p);
 }
 static FILE *world_fopen(const char *path, const char *mode) {
-    FILE *f = fails(OPEN) ? NULL : fopen(path, mode);
+    if (fails(OPEN)) return NULL;
+    FILE *f = fopen(path, mode);
     world->handles += f != NULL;
     return f;
 }
 static DIR *world_opendir(const char *path) {
-    DIR *d = fails(OPEN) ? NULL : opendir(path);
+    if (fails(OPEN)) return NULL;
+    DIR *d = opendir(path);
     world->handles += d != NULL;
     return d;
 }
-static int world_closedir(DIR *d) { return world->handles--, closedir(d); }
+static int world_closedir(DIR *d) {
+    world->handles--;
+    return closedir(d);
+}
 static int world_open(const char *path, int flags, ...) {
     va_list list;
     va_start(list, flags);
     const int mode = flags & O_CREAT ? va_arg(list, int) : 0;
     va_end(list);
-    const int fd = fails(OPEN) ? -1 : open(path, flags, (mode_t)mode);
+    if (fails(OPEN)) return -1;
+    const int fd = open(path, flags, (mode_t)mode);
     world->handles += fd >= 0;
     return fd;
 }
-static int world_bad(FILE *f, int kind) { return fails(kind) ? (broken = f, 1) : 0; }
+static int world_bad(FILE *f, int kind) {
+    if (!fails(kind)) return 0;
+    broken = f;
+    return 1;
+}
 static int world_ferror(FILE *f) { return f == broken || ferror(f); }
 static size_t world_fread(void *p, size_t size, size_t n, FILE *f) {
-    return world_bad(f, READ) ? 0 : fread(p, size, n, f);
+    if (world_bad(f, READ)) return 0;
+    return fread(p, size, n, f);
 }
-static int world_getc(FILE *f) { return world_bad(f, READ) ? EOF : getc(f); }
+static int world_getc(FILE *f) {
+    if (world_bad(f, READ)) return EOF;
+    return getc(f);
+}
 static char *world_fgets(char *s, int n, FILE *f) {
-    return world_bad(f, READ) ? NULL : fgets(s, n, f);
+    if (world_bad(f, READ)) return NULL;
+    return fgets(s, n, f);
 }
 static int world_fseek(FILE *f, long to, int whence) {
-    return world_bad(f, READ) ? -1 : fseek(f, to, whence);
+    if (world_bad(f, READ)) return -1;
+    return fseek(f, to, whence);
 }
 static size_t world_fwrite(const void *p, size_t size, size_t n, FILE *f) {
-    return world_bad(f, WRITE) ? 0 : fwrite(p, size, n, f);
+    if (world_bad(f, WRITE)) return 0;
+    return fwrite(p, size, n, f);
 }
 static int world_fputs(const char *s, FILE *f) {
-    return f != stderr && f != stdout && world_bad(f, WRITE) ? EOF : fputs(s, f);
+    if (f != stderr && f != stdout && world_bad(f, WRITE)) return EOF;
+    return fputs(s, f);
 }
 static int world_fflush(FILE *f) {
-    return f != stdout && world_bad(f, WRITE) ? EOF : fflush(f);
+    if (f != stdout && world_bad(f, WRITE)) return EOF;
+    return fflush(f);
 }
 __attribute__((format(printf, 2, 3)))
 static int world_fprintf(FILE *f, const char *format, ...) {
@@ -133,7 +159,10 @@ static ssize_t world_write(int fd, const void *p, size_t n) {
     if (fails(WRITE)) return -1;
     return write(fd, p, world->piece && n > world->piece ? world->piece : n);
 }
-static int world_fsync(int fd) { return fails(SYNC) ? -1 : fsync(fd); }
+static int world_fsync(int fd) {
+    if (fails(SYNC)) return -1;
+    return fsync(fd);
+}
 static int world_close(int fd) {
     const int failed = fails(CLOSE);
     const int error = errno;
@@ -143,7 +172,8 @@ static int world_close(int fd) {
     return failed ? -1 : closed;
 }
 static int world_rename(const char *from, const char *to) {
-    return fails(RENAME) ? -1 : rename(from, to);
+    if (fails(RENAME)) return -1;
+    return rename(from, to);
 }
 /* Checkpoints say how long a run took: to compare them, no time passes. */
 static int world_clock(clockid_t clock, struct timespec *t) {
@@ -251,8 +281,11 @@ static int same_file(file a, file b) {
     return a.bytes && b.bytes && a.n == b.n && !memcmp(a.bytes, b.bytes, a.n);
 }
 static void spit(const char *path, file f) {
-    FILE *out = f.bytes ? fopen(path, "wb") : NULL;
-    if (!f.bytes) { remove(path); return; }
+    if (!f.bytes) {
+        remove(path);
+        return;
+    }
+    FILE *out = fopen(path, "wb");
     CHECK(out && fwrite(f.bytes, 1, f.n, out) == f.n && !fclose(out), "%s", path);
 }
 
@@ -434,39 +467,43 @@ static void test_life(void) {
            most[OPEN] + most[READ] + most[WRITE] + most[SYNC] + most[CLOSE] + most[RENAME], lives);
 }
 
+/* Saves a network in a process that is killed before call k, and writes little at once. Returns its
+   status. */
+static int save_and_die(const jem_net *net, long k) {
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        begin_world(0, 0, 0);
+        world->kill_at = k;
+        world->piece = 300;
+        _exit(jem_save(net, "net") != JEM_OK);
+    }
+    int status = 0;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child, "fork");
+    return status;
+}
+
 /* Killed before each call, and between the pieces of what is written: the file is the old one or
    the new one, to the byte, and the next save goes through. */
 static void test_kills(void) {
     begin_world(0, 0, 0);
     jem_ctx *ctx = plain_ctx();
-    jem_mlp_desc shape = jem_mlp_desc_default();
-    shape.channels = 1;
-    shape.height = shape.width = SIDE;
-    shape.classes = 3;
-    shape.layers = 1;
-    shape.widths[0] = 50;
-    jem_net *older = jem_mlp_create(ctx, &shape, 1);
-    jem_net *newer = jem_mlp_create(ctx, &shape, 2);
+    const small_shape shape = { 1, SIDE, SIDE, 3, 50 };
+    jem_net *older = small_mlp(ctx, shape, 1);
+    jem_net *newer = small_mlp(ctx, shape, 2);
     CHECK(jem_save(older, "net") == JEM_OK && jem_save(newer, "other") == JEM_OK, "%s",
           jem_error(ctx));
-    const file old = slurp("net"), new_one = slurp("other");
+    const file old = slurp("net");
+    const file new_one = slurp("other");
     CHECK(old.n > 4000 && !same_file(old, new_one), "%d bytes", (int)old.n);
     int kills = 0;
     int olds = 0;
     int news = 0;
     for (int first = 0; first < 2; first++)        /* over an old file; where there was none */
         for (long k = 1; ; k++) {
-            if (first) remove("net"); else spit("net", old);
-            fflush(stdout);
-            const pid_t child = fork();
-            if (child == 0) {
-                begin_world(0, 0, 0);
-                world->kill_at = k;
-                world->piece = 300;
-                _exit(jem_save(newer, "net") != JEM_OK);
-            }
-            int status = 0;
-            CHECK(child > 0 && waitpid(child, &status, 0) == child, "fork");
+            if (first) remove("net");
+            else spit("net", old);
+            const int status = save_and_die(newer, k);
             const file now = slurp("net");
             const int is_old = first ? !now.bytes : same_file(now, old);
             const int is_new = same_file(now, new_one);
@@ -525,8 +562,11 @@ static int command(const char *line) {
 static const char *said(void) {
     static char text[400];
     FILE *f = fopen("said", "r");
-    const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    if (f) fclose(f);
+    size_t n = 0;
+    if (f) {
+        n = fread(text, 1, sizeof text - 1, f);
+        fclose(f);
+    }
     text[n] = 0;
     return text;
 }
@@ -536,13 +576,14 @@ static void make_set(void) {
     unsigned char p[24 * 64];
     mkdir("set", 0777);
     for (int half = 0; half < 2; half++) {
+        const char *name = half ? "test" : "train";
         const int n = half ? 8 : 24;
         char path[32];
         jem_rng rng = jem_rng_seed((uint64_t)half);
         for (int i = 0; i < n * 64; i++) p[i] = (unsigned char)jem_rng_below(&rng, 256);
-        snprintf(path, sizeof path, "set/%s.png", half ? "test" : "train");
+        snprintf(path, sizeof path, "set/%s.png", name);
         CHECK(stbi_write_png(path, 8 * 8, n, 1, p, 64) != 0, "%s", path);
-        snprintf(path, sizeof path, "set/%s.txt", half ? "test" : "train");
+        snprintf(path, sizeof path, "set/%s.txt", name);
         FILE *f = fopen(path, "w");
         CHECK(f != NULL, "%s", path);
         for (int i = 0; f && i < n; i++) fprintf(f, "%d\n", i % 2);
@@ -731,10 +772,16 @@ int main(int argc, char **argv) {
     if (!thorough) test_begin(argc, argv);
     world = (struct world *)mmap(NULL, sizeof *world, PROT_READ | PROT_WRITE,
                                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (world == MAP_FAILED) return perror("mmap"), 1;
+    if (world == MAP_FAILED) {
+        perror("mmap");
+        return 1;
+    }
     snprintf(folder, sizeof folder, "%.80s/jem_test_faults_%ld", base && *base ? base : "/tmp",
              (long)getpid());
-    if (mkdir(folder, 0700) || chdir(folder)) return perror(folder), 1;
+    if (mkdir(folder, 0700) || chdir(folder)) {
+        perror(folder);
+        return 1;
+    }
     test_run(all, TEST_COUNT(all), NULL);
     CHECK(chdir("/") == 0 && rmdir(folder) == 0, "%s is not empty", folder);
     return test_report();

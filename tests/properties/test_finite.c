@@ -284,10 +284,35 @@ static void test_rates(jem_ctx *ctx) {
     CHECK(diverged >= 6, "%d", diverged);
 }
 
+/* A compiler that may change the order of sums must not remove a rounding by addition. */
+static void test_functions(jem_ctx *unused) {
+    printf("exp, tanh and sigmoid, compared with libm\n");
+    static const jem_isa isas[2] = { JEM_ISA_SCALAR, JEM_ISA_BEST };
+    enum { N = 101 };
+    for (int k = 0; k < 2; k++) {
+        jem_ctx *ctx = isa_ctx(isas[k], 1);
+        float x[N], e[N], t[N], s[N];
+        double worst = 0;
+        for (int i = 0; i < N; i++) x[i] = 0.17f * (float)(i - 50);
+        jem_compute_exp(ctx, x, e, N);
+        jem_compute_tanh(ctx, x, t, N);
+        jem_compute_sigmoid(ctx, x, s, N);
+        for (int i = 0; i < N; i++) {
+            const double v = (double)x[i];
+            worst = fmax(worst, fabs((double)e[i] / exp(v) - 1));
+            worst = fmax(worst, fabs((double)t[i] - tanh(v)));
+            worst = fmax(worst, fabs((double)s[i] - 1 / (1 + exp(-v))));
+        }
+        CHECK(worst < 2e-6, "%s: an error of %g", jem_isa_name(jem_ctx_isa(ctx)), worst);
+        jem_ctx_free(ctx);
+    }
+    (void)unused;
+}
+
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_weights), TEST_IN(test_guarded), TEST_IN(test_ops), TEST_IN(test_input),
-        TEST_IN(test_rates), TEST_IN(test_first_step)
+        TEST_IN(test_rates), TEST_IN(test_first_step), TEST_IN(test_functions)
     };
     jem_rng rng = jem_rng_seed(5);
     for (int i = 0; i < BATCH * PIXELS; i++) images[i] = 2 * jem_rng_uniform(&rng) - 1;

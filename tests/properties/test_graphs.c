@@ -153,12 +153,15 @@ static void choose_linear(graph *g, jem_rng *rng, step *s, const jem_tensor *a) 
 static void choose_norm(graph *g, jem_rng *rng, step *s, const jem_tensor *a) {
     const int one = 1;
     const int shape[4] = { 1, a->c, 1, 1 };
-    const int act = s->op == ACT;
-    const int ndim = act ? 4 : 1;
-    const int *sizes = act ? shape : shape + 1;
-    s->param[0] = add_param(g, rng, ndim, sizes, act ? -0.5f : 0.5f, act ? 0.5f : 1.5f);
-    s->param[1] = add_param(g, rng, ndim, sizes, act ? 0.5f : -0.5f, act ? 1.5f : 0.5f);
-    if (act) s->param[2] = add_param(g, rng, 1, &one, 1, 1);
+    const int *sizes = shape + 1;
+    if (s->op == ACT) {
+        s->param[0] = add_param(g, rng, 4, shape, -0.5f, 0.5f);
+        s->param[1] = add_param(g, rng, 4, shape, 0.5f, 1.5f);
+        s->param[2] = add_param(g, rng, 1, &one, 1, 1);
+        return;
+    }
+    s->param[0] = add_param(g, rng, 1, sizes, 0.5f, 1.5f);
+    s->param[1] = add_param(g, rng, 1, sizes, -0.5f, 0.5f);
     if (s->op != BATCH && s->op != BATCH_TRAINING) return;
     s->param[2] = add_param(g, rng, 1, sizes, -0.5f, 0.5f);
     s->param[3] = add_param(g, rng, 1, sizes, 0.5f, 1.5f);

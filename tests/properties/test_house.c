@@ -14,7 +14,7 @@
 
 enum { ROOMS = 24, COLUMNS = 100, LONG = 50, MANY = 8 };
 
-static char *text, *code;                          /* the file; the same without comments, strings */
+static char *text, *code;              /* the file; the same without comments and strings */
 static char **line, **code_line;
 static int lines;
 
@@ -51,14 +51,23 @@ static void strip(char *s) {
     int quote = 0;
     for (; *s; s++) {
         if (comment) {
-            if (s[0] == '*' && s[1] == '/') comment = 0, s[0] = s[1] = ' ', s++;
-            else if (*s != '\n') *s = ' ';
+            if (s[0] == '*' && s[1] == '/') {
+                comment = 0;
+                *s++ = ' ';
+                *s = ' ';
+            } else if (*s != '\n') *s = ' ';
         } else if (quote) {
-            if (*s == '\\') *s = ' ', s++;
-            else if (*s == quote) { quote = 0; continue; }
+            if (*s == '\\') *s++ = ' ';
+            else if (*s == quote) {
+                quote = 0;
+                continue;
+            }
             if (*s != '\n') *s = ' ';
-        } else if (s[0] == '/' && s[1] == '*') comment = 1, s[0] = s[1] = ' ', s++;
-        else if (*s == '"' || *s == '\'') quote = *s;
+        } else if (s[0] == '/' && s[1] == '*') {
+            comment = 1;
+            *s++ = ' ';
+            *s = ' ';
+        } else if (*s == '"' || *s == '\'') quote = *s;
     }
 }
 
@@ -108,6 +117,11 @@ static int room_of(int i) {
     return found;
 }
 
+static const char *room_name(int k) {
+    if (k < 0) return "the top";
+    return rooms[k].name;
+}
+
 /* ---- what is defined where ------------------------------------------------------------------- */
 
 static int word(char c) { return isalnum((unsigned char)c) || c == '_'; }
@@ -119,7 +133,8 @@ static name *known(const char *at, int length) {
 }
 /* The first place counts: a type in the API, a prototype in the interface. */
 static void define(const char *at, int length, int i) {
-    if (length < 5 || (strncmp(at, "jem_", 4) && strncmp(at, "JEM_", 4)) || known(at, length)) return;
+    if (length < 5 || (strncmp(at, "jem_", 4) && strncmp(at, "JEM_", 4))) return;
+    if (known(at, length)) return;
     names[n_names].at = at;
     names[n_names].length = length;
     names[n_names++].room = room_of(i);
@@ -159,7 +174,7 @@ static void find_names(void) {
             if (word(*c) && (c == s || !word(c[-1]))) define(c, word_length(c), i);
         if (strchr(s, '}')) in_enum = 0;
         if (!strncmp(s, "} jem_", 6)) define(s + 2, word_length(s + 2), i);
-        if (!strncmp(s, "typedef ", 8)) {          /* the last word, or that of a function pointer */
+        if (!strncmp(s, "typedef ", 8)) {  /* the last word, or that of a function pointer */
             const char *pointer = strstr(s, "(*");
             const char *end = s + strlen(s);
             const char *close = strrchr(s, '}');
@@ -210,17 +225,19 @@ static void test_places(void) {
     int n;
     int m;
     for (int i = 0; i < stop_line; i++) {
-        const char *f = strncmp(code_line[i], "JEM_API ", 8) ? NULL : function_name(code_line[i], &n);
+        const char *f = NULL;
+        if (!strncmp(code_line[i], "JEM_API ", 8)) f = function_name(code_line[i], &n);
         int found = 0;
         if (!f) continue;
         functions++;
         for (int j = stop_line; j < lines; j++) {
             const char *g = function_name(code_line[j], &m);
             const char *end = g ? code_line[j] + strlen(code_line[j]) - 1 : NULL;
-            if (!g || m != n || memcmp(f, g, (size_t)n) || (*end == ';' && !strchr(g, '{'))) continue;
+            if (!g || m != n || memcmp(f, g, (size_t)n)) continue;
+            if (*end == ';' && !strchr(g, '{')) continue;
             found = 1;
-            CHECK(room_of(j) == room_of(i), "%.*s is declared in %s, implemented in %s (line %d)", n,
-                  f, rooms[room_of(i)].name, rooms[room_of(j)].name, j + 1);
+            CHECK(room_of(j) == room_of(i), "%.*s is declared in %s, implemented in %s (line %d)",
+                  n, f, room_name(room_of(i)), room_name(room_of(j)), j + 1);
         }
         CHECK(found, "%.*s is implemented", n, f);
     }
@@ -228,7 +245,10 @@ static void test_places(void) {
 }
 
 /* Rows of a list of macros (X-macros) mean what they mean where the list is used. */
-static int is_row(int i) { return code_line[i][0] && code_line[i][strlen(code_line[i]) - 1] == '\\'; }
+static int is_row(int i) {
+    const char *s = code_line[i];
+    return *s && s[strlen(s) - 1] == '\\';
+}
 
 static void test_uses(void) {
     printf("each room uses only those above it\n");
@@ -244,7 +264,7 @@ static void test_uses(void) {
             const int tag = c - code_line[i] >= 7 && !strncmp(c - 7, "struct ", 7);
             uses += k != NULL;
             if (k && !tag) CHECK(k->room <= here, "line %d, in %s: %.*s is of %s", i + 1,
-                                 rooms[here].name, n, c, rooms[k->room].name);
+                                 room_name(here), n, c, room_name(k->room));
         }
     }
     CHECK(uses > 5000, "%d uses were found", uses);
@@ -259,11 +279,11 @@ static int says_above(int i, const char *what) {
     return 0;
 }
 
-static void test_functions(void) {
-    printf("functions of more than %d lines or %d parameters say why\n", LONG, MANY);
+/* Checks the functions of a file from a line on. Returns their number. */
+static int check_functions(const char *path, int from, int most_lines) {
     int functions = 0;
     int n;
-    for (int i = stop_line; i < lines; i++) {
+    for (int i = from; i < lines; i++) {
         const char *f = function_name(code_line[i], &n);
         int parameters = 1;
         int depth = 0;
@@ -283,11 +303,17 @@ static void test_functions(void) {
         functions++;
         while (end < lines && code_line[end][0] != '}' &&
                !(end == i && strchr(code_line[i], '}'))) end++;
-        CHECK(end - i + 1 <= LONG || says_above(i, "Long:"), "line %d: %.*s has %d lines", i + 1, n,
-              f, end - i + 1);
+        CHECK(end - i + 1 <= most_lines || says_above(i, "Long:"), "%s, line %d: %.*s has %d lines",
+              path, i + 1, n, f, end - i + 1);
         CHECK(parameters <= MANY || says_above(i, "Many parameters:"),
-              "line %d: %.*s has %d parameters", i + 1, n, f, parameters);
+              "%s, line %d: %.*s has %d parameters", path, i + 1, n, f, parameters);
     }
+    return functions;
+}
+
+static void test_functions(void) {
+    printf("functions of more than %d lines or %d parameters say why\n", LONG, MANY);
+    const int functions = check_functions("jem.h", stop_line, LONG);
     CHECK(functions > 400, "%d functions were found", functions);
 }
 
@@ -305,8 +331,8 @@ static const struct unfinished { const char *room; int joined, nested, ternaries
     { NULL, 0, 0, 0 }
 };
 
-/* Characters that open a scope: '(' and '[', '{' of a block, 'i' of an initialiser or enum, and '?',
-   which lasts until a comma or a closing bracket of the scope around it. */
+/* Characters that open a scope: '(' and '[', '{' of a block, 'i' of an initialiser or enum, and
+   '?', which lasts until a comma or a closing bracket of the scope around it. */
 typedef struct parser {
     char scope[64];
     int depth;
@@ -396,7 +422,7 @@ static style style_of(int from, int to) {
         const char *s = code_line[i];
         if (strspn(s, " ") == strlen(s)) continue;
         count.code_lines++;
-        if (*s == '#' || (i > from && is_row(i - 1))) {          /* of macros, only the ternaries count */
+        if (*s == '#' || (i > from && is_row(i - 1))) {      /* of macros, only ternaries count */
             for (; *s; s++) count.ternaries += *s == '?';
             continue;
         }
@@ -469,9 +495,10 @@ static const char *const page_phrases[] = {
     "told apart", "tell apart", "tells apart", "that are none", "that is none", "is none of",
     "are none of", "what it has not seen", "seen nothing like", "knows what", "knows no",
     "as often as said", "whatever it likes", "how near", "sets in", "comes off", "takes off",
-    "is no file", "is no picture", "is no digit", "are no digits", "no knowledge at all", "ran away",
-    "went back", "in company", "ways out", "give them back", "one's own", "by as many", "is sure",
-    "be sure", "are sure", "surer", "thinks", "likes", "at work", "going on", "what suits",
+    "is no file", "is no picture", "is no digit", "are no digits", "no knowledge at all",
+    "ran away", "went back", "in company", "ways out", "give them back", "one's own",
+    "by as many", "is sure", "be sure", "are sure", "surer", "thinks", "likes",
+    "at work", "going on", "what suits",
     "is wanted", "are wanted", "what is wrong", "says it", "if nothing else", "sees through",
     "dreamt", "makes of", "has learned by heart", "goes its way", "earns its", "the whole of it",
     "no more than they do", "who flies", "what mends", "is it luck", "some 500"
@@ -497,7 +524,7 @@ static void test_phrases(void) {
         if (!done) continue;
         const char *found = phrase_in(line[i], phrases, COUNT(phrases));
         if (!found) found = phrase_in(line[i], header_phrases, COUNT(header_phrases));
-        CHECK(!found, "line %d, in %s: '%s'", i + 1, k < 0 ? "the top" : rooms[k].name, found);
+        CHECK(!found, "line %d, in %s: '%s'", i + 1, room_name(k), found);
     }
 }
 
@@ -557,6 +584,69 @@ static void test_pages(void) {
     CHECK(files > 120, "%d files were found", files);
 }
 
+/* Reads a file into the global lines; returns 0 if it cannot. */
+static int open_source(const char *path) {
+    int same = 0;
+    text = read_all(path);
+    code = read_all(path);
+    if (text && code) {
+        strip(code);
+        line = split(text, &lines);
+        code_line = split(code, &same);
+    }
+    return CHECK(text && code && line && code_line && same == lines, "%s cannot be read", path);
+}
+static void close_source(void) {
+    free(text);
+    free(code);
+    free(line);
+    free(code_line);
+    text = code = NULL;
+    line = code_line = NULL;
+}
+
+/* Checks that a file of C is plain: lines, functions, statements. */
+static void check_source(const char *path, int most_lines) {
+    if (open_source(path)) {
+        const style s = style_of(0, lines);
+        for (int i = 0; i < lines; i++)
+            CHECK(strlen(line[i]) <= COLUMNS, "%s, line %d: %d columns", path, i + 1,
+                  (int)strlen(line[i]));
+        check_functions(path, 0, most_lines);
+        CHECK(!s.joined, "%s: %d joined statements", path, s.joined);
+        CHECK(!s.nested, "%s: %d nested ternaries", path, s.nested);
+    }
+    close_source();
+}
+
+/* A test may be a long list of cases. */
+static void test_sources(void) {
+    enum { LONG_TEST = 80 };
+    static const struct { const char *directory; int most_lines; } all[] = {
+        { "examples", LONG }, { "examples/playground", LONG }, { "tools", LONG },
+        { "tools/cli", LONG }, { "tools/support", LONG }, { "tests/rooms", LONG_TEST },
+        { "tests/properties", LONG_TEST }, { "tests/properties/fuzz", LONG_TEST },
+        { "tests/tools", LONG_TEST }, { "tests/support", LONG_TEST }
+    };
+    printf("plain C in examples, tools and tests\n");
+    int files = 0;
+    close_source();                                /* jem.h */
+    for (int k = 0; k < COUNT(all); k++) {
+        DIR *d = opendir(all[k].directory);
+        if (!CHECK(d != NULL, "%s cannot be opened", all[k].directory)) continue;
+        for (const struct dirent *e = readdir(d); e; e = readdir(d)) {
+            char path[512];
+            const char *ending = strrchr(e->d_name, '.');
+            if (!ending || (strcmp(ending, ".c") && strcmp(ending, ".h"))) continue;
+            snprintf(path, sizeof path, "%.200s/%.200s", all[k].directory, e->d_name);
+            check_source(path, all[k].most_lines);
+            files++;
+        }
+        closedir(d);
+    }
+    CHECK(files > 100, "%d files were found", files);
+}
+
 /* Lets the parser count what it must find, and pass over what it must not. */
 static void test_parser(void) {
     static char one[] = "void f(int a, int b) {";
@@ -583,28 +673,20 @@ static void test_parser(void) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_marks), TEST(test_places), TEST(test_uses), TEST(test_functions),
-        TEST(test_parser), TEST(test_style), TEST(test_phrases), TEST(test_pages)
+        TEST(test_parser), TEST(test_style), TEST(test_phrases), TEST(test_pages),
+        TEST(test_sources)                         /* last: it replaces the lines of jem.h */
     };
-    int same;
     test_begin(argc, argv);
-    text = read_all("jem.h");
-    code = text ? read_all("jem.h") : NULL;
-    if (!code) {
-        CHECK(0, "jem.h cannot be read: run this in the project's directory");
+    if (!open_source("jem.h")) {
+        printf("run this in the project's directory\n");
         return test_report();
     }
-    strip(code);
-    line = split(text, &lines);
-    code_line = split(code, &same);
     names = (name *)calloc((size_t)lines, sizeof *names);
-    CHECK(line && code_line && names && same == lines, "%d lines, %d of code", lines, same);
+    CHECK(names != NULL, "no memory for %d names", lines);
     find_rooms();
     find_names();
     test_run(all, TEST_COUNT(all), NULL);
-    free(text);
-    free(code);
-    free(line);
-    free(code_line);
+    close_source();
     free(names);
     return test_report();
 }

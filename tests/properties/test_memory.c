@@ -56,7 +56,8 @@ static jem_net *network(jem_ctx *ctx, const char *name) {
 static jem_status use(jem_net *net, int what, float *x, int *labels) {
     jem_answer answers[IMAGES];
     jem_ctx *ctx = net->ctx;
-    if (what == ONE || what == BATCH) return jem_classify(net, x, what == ONE ? 1 : IMAGES, answers);
+    if (what == ONE) return jem_classify(net, x, 1, answers);
+    if (what == BATCH) return jem_classify(net, x, IMAGES, answers);
     if (what == CHAINS) {
         jem_sgld_desc walk = jem_sgld_desc_default();
         jem_tensor *t = jem_input(ctx, x, IMAGES, net->channels, net->height, net->width);

@@ -44,6 +44,12 @@ static void test_trainer(jem_ctx *ctx) {
             CHECK(!jem_trainer_create(net, &d) && says(ctx, name ? name + 1 : fields[i].name),
                   "%s = %g", fields[i].name, (double)wrong[k]);
         }
+    jem_net_free(net);
+}
+
+static void test_trainer_options(jem_ctx *ctx) {
+    printf("trainers: options that do not go together\n");
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
     jem_train_desc d = jem_train_desc_default();
     d.optim.kind = (jem_optimizer)7;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "kind = 7"), "an optimiser");
@@ -66,7 +72,8 @@ static void test_trainer(jem_ctx *ctx) {
     d = jem_train_desc_default();
     d.weights.cd_class = 1;
     d.label_noise = .3f;
-    CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_noise = 0.3"), "noise in data of p(x,y)");
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_noise = 0.3"),
+          "noise in data of p(x,y)");
     d.label_noise = 0;
     d.label_all_noise = .5f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_all_noise = 0.5"),
@@ -95,6 +102,12 @@ static void test_trainer(jem_ctx *ctx) {
     d.restart_lo = -3e38f;
     d.restart_hi = 3e38f;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "U(-3e+38,3e+38)"), "chains from infinity");
+    jem_net_free(net);
+}
+
+static void test_trainer_data(jem_ctx *ctx) {
+    printf("trainers: no data, and images that are no multiple of the ranks\n");
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
     const float x[2] = { 0 };
     const int label = 0;
     jem_trainer *tr = jem_trainer_create(net, NULL);
@@ -109,7 +122,7 @@ static void test_trainer(jem_ctx *ctx) {
           strstr(text, "train_step: 0 labelled, 0 unlabelled images"), "%s", text);
     jem_clear_error(ctx);
     jem_trainer_free(tr);
-    d = jem_train_desc_default();
+    jem_train_desc d = jem_train_desc_default();
     d.ranks = 4;
     d.sum = no_sum;
     tr = jem_trainer_create(net, &d);
@@ -145,13 +158,13 @@ static void test_walks(jem_ctx *ctx) {
     CHECK(jem_sgld(ctx, jem_logp, net, x, &d, &rng) && says(ctx, "steps = -1"), "steps");
     jem_denoise_desc blind = jem_denoise_desc_default();
     blind.sigma_max = 0;
-    CHECK(jem_denoise(ctx, jem_logp, net, x, &blind, &rng) && says(ctx, "sigma_max = 0"), "no noise");
+    CHECK(jem_denoise(ctx, jem_logp, net, x, &blind, &rng) && says(ctx, "sigma_max = 0"),
+          "no noise");
     int label = 0;
     CHECK(!jem_kl_walk(ctx, jem_logp, NULL, x, NULL, 1, &rng) && says(ctx, "NULL"), "no query");
     CHECK(!jem_kl_walk(ctx, jem_logp, net, NULL, NULL, 1, &rng) && says(ctx, "a leaf"), "no x");
-    CHECK(!jem_kl_walk(NULL, jem_logp, net, x, NULL, 1, &rng) && !jem_slope_along(NULL, jem_logp,
-                                                                                  net, x,
-          x, 0), "no context");
+    CHECK(!jem_kl_walk(NULL, jem_logp, net, x, NULL, 1, &rng) &&
+          !jem_slope_along(NULL, jem_logp, net, x, x, 0), "no context");
     CHECK(!jem_slope_along(ctx, jem_logp, net, x, NULL, 0) && says(ctx, "leaves"), "no direction");
     CHECK(jem_sgld(ctx, jem_logp_class, net, x, NULL, &rng) && says(ctx, "logp_class"), "a net");
     jem_query nothing = { NULL, &label, 0 };
@@ -161,6 +174,18 @@ static void test_walks(jem_ctx *ctx) {
     jem_reset(ctx);
     jem_net_free(net);
 }
+
+/* A number of a desc, by its place, and a value that is refused by its name. */
+typedef struct setting { const char *name; size_t at; float value; } setting;
+
+#define ALL_REFUSED(table, type, call) \
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) { \
+        type d = type##_default(); \
+        const char *point = strchr(table[i].name, '.'); \
+        memcpy((char *)&d + table[i].at, &table[i].value, sizeof(float)); \
+        CHECK((call) == JEM_BAD_ARGUMENT && says(ctx, point ? point + 1 : table[i].name), \
+              #type ".%s = %g", table[i].name, (double)table[i].value); \
+    }
 
 /* What others hold is looked at before anything is done. */
 static void test_descs(jem_ctx *ctx) {
@@ -172,38 +197,23 @@ static void test_descs(jem_ctx *ctx) {
     float before[6] = { .1f, .2f, .3f, .4f, .5f, .6f };
     float after[6];
     jem_write(x, before);
-    static const struct { const char *name; size_t at; float value; } fresh[] = {
 #define FRESH(name, value) { #name, offsetof(jem_generate_desc, name), value }
+    static const setting fresh[] = {
         FRESH(lo, NAN), FRESH(hi, -1), FRESH(mean, NAN), FRESH(mean, 1e5f), FRESH(last_sigma, -1),
         FRESH(last_sigma, NAN), FRESH(denoise.beta, 2), FRESH(denoise.fraction, 0),
         FRESH(walk.noise_std, -1)
-    }, impute[] = {
-#define IMPUTE(name, value) { #name, offsetof(jem_impute_desc, name), value }
-        IMPUTE(lo, NAN), IMPUTE(hi, -2), IMPUTE(denoise.fraction, 2), IMPUTE(walk.step_size, INFINITY)
-    }, ais[] = {
-#define AIS(name, value) { #name, offsetof(jem_ais_desc, name), value }
-        AIS(std, 1e-25f), AIS(std, 1e25f), AIS(std, NAN)
-    }, attack[] = {
-#define ATTACK(name, value) { #name, offsetof(jem_attack_desc, name), value }
-        ATTACK(eps, NAN), ATTACK(eps, -1), ATTACK(step_size, -1),
-        ATTACK(least_probability, 5), ATTACK(least_probability, NAN),
-        ATTACK(lo, NAN), ATTACK(hi, -2)
     };
-#define ALL_REFUSED(table, type, call) \
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) { \
-        type d = type##_default(); \
-        const char *point = strchr(table[i].name, '.'); \
-        memcpy((char *)&d + table[i].at, &table[i].value, sizeof(float)); \
-        CHECK((call) == JEM_BAD_ARGUMENT && says(ctx, point ? point + 1 : table[i].name), \
-              #type ".%s = %g", table[i].name, (double)table[i].value); \
-    }
-    const int labels[3] = { 0, 1, 0 };
+#define IMPUTE(name, value) { #name, offsetof(jem_impute_desc, name), value }
+    static const setting impute[] = {
+        IMPUTE(lo, NAN), IMPUTE(hi, -2), IMPUTE(denoise.fraction, 2),
+        IMPUTE(walk.step_size, INFINITY)
+    };
+#define AIS(name, value) { #name, offsetof(jem_ais_desc, name), value }
+    static const setting ais[] = { AIS(std, 1e-25f), AIS(std, 1e25f), AIS(std, NAN) };
     jem_ais_result result;
     ALL_REFUSED(fresh, jem_generate_desc, jem_generate(ctx, jem_logp, net, x, &d, &rng))
     ALL_REFUSED(impute, jem_impute_desc, jem_impute(ctx, jem_logp, net, x, known, &d, &rng))
     ALL_REFUSED(ais, jem_ais_desc, jem_ais(ctx, jem_logp, net, x, &d, &rng, &result))
-    ALL_REFUSED(attack, jem_attack_desc,
-                jem_attack(net, before, labels, 3, &d, &rng, after, NULL))
     jem_ais_desc q = jem_ais_desc_default();
     q.mean = NAN;
     CHECK(jem_ais(ctx, jem_logp, net, x, &q, &rng, &result) && says(ctx, "ais: mean = nan"), "q");
@@ -216,7 +226,25 @@ static void test_descs(jem_ctx *ctx) {
     CHECK(jem_impute(ctx, jem_logp, net, x, known, &d, &rng) && says(ctx, "denoise: steps = -5"),
           "noise-blind");
     CHECK(jem_read(x, after) == JEM_OK && !memcmp(before, after, sizeof after), "x is another");
+    jem_reset(ctx);
+    jem_net_free(net);
+}
 
+static void test_attacks(jem_ctx *ctx) {
+    printf("attacks: the same\n");
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
+    jem_rng rng = jem_rng_seed(1);
+    const int labels[3] = { 0, 1, 0 };
+    float before[6] = { .1f, .2f, .3f, .4f, .5f, .6f };
+    float after[6];
+#define ATTACK(name, value) { #name, offsetof(jem_attack_desc, name), value }
+    static const setting attack[] = {
+        ATTACK(eps, NAN), ATTACK(eps, -1), ATTACK(step_size, -1),
+        ATTACK(least_probability, 5), ATTACK(least_probability, NAN),
+        ATTACK(lo, NAN), ATTACK(hi, -2)
+    };
+    ALL_REFUSED(attack, jem_attack_desc,
+                jem_attack(net, before, labels, 3, &d, &rng, after, NULL))
     jem_attack_desc a = jem_attack_desc_default();
     a.restarts = 0;
     CHECK(jem_attack(net, before, labels, 3, &a, &rng, after, NULL) &&
@@ -261,8 +289,8 @@ static void test_little(jem_ctx *ctx) {
     CHECK(jem_read(x, v) == JEM_OK && v[0] == 0 && v[1] == 0, "x is another");
     CHECK(jem_fail(ctx, JEM_OK, "hello") == JEM_OK && jem_ok(ctx) && !*jem_error(ctx), "no error");
     jem_buffer *b = jem_buffer_create(ctx, 4, 1, 1, 1, 0, &rng);
-    CHECK(jem_buffer_restart(b, &rng, -3e38f, 3e38f) == JEM_BAD_ARGUMENT && says(ctx, "not a range") &&
-          b->lo == -1 && b->hi == 1, "a range beyond all numbers");
+    CHECK(jem_buffer_restart(b, &rng, -3e38f, 3e38f) == JEM_BAD_ARGUMENT &&
+          says(ctx, "not a range") && b->lo == -1 && b->hi == 1, "a range beyond all numbers");
     jem_buffer_free(b);
     jem_net *net = small_mlp(ctx, two_numbers, 1);
     static const char *const keys[] = { "jem.activation", "jem.scale", "jem.temperature", "jem." };
@@ -325,7 +353,8 @@ static void test_null(jem_ctx *ctx) {
     jem_net_free(net);
     net = jem_net_create(ctx, nothing, NULL, 0, 2, 1, 1, 2, 1);
     a.label = 77;
-    CHECK(jem_classify(net, x, 1, &a) && says(ctx, "returned NULL"), "a function that returns NULL");
+    CHECK(jem_classify(net, x, 1, &a) && says(ctx, "returned NULL"),
+          "a function that returns NULL");
     CHECK(jem_accuracy(net, x, &label, 1) < 0 && says(ctx, "returned NULL"), "its accuracy");
     jem_net_free(net);
 }
@@ -364,7 +393,8 @@ static void test_half_made(void) {
     }
 }
 
-/* What a run needs at once, if it is more than the arena has in one piece, is asked for by itself. */
+/* What a run needs at once, if it is more than the arena has in one piece, is asked for by
+   itself. */
 static void test_large_run(void) {
     printf("a gradient without memory\n");
     int refused = 0;
@@ -502,8 +532,28 @@ static void test_many_threads(void) {
 #endif
 }
 
-/* Its first piece is used by half, so that a leaf which leaves less room than that is in the second:
-   more room, until it is enough. */
+static void subject_open(subject *s, jem_ctx *ctx) {
+    jem_convnet_desc d = jem_convnet_desc_default();
+    memset(s, 0, sizeof *s);
+    d.channels = 3;
+    d.height = d.width = 2;
+    d.classes = 2;
+    d.layers = 1;
+    d.widths[0] = 2;
+    s->net = jem_convnet_create(ctx, &d, 1);
+    s->rng = jem_rng_seed(1);
+    for (int i = 0; i < IMAGES * PIXELS; i++) s->x[i] = 2 * jem_rng_uniform(&s->rng) - 1;
+    s->labels[1] = 1;
+    if (s->net) s->net->scale = 10;
+    jem_train_desc how = jem_train_desc_score(100);
+    how.cd_from = 0;
+    how.restart_denoise.steps = 1;
+    how.buffer_size = how.negatives = 2;
+    s->trainer = jem_trainer_create(s->net, &how);
+}
+
+/* Its first piece is used by half, so that a leaf which leaves less room than that is in the
+   second: more room, until it is enough. */
 static void test_full_arena(void) {
     printf("answers and updates whose memory ends anywhere\n");
     for (size_t k = 0; k < sizeof uses / sizeof *uses; k++) {
@@ -512,28 +562,12 @@ static void test_full_arena(void) {
         jem_ctx_desc desc;
         memset(&desc, 0, sizeof desc);
         memset(&p, 0, sizeof p);
-        memset(&s, 0, sizeof s);
         desc.threads = 1;
         desc.user = &p;
         desc.allocate = piece_allocate;
         desc.release = piece_release;
         jem_ctx *ctx = jem_ctx_create(&desc);
-        jem_convnet_desc d = jem_convnet_desc_default();
-        d.channels = 3;
-        d.height = d.width = 2;
-        d.classes = 2;
-        d.layers = 1;
-        d.widths[0] = 2;
-        s.net = jem_convnet_create(ctx, &d, 1);
-        s.rng = jem_rng_seed(1);
-        for (int i = 0; i < IMAGES * PIXELS; i++) s.x[i] = 2 * jem_rng_uniform(&s.rng) - 1;
-        s.labels[1] = 1;
-        if (s.net) s.net->scale = 10;
-        jem_train_desc how = jem_train_desc_score(100);
-        how.cd_from = 0;
-        how.restart_denoise.steps = 1;
-        how.buffer_size = how.negatives = 2;
-        s.trainer = jem_trainer_create(s.net, &how);
+        subject_open(&s, ctx);
         const int most = PIECE / 2;
         int room = 0;
         int refused = 0;
@@ -562,7 +596,8 @@ static void test_full_arena(void) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST_IN(test_trainer), TEST_IN(test_walks), TEST_IN(test_descs), TEST_IN(test_little),
+        TEST_IN(test_trainer), TEST_IN(test_trainer_options), TEST_IN(test_trainer_data),
+        TEST_IN(test_walks), TEST_IN(test_descs), TEST_IN(test_attacks), TEST_IN(test_little),
         TEST_IN(test_null), TEST_IN(test_escapes), TEST(test_half_made), TEST(test_large_run),
         TEST(test_many_threads), TEST(test_full_arena)
     };

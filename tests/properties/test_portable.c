@@ -245,8 +245,8 @@ static void files(jem_ctx *ctx) {
 
 /* Of the convnet in JEM_PRECISION_EXACT, of the WRN in JEM_PRECISION_FAST. */
 static const uint64_t known[2][3] = {
-    { 0x66928f551b7ba296u, 0x7b6eb038f9ecc911u, 0xf51b33dec679c199u },
-    { 0x1cc81f2ba08793feu, 0x8bf49ab002c1df05u, 0xb43a151699192255u }
+    { 0x5b03608cbc37fc88u, 0x7b6eb038f9ecc911u, 0xae779ef8bde48f2bu },
+    { 0x10694d882de57ed4u, 0x8bf49ab002c1df05u, 0xfe08e87f0f871167u }
 };
 
 /* 4 GB and more, where pointers have 32 bits: what would wrap to 0 bytes is refused. */

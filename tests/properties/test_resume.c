@@ -41,6 +41,7 @@ static void choose_training(jem_rng *rng, jem_train_desc *d) {
     d->reinit = one_of(rng, 0, 0.05f, 0.5f);
     d->w_score = one_of(rng, 0, 0, 0.5f);
     d->cd_from = jem_rng_below(rng, 3);
+    d->max_gap = one_of(rng, 100, 100, 0.004f);    /* so small that some runs have no good state */
 }
 
 static run run_of(int number) {

@@ -69,13 +69,16 @@ static void images(float *x, int *labels, uint64_t seed) {
     for (int i = 0; i < IMAGES * PIXELS; i++) x[i] = 2 * jem_rng_uniform(&rng) - 1;
 }
 
-/* Two updates from `seed`, on a new trainer or one that goes on from the archive; then to a file. */
+/* Makes two updates from `seed`, on a new trainer or one that goes on from the archive, and writes
+   a file. */
 static jem_status train(jem_net *net, const jem_archive *from, uint64_t seed, const char *path) {
     const jem_train_desc d = training();
     float x[IMAGES * PIXELS];
     int labels[IMAGES];
     jem_trainer *tr = jem_trainer_create(net, &d);
-    jem_status s = !tr ? JEM_NO_MEMORY : from ? jem_trainer_from_archive(tr, from) : JEM_OK;
+    jem_status s = JEM_OK;
+    if (!tr) s = JEM_NO_MEMORY;
+    else if (from) s = jem_trainer_from_archive(tr, from);
     for (int i = 0; i < 2 && !s; i++) {
         images(x, labels, seed + (uint64_t)i);
         s = jem_train_step(tr, x, labels, IMAGES).status;
@@ -224,7 +227,9 @@ static void *live_alone(void *user) {
 }
 
 static uint64_t two_at_once(char path[][32]) {
-    liver alone = { 0, 0, path[0], 0 }, first = { 17, 1, path[0], 0 }, second = { 4, 1, path[1], 0 };
+    liver alone = { 0, 0, path[0], 0 };
+    liver first = { 17, 1, path[0], 0 };
+    liver second = { 4, 1, path[1], 0 };
     pthread_t other;
     live_alone(&alone);
     CHECK(alone.hash != 0, "a life in one thread");
@@ -325,7 +330,8 @@ static void soak(double seconds, uint64_t want, const char *path) {
         liver l = { 0, 0, path, 0 };
         const uint64_t hash = live(stays, path);
         live_alone(&l);
-        if (!CHECK(hash == want && l.hash == want, "round %ld: %s", rounds, jem_error(stays))) break;
+        const int same = hash == want && l.hash == want;
+        if (!CHECK(same, "round %ld: %s", rounds, jem_error(stays))) break;
         if (rounds == 1) {
             held = jem_memory(stays).bytes;
             alive = c.alive;

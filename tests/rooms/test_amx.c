@@ -14,15 +14,21 @@ static void test_tile(void) {
     int off = 0;
     jem__bf16_block one;
     memset(&one, 0, sizeof one);
-    one.m = one.n = one.add = one.runs = 1, one.pairs = 16;
-    one.a[0] = a, one.b[0][0] = b, one.c = c;
+    one.m = one.n = one.add = one.runs = 1;
+    one.pairs = 16;
+    one.a[0] = a;
+    one.b[0][0] = b;
+    one.c = c;
     printf("a tile of sums\n");
     for (int round = 0; round < 50; round++) {
-        for (int i = 0; i < 512; i++)
-            a[i] = jem__to_bf16(jem_rng_normal(&rng)), b[i] = jem__to_bf16(jem_rng_normal(&rng));
+        for (int i = 0; i < 512; i++) {
+            a[i] = jem__to_bf16(jem_rng_normal(&rng));
+            b[i] = jem__to_bf16(jem_rng_normal(&rng));
+        }
         for (int i = 0; i < 256; i++) plain[i] = c[i] = jem_rng_normal(&rng);
         memcpy(plain_tile[0], plain, sizeof plain);
-        memcpy(plain_tile[4], a, sizeof a), memcpy(plain_tile[6], b, sizeof b);
+        memcpy(plain_tile[4], a, sizeof a);
+        memcpy(plain_tile[6], b, sizeof b);
         tile_dot(0, 4, 6);
         jem__tile_begin();
         jem__bf16_block_amx(&one, NULL);
@@ -42,7 +48,10 @@ static int linux_lends_tiles(void) {
     int tiles = 0;
     FILE *f = fopen("/proc/cpuinfo", "r");
     while (f && fgets(line, sizeof line, f) && strncmp(line, "flags", 5)) {}
-    if (f) tiles = strstr(line, " amx_bf16") && strstr(line, " amx_tile"), fclose(f);
+    if (f) {
+        tiles = strstr(line, " amx_bf16") && strstr(line, " amx_tile");
+        fclose(f);
+    }
     return tiles && syscall(158, 0x1023L, 18L) == 0;         /* as jem__x86_has asks */
 }
 #else
@@ -71,7 +80,8 @@ static int test_own_tiles(void) {
     if (test_wants("test_choice")) test_choice();
     if (!jem_isa_available(JEM_ISA_AMX)) {
         jem_ctx_desc want;
-        memset(&want, 0, sizeof want), want.isa = JEM_ISA_AMX;
+        memset(&want, 0, sizeof want);
+        want.isa = JEM_ISA_AMX;
         printf("this processor has no AMX: nothing else is tested\n");
         CHECK(jem_ctx_create(&want) == NULL, "a context with AMX where there is none");
     } else {

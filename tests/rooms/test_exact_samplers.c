@@ -201,10 +201,45 @@ static void test_mixture(jem_ctx *ctx) {
     }
 }
 
+enum { BIAS_CHAINS = 256, BIAS_STEPS = 1200 };
+
+/* Checks a decaying step. x' = (1 - a_t/2) x + sqrt(a_t) z: the variance obeys
+   V' = (1 - a_t/2)^2 V + a_t. */
+static void check_decay(jem_ctx *ctx, jem_sgld_desc ula, const trace *t, jem_rng *rng) {
+    enum { CHAINS = BIAS_CHAINS, STEPS = BIAS_STEPS };
+    double variance = 0;
+    float zeros[CHAINS] = { 0 };
+    for (int i = 0; i < STEPS; i++) {
+        const double a = pow(1 + i / 10.0, -0.6);
+        variance = (1 - a / 2) * (1 - a / 2) * variance + a;
+    }
+    jem_tensor *x = jem_input(ctx, zeros, CHAINS, 1, 1, 1);
+    ula.decay_b = 10;
+    ula.decay_gamma = 0.6f;
+    CHECK(jem_sgld(ctx, gauss, NULL, x, &ula, rng) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(t->steps == STEPS, "watched %d times", t->steps);
+    CHECK(fabs(variance - 1) < 0.03, "its bias has gone: %g", variance);
+    double sum = 0;
+    for (int i = 0; i < CHAINS; i++) {
+        const double v = (double)t->v[(STEPS - 1) * CHAINS + i];
+        sum += v * v / CHAINS;
+    }
+    CHECK(fabs(sum - variance) < 4.5 * variance * sqrt(2.0 / CHAINS), "%g of %g", sum, variance);
+    /* Without noise every step is a factor of 1 - a_t/2. */
+    double factor = 1;
+    float ones[CHAINS];
+    for (int i = 0; i < CHAINS; i++) ones[i] = 1;
+    for (int i = 0; i < 20; i++) factor *= 1 - pow(1 + i / 10.0, -0.6) / 2;
+    x = jem_input(ctx, ones, CHAINS, 1, 1, 1);
+    ula.steps = 20;
+    CHECK(jem_sgld(ctx, gauss, NULL, x, &ula, NULL) == JEM_OK, "%s", jem_error(ctx));
+    CHECK_CLOSE(t->v[19 * CHAINS], factor, 1e-5 * factor, "the schedule");
+}
+
 /* At a = 1, Langevin without a decision has variance 1/(1 - a/4) = 4/3 of N(0,1); MALA has 1. */
 static void test_bias(jem_ctx *ctx) {
     printf("where ULA is biased MALA is not; a decaying step forgets the bias\n");
-    enum { CHAINS = 256, STEPS = 1200, FROM = 100 };
+    enum { CHAINS = BIAS_CHAINS, STEPS = BIAS_STEPS, FROM = 100 };
     trace t = trace_open(CHAINS, 1, STEPS);
     chain_stats s;
     double off;
@@ -228,34 +263,7 @@ static void test_bias(jem_ctx *ctx) {
     off = moment(&t, FROM, 2, 0, 1, &s);
     CHECK(fabs(off) < 4.5, "MALA: %g +- %g", s.mean, s.error);
 
-    /* x' = (1 - a_t/2) x + sqrt(a_t) z: the variance obeys V' = (1 - a_t/2)^2 V + a_t. */
-    double variance = 0;
-    float zeros[CHAINS] = { 0 };
-    for (int i = 0; i < STEPS; i++) {
-        const double a = pow(1 + i / 10.0, -0.6);
-        variance = (1 - a / 2) * (1 - a / 2) * variance + a;
-    }
-    x = jem_input(ctx, zeros, CHAINS, 1, 1, 1);
-    ula.decay_b = 10;
-    ula.decay_gamma = 0.6f;
-    CHECK(jem_sgld(ctx, gauss, NULL, x, &ula, &rng) == JEM_OK, "%s", jem_error(ctx));
-    CHECK(t.steps == STEPS, "watched %d times", t.steps);
-    CHECK(fabs(variance - 1) < 0.03, "its bias has gone: %g", variance);
-    double sum = 0;
-    for (int i = 0; i < CHAINS; i++) {
-        const double v = (double)t.v[(STEPS - 1) * CHAINS + i];
-        sum += v * v / CHAINS;
-    }
-    CHECK(fabs(sum - variance) < 4.5 * variance * sqrt(2.0 / CHAINS), "%g of %g", sum, variance);
-    /* Without noise every step is a factor of 1 - a_t/2. */
-    double factor = 1;
-    float ones[CHAINS];
-    for (int i = 0; i < CHAINS; i++) ones[i] = 1;
-    for (int i = 0; i < 20; i++) factor *= 1 - pow(1 + i / 10.0, -0.6) / 2;
-    x = jem_input(ctx, ones, CHAINS, 1, 1, 1);
-    ula.steps = 20;
-    CHECK(jem_sgld(ctx, gauss, NULL, x, &ula, NULL) == JEM_OK, "%s", jem_error(ctx));
-    CHECK_CLOSE(t.v[19 * CHAINS], factor, 1e-5 * factor, "the schedule");
+    check_decay(ctx, ula, &t, &rng);
     free(t.v);
     jem_reset(ctx);
 }
@@ -323,7 +331,13 @@ static void test_tempering(jem_ctx *ctx) {
         free(t.v);
         jem_reset(ctx);
     }
-    /* Every temperature has its own density: N(0, T) for N(0, 1). Equal ones always exchange. */
+}
+
+/* Every temperature has its own density: N(0, T) for N(0, 1). Equal ones always exchange. */
+static void test_tempered_densities(jem_ctx *ctx) {
+    printf("tempering: the density of each temperature\n");
+    enum { CHAINS = 24, LADDER = 6, ALL = CHAINS * LADDER, STEPS = 3000, FROM = 500 };
+    float swapped[LADDER - 1];
     for (int equal = 0; equal < 2; equal++) {
         jem_rng rng = jem_rng_seed(22);
         jem_mcmc_desc d = jem_mcmc_desc_default();
@@ -348,14 +362,40 @@ static void test_tempering(jem_ctx *ctx) {
     }
 }
 
-/* x' = (1 - a/2) x + sqrt(a T) z: V' = (1 - a/2)^2 V + a T. And between modes: as it cools, a walk
-   that began on one side ends on both, in proportions that it froze in: not exact. */
+/* Checks that a walk which began on one side ends on both as it cools, in proportions that it froze
+   in: not exact. */
+static void check_cooled_modes(jem_ctx *ctx, jem_rng *rng) {
+    enum { CHAINS = 2048 };
+    float *at = floats(2 * CHAINS);
+    double right[2] = { 0, 0 };
+    double far = 0;
+    for (int hot = 0; hot < 2; hot++) {
+        for (int i = 0; i < 2 * CHAINS; i++) at[i] = i % 2 ? 0 : -4;
+        jem_sgld_desc d = jem_sgld_desc_langevin(0.05f, 600);
+        jem_tensor *x = jem_input(ctx, at, CHAINS, 2, 1, 1);
+        d.temperature_from = hot ? 60 : 1;
+        d.temperature_to = 1;
+        CHECK(jem_sgld(ctx, apart, NULL, x, &d, rng) == JEM_OK, "%s", jem_error(ctx));
+        jem_read(x, at);
+        for (int i = 0; i < CHAINS; i++) {
+            const double off = fabs((double)at[2 * i]) - 4;
+            right[hot] += (at[2 * i] > 0) / (double)CHAINS;
+            far += off * off / (2 * CHAINS);
+        }
+    }
+    CHECK(right[0] == 0, "without heat no chain crosses: %g", right[0]);
+    CHECK(right[1] > 0.4 && right[1] < 0.8, "with it, many do: %g", right[1]);
+    CHECK(far < 0.4, "and end in a mode: %g", far);
+    free(at);
+}
+
+/* x' = (1 - a/2) x + sqrt(a T) z: V' = (1 - a/2)^2 V + a T. */
 static void test_annealing(jem_ctx *ctx) {
     printf("annealing: a temperature that falls\n");
     enum { CHAINS = 2048, STEPS = 60 };
     jem_rng rng = jem_rng_seed(23);
     jem_sgld_desc d = jem_sgld_desc_langevin(0.2f, STEPS);
-    float *at = floats(2 * CHAINS);
+    float *at = floats(CHAINS);
     double variance = 0;
     double sum = 0;
     for (int i = 0; i < STEPS; i++)
@@ -380,27 +420,9 @@ static void test_annealing(jem_ctx *ctx) {
     jem_sgld(ctx, gauss, NULL, x, &d, &again);
     jem_read(x, plain);
     CHECK(!memcmp(plain, even, sizeof even), "%g, not %g", (double)even[0], (double)plain[0]);
-
-    double right[2] = { 0, 0 };
-    double far = 0;
-    for (int hot = 0; hot < 2; hot++) {
-        for (int i = 0; i < 2 * CHAINS; i++) at[i] = i % 2 ? 0 : -4;
-        d = jem_sgld_desc_langevin(0.05f, 600);
-        x = jem_input(ctx, at, CHAINS, 2, 1, 1);
-        d.temperature_from = hot ? 60 : 1;
-        d.temperature_to = 1;
-        CHECK(jem_sgld(ctx, apart, NULL, x, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
-        jem_read(x, at);
-        for (int i = 0; i < CHAINS; i++) {
-            const double off = fabs((double)at[2 * i]) - 4;
-            right[hot] += (at[2 * i] > 0) / (double)CHAINS;
-            far += off * off / (2 * CHAINS);
-        }
-    }
-    CHECK(right[0] == 0, "without heat no chain crosses: %g", right[0]);
-    CHECK(right[1] > 0.4 && right[1] < 0.8, "with it, many do: %g", right[1]);
-    CHECK(far < 0.4, "and end in a mode: %g", far);
     free(at);
+
+    check_cooled_modes(ctx, &rng);
     jem_reset(ctx);
 }
 
@@ -540,7 +562,8 @@ static void test_known_tau(void) {
     for (int i = 0; i < CHAINS * STEPS; i++) v[i] = 0.1f;      /* whose mean is rounded */
     const chain_stats still = measure_chains(v, STEPS, CHAINS);
     CHECK_CLOSE(still.mean, 0.1f, 1e-9, "chains that stand still");
-    CHECK(still.std == 0 && still.ess != still.ess && still.rhat != still.rhat, "are worth nothing");
+    CHECK(still.std == 0 && still.ess != still.ess && still.rhat != still.rhat,
+          "are worth nothing");
     free(v);
 }
 
@@ -615,7 +638,7 @@ static void test_errors(jem_ctx *ctx) {
     d.step_size = 1;
     d.temperatures = 3;
     CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "images modulo temperatures = 2"), "20 are no ladders of 3");
+          says(ctx, "20 images are not a multiple of temperatures = 3"), "no ladders");
     d.temperatures = 2;
     d.hottest = 0.5f;
     CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
@@ -712,9 +735,9 @@ static void test_bits(void) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_plane), TEST_IN(test_mixture), TEST_IN(test_bias), TEST_IN(test_tempering),
-        TEST_IN(test_annealing), TEST_IN(test_balance), TEST_IN(test_log_z),
-        TEST_IN(test_z_error), TEST(test_known_tau), TEST(test_golden), TEST_IN(test_errors),
-        TEST_IN(test_shares), TEST(test_bits)
+        TEST_IN(test_tempered_densities), TEST_IN(test_annealing), TEST_IN(test_balance),
+        TEST_IN(test_log_z), TEST_IN(test_z_error), TEST(test_known_tau), TEST(test_golden),
+        TEST_IN(test_errors), TEST_IN(test_shares), TEST(test_bits)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

@@ -228,7 +228,8 @@ static void test_one_class(jem_ctx *ctx) {
         for (int k = 100; k < NEW; k++) above += s[k] > s[i];
     }
     CHECK(found >= 98, "%d of 100 found", found);
-    CHECK(above >= 0.98 * 100 * (NEW - 100), "by features: AUROC %g", above / (100.0 * (NEW - 100)));
+    CHECK(above >= 0.98 * 100 * (NEW - 100), "by features: AUROC %g",
+          above / (100.0 * (NEW - 100)));
     jem_net_free(net);
     net = picture_net(ctx, 1);
     float *in = bars(ctx, &rng, FEW);
@@ -312,11 +313,22 @@ static void test_old(jem_ctx *ctx) {
     free(x);
 }
 
+/* Makes three images of 2 x 2; the first has a colour if there are channels for it. */
+static void older_images(int channels, float *x) {
+    static const float shades[3][4] = {
+        { 0.5f, 0.25f, -0.5f, 0.1f }, { 1.5f, -1, 1.75f, 0 }, { 3, 3, 3, -3 }
+    };
+    for (int i = 0; i < 3 * channels * 4; i++) {
+        const int image = i / (channels * 4);
+        const int channel = i / 4 % channels;
+        x[i] = shades[image][i % 4];
+        if (image == 0) x[i] += 0.1f * (float)channel;
+    }
+}
+
 static void test_older(jem_ctx *ctx) {
     printf("older calibrations: the answers of their version\n");
     enum { VERSIONS = 3, IMAGES = 3, MOST = 3 * 4 };
-    const float shades[IMAGES][4] = { { 0.5f, 0.25f, -0.5f, 0.1f }, { 1.5f, -1, 1.75f, 0 },
-                                      { 3, 3, 3, -3 } };
     const struct {
         const char *text, *more;
         int channels;
@@ -336,12 +348,7 @@ static void test_older(jem_ctx *ctx) {
         char text[sizeof older_mixture];
         float x[IMAGES * MOST];
         float score = 0;
-        for (int i = 0; i < IMAGES * channels * 4; i++) {
-            const int image = i / (channels * 4);
-            const int channel = i / 4 % channels;
-            x[i] = shades[image][i % 4];
-            if (image == 0) x[i] += 0.1f * (float)channel;       /* the others have no colour */
-        }
+        older_images(channels, x);
         jem_net *made = small_mlp(ctx, s, 1);
         jem_archive *file = jem_archive_create(ctx);
         snprintf(text, sizeof text, "%s%s", older[version].text, older[version].more);

@@ -41,16 +41,19 @@ static int ends_with(const char *name, const char *end) {
 
 /* Every parameter and buffer from its own name: of convolutions and linear layers at most
    1/sqrt(fan in), of norms near 1 (what multiplies) or 0 (what is added). */
-static void fill_net(jem_net *net, float initialized) {
+static void fill_net(jem_net *net, int initialized) {
     double bound = 0;                              /* of the layer in hand; 0: it is a norm */
     for (jem_param *p = net->params; p; p = p->next) {
         const int around1 = ends_with(p->name, ".weight") || ends_with(p->name, ".scale") ||
                             ends_with(p->name, ".running_var");
-        if (ends_with(p->name, ".weight") || ends_with(p->name, ".loc"))
-            bound = p->ndim > 1 && !ends_with(p->name, ".loc")
-                  ? 1 / sqrt((double)(p->size / p->shape[0])) : 0;
-        made(p->value, p->size, bound > 0 ? bound : 0.1, bound > 0 ? 0 : around1, p->name);
-        if (ends_with(p->name, ".initialized")) p->value[0] = initialized;
+        const int is_loc = ends_with(p->name, ".loc");
+        if (ends_with(p->name, ".weight") || is_loc) {
+            bound = 0;
+            if (p->ndim > 1 && !is_loc) bound = 1 / sqrt((double)(p->size / p->shape[0]));
+        }
+        if (bound > 0) made(p->value, p->size, bound, 0, p->name);
+        else made(p->value, p->size, 0.1, around1, p->name);
+        if (ends_with(p->name, ".initialized")) p->value[0] = (float)initialized;
         jem_param_changed(p);
     }
 }
@@ -63,7 +66,8 @@ static const float *stored(const char *name_of_case, const char *what, ptrdiff_t
     const jem_entry *e = jem_archive_find(golden, name);
     const int good = e && e->dtype == JEM_DTYPE_F32 && e->bytes == (size_t)n * sizeof(float);
     CHECK(good, "%s: %d numbers", name, (int)n);
-    return good ? (const float *)e->data : NULL;
+    if (!good) return NULL;
+    return (const float *)e->data;
 }
 /* Off by no more than a share of the largest stored number. */
 static void compare(const char *name_of_case, const char *what, const float *x, ptrdiff_t n,
@@ -74,10 +78,14 @@ static void compare(const char *name_of_case, const char *what, const float *x, 
 }
 static void compare_tensor(const char *name_of_case, const char *what, jem_tensor *t, int gradient,
                            double share) {
-    const ptrdiff_t n = t ? (ptrdiff_t)t->n * t->c * t->h * t->w : 1;
+    if (!t) {
+        CHECK(0, "%s/%s: nothing", name_of_case, what);
+        return;
+    }
+    const ptrdiff_t n = (ptrdiff_t)t->n * t->c * t->h * t->w;
     float *x = (float *)calloc((size_t)n, sizeof *x);
     const jem_status s = gradient ? jem_read_grad(t, x) : jem_read(t, x);
-    CHECK(s == JEM_OK, "%s/%s: %s", name_of_case, what, t ? jem_error(t->ctx) : "nothing");
+    CHECK(s == JEM_OK, "%s/%s: %s", name_of_case, what, jem_error(t->ctx));
     compare(name_of_case, what, x, n, share);
     free(x);
 }
@@ -103,8 +111,9 @@ static void compare_op(jem_ctx *ctx, const char *op, jem_tensor *x, jem_tensor *
     CHECK(jem_grad(sum, x) == JEM_OK, "%s: %s", op, jem_error(ctx));
     snprintf(what, sizeof what, "%s/dx", op);
     compare_tensor("ops", what, x, 1, share);
-    if (bag) jem_backward(jem_sum(ctx, sum));
-    for (const jem_param *p = bag ? bag->params : NULL; p; p = p->next) {
+    if (!bag) return;
+    jem_backward(jem_sum(ctx, sum));
+    for (const jem_param *p = bag->params; p; p = p->next) {
         snprintf(what, sizeof what, "%s/d%s", op, p->name);
         compare("ops", what, p->grad, p->size, share);
     }
@@ -139,6 +148,19 @@ static void test_conv(jem_ctx *ctx, const char *op, int pool) {
     jem_net_free(bag);
 }
 
+/* Records op number i of the list in test_ops. */
+static jem_tensor *map_of(jem_ctx *ctx, jem_tensor *x, int i) {
+    switch (i) {
+        case 0: return jem_silu(ctx, x);
+        case 1: return jem_leaky_relu(ctx, x, 0.2f);
+        case 2: return jem_relu(ctx, x);
+        case 3: return jem_tanh(ctx, x);
+        case 4: return jem_sigmoid(ctx, x);
+        case 5: return jem_softplus(ctx, x);
+        default: return jem_clamp(ctx, x, -1.5f, 0.5f);
+    }
+}
+
 static void test_ops(jem_ctx *ctx) {
     printf("the generator; ops: values and gradients\n");
     static const struct { const char *name; double scale, shift; } generated[] = {
@@ -150,29 +172,26 @@ static void test_ops(jem_ctx *ctx) {
         made(x, 8, generated[i].scale, generated[i].shift, generated[i].name);
         compare("generator", generated[i].name, x, 8, 0);
     }
-    for (int i = 0; i < 7; i++) {
-        char op[16];
-        snprintf(op, sizeof op, "%s%d", i < 5 ? "conv" : "avg_pool", i < 5 ? i : i - 5);
-        test_conv(ctx, op, i >= 5);
-    }
+    static const char *const convs[] = { "conv0", "conv1", "conv2", "conv3", "conv4" };
+    static const char *const pools[] = { "avg_pool0", "avg_pool1" };
+    for (int i = 0; i < 5; i++) test_conv(ctx, convs[i], 0);
+    for (int i = 0; i < 2; i++) test_conv(ctx, pools[i], 1);
     static const char *const maps[] = { "silu", "leaky_relu", "relu", "tanh", "sigmoid", "softplus",
                                         "clamp" };
     for (int i = 0; i < 7; i++) {
         jem_tensor *x = made_leaf(ctx, shape(2, 3, 4, 5), 4, "ops.act.x");
-        jem_tensor *y = i == 0 ? jem_silu(ctx, x) : i == 1 ? jem_leaky_relu(ctx, x, 0.2f)
-                      : i == 2 ? jem_relu(ctx, x) : i == 3 ? jem_tanh(ctx, x)
-                      : i == 4 ? jem_sigmoid(ctx, x) : i == 5 ? jem_softplus(ctx, x)
-                      : jem_clamp(ctx, x, -1.5f, 0.5f);
-        compare_op(ctx, maps[i], x, y, "ops.act.probe", NULL);
+        compare_op(ctx, maps[i], x, map_of(ctx, x, i), "ops.act.probe", NULL);
     }
     int labels[5];
     for (int i = 0; i < 5; i++) labels[i] = (7 * i + 3) % 10;
-    for (int large = 0; large < 2; large++) {      /* too large for a naive exp */
-        jem_tensor *x = made_leaf(ctx, shape(5, 10, 1, 1), large ? 300 : 3, "ops.logits");
-        compare_op(ctx, large ? "logsumexp_large" : "logsumexp", x, jem_logsumexp(ctx, x),
-                   "ops.logits.probe", NULL);
-        compare_op(ctx, large ? "cross_entropy_large" : "cross_entropy", x,
-                   jem_cross_entropy(ctx, x, labels), NULL, NULL);
+    static const struct { double scale; const char *logsumexp, *cross_entropy; } logits[2] = {
+        { 3, "logsumexp", "cross_entropy" },
+        { 300, "logsumexp_large", "cross_entropy_large" }      /* too large for a naive exp */
+    };
+    for (int i = 0; i < 2; i++) {
+        jem_tensor *x = made_leaf(ctx, shape(5, 10, 1, 1), logits[i].scale, "ops.logits");
+        compare_op(ctx, logits[i].logsumexp, x, jem_logsumexp(ctx, x), "ops.logits.probe", NULL);
+        compare_op(ctx, logits[i].cross_entropy, x, jem_cross_entropy(ctx, x, labels), NULL, NULL);
     }
     jem_reset(ctx);
 }
@@ -197,21 +216,27 @@ static network network_make(jem_ctx *ctx, int norm, int silu) {
     static const double loose[] = { 5e-4, 1e-3, 2e-3, 5e-3, 3e-3, 2e-1 };
     network w;
     memset(&w, 0, sizeof w);
-    w.image = norm < 0 ? shape(1, 1, 28, 28) : shape(1, 3, 32, 32);
-    w.images = norm < 0 ? "golden.digit" : "golden.x";
     w.fresh = norm == 5;
     w.is_sharp = silu || norm < 0;
-    w.loose = norm < 0 ? 0 : loose[norm];
-    snprintf(w.name, sizeof w.name, "%s%s", norm < 0 ? "convnet" : norm_name[norm],
-             silu ? "-silu" : "");
-    jem_wrn_desc d = jem_wrn_desc_default();
-    d.depth = 10;
-    d.widen = 1;
-    d.norm = (jem_norm)(norm == 5 ? JEM_NORM_ACT : norm);
-    d.activation = silu ? JEM_ACTIVATION_SILU : JEM_ACTIVATION_LEAKY_RELU;
-    w.net = norm < 0 ? jem_convnet_create(ctx, NULL, 1) : jem_wrn_create(ctx, &d, 1);
+    if (norm < 0) {
+        w.image = shape(1, 1, 28, 28);
+        w.images = "golden.digit";
+        snprintf(w.name, sizeof w.name, "convnet");
+        w.net = jem_convnet_create(ctx, NULL, 1);
+    } else {
+        w.image = shape(1, 3, 32, 32);
+        w.images = "golden.x";
+        w.loose = loose[norm];
+        snprintf(w.name, sizeof w.name, "%s%s", norm_name[norm], silu ? "-silu" : "");
+        jem_wrn_desc d = jem_wrn_desc_default();
+        d.depth = 10;
+        d.widen = 1;
+        d.norm = (jem_norm)(norm == 5 ? JEM_NORM_ACT : norm);
+        d.activation = silu ? JEM_ACTIVATION_SILU : JEM_ACTIVATION_LEAKY_RELU;
+        w.net = jem_wrn_create(ctx, &d, 1);
+    }
     CHECK(w.net, "%s: %s", w.name, jem_error(ctx));
-    if (w.net) fill_net(w.net, w.fresh ? 0 : 1);
+    if (w.net) fill_net(w.net, !w.fresh);
     return w;
 }
 static jem_tensor *images(jem_ctx *ctx, const network *w, int n, const char *suffix) {
@@ -276,13 +301,14 @@ static void check_gradients(const network *w, double share) {
             }
             free(probe);
             const double scale = fmax((double)want[0], 0.01 * largest);
-            for (int i = 0; i < 10; i++) {
+            double x[10] = { sqrt(squares), products };
+            for (int i = 2; i < 10; i++) {
                 ptrdiff_t at = i < 8 ? i - 2 : p->size - 10 + i;       /* 0..5, the last two */
                 if (at > p->size - 1) at = p->size - 1;
-                const double x = i == 0 ? sqrt(squares) : i == 1 ? products
-                               : (double)p->grad[at > 0 ? at : 0];
-                worst = most_of(worst, fabs(x - (double)want[i]) / scale);
+                x[i] = (double)p->grad[at > 0 ? at : 0];
             }
+            for (int i = 0; i < 10; i++)
+                worst = most_of(worst, fabs(x[i] - (double)want[i]) / scale);
             CHECK(worst <= share, "%s, gradient of %s: off by %.2g", w->name, p->name, worst);
         }
 }
@@ -305,7 +331,7 @@ static void check_running(const network *w, const char *suffix, double mean, dou
 /* Updates on 19 images and 5 samples, from the generated weights: the first `steps` of those that
    are stored. */
 static void check_training(jem_ctx *ctx, network *w, int steps, int stored_steps, int sgd) {
-    fill_net(w->net, w->fresh ? 0 : 1);
+    fill_net(w->net, !w->fresh);
     const jem_loss_weights d = { 1, 1, 0, 0 };
     jem_optim_desc o = jem_optim_desc_default();
     if (sgd) {
@@ -436,16 +462,22 @@ static void check_constant(const jem_param *p, float value) {
     CHECK(bad == 0, "%s: not all %g", p->name, (double)value);
 }
 
+/* Creates network i: a WRN with each norm, a convnet, a MLP. */
+static jem_net *default_net(jem_ctx *ctx, int i) {
+    jem_wrn_desc d = jem_wrn_desc_default();
+    jem_mlp_desc m = jem_mlp_desc_default();
+    if (i == 6) return jem_mlp_create(ctx, &m, 1);
+    if (i == 5) return jem_convnet_create(ctx, NULL, 1);
+    d.depth = 10;
+    d.widen = 2;
+    d.norm = (jem_norm)i;
+    return jem_wrn_create(ctx, &d, 1);
+}
+
 static void test_initialisation(jem_ctx *ctx) {
     printf("default initialisation\n");
     for (int i = 0; i < 7; i++) {
-        jem_wrn_desc d = jem_wrn_desc_default();
-        jem_mlp_desc m = jem_mlp_desc_default();
-        d.depth = 10;
-        d.widen = 2;
-        d.norm = (jem_norm)i;
-        jem_net *net = i < 5 ? jem_wrn_create(ctx, &d, 1)
-                     : i < 6 ? jem_convnet_create(ctx, NULL, 1) : jem_mlp_create(ctx, &m, 1);
+        jem_net *net = default_net(ctx, i);
         if (i == 5) CHECK(jem_net_size(net) == 112586, "%d numbers", (int)jem_net_size(net));
         int fan_in = 0;                            /* of the layer in hand; 0: a norm */
         for (const jem_param *p = net->params; p; p = p->next) {

@@ -87,7 +87,10 @@ static void record_params(record *r, const jem_net *net, int gradients) {
     for (const jem_param *p = net->params; p; p = p->next)
         if (!gradients || p->grad) record_add(r, p->name, gradients ? p->grad : p->value, p->size);
 }
-static void record_free(record *r) { free(r->x), free(r->pieces); }
+static void record_free(record *r) {
+    free(r->x);
+    free(r->pieces);
+}
 
 /* ---- set-ups: instruction sets, threads, orders of tasks ------------------------------------- */
 
@@ -335,15 +338,60 @@ static void direct_shifts(jem_ctx *ctx, record *r) {
         }
 }
 
+/* Records windows of every size and stride over h x w pixels. */
+static void direct_pools(jem_ctx *ctx, record *r, jem_rng *rng, jem_shape s, const float *x,
+                         const float *dy, float *dx) {
+    const ptrdiff_t n = (ptrdiff_t)s.c * 16;
+    for (int k = 1; k <= 5; k++)
+        for (int stride = 1; stride <= 3; stride++) {
+            const int ho = (s.h - k) / stride + 1;
+            const int wo = (s.w - k) / stride + 1;
+            float *out = some(ctx, rng, ho * wo * n);
+            const jem__pool pool = { s.w, s.c, k, k, stride, ho, wo, 1.0f / (float)(k * k) };
+            ctx->k->pool(&pool, x, out);
+            record_add(r, "pool", out, ho * wo * n);
+            ctx->k->pool_back(&pool, dy, dx);
+            record_add(r, "pool_back", dx, n * s.h * s.w);
+        }
+}
+
+/* Records the kernels of normalisations over some of h x w pixels. */
+static void direct_norms(jem_ctx *ctx, record *r, jem_rng *rng, jem_shape s, const float *x,
+                         const float *dy, float *dx) {
+    const int c = s.c;
+    const ptrdiff_t n = (ptrdiff_t)c * 16;
+    for (ptrdiff_t pixels = 1; pixels <= s.h * s.w; pixels += 17) {
+        float *mean = plain(ctx, rng, n, -1, 1);
+        float *rstd = plain(ctx, rng, n, 0.5f, 2);
+        const float *gamma = plain(ctx, rng, c, -1, 1);
+        const float *beta = plain(ctx, rng, c, -1, 1);
+        float *s1 = plain(ctx, rng, n, -1, 1);
+        float *s2 = plain(ctx, rng, n, -1, 1);
+        for (int how = 0; how < 4; how++) {
+            ctx->k->moment(x, how & 1 ? mean : NULL, how > 1, pixels, c, s1);
+            record_add(r, "moment", s1, n);
+        }
+        for (int how = 0; how < 2; how++) {
+            const jem__norm norm = { mean, rstd, s1, s2, gamma, how ? beta : NULL, pixels, c, how };
+            ctx->k->normalize(&norm, x, dx);
+            record_add(r, "normalize", dx, pixels * n);
+            ctx->k->normalize_sums(&norm, x, dy);
+            record_add(r, "sum dy", s1, n);
+            record_add(r, "sum dy xhat", s2, n);
+            ctx->k->normalize_back(&norm, how, x, dy, dx);
+            record_add(r, "normalize_back", dx, pixels * n);
+        }
+    }
+}
+
 static void direct_reductions(jem_ctx *ctx, record *r) {
     static const int channels[] = { 1, 2, 3, 10, 17 };
     jem_rng rng = jem_rng_seed(3);
     for (int j = 0; j < 5; j++) {
         const int c = channels[j];
-        const int h = 5;
-        const int w = 7;
+        const jem_shape s = { 16, c, 5, 7 };
         const ptrdiff_t n = (ptrdiff_t)c * 16;
-        const ptrdiff_t all = n * h * w;
+        const ptrdiff_t all = n * s.h * s.w;
         snprintf(r->title, sizeof r->title, "%d channels:", c);
         float *y = plain(ctx, &rng, 16, 0, 1);
         float *dx = some(ctx, &rng, all);
@@ -355,40 +403,8 @@ static void direct_reductions(jem_ctx *ctx, record *r) {
             ctx->k->logsumexp_back(x, y, dy, c, dx, add);
             record_add(r, "softmax", dx, n);
         }
-        for (int k = 1; k <= 5; k++)
-            for (int s = 1; s <= 3; s++) {
-                const int ho = (h - k) / s + 1;
-                const int wo = (w - k) / s + 1;
-                float *out = some(ctx, &rng, ho * wo * n);
-                const jem__pool pool = { w, c, k, k, s, ho, wo, 1.0f / (float)(k * k) };
-                ctx->k->pool(&pool, x, out);
-                record_add(r, "pool", out, ho * wo * n);
-                ctx->k->pool_back(&pool, dy, dx);
-                record_add(r, "pool_back", dx, all);
-            }
-        for (ptrdiff_t pixels = 1; pixels <= h * w; pixels += 17) {
-            float *mean = plain(ctx, &rng, n, -1, 1);
-            float *rstd = plain(ctx, &rng, n, 0.5f, 2);
-            const float *gamma = plain(ctx, &rng, c, -1, 1);
-            const float *beta = plain(ctx, &rng, c, -1, 1);
-            float *s1 = plain(ctx, &rng, n, -1, 1);
-            float *s2 = plain(ctx, &rng, n, -1, 1);
-            for (int how = 0; how < 4; how++) {
-                ctx->k->moment(x, how & 1 ? mean : NULL, how > 1, pixels, c, s1);
-                record_add(r, "moment", s1, n);
-            }
-            for (int how = 0; how < 2; how++) {
-                const jem__norm norm = { mean, rstd, s1, s2, gamma, how ? beta : NULL, pixels, c,
-                                         how };
-                ctx->k->normalize(&norm, x, dx);
-                record_add(r, "normalize", dx, pixels * n);
-                ctx->k->normalize_sums(&norm, x, dy);
-                record_add(r, "sum dy", s1, n);
-                record_add(r, "sum dy xhat", s2, n);
-                ctx->k->normalize_back(&norm, how, x, dy, dx);
-                record_add(r, "normalize_back", dx, pixels * n);
-            }
-        }
+        direct_pools(ctx, r, &rng, s, x, dy, dx);
+        direct_norms(ctx, r, &rng, s, x, dy, dx);
     }
 }
 
@@ -442,35 +458,12 @@ typedef struct conv_shape { int n, ci, co, h, w, k, stride, pad, blocks; } conv_
 
 static int below(jem_rng *rng, int lo, int hi) { return lo + jem_rng_below(rng, hi - lo + 1); }
 
-/* Chosen ones first: every width of the register blocks and what is left over of them, more than
-   one block of 16 input channels, kernels larger than the image, strides larger than the kernel,
-   rows so long that a weight gradient is made in parts. Then random ones, every third of them such
-   as Winograd is used for (2 or 3 times the stride, 8 channels or more), every fourth of a few
-   images that are cut into blocks. */
-static conv_shape conv_shape_at(int i, jem_rng *rng) {
-    static const conv_shape chosen[] = {
-        { 1, 1, 1, 1, 1, 1, 1, 0, 0 }, { 1, 1, 1, 1, 1, 3, 1, 1, 0 },
-        { 17, 1, 6, 3, 3, 3, 1, 1, 0 }, { 3, 33, 7, 2, 3, 3, 1, 1, 0 },
-        { 16, 17, 8, 3, 1, 1, 1, 0, 0 }, { 2, 16, 13, 4, 4, 4, 2, 1, 0 },
-        { 33, 3, 5, 4, 5, 2, 3, 0, 0 }, { 1, 2, 9, 2, 2, 7, 1, 3, 0 },
-        { 5, 5, 4, 7, 9, 1, 3, 2, 0 }, { 2, 3, 11, 9, 7, 5, 3, 3, 0 },
-        { 1, 4, 10, 6, 40, 3, 1, 1, 0 }, { 1, 3, 2, 40, 35, 3, 2, 1, 0 },
-        { 2, 1, 14, 1, 11, 5, 2, 2, 0 }, { 1, 20, 12, 1, 1, 1, 1, 0, 0 },
-        { 18, 6, 3, 6, 1, 4, 1, 3, 0 }, { 1, 8, 8, 1, 1, 3, 1, 1, 0 },
-        { 17, 9, 11, 5, 3, 3, 1, 0, 0 }, { 2, 17, 8, 3, 17, 3, 1, 2, 0 },
-        { 1, 18, 70, 2, 2, 3, 1, 1, 0 }, { 2, 40, 35, 20, 24, 3, 1, 1, 1 },
-        { 3, 40, 41, 3, 5, 4, 2, 1, 0 }, { 1, 100, 35, 8, 8, 3, 1, 1, 0 },
-        { 33, 16, 18, 8, 9, 3, 1, 1, 0 },
-        { 17, 40, 70, 15, 16, 4, 2, 1, 0 }, { 2, 40, 42, 15, 13, 6, 2, 2, 0 },
-        { 3, 29, 30, 14, 15, 6, 3, 1, 0 },
-        { 3, 26, 28, 13, 12, 9, 3, 4, 0 },
-        { 33, 12, 20, 9, 8, 4, 2, 1, 0 }                       /* these are worth more threads */
-    };
+/* Draws a shape, every third one such as Winograd is used for (2 or 3 times the stride, 8 channels
+   or more), every fourth one of a few images that are cut into blocks. */
+static conv_shape random_conv_shape(int i, jem_rng *rng) {
     static const int ns[] = { 1, 2, 3, 15, 16, 17, 33 };
     static const int channels[] = { 1, 2, 3, 4, 5, 8, 10, 17 };
     static const int wino[5][2] = { { 3, 1 }, { 4, 2 }, { 3, 1 }, { 2, 1 }, { 6, 2 } };
-    enum { CHOSEN = sizeof chosen / sizeof chosen[0] };
-    if (i < CHOSEN) return chosen[i];
     conv_shape s;
     s.n = ns[jem_rng_below(rng, 7)];
     s.ci = channels[jem_rng_below(rng, 8)];
@@ -508,6 +501,32 @@ static conv_shape conv_shape_at(int i, jem_rng *rng) {
         }
     }
     return s;
+}
+
+/* Returns chosen ones first: every width of the register blocks and what is left over of them, more
+   than one block of 16 input channels, kernels larger than the image, strides larger than the
+   kernel, rows so long that a weight gradient is made in parts. Then random ones. */
+static conv_shape conv_shape_at(int i, jem_rng *rng) {
+    static const conv_shape chosen[] = {
+        { 1, 1, 1, 1, 1, 1, 1, 0, 0 }, { 1, 1, 1, 1, 1, 3, 1, 1, 0 },
+        { 17, 1, 6, 3, 3, 3, 1, 1, 0 }, { 3, 33, 7, 2, 3, 3, 1, 1, 0 },
+        { 16, 17, 8, 3, 1, 1, 1, 0, 0 }, { 2, 16, 13, 4, 4, 4, 2, 1, 0 },
+        { 33, 3, 5, 4, 5, 2, 3, 0, 0 }, { 1, 2, 9, 2, 2, 7, 1, 3, 0 },
+        { 5, 5, 4, 7, 9, 1, 3, 2, 0 }, { 2, 3, 11, 9, 7, 5, 3, 3, 0 },
+        { 1, 4, 10, 6, 40, 3, 1, 1, 0 }, { 1, 3, 2, 40, 35, 3, 2, 1, 0 },
+        { 2, 1, 14, 1, 11, 5, 2, 2, 0 }, { 1, 20, 12, 1, 1, 1, 1, 0, 0 },
+        { 18, 6, 3, 6, 1, 4, 1, 3, 0 }, { 1, 8, 8, 1, 1, 3, 1, 1, 0 },
+        { 17, 9, 11, 5, 3, 3, 1, 0, 0 }, { 2, 17, 8, 3, 17, 3, 1, 2, 0 },
+        { 1, 18, 70, 2, 2, 3, 1, 1, 0 }, { 2, 40, 35, 20, 24, 3, 1, 1, 1 },
+        { 3, 40, 41, 3, 5, 4, 2, 1, 0 }, { 1, 100, 35, 8, 8, 3, 1, 1, 0 },
+        { 33, 16, 18, 8, 9, 3, 1, 1, 0 },
+        { 17, 40, 70, 15, 16, 4, 2, 1, 0 }, { 2, 40, 42, 15, 13, 6, 2, 2, 0 },
+        { 3, 29, 30, 14, 15, 6, 3, 1, 0 },
+        { 3, 26, 28, 13, 12, 9, 3, 4, 0 },
+        { 33, 12, 20, 9, 8, 4, 2, 1, 0 }                       /* these are worth more threads */
+    };
+    enum { CHOSEN = sizeof chosen / sizeof chosen[0] };
+    return i < CHOSEN ? chosen[i] : random_conv_shape(i, rng);
 }
 static int takes_winograd(conv_shape s) {
     return (s.k == 2 * s.stride || s.k == 3 * s.stride) && s.pad < s.k && s.ci >= 8 && s.co >= 8;
@@ -582,58 +601,78 @@ static int outside(const exact *e, const float *x, ptrdiff_t n, double share) {
 }
 static exact *exacts(ptrdiff_t n) { return (exact *)calloc((size_t)n, sizeof(exact)); }
 
-static void check_conv(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
-    conv_run c = conv_make(ctx, rng, s);
-    const int ho = (s.h + 2 * s.pad - s.k) / s.stride + 1;
-    const int wo = (s.w + 2 * s.pad - s.k) / s.stride + 1;
+/* The sums of a convolution: its output, and the gradients of input, weights, biases. */
+typedef struct conv_sums { exact *y, *dx, *dw, *db; } conv_sums;
+
+static int out_size(int size, conv_shape s) { return (size + 2 * s.pad - s.k) / s.stride + 1; }
+
+/* Adds all products, in plain loops. */
+static void exact_conv(const conv_run *c, conv_shape s, const float *x, const float *dy,
+                       conv_sums e) {
+    const int ho = out_size(s.h, s);
+    const int wo = out_size(s.w, s);
     const int image = s.ci * s.h * s.w;
     const int out = s.co * ho * wo;
     const int taps = s.k * s.k;
-    const int nx = s.n * image;
-    const int ny = s.n * out;
-    float *x = floats(nx);
-    float *dx = floats(nx);
-    float *y = floats(ny);
-    float *dy = floats(ny);
-    exact *ex = exacts(nx), *ey = exacts(ny), *ew = exacts(c.w->size), *eb = exacts(s.co);
-    CHECK(c.y->h == ho && c.y->w == wo, CONV_TEXT ": y %dx%d", CONV_ARGS(s), c.y->h, c.y->w);
-    jem_read(c.x, x);
-    jem_read(c.y, y);
-    jem_read(c.probe, dy);
-    jem_read_grad(c.x, dx);
-    for (int at = 0; at < ny; at++) {              /* at is ((n O + o) ho + oy) wo + ox */
+    for (int at = 0; at < s.n * out; at++) {       /* at is ((n O + o) ho + oy) wo + ox */
         const int ox = at % wo;
         const int oy = at / wo % ho;
         const int o = at / (wo * ho) % s.co;
         const int n = at / out;
-        exact_add(&ey[at], (double)c.b->value[o], 1);
-        exact_add(&eb[o], (double)dy[at], 1);
+        exact_add(&e.y[at], (double)c->b->value[o], 1);
+        exact_add(&e.db[o], (double)dy[at], 1);
         for (int j = 0; j < s.ci * taps; j++) {
             const int iy = oy * s.stride + j % taps / s.k - s.pad;
             const int ix = ox * s.stride + j % s.k - s.pad;
             if (iy < 0 || iy >= s.h || ix < 0 || ix >= s.w) continue;
             const int from = n * image + (j / taps * s.h + iy) * s.w + ix;
             const int weight = o * s.ci * taps + j;
-            exact_add(&ey[at], (double)c.w->value[weight], (double)x[from]);
-            exact_add(&ex[from], (double)c.w->value[weight], (double)dy[at]);
-            exact_add(&ew[weight], (double)x[from], (double)dy[at]);
+            exact_add(&e.y[at], (double)c->w->value[weight], (double)x[from]);
+            exact_add(&e.dx[from], (double)c->w->value[weight], (double)dy[at]);
+            exact_add(&e.dw[weight], (double)x[from], (double)dy[at]);
         }
     }
-    for (int at = 0; at < nx; at++) exact_add(&ex[at], 2, (double)x[at]);       /* and x^2 */
-    const double share = !takes_winograd(s) || precision == JEM_PRECISION_DIRECT ? 0
-                       : precision == JEM_PRECISION_EXACT ? 1e-6 : 2e-5;
-    const int bad[4] = { outside(ey, y, ny, share), outside(ex, dx, nx, share),
-                         outside(ew, c.w->grad, c.w->size, 0), outside(eb, c.b->grad, s.co, 0) };
+    for (int at = 0; at < s.n * image; at++) exact_add(&e.dx[at], 2, (double)x[at]);   /* and x^2 */
+}
+
+/* Returns the share of the largest output by which Winograd may be off; 0: another way is used. */
+static double winograd_share(conv_shape s) {
+    if (!takes_winograd(s) || precision == JEM_PRECISION_DIRECT) return 0;
+    return precision == JEM_PRECISION_EXACT ? 1e-6 : 2e-5;
+}
+
+static void check_conv(jem_ctx *ctx, jem_rng *rng, conv_shape s) {
+    conv_run c = conv_make(ctx, rng, s);
+    const int ho = out_size(s.h, s);
+    const int wo = out_size(s.w, s);
+    const int nx = s.n * s.ci * s.h * s.w;
+    const int ny = s.n * s.co * ho * wo;
+    float *x = floats(nx);
+    float *dx = floats(nx);
+    float *y = floats(ny);
+    float *dy = floats(ny);
+    const conv_sums e = { exacts(ny), exacts(nx), exacts(c.w->size), exacts(s.co) };
+    CHECK(c.y->h == ho && c.y->w == wo, CONV_TEXT ": y %dx%d", CONV_ARGS(s), c.y->h, c.y->w);
+    jem_read(c.x, x);
+    jem_read(c.y, y);
+    jem_read(c.probe, dy);
+    jem_read_grad(c.x, dx);
+    exact_conv(&c, s, x, dy, e);
+    const double share = winograd_share(s);
+    const int bad[4] = {
+        outside(e.y, y, ny, share), outside(e.dx, dx, nx, share),
+        outside(e.dw, c.w->grad, c.w->size, 0), outside(e.db, c.b->grad, s.co, 0)
+    };
     CHECK(bad[0] + bad[1] + bad[2] + bad[3] == 0, CONV_TEXT ": y %d, dx %d, dw %d, db %d",
           CONV_ARGS(s), bad[0], bad[1], bad[2], bad[3]);
     free(x);
     free(dx);
     free(y);
     free(dy);
-    free(ex);
-    free(ey);
-    free(ew);
-    free(eb);
+    free(e.y);
+    free(e.dx);
+    free(e.dw);
+    free(e.db);
     jem_net_free(c.bag);
     jem_reset(ctx);
 }
@@ -785,7 +824,7 @@ static void large(jem_ctx *ctx, record *r) {
     jem_train_desc d = short_training();
     d.sgld.steps = 1;
     use_net(r, "a large mlp", jem_mlp_create(ctx, &m, 7), &d);
-    jem_convnet_desc c = jem_convnet_desc_default();         /* one group of samples, two of images */
+    jem_convnet_desc c = jem_convnet_desc_default();   /* one group of samples, two of images */
     c.height = c.width = 16;
     c.layers = 3;
     use_net(r, "a large convnet", jem_convnet_create(ctx, &c, 7), &d);
@@ -904,6 +943,13 @@ static void test_fallback(void) {
     jem_ctx_free(ctx);
 }
 
+/* Creates network `kind`: a WRN with each norm, a convnet of odd sizes, one of full tiles. */
+static jem_net *net_of_kind(jem_ctx *ctx, int kind) {
+    if (kind > JEM_NORM_ACT + 1) return tiled_convnet(ctx);
+    if (kind > JEM_NORM_ACT) return odd_convnet(ctx);
+    return small_wrn(ctx, (jem_norm)kind, 8);
+}
+
 /* What travels from convolution to convolution in bf16 is what each would have made of fp32. */
 static void test_bf16_buffers(void) {
     setup s[8];
@@ -911,9 +957,7 @@ static void test_bf16_buffers(void) {
     for (int i = 0; i < ways * (JEM_NORM_ACT + 3); i++) {
         const int kind = i / ways;
         jem_ctx *ctx = open_setup(&s[i % ways]);
-        jem_net *net = kind > JEM_NORM_ACT + 1 ? tiled_convnet(ctx)
-                     : kind > JEM_NORM_ACT ? odd_convnet(ctx)
-                                           : small_wrn(ctx, (jem_norm)kind, 8);
+        jem_net *net = net_of_kind(ctx, kind);
         const ptrdiff_t n = (ptrdiff_t)IMAGES * net->channels * net->height * net->width;
         int labels[IMAGES];
         int count = 0;
@@ -1081,7 +1125,8 @@ static void test_weight_choice(void) {
     for (int stride = 1; stride <= 2; stride++)
         for (int ci = 32; ci <= 33; ci++)
             for (int co = 32; co <= 33; co++) {
-                const conv_shape s = { 1, ci, co, 8 * stride, 8 * stride, 2 + stride, stride, 1, 0 };
+                const int side = 8 * stride;
+                const conv_shape s = { 1, ci, co, side, side, 2 + stride, stride, 1, 0 };
                 jem__conv q[3];
                 choose(ctx, s, q);
                 CHECK(q[0].tile == 4 && q[0].method == ctx->k->winograd, "the output");
@@ -1107,7 +1152,8 @@ static void test_kinds(void) {
             jem_net_free(conv_make(ctx, &rng, s).bag);         /* draws as `convolutions` does */
             jem_reset(ctx);
             choose(ctx, s, q);
-            if (q[0].tile && !s.blocks) count[s.k / s.stride - 2][q[0].tile / 2 - 1][s.stride > 1]++;
+            if (!q[0].tile || s.blocks) continue;
+            count[s.k / s.stride - 2][q[0].tile / 2 - 1][s.stride > 1]++;
         }
         jem_ctx_free(ctx);
     }

@@ -248,7 +248,7 @@ static void test_wrong_terms(jem_ctx *ctx) {
 /* What the constructor is to do. */
 typedef struct construct_notes { int calls, wrong; } construct_notes;
 enum { RIGHT, MAKES_NOTHING, FAILS, OTHER_CLASSES, OTHER_CTX, FAILS_LATE, NO_LAYERS,
-       REMOVES_ITSELF };
+       TRIES_A_FILE, FORGETS_ITS_ERROR, REMOVES_ITSELF };
 static jem_ctx *other;
 
 static jem_net *own_construct(jem_ctx *ctx, const jem_archive *a, void *user) {
@@ -256,6 +256,11 @@ static jem_net *own_construct(jem_ctx *ctx, const jem_archive *a, void *user) {
     const char *text = jem_archive_meta(a, "hidden");
     n->calls++;
     if (n->wrong == REMOVES_ITSELF) jem_register_net(ctx, "own", NULL, NULL);
+    if (n->wrong == TRIES_A_FILE || n->wrong == FORGETS_ITS_ERROR) {
+        jem_net_free(jem_load(ctx, "build/no_such_file.safetensors"));
+        jem_clear_error(ctx);
+    }
+    if (n->wrong == FORGETS_ITS_ERROR) return NULL;
     if (n->wrong == MAKES_NOTHING || n->wrong == REMOVES_ITSELF) return NULL;
     if (n->wrong == OTHER_CLASSES) return bag_create(ctx);
     if (n->wrong == OTHER_CTX) return own_create(other, HIDDEN, 1);
@@ -268,6 +273,50 @@ static jem_net *own_construct(jem_ctx *ctx, const jem_archive *a, void *user) {
     jem_net *net = own_create(ctx, atoi(text), 1);
     if (n->wrong == FAILS_LATE) jem_fail(ctx, JEM_BAD_FILE, "too late");
     return net;
+}
+
+/* Checks that a network without features can be calibrated, and that its file keeps that. */
+static void check_calibrated(jem_net *net, const float *x, const char *path, jem_rng *rng) {
+    jem_ctx *ctx = net->ctx;
+    float many[MANY * PIXELS];
+    jem_answer known[BATCH];
+    jem_answer loaded[BATCH];
+    jem_fill_normal(ctx, rng, many, MANY * PIXELS, 0, 1);
+    CHECK(jem_calibrate(net, many, MANY, JEM_AUTO) == JEM_OK && jem_calibrated(net) >= 0, "%s",
+          jem_error(ctx));
+    CHECK(jem_classify(net, x, BATCH, known) == JEM_OK && jem_save(net, path) == JEM_OK, "%s",
+          jem_error(ctx));
+    jem_net *again = jem_load(ctx, path);
+    CHECK(again && jem_calibrated(again) >= 0 && jem_classify(again, x, BATCH, loaded) == JEM_OK,
+          "%s", jem_error(ctx));
+    for (int i = 0; again && i < BATCH; i++)
+        CHECK(known[i].familiarity >= 0 && known[i].familiarity == loaded[i].familiarity,
+              "image %d: %g, loaded %g", i, (double)known[i].familiarity,
+              (double)loaded[i].familiarity);
+    jem_net_free(again);
+}
+
+/* Opens a file with a constructor that is wrong in every way, or removes itself. */
+static void check_constructors(jem_ctx *ctx, const char *path, construct_notes *n) {
+    const char *const errors[] = { "", "returned no network", "hidden is not",
+        "images (1,1,1) and 1 classes; the file has (6,1,1) and 3", "of another context",
+        "too late" };
+    for (n->wrong = MAKES_NOTHING; n->wrong <= FAILS_LATE; n->wrong++)
+        CHECK(!jem_load(ctx, path) && says(ctx, errors[n->wrong]), "wrong in way %d", n->wrong);
+    n->wrong = NO_LAYERS;
+    jem_net *again = jem_load(ctx, path);
+    CHECK(again != NULL, "it takes what it has: %s", jem_error(ctx));
+    jem_net_free(again);
+    n->wrong = TRIES_A_FILE;                       /* an error that it has cleared is none */
+    again = jem_load(ctx, path);
+    CHECK(again && jem_ok(ctx), "a missing file: '%s'", jem_error(ctx));
+    jem_net_free(again);
+    n->wrong = FORGETS_ITS_ERROR;
+    CHECK(!jem_load(ctx, path) && says(ctx, "returned no network"), "without a message");
+    n->wrong = REMOVES_ITSELF;                     /* the message must not read the freed kind */
+    CHECK(!jem_load(ctx, path) && says(ctx, "\"own\" returned no network"), "%s", jem_error(ctx));
+    CHECK(!jem_load(ctx, path) && says(ctx, "jem_register_net"), "no longer registered");
+    CHECK(jem_register_net(ctx, "own", NULL, NULL) == JEM_OK, "removed twice");
 }
 
 static void test_files(jem_ctx *ctx) {
@@ -299,35 +348,8 @@ static void test_files(jem_ctx *ctx) {
         CHECK(again && net_hash(again) == net_hash(net), "saved a second time");
         jem_net_free(again);
     }
-    float many[MANY * PIXELS];                     /* a network without features can be calibrated */
-    jem_answer known[BATCH];
-    jem_answer loaded[BATCH];
-    jem_fill_normal(ctx, &rng, many, MANY * PIXELS, 0, 1);
-    CHECK(jem_calibrate(net, many, MANY, JEM_AUTO) == JEM_OK && jem_calibrated(net) >= 0, "%s",
-          jem_error(ctx));
-    CHECK(jem_classify(net, x, BATCH, known) == JEM_OK && jem_save(net, path) == JEM_OK, "%s",
-          jem_error(ctx));
-    again = jem_load(ctx, path);
-    CHECK(again && jem_calibrated(again) >= 0 && jem_classify(again, x, BATCH, loaded) == JEM_OK,
-          "%s", jem_error(ctx));
-    for (int i = 0; again && i < BATCH; i++)
-        CHECK(known[i].familiarity >= 0 && known[i].familiarity == loaded[i].familiarity,
-              "image %d: %g, loaded %g", i, (double)known[i].familiarity,
-              (double)loaded[i].familiarity);
-    jem_net_free(again);
-    const char *const errors[] = { "", "returned no network", "hidden is not",
-        "images (1,1,1) and 1 classes; the file has (6,1,1) and 3", "of another context",
-        "too late" };
-    for (n.wrong = MAKES_NOTHING; n.wrong <= FAILS_LATE; n.wrong++)
-        CHECK(!jem_load(ctx, path) && says(ctx, errors[n.wrong]), "wrong in way %d", n.wrong);
-    n.wrong = NO_LAYERS;
-    again = jem_load(ctx, path);
-    CHECK(again != NULL, "it takes what it has: %s", jem_error(ctx));
-    jem_net_free(again);
-    n.wrong = REMOVES_ITSELF;                      /* the message must not read the freed kind */
-    CHECK(!jem_load(ctx, path) && says(ctx, "\"own\" returned no network"), "%s", jem_error(ctx));
-    CHECK(!jem_load(ctx, path) && says(ctx, "jem_register_net"), "no longer registered");
-    CHECK(jem_register_net(ctx, "own", NULL, NULL) == JEM_OK, "removed twice");
+    check_calibrated(net, x, path, &rng);
+    check_constructors(ctx, path, &n);
     remove(path);
     jem_net_free(net);
 }

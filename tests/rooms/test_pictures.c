@@ -166,7 +166,8 @@ static void test_back(jem_ctx *ctx) {
         CHECK(jem_floats_to_pixels(net, x, 2, &d, q) == JEM_OK && !memcmp(p, q, 120), "%s",
               jem_error(ctx));
     }
-    for (int i = 0; i < 60; i++) x[i] = i % 3 == 0 ? 1e9f : i % 3 == 1 ? -1e9f : (float)NAN;
+    static const float beyond[3] = { 1e9f, -1e9f, (float)NAN };
+    for (int i = 0; i < 60; i++) x[i] = beyond[i % 3];
     jem_floats_to_pixels(net, x, 1, NULL, q);
     int bad = 0;
     for (int i = 0; i < 60; i++) {                 /* q is [h][w][c], x is [c][h][w] */
@@ -203,7 +204,8 @@ static void test_refused(jem_ctx *ctx) {
     d.background = 256;
     CHECK(jem_pixels_to_floats(net, p, 4, 4, 1, &d, x, NULL) != JEM_OK &&
           says(ctx, "background 256"), "background");
-    CHECK(jem_floats_to_pixels(net, NULL, 1, NULL, out) != JEM_OK && says(ctx, "NULL"), "no images");
+    CHECK(jem_floats_to_pixels(net, NULL, 1, NULL, out) != JEM_OK && says(ctx, "NULL"),
+          "no images");
     CHECK(jem_floats_to_pixels(net, x, -1, NULL, out) != JEM_OK && says(ctx, "-1 images"), "-1");
     x[5] = (float)NAN;
     CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "image 0 contains nan"),
@@ -275,82 +277,100 @@ static void draw_ink(unsigned char *sheet, const unsigned char *digit, int row, 
         }
 }
 
-static void test_framing(jem_ctx *ctx) {
-    printf("framing: small in a corner, or as large as the sheet: a digit is read all the same\n");
-    enum { N = 20, ALL = N * 784, PLACES = 4 };
+/* Two samples of each digit, as pixels and as values; a sheet of paper, and its image. */
+enum { DIGITS = 20 };
+typedef struct framing {
+    unsigned char digits[DIGITS * 784], sheet[SHEET_W * SHEET_H];
+    float x[DIGITS * 784], framed[784];
+} framing;
+
+/* Fits the framing of the digits, or, if `negative`, of the same ones dark on bright ground. */
+static jem_status fit_digits(jem_net *net, framing *t, int negative) {
+    for (int i = 0; negative && i < DIGITS * 784; i++) t->x[i] = -t->x[i];
+    const jem_status s = jem_net_fit_framing(net, t->x, DIGITS);
+    for (int i = 0; negative && i < DIGITS * 784; i++) t->x[i] = -t->x[i];
+    return s;
+}
+
+/* Checks that digits of several sizes, anywhere on a sheet, are read like the digits alone. */
+static void check_places(jem_net *net, framing *t) {
+    enum { PLACES = 4 };
     static const int place[PLACES][3] = {
         { 2, 150, 2 }, { 90, 5, 3 }, { -5, 10, 7 }, { 10, 20, 6 }
     };
-    static unsigned char digits[ALL], sheet[SHEET_W * SHEET_H];
-    static float x[ALL], framed[784];
-    jem_net *net = jem_load(ctx, "examples/models/mnist.safetensors");
-    if (!CHECK(net != NULL, "%s", jem_error(ctx))) return;
-    for (int label = 0; label < 10; label++)
-        jem_sample(net, label, 2, 3, NULL, digits + 2 * label * 784);
-    for (int i = 0; i < ALL; i++) x[i] = (float)digits[i] / 127.5f - 1;
-    CHECK(jem_net_fit_framing(net, x, N) == JEM_OK, "%s", jem_error(ctx));
-    float f[4];
-    CHECK(jem__framing_in(jem_net_meta(net, "jem.framing"), f), "stored");
-    CHECK(f[0] == 0 && fabsf(f[1] - 20 / 28.f) < 0.05f && fabsf(f[2] - 0.5f) < 0.03f &&
-          fabsf(f[3] - 0.5f) < 0.03f, "dark, 20 of 28, in the middle: %s",
-          jem_net_meta(net, "jem.framing"));
     int right[2] = { 0, 0 };
-    for (int k = 0; k < N; k++)
+    for (int k = 0; k < DIGITS; k++)
         for (int p = 0; p < PLACES; p++) {
             jem_answer plain, a, b;
             jem_pixels_desc d = { 0, 0, 0, 1, -1 };
             int did = 0;
-            draw_ink(sheet, digits + k * 784, place[p][0], place[p][1], place[p][2]);
-            jem_classify(net, x + k * 784, 1, &plain);
-            jem_classify_pixels(net, sheet, SHEET_W, SHEET_H, 1, &d, &a, &did);
+            draw_ink(t->sheet, t->digits + k * 784, place[p][0], place[p][1], place[p][2]);
+            jem_classify(net, t->x + k * 784, 1, &plain);
+            jem_classify_pixels(net, t->sheet, SHEET_W, SHEET_H, 1, &d, &a, &did);
             CHECK(!(did & JEM_DID_FRAME), "framed unasked");
             right[0] += a.label == plain.label;
-            jem_classify_pixels(net, sheet, SHEET_W, SHEET_H, 1, NULL, &b, &did);
+            jem_classify_pixels(net, t->sheet, SHEET_W, SHEET_H, 1, NULL, &b, &did);
             CHECK(did == (JEM_DID_FRAME | JEM_DID_RESIZE | JEM_DID_INVERT), "did %d", did);
             right[1] += b.label == plain.label;
         }
-    printf("    of %d: %d as they are, %d framed\n", N * PLACES, right[0], right[1]);
-    CHECK(right[1] >= 0.95 * N * PLACES && right[0] < right[1], "%d of %d framed, %d plain",
-          right[1], N * PLACES, right[0]);
+    printf("    of %d: %d as they are, %d framed\n", DIGITS * PLACES, right[0], right[1]);
+    CHECK(right[1] >= 0.95 * DIGITS * PLACES && right[0] < right[1], "%d of %d framed, %d plain",
+          right[1], DIGITS * PLACES, right[0]);
+}
+
+/* Checks pictures that need no frame or have none: of the network's size, noise, blank ones. */
+static void check_no_frame(jem_net *net, framing *t, jem_rng *rng) {
     int did = 0;
-    jem_pixels_to_floats(net, digits, 28, 28, 1, NULL, framed, &did);
-    CHECK(did == 0 && framed[400] == x[400], "a picture of the network's size stays");
-    jem_rng rng = jem_rng_seed(1);
-    for (int i = 0; i < SHEET_W * SHEET_H; i++) sheet[i] = (unsigned char)jem_rng_below(&rng, 256);
-    jem_pixels_to_floats(net, sheet, SHEET_W, SHEET_H, 1, NULL, framed, &did);
+    jem_pixels_to_floats(net, t->digits, 28, 28, 1, NULL, t->framed, &did);
+    CHECK(did == 0 && t->framed[400] == t->x[400], "a picture of the network's size stays");
+    for (int i = 0; i < SHEET_W * SHEET_H; i++) {
+        t->sheet[i] = (unsigned char)jem_rng_below(rng, 256);
+    }
+    jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, NULL, t->framed, &did);
     CHECK(!(did & JEM_DID_FRAME), "noise has no ground");
-    memset(sheet, 9, sizeof sheet);
-    jem_pixels_to_floats(net, sheet, SHEET_W, SHEET_H, 1, NULL, framed, &did);
+    memset(t->sheet, 9, sizeof t->sheet);
+    jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, NULL, t->framed, &did);
     CHECK(did & JEM_DID_BLANK && !(did & JEM_DID_FRAME), "no ink: %d", did);
     static unsigned char canvas[40 * 40 * 2];      /* black ink, the rest is transparent */
     memset(canvas, 0, sizeof canvas);
     for (int i = 8; i < 32; i++) canvas[2 * (i * 40 + 20) + 1] = 255;
     for (int background = 0; background <= 255; background += 255) {
         const jem_pixels_desc over = { 0, 0, background, 0, 0 };
-        jem_pixels_to_floats(net, canvas, 40, 40, 2, &over, framed, &did);
+        jem_pixels_to_floats(net, canvas, 40, 40, 2, &over, t->framed, &did);
         CHECK(!(did & JEM_DID_BLANK) == (background > 0), "ink over %d: %d", background, did);
     }
+}
+
+/* Checks a square of ink with frames of several sizes, and ranges and sizes that are refused. */
+static void check_square(jem_net *net, framing *t) {
+    jem_ctx *ctx = net->ctx;
+    float *framed = t->framed;
+    int did = 0;
     const jem_pixels_desc whole = { 0, 0, 0, 0, 1 };
-    memset(sheet, 0, sizeof sheet);
-    for (int i = 20; i < 60; i++) memset(sheet + i * SHEET_W + 20, 255, 40);
-    jem_pixels_to_floats(net, sheet, SHEET_W, SHEET_H, 1, &whole, framed, &did);
+    memset(t->sheet, 0, sizeof t->sheet);
+    for (int i = 20; i < 60; i++) memset(t->sheet + i * SHEET_W + 20, 255, 40);
+    jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, &whole, framed, &did);
     CHECK(did & JEM_DID_FRAME && did & JEM_DID_BLANK, "a square that fills the image: %d", did);
     jem_pixels_desc large = { 0, 0, 0, 0, 3 };
     jem_pixels_desc endless = { -INFINITY, 1, 0, 0, 0 };
-    CHECK(jem_pixels_to_floats(net, sheet, 9, 9, 1, &endless, framed, &did) != JEM_OK &&
+    CHECK(jem_pixels_to_floats(net, t->sheet, 9, 9, 1, &endless, framed, &did) != JEM_OK &&
           says(ctx, "-inf"), "an infinite range");
     const jem_pixels_desc large_ink = { 0, 0, 0, 0, 0.7f };
-    for (int i = 0; i < ALL; i++) x[i] = -x[i];
-    CHECK(jem_net_fit_framing(net, x, N) == JEM_OK &&
-          jem_pixels_to_floats(net, sheet, SHEET_W, SHEET_H, 1, &large_ink, framed, &did) == JEM_OK,
+    CHECK(fit_digits(net, t, 1) == JEM_OK &&
+          jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, &large_ink, framed, &did) ==
+              JEM_OK,
           "%s", jem_error(ctx));
     CHECK(framed[0] == 1 && framed[14 * 28 + 14] == -1 && did & JEM_DID_INVERT,
           "dark ink on bright ground, as in training: %g, %g", (double)framed[0],
           (double)framed[14 * 28 + 14]);
-    for (int i = 0; i < ALL; i++) x[i] = -x[i];
-    CHECK(jem_net_fit_framing(net, x, N) == JEM_OK, "%s", jem_error(ctx));
-    CHECK(jem_pixels_to_floats(net, sheet, 9, 9, 1, &large, framed, &did) != JEM_OK &&
+    CHECK(fit_digits(net, t, 0) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_pixels_to_floats(net, t->sheet, 9, 9, 1, &large, framed, &did) != JEM_OK &&
           says(ctx, "subject 3"), "too large");
+}
+
+/* Checks that a file keeps the framing, and that hostile ones are rejected. */
+static void check_framing_in_files(const jem_net *net) {
+    jem_ctx *ctx = net->ctx;
     jem_archive *a = jem_archive_create(ctx);
     CHECK(jem_net_to_archive(net, a) == JEM_OK, "%s", jem_error(ctx));
     jem_net *back = jem_net_from_archive(ctx, a);
@@ -363,10 +383,31 @@ static void test_framing(jem_ctx *ctx) {
         CHECK(!jem_net_from_archive(ctx, a) && says(ctx, "jem.framing"), "\"%s\"", bad[i]);
     }
     jem_archive_free(a);
-    for (int i = 0; i < ALL; i++) x[i] = jem_rng_normal(&rng);
-    CHECK(jem_net_fit_framing(net, x, N) == JEM_OK && !jem_net_meta(net, "jem.framing"),
+}
+
+static void test_framing(jem_ctx *ctx) {
+    printf("framing: small in a corner, or as large as the sheet: a digit is read all the same\n");
+    static framing t;
+    jem_net *net = jem_load(ctx, "examples/models/mnist.safetensors");
+    if (!CHECK(net != NULL, "%s", jem_error(ctx))) return;
+    for (int label = 0; label < 10; label++)
+        jem_sample(net, label, 2, 3, NULL, t.digits + 2 * label * 784);
+    for (int i = 0; i < DIGITS * 784; i++) t.x[i] = (float)t.digits[i] / 127.5f - 1;
+    CHECK(fit_digits(net, &t, 0) == JEM_OK, "%s", jem_error(ctx));
+    float f[4];
+    CHECK(jem__framing_in(jem_net_meta(net, "jem.framing"), f), "stored");
+    CHECK(f[0] == 0 && fabsf(f[1] - 20 / 28.f) < 0.05f && fabsf(f[2] - 0.5f) < 0.03f &&
+          fabsf(f[3] - 0.5f) < 0.03f, "dark, 20 of 28, in the middle: %s",
+          jem_net_meta(net, "jem.framing"));
+    jem_rng rng = jem_rng_seed(1);
+    check_places(net, &t);
+    check_no_frame(net, &t, &rng);
+    check_square(net, &t);
+    check_framing_in_files(net);
+    for (int i = 0; i < DIGITS * 784; i++) t.x[i] = jem_rng_normal(&rng);
+    CHECK(jem_net_fit_framing(net, t.x, DIGITS) == JEM_OK && !jem_net_meta(net, "jem.framing"),
           "noise has no framing");
-    CHECK(jem_net_fit_framing(net, x, 0) != JEM_OK && says(ctx, "0 images"), "no images");
+    CHECK(jem_net_fit_framing(net, t.x, 0) != JEM_OK && says(ctx, "0 images"), "no images");
     jem_net_free(net);
 }
 

@@ -45,7 +45,10 @@ static int compare_floats(const void *a, const void *b) {
     const float y = *(const float *)b;
     return (x > y) - (x < y);
 }
-static double uniform_cdf(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
+static double uniform_cdf(double x) {
+    if (x < 0) return 0;
+    return x > 1 ? 1 : x;
+}
 static double normal_cdf(double x) { return 0.5 * erfc(-x / sqrt(2)); }
 
 /* Standard deviations that the mean of f is away from what it should be. */
@@ -160,13 +163,32 @@ static void test_normal_accuracy(jem_ctx *ctx) {
 
 /* ---- fills: scale, place, length, instruction set -------------------------------------------- */
 
+enum { FILLED = 1000 };
+static void (*const fill[2])(jem_ctx *, jem_rng *, float *, ptrdiff_t, float, float) = {
+    jem_fill_uniform, jem_fill_normal
+};
+
+/* Compares the numbers that a fill drew from `start` with those of every instruction set. */
+static void check_isas(const jem_ctx *ctx, int kind, jem_rng start, const float *whole) {
+    enum { N = FILLED };
+    float part[N];
+    for (int isa = JEM_ISA_SCALAR; isa <= JEM_ISA_NEON; isa++) {
+        jem_ctx *other = isa_ctx((jem_isa)isa, 1);
+        if (!other) continue;
+        jem_rng rng = start;
+        fill[kind](other, &rng, part, N, -1, 1);
+        CHECK(same_bits(part, whole, N) || (jem_ctx_isa(ctx) == JEM_ISA_WASM && kind == 1 &&
+              largest_gap(part, whole, N) < 1e-6), "kind %d by %s, off by %g", kind,
+              jem_isa_name((jem_isa)isa), largest_gap(part, whole, N));
+        jem_ctx_free(other);
+    }
+}
+
 static void test_fills(jem_ctx *ctx) {
     printf("fills: range, scale, any length, every instruction set\n");
-    enum { N = 1000 };
+    enum { N = FILLED };
     float whole[N], part[N + 1];
     for (int kind = 0; kind < 2; kind++) {
-        void (*const fill[2])(jem_ctx *, jem_rng *, float *, ptrdiff_t, float, float) =
-            { jem_fill_uniform, jem_fill_normal };
         for (int burnt = 0; burnt < 3; burnt++) {  /* a fill may begin at any counter */
             jem_rng start = jem_rng_seed(5);
             jem_rng rng;
@@ -184,16 +206,7 @@ static void test_fills(jem_ctx *ctx) {
                       rng.counter == (n ? 16 * block : start.counter),
                       "kind %d, the first %d of %d", kind, n, N);
             }
-            for (int isa = JEM_ISA_SCALAR; isa <= JEM_ISA_NEON; isa++) {
-                jem_ctx *other = isa_ctx((jem_isa)isa, 1);
-                if (!other) continue;
-                rng = start;
-                fill[kind](other, &rng, part, N, -1, 1);
-                CHECK(same_bits(part, whole, N) || (jem_ctx_isa(ctx) == JEM_ISA_WASM &&
-                      kind == 1 && largest_gap(part, whole, N) < 1e-6), "kind %d by %s, off by %g",
-                      kind, jem_isa_name((jem_isa)isa), largest_gap(part, whole, N));
-                jem_ctx_free(other);
-            }
+            check_isas(ctx, kind, start, whole);
         }
     }
     jem_rng a = jem_rng_seed(9);

@@ -35,8 +35,8 @@ static void at_once(jem_net *net, const int *labels, const jem_generate_desc *d,
     jem_query query = jem_net_query(net, labels);
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *t = jem_zeros(ctx, N, 1, SIDE, SIDE);
-    jem_generate(ctx, labels ? jem_logp_guided : jem_logp, labels ? (void *)&query : (void *)net, t,
-                 d, &rng);
+    if (labels) jem_generate(ctx, jem_logp_guided, &query, t, d, &rng);
+    else jem_generate(ctx, jem_logp, net, t, d, &rng);
     CHECK(jem_read(t, x) == JEM_OK, "%s", jem_error(ctx));
     jem_end(ctx, mark);
 }

@@ -11,6 +11,69 @@ enum { MOST_PARAMS = 12, DIRECTIONS = 4 };
 /* One loss and its gradient by the library, and the same in double precision. */
 typedef struct comparison { double value, exact, residual, exact_residual, gap; } comparison;
 
+/* n images of d numbers, their noise, its size, and their weights; NULL: all are equal. */
+typedef struct noisy_images {
+    int n, d;
+    const float *x, *z, *sigma, *weight;
+} noisy_images;
+
+/* Draws directions of all parameters, to be freed, and computes the gradient along each. */
+static void draw_directions(const jem_net *net, jem_rng *rng,
+                            float *moves[DIRECTIONS][MOST_PARAMS], double *got) {
+    for (int k = 0; k < DIRECTIONS; k++) {
+        int at = 0;
+        got[k] = 0;
+        for (const jem_param *p = net->params; p; p = p->next) {
+            float *m = moves[k][at++] = random_floats(rng, p->size, -1, 1);
+            for (ptrdiff_t i = 0; i < p->size; i++) got[k] += (double)m[i] * (double)p->grad[i];
+        }
+        while (at < MOST_PARAMS) moves[k][at++] = NULL;
+    }
+}
+
+/* Computes the loss and the residual in double precision, and the gradient along each direction. */
+static void exact_score(const jem_net *net, const noisy_images *in,
+                        float *moves[DIRECTIONS][MOST_PARAMS], comparison *c, double *want) {
+    const int n = in->n;
+    const int d = in->d;
+    double *noisy = (double *)malloc(sizeof *noisy * (size_t)d);
+    double *r = (double *)malloc(sizeof *r * (size_t)d);
+    double *zero = (double *)calloc((size_t)d, 8);
+    for (int k = 0; k < DIRECTIONS; k++) want[k] = 0;
+    for (int i = 0; i < n; i++) {
+        const double s = (double)in->sigma[i];
+        const double w = in->weight ? (double)in->weight[i] / n : 1.0 / n;
+        const float *x = in->x + i * d;
+        const float *z = in->z + i * d;
+        double rr = 0;
+        for (int k = 0; k < d; k++) noisy[k] = (double)x[k] + s * (double)z[k];
+        for (int k = 0; k < d; k++) {              /* the slope, one direction at a time */
+            zero[k] = 1;
+            r[k] = s * dual_logp(net, noisy, zero, NULL).a + (double)z[k];
+            zero[k] = 0;
+            rr += r[k] * r[k];
+        }
+        c->exact += w * rr / 2;
+        c->exact_residual += rr / d / n;
+        for (int k = 0; k < DIRECTIONS; k++)
+            want[k] += w * s * dual_logp(net, noisy, r, moves[k]).c;
+    }
+    free(noisy);
+    free(r);
+    free(zero);
+}
+
+/* Returns the length of got - want, in lengths of want. */
+static double length_of_gap(const double *got, const double *want) {
+    double error = 0;
+    double length = 0;
+    for (int k = 0; k < DIRECTIONS; k++) {
+        error += (got[k] - want[k]) * (got[k] - want[k]);
+        length += want[k] * want[k];
+    }
+    return sqrt(error / length);
+}
+
 static comparison compare_score(jem_net *net, int n, float step, int weighted, uint64_t seed) {
     jem_ctx *ctx = net->ctx;
     const int d = net->channels * net->height * net->width;
@@ -22,9 +85,6 @@ static comparison compare_score(jem_net *net, int n, float step, int weighted, u
     float *sigma = floats(n);
     float *weight = random_floats(&rng, n, 0.5f, 2);
     float residual = 0;
-    double *noisy = (double *)malloc(sizeof *noisy * (size_t)d);
-    double *r = (double *)malloc(sizeof *r * (size_t)d);
-    double *zero = (double *)calloc((size_t)d, 8);
     comparison c = { 0, 0, 0, 0, 0 };
     jem_noise_levels(&rng, n, 0.12f, 2, sigma);
     for (int i = 0; i < n; i++) ones[i] = 1;
@@ -33,10 +93,11 @@ static comparison compare_score(jem_net *net, int n, float step, int weighted, u
     jem_tensor *leaf = jem_zeros(ctx, n, net->channels, net->height, net->width);
     jem_add_noise(leaf, ones, &same);
     jem_read(leaf, z);
+    const noisy_images in = { n, d, x, z, sigma, weighted ? weight : NULL };
     jem_score_desc desc;
     memset(&desc, 0, sizeof desc);
     desc.sigma = sigma;
-    desc.weight = weighted ? weight : NULL;
+    desc.weight = in.weight;
     desc.difference = step;
     leaf = jem_input(ctx, x, n, net->channels, net->height, net->width);
     jem_tensor *loss = jem_score_matching(ctx, jem_logp, net, leaf, &desc, &rng, &residual);
@@ -47,55 +108,32 @@ static comparison compare_score(jem_net *net, int n, float step, int weighted, u
     CHECK(rng.counter == same.counter, "it takes the noise of its images, and no more");
 
     float *moves[DIRECTIONS][MOST_PARAMS];
-    double want[DIRECTIONS] = { 0 };
-    double got[DIRECTIONS] = { 0 };
-    for (int k = 0, at; k < DIRECTIONS; k++) {
-        at = 0;
-        for (const jem_param *p = net->params; p; p = p->next) {
-            float *m = moves[k][at++] = random_floats(&rng, p->size, -1, 1);
-            for (ptrdiff_t i = 0; i < p->size; i++) got[k] += (double)m[i] * (double)p->grad[i];
-        }
-    }
-    for (int i = 0; i < n; i++) {
-        const double s = (double)sigma[i];
-        const double w = weighted ? (double)weight[i] / n : 1.0 / n;
-        double rr = 0;
-        for (int k = 0; k < d; k++)
-            noisy[k] = (double)x[i * d + k] + s * (double)z[i * d + k];
-        for (int k = 0; k < d; k++) {              /* the slope, one direction at a time */
-            zero[k] = 1;
-            r[k] = s * dual_logp(net, noisy, zero, NULL).a + (double)z[i * d + k];
-            zero[k] = 0;
-            rr += r[k] * r[k];
-        }
-        c.exact += w * rr / 2;
-        c.exact_residual += rr / d / n;
-        for (int k = 0; k < DIRECTIONS; k++)
-            want[k] += w * s * dual_logp(net, noisy, r, moves[k]).c;
-    }
-    double error = 0;
-    double length = 0;
-    for (int k = 0; k < DIRECTIONS; k++) {
-        error += (got[k] - want[k]) * (got[k] - want[k]);
-        length += want[k] * want[k];
-    }
-    c.gap = sqrt(error / length);
+    double want[DIRECTIONS], got[DIRECTIONS];
+    draw_directions(net, &rng, moves, got);
+    exact_score(net, &in, moves, &c, want);
+    c.gap = length_of_gap(got, want);
     for (int k = 0; k < DIRECTIONS; k++)
-        for (int at = 0; at < MOST_PARAMS; at++) {
-            const jem_param *p = net->params;
-            for (int i = 0; p && i < at; i++) p = p->next;
-            if (p) free(moves[k][at]);
-        }
+        for (int at = 0; at < MOST_PARAMS; at++) free(moves[k][at]);
     jem_end(ctx, mark);
     free(x);
     free(z);
     free(ones);
     free(sigma);
     free(weight);
-    free(noisy);
-    free(r);
-    free(zero);
     return c;
+}
+
+/* MLPs of 12 dimensions, convnets of 36. */
+static jem_net *smooth_net(jem_ctx *ctx, int conv) {
+    jem_mlp_desc m = jem_mlp_desc_default();
+    m.channels = conv ? 1 : 3;
+    m.height = m.width = conv ? 6 : 2;
+    m.classes = 3;
+    m.widths[0] = 8;
+    m.widths[1] = 5;
+    if (!conv) return jem_mlp_create(ctx, &m, 3);
+    m.layers = 2;
+    return jem_convnet_create(ctx, &m, 3);
 }
 
 static void test_gradient(void) {
@@ -103,14 +141,7 @@ static void test_gradient(void) {
     counter count;
     jem_ctx *ctx = open_ctx(&count);
     for (int how = 0; how < 4; how++) {
-        jem_mlp_desc m = jem_mlp_desc_default();
-        m.channels = how & 1 ? 1 : 3;
-        m.height = m.width = how & 1 ? 6 : 2;
-        m.classes = 3;
-        m.widths[0] = 8;
-        m.widths[1] = 5;
-        jem_net *net = how & 1 ? jem_convnet_create(ctx, (m.layers = 2, &m), 3)
-                               : jem_mlp_create(ctx, &m, 3);
+        jem_net *net = smooth_net(ctx, how & 1);
         net->scale = how & 2 ? 10 : 1;
         static const int images[4] = { 20, 3, 16, 37 };
         const comparison c = compare_score(net, images[how], 0.02f, how > 1, 5 + (uint64_t)how);
@@ -120,6 +151,35 @@ static void test_gradient(void) {
         jem_net_free(net);
     }
     close_ctx(ctx, &count, "gradients");
+}
+
+/* Trains a network a little, on images of stripes. */
+static jem_net *striped_net(jem_ctx *ctx) {
+    jem_convnet_desc shape = jem_convnet_desc_default();
+    shape.channels = 8;
+    shape.height = shape.width = 6;
+    shape.layers = 2;
+    jem_net *net = jem_convnet_create(ctx, &shape, 3);
+    jem_rng rng = jem_rng_seed(1);
+    net->scale = 10;
+    jem_optim *o = jem_optim_create(net, NULL);
+    enum { SIZE = 8 * 36 };
+    float x[16 * SIZE], sigma[16];
+    for (int i = 0; i < 100; i++) {
+        const jem_mark mark = jem_begin(ctx);
+        for (int k = 0; k < 16 * SIZE; k++) x[k] = (k / 3 + k / 36) % 3 ? -1.f : 1.f;
+        jem_noise_levels(&rng, 16, 0.12f, 2, sigma);
+        jem_score_desc d;
+        memset(&d, 0, sizeof d);
+        d.sigma = sigma;
+        jem_tensor *t = jem_input(ctx, x, 16, 8, 6, 6);
+        jem_zero_grad(net);
+        jem_backward(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
+        jem_optim_step(o, 1e-3f, NULL);
+        jem_end(ctx, mark);
+    }
+    jem_optim_free(o);
+    return net;
 }
 
 /* How far a network, a little trained, may step to either side: the default must be nearly as good
@@ -137,29 +197,7 @@ static void test_step(void) {
         desc.precision = (jem_precision)precision;
         if (precision == JEM_PRECISION_BF16) desc.isa = JEM_ISA_SCALAR;  /* has it everywhere */
         jem_ctx *ctx = jem_ctx_create(&desc);
-        jem_convnet_desc shape = jem_convnet_desc_default();
-        shape.channels = 8;
-        shape.height = shape.width = 6;
-        shape.layers = 2;
-        jem_net *net = jem_convnet_create(ctx, &shape, 3);
-        jem_rng rng = jem_rng_seed(1);
-        net->scale = 10;
-        jem_optim *o = jem_optim_create(net, NULL);
-        enum { SIZE = 8 * 36 };
-        float x[16 * SIZE], sigma[16];
-        for (int i = 0; i < 100; i++) {            /* of images of stripes */
-            const jem_mark mark = jem_begin(ctx);
-            for (int k = 0; k < 16 * SIZE; k++) x[k] = (k / 3 + k / 36) % 3 ? -1.f : 1.f;
-            jem_noise_levels(&rng, 16, 0.12f, 2, sigma);
-            jem_score_desc d;
-            memset(&d, 0, sizeof d);
-            d.sigma = sigma;
-            jem_tensor *t = jem_input(ctx, x, 16, 8, 6, 6);
-            jem_zero_grad(net);
-            jem_backward(jem_score_matching(ctx, jem_logp, net, t, &d, &rng, NULL));
-            jem_optim_step(o, 1e-3f, NULL);
-            jem_end(ctx, mark);
-        }
+        jem_net *net = striped_net(ctx);
         printf("\n  %-8s", name[precision]);
         double error[STEPS];
         double least = 1;
@@ -172,7 +210,6 @@ static void test_step(void) {
         const int at = precision == JEM_PRECISION_BF16 ? 3 : 2;
         CHECK(usual == error[at] && usual < 20 * least && usual < (at == 3 ? 0.05 : 2e-3),
               "the default step: %g (the best is %g)", usual, least);
-        jem_optim_free(o);
         jem_net_free(net);
         jem_ctx_free(ctx);
     }
@@ -370,8 +407,12 @@ static void test_fresh(jem_ctx *ctx, blind *b) {
     jem_read(t, x);
     for (int i = 0; i < N * PIXELS; i++) {
         const double v = (double)x[i] - mean;
-        if (i % PIXELS < SPREAD) sum += v, squares += v * v;
-        else off += (double)x[i] * (double)x[i];
+        if (i % PIXELS < SPREAD) {
+            sum += v;
+            squares += v * v;
+        } else {
+            off += (double)x[i] * (double)x[i];
+        }
     }
     const int n = N * SPREAD;
     const double want = fresh_variance(&d);
@@ -436,51 +477,54 @@ static void test_impute(jem_ctx *ctx, blind *b) {
     free(known);
 }
 
-static void test_samples(void) {
-    printf("noise-blind samples: mean and variance\n");
+/* Compares the moments of noise-blind samples with known ones: the default, finer steps, a flow. */
+static void check_samples(jem_ctx *ctx, blind *b, int how) {
     enum { N = 512 };
-    counter count;
-    jem_ctx *ctx = open_ctx(&count);
-    jem_net *bag = bag_create(ctx);
-    blind b;
-    blind_make(bag, &b, 0.005);
-    for (int how = 0; how < 3; how++) {
-        jem_rng rng = jem_rng_seed(4 + (uint64_t)how);
-        jem_denoise_desc d = jem_denoise_desc_default();
-        if (how == 1) {
-            d.fraction = 0.02f;
-            d.beta = 0.5f;
-            d.steps = 600;
-        }
-        if (how == 2) d.beta = 1, d.steps = 120;   /* nothing put back: a flow */
-        float *x = floats(N * PIXELS);
-        jem_fill_normal(ctx, &rng, x, N * PIXELS, 0, d.sigma_max);
-        jem_tensor *t = jem_input(ctx, x, N, PIXELS, 1, 1);
-        CHECK(jem_denoise(ctx, blind_logp, &b, t, &d, how == 2 ? NULL : &rng) == JEM_OK, "%s",
-              jem_error(ctx));
-        jem_read(t, x);
-        double sum = 0;
-        double squares = 0;
-        double off = 0;
-        for (int i = 0; i < N * PIXELS; i++) {
-            const double v = (double)x[i] - mean;
-            if (i % PIXELS < SPREAD) sum += v, squares += v * v;
-            else off += (double)x[i] * (double)x[i];
-        }
-        const int n = N * SPREAD;
-        double want;
-        const double want_mean = walked(&d, &want);
-        const double sigma = (double)d.sigma_max * pow(1 - (double)(d.beta * d.fraction), d.steps);
-        printf("  case %d: mean %+.3f, variance %.3f; noise left %.4f\n", how, mean + sum / n,
-               squares / n, sqrt(off / (N * (PIXELS - SPREAD))));
-        CHECK_CLOSE(mean + sum / n, want_mean, 5 * spread / sqrt(n), "the mean, case %d", how);
-        CHECK_CLOSE(squares / n, want, 0.08 * want, "the variance, case %d", how);
-        CHECK_CLOSE(want, spread * spread, 0.3 * spread * spread, "it is about the density's");
-        CHECK(sqrt(off / (N * (PIXELS - SPREAD))) < 1.5 * sigma + 0.01, "noise left, case %d", how);
-        free(x);
-        jem_reset(ctx);
+    jem_rng rng = jem_rng_seed(4 + (uint64_t)how);
+    jem_denoise_desc d = jem_denoise_desc_default();
+    if (how == 1) {
+        d.fraction = 0.02f;
+        d.beta = 0.5f;
+        d.steps = 600;
     }
-    /* One step of size 1 without noise takes the noise off an image. */
+    if (how == 2) {                                /* nothing put back: a flow */
+        d.beta = 1;
+        d.steps = 120;
+    }
+    float *x = floats(N * PIXELS);
+    jem_fill_normal(ctx, &rng, x, N * PIXELS, 0, d.sigma_max);
+    jem_tensor *t = jem_input(ctx, x, N, PIXELS, 1, 1);
+    CHECK(jem_denoise(ctx, blind_logp, b, t, &d, how == 2 ? NULL : &rng) == JEM_OK, "%s",
+          jem_error(ctx));
+    jem_read(t, x);
+    double sum = 0;
+    double squares = 0;
+    double off = 0;
+    for (int i = 0; i < N * PIXELS; i++) {
+        const double v = (double)x[i] - mean;
+        if (i % PIXELS < SPREAD) {
+            sum += v;
+            squares += v * v;
+        } else {
+            off += (double)x[i] * (double)x[i];
+        }
+    }
+    const int n = N * SPREAD;
+    double want;
+    const double want_mean = walked(&d, &want);
+    const double sigma = (double)d.sigma_max * pow(1 - (double)(d.beta * d.fraction), d.steps);
+    printf("  case %d: mean %+.3f, variance %.3f; noise left %.4f\n", how, mean + sum / n,
+           squares / n, sqrt(off / (N * (PIXELS - SPREAD))));
+    CHECK_CLOSE(mean + sum / n, want_mean, 5 * spread / sqrt(n), "the mean, case %d", how);
+    CHECK_CLOSE(squares / n, want, 0.08 * want, "the variance, case %d", how);
+    CHECK_CLOSE(want, spread * spread, 0.3 * spread * spread, "it is about the density's");
+    CHECK(sqrt(off / (N * (PIXELS - SPREAD))) < 1.5 * sigma + 0.01, "noise left, case %d", how);
+    free(x);
+    jem_reset(ctx);
+}
+
+/* Checks that one step of size 1 without noise takes the noise off an image. */
+static void check_one_step(jem_ctx *ctx, blind *b) {
     float x[20 * PIXELS], sigma[20];
     double off = 0;
     jem_rng rng = jem_rng_seed(9);
@@ -490,11 +534,22 @@ static void test_samples(void) {
     once.steps = 1;
     once.fraction = 1;
     jem_add_noise(t, sigma, &rng);
-    CHECK(jem_denoise(ctx, blind_logp, &b, t, &once, NULL) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_denoise(ctx, blind_logp, b, t, &once, NULL) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
     for (int i = 0; i < 20 * PIXELS; i++)
         if (i % PIXELS >= SPREAD) off += (double)x[i] * (double)x[i] / (20 * (PIXELS - SPREAD));
     CHECK(sqrt(off) < 0.06, "one step leaves %.3f of noise up to 1", sqrt(off));
+}
+
+static void test_samples(void) {
+    printf("noise-blind samples: mean and variance\n");
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    jem_net *bag = bag_create(ctx);
+    blind b;
+    blind_make(bag, &b, 0.005);
+    for (int how = 0; how < 3; how++) check_samples(ctx, &b, how);
+    check_one_step(ctx, &b);
     blind_make(bag, &b, 0.12);                     /* the walk's noise is .1: it must not be less */
     test_fresh(ctx, &b);
     blind_make(bag, &b, 0.005);
@@ -643,6 +698,17 @@ static void test_mistakes(void) {
         CHECK_CLOSE(two[3][i], two[0][i] + 3 * two[2][i], 1e-4, "guided");
         CHECK_CLOSE(two[4][i], two[2][i] - logf(1 - expf(two[2][i])), 1e-4, "log p / (1 - p)");
     }
+    jem_net_free(net);
+    close_ctx(ctx, &count, "mistakes");
+}
+
+static void test_score_mistakes(void) {
+    printf("mistakes in score matching and denoising\n");
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    jem_net *net = small_net(ctx);
+    jem_query query = { net, NULL, 3 };
+    jem_tensor *x = jem_zeros(ctx, 2, 1, SIDE, SIDE);
     jem_rng rng = jem_rng_seed(1);
     float sigma[2] = { 1, 0 };
     jem_score_desc d;
@@ -674,16 +740,22 @@ static void test_mistakes(void) {
           says(ctx, "fraction = 2 is not in"), "a step beyond the image");
     CHECK(jem_add_noise(jem_exp(ctx, x), sigma, &rng) == JEM_BAD_ARGUMENT && says(ctx, "leaf"),
           "noise on what is computed");
+    jem_net_free(net);
+    close_ctx(ctx, &count, "mistakes of scores");
+}
+
+static void test_training_mistakes(void) {
+    printf("mistakes in training, and in the range of chains\n");
+    counter count;
+    jem_ctx *ctx = open_ctx(&count);
+    jem_net *net = small_net(ctx);
+    jem_rng rng = jem_rng_seed(1);
     static const char *const wrong[] = { "w_score = -1", "noise_lo = 3", "label_all_noise = 2",
                                          "cd_from = -1", "restart_denoise: steps = -1",
                                          "restart_lo = 2" };
     for (int i = 0; i < 6; i++) {
         jem_train_desc t = score_training(0);
         if (i == 0) t.w_score = -1;
-        if (i == 1) {
-            t.noise_lo = 3;
-            t.noise_hi = -1;
-        }
         if (i == 2) t.label_all_noise = 2;
         if (i == 3) t.cd_from = -1;
         if (i == 4) t.restart_denoise.steps = -1;
@@ -707,13 +779,14 @@ static void test_mistakes(void) {
     CHECK(jem_buffer_restart(b, &rng, 1, 1) == JEM_BAD_ARGUMENT && says(ctx, "U(1,1)"), "no range");
     jem_buffer_free(b);
     jem_net_free(net);
-    close_ctx(ctx, &count, "mistakes");
+    close_ctx(ctx, &count, "mistakes in training");
 }
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_gradient), TEST(test_step), TEST(test_learned), TEST(test_samples),
-        TEST(test_training), TEST(test_mistakes)
+        TEST(test_training), TEST(test_mistakes), TEST(test_score_mistakes),
+        TEST(test_training_mistakes)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));
 }

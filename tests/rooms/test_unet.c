@@ -91,6 +91,18 @@ static void test_odd_sides(jem_ctx *ctx) {
     jem_clear_error(ctx);
 }
 
+/* Checks that cross-entropy has a gradient in every parameter but those of the U-Net. */
+static void check_blind_to_shift(jem_net *net, jem_tensor *x, const int *labels) {
+    jem_zero_grad(net);
+    CHECK(jem_backward(jem_cross_entropy(net->ctx, jem_forward(net, x, 1), labels)) == JEM_OK,
+          "%s", jem_error(net->ctx));
+    for (const jem_param *p = net->params; p; p = p->next) {
+        double sum = 0;
+        for (ptrdiff_t i = 0; i < p->size; i++) sum += fabs((double)p->grad[i]);
+        CHECK((sum > 0) == (p->name[0] != 'u'), "cross-entropy's gradient of %s: %g", p->name, sum);
+    }
+}
+
 static void test_shift(jem_ctx *ctx) {
     printf("softmax does not see the shift, every density does\n");
     jem_net *net = small_net(ctx, 1);
@@ -132,15 +144,8 @@ static void test_shift(jem_ctx *ctx) {
         for (int i = 0; i < N; i++) CHECK_CLOSE(a[i].log_density, logp[i], 1e-4, "is answered");
     }
     net->scale = 1;
-    jem_zero_grad(net);
     jem_tensor *t = jem_input(ctx, x, N, CHANNELS, SIDE, SIDE);
-    CHECK(jem_backward(jem_cross_entropy(ctx, jem_forward(net, t, 1), labels)) == JEM_OK, "%s",
-          jem_error(ctx));
-    for (const jem_param *p = net->params; p; p = p->next) {
-        double sum = 0;
-        for (ptrdiff_t i = 0; i < p->size; i++) sum += fabs((double)p->grad[i]);
-        CHECK((sum > 0) == (p->name[0] != 'u'), "cross-entropy's gradient of %s: %g", p->name, sum);
-    }
+    check_blind_to_shift(net, t, labels);
     jem_tensor *plain = jem_forward(bare, t, 0);
     CHECK(plain && !bare->shift && !bare->energy, "a network without a U-Net has no shift");
     free(x);
@@ -390,8 +395,8 @@ static void test_muon(jem_ctx *ctx) {
         }
 }
 
-/* Biases and last layers are updated as by Adam alone at adam_rate (a power of 2) times the rate and
-   without weight decay, bit for bit. */
+/* Biases and last layers are updated as by Adam alone at adam_rate (a power of 2) times the rate
+   and without weight decay, bit for bit. */
 static void check_rest(jem_ctx *ctx, float adam_rate) {
     jem_net *net[2] = { small_net(ctx, 1), small_net(ctx, 1) };
     jem_optim *o[2] = { NULL, NULL };

@@ -143,7 +143,7 @@ static jem_tensor *itself(jem_net *net, jem_tensor *x, int training, void *user)
 }
 
 static void test_temperature(jem_ctx *ctx) {
-    printf("temperature: as scipy finds it; it goes with the network\n");
+    printf("temperature: as scipy finds it\n");
     jem_net *net = jem_net_create(ctx, itself, NULL, 0, CLASSES, 1, 1, CLASSES, 1);
     for (int i = 0; i < COUNT(golden_temperature); i++) {
         const predictions p = made_predictions(golden_temperature[i].scale);
@@ -166,13 +166,16 @@ static void test_temperature(jem_ctx *ctx) {
     CHECK(jem_fit_temperature(net, p.f, best, N) < 0 && says(ctx, "is not in 0..6"), "a label");
     CHECK(jem_fit_temperature(net, p.f, best, 0) < 0 && says(ctx, ": 0 images"), "none");
     jem_net_free(net);
+}
 
+static void test_temperature_in_file(jem_ctx *ctx) {
+    printf("temperature: in a file\n");
     enum { M = 300 };
     jem_mlp_desc d = jem_mlp_desc_default();
     d.channels = 5;
     d.height = d.width = 1;
     d.classes = 4;
-    net = jem_mlp_create(ctx, &d, 3);
+    jem_net *net = jem_mlp_create(ctx, &d, 3);
     jem_rng rng = jem_rng_seed(4);
     float *x = random_floats(&rng, M * 5, -3, 3);
     float f[M * 4];
@@ -247,6 +250,19 @@ static jem_tensor *bowl(jem_net *net, jem_tensor *x, int training, void *user) {
     return jem_concat(net->ctx, f, jem_add_constant(net->ctx, f, -100));
 }
 
+/* Returns the score of an image with |x|^2 = r2, after three steps of the walk of test_scores. */
+static double bowl_score(int kind, double r2) {
+    const double r = sqrt(r2);
+    const double left = 0.125;                     /* (1 - .5)^3 */
+    switch (kind) {
+        case JEM_OOD_LOGP: return -r2 / 2;
+        case JEM_OOD_MAXP: return 100;
+        case JEM_OOD_MASS: return -r;
+        case JEM_OOD_RISE: return (left * left - 1) * r2 / 2;
+        default: return -(1 - left) * r;
+    }
+}
+
 static void test_scores(jem_ctx *ctx) {
     printf("scores: those of a bowl by hand\n");
     enum { M = 300, D = 6 };
@@ -257,17 +273,13 @@ static void test_scores(jem_ctx *ctx) {
     jem_sgld_desc walk = jem_sgld_desc_default();
     walk.steps = 3;
     walk.step_size = 0.5f;
-    walk.noise_std = 1;       /* the noise is not used */
+    walk.noise_std = 1;                            /* the noise is not used */
     for (int kind = JEM_OOD_LOGP; kind < JEM_OOD_USUAL; kind++) {
         CHECK(jem_ood_score(net, (jem_ood)kind, &walk, x, M, s) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < M; i++) {
             double r2 = 0;
             for (int k = 0; k < D; k++) r2 += (double)x[i * D + k] * (double)x[i * D + k];
-            const double r = sqrt(r2), left = 0.125;                 /* (1 - .5)^3 */
-            const double want = kind == JEM_OOD_LOGP ? -r2 / 2 : kind == JEM_OOD_MAXP ? 100
-                              : kind == JEM_OOD_MASS ? -r
-                              : kind == JEM_OOD_RISE ? (left * left - 1) * r2 / 2
-                              : -(1 - left) * r;
+            const double want = bowl_score(kind, r2);
             CHECK_CLOSE(s[i], want, 2e-5 * (1 + fabs(want)), "score %d of image %d", kind, i);
         }
     }
@@ -278,8 +290,8 @@ static void test_scores(jem_ctx *ctx) {
     CHECK_CLOSE(s[0], (pow(0.91, 10) - 1) * sqrt(r2), 1e-4, "ten steps that suit the network");
     CHECK(jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
           says(ctx, "not calibrated"), "not calibrated");
-    CHECK(jem_ood_score(net, (jem_ood)99, NULL, x, M, s) == JEM_BAD_ARGUMENT && says(ctx, "score 99"),
-          "which?");
+    CHECK(jem_ood_score(net, (jem_ood)99, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
+          says(ctx, "score 99"), "which?");
     x[5] = NAN;
     CHECK(jem_ood_score(net, JEM_OOD_MASS, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
           says(ctx, "image 0 contains nan"), "NaN");
@@ -332,33 +344,18 @@ static void test_max(jem_ctx *ctx) {
     }
 }
 
-/* The Mahalanobis distance again, in double, by the formula with the inverse. */
-static void test_usual(jem_ctx *ctx) {
-    printf("usual: the distance from images of the same label, and what becomes of it in a file\n");
-    enum { M = 500, D = 5, K = 3 };
-    jem_mlp_desc d = jem_mlp_desc_default();
-    d.channels = D;
-    d.height = d.width = 1;
-    d.classes = K;
-    d.layers = 1;
-    d.widths[0] = 16;
-    jem_net *net = jem_mlp_create(ctx, &d, 8);
-    jem_rng rng = jem_rng_seed(2);
-    float *x = random_floats(&rng, M * D, -2, 2);
-    float s[M];
-    float f[M * K];
-    float far[D];
+enum { CALIBRATED = 500, SORTS = 3 };
+
+/* Computes the squares of the Mahalanobis distances from logits, in double, by the formula with the
+   inverse. */
+static void usual_distances(const float *f, double *d2) {
+    enum { M = CALIBRATED, K = SORTS };
     double v[M][2];
     double m[K][2];
     double all[2] = { 0, 0 };
     double c[3] = { 0, 0, 0 };
     int label[M];
     int count[K] = { 0, 0, 0 };
-    jem_answer a[M];
-    CHECK(jem_calibrate(net, x, M, JEM_AUTO) == JEM_OK && jem_logits(net, x, M, f) == JEM_OK &&
-          jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_OK &&
-          jem_net_set_meta(net, "jem.statistics", NULL) == JEM_OK &&
-          jem_classify(net, x, M, a) == JEM_OK, "%s", jem_error(ctx));
     memset(m, 0, sizeof m);
     for (int i = 0; i < M; i++) {
         double sum = 0;
@@ -387,14 +384,40 @@ static void test_usual(jem_ctx *ctx) {
     c[0] = c[0] * 1.001 + 1e-6;
     c[2] = c[2] * 1.001 + 1e-6;
     const double det = c[0] * c[2] - c[1] * c[1];
-    double mean = 0;
     for (int i = 0; i < M; i++) {
         const double p = v[i][0] - m[label[i]][0];
         const double q = v[i][1] - m[label[i]][1];
-        const double d2 = (c[2] * p * p - 2 * c[1] * p * q + c[0] * q * q) / det;
+        d2[i] = (c[2] * p * p - 2 * c[1] * p * q + c[0] * q * q) / det;
+    }
+}
+
+static void test_usual(jem_ctx *ctx) {
+    printf("usual: the distance from images of the same label, and what becomes of it in a file\n");
+    enum { M = CALIBRATED, D = 5, K = SORTS };
+    jem_mlp_desc d = jem_mlp_desc_default();
+    d.channels = D;
+    d.height = d.width = 1;
+    d.classes = K;
+    d.layers = 1;
+    d.widths[0] = 16;
+    jem_net *net = jem_mlp_create(ctx, &d, 8);
+    jem_rng rng = jem_rng_seed(2);
+    float *x = random_floats(&rng, M * D, -2, 2);
+    float s[M];
+    float f[M * K];
+    float far[D];
+    double d2[M];
+    jem_answer a[M];
+    CHECK(jem_calibrate(net, x, M, JEM_AUTO) == JEM_OK && jem_logits(net, x, M, f) == JEM_OK &&
+          jem_ood_score(net, JEM_OOD_USUAL, NULL, x, M, s) == JEM_OK &&
+          jem_net_set_meta(net, "jem.statistics", NULL) == JEM_OK &&
+          jem_classify(net, x, M, a) == JEM_OK, "%s", jem_error(ctx));
+    usual_distances(f, d2);
+    double mean = 0;
+    for (int i = 0; i < M; i++) {
         int stranger = 0;
         for (int k = 0; k < M; k++) stranger += s[k] < s[i];
-        CHECK_CLOSE(s[i], -sqrt(d2), 1e-3 * (1 + sqrt(d2)), "image %d", i);
+        CHECK_CLOSE(s[i], -sqrt(d2[i]), 1e-3 * (1 + sqrt(d2[i])), "image %d", i);
         CHECK_CLOSE(a[i].familiarity, (double)stranger / (M - 1), 1.01 / 64, "image %d", i);
         mean += (double)a[i].familiarity / M;
     }
@@ -412,6 +435,7 @@ static void test_usual(jem_ctx *ctx) {
 enum { FEW = 4, SIZE = 6, SEEN = FEW + 2 + 6 };
 static int slopes_vector(jem_net *net, const float *x, double *v) {
     jem_ctx *ctx = net->ctx;
+    static const double times[3] = { 0, 1, 4 };    /* the network's least noise */
     float f[FEW], z[SIZE], at[SIZE], g[SIZE], logp;
     int label = 0;
     int to = FEW + 1;
@@ -425,7 +449,7 @@ static int slopes_vector(jem_net *net, const float *x, double *v) {
     for (int level = 0; level < 3; level++) {
         const jem_rng seed = jem_rng_seed(39);
         jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
-        const double sigma = level == 0 ? 0 : (level == 1 ? 1 : 4) * (double)net->noise_lo;
+        const double sigma = times[level] * (double)net->noise_lo;
         double off = 0;
         double slope = 0;
         jem_fill_normal(ctx, &rng, z, SIZE, 0, 1);
@@ -494,15 +518,62 @@ static double deviation(int j, double d) {
     return side[j] * d < 0 ? 0 : d;
 }
 
+/* Means and covariances, of all images and of each label. */
+enum { SLOPED = 300 };
+typedef struct slopes {
+    double m[FEW][SEEN], all[SEEN], c[SEEN][SEEN], own[FEW][SEEN][SEEN];
+    int count[FEW];
+} slopes;
+
+static void slopes_fit(slopes *s, double v[SLOPED][SEEN], const int *label) {
+    for (int i = 0; i < SLOPED; i++) {
+        s->count[label[i]]++;
+        for (int k = 0; k < SEEN; k++) {
+            s->m[label[i]][k] += v[i][k];
+            s->all[k] += v[i][k] / SLOPED;
+        }
+    }
+    for (int y = 0; y < FEW; y++)
+        for (int k = 0; k < SEEN; k++)
+            s->m[y][k] = (s->m[y][k] + 4 * s->all[k]) / (s->count[y] + 4);
+    for (int i = 0; i < SLOPED; i++)
+        for (int j = 0; j < SEEN; j++)
+            for (int k = 0; k < SEEN; k++) {
+                const double both = deviation(j, v[i][j] - s->m[label[i]][j]) *
+                                    deviation(k, v[i][k] - s->m[label[i]][k]);
+                s->c[j][k] += both / SLOPED;
+                s->own[label[i]][j][k] += both;
+            }
+}
+
+/* Returns the squared distance of a vector, by elimination. */
+static double slopes_distance(const slopes *s, const double *v, int label) {
+    double a[SEEN][SEEN];
+    double b[SEEN];
+    double d2 = 0;
+    for (int j = 0; j < SEEN; j++) {
+        const double unit = sqrt(s->c[j][j]) + 1e-6;
+        for (int k = 0; k < SEEN; k++) {
+            const double both = s->own[label][j][k] + 50 * s->c[j][k];
+            a[j][k] = both / (s->count[label] + 50) / unit / (sqrt(s->c[k][k]) + 1e-6);
+            if (j == k) a[j][k] += 0.01 + 0.1 * SEEN / SLOPED;
+        }
+        b[j] = deviation(j, v[j] - s->m[label][j]) / unit;
+    }
+    solve(a, b);
+    for (int j = 0; j < SEEN; j++)
+        d2 += b[j] * deviation(j, v[j] - s->m[label][j]) / (sqrt(s->c[j][j]) + 1e-6);
+    return d2;
+}
+
 /* Within a class, scores are in proportion to the distance, by a formula without Cholesky. The
    covariance is the class's own, with fifty images of that of all. */
 static void test_slopes(jem_ctx *ctx) {
     printf("slopes: the distance by elimination, a class at a time\n");
-    enum { M = 300 };
-    static double v[M][SEEN], m[FEW][SEEN], c[SEEN][SEEN], own[FEW][SEEN][SEEN], a[SEEN][SEEN],
-        all[SEEN];
+    enum { M = SLOPED };
+    static double v[M][SEEN];
+    static slopes fit;
     int label[M];
-    int count[FEW] = { 0 };
     float s[M];
     double ratio[FEW] = { 0 };
     jem_net *net = slopes_net(ctx);
@@ -510,45 +581,37 @@ static void test_slopes(jem_ctx *ctx) {
     float *x = random_floats(&rng, M * SIZE, -2, 2);
     CHECK(jem_calibrate(net, x, M, 3) == JEM_OK &&
           jem_ood_score(net, JEM_OOD_SLOPES, NULL, x, M, s) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < M; i++) label[i] = slopes_vector(net, x + i * SIZE, v[i]);
+    slopes_fit(&fit, v, label);
     for (int i = 0; i < M; i++) {
-        label[i] = slopes_vector(net, x + i * SIZE, v[i]);
-        count[label[i]]++;
-        for (int k = 0; k < SEEN; k++) {
-            m[label[i]][k] += v[i][k];
-            all[k] += v[i][k] / M;
-        }
-    }
-    for (int y = 0; y < FEW; y++)
-        for (int k = 0; k < SEEN; k++) m[y][k] = (m[y][k] + 4 * all[k]) / (count[y] + 4);
-    for (int i = 0; i < M; i++)
-        for (int j = 0; j < SEEN; j++)
-            for (int k = 0; k < SEEN; k++) {
-                const double both = deviation(j, v[i][j] - m[label[i]][j]) *
-                                    deviation(k, v[i][k] - m[label[i]][k]);
-                c[j][k] += both / M;
-                own[label[i]][j][k] += both;
-            }
-    for (int i = 0; i < M; i++) {
-        double b[SEEN];
-        double d2 = 0;
-        for (int j = 0; j < SEEN; j++) {
-            const double unit = sqrt(c[j][j]) + 1e-6;
-            for (int k = 0; k < SEEN; k++) {
-                const double both = own[label[i]][j][k] + 50 * c[j][k];
-                a[j][k] = both / (count[label[i]] + 50) / unit / (sqrt(c[k][k]) + 1e-6);
-                if (j == k) a[j][k] += 0.01 + 0.1 * SEEN / M;
-            }
-            b[j] = deviation(j, v[i][j] - m[label[i]][j]) / unit;
-        }
-        solve(a, b);
-        for (int j = 0; j < SEEN; j++)
-            d2 += b[j] * deviation(j, v[i][j] - m[label[i]][j]) / (sqrt(c[j][j]) + 1e-6);
+        const double d2 = slopes_distance(&fit, v[i], label[i]);
         double *first = &ratio[label[i]];
         if (*first == 0) *first = -(double)s[i] / sqrt(d2);
         CHECK_CLOSE(-(double)s[i] / sqrt(d2), *first, 2e-3 * *first, "image %d", i);
     }
     free(x);
     jem_net_free(net);
+}
+
+/* Checks that texts which are not statistics are refused, and those of another length. */
+static void check_bad_statistics(const jem_net *net, jem_archive *file) {
+    jem_ctx *ctx = net->ctx;
+    static const char *const bad[8] = { "", "3 1 2", "4 0", "0.5 1", "nonsense", "1 129", "-1 0",
+                                        "1 24 1e13" };
+    const char *text = jem_net_meta(net, "jem.statistics");
+    char *known = text ? (char *)malloc(strlen(text) + 8) : NULL;
+    for (int k = 0; k < 8; k++) {
+        jem_archive_set_meta(file, "jem.statistics", bad[k]);
+        CHECK(!jem_net_from_archive(ctx, file) && jem_error_status(ctx) == JEM_BAD_FILE &&
+              says(ctx, "jem.statistics"), "'%s' is refused", bad[k]);
+    }
+    for (int k = 0; known && k < 2; k++) {         /* a number too many, a number too few */
+        sprintf(known, k ? "%s 1" : "%s", text);
+        if (!k) *strrchr(known, ' ') = 0;
+        jem_archive_set_meta(file, "jem.statistics", known);
+        CHECK(!jem_net_from_archive(ctx, file) && says(ctx, "jem.statistics"), "case %d", k);
+    }
+    free(known);
 }
 
 /* What is new is called strange as often as it should be, within 3.5 standard errors of both
@@ -587,22 +650,7 @@ static void test_slopes_share(jem_ctx *ctx) {
     CHECK(back && jem_classify(back, y + 5 * SIZE, 1, &one) == JEM_OK &&
           !memcmp(&one, a + 5, sizeof one), "from a file: %s", jem_error(ctx));
     jem_net_free(back);
-    static const char *const bad[8] = { "", "3 1 2", "4 0", "0.5 1", "nonsense", "1 129", "-1 0",
-                                        "1 24 1e13" };
-    const char *text = jem_net_meta(net, "jem.statistics");
-    char *known = text ? (char *)malloc(strlen(text) + 8) : NULL;
-    for (int k = 0; k < 8; k++) {
-        jem_archive_set_meta(file, "jem.statistics", bad[k]);
-        CHECK(!jem_net_from_archive(ctx, file) && jem_error_status(ctx) == JEM_BAD_FILE &&
-              says(ctx, "jem.statistics"), "'%s' is refused", bad[k]);
-    }
-    for (int k = 0; known && k < 2; k++) {         /* a number too many, a number too few */
-        sprintf(known, k ? "%s 1" : "%s", text);
-        if (!k) *strrchr(known, ' ') = 0;
-        jem_archive_set_meta(file, "jem.statistics", known);
-        CHECK(!jem_net_from_archive(ctx, file) && says(ctx, "jem.statistics"), "case %d", k);
-    }
-    free(known);
+    check_bad_statistics(net, file);
     jem_archive_free(file);
     net->noise_lo = 0;                             /* what a network without a score refuses */
     CHECK(jem_calibrate(net, x, CAL, 2) == JEM_BAD_ARGUMENT && says(ctx, "without a score"), "2");
@@ -699,6 +747,81 @@ static void test_sure(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* A linear model that was attacked, and by how much the best perturbation moves its margin. */
+typedef struct attacked {
+    const jem_net *net;
+    const jem_attack_desc *d;
+    int kind;
+    double best;
+    const float *x, *found;
+    const int *labels, *fooled;
+} attacked;
+
+/* Returns attack number `kind`: L-inf, L2; FGSM, 40 steps, 400 and 2 starts. */
+static jem_attack_desc linear_desc(int kind) {
+    jem_attack_desc d = jem_attack_desc_default();
+    d.l2 = kind & 1;
+    d.eps = d.l2 ? 0.5f : 0.2f;
+    d.lo = -9;
+    d.hi = 9;
+    if (kind < 2) {
+        d.steps = 1;
+        d.random_start = 0;
+    }
+    if (kind > 3) {
+        d.steps = 400;
+        d.restarts = 2;
+        d.step_size = d.eps / 40;
+    }
+    return d;
+}
+
+/* Checks an image: it is as far as the best perturbation, almost, and no farther. */
+static void check_attacked(const attacked *a, int i) {
+    const int kind = a->kind;
+    const double best = a->best;
+    /* on a sphere tan(angle/2) shrinks by exp(-2.5) in 40 steps: from 120 degrees to 16 */
+    const double share = kind == 3 ? 0.96 * 0.99 : 0.9999;
+    const float *v = a->found + i * DIM;
+    const double was = margin(a->net, a->x + i * DIM);
+    const double is = margin(a->net, v);
+    const double moved = a->labels[i] ? was - is : is - was;
+    const int fooled = a->fooled[i];
+    CHECK(far_from(v, a->x + i * DIM, a->d->l2) <= (double)a->d->eps * 1.00001,
+          "kind %d, image %d", kind, i);
+    CHECK(fooled == ((is > 0) != (a->labels[i] > 0)), "kind %d, image %d: margin %g", kind, i, is);
+    if (i == 7) CHECK(fooled && moved == 0, "wrong from the start");
+    else if (fabs(was) > best * 1.0001)
+        CHECK(!fooled && moved <= best * 1.0001 && moved >= best * share,
+              "kind %d, image %d: %g of %g", kind, i, moved, best);
+    else if (fabs(was) < best * share)
+        CHECK(fooled, "kind %d, image %d: %g of %g", kind, i, fabs(was), best);
+}
+
+/* Checks that what is found stays in the range, for images near 0: x is scaled down for it. */
+static void check_attack_range(jem_net *net, float *x, const int *labels, jem_rng *rng) {
+    jem_ctx *ctx = net->ctx;
+    float found[IMAGES * DIM];
+    jem_attack_desc d = jem_attack_desc_default();
+    d.lo = -0.5f;
+    d.hi = 0.5f;
+    d.eps = 0.4f;
+    for (int i = 0; i < IMAGES * DIM; i++) x[i] *= 0.25f;            /* the range holds */
+    CHECK(jem_attack(net, x, labels, IMAGES, &d, rng, found, NULL) == JEM_OK, "%s",
+          jem_error(ctx));
+    int edge = 0;
+    for (int i = 0; i < IMAGES * DIM; i++) {
+        CHECK(fabsf(found[i]) <= 0.5f && fabsf(found[i] - x[i]) <= 0.400001f, "number %d", i);
+        edge += fabsf(found[i]) == 0.5f;
+    }
+    CHECK(edge > 100, "%d at the edge", edge);
+    d.eps = NAN;
+    CHECK(jem_attack(net, x, labels, IMAGES, &d, rng, found, NULL) == JEM_BAD_ARGUMENT &&
+          says(ctx, "eps = nan"), "NaN");
+    CHECK(jem_attack(net, x, labels, IMAGES, NULL, NULL, found, NULL) == JEM_BAD_ARGUMENT &&
+          says(ctx, "needs an rng"), "no rng");
+}
+
 /* Of all perturbations of size eps, the best moves the margin by eps ||w||: the dual norm. */
 static void test_linear(jem_ctx *ctx) {
     printf("attacks: on a linear model, as far as its closed form and no farther\n");
@@ -717,63 +840,20 @@ static void test_linear(jem_ctx *ctx) {
     int labels[IMAGES], fooled[IMAGES];
     for (int i = 0; i < IMAGES; i++) labels[i] = margin(net, x + i * DIM) > 0;
     labels[7] = !labels[7];                        /* wrong from the start */
-    for (int kind = 0; kind < 6; kind++) {         /* L-inf, L2: FGSM, 40 steps, 400 and 2 starts */
-        jem_attack_desc d = jem_attack_desc_default();
-        d.l2 = kind & 1;
-        d.eps = d.l2 ? 0.5f : 0.2f;
-        d.lo = -9;
-        d.hi = 9;
-        if (kind < 2) {
-            d.steps = 1;
-            d.random_start = 0;
-        }
-        if (kind > 3) {
-            d.steps = 400;
-            d.restarts = 2;
-            d.step_size = d.eps / 40;
-        }
+    for (int kind = 0; kind < 6; kind++) {
+        const jem_attack_desc d = linear_desc(kind);
         const double best = (double)d.eps * dual[d.l2];
-        /* on a sphere tan(angle/2) shrinks by exp(-2.5) in 40 steps: from 120 degrees to 16 */
-        const double share = kind == 3 ? 0.96 * 0.99 : 0.9999;
+        const attacked all = { net, &d, kind, best, x, found, labels, fooled };
         CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, fooled) == JEM_OK, "%s",
               jem_error(ctx));
         int count = 0;
         for (int i = 0; i < IMAGES; i++) {
-            const float *v = found + i * DIM;
-            const double was = margin(net, x + i * DIM);
-            const double is = margin(net, v);
-            const double moved = labels[i] ? was - is : is - was;
             count += fooled[i];
-            CHECK(far_from(v, x + i * DIM, d.l2) <= (double)d.eps * 1.00001, "kind %d, image %d",
-                  kind, i);
-            CHECK(fooled[i] == ((is > 0) != (labels[i] > 0)), "kind %d, image %d: margin %g", kind,
-                  i, is);
-            if (i == 7) CHECK(fooled[i] && moved == 0, "wrong from the start");
-            else if (fabs(was) > best * 1.0001) CHECK(!fooled[i] && moved <= best * 1.0001 &&
-                moved >= best * share, "kind %d, image %d: %g of %g", kind, i, moved, best);
-            else if (fabs(was) < best * share)
-                CHECK(fooled[i], "kind %d, image %d: %g of %g", kind, i, fabs(was), best);
+            check_attacked(&all, i);
         }
         CHECK(count > 10 && count < IMAGES - 10, "kind %d: %d fooled", kind, count);
     }
-    jem_attack_desc d = jem_attack_desc_default();
-    d.lo = -0.5f;
-    d.hi = 0.5f;
-    d.eps = 0.4f;
-    for (int i = 0; i < IMAGES * DIM; i++) x[i] *= 0.25f;            /* the range holds */
-    CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, NULL) == JEM_OK, "%s",
-          jem_error(ctx));
-    int edge = 0;
-    for (int i = 0; i < IMAGES * DIM; i++) {
-        CHECK(fabsf(found[i]) <= 0.5f && fabsf(found[i] - x[i]) <= 0.400001f, "number %d", i);
-        edge += fabsf(found[i]) == 0.5f;
-    }
-    CHECK(edge > 100, "%d at the edge", edge);
-    d.eps = NAN;
-    CHECK(jem_attack(net, x, labels, IMAGES, &d, &rng, found, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "eps = nan"), "NaN");
-    CHECK(jem_attack(net, x, labels, IMAGES, NULL, NULL, found, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "needs an rng"), "no rng");
+    check_attack_range(net, x, labels, &rng);
     free(x);
     jem_net_free(net);
 }
@@ -847,7 +927,8 @@ static void test_random_answers(jem_ctx *ctx) {
                   d.all_steps, reachable, fooled[0], fooled[1]);
             const float moved = d.all_steps ? 0.5f : 0.0f;
             CHECK(found[0] - x[0] == moved, "moved by %g", (double)(found[0] - x[0]));
-            CHECK(answers.asked == (d.all_steps ? d.steps + 2 : 1), "asked %d times", answers.asked);
+            CHECK(answers.asked == (d.all_steps ? d.steps + 2 : 1), "asked %d times",
+                  answers.asked);
         }
     }
     jem_net_free(net);
@@ -880,6 +961,31 @@ static void test_momentum(jem_ctx *ctx) {
     CHECK(jem_attack(net, x, &label, 1, &d, NULL, x, NULL) == JEM_BAD_ARGUMENT, "momentum 1.5");
     jem_clear_error(ctx);
     jem_net_free(net);
+}
+
+/* Attacks through a custom classifier, and through one that fails. */
+static void check_own_classifier(jem_net *net, jem_attack_desc d, const float *x,
+                                 const int *labels, jem_rng *rng) {
+    jem_ctx *ctx = net->ctx;
+    float f[IMAGES * 3];
+    float found[IMAGES * DIM];
+    int fooled[IMAGES];
+    int near = 0;
+    /* The network's temperature is its own: a classifier is as sure as its logits say. */
+    CHECK(load_text(net, "jem.temperature", "3") == JEM_OK, "%s", jem_error(ctx));
+    d.classify = own_classify;
+    d.user = net;
+    CHECK(jem_attack(net, x, labels, IMAGES, &d, rng, found, fooled) == JEM_OK &&
+          own_classify(net, found, labels, IMAGES, f, NULL) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < IMAGES; i++)
+        near += fooled[i] && f[3 * i + labels[i]] >= logf(0.8999f) &&
+                f[3 * i + labels[i]] < logf(0.92f);
+    CHECK(near == IMAGES, "a custom classifier: %d of %d equal", near, IMAGES);
+    int asked = 0;
+    d.classify = no_classify;
+    d.user = &asked;
+    CHECK(jem_attack(net, x, labels, IMAGES, &d, rng, found, NULL) == JEM_DIVERGED &&
+          says(ctx, "classify failed") && asked == 2, "asked again after it failed: %d", asked);
 }
 
 static void test_targets(jem_ctx *ctx) {
@@ -917,23 +1023,7 @@ static void test_targets(jem_ctx *ctx) {
         near += 1 / sum >= 0.8999 && 1 / sum < 0.92;
     }
     CHECK(count == IMAGES && near == IMAGES, "%d of %d done, %d just so", count, IMAGES, near);
-
-    /* The network's temperature is its own: a classifier is as sure as its logits say. */
-    CHECK(load_text(net, "jem.temperature", "3") == JEM_OK, "%s", jem_error(ctx));
-    d.classify = own_classify;
-    d.user = net;
-    near = 0;
-    CHECK(jem_attack(net, x, labels, IMAGES, &d, &again, found, fooled) == JEM_OK &&
-          own_classify(net, found, labels, IMAGES, f, NULL) == JEM_OK, "%s", jem_error(ctx));
-    for (int i = 0; i < IMAGES; i++)
-        near += fooled[i] && f[3 * i + labels[i]] >= logf(0.8999f) &&
-                f[3 * i + labels[i]] < logf(0.92f);
-    CHECK(near == IMAGES, "a custom classifier: %d of %d equal", near, IMAGES);
-    int asked = 0;
-    d.classify = no_classify;
-    d.user = &asked;
-    CHECK(jem_attack(net, x, labels, IMAGES, &d, &again, found, NULL) == JEM_DIVERGED &&
-          says(ctx, "classify failed") && asked == 2, "asked again after it failed: %d", asked);
+    check_own_classifier(net, d, x, labels, &again);
     free(x);
     jem_net_free(net);
 }
@@ -994,6 +1084,30 @@ static void test_as_pytorch(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* Adds to *off how far g is from differences of the outcome with the same noise, in number k of all
+   images, and to *all half of what it should be. */
+static void add_slope_error(refined *r, const float *x, const int *labels, const float *g, int k,
+                            double *off, double *all) {
+    float moved[GOLDEN_IMAGES * DIM];
+    float f[2][GOLDEN_IMAGES * KINDS];
+    const float h = 0.002f;
+    for (int side = 0; side < 2; side++) {
+        memcpy(moved, x, sizeof moved);
+        for (int i = 0; i < GOLDEN_IMAGES; i++) moved[i * DIM + k] += side ? -h : h;
+        r->rng = jem_rng_seed(8);
+        refined_classify(r, moved, labels, GOLDEN_IMAGES, f[side], NULL);
+    }
+    for (int i = 0; i < GOLDEN_IMAGES; i++) {
+        const int at = i * KINDS + labels[i];
+        double want = 0;                           /* of log p / (1 - p) */
+        for (int side = 0; side < 2; side++)
+            want += (side ? -1 : 1) * ((double)f[side][at] -
+                                       log(1 - exp((double)f[side][at]))) / (2 * (double)h);
+        *off += fabs((double)g[i * DIM + k] - want);
+        *all += fabs(want) / 2;
+    }
+}
+
 /* The gradient through the walk, against differences of the outcome with the same noise. */
 static void test_refined(jem_ctx *ctx) {
     printf("attacks: a classifier that refines first: gradients through its walk\n");
@@ -1004,7 +1118,7 @@ static void test_refined(jem_ctx *ctx) {
     walk.step_size = 0.3f;
     walk.noise_std = 0.2f;
     float x[GOLDEN_IMAGES * DIM], g[GOLDEN_IMAGES * DIM], moved[GOLDEN_IMAGES * DIM];
-    float f[2][GOLDEN_IMAGES * KINDS];
+    float f[GOLDEN_IMAGES * KINDS];
     int labels[GOLDEN_IMAGES];
     noise_floats("images", GOLDEN_IMAGES * DIM, x);
     for (int i = 0; i < GOLDEN_IMAGES; i++) labels[i] = i % KINDS;
@@ -1014,32 +1128,15 @@ static void test_refined(jem_ctx *ctx) {
     for (int through = 0; through < 2; through++) {
         r.through = through;
         r.rng = jem_rng_seed(8);
-        CHECK(refined_classify(&r, x, labels, GOLDEN_IMAGES, f[0], g) == JEM_OK, "%s",
+        CHECK(refined_classify(&r, x, labels, GOLDEN_IMAGES, f, g) == JEM_OK, "%s",
               jem_error(ctx));
-        for (int k = 0; k < DIM; k++) {
-            const float h = 0.002f;
-            for (int side = 0; side < 2; side++) {
-                memcpy(moved, x, sizeof moved);
-                for (int i = 0; i < GOLDEN_IMAGES; i++) moved[i * DIM + k] += side ? -h : h;
-                r.rng = jem_rng_seed(8);
-                refined_classify(&r, moved, labels, GOLDEN_IMAGES, f[side], NULL);
-            }
-            for (int i = 0; i < GOLDEN_IMAGES; i++) {
-                const int at = i * KINDS + labels[i];
-                double want = 0;               /* of log p / (1 - p) */
-                for (int side = 0; side < 2; side++)
-                    want += (side ? -1 : 1) * ((double)f[side][at] -
-                                               log(1 - exp((double)f[side][at]))) / (2 * (double)h);
-                off[through] += fabs((double)g[i * DIM + k] - want);
-                all += fabs(want) / 2;
-            }
-        }
+        for (int k = 0; k < DIM; k++) add_slope_error(&r, x, labels, g, k, &off[through], &all);
     }
     CHECK(off[1] < 0.005 * all && off[0] > 0.05 * all, "off by %g through the walk, %g straight, "
           "of %g", off[1], off[0], all);
     for (int i = 0; i < GOLDEN_IMAGES; i++) {
         double sum = 0;
-        for (int c = 0; c < KINDS; c++) sum += exp((double)f[0][i * KINDS + c]);
+        for (int c = 0; c < KINDS; c++) sum += exp((double)f[i * KINDS + c]);
         CHECK_CLOSE(sum, 1, 1e-5, "p(y|x) of image %d", i);
     }
     jem_attack_desc d = jem_attack_desc_default();
@@ -1094,18 +1191,20 @@ static void test_decision(jem_ctx *ctx) {
 /* ---- what is missing ------------------------------------------------------------------------- */
 
 
-/* Pixels 0 and 1 are open. Their conditional mean is -A_oo^-1 A_ok x_k; a step of ULA of size a
-   changes a variance 1/c to 1/(c (1 - a c/4)), for each eigenvalue c of A_oo. */
-static void test_conditional(jem_ctx *ctx) {
-    printf("imputation: a Gaussian's conditional mean and covariance, known pixels untouched\n");
-    enum { D = 4, CHAINS = 4096 };
-    static const float rows[D * D] = { 1.2f, .3f, -.5f, .4f,  .2f, 1, .6f, -.3f,
-                                       -.4f, .5f, 1.1f, .2f,  .3f, -.6f, .1f, .9f };
-    jem_net *bag = bag_create(ctx);
-    const int sizes[2] = { D, D };
-    jem_param *l = jem_net_param(bag, "l", 2, sizes, 0);
-    memcpy(l->value, rows, sizeof rows);
-    jem_param_changed(l);
+/* A Gaussian of four pixels, 0 and 1 open; how many chains. */
+enum { OPEN_D = 4, OPEN_CHAINS = 4096 };
+static const float open_rows[OPEN_D * OPEN_D] = {
+    1.2f, .3f, -.5f, .4f,  .2f, 1, .6f, -.3f, -.4f, .5f, 1.1f, .2f,  .3f, -.6f, .1f, .9f
+};
+
+/* The mean and the covariance of the open pixels. */
+typedef struct conditional { double mean[2], s[2][2]; } conditional;
+
+/* The conditional mean is -A_oo^-1 A_ok x_k; a step of ULA of size a changes a variance 1/c to
+   1/(c (1 - a c/4)), for each eigenvalue c of A_oo. */
+static void conditional_of(conditional *w, double step) {
+    enum { D = OPEN_D };
+    const float *rows = open_rows;
     double a[D][D];
     for (int i = 0; i < D; i++)
         for (int j = 0; j < D; j++) {
@@ -1113,35 +1212,25 @@ static void test_conditional(jem_ctx *ctx) {
             for (int k = 0; k < D; k++)
                 a[i][j] += (double)rows[k * D + i] * (double)rows[k * D + j];
         }
-    float *x = floats(CHAINS * D);
-    float *known = floats(CHAINS * D);
-    float *y = floats(CHAINS * D);
-    for (int i = 0; i < CHAINS * D; i++) {
-        known[i] = i % D >= 2;
-        x[i] = i % D == 2 ? 1.5f : i % D == 3 ? -0.7f : 9;
-    }
     const double det = a[0][0] * a[1][1] - a[0][1] * a[0][1];
-    const double step = 0.1;
     const double b0 = a[0][2] * 1.5 - a[0][3] * 0.7;
     const double b1 = a[1][2] * 1.5 - a[1][3] * 0.7;
-    const double mean[2] = { -(a[1][1] * b0 - a[0][1] * b1) / det,
-                             -(a[0][0] * b1 - a[0][1] * b0) / det };
+    w->mean[0] = -(a[1][1] * b0 - a[0][1] * b1) / det;
+    w->mean[1] = -(a[0][0] * b1 - a[0][1] * b0) / det;
     /* (A - step/4 A^2)^-1 */
-    double b[2][2], s[2][2];
+    double b[2][2];
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 2; j++)
             b[i][j] = a[i][j] - step / 4 * (a[i][0] * a[0][j] + a[i][1] * a[1][j]);
     const double det_b = b[0][0] * b[1][1] - b[0][1] * b[0][1];
-    s[0][0] = b[1][1] / det_b;
-    s[1][1] = b[0][0] / det_b;
-    s[0][1] = -b[0][1] / det_b;
-    jem_impute_desc d = jem_impute_desc_default();
-    d.walk = jem_sgld_desc_langevin((float)step, 200);
-    jem_rng rng = jem_rng_seed(6);
-    jem_mark mark = jem_begin(ctx);
-    jem_tensor *t = jem_input(ctx, x, CHAINS, D, 1, 1);
-    CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
-          "%s", jem_error(ctx));
+    w->s[0][0] = b[1][1] / det_b;
+    w->s[1][1] = b[0][0] / det_b;
+    w->s[0][1] = -b[0][1] / det_b;
+}
+
+/* Checks that the known pixels are as they were, and the moments of the open ones. */
+static void check_conditional(const conditional *w, const float *y) {
+    enum { D = OPEN_D, CHAINS = OPEN_CHAINS };
     double m[2] = { 0, 0 };
     double v[2][2] = { { 0, 0 }, { 0, 0 } };
     int kept = 1;
@@ -1155,17 +1244,49 @@ static void test_conditional(jem_ctx *ctx) {
                 v[j][k] += ((double)y[i * D + j] - m[j]) * ((double)y[i * D + k] - m[k]) / CHAINS;
     CHECK(kept, "what is known stays");
     for (int j = 0; j < 2; j++) {
-        CHECK_CLOSE(m[j], mean[j], 4 * sqrt(s[j][j] / CHAINS), "mean %d", j);
-        CHECK_CLOSE(v[j][j], s[j][j], 4 * s[j][j] * sqrt(2.0 / CHAINS), "variance %d", j);
+        CHECK_CLOSE(m[j], w->mean[j], 4 * sqrt(w->s[j][j] / CHAINS), "mean %d", j);
+        CHECK_CLOSE(v[j][j], w->s[j][j], 4 * w->s[j][j] * sqrt(2.0 / CHAINS), "variance %d", j);
     }
-    CHECK_CLOSE(v[0][1], s[0][1], 4 * sqrt(s[0][0] * s[1][1] * 2 / CHAINS), "covariance");
+    CHECK_CLOSE(v[0][1], w->s[0][1], 4 * sqrt(w->s[0][0] * w->s[1][1] * 2 / CHAINS), "covariance");
+}
 
-    for (int i = 0; i < CHAINS * D; i++) y[i] = known[i] != 0 ? x[i] : i % 3 ? NAN : INFINITY;
+static void test_conditional(jem_ctx *ctx) {
+    printf("imputation: a Gaussian's conditional mean and covariance, known pixels untouched\n");
+    enum { D = OPEN_D, CHAINS = OPEN_CHAINS };
+    static const float start[D] = { 9, 9, 1.5f, -0.7f };
+    jem_net *bag = bag_create(ctx);
+    const int sizes[2] = { D, D };
+    jem_param *l = jem_net_param(bag, "l", 2, sizes, 0);
+    memcpy(l->value, open_rows, sizeof open_rows);
+    jem_param_changed(l);
+    float *x = floats(CHAINS * D);
+    float *known = floats(CHAINS * D);
+    float *y = floats(CHAINS * D);
+    for (int i = 0; i < CHAINS * D; i++) {
+        known[i] = i % D >= 2;
+        x[i] = start[i % D];
+    }
+    const double step = 0.1;
+    conditional want;
+    conditional_of(&want, step);
+    jem_impute_desc d = jem_impute_desc_default();
+    d.walk = jem_sgld_desc_langevin((float)step, 200);
+    jem_rng rng = jem_rng_seed(6);
+    jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_input(ctx, x, CHAINS, D, 1, 1);
+    CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
+          "%s", jem_error(ctx));
+    check_conditional(&want, y);
+
+    for (int i = 0; i < CHAINS * D; i++) {
+        y[i] = i % 3 ? NAN : INFINITY;
+        if (known[i] != 0) y[i] = x[i];
+    }
     jem_write(t, y);
     CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK,
           "what is missing is NaN: %s", jem_error(ctx));
     d.walk.steps = 0;
-    d.lo = d.hi = 0;             /* begins as x is, goes nowhere */
+    d.lo = d.hi = 0;                               /* begins as x is, goes nowhere */
     jem_write(t, x);
     CHECK(jem_impute(ctx, gauss_of, l, t, known, &d, &rng) == JEM_OK && jem_read(t, y) == JEM_OK &&
           same_bits(x, y, CHAINS * D), "no steps: %s", jem_error(ctx));
@@ -1195,8 +1316,9 @@ static void test_noise_blind(jem_ctx *ctx) {
     jem_rng rng = jem_rng_seed(9);
     float *one = random_floats(&rng, 2 * PIXELS, -1, 1);
     float *all = floats(2 * PIXELS * PICTURES);
-    float *x = floats(PIXELS * PICTURES), *known = floats(PIXELS * PICTURES), *y = floats(PIXELS *
-                                                                                          PICTURES);
+    float *x = floats(PIXELS * PICTURES);
+    float *known = floats(PIXELS * PICTURES);
+    float *y = floats(PIXELS * PICTURES);
     for (int i = 0; i < PIXELS * PICTURES; i++) {
         for (int k = 0; k < 2; k++) all[k * PIXELS * PICTURES + i] = one[k * PIXELS + i % PIXELS];
         known[i] = i % PIXELS < PIXELS / 2;
@@ -1278,13 +1400,13 @@ static void test_memory(void) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST(test_reliability), TEST(test_sets), TEST_IN(test_temperature), TEST(test_detection),
-        TEST_IN(test_scores), TEST_IN(test_max), TEST_IN(test_usual), TEST_IN(test_slopes),
-        TEST_IN(test_slopes_share), TEST_IN(test_linear), TEST_IN(test_sure),
-        TEST_IN(test_random_answers), TEST_IN(test_momentum), TEST_IN(test_targets),
-        TEST_IN(test_as_pytorch), TEST_IN(test_refined),
-        TEST_IN(test_decision), TEST_IN(test_conditional), TEST_IN(test_noise_blind),
-        TEST(test_memory)
+        TEST(test_reliability), TEST(test_sets), TEST_IN(test_temperature),
+        TEST_IN(test_temperature_in_file), TEST(test_detection), TEST_IN(test_scores),
+        TEST_IN(test_max), TEST_IN(test_usual), TEST_IN(test_slopes), TEST_IN(test_slopes_share),
+        TEST_IN(test_linear), TEST_IN(test_sure), TEST_IN(test_random_answers),
+        TEST_IN(test_momentum), TEST_IN(test_targets), TEST_IN(test_as_pytorch),
+        TEST_IN(test_refined), TEST_IN(test_decision), TEST_IN(test_conditional),
+        TEST_IN(test_noise_blind), TEST(test_memory)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

@@ -287,26 +287,33 @@ static double integral(jem_net *net) {
     return sum * 1600 / SIDE * 0.16 / SIDE;
 }
 
-static void test_normalised(jem_ctx *ctx) {
-    printf("vectors: log p(x) is normalised: the Student distribution's, and what is learned\n");
-    enum { N = 1000 };
-    static float x[N * 2], u[N * 2];
-    static int labels[N];
-    jem_net *net = pair_net(ctx, x, N);
+/* Checks that A makes n pairs uncorrelated, with variance 1. */
+static void check_whitened(jem_net *net, const float *x, int n) {
     const jem_param *a = jem_net_find(net, "whiten.weight");
-    jem_standardize(net, x, N, u);
+    float *u = floats(2 * n);
+    jem_standardize(net, x, n, u);
     double cov[3] = { 0, 0, 0 };
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < n; i++) {
         const double z0 = (double)(a->value[0] * u[2 * i]);
         const double z1 = (double)(a->value[2] * u[2 * i] + a->value[3] * u[2 * i + 1]);
-        cov[0] += z0 * z0 / N;
-        cov[1] += z0 * z1 / N;
-        cov[2] += z1 * z1 / N;
+        cov[0] += z0 * z0 / n;
+        cov[1] += z0 * z1 / n;
+        cov[2] += z1 * z1 / n;
     }
     CHECK(a->value[1] == 0, "A is lower triangular");
     CHECK_CLOSE(cov[0], 1, 2e-3, "variance of z0");
     CHECK_CLOSE(cov[1], 0, 2e-3, "covariance");
     CHECK_CLOSE(cov[2], 1, 2e-3, "variance of z1");
+    free(u);
+}
+
+static void test_normalised(jem_ctx *ctx) {
+    printf("vectors: log p(x) is normalised: the Student distribution's, and what is learned\n");
+    enum { N = 1000 };
+    static float x[N * 2];
+    static int labels[N];
+    jem_net *net = pair_net(ctx, x, N);
+    check_whitened(net, x, N);
     jem_param *head = jem_net_find(net, "class_output.weight");
     jem_param *bias = jem_net_find(net, "class_output.bias");
     memset(head->value, 0, (size_t)head->size * sizeof *head->value);
@@ -354,7 +361,7 @@ static void test_refused(jem_ctx *ctx) {
     const jem_train_desc how = jem_train_desc_vectors(100);
     CHECK(!jem_trainer_create(net, &how) && says(ctx, "Student"), "an MLP without");
     shape.student = 3;
-    CHECK(!jem_mlp_create(ctx, &shape, 1) && says(ctx, "student = 3: needs vectors"), "images");
+    CHECK(!jem_mlp_create(ctx, &shape, 1) && says(ctx, "student = 3: needs an MLP"), "images");
     shape = jem_mlp_desc_vectors(2, 1);
     shape.quadratic = 1;
     CHECK(!jem_mlp_create(ctx, &shape, 1) && says(ctx, "not together with quadratic"), "both");
@@ -362,7 +369,7 @@ static void test_refused(jem_ctx *ctx) {
     CHECK(!jem_mlp_create(ctx, &shape, 1) && says(ctx, "up to 1024"), "long ones");
     jem_convnet_desc convs = jem_mlp_desc_vectors(2, 1);
     convs.layers = 1;
-    CHECK(!jem_convnet_create(ctx, &convs, 1) && says(ctx, "needs vectors"), "a convnet");
+    CHECK(!jem_convnet_create(ctx, &convs, 1) && says(ctx, "needs an MLP"), "a convnet");
     jem_net_free(net);
 }
 

@@ -41,7 +41,9 @@ static jem_net *smooth_net(jem_ctx *ctx, int conv) {
     m.classes = 3;
     m.widths[0] = 8;
     m.widths[1] = 5;
-    return conv ? jem_convnet_create(ctx, (m.layers = 2, &m), 3) : jem_mlp_create(ctx, &m, 3);
+    if (!conv) return jem_mlp_create(ctx, &m, 3);
+    m.layers = 2;
+    return jem_convnet_create(ctx, &m, 3);
 }
 
 /* df/dx of one image in double precision. */
@@ -52,6 +54,25 @@ static void exact_slope(const jem_net *net, const double *x, double *g) {
         one[k] = 1;
         g[k] = dual_logp(net, x, one, NULL).a;
         one[k] = 0;
+    }
+}
+
+/* Adds the slopes of n images along v, in double precision, to *value, their magnitudes to *scale,
+   and the derivatives along each direction of the parameters to want. */
+static void exact_slopes(const jem_net *net, const float *x, const float *v, int n,
+                         float *moves[DIRECTIONS][MOST_PARAMS], double *value, double *scale,
+                         double *want) {
+    const int d = net->channels * net->height * net->width;
+    for (int i = 0; i < n; i++) {
+        double here[MOST_DIMS], there[MOST_DIMS];
+        for (int k = 0; k < d; k++) {
+            here[k] = (double)x[i * d + k];
+            there[k] = (double)v[i * d + k];
+        }
+        const double one = dual_logp(net, here, there, NULL).a;
+        *value += one;
+        *scale += fabs(one);
+        for (int k = 0; k < DIRECTIONS; k++) want[k] += dual_logp(net, here, there, moves[k]).c;
     }
 }
 
@@ -79,17 +100,7 @@ static void test_slope(jem_ctx *ctx) {
         double error = 0;
         double length = 0;
         double scale = 0;
-        for (int i = 0; i < n; i++) {
-            double here[MOST_DIMS], there[MOST_DIMS];
-            for (int k = 0; k < d; k++) {
-                here[k] = (double)x[i * d + k];
-                there[k] = (double)v[i * d + k];
-            }
-            const double one = dual_logp(net, here, there, NULL).a;
-            value += one;
-            scale += fabs(one);
-            for (int k = 0; k < DIRECTIONS; k++) want[k] += dual_logp(net, here, there, moves[k]).c;
-        }
+        exact_slopes(net, x, v, n, moves, &value, &scale, want);
         CHECK_CLOSE(jem_item(slope), value, 1e-3 * scale, "value, case %d", how);
         for (int k = 0; k < DIRECTIONS; k++) {
             const double off = along(net, moves[k]) - want[k];
@@ -140,101 +151,125 @@ static double exact_kl(const jem_net *net, const double *x, int n, int d, double
     return sum / n;
 }
 
-/* The loss as a function of the last step's parameters alone, moved along a direction: its slope by
-   analytic second derivatives through the step and a small difference in x, and its value. */
+/* A walk of n images of d numbers: case number `how`, and the images around its last step. */
+typedef struct kl_case {
+    const jem_net *net;
+    int how, n, d;
+    double entropy, step_size;
+    const float *before, *after;
+} kl_case;
+
+/* Returns the slope of the loss as a function of the last step's parameters alone, moved along a
+   direction: by analytic second derivatives through the step and a small difference in x. Sets its
+   value. Checks that a limit holds some of the numbers, in the cases that have one. */
+static double kl_slope(const kl_case *c, float *const *move, double *value) {
+    enum { MOST = MOST_IMAGES * MOST_DIMS };
+    static double up[MOST], down[MOST], at[MOST];
+    const int n = c->n;
+    const int d = c->d;
+    const double h = 1e-5;
+    int held = 0;
+    for (int i = 0; i < n; i++) {
+        double here[MOST_DIMS];
+        double one[MOST_DIMS] = { 0 };
+        double g[MOST_DIMS];
+        for (int j = 0; j < d; j++) here[j] = (double)c->before[i * d + j];
+        exact_slope(c->net, here, g);
+        for (int j = 0; j < d; j++) {
+            const int to = i * d + j;
+            const int limit = (c->how == 5 && fabs(g[j]) >= 0.05) ||
+                (c->how == 4 && (c->after[to] <= -0.9f || c->after[to] >= 0.8f));
+            double moves_by = 0;
+            one[j] = 1;
+            if (!limit) moves_by = c->step_size * dual_logp(c->net, here, one, move).c;
+            one[j] = 0;
+            held += limit;
+            at[to] = (double)c->after[to];
+            up[to] = at[to] + h * moves_by;
+            down[to] = at[to] - h * moves_by;
+        }
+    }
+    if (c->how > 3) CHECK(held > n / 2 && held < n * d / 2, "%d of %d are held", held, n * d);
+    *value = exact_kl(c->net, at, n, d, c->entropy);
+    return (exact_kl(c->net, up, n, d, c->entropy) - exact_kl(c->net, down, n, d, c->entropy)) /
+           (2 * h);
+}
+
+static void check_kl_refused(jem_net *net, jem_tensor *leaf, jem_sgld_desc walk, jem_rng *rng) {
+    jem_ctx *ctx = net->ctx;
+    walk.steps = 0;
+    CHECK(!jem_kl_walk(ctx, jem_logp, net, leaf, &walk, 1, rng) && says(ctx, "steps"), "0");
+    walk.steps = 1;
+    CHECK(!jem_kl_walk(ctx, jem_logp, net, leaf, &walk, NAN, rng) && says(ctx, "entropy"), "NaN");
+    walk.temperature_from = walk.temperature_to = 2;
+    CHECK(!jem_kl_walk(ctx, jem_logp, net, leaf, &walk, 1, rng) &&
+              says(ctx, "temperature_from = 2"), "T");
+}
+
+static jem_sgld_desc kl_desc(int how) {
+    jem_sgld_desc walk = jem_sgld_desc_langevin(0.05f, how == 3 ? 1 : 4);
+    if (how == 4) {
+        walk.clamp_lo = -0.9f;
+        walk.clamp_hi = 0.8f;
+    }
+    if (how == 5) walk.clamp_grad = 0.05f;
+    return walk;
+}
+
+static void check_kl(jem_ctx *ctx, int how) {
+    static const int images[6] = { 20, 5, 37, 16, 20, 20 };
+    static const double entropies[6] = { 1, 1, 0, 0.3, 1, 1 };
+    jem_net *net = smooth_net(ctx, how & 1);
+    const int d = net->channels * net->height * net->width;
+    const int n = images[how];
+    const double entropy = entropies[how];
+    net->scale = 10;
+    jem_rng rng = jem_rng_seed(5 + (uint64_t)how);
+    float *x = random_floats(&rng, n * d, -1, 1);
+    float *moves[DIRECTIONS][MOST_PARAMS];
+    directions(net, &rng, moves);
+    jem_rng same = rng;
+    float *end = floats(n * d);
+    trail t;
+    jem_sgld_desc walk = kl_desc(how);
+    jem_tensor *other = jem_input(ctx, x, n, net->channels, net->height, net->width);
+    jem_sgld(ctx, jem_logp, net, other, &walk, &same);
+    jem_read(other, end);
+    walk.watch = keep_trail;
+    walk.watch_user = &t;
+    memcpy(t.x[(walk.steps - 2) & 1], x, (size_t)(n * d) * sizeof *x);
+    jem_tensor *leaf = jem_input(ctx, x, n, net->channels, net->height, net->width);
+    jem_tensor *kl = jem_kl_walk(ctx, jem_logp, net, leaf, &walk, (float)entropy, &rng);
+    jem_zero_grad(net);
+    CHECK(jem_backward(kl) == JEM_OK, "%s", jem_error(ctx));
+    const kl_case c = { net, how, n, d, entropy, (double)walk.step_size, t.x[(t.step + 1) & 1],
+                        t.x[t.step & 1] };
+    CHECK(t.step == walk.steps - 1 && same_bits(c.after, end, n * d) && rng.counter ==
+          same.counter, "it walks as jem_sgld does");
+    double error = 0;
+    double length = 0;
+    double value = 0;
+    for (int k = 0; k < DIRECTIONS; k++) {
+        const double want = kl_slope(&c, moves[k], &value);
+        const double off = along(net, moves[k]) - want;
+        error += off * off;
+        length += want * want;
+    }
+    CHECK(sqrt(error / length) < 2e-3, "gradient, case %d: off by %g", how, sqrt(error / length));
+    CHECK_CLOSE(jem_item(kl), value, 1e-4 * fabs(value) + 1e-3, "value, case %d", how);
+    printf("  case %d: L_KL %.4f (%.4f), gradient off by %.1e\n", how, (double)jem_item(kl), value,
+           sqrt(error / length));
+    check_kl_refused(net, leaf, walk, &rng);
+    directions_free(moves);
+    free(x);
+    free(end);
+    jem_reset(ctx);
+    jem_net_free(net);
+}
+
 static void test_kl(jem_ctx *ctx) {
     printf("L_KL and its gradient through the last step\n");
-    for (int how = 0; how < 6; how++) {
-        static const int images[6] = { 20, 5, 37, 16, 20, 20 };
-        jem_net *net = smooth_net(ctx, how & 1);
-        const int d = net->channels * net->height * net->width;
-        const int n = images[how];
-        const double entropy = how == 2 ? 0 : how == 3 ? 0.3 : 1;
-        net->scale = 10;
-        jem_rng rng = jem_rng_seed(5 + (uint64_t)how);
-        jem_rng same = rng;
-        float *x = random_floats(&rng, n * d, -1, 1);
-        float *moves[DIRECTIONS][MOST_PARAMS];
-        float *end;
-        directions(net, &rng, moves);
-        same = rng;
-        end = floats(n * d);
-        trail t;
-        jem_sgld_desc walk = jem_sgld_desc_langevin(0.05f, how == 3 ? 1 : 4);
-        if (how == 4) {
-            walk.clamp_lo = -0.9f;
-            walk.clamp_hi = 0.8f;
-        }
-        if (how == 5) walk.clamp_grad = 0.05f;
-        jem_tensor *other = jem_input(ctx, x, n, net->channels, net->height, net->width);
-        jem_sgld(ctx, jem_logp, net, other, &walk, &same);
-        jem_read(other, end);
-        walk.watch = keep_trail;
-        walk.watch_user = &t;
-        memcpy(t.x[(walk.steps - 2) & 1], x, (size_t)(n * d) * sizeof *x);
-        jem_tensor *leaf = jem_input(ctx, x, n, net->channels, net->height, net->width);
-        jem_tensor *kl = jem_kl_walk(ctx, jem_logp, net, leaf, &walk, (float)entropy, &rng);
-        jem_zero_grad(net);
-        CHECK(jem_backward(kl) == JEM_OK, "%s", jem_error(ctx));
-        const float *after = t.x[t.step & 1];
-        const float *before = t.x[(t.step + 1) & 1];
-        CHECK(t.step == walk.steps - 1 && same_bits(after, end, n * d) && rng.counter ==
-              same.counter, "it walks as jem_sgld does");
-        double error = 0;
-        double length = 0;
-        double value = 0;
-        for (int k = 0; k < DIRECTIONS; k++) {
-            enum { MOST = MOST_IMAGES * MOST_DIMS };
-            static double up[MOST], down[MOST], at[MOST];
-            const double h = 1e-5;
-            int held = 0;
-            for (int i = 0; i < n; i++) {
-                double here[MOST_DIMS];
-                double one[MOST_DIMS] = { 0 };
-                double g[MOST_DIMS];
-                for (int j = 0; j < d; j++) here[j] = (double)before[i * d + j];
-                exact_slope(net, here, g);
-                for (int j = 0; j < d; j++) {
-                    const int to = i * d + j;
-                    const int limit = (how == 5 && fabs(g[j]) >= 0.05) ||
-                        (how == 4 && (after[to] <= -0.9f || after[to] >= 0.8f));
-                    one[j] = 1;
-                    const double moves_by = limit ? 0 : (double)walk.step_size *
-                        dual_logp(net, here, one, moves[k]).c;
-                    one[j] = 0;
-                    held += limit;
-                    at[to] = (double)after[to];
-                    up[to] = at[to] + h * moves_by;
-                    down[to] = at[to] - h * moves_by;
-                }
-            }
-            if (how > 3) CHECK(held > n / 2 && held < n * d / 2, "%d of %d are held", held, n * d);
-            const double want = (exact_kl(net, up, n, d, entropy) -
-                                 exact_kl(net, down, n, d, entropy)) / (2 * h);
-            const double off = along(net, moves[k]) - want;
-            error += off * off;
-            length += want * want;
-            value = exact_kl(net, at, n, d, entropy);
-        }
-        CHECK(sqrt(error / length) < 2e-3, "gradient, case %d: off by %g", how,
-              sqrt(error / length));
-        CHECK_CLOSE(jem_item(kl), value, 1e-4 * fabs(value) + 1e-3, "value, case %d", how);
-        printf("  case %d: L_KL %.4f (%.4f), gradient off by %.1e\n", how, (double)jem_item(kl),
-               value, sqrt(error / length));
-        walk.steps = 0;
-        CHECK(!jem_kl_walk(ctx, jem_logp, net, leaf, &walk, 1, &rng) && says(ctx, "steps"), "0");
-        walk.steps = 1;
-        CHECK(!jem_kl_walk(ctx, jem_logp, net, leaf, &walk, NAN, &rng) && says(ctx, "entropy"),
-              "NaN");
-        walk.temperature_from = walk.temperature_to = 2;
-        CHECK(!jem_kl_walk(ctx, jem_logp, net, leaf, &walk, 1, &rng) &&
-                  says(ctx, "temperature_from = 2"), "T");
-        directions_free(moves);
-        free(x);
-        free(end);
-        jem_reset(ctx);
-        jem_net_free(net);
-    }
+    for (int how = 0; how < 6; how++) check_kl(ctx, how);
 }
 
 /* ---- options of training --------------------------------------------------------------------- */
@@ -368,6 +403,46 @@ static void gradient_by_hand(jem_net *net, const float *x, const int *labels, co
     jem_end(net->ctx, mark);
 }
 
+/* Moves the parameters by `length` along their gradient. Returns the gradient, to be freed. */
+static float *climb(jem_net *net, double length) {
+    double norm = 0;
+    for (const jem_param *p = net->params; p; p = p->next)
+        for (ptrdiff_t i = 0; i < p->size; i++) norm += pow((double)p->grad[i], 2);
+    norm = sqrt(norm);
+    for (jem_param *p = net->params; p; p = p->next) {
+        for (ptrdiff_t i = 0; i < p->size; i++)
+            p->value[i] += (float)(length * (double)p->grad[i] / norm);
+        jem_param_changed(p);
+    }
+    float *first = floats(jem_net_size(net));
+    float *at = first;
+    for (const jem_param *p = net->params; p; at += p->size, p = p->next)
+        memcpy(at, p->grad, (size_t)p->size * sizeof *at);
+    return first;
+}
+
+/* Checks that the net moved from its start by the rate .1 times the gradient in `hand`, not by that
+   of the first pass. */
+static void check_step(const jem_net *net, const jem_net *start, const jem_net *hand,
+                       const float *first) {
+    double moved_by = 0;
+    double worst = 0;
+    double plain = 0;
+    const jem_param *p = net->params;
+    const jem_param *q = hand->params;
+    const jem_param *o = start->params;
+    for (const float *at = first; p; at += p->size, p = p->next, q = q->next, o = o->next)
+        for (ptrdiff_t i = 0; i < p->size; i++) {
+            const double got = ((double)o->value[i] - (double)p->value[i]) / 0.1;
+            worst = most_of(worst, fabs(got - (double)q->grad[i]));
+            plain = most_of(plain, fabs(got - (double)at[i]));
+            moved_by = most_of(moved_by, fabs(got));
+        }
+    CHECK(worst < 1e-4 * moved_by + 1e-5, "off by %g of %g", worst, moved_by);
+    CHECK(plain > 0.02 * moved_by, "it is not the plain gradient: %g from that", plain);
+    printf("  off by %.1e of %.2f; the plain gradient is %.2f from it\n", worst, moved_by, plain);
+}
+
 /* Plain gradient descent, so that a step shows the gradient; samples from the trainer's buffer. */
 static void test_sharpness(jem_ctx *ctx) {
     printf("the sharpness-aware step, by hand\n");
@@ -395,44 +470,24 @@ static void test_sharpness(jem_ctx *ctx) {
                                                   SMALL * sizeof *sample);
     CHECK(n == NEGATIVES, "%d samples", n);
     gradient_by_hand(hand, x, labels, sample, n);
-    double norm = 0;
-    double moved_by = 0;
-    double worst = 0;
-    double plain = 0;
-    for (const jem_param *p = hand->params; p; p = p->next)
-        for (ptrdiff_t i = 0; i < p->size; i++) norm += pow((double)p->grad[i], 2);
-    norm = sqrt(norm);
-    for (jem_param *p = hand->params; p; p = p->next) {
-        for (ptrdiff_t i = 0; i < p->size; i++)
-            p->value[i] += (float)(0.5 * (double)p->grad[i] / norm);
-        jem_param_changed(p);
-    }
-    float *first = floats(jem_net_size(net));
-    float *at = first;
-    for (const jem_param *p = hand->params; p; at += p->size, p = p->next)
-        memcpy(at, p->grad, (size_t)p->size * sizeof *at);
+    float *first = climb(hand, 0.5);
     gradient_by_hand(hand, x, labels, sample, n);
     jem_net *start = digit_net(ctx);
-    const jem_param *p = net->params;
-    const jem_param *q = hand->params;
-    const jem_param *o = start->params;
-    for (at = first; p; at += p->size, p = p->next, q = q->next, o = o->next)
-        for (ptrdiff_t i = 0; i < p->size; i++) {
-            const double got = ((double)o->value[i] - (double)p->value[i]) / 0.1;
-            worst = most_of(worst, fabs(got - (double)q->grad[i]));
-            plain = most_of(plain, fabs(got - (double)at[i]));
-            moved_by = most_of(moved_by, fabs(got));
-        }
-    CHECK(worst < 1e-4 * moved_by + 1e-5, "off by %g of %g", worst, moved_by);
-    CHECK(plain > 0.02 * moved_by, "it is not the plain gradient: %g from that", plain);
-    printf("  off by %.1e of %.2f; the plain gradient is %.2f from it\n", worst, moved_by, plain);
+    check_step(net, start, hand, first);
     free(first);
     jem_trainer_free(tr);
     jem_net_free(net);
     jem_net_free(hand);
     jem_net_free(start);
+}
 
-    jem_wrn_desc wrn = jem_wrn_desc_default();     /* running statistics: of one pass, not of two */
+/* Running statistics are of one pass, not of two. */
+static void test_sharp_statistics(jem_ctx *ctx) {
+    printf("the sharpness-aware step and running statistics\n");
+    float x[IMAGES * SMALL];
+    int labels[IMAGES];
+    images_of(0, x, labels);
+    jem_wrn_desc wrn = jem_wrn_desc_default();
     wrn.depth = 10;
     wrn.widen = 1;
     wrn.channels = 1;
@@ -445,8 +500,8 @@ static void test_sharpness(jem_ctx *ctx) {
         jem_train_desc plain_ce = jem_train_desc_default();
         plain_ce.weights.cd = 0;
         plain_ce.sam = how ? 0.5f : 0;
-        net = jem_wrn_create(ctx, &wrn, 1);
-        tr = jem_trainer_create(net, &plain_ce);
+        jem_net *net = jem_wrn_create(ctx, &wrn, 1);
+        jem_trainer *tr = jem_trainer_create(net, &plain_ce);
         CHECK(tr && jem_train_step(tr, x, labels, IMAGES).status == JEM_OK, "%s", jem_error(ctx));
         for (const jem_param *r = net ? net->params : NULL; r; r = r->next)
             for (ptrdiff_t i = 0; !r->grad && i < r->size; i++) kept[how] += r->value[i];
@@ -679,11 +734,45 @@ static jem_tensor *gaussian_logp(jem_ctx *ctx, jem_tensor *x, void *user) {
     return gauss(ctx, jem_apply(&g->map, x, 1), NULL);
 }
 
+/* The data of test_losses: x = mean + L z. */
+static const double known_l[3] = { 0.6, 0.3, 0.4 }, known_mean[2] = { 0.5, -0.3 };
+
+/* Trains a Gaussian with loss number `how`; the net has its average afterwards. */
+static void fit_gaussian(jem_net *net, gaussian *g, int how) {
+    enum { N = 512, STEPS = 1500 };
+    jem_ctx *ctx = net->ctx;
+    jem_optim_desc d = jem_optim_desc_default();
+    d.ema = 0.99f;
+    jem_optim *opt = jem_optim_create(net, &d);
+    const jem_schedule cosine = { JEM_SCHEDULE_COSINE, 0, STEPS, 0.01f, 0, { 0 } };
+    jem_rng rng = jem_rng_seed(4);
+    float x[2 * N];
+    for (int i = 0; i < STEPS; i++) {
+        for (int k = 0; k < N; k++) {
+            const double a = (double)jem_rng_normal(&rng);
+            const double b = (double)jem_rng_normal(&rng);
+            x[2 * k] = (float)(known_mean[0] + known_l[0] * a);
+            x[2 * k + 1] = (float)(known_mean[1] + known_l[1] * a + known_l[2] * b);
+        }
+        const jem_mark mark = jem_begin(ctx);
+        jem_zero_grad(net);
+        jem_tensor *loss;
+        if (how == 2) loss = loss_nce(ctx, gaussian_logp, g, &g->log_z, N, x, 3, &rng);
+        else loss = loss_score(ctx, gaussian_logp, g, N, x, 0.1f, how ? &rng : NULL);
+        jem_backward(loss);
+        jem_optim_step(opt, jem_learning_rate(&cosine, 0.01f, i), NULL);
+        jem_end(ctx, mark);
+    }
+    CHECK(jem_ok(ctx), "%s", jem_error(ctx));
+    jem_optim_use_average(opt, 1);
+    jem_optim_free(opt);
+}
+
 static void test_losses(jem_ctx *ctx) {
     printf("losses without chains: a Gaussian's mean, precision and log Z\n");
-    enum { N = 512, STEPS = 1500 };
     static const char *const names[] = { "implicit", "sliced", "NCE" };
-    const double l[3] = { 0.6, 0.3, 0.4 }, mean[2] = { 0.5, -0.3 };    /* x = mean + L z */
+    const double *l = known_l;
+    const double *mean = known_mean;
     const double det = pow(l[0] * l[2], 2);
     const double want[3] = { (l[1] * l[1] + l[2] * l[2]) / det, -l[0] * l[1] / det,
                              l[0] * l[0] / det };  /* precision: (L L')^-1 */
@@ -695,34 +784,13 @@ static void test_losses(jem_ctx *ctx) {
         static const float first[4] = { 1, 0.2f, -0.1f, 1.2f };
         memcpy(g.map.weight->value, first, sizeof first);
         jem_param_changed(g.map.weight);
-        jem_optim_desc d = jem_optim_desc_default();
-        d.ema = 0.99f;
-        jem_optim *opt = jem_optim_create(net, &d);
-        const jem_schedule cosine = { JEM_SCHEDULE_COSINE, 0, STEPS, 0.01f, 0, { 0 } };
-        jem_rng rng = jem_rng_seed(4);
-        float x[2 * N];
-        for (int i = 0; i < STEPS; i++) {
-            for (int k = 0; k < N; k++) {
-                const double a = (double)jem_rng_normal(&rng);
-                const double b = (double)jem_rng_normal(&rng);
-                x[2 * k] = (float)(mean[0] + l[0] * a);
-                x[2 * k + 1] = (float)(mean[1] + l[1] * a + l[2] * b);
-            }
-            const jem_mark mark = jem_begin(ctx);
-            jem_zero_grad(net);
-            jem_backward(how == 2 ? loss_nce(ctx, gaussian_logp, &g, &g.log_z, N, x, 3, &rng)
-                                  : loss_score(ctx, gaussian_logp, &g, N, x, 0.1f,
-                                               how ? &rng : NULL));
-            jem_optim_step(opt, jem_learning_rate(&cosine, 0.01f, i), NULL);
-            jem_end(ctx, mark);
-        }
-        CHECK(jem_ok(ctx), "%s", jem_error(ctx));
-        jem_optim_use_average(opt, 1);
+        fit_gaussian(net, &g, how);
         const float *a = g.map.weight->value;
         const float *b = g.map.bias->value;
         double p[3], at[2];
         for (int k = 0; k < 3; k++) {
-            const int i = k > 1, j = k > 0;        /* (A'A)[i][j] */
+            const int i = k > 1;                   /* (A'A)[i][j] */
+            const int j = k > 0;
             p[k] = (double)a[i] * (double)a[j] + (double)a[2 + i] * (double)a[2 + j];
             CHECK_CLOSE(p[k], want[k], 0.04 * (want[0] + want[2]), "%s: precision", names[how]);
         }
@@ -738,13 +806,31 @@ static void test_losses(jem_ctx *ctx) {
                names[how], p[0], p[1], p[2], want[0], want[1], want[2], at[0], at[1], mean[0],
                mean[1]);
         if (how == 2) printf("            log Z %.3f (%.3f)\n", learned, log_z);
-        jem_optim_free(opt);
         jem_net_free(net);
     }
 }
 
-/* The same numbers in double precision: the expected loss of a point of a MLP is its Laplacian and
-   half its slope squared. */
+/* Returns the expected loss at a point of a MLP: its Laplacian and half its slope squared, in
+   double precision. */
+static double exact_score_loss(const jem_net *net, const double here[2]) {
+    const double h = 1e-4;
+    double g[2];
+    double bend = 0;
+    exact_slope(net, here, g);
+    for (int k = 0; k < 2; k++) {                  /* of exact slopes */
+        double up[2] = { here[0], here[1] };
+        double down[2] = { here[0], here[1] };
+        double gu[2];
+        double gd[2];
+        up[k] += h;
+        down[k] -= h;
+        exact_slope(net, up, gu);
+        exact_slope(net, down, gd);
+        bend += (gu[k] - gd[k]) / (2 * h);
+    }
+    return bend + (g[0] * g[0] + g[1] * g[1]) / 2;
+}
+
 static void test_score_losses(jem_ctx *ctx) {
     printf("implicit and sliced score matching, by exact second derivatives\n");
     enum { N = 20, MANY = 1000 };
@@ -762,23 +848,8 @@ static void test_score_losses(jem_ctx *ctx) {
     double want = 0;
     double one_point = 0;
     for (int i = 0; i < N; i++) {
-        const double h = 1e-4;
         const double here[2] = { (double)x[2 * i], (double)x[2 * i + 1] };
-        double g[2];
-        double bend = 0;
-        exact_slope(net, here, g);
-        for (int k = 0; k < 2; k++) {              /* of exact slopes */
-            double up[2] = { here[0], here[1] };
-            double down[2] = { here[0], here[1] };
-            double gu[2];
-            double gd[2];
-            up[k] += h;
-            down[k] -= h;
-            exact_slope(net, up, gu);
-            exact_slope(net, down, gd);
-            bend += (gu[k] - gd[k]) / (2 * h);
-        }
-        const double loss = bend + (g[0] * g[0] + g[1] * g[1]) / 2;
+        const double loss = exact_score_loss(net, here);
         want += loss / N;
         if (!i) one_point = loss;
     }
@@ -802,9 +873,9 @@ static void test_score_losses(jem_ctx *ctx) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_slope), TEST_IN(test_kl), TEST_IN(test_sharpness),
-        TEST_IN(test_norms_remember), TEST_IN(test_spectral), TEST(test_class_gaussian),
-        TEST_IN(test_proximal), TEST_IN(test_score_losses), TEST_IN(test_losses),
-        TEST(test_training)
+        TEST_IN(test_sharp_statistics), TEST_IN(test_norms_remember), TEST_IN(test_spectral),
+        TEST(test_class_gaussian), TEST_IN(test_proximal), TEST_IN(test_score_losses),
+        TEST_IN(test_losses), TEST(test_training)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

@@ -142,7 +142,8 @@ static inline jem_net *bag_create(jem_ctx *ctx) {
     return jem_net_create(ctx, no_forward, NULL, 0, 1, 1, 1, 1, 1);
 }
 
-/* Adds parameter number i of a bag, with `ndim` sizes a, b, k, k. */
+/* Adds parameter number i of a bag, with `ndim` sizes a, b, k, k, and uniform numbers in lo..hi.
+   Many parameters: a shape, a range, and what they are for. */
 static inline jem_param *random_param(jem_net *bag, jem_rng *rng, int trainable, int ndim, int a,
                                       int b, int k, float lo, float hi) {
     char name[16];

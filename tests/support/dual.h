@@ -35,32 +35,37 @@ static inline dual moved(const jem_param *p, const float *move, ptrdiff_t i) {
     return dual_of((double)p->value[i], 0, move ? (double)move[i] : 0);
 }
 
-/* y[co][ho][wo] of x[ci][h][w]; returns co * ho * wo. */
-static inline int dual_conv(const jem_param *w, const jem_param *b, const float *dw,
-                            const float *db, int stride, int pad, int *h, int *wd, const dual *x,
-                            dual *y) {
-    const int co = w->shape[0];
-    const int ci = w->shape[1];
-    const int k = w->ndim == 4 ? w->shape[2] : 1;
-    const int ho = (*h + 2 * pad - k) / stride + 1;
-    const int wo = (*wd + 2 * pad - k) / stride + 1;
+/* A convolution, or a linear layer: weights and biases, moved along dw and db. */
+typedef struct dual_layer {
+    const jem_param *weight, *bias;
+    const float *dw, *db;
+    int stride, pad;
+} dual_layer;
+
+/* Computes y[co][ho][wo] of x[ci][h][w]; returns co * ho * wo. */
+static inline int dual_conv(const dual_layer *l, int *h, int *w, const dual *x, dual *y) {
+    const int co = l->weight->shape[0];
+    const int ci = l->weight->shape[1];
+    const int k = l->weight->ndim == 4 ? l->weight->shape[2] : 1;
+    const int ho = (*h + 2 * l->pad - k) / l->stride + 1;
+    const int wo = (*w + 2 * l->pad - k) / l->stride + 1;
     for (int o = 0; o < co; o++)
         for (int i = 0; i < ho; i++)
             for (int j = 0; j < wo; j++) {
-                dual s = moved(b, db, o);
+                dual s = moved(l->bias, l->db, o);
                 for (int c = 0; c < ci; c++)
                     for (int ky = 0; ky < k; ky++)
                         for (int kx = 0; kx < k; kx++) {
-                            const int r = i * stride + ky - pad;
-                            const int q = j * stride + kx - pad;
-                            if (r < 0 || r >= *h || q < 0 || q >= *wd) continue;
-                            s = dual_fma(moved(w, dw, ((o * ci + c) * k + ky) * k + kx),
-                                         x[(c * *h + r) * *wd + q], s);
+                            const int r = i * l->stride + ky - l->pad;
+                            const int q = j * l->stride + kx - l->pad;
+                            const int tap = ((o * ci + c) * k + ky) * k + kx;
+                            if (r < 0 || r >= *h || q < 0 || q >= *w) continue;
+                            s = dual_fma(moved(l->weight, l->dw, tap), x[(c * *h + r) * *w + q], s);
                         }
                 y[(o * ho + i) * wo + j] = s;
             }
     *h = ho;
-    *wd = wo;
+    *w = wo;
     return co * ho * wo;
 }
 
@@ -80,8 +85,13 @@ static inline dual dual_logp(const jem_net *net, const double *x, const double *
         const int conv = p->ndim == 4;
         const int last = !bias->next;
         if (!conv) h = w = 1;
-        size = dual_conv(p, bias, moves ? moves[at] : NULL, moves ? moves[at + 1] : NULL,
-                         conv && at ? 2 : 1, conv, &h, &w, in, out);
+        dual_layer l = { p, bias, NULL, NULL, 1, conv };
+        if (conv && at) l.stride = 2;
+        if (moves) {
+            l.dw = moves[at];
+            l.db = moves[at + 1];
+        }
+        size = dual_conv(&l, &h, &w, in, out);
         for (int i = 0; i < size; i++) in[i] = last ? out[i] : dual_silu(out[i]);
     }
     double sum = 0;

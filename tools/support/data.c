@@ -248,8 +248,9 @@ static size_t data__most_bytes(const data__job *job) {
     return most < (double)INT_MAX ? (size_t)most : (size_t)INT_MAX;
 }
 
-/* Reads the rest of a file, first into `room` bytes. Returns what is wrong, "" if there are more
-   than `most`, or NULL. Sets the bytes, to be freed in each case, and their number. */
+/* Reads the rest of a file, first into `room` bytes. Returns NULL, or the reason of a failure: ""
+   if there are more than `most` bytes. Sets the bytes, to be freed in each case, and their
+   number. */
 static const char *data__read_rest(FILE *f, size_t room, size_t most, unsigned char **bytes,
                                    size_t *n) {
     *bytes = NULL;
@@ -536,8 +537,8 @@ static int data__find_idx(data__job *job, const char *folder, int test, const ch
     return found;
 }
 
-/* Reads the header: 0 0 8 and the number of dimensions, the dimensions. Returns what is wrong with
-   the file, or NULL. */
+/* Reads the header: 0 0 8 and the number of dimensions, the dimensions. Returns NULL, or the
+   reason why the file cannot be used. */
 static const char *data__idx_header(const unsigned char *bytes, size_t size, int images, int *dims,
                                     int shape[4]) {
     size_t product = 1;

@@ -19,10 +19,17 @@ static uint64_t hash(const jem_net *net) {
 /* The trainer that tests/properties/fuzz/corpus/checkpoint is of. */
 static jem_trainer *open_trainer(jem_ctx *ctx, jem_net **net) {
     jem_mlp_desc d = jem_mlp_desc_default();
-    d.channels = 2, d.height = d.width = 3, d.classes = 3, d.layers = 1, d.widths[0] = 4;
+    d.channels = 2;
+    d.height = d.width = 3;
+    d.classes = 3;
+    d.layers = 1;
+    d.widths[0] = 4;
     *net = jem_mlp_create(ctx, &d, 1);
     jem_train_desc t = jem_train_desc_default();
-    t.buffer_size = 6, t.negatives = 2, t.sgld.steps = 1, t.optim.ema = .9f;
+    t.buffer_size = 6;
+    t.negatives = 2;
+    t.sgld.steps = 1;
+    t.optim.ema = .9f;
     return jem_trainer_create(*net, &t);
 }
 
@@ -45,9 +52,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *in, size_t n) {
         jem_clear_error(ctx);
         jem_train_step(tr, x, labels, BATCH);
         jem_clear_error(ctx);
-        jem_trainer_use_average(tr, 1), jem_trainer_use_average(tr, 0);
+        jem_trainer_use_average(tr, 1);
+        jem_trainer_use_average(tr, 0);
     }
-    jem_archive_free(a), jem_trainer_free(tr), jem_net_free(net);
+    jem_archive_free(a);
+    jem_trainer_free(tr);
+    jem_net_free(net);
     fuzz_end(ctx);
     return 0;
 }

@@ -4,11 +4,15 @@
 int LLVMFuzzerTestOneInput(const uint8_t *in, size_t n) {
     if (n < 2) return 0;
     const int hundred = in[0] & 1;
-    const size_t asked = hundred ? in[1] : 0;
-    const size_t names = asked < n - 2 ? asked : n - 2;
+    const char *file = "test_batch.bin";
+    size_t names = 0;
+    if (hundred) {
+        file = "test.bin";
+        names = fuzz_least(in[1], n - 2);
+    }
     for (int i = 0; i < fuzz_files; i++) remove(fuzz_names[i]);
     if (names) fuzz_put("fine_label_names.txt", in + 2, names);
-    fuzz_put(hundred ? "test.bin" : "test_batch.bin", in + 2 + names, n - 2 - names);
+    fuzz_put(file, in + 2 + names, n - 2 - names);
     fuzz_load("test");
     return 0;
 }

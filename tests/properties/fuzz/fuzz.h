@@ -17,7 +17,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *in, size_t n);
 size_t LLVMFuzzerCustomMutator(uint8_t *in, size_t n, size_t most, unsigned seed);
 #ifdef FUZZ_ALONE
 static inline size_t LLVMFuzzerMutate(uint8_t *in, size_t n, size_t most) {    /* of libFuzzer */
-    if (n < most) in[n] = (uint8_t)n, n++;
+    if (n < most) {
+        in[n] = (uint8_t)n;
+        n++;
+    }
     return n;
 }
 #else
@@ -28,6 +31,8 @@ size_t LLVMFuzzerMutate(uint8_t *in, size_t n, size_t most);
 #define FUZZ_CHECK(condition) \
     ((condition) ? (void)0 \
                  : (fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition), abort()))
+
+static inline size_t fuzz_least(size_t a, size_t b) { return a < b ? a : b; }
 
 /* ---- files, in memory where the system has such a folder ---- */
 
@@ -67,7 +72,8 @@ static inline void *fuzz_allocate(void *user, size_t bytes) {
     if (bytes > fuzz_memory.most - fuzz_memory.held) return NULL;
     size_t *at = (size_t *)malloc(bytes + 16);
     if (!at) return NULL;
-    *at = bytes, fuzz_memory.held += bytes;
+    *at = bytes;
+    fuzz_memory.held += bytes;
     return (char *)at + 16;
 }
 static inline void fuzz_release(void *user, void *at) {
@@ -80,7 +86,9 @@ static inline void fuzz_release(void *user, void *at) {
 static inline jem_ctx *fuzz_ctx(void) {
     jem_ctx_desc d;
     memset(&d, 0, sizeof d);
-    d.threads = 1, d.allocate = fuzz_allocate, d.release = fuzz_release;
+    d.threads = 1;
+    d.allocate = fuzz_allocate;
+    d.release = fuzz_release;
     jem_ctx *ctx = jem_ctx_create(&d);
     FUZZ_CHECK(ctx != NULL);
     return ctx;
@@ -114,7 +122,8 @@ static inline void fuzz_run(const char *path) {
     FUZZ_CHECK(bytes && f && fread(bytes, 1, n, f) == n);
     fclose(f);
     LLVMFuzzerTestOneInput(bytes, n);
-    free(bytes), fuzz_runs++;
+    free(bytes);
+    fuzz_runs++;
 }
 int main(int argc, char **argv) {
     for (int i = 1; i < argc; i++) fuzz_run(argv[i]);

@@ -31,34 +31,48 @@ static void use(jem_ctx *ctx, jem_net *net) {
         jem_floats_to_pixels(net, x, 1, NULL, pixels);
     jem_end(ctx, mark);
     jem_clear_error(ctx);
-    free(x), free(pixels);
+    free(x);
+    free(pixels);
+}
+
+/* Returns 1 if there is an error with a message just when something was not made. */
+static int agrees(jem_ctx *ctx, const void *made) {
+    if (made) return jem_ok(ctx);
+    return !jem_ok(ctx) && *jem_error(ctx);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *in, size_t n) {
     jem_ctx *ctx = fuzz_ctx();
     jem_archive *a = jem_archive_parse(ctx, in, n);
     jem_archive *b = NULL;
-    FUZZ_CHECK(a ? jem_ok(ctx) : !jem_ok(ctx) && *jem_error(ctx));
-    jem_net *net = a ? jem_net_from_archive(ctx, a) : NULL;
-    FUZZ_CHECK(!a || (net ? jem_ok(ctx) : !jem_ok(ctx) && *jem_error(ctx)));
+    FUZZ_CHECK(agrees(ctx, a));
+    jem_net *net = NULL;
+    if (a) net = jem_net_from_archive(ctx, a);
+    FUZZ_CHECK(!a || agrees(ctx, net));
     jem_clear_error(ctx);
     if (net) {
         use(ctx, net);
         /* What was accepted is written, and read again, to the same bytes. */
         size_t size, again;
         b = jem_archive_create(ctx);
-        void *bytes = b && jem_net_to_archive(net, b) == JEM_OK ? jem_archive_to_memory(b, &size)
-                                                                : NULL;
+        void *bytes = NULL;
+        if (b && jem_net_to_archive(net, b) == JEM_OK) bytes = jem_archive_to_memory(b, &size);
         if (bytes) {
             jem_archive *c = jem_archive_parse(ctx, bytes, size);
             FUZZ_CHECK(c || jem_error_status(ctx) == JEM_NO_MEMORY);
-            void *more = c ? jem_archive_to_memory(c, &again) : NULL;
+            void *more = NULL;
+            if (c) more = jem_archive_to_memory(c, &again);
             FUZZ_CHECK(!more || (again == size && !memcmp(more, bytes, size)));
-            jem_release(ctx, more), jem_archive_free(c);
-        } else FUZZ_CHECK(jem_error_status(ctx) == JEM_NO_MEMORY);
+            jem_release(ctx, more);
+            jem_archive_free(c);
+        } else {
+            FUZZ_CHECK(jem_error_status(ctx) == JEM_NO_MEMORY);
+        }
         jem_release(ctx, bytes);
     }
-    jem_archive_free(b), jem_net_free(net), jem_archive_free(a);
+    jem_archive_free(b);
+    jem_net_free(net);
+    jem_archive_free(a);
     fuzz_end(ctx);
     return 0;
 }
