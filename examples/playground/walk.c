@@ -176,8 +176,8 @@ static void keep(void) {
     steps_made++;
 }
 
-/* [steps] Makes one step of all chains, two if they are tempered. a is the step of Langevin's equation; noise a multiple of
-   sqrt(a): 0 makes it gradient ascent. */
+/* [steps] Makes one step of all chains, two if they are tempered. a is the step of Langevin's
+   equation; noise a multiple of sqrt(a): 0 makes it gradient ascent. */
 static jem_status one_step(jem_tensor *x, int kind, float a, float noise, int leaps,
                            float *accepted) {
     if (kind <= LANGEVIN) {

@@ -124,7 +124,7 @@ refuses 2 "labels-per-class 5000: class" train --labels-per-class 5000 "$@"
 refuses 2 "shift must be smaller" train --shift 28 "$@"
 refuses 2 "cutout must not be larger" train --cutout 29 --batches separate "$@"
 refuses 2 "cutout needs --batches separate" train --cutout 8 "$@"
-refuses 2 "too small for 8 layers" train --widths 8,8,8,8,8,8,8,8 "$@"
+refuses 2 "layers = 8: the images are too small for it" train --widths 8,8,8,8,8,8,8,8 "$@"
 refuses 2 "out starts a new run" train --resume somewhere "$@"
 refuses 2 "init starts a new run" train --resume somewhere --init something
 refuses 2 "jem sample MODEL" sample
@@ -581,6 +581,11 @@ refuses 2 "are the same file" export small.safetensors ./small.safetensors
 refuses 2 "dtype f16: choose from f32|bf16" export $model new --dtype f16
 refuses 2 "unknown option --half" export --half $model new
 refuses 2 "unexpected 'three'" export $model new three
+refuses 2 "no sampler: leave out --guidance" export --onnx --guidance 5 $model new
+refuses 2 "no-slope needs --onnx" export --no-slope $model new
+cp $model spare.safetensors
+refuses 2 "are the same file" eval spare.safetensors calibration --dataset digits --n 20 \
+    --out spare.safetensors
 status 0 "export, rounded" export --dtype bf16 $model half.safetensors
 # The parameters take half; the header, which holds the text of the calibration, stays.
 numbers() { echo $(($(wc -c <"$1") - 8 - $(od -An -t u8 -N 8 "$1"))); }
@@ -819,7 +824,7 @@ says "plain.csv: only 12 rows calibrate .*: 1 in 13 usual rows may .* 1 in 100 n
 status 0 "their limit" score t10/last.safetensors plain.csv
 check "cannot be 1%" grep -q "with only 12 rows: 'strange' cannot mean 1 in 100 .* but 1 in 13" err
 check "nor in the summary" \
-    grep -q "^600 rows: .*; about 46 of 600 usual rows are strange by chance, not 6: 12 rows" err
+    grep -q "^600 rows: .*; about 46 of 600 usual rows are strange by chance, not 6 (12 calibration" err
 refuses 1 "column 1 of the model is 'volt', of the data 'temp'" \
     train new.csv --label none --drop when --init t1/last.safetensors --out new
 refuses 1 "t1/last.safetensors: the model has 1 class, the data 3" \
@@ -831,6 +836,13 @@ status 0 "a clock" train clock.csv $brief --iters 1 --out t9
 says "column 'clock' never falls from row to row: .* --drop clock skips it"
 check "and no sensor" test "$(grep -c 'never falls' out)" = 1
 sed 1d rows.csv >bare.csv
+sed 1d plain.csv >numbers.csv
+status 0 "a column dropped, without a header" train numbers.csv --drop 2 --label none $brief \
+    --iters 20 --out t11
+status 0 "dropped again" score t11/last.safetensors numbers.csv
+status 0 "chains of four columns, without a picture" train rows.csv --label state --iters 20 \
+    --nce-weight 0 --p-x-weight .1 --sgld-lr .01 --out t12
+check "none is written" test ! -e t12/samples.png
 status 0 "the last column, without a header" train bare.csv --label last $brief --iters 20 --out t5
 says "3 classes"
 status 0 "rows with labels" score t5/last.safetensors bare.csv

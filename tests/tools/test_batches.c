@@ -1,6 +1,6 @@
 /* The batches of `jem train`: each training image once per epoch, in a different order each time;
-   never the held-out images, which are the same for every seed; moved and mirrored uniformly; squares
-   hidden uniformly. */
+   never the held-out images, which are the same for every seed; moved and mirrored uniformly;
+   squares hidden uniformly. */
 #ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE
 #endif
@@ -37,8 +37,8 @@ static void close_run(run *r) {
     free(r->order);
     free(r->labelled);
     free(r->moved);
-    free(r->like);
-    free(r->like_y);
+    free(r->starts);
+    free(r->start_labels);
     free(r->x);
     free(r->x_few);
     free(r->y);
@@ -54,8 +54,8 @@ static void test_epochs(run *r, int *first_order) {
     int *seen = (int *)malloc((size_t)n * sizeof *seen);
     int wrong = 0;
     int alike = 0;
-    CHECK(r->n_train == n - VALID && r->per_epoch == per_epoch && r->all.n == r->n_train, "%d of %d",
-          r->n_train, n);
+    CHECK(r->n_train == n - VALID && r->per_epoch == per_epoch && r->all.n == r->n_train,
+          "%d of %d", r->n_train, n);
     for (int epoch = 0; epoch < 3; epoch++) {
         int twice = 0;
         int held_out = 0;
@@ -86,7 +86,10 @@ static void test_epochs(run *r, int *first_order) {
 }
 
 /* Beyond the border, the way back. */
-static int reflected(int i, int n) { return i < 0 ? -i : i < n ? i : 2 * (n - 1) - i; }
+static int reflected(int i, int n) {
+    if (i < 0) return -i;
+    return i < n ? i : 2 * (n - 1) - i;
+}
 
 static void test_moves(run *r) {
     enum { SIDE = 28, WAYS = (2 * REACH + 1) * (2 * REACH + 1) * 2, AT = SIDE / 2 };
@@ -107,9 +110,11 @@ static void test_moves(run *r) {
         if (!CHECK(abs(dy) <= REACH && abs(dx) <= REACH, "moved by (%d,%d)", dy, dx)) return;
         count[((dy + REACH) * (2 * REACH + 1) + dx + REACH) * 2 + mirror]++;
         for (int i = 0; i < SIDE && k < 200; i++)
-            for (int j = 0; j < SIDE; j++)
-                wrong += to[i * SIDE + j] != from[reflected(i + dy, SIDE) * SIDE +
-                                                  reflected((mirror ? SIDE - 1 - j : j) + dx, SIDE)];
+            for (int j = 0; j < SIDE; j++) {
+                const int row = reflected(i + dy, SIDE);
+                const int column = reflected((mirror ? SIDE - 1 - j : j) + dx, SIDE);
+                wrong += to[i * SIDE + j] != from[row * SIDE + column];
+            }
     }
     CHECK(wrong == 0, "%d pixels are not where they should be", wrong);
     for (int k = 0; k < WAYS; k++)                 /* 400 each, give or take five times 20 */
@@ -155,6 +160,26 @@ static void test_turns(run *r) {
     free(side);
 }
 
+/* Checks that a batch with hidden squares is the same one otherwise. */
+static void check_hidden_batch(run *r, int square) {
+    int wrong = 0;
+    r->o->cutout = 0;
+    draw_batch(r, &r->all, 1, 0, r->x, r->y);
+    r->o->cutout = square;
+    float *whole = (float *)malloc(sizeof *whole * BATCH * IMAGE);
+    memcpy(whole, r->x, sizeof *whole * BATCH * IMAGE);
+    draw_batch(r, &r->all, 1, 1, r->x, r->y);
+    int changed = 0;
+    for (int i = 0; i < BATCH * IMAGE; i++) {
+        wrong += r->x[i] != whole[i] && r->x[i] != 0;
+        changed += r->x[i] != whole[i];
+    }
+    CHECK(wrong == 0 && changed > BATCH && changed <= BATCH * square * square,
+          "the same batch, but for %d pixels, %d of them wrong", changed, wrong);
+    r->o->cutout = 0;
+    free(whole);
+}
+
 /* --cutout hides a square, which the border may cut; every pixel is its centre equally often. */
 static void test_squares(run *r) {
     enum { SIDE = 28, SQUARE = 5, HALF = SQUARE / 2, TIMES = 20000 };
@@ -193,21 +218,7 @@ static void test_squares(run *r) {
     CHECK(wrong == 0, "%d squares are wrong", wrong);
     /* centres in 10 x 10 of 28 x 28 pixels: 2551, give or take five times 47 */
     CHECK_CLOSE(middles, TIMES * 100 / (SIDE * SIDE), 240, "squares in the middle");
-    r->o->cutout = 0;
-    draw_batch(r, &r->all, 1, 0, r->x, r->y);
-    r->o->cutout = SQUARE;
-    float *whole = (float *)malloc(sizeof *whole * BATCH * IMAGE);
-    memcpy(whole, r->x, sizeof *whole * BATCH * IMAGE);
-    draw_batch(r, &r->all, 1, 1, r->x, r->y);
-    int changed = 0;
-    for (int i = 0; i < BATCH * IMAGE; i++) {
-        wrong += r->x[i] != whole[i] && r->x[i] != 0;
-        changed += r->x[i] != whole[i];
-    }
-    CHECK(wrong == 0 && changed > BATCH && changed <= BATCH * SQUARE * SQUARE,
-          "the same batch, but for %d pixels, %d of them wrong", changed, wrong);
-    r->o->cutout = 0;
-    free(whole);
+    check_hidden_batch(r, SQUARE);
 }
 
 /* An image and its mirror image are evaluated alike. */

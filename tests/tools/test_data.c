@@ -47,7 +47,8 @@ static const char *in(const char *folder, const char *name) {      /* good for f
 }
 static void write_bytes(const char *path, const unsigned char *p, size_t n) {
     FILE *f = fopen(path, "wb");
-    const size_t written = f ? fwrite(p, 1, n, f) : 0;
+    size_t written = 0;
+    if (f) written = fwrite(p, 1, n, f);
     CHECK(f && written == n && !fclose(f), "%s cannot be written", path);
 }
 static void put(const char *folder, const char *name, const bytes *b) {
@@ -72,9 +73,20 @@ static void gzip(bytes *to, const bytes *from, int flags, int stored) {
     for (int i = 0; i < 3; i++) add(to, head[i]);
     add(to, (unsigned)flags);
     for (int i = 0; i < 6; i++) add(to, 3);
-    if (flags & 4) { add(to, 5), add(to, 0); add_noise(to, 5); }
-    if (flags & 8) { add(to, 'n'), add(to, 'a'), add(to, 0); }
-    if (flags & 16) { add(to, 'c'), add(to, 0); }
+    if (flags & 4) {
+        add(to, 5);
+        add(to, 0);
+        add_noise(to, 5);
+    }
+    if (flags & 8) {
+        add(to, 'n');
+        add(to, 'a');
+        add(to, 0);
+    }
+    if (flags & 16) {
+        add(to, 'c');
+        add(to, 0);
+    }
     if (flags & 2) add_noise(to, 2);
     if (stored) {
         const unsigned n = (unsigned)from->n;
@@ -110,8 +122,15 @@ static void idx(bytes *images, bytes *labels, int n, int c, int h, int w, int cl
     for (int i = 0; i < n; i++) add(labels, (unsigned)(i % classes));
 }
 static void put_idx(const char *folder, int test, const bytes *images, const bytes *labels) {
-    put(folder, test ? "t10k-images-idx3-ubyte" : "train-images-idx3-ubyte", images);
-    put(folder, test ? "t10k-labels-idx1-ubyte" : "train-labels-idx1-ubyte", labels);
+    static const char *const of_images[2] = { "train-images-idx3-ubyte", "t10k-images-idx3-ubyte" };
+    static const char *const of_labels[2] = { "train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte" };
+    put(folder, of_images[test], images);
+    put(folder, of_labels[test], labels);
+}
+
+static unsigned hex_digit(char c) {
+    if (c > '9') return (unsigned)(c - 'a' + 10);
+    return (unsigned)(c - '0');
 }
 
 /* A JPEG of 13 x 11, grey (cjpeg -grayscale -quality 30 -optimize, of sines). */
@@ -125,10 +144,7 @@ static void put_jpeg(const char *folder, const char *name) {
     static bytes b;
     memset(&b, 0, sizeof b);
     for (size_t i = 0; i + 1 < sizeof hex; i += 2) {
-        unsigned v = 0;
-        for (size_t k = i; k < i + 2; k++)
-            v = 16 * v + (unsigned)(hex[k] > '9' ? hex[k] - 'a' + 10 : hex[k] - '0');
-        add(&b, v);
+        add(&b, 16 * hex_digit(hex[i]) + hex_digit(hex[i + 1]));
     }
     put(folder, name, &b);
 }
@@ -202,41 +218,49 @@ static void test_digits(void) {
     digits_free(&known);
 }
 
-static void test_idx(void) {
+/* Checks files of grey or of coloured images, plain and packed. */
+static void check_idx(int colour) {
     static bytes images, labels, packed;
     data_set d;
-    for (int colour = 0; colour < 2; colour++) {
-        const char *folder = colour ? "idx3" : "idx1";
-        const char *path = colour ? ROOT "/idx3" : ROOT "/idx1";
-        const int c = colour ? 3 : 1;
-        const int h = 5;
-        const int w = 7;
-        idx(&images, &labels, 4, c, h, w, 6);
-        put_idx(folder, 1, &images, &labels);
-        idx(&images, &labels, 9, c, h, w, 3);      /* fewer classes than there are in the other */
-        put_idx(folder, 0, &images, &labels);
-        if (!loads(&d, path, "train", NULL)) continue;
-        has_shape(&d, 9, c, h, w, 4);
-        CHECK(!memcmp(d.pixels, images.at + (colour ? 20 : 16), (size_t)(9 * c * h * w)), "pixels");
-        CHECK(d.labels[0] == 0 && d.labels[5] == 2 && d.labels[8] == 2, "labels");
-        CHECK(!strcmp(d.name, folder) && !strcmp(d.class_names[3], "3"), "names");
+    const char *folder = colour ? "idx3" : "idx1";
+    const char *path = colour ? ROOT "/idx3" : ROOT "/idx1";
+    const int c = colour ? 3 : 1;
+    const int h = 5;
+    const int w = 7;
+    const size_t head = colour ? 20 : 16;
+    idx(&images, &labels, 4, c, h, w, 6);
+    put_idx(folder, 1, &images, &labels);
+    idx(&images, &labels, 9, c, h, w, 3);          /* fewer classes than there are in the other */
+    put_idx(folder, 0, &images, &labels);
+    if (!loads(&d, path, "train", NULL)) return;
+    has_shape(&d, 9, c, h, w, 4);
+    CHECK(!memcmp(d.pixels, images.at + head, (size_t)(9 * c * h * w)), "pixels");
+    CHECK(d.labels[0] == 0 && d.labels[5] == 2 && d.labels[8] == 2, "labels");
+    CHECK(!strcmp(d.name, folder) && !strcmp(d.class_names[3], "3"), "names");
+    data_free(&d);
+    if (loads(&d, path, "test", NULL)) {
+        has_shape(&d, 4, c, h, w, 4);
         data_free(&d);
-        if (loads(&d, path, "test", NULL)) { has_shape(&d, 4, c, h, w, 4); data_free(&d); }
-        /* Packed, with every kind of gzip header, the plain one being away. */
-        remove(in(folder, "train-images-idx3-ubyte"));
-        remove(in(folder, "train-labels-idx1-ubyte"));
-        for (int flags = 0; flags < 32; flags += 2)
-            for (int stored = 0; stored < 2; stored++) {
-                gzip(&packed, &images, flags, stored);
-                put(folder, "train-images-idx3-ubyte.gz", &packed);
-                gzip(&packed, &labels, flags, !stored);
-                put(folder, "train-labels.idx1-ubyte.gz", &packed);
-                if (!loads(&d, path, "train", NULL)) continue;
-                CHECK(!memcmp(d.pixels, images.at + (colour ? 20 : 16), (size_t)(9 * c * h * w)),
-                      "unpacked pixels, flags %d, stored %d", flags, stored);
-                data_free(&d);
-            }
     }
+    /* Packed, with every kind of gzip header, the plain one being away. */
+    remove(in(folder, "train-images-idx3-ubyte"));
+    remove(in(folder, "train-labels-idx1-ubyte"));
+    for (int flags = 0; flags < 32; flags += 2)
+        for (int stored = 0; stored < 2; stored++) {
+            gzip(&packed, &images, flags, stored);
+            put(folder, "train-images-idx3-ubyte.gz", &packed);
+            gzip(&packed, &labels, flags, !stored);
+            put(folder, "train-labels.idx1-ubyte.gz", &packed);
+            if (!loads(&d, path, "train", NULL)) continue;
+            CHECK(!memcmp(d.pixels, images.at + head, (size_t)(9 * c * h * w)),
+                  "unpacked pixels, flags %d, stored %d", flags, stored);
+            data_free(&d);
+        }
+}
+
+static void test_idx(void) {
+    static bytes images, labels;
+    for (int colour = 0; colour < 2; colour++) check_idx(colour);
     idx(&images, &labels, 3, 2, 4, 4, 3);
     put_idx("idx2", 0, &images, &labels);
     refuses(ROOT "/idx2", "train", NULL, "train-images", "neither grey nor colour");
@@ -280,7 +304,7 @@ static void test_idx(void) {
         }
 }
 
-static void test_cifar(void) {
+static void check_cifar10(void) {
     static bytes b, all;
     data_set d;
     char name[32];
@@ -303,7 +327,10 @@ static void test_cifar(void) {
         CHECK(!strcmp(d.class_names[9], "truck"), "the name of class 9");
         data_free(&d);
     }
-    if (loads(&d, ROOT "/bin10", "test", NULL)) { has_shape(&d, 1, 3, 32, 32, 10); data_free(&d); }
+    if (loads(&d, ROOT "/bin10", "test", NULL)) {
+        has_shape(&d, 1, 3, 32, 32, 10);
+        data_free(&d);
+    }
     b.at[0] = 10;
     put("bin10", "data_batch_3.bin", &b);
     refuses(ROOT "/bin10", "train", NULL, "data_batch_3.bin", "label");
@@ -316,7 +343,11 @@ static void test_cifar(void) {
     refuses(ROOT "/bin10", "train", NULL, "data_batch_3.bin", "cut short");
     remove(in("bin10", "data_batch_3.bin"));
     refuses(ROOT "/bin10", "train", NULL, "data_batch_3.bin", "No such file");
+}
 
+static void check_cifar100(void) {
+    static bytes b;
+    data_set d;
     memset(&b, 0, sizeof b);
     for (int i = 0; i < 3; i++) {
         add(&b, 19);
@@ -332,6 +363,16 @@ static void test_cifar(void) {
               !strcmp(d.class_names[3], "3"), "names, and numbers where there are none");
         data_free(&d);
     }
+    static bytes names, packed;                    /* names in a gzip file end without a 0 */
+    memset(&names, 0, sizeof names);
+    memset(&packed, 0, sizeof packed);
+    for (const char *c = "apple\nfish"; *c; c++) add(&names, (unsigned char)*c);
+    gzip(&packed, &names, 0, 0);
+    put("bin100", "fine_label_names.txt", &packed);
+    if (loads(&d, ROOT "/bin100", "train", NULL)) {
+        CHECK(!strcmp(d.class_names[1], "fish") && !strcmp(d.class_names[2], "2"), "packed names");
+        data_free(&d);
+    }
     data_desc grey = shaped(1, 0, 0, DATA_AS_IS);
     if (loads(&d, ROOT "/bin100", "train", &grey)) {
         has_shape(&d, 3, 1, 32, 32, 100);
@@ -342,12 +383,16 @@ static void test_cifar(void) {
     }
 }
 
-static void test_sheets(void) {
+static void test_cifar(void) {
+    check_cifar10();
+    check_cifar100();
+}
+
+/* Checks sheets whose rows are images. */
+static void check_rows(const unsigned char *p) {
     enum { S = 6, N = 4 };
-    static unsigned char p[64 * 64 * 3];
     data_set d;
     char name[32];
-    for (size_t i = 0; i < sizeof p; i++) p[i] = (unsigned char)(noise() >> 24);
     for (int i = 0; i < 6; i++) {
         snprintf(name, sizeof name, i ? "data_batch_%d.png" : "test_batch.png", i);
         put_png("flat", name, S * S, N, 3, p + i);
@@ -362,7 +407,10 @@ static void test_sheets(void) {
         CHECK(d.labels[7] == 7 && d.labels[19] == 2, "labels");
         data_free(&d);
     }
-    if (loads(&d, ROOT "/flat", "test", NULL)) { has_shape(&d, N, 3, S, S, 10); data_free(&d); }
+    if (loads(&d, ROOT "/flat", "test", NULL)) {
+        has_shape(&d, N, 3, S, S, 10);
+        data_free(&d);
+    }
     put_text("flat", "test_lables.json", "[9,1,1]");
     refuses(ROOT "/flat", "test", NULL, "test_lables.json", "3 labels");
     put_text("flat", "test_lables.json", "[9,1,1,1,5]");
@@ -380,7 +428,11 @@ static void test_sheets(void) {
     refuses(ROOT "/flat", "train", NULL, "data_batch_2.png", "7 x 7");
     put_png("flat", "data_batch_2.png", S * S, N, 1, p);
     refuses(ROOT "/flat", "train", NULL, "data_batch_2.png", "channels");
+}
 
+/* Checks sheets of square tiles. */
+static void check_tiles(const unsigned char *p) {
+    data_set d;
     put_png("tiles", "train.png", 4 * 5, 3 * 5, 1, p); /* 4 x 3 tiles of 5 x 5, grey */
     put_text("tiles", "train.txt", "0 1 2 3\n4 5 6 7\n8 9 10 11\n");
     put_png("tiles", "test.png", 2 * 5, 5, 1, p);
@@ -403,11 +455,17 @@ static void test_sheets(void) {
     refuses(ROOT "/tiles", "test", NULL, "test.png", "not 3 square images");
 }
 
-static void test_folders(void) {
-    static unsigned char p[32 * 32 * 4];
+static void test_sheets(void) {
+    static unsigned char p[64 * 64 * 3];
+    for (size_t i = 0; i < sizeof p; i++) p[i] = (unsigned char)(noise() >> 24);
+    check_rows(p);
+    check_tiles(p);
+}
+
+/* Writes 11 ants and 12 cats of 9 x 5, and loads them. */
+static void check_pets(const unsigned char *p) {
     data_set d;
     char name[64];
-    for (size_t i = 0; i < sizeof p; i++) p[i] = (unsigned char)(noise() >> 24);
     make_folder(in("pets", ""));
     put_text("pets/.hidden", "a.png", "not looked at");
     for (int k = 0; k < 2; k++)
@@ -431,6 +489,11 @@ static void test_folders(void) {
         CHECK(!strcmp(d.name, "pets"), "the name is %s", d.name);
         data_free(&d);
     }
+}
+
+/* Loads them with one that has colours, or is transparent. */
+static void check_colours(const unsigned char *p) {
+    data_set d;
     put_png("pets/cat", "04.png", 9, 5, 3, p);     /* one is in colour */
     if (loads(&d, ROOT "/pets", "train", NULL)) {
         has_shape(&d, 21, 3, 5, 9, 2);
@@ -466,8 +529,12 @@ static void test_folders(void) {
         CHECK(d.grey == d.n - 1, "all but that one are grey: %d of %d", d.grey, d.n);
         data_free(&d);
     }
-    other.background = 0;
-    other.channels = 1;
+}
+
+/* Holds out test pictures at random, by the seed. */
+static void check_seeds(const unsigned char *p) {
+    data_set d;
+    data_desc other = shaped(1, 0, 0, DATA_AS_IS);
     int places = 0;
     for (other.seed = 1; other.seed <= 20; other.seed++) {     /* test pictures at random */
         data_set t;
@@ -485,28 +552,41 @@ static void test_folders(void) {
     int many = 0;
     for (int i = 0; i < 11; i++) many += places >> i & 1;
     CHECK(many >= 6, "20 seeds hold out %d different pictures of 11", many);
+}
+
+/* Makes pictures of one size of others. */
+static void check_sizes(const unsigned char *p) {
+    data_set d;
     put_png("pets/cat", "04.png", 5, 9, 1, p);
     refuses(ROOT "/pets", "train", NULL, "cat/04.png: is 5 x 9", "ant/00.PNG is 9 x 5: --size N");
-    for (int pad = 0; pad < 2; pad++) {            /* to 9 x 9 with margins, or 5 x 5 of the middle */
-        data_desc square = shaped(1, pad ? 9 : 5, pad ? 9 : 5, DATA_FIT);
+    for (int pad = 0; pad < 2; pad++) {            /* 9 x 9 with margins, or 5 x 5 of the middle */
+        const int side = pad ? 9 : 5;
+        const int margin = pad ? 2 : 0;
+        data_desc square = shaped(1, side, side, DATA_FIT);
         square.shape = pad ? DATA_PAD : DATA_CROP;
         square.background = 77;
         if (!loads(&d, ROOT "/pets", "train", &square)) continue;
         CHECK(d.stretched == 0, "nothing is stretched");
         for (int i = 0; i < 5; i++)
             for (int j = 0; j < 5; j++) {
-                const int at = pad ? (i + 2) * 9 + j + 2 : i * 5 + j;
+                const int at = (i + margin) * side + j + margin;
                 CHECK(d.pixels[at] == p[i * 9 + j + 2], "pixel %d, %d of the first", i, j);
             }
         if (pad) CHECK(d.pixels[0] == 77 && d.pixels[80] == 77, "margins");
-        const unsigned char *upright = d.pixels + 14 * (pad ? 81 : 25);
-        CHECK(upright[pad ? 2 : 0] == p[pad ? 0 : 10], "a picture of other proportions");
+        const unsigned char *upright = d.pixels + 14 * side * side;
+        CHECK(upright[margin] == p[pad ? 0 : 10], "a picture of other proportions");
         data_free(&d);
     }
     data_desc desc = shaped(0, 4, 3, DATA_AREA);
-    if (loads(&d, ROOT "/pets", "train", &desc)) { has_shape(&d, 21, 1, 4, 3, 2); data_free(&d); }
+    if (loads(&d, ROOT "/pets", "train", &desc)) {
+        has_shape(&d, 21, 1, 4, 3, 2);
+        data_free(&d);
+    }
     desc = shaped(3, 40, 33, DATA_BILINEAR);
-    if (loads(&d, ROOT "/pets", "train", &desc)) { has_shape(&d, 21, 3, 40, 33, 2); data_free(&d); }
+    if (loads(&d, ROOT "/pets", "train", &desc)) {
+        has_shape(&d, 21, 3, 40, 33, 2);
+        data_free(&d);
+    }
     desc = shaped(0, 9, 9, DATA_AS_IS);
     put_png("pets/cat", "04.png", 9, 5, 1, p);
     refuses(ROOT "/pets", "train", &desc, "00.PNG: is 9 x 5", "not 9 x 9");
@@ -516,13 +596,17 @@ static void test_folders(void) {
     refuses(ROOT "/pets", "train", &desc, "pets", "0 x 0");
     desc = shaped(0, 9, 0, DATA_AS_IS);
     refuses(ROOT "/pets", "train", &desc, "pets", "0 x 9");
+}
+
+/* Checks damaged pictures, files that are not pictures, folders that are not data sets. */
+static void check_bad_pictures(const unsigned char *p) {
     put_text("pets/cat", "05.png", "this is not a picture");
     refuses(ROOT "/pets", "train", NULL, "cat/05.png", "not a picture");
     put_png("pets/cat", "06.png", 9, 5, 1, p);
     FILE *f = fopen(in("pets/cat", "06.png"), "r+b");
     CHECK(f && fseek(f, 41, SEEK_SET) == 0 && putc(0, f) == 0 && fclose(f) == 0, "damaged pixels");
     int bad = 0;
-    desc = shaped(0, 9, 9, DATA_AREA);
+    data_desc desc = shaped(0, 9, 9, DATA_AREA);
     desc.bad = count_bad;
     desc.user = &bad;
     refuses(ROOT "/pets", "train", &desc, "pets: 2 of ", "pictures cannot be read");
@@ -541,7 +625,11 @@ static void test_folders(void) {
     snprintf(deep, sizeof deep, ROOT "/pets");
     while (strlen(deep) < 1018) snprintf(deep + strlen(deep), 3, "/.");
     refuses(deep, "train", NULL, "too long", "too long");
+}
 
+/* Checks folders that are split into train and test, or have few pictures. */
+static void check_split(const unsigned char *p) {
+    data_set d;
     make_folder(in("split", ""));
     make_folder(in("split/train", ""));
     put_png("split/train/a", "1.png", 3, 2, 1, p);
@@ -549,7 +637,10 @@ static void test_folders(void) {
     refuses(ROOT "/split", "test", NULL, "split", "no folder test");
     make_folder(in("split/test", ""));
     put_png("split/test/b", "x.png", 3, 2, 1, p + 9);
-    if (loads(&d, ROOT "/split", "train", NULL)) { has_shape(&d, 2, 1, 2, 3, 2); data_free(&d); }
+    if (loads(&d, ROOT "/split", "train", NULL)) {
+        has_shape(&d, 2, 1, 2, 3, 2);
+        data_free(&d);
+    }
     if (loads(&d, ROOT "/split", "test", NULL)) {
         has_shape(&d, 1, 1, 2, 3, 2);
         CHECK(d.labels[0] == 1 && !memcmp(d.pixels, p + 9, 6), "b is class 1 here, too");
@@ -569,6 +660,17 @@ static void test_folders(void) {
     make_folder(in("few", ""));
     put_png("few/a", "1.png", 3, 2, 1, p);
     refuses(ROOT "/few", "test", NULL, "few", "remain for testing");
+}
+
+static void test_folders(void) {
+    static unsigned char p[32 * 32 * 4];
+    for (size_t i = 0; i < sizeof p; i++) p[i] = (unsigned char)(noise() >> 24);
+    check_pets(p);
+    check_colours(p);
+    check_seeds(p);
+    check_sizes(p);
+    check_bad_pictures(p);
+    check_split(p);
 }
 
 static void test_one_image(void) {
@@ -764,6 +866,24 @@ static void remove_all(const char *path) {
     }
 }
 
+/* Checks a gzip file with a claimed size of 50 MB. */
+static void check_packed_limit(void) {
+    static bytes b;
+    static const unsigned char head[10] = { 0x1f, 0x8b, 8 };
+    data_desc desc;
+    for (int i = 0; i < 10; i++) add(&b, head[i]);
+    add_noise(&b, 60000);
+    add_little(&b, 0);
+    add_little(&b, 50000000);
+    put("limits_gz", "train-images-idx3-ubyte.gz", &b);
+    put_text("limits_gz", "train-labels-idx1-ubyte", "");
+    memset(&desc, 0, sizeof desc);
+    desc.file_mb = 40;
+    refuses(ROOT "/limits_gz", "train", &desc, "ubyte.gz: is larger than 40 MB", "--max-file");
+    desc.file_mb = 60;
+    refuses(ROOT "/limits_gz", "train", &desc, "ubyte.gz: ", "damaged");
+}
+
 /* What a few bytes say they hold: refused before there is memory for it, by the limit's name. */
 static void test_limits(void) {
     static unsigned char p[4 * 40 * 30];
@@ -805,19 +925,7 @@ static void test_limits(void) {
     put("limits/a", "x.png", &b);
     refuses(ROOT "/limits", "train", NULL, "x.png: is 16000 x 16000, which takes 768 MB",
             "more than 100");
-
-    b.n = 0;                                       /* gzip with a claimed size of 50 MB */
-    for (int i = 0; i < 10; i++) add(&b, i == 0 ? 0x1f : i == 1 ? 0x8b : i == 2 ? 8 : 0);
-    add_noise(&b, 60000);
-    add_little(&b, 0);
-    add_little(&b, 50000000);
-    put("limits_gz", "train-images-idx3-ubyte.gz", &b);
-    put_text("limits_gz", "train-labels-idx1-ubyte", "");
-    memset(&desc, 0, sizeof desc);
-    desc.file_mb = 40;
-    refuses(ROOT "/limits_gz", "train", &desc, "ubyte.gz: is larger than 40 MB", "--max-file");
-    desc.file_mb = 60;
-    refuses(ROOT "/limits_gz", "train", &desc, "ubyte.gz: ", "damaged");
+    check_packed_limit();
 }
 
 int main(int argc, char **argv) {

@@ -69,8 +69,8 @@ static void test_world(world_kind kind) {
         labels[y[i]]++;
     }
     spread = sqrt(fmax(square - mean * mean, 0) / POINTS);
-    CHECK(fabs(mean - expected) < 4.5 * spread + 0.01, "%s: mean log p %.4f, its entropy %.4f", name,
-          mean, -expected);
+    CHECK(fabs(mean - expected) < 4.5 * spread + 0.01, "%s: mean log p %.4f, its entropy %.4f",
+          name, mean, -expected);
     CHECK(outside < POINTS / 1000, "%s: %d are outside of the box", name, outside);
     for (int k = 0; k < 9; k++) {
         const double q = cells[k];
@@ -138,9 +138,18 @@ static unsigned char *decode(const unsigned char *header, const unsigned char *p
     at = put_chunk(put_chunk(at, "IDAT", data, n), "IEND", NULL, 0);
     unsigned char *rgb = stbi_load_from_memory(png, (int)(at - png), &x, &y, &c, 3);
     free(png);
-    CHECK(rgb && x == (int)w && y == (int)h && c == (header[9] ? 3 : 1), "a frame of %u x %u", w, h);
+    CHECK(rgb && x == (int)w && y == (int)h && c == (header[9] ? 3 : 1), "a frame of %u x %u", w,
+          h);
     CHECK((header[9] == 3) == (palette != NULL), "a palette, or none");
     return rgb;
+}
+
+/* Draws a frame over a canvas of width w; rect: width, height, column, row. */
+static void draw_over(unsigned char *canvas, unsigned w, const unsigned char *rgb,
+                      const unsigned rect[4]) {
+    const unsigned row = rect[0] * 3;
+    for (unsigned i = 0; i < rect[1]; i++)
+        memcpy(canvas + ((rect[3] + i) * w + rect[2]) * 3, rgb + i * row, row);
 }
 
 /* Plays it as the specification says: each frame is drawn over the last, in its rectangle. */
@@ -182,9 +191,7 @@ static void play(const unsigned char *file, unsigned size, const unsigned char *
         if ((first || later) && CHECK(header && shown < frames && said == frames, "in order")) {
             const unsigned skip = later ? 4 : 0;
             unsigned char *rgb = decode(header, palette, rect[0], rect[1], data + skip, n - skip);
-            const unsigned row = rect[0] * 3;
-            for (unsigned i = 0; rgb && i < rect[1]; i++)
-                memcpy(canvas + ((rect[3] + i) * w + rect[2]) * 3, rgb + i * row, row);
+            if (rgb) draw_over(canvas, w, rgb, rect);
             stbi_image_free(rgb);
             CHECK(!memcmp(canvas, wanted + (unsigned)shown * bytes, bytes), "frame %d", shown);
             shown++;
@@ -372,17 +379,44 @@ static void test_shapes(void) {
             CHECK(counts[k][v] > 8, "%s: %d of %d", factors[k].value[v], counts[k][v], SCENES);
 }
 
+enum { ZOOM = 8, WIDE = 400, HIGH = 300, LEFT_EDGE = 150, UPPER_EDGE = 40 };
+
+/* Draws a digit, enlarged: white on black, in pencil, and into the opacity of a black sheet. */
+static void draw_digit(const float *x, unsigned char *white, unsigned char *pencil,
+                       unsigned char *clear) {
+    for (int k = 0; k < HIGH * WIDE; k++) {
+        const int row = (k / WIDE - UPPER_EDGE) / ZOOM;
+        const int column = (k % WIDE - LEFT_EDGE) / ZOOM;
+        const int on = k / WIDE >= UPPER_EDGE && k % WIDE >= LEFT_EDGE && row < DIGIT &&
+                       column < DIGIT;
+        const float ink = on ? (x[row * DIGIT + column] + 1) / 2 : 0;
+        white[k] = picture_byte(ink);
+        pencil[k] = (unsigned char)(240.5f - 100 * ink);
+        clear[4 * k + 3] = white[k];
+    }
+}
+
+static void check_centre(const float *x) {
+    double y_mass = 0;
+    double x_mass = 0;
+    double mass = 0;
+    for (int k = 0; k < DIGIT_PIXELS; k++) {
+        const double ink = ((double)x[k] + 1) / 2;
+        mass += ink;
+        y_mass += ink * (k / DIGIT + .5);
+        x_mass += ink * (k % DIGIT + .5);
+    }
+    CHECK(fabs(y_mass / mass - 14) < 0.1 && fabs(x_mass / mass - 14) < 0.1,
+          "its centre of mass is at %.2f, %.2f", y_mass / mass, x_mass / mass);
+}
+
 /* A digit as someone would bring it: large, off the centre, in pencil on grey paper, or black or
    white on a transparent sheet, as drawing programs save it. */
 static void test_hello(void) {
     printf("a custom digit\n");
-    enum { ZOOM = 8, WIDE = 400, HIGH = 300, LEFT_EDGE = 150, UPPER_EDGE = 40 };
     static unsigned char white[HIGH * WIDE], pencil[HIGH * WIDE], clear[HIGH * WIDE * 4];
     static const char *const path = "build/test_hello.png";
     float as_white[DIGIT_PIXELS], other[DIGIT_PIXELS];
-    double y_mass = 0;
-    double x_mass = 0;
-    double mass = 0;
     int w = 0;
     int h = 0;
     int channels = 0;
@@ -392,34 +426,18 @@ static void test_hello(void) {
     const jem_convnet_desc shape = jem_convnet_desc_default();
     jem_net *net = jem_convnet_create(ctx, &shape, 1);
     if (!CHECK(net && digits_load(DIGITS_PATH, &d), "digits")) return;
-    for (int k = 0; k < HIGH * WIDE; k++) {
-        const int row = (k / WIDE - UPPER_EDGE) / ZOOM;
-        const int column = (k % WIDE - LEFT_EDGE) / ZOOM;
-        const int on = k / WIDE >= UPPER_EDGE && k % WIDE >= LEFT_EDGE && row < DIGIT &&
-                       column < DIGIT;
-        const float ink = on ? (d.test_x[14 * DIGIT_PIXELS + row * DIGIT + column] + 1) / 2 : 0;
-        white[k] = picture_byte(ink);
-        pencil[k] = (unsigned char)(240.5f - 100 * ink);
-        clear[4 * k + 3] = white[k];
-    }
+    draw_digit(d.test_x + 14 * DIGIT_PIXELS, white, pencil, clear);
     digits_free(&d);
     CHECK(to_digit(net, "a picture", white, WIDE, HIGH, 1, as_white), "white on black");
-    for (int k = 0; k < DIGIT_PIXELS; k++) {
-        const double ink = ((double)as_white[k] + 1) / 2;
-        mass += ink;
-        y_mass += ink * (k / DIGIT + .5);
-        x_mass += ink * (k % DIGIT + .5);
-    }
-    CHECK(fabs(y_mass / mass - 14) < 0.1 && fabs(x_mass / mass - 14) < 0.1,
-          "its centre of mass is at %.2f, %.2f", y_mass / mass, x_mass / mass);
+    check_centre(as_white);
     CHECK(to_digit(net, "a picture", pencil, WIDE, HIGH, 1, other), "in pencil");
     CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "in pencil: off by %g",
           largest_gap(as_white, other, DIGIT_PIXELS));
     const int written = new_file_open(&n, path) && picture__png(&n, clear, WIDE, HIGH, 4);
     CHECK(picture__done(&n, written), "a transparent sheet");
     unsigned char *read = stbi_load(path, &w, &h, &channels, 0);
-    if (CHECK(read && w == WIDE && h == HIGH && to_digit(net, "a picture", read, w, h, channels, other),
-              "read again"))
+    if (CHECK(read && w == WIDE && h == HIGH &&
+              to_digit(net, "a picture", read, w, h, channels, other), "read again"))
         CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "transparent: off by %g",
               largest_gap(as_white, other, DIGIT_PIXELS));
     stbi_image_free(read);

@@ -179,7 +179,8 @@ static void test_refused(void) {
         { "a,label\n1,1.5\n", "f.csv, line 2: label 1.5 is not a whole number" },
         { "a,label\n1,\n", "f.csv, line 2: column 'label' has no label" },
         { "a,label\n1,1000\n", "f.csv, line 2: label 1000 is not a whole number" },
-        { "a;b\n1,5;2,5\n", "f.csv, line 2: '1,5' in column 'a' is not a number (a decimal comma?" },
+        { "a;b\n1,5;2,5\n",
+          "f.csv, line 2: '1,5' in column 'a' is not a number (a decimal comma?" },
         { "1,5;2,5\n3;4\n5;6,5\n", "f.csv, line 3: '6,5' in column '2,5' is not a number (a dec" }
     };
     csv_table t;
@@ -198,6 +199,35 @@ static void test_refused(void) {
     CHECK(!parse(&t, wide) && strstr(error, "more than 1024 columns"), "%s", error);
     wide[2 * (MANY - 1) - 1] = 0;
     CHECK(parse(&t, wide) && t.columns == MANY - 1, "%s", error);
+    table_free(&t);
+}
+
+/* Details that are easily lost: spellings of numbers, long texts, names that occur twice. */
+static void test_details(void) {
+    printf("tables: spellings of labels, long values, equal names, a mark that arrives alone\n");
+    csv_table t;
+    table_desc d;
+    memset(&d, 0, sizeof d);
+    CHECK(parse(&t, "x,label\n1,0\n2,0.0\n3,1\n4,1.0\n"), "%s", error);
+    CHECK(t.classes == 2 && t.labels[1] == 0 && t.labels[3] == 1, "%d classes", t.classes);
+    table_free(&t);
+    CHECK(parse(&t, "x,label\n1,Communications_and_Networking_Equipment_A\n"
+                    "2,Communications_and_Networking_Equipment_B\n"), "%s", error);
+    CHECK(t.classes == 2 && t.labels[0] != t.labels[1], "%d classes", t.classes);
+    table_free(&t);
+    static const char text[] = "x;note\n1;a note of many more than sixty-three letters, which is "
+                               "as long as people write, with a comma\n";
+    CHECK(!parse(&t, text) && strstr(error, "column 'note': a value is longer than 63"), "%s",
+          error);
+    d.drop = "note";
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) && t.columns == 1,
+          "%s", error);
+    table_free(&t);
+    CHECK(!parse(&t, "x,x\n1,2\n") && strstr(error, "two columns are named 'x'"), "%s", error);
+    table_reader *r = table_reader_create(&t, "a pipe", NULL, error, sizeof error);
+    CHECK(r && table_reader_take(r, "\xef\xbb\xbf", 3) && table_reader_take(r, "volt\n3\n", 7) &&
+          table_reader_end(r) && t.rows == 1 && !strcmp(t.names[0], "volt"), "%s", error);
+    table_reader_free(r);
     table_free(&t);
 }
 
@@ -221,7 +251,7 @@ static void test_hostile(void) {
             else if (jem_rng_below(&rng, 4)) text[at] = letters[jem_rng_below(&rng, 27)];
             else text[at] = (char)jem_rng_below(&rng, 256);
         }
-        char *exact = (char *)malloc(n);           /* what is read beyond it is seen by sanitizers */
+        char *exact = (char *)malloc(n);           /* sanitizers see what is read beyond it */
         csv_table t;
         if (!exact) return;
         memcpy(exact, text, n);
@@ -241,7 +271,7 @@ static void test_hostile(void) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_read), TEST(test_columns), TEST(test_label_number), TEST(test_arriving),
-        TEST(test_refused), TEST(test_hostile)
+        TEST(test_refused), TEST(test_details), TEST(test_hostile)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));
 }

@@ -48,6 +48,28 @@ static void fill(jem_net *n, jem_rng *rng, float *x, int count) {
     jem_fill_uniform(n->ctx, rng, x, count * PIXELS, -1, 1);
 }
 
+/* Compares the gradient of one update's loss: of N labelled images, N samples. */
+static void check_loss_gradient(jem_net *n, const float *images_in, const int *y) {
+    static batch x[PIXELS];
+    jem_ctx *ctx = n->ctx;
+    jem_tensor *data = jem_input(ctx, images_in, N, 1, SIDE, SIDE);
+    jem_tensor *dream = jem_input(ctx, images_in + N * PIXELS, N, 1, SIDE, SIDE);
+    for (int l = 0; l < N; l++) load(x, l, images_in + l * PIXELS, 0);
+    memset(grad, 0, sizeof grad);
+    stats s = { 0, 0, 0, 0 };
+    push(x, y, -1, &s);
+    for (int l = 0; l < N; l++) load(x, l, images_in + (N + l) * PIXELS, 0);
+    push(x, NULL, 1, &s);
+    jem_loss_weights w = { 1, CD_WEIGHT, 0, 0 };
+    jem_zero_grad(n);
+    CHECK(jem_backward(jem_loss(n, &w, data, y, NULL, dream, NULL, NULL)) == JEM_OK, "%s",
+          jem_error(ctx));
+    const float *ours = grad;
+    for (jem_param *q = n->params; q; ours += q->size, q = q->next)
+        CHECK(largest_gap(ours, q->grad, q->size) < 1e-5, "%s: %g of the largest", q->name,
+              largest_gap(ours, q->grad, q->size));
+}
+
 static void test_same(jem_ctx *ctx) {
     printf("tiny_jem.c and jem.h: logits, log p(x), its slope, the loss's gradient\n");
     static float images_in[2 * N * PIXELS], gradient[PIXELS];
@@ -64,7 +86,6 @@ static void test_same(jem_ctx *ctx) {
 
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *data = jem_input(ctx, images_in, N, 1, SIDE, SIDE);
-    jem_tensor *dream = jem_input(ctx, images_in + N * PIXELS, N, 1, SIDE, SIDE);
     CHECK(jem_read(jem_forward(n, data, 0), f_theirs) == JEM_OK, "%s", jem_error(ctx));
     CHECK(jem_read(jem_logp(ctx, data, n), logp_theirs) == JEM_OK, "%s", jem_error(ctx));
     CHECK(jem_grad(jem_logp(ctx, data, n), data) == JEM_OK, "%s", jem_error(ctx));
@@ -84,21 +105,7 @@ static void test_same(jem_ctx *ctx) {
         worst = most_of(worst, largest_gap(gradient, theirs + l * PIXELS, PIXELS));
     }
     CHECK(worst < 1e-5, "d log p / dx: %g of the largest", worst);
-
-    /* The loss of one update: N labelled images, N samples. */
-    memset(grad, 0, sizeof grad);
-    stats s = { 0, 0, 0, 0 };
-    push(x, y, -1, &s);
-    for (int l = 0; l < N; l++) load(x, l, images_in + (N + l) * PIXELS, 0);
-    push(x, NULL, 1, &s);
-    jem_loss_weights w = { 1, CD_WEIGHT, 0, 0 };
-    jem_zero_grad(n);
-    CHECK(jem_backward(jem_loss(n, &w, data, y, NULL, dream, NULL, NULL)) == JEM_OK, "%s",
-          jem_error(ctx));
-    const float *ours = grad;
-    for (jem_param *q = n->params; q; ours += q->size, q = q->next)
-        CHECK(largest_gap(ours, q->grad, q->size) < 1e-5, "%s: %g of the largest", q->name,
-              largest_gap(ours, q->grad, q->size));
+    check_loss_gradient(n, images_in, y);
     jem_end(ctx, mark);
     jem_net_free(n);
 }

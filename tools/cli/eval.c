@@ -24,13 +24,13 @@ static const unsigned uses_colours[USES_CURVES] = {
 
 float *uses_floats(ptrdiff_t n) { return new_floats((double)n); }
 int uses_no_memory(void) {
-    char hint[80];
-    fprintf(stderr, "jem eval: out of memory for the images%s\n", memory_hint(hint));
+    context_fail("jem eval", NULL);
     return 1;
 }
 
-/* Loads images that were not used in training: those that `jem train` held out (if there are none:
-   training images), n of them in x; returns their number. Any images of another data set. */
+/* Loads up to n images into x: those that `jem train` held out; if it held out no images, training
+   images; or images of another data set. Returns their number; 0 after an error, which it
+   prints. */
 static int held_out_images(const uses *s, int n, float *x, const char **what) {
     eval_options e = s->u->e;
     data_set d;
@@ -40,27 +40,36 @@ static int held_out_images(const uses *s, int n, float *x, const char **what) {
     const char *valid = jem_archive_meta(s->m.archive, OPTION_PREFIX "n-valid");
     const char *name = jem_archive_meta(s->m.archive, OPTION_PREFIX "dataset");
     const int own = name && !strcmp(name, e.dataset);
-    const int there = own && valid && atoi(valid) > 1 && atoi(valid) < d.n ? atoi(valid) : d.n;
-    if (n > there) n = there;
-    *what = there < d.n ? "images that training held out"
-            : own       ? "training images"
-                        : "images of another data set";
+    int there = d.n;
+    if (own && valid && atoi(valid) > 1) there = smaller(atoi(valid), d.n);
+    n = smaller(n, there);
+    if (there < d.n) *what = "images that training held out";
+    else if (own) *what = "training images";
+    else *what = "images of another data set";
     jem_rng split = jem_rng_seed(1234);            /* as in tools/cli/train.c */
     for (int i = 0; order && i < d.n; i++) order[i] = i;
-    if (order) shuffle(order, d.n, &split), data_floats(&d, order, n, x);
-    else uses_no_memory();
+    if (order) {
+        shuffle(order, d.n, &split);
+        data_floats(&d, order, n, x);
+    } else {
+        uses_no_memory();
+        n = 0;
+    }
     data_free(&d);
     free(order);
-    return order ? n : 0;
+    return n;
 }
 
-/* Returns a walk for the model, with steps as in its training. */
+/* Returns a walk of `steps` steps, with the step size and the noise of the model's training. */
 static jem_sgld_desc uses_walk(const uses *s, int steps) {
     jem_sgld_desc d = jem_sgld_desc_default();
     const char *size = jem_archive_meta(s->m.archive, OPTION_PREFIX "sgld-lr");
     const char *noise = jem_archive_meta(s->m.archive, OPTION_PREFIX "sgld-std");
     d.steps = steps;
-    if (s->m.net->noise_hi > 0) d.step_size = .01f, d.noise_std = .1f;     /* it learned a score */
+    if (s->m.net->noise_hi > 0) {                  /* it learned a score */
+        d.step_size = .01f;
+        d.noise_std = .1f;
+    }
     if (size) d.step_size = strtof(size, NULL);
     if (noise) d.noise_std = strtof(noise, NULL);
     return d;
@@ -68,8 +77,9 @@ static jem_sgld_desc uses_walk(const uses *s, int steps) {
 
 /* Returns 1 if both models have images of one shape. */
 static int uses_one_shape(const uses *s, const uses *beside) {
+    if (!beside) return 1;
     const jem_net *a = s->m.net;
-    const jem_net *b = beside ? beside->m.net : a;
+    const jem_net *b = beside->m.net;
     return a->channels == b->channels && a->height == b->height && a->width == b->width;
 }
 int uses_alike(const uses *s, const uses *beside) {
@@ -129,18 +139,20 @@ static int calibration_of(uses *s, reliability_bin *bin, int row) {
     const int k = s->m.net->classes;
     float *f = uses_floats((ptrdiff_t)(s->n - half) * k);
     double t = 1;
+    const char *const names[2] = { s->name, "T fitted" };
     int ok = f != NULL;
     jem_net_set_meta(s->m.net, "jem.temperature", NULL);
     ok = ok && jem_logits(s->m.net, s->x + half * image_size(s->m.net), s->n - half, f) == JEM_OK;
     for (int fit = 0; ok && fit < 2; fit++) {
         if (fit) t = (double)jem_fit_temperature(s->m.net, s->x, s->labels, half);
-        if (!(ok = t > 0)) break;
+        ok = t > 0;
+        if (!ok) break;
         predictions p = { f, s->labels + half, s->n - half, k, t };
         reliability_bin other[20];
         const reliability r20 = measure_reliability(&p, 20, other);
         const reliability r = measure_reliability(&p, s->u->bins, bin + (row + fit) * BINS_MOST);
         printf("  %-22s  %5.3f  %7.2f%%  %9.2f%%  %6.2f%%  %11.2f%%  %5.1f%%  %6.4f  %6.4f\n",
-               fit ? "T fitted" : s->name, t, 100 * r.accuracy, 100 * r.confidence, 100 * r.ece,
+               names[fit], t, 100 * r.accuracy, 100 * r.confidence, 100 * r.ece,
                100 * r20.ece, 100 * r.mce, r.nll, r.brier);
     }
     if (!ok) model_fail("jem eval", &s->m);
@@ -148,62 +160,81 @@ static int calibration_of(uses *s, reliability_bin *bin, int row) {
     return ok;
 }
 
-static int eval_calibration(uses *s, uses *beside) {
-    static reliability_bin bin[RELIABLE_MOST * BINS_MOST];
+/* Computes the curve of a reliability diagram; returns its number of points. */
+static int reliability_curve(const reliability_bin *bin, int bins, float *x, float *y) {
+    int n = 0;
+    for (int k = 0; k < bins; k++) {
+        if (bin[k].count < FEW) continue;
+        x[n] = (float)bin[k].confidence;
+        y[n++] = (float)bin[k].accuracy;
+    }
+    return n;
+}
+
+/* Draws the diagram of all rows, and the histograms of the models without a temperature. */
+static int calibration_draw(uses *const both[2], int models, const reliability_bin *bin) {
     static float x[RELIABLE_MOST + 1][BINS_MOST], y[RELIABLE_MOST + 1][BINS_MOST];
     static float bx[2][2 * BINS_MOST + 2], by[2][2 * BINS_MOST + 2];
-    static const char *const fitted[2] = { "T fitted", "T fitted" };
-    const int bins = s->u->bins;
-    const int rows = beside ? 4 : 2;
+    const int bins = both[0]->u->bins;
     curve curves[RELIABLE_MOST + 1], bars[2];
-    if (s->n < 4) return fprintf(stderr, "jem eval: calibration needs at least 4 images\n"), 2;
-    printf("%d bins; T fitted to %d test images, all numbers of the other %d\n", bins, s->n / 2,
-           s->n - s->n / 2);
-    printf("  %-22s  %5s  %8s  %10s  %7s  %12s  %6s  %6s  %6s\n", "", "T", "accuracy", "confidence",
-           "ECE", "ECE, 20 bins", "MCE", "NLL", "Brier");
-    if (!calibration_of(s, bin, 0)) return 1;
-    if (beside && !calibration_of(beside, bin, 2)) return 1;
+    panel panels[2];
+    double most = 0;
     x[RELIABLE_MOST][0] = y[RELIABLE_MOST][0] = 0;
     x[RELIABLE_MOST][1] = y[RELIABLE_MOST][1] = 1;
     const curve ideal = { "", 0xbbbbbb, x[RELIABLE_MOST], y[RELIABLE_MOST], 2, 1.5f };
     curves[0] = ideal;
-    double most = 0;
-    for (int r = 0; r < rows; r++) {
-        int n = 0;
+    for (int r = 0; r < 2 * models; r++) {
+        const reliability_bin *of_row = bin + r * BINS_MOST;
+        const char *name = r % 2 ? "T fitted" : both[r / 2]->name;
+        const int n = reliability_curve(of_row, bins, x[r], y[r]);
+        const curve c = { name, uses_colours[r], x[r], y[r], n, 2 };
         double heights[BINS_MOST];
-        for (int k = 0; k < bins; k++) {
-            const reliability_bin *b = bin + r * BINS_MOST + k;
-            heights[k] = log10(1 + (double)b->count);
-            most = fmax(most, heights[k]);
-            if (b->count >= FEW) {
-                x[r][n] = (float)b->confidence;
-                y[r][n++] = (float)b->accuracy;
-            }
-        }
-        const curve c = { r % 2 ? fitted[r / 2] : r ? beside->name : s->name, uses_colours[r], x[r],
-                          y[r], n, 2 };
         curves[r + 1] = c;
+        for (int k = 0; k < bins; k++) {
+            heights[k] = log10(1 + (double)of_row[k].count);
+            most = fmax(most, heights[k]);
+        }
         if (r % 2) continue;
         outline(heights, bins, 0, 1, bx[r / 2], by[r / 2]);
         const curve bar = { "", uses_colours[r], bx[r / 2], by[r / 2], 2 * bins + 2, 1.5f };
         bars[r / 2] = bar;
     }
-    panel panels[2];
     panels[0] = uses_panel("accuracy, bins of 10 or more", "highest p(y|x)", 60, 400, curves,
-                           rows + 1);
+                           2 * models + 1);
     panels[0].y_lo = 0;
     panels[0].y_hi = 1.001f;
     panels[1] = uses_panel("log10(1 + images in the bin)", "highest p(y|x)", 490, 620, bars,
-                           rows / 2);
+                           models);
     panels[1].y_lo = 0;
     panels[1].y_hi = (float)most * 1.05f;
-    return uses_draw(s->u->out, panels, 2, 660);
+    return uses_draw(both[0]->u->out, panels, 2, 660);
+}
+
+static int eval_calibration(uses *s, uses *beside) {
+    static reliability_bin bin[RELIABLE_MOST * BINS_MOST];
+    const int models = beside ? 2 : 1;
+    uses *both[2];
+    both[0] = s;
+    both[1] = beside;
+    if (s->n < 4) {
+        fprintf(stderr, "jem eval: calibration needs at least 4 images\n");
+        return 2;
+    }
+    printf("%d bins; T fitted to %d test images, all numbers of the other %d\n", s->u->bins,
+           s->n / 2, s->n - s->n / 2);
+    printf("  %-22s  %5s  %8s  %10s  %7s  %12s  %6s  %6s  %6s\n", "", "T", "accuracy", "confidence",
+           "ECE", "ECE, 20 bins", "MCE", "NLL", "Brier");
+    for (int b = 0; b < models; b++) {
+        if (!calibration_of(both[b], bin, 2 * b)) return 1;
+    }
+    return calibration_draw(both, models, bin);
 }
 
 /* ---- ood ------------------------------------------------------------------------------------- */
 
-enum { OOD_SCORES = JEM_OOD_FAMILIAR + 1, OOD_MADE = 9, OOD_OTHERS = 8, OOD_BINS = 60,
-       OOD_SHOWN = 5 };
+enum { OOD_SCORES = JEM_OOD_FAMILIAR + 1, OOD_OTHERS = 8, OOD_BINS = 60, OOD_SHOWN = 5 };
+enum { MADE_MIXED, MADE_SHUFFLED, MADE_TURNED, MADE_INVERTED, MADE_NOISE, MADE_GREY, MADE_BLACK,
+       MADE_WHITE, MADE_DIMMED, OOD_MADE };
 static const char *const ood_scores[OOD_SCORES] = {
     "log p(x)", "max p(y|x)", "mass", "rise", "move", "usual", "slopes", "features", "image",
     "shades", "familiar"
@@ -217,29 +248,37 @@ static const char *const ood_made[OOD_MADE] = {
     "black", "white", "dimmed to a quarter"
 };
 
-/* Makes n images unlike those of the model, from its own. */
-static void make_outliers(const uses *s, int kind, int n, float *out) {
+/* Makes n images unlike those of the model, from its own. Returns 0 without memory. */
+static int make_outliers(const uses *s, int kind, int n, float *out) {
     const ptrdiff_t size = image_size(s->m.net);
     const ptrdiff_t pixels = (ptrdiff_t)s->m.net->height * s->m.net->width;
     jem_rng rng = jem_rng_seed((uint64_t)s->u->seed + 100 * (uint64_t)kind);
     int *order = (int *)malloc((size_t)pixels * sizeof *order);
-    for (ptrdiff_t k = 0; order && k < pixels; k++) order[k] = (int)k;
+    if (!order) return 0;
+    for (ptrdiff_t k = 0; k < pixels; k++) order[k] = (int)k;
     for (int i = 0; i < n; i++) {
         const float *x = s->x + i * size;
         const float *next = s->x + (i + 1) % n * size;
         float *y = out + i * size;
-        if (kind == 1 && order) shuffle(order, (int)pixels, &rng);
+        if (kind == MADE_SHUFFLED) shuffle(order, (int)pixels, &rng);
         for (ptrdiff_t k = 0; k < size; k++) {
             const ptrdiff_t plane = k / pixels * pixels;
             const ptrdiff_t at = k % pixels;
-            y[k] = kind == 0 ? (x[k] + next[k]) / 2 : kind == 1 ? x[plane + (order ? order[at] : 0)]
-                 : kind == 2 ? x[plane + pixels - 1 - at] : kind == 3 ? -x[k]
-                 : kind == 4 ? 2 * jem_rng_uniform(&rng) - 1
-                 : kind == 5 ? 2 * ((float)i + .5f) / (float)n - 1
-                 : kind == 6 ? -1 : kind == 7 ? 1 : (x[k] + 1) / 4 - 1;
+            switch (kind) {
+            case MADE_MIXED: y[k] = (x[k] + next[k]) / 2; break;
+            case MADE_SHUFFLED: y[k] = x[plane + order[at]]; break;
+            case MADE_TURNED: y[k] = x[plane + pixels - 1 - at]; break;
+            case MADE_INVERTED: y[k] = -x[k]; break;
+            case MADE_NOISE: y[k] = 2 * jem_rng_uniform(&rng) - 1; break;
+            case MADE_GREY: y[k] = 2 * ((float)i + .5f) / (float)n - 1; break;
+            case MADE_BLACK: y[k] = -1; break;
+            case MADE_WHITE: y[k] = 1; break;
+            default: y[k] = (x[k] + 1) / 4 - 1; break;     /* MADE_DIMMED */
+            }
         }
     }
     free(order);
+    return 1;
 }
 
 int next_name(const char **list, char *name, size_t size) {
@@ -271,24 +310,25 @@ static int other_open(other_set *to, const uses *s, const char *left_out) {
     data_desc desc;
     char error[512];
     memset(&desc, 0, sizeof desc);
+    limit_data(&desc, s->u->e.max_file, s->u->e.max_picture);
     desc.root = s->u->e.data;
     desc.channels = s->m.net->channels;
     desc.resize = DATA_FIT;
     desc.height = s->m.net->height;
     desc.width = s->m.net->width;
-    desc.file_mb = s->u->e.max_file;
-    desc.picture_mb = s->u->e.max_picture;
-    desc.memory_mb = budget.most / 1e6;
     name_unreadable(&desc, "jem eval");
-    if (!data_load(&d, to->name, "test", &desc, error, sizeof error))
-        return fprintf(stderr, "jem eval: %s%s\n", left_out, error), 0;
+    if (!data_load(&d, to->name, "test", &desc, error, sizeof error)) {
+        fprintf(stderr, "jem eval: %s%s\n", left_out, error);
+        return 0;
+    }
     mix_classes(&d);
-    to->n = d.n < s->n ? d.n : s->n;
+    to->n = smaller(d.n, s->n);
     to->x = uses_floats(to->n * image_size(s->m.net));
     if (to->x) data_floats(&d, NULL, to->n, to->x);
     else uses_no_memory();
     data_free(&d);
-    return to->x ? 1 : -1;
+    if (!to->x) return -1;
+    return 1;
 }
 
 /* the sheet of digits is from MNIST */
@@ -303,9 +343,9 @@ static int others_open(other_set others[OOD_OTHERS], const uses *s) {
     while (n < OOD_OTHERS && next_name(&list, others[n].name, sizeof others[n].name)) {
         if (!strcmp(others[n].name, s->u->e.dataset)) continue;
         if (!asked && !strcmp(others[n].name, drawn_from(s->test.name))) continue;
-        const int is = other_open(&others[n], s, asked ? "--other: " : "left out: ");
-        if (is < 0 || (asked && !is)) return -1;
-        n += is;
+        const int opened = other_open(&others[n], s, asked ? "--other: " : "left out: ");
+        if (opened < 0 || (asked && !opened)) return -1;
+        n += opened;
     }
     return n;
 }
@@ -369,7 +409,7 @@ static void ood_cell(const ood_table *t, double value, double flagged) {
     else printf("  %10.3f", value);
 }
 
-/* Draws a histogram of each of the shown scores; values beyond the range are in the end bars. */
+/* Computes the histograms of both drawn scores; values beyond the range are in the end bars. */
 static void ood_count(ood_table *t, const char *name, const float *scores, int n) {
     if (t->shown == OOD_SHOWN) return;
     snprintf(t->names[t->shown], sizeof t->names[0], "%s", name);
@@ -417,19 +457,24 @@ static int compare_floats(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Sets the range of the shown scores to twice that of the usual images. */
+/* Sets the range of the drawn scores: that of the usual images, and twice as much below it; above
+   it half as much for log p(x), and up to 0 for familiarity. */
 static void ood_range(ood_table *t) {
     for (int k = 0; k < 2; k++) {
         const float *v = t->usual + ood_drawn[k] * t->s->n;
         float *sorted = uses_floats(t->s->n);
-        if (!sorted) { t->lo[k] = -1, t->hi[k] = 1; continue; }
+        if (!sorted) {
+            t->lo[k] = -1;
+            t->hi[k] = 1;
+            continue;
+        }
         memcpy(sorted, v, (size_t)t->s->n * sizeof *v);
         qsort(sorted, (size_t)t->s->n, sizeof *sorted, compare_floats);
         const double lo = (double)sorted[t->s->n / 50];
         const double hi = (double)sorted[t->s->n - 1];
         t->lo[k] = lo - 2 * (hi - lo) - 1e-6;
-        t->hi[k] = hi + (k ? 0 : .5) * (hi - lo) + 1e-6;
-        if (k) t->hi[k] = 0;
+        t->hi[k] = 0;
+        if (k == 0) t->hi[k] = hi + .5 * (hi - lo) + 1e-6;
         free(sorted);
     }
 }
@@ -448,8 +493,9 @@ static int ood_draw(const ood_table *t) {
                               2 * OOD_BINS + 2, i ? 1.6f : 3 };
             curves[k][i] = c;
         }
+        const float down = 380.0f * (float)k;
         panels[k] = uses_panel(titles[k], "fraction of images; values beyond them are in the end "
-                               "bars", k ? 440.0f : 60, k ? 700.0f : 320, curves[k], t->shown);
+                               "bars", 60 + down, 320 + down, curves[k], t->shown);
         panels[k].y_lo = 0;
         panels[k].y_hi = .4f;
     }
@@ -471,9 +517,10 @@ static int ood_rows(ood_table t[2], int two, const other_set *others, int n) {
         if (ok && t->shown < 3) ood_count(t, o->name, t->other, o->n);
     }
     for (int kind = 0; ok && kind < OOD_MADE; kind++) {
-        make_outliers(s, kind, s->n, x);
-        ok = ood_pair(t, two, ood_made[kind], x, s->n);
-        if (ok && (kind == 0 || kind == 2 || kind == 6))
+        ok = make_outliers(s, kind, s->n, x);
+        if (!ok) uses_no_memory();
+        ok = ok && ood_pair(t, two, ood_made[kind], x, s->n);
+        if (ok && (kind == MADE_MIXED || kind == MADE_TURNED || kind == MADE_BLACK))
             ood_count(t, ood_made[kind], t->other, s->n);
     }
     free(x);
@@ -496,7 +543,10 @@ static int ood_open(ood_table *t, const uses *s) {
     t->usual = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
     t->other = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
     t->heights = (double *)calloc((size_t)(2 * OOD_SHOWN * OOD_BINS), sizeof(double));
-    if (!t->usual || !t->other || !t->heights) return uses_no_memory(), 0;
+    if (!t->usual || !t->other || !t->heights) {
+        uses_no_memory();
+        return 0;
+    }
     t->features = uses_features(s);
     t->shades = jem_ood_score(s->m.net, JEM_OOD_SHADES, NULL, s->x, 1, t->usual) == JEM_OK;
     jem_clear_error(s->m.net->ctx);
@@ -509,7 +559,8 @@ static int ood_open(ood_table *t, const uses *s) {
 
 /* Counts the answers of a label (-1: all) and those whose familiarity is below .01, .05 and .1;
    converts these to percentages. */
-static int count_alarms(const jem_answer *a, const int *labels, int n, int label, double alarms[3]) {
+static int count_alarms(const jem_answer *a, const int *labels, int n, int label,
+                        double alarms[3]) {
     static const float at[3] = { 0.01f, 0.05f, 0.1f };
     int all = 0;
     memset(alarms, 0, 3 * sizeof *alarms);
@@ -643,8 +694,10 @@ static int attacked_begin(attacked *a, uses *s) {
     if (!s->u->refine) return 1;
     if (!memory_has(refined_bytes(s->m.net, s->u->refine, s->u->chains)) ||
         !refined_create(&a->refined, s->m.net, uses_walk(s, s->u->refine), s->u->chains,
-                        s->u->through == 1, (uint64_t)s->u->seed + 5))
-        return uses_no_memory(), 0;
+                        s->u->through == 1, (uint64_t)s->u->seed + 5)) {
+        uses_no_memory();
+        return 0;
+    }
     a->how.classify = refined_classify;
     a->how.user = &a->refined;
     a->how.all_steps = 1;                          /* its answers are random, */
@@ -659,95 +712,158 @@ static int attacked_again(attacked *a, const float *x, const int *labels, int n,
     const int k = a->s->m.net->classes;
     float *f = uses_floats((ptrdiff_t)n * k);
     int ok = f != NULL;
-    if (!a->how.classify) return free(f), ok;
+    if (!ok) jem_fail(a->s->m.ctx, JEM_NO_MEMORY, "out of memory for the images");
+    if (!a->how.classify) {
+        free(f);
+        return ok;
+    }
     ok = ok && refined_classify(&a->refined, x, labels, n, f, NULL) == JEM_OK;
     for (int i = 0; ok && i < n; i++) fooled[i] = robust_best(f + i * k, k) != labels[i];
     free(f);
     return ok;
 }
 
-/* Attacks, at each eps, the images that no smaller eps has fooled. right[k]: fraction still
+/* An attack on all images with one eps after the other. */
+typedef struct attack_run {
+    uses *s;
+    attacked a;
+    float *x, *found;                              /* images that are left; perturbed ones */
+    int *labels, *which;                           /* of x; their numbers among all images */
+    int *fooled;                                   /* for found */
+    int left;
+    jem_rng rng;
+    float *shown, *shown_eps;                      /* see attack_curve */
+} attack_run;
+
+static int attack_begin(attack_run *r, uses *s, float *shown, float *shown_eps) {
+    const ptrdiff_t all = s->n * image_size(s->m.net);
+    memset(r, 0, sizeof *r);
+    r->s = s;
+    r->left = s->n;
+    r->rng = jem_rng_seed((uint64_t)s->u->seed);
+    r->shown = shown;
+    r->shown_eps = shown_eps;
+    r->x = uses_floats(all);
+    r->found = uses_floats(all);
+    r->labels = (int *)malloc((size_t)s->n * sizeof *r->labels);
+    r->fooled = (int *)calloc((size_t)s->n, sizeof *r->fooled);
+    r->which = (int *)malloc((size_t)s->n * sizeof *r->which);
+    if (!r->x || !r->found || !r->labels || !r->fooled || !r->which) {
+        uses_no_memory();
+        return 0;
+    }
+    for (int i = 0; i < s->n; i++) {
+        r->which[i] = i;
+        r->labels[i] = s->labels[i];
+    }
+    memcpy(r->x, s->x, (size_t)all * sizeof *r->x);
+    return attacked_begin(&r->a, s);
+}
+static void attack_end(attack_run *r) {
+    attacked_end(&r->a);
+    free(r->x);
+    free(r->found);
+    free(r->labels);
+    free(r->fooled);
+    free(r->which);
+}
+
+/* Attacks all images with a single step; right: the part still classified correctly. */
+static int attack_once(attack_run *r, float eps, float *right) {
+    const uses *s = r->s;
+    jem_attack_desc d = r->a.how;
+    int count = 0;
+    d.eps = 2 * eps;                               /* pixels are in [-1,1] */
+    d.steps = 1;
+    d.random_start = 0;
+    d.restarts = 1;
+    if (jem_attack(s->m.net, s->x, s->labels, s->n, &d, NULL, r->found, r->fooled) != JEM_OK ||
+        !attacked_again(&r->a, r->found, s->labels, s->n, r->fooled)) return 0;
+    for (int i = 0; i < s->n; i++) count += !r->fooled[i];
+    *right = (float)count / (float)s->n;
+    return 1;
+}
+
+/* Attacks the images that are left, and removes those that are found. */
+static int attack_left(attack_run *r, float eps) {
+    const ptrdiff_t size = image_size(r->s->m.net);
+    const size_t bytes = (size_t)size * sizeof *r->x;
+    jem_attack_desc d = r->a.how;
+    int kept = 0;
+    d.eps = 2 * eps;
+    if (jem_attack(r->s->m.net, r->x, r->labels, r->left, &d, &r->rng, r->found,
+                   r->fooled) != JEM_OK ||
+        !attacked_again(&r->a, r->found, r->labels, r->left, r->fooled)) return 0;
+    for (int i = 0; i < r->left; i++) {
+        const int number = r->which[i];
+        if (r->fooled[i]) {
+            if (!r->shown || number >= SMALLEST) continue;
+            memcpy(r->shown + number * size, r->found + i * size, bytes);
+            r->shown_eps[number] = eps;
+            continue;
+        }
+        memmove(r->x + kept * size, r->x + i * size, bytes);
+        r->which[kept] = number;
+        r->labels[kept++] = r->labels[i];
+    }
+    r->left = kept;
+    return 1;
+}
+
+/* Attacks, at each eps, the images on which no smaller eps fooled the model. right[k]: part still
    classified correctly; fgsm: after a single step. shown (may be NULL): perturbed versions of the
    first SMALLEST images, at the smallest eps that fooled the model; shown_eps: that eps, < 0 if
    there was none. */
 static int attack_curve(uses *s, const float *eps, int count, float *right, float *fgsm,
                         float *shown, float *shown_eps) {
-    const ptrdiff_t size = image_size(s->m.net);
-    float *x = uses_floats(s->n * size);
-    float *found = uses_floats(s->n * size);
-    int *labels = (int *)malloc((size_t)s->n * sizeof *labels);
-    int left = s->n;
-    int *fooled = (int *)calloc((size_t)s->n, sizeof *fooled);
-    int *which = (int *)malloc((size_t)s->n * sizeof *which);
-    attacked a;
-    memset(&a, 0, sizeof a);
-    jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
-    int ok = x && found && labels && fooled && which;
-    if (!ok) uses_no_memory();
-    ok = ok && attacked_begin(&a, s);
-    for (int i = 0; ok && i < s->n; i++) {
-        which[i] = i;
-        labels[i] = s->labels[i];
-    }
-    if (ok) memcpy(x, s->x, (size_t)(s->n * size) * sizeof *x);
+    attack_run r;
+    int ok = attack_begin(&r, s, shown, shown_eps);
     for (int i = 0; shown && i < SMALLEST && i < s->n; i++) shown_eps[i] = -1;
     for (int k = 0; ok && k < count; k++) {
-        jem_attack_desc d = a.how;
-        jem_attack_desc one = d;
-        d.eps = one.eps = 2 * eps[k];
-        one.steps = 1;
-        one.random_start = 0;
-        one.restarts = 1;
-        int kept = 0;
-        int once = 0;                              /* pixels are in [-1,1]: eps counts twice */
-        ok = jem_attack(s->m.net, s->x, s->labels, s->n, &one, NULL, found, fooled) == JEM_OK &&
-             attacked_again(&a, found, s->labels, s->n, fooled);
-        for (int i = 0; ok && i < s->n; i++) once += !fooled[i];
-        fgsm[k] = (float)once / (float)s->n;
-        ok = ok && jem_attack(s->m.net, x, labels, left, &d, &rng, found, fooled) == JEM_OK &&
-             attacked_again(&a, found, labels, left, fooled);
-        for (int i = 0; ok && i < left; i++) {
-            if (fooled[i]) {
-                if (!shown || which[i] >= SMALLEST) continue;
-                memcpy(shown + which[i] * size, found + i * size, (size_t)size * sizeof *shown);
-                shown_eps[which[i]] = eps[k];
-                continue;
-            }
-            memmove(x + kept * size, x + i * size, (size_t)size * sizeof *x);
-            which[kept] = which[i];
-            labels[kept++] = labels[i];
-        }
-        left = kept;
-        right[k] = (float)left / (float)s->n;
+        ok = attack_once(&r, eps[k], &fgsm[k]) && attack_left(&r, eps[k]);
+        right[k] = (float)r.left / (float)s->n;
     }
-    if (!ok && s->m.ctx && !jem_ok(s->m.ctx)) model_fail("jem eval", &s->m);
-    attacked_end(&a);
-    free(x);
-    free(found);
-    free(labels);
-    free(fooled);
-    free(which);
+    if (!ok && !jem_ok(s->m.ctx)) model_fail("jem eval", &s->m);
+    attack_end(&r);
     return ok;
 }
 
+/* The results of `jem eval MODEL attack`. */
+typedef struct attack_results {
+    uses *both[2];
+    int models, n;                                 /* 1 or 2; values of eps */
+    float eps[EPS_MOST];
+    char eps_text[EPS_MOST][OPTION_TEXT_SIZE];
+    float right[2][EPS_MOST], fgsm[2][EPS_MOST];   /* of each model */
+    float *shown[2], shown_eps[2][SMALLEST];       /* see attack_curve */
+} attack_results;
+
 /* Draws rows: images; perturbed versions at the smallest eps of the list that fooled the model;
    their difference, as grey. The same for the other model, if its images have the same shape. */
-static int attack_pictures(const uses *s, const uses *beside, float *const shown[2],
-                           const float eps[2][SMALLEST]) {
+static int attack_pictures(const attack_results *t) {
+    const uses *s = t->both[0];
+    const uses *beside = t->both[1];
     const ptrdiff_t size = image_size(s->m.net);
-    const int columns = s->n < SMALLEST ? s->n : SMALLEST;
+    const int columns = smaller(s->n, SMALLEST);
     const int rows = beside && uses_one_shape(s, beside) ? 5 : 3;
     float *grid = uses_floats(rows * columns * size);
-    if (!grid) return uses_no_memory(), 0;
+    if (!grid) {
+        uses_no_memory();
+        return 0;
+    }
     memcpy(grid, s->x, (size_t)(columns * size) * sizeof *grid);
     for (int b = 0; b < rows / 2; b++)
-        for (int i = 0; i < columns; i++)
+        for (int i = 0; i < columns; i++) {
+            const float *from = s->x + i * size;
+            const float *to = from;
+            float *moved = grid + ((1 + 2 * b) * columns + i) * size;
+            float *difference = grid + ((2 + 2 * b) * columns + i) * size;
+            if (t->shown_eps[b][i] >= 0) to = t->shown[b] + i * size;
             for (ptrdiff_t k = 0; k < size; k++) {
-                const float from = s->x[i * size + k];
-                const float to = eps[b][i] < 0 ? from : shown[b][i * size + k];
-                grid[((1 + 2 * b) * columns + i) * size + k] = to;
-                grid[((2 + 2 * b) * columns + i) * size + k] = to - from;
+                moved[k] = to[k];
+                difference[k] = to[k] - from[k];
             }
+        }
     const int ok = picture_grid(s->u->smallest, grid, rows * columns, columns, s->m.net->channels,
                                 s->m.net->height, s->m.net->width, 3);
     if (ok) {
@@ -755,11 +871,11 @@ static int attack_pictures(const uses *s, const uses *beside, float *const shown
                "difference%s\n", s->u->smallest, rows == 5 ? "; the same for the other model" : "");
         if (beside && rows == 3)
             printf("%s has images of another shape: it is not in the picture\n", beside->name);
-        for (int b = 0; b < (beside ? 2 : 1); b++) {
-            printf("  %-22.22s", b ? beside->name : s->name);
+        for (int b = 0; b < t->models; b++) {
+            printf("  %-22.22s", t->both[b]->name);
             for (int i = 0; i < columns; i++)
-                if (eps[b][i] < 0) printf("        -");
-                else printf("  %7.3g", (double)eps[b][i]);
+                if (t->shown_eps[b][i] < 0) printf("        -");
+                else printf("  %7.3g", (double)t->shown_eps[b][i]);
             printf("\n");
         }
     }
@@ -778,10 +894,13 @@ static int attack_decision(uses *s) {
     int ok = found && far;
     if (!ok) uses_no_memory();
     ok = ok && attacked_begin(&a, s);
-    const int n = ok ? robust_decision(s->m.net, &a.how, s->x, s->labels, s->n, s->u->queries,
-                                       (uint64_t)s->u->seed, found, far) : -1;
-    if (n < 0) { if (!jem_ok(s->m.ctx)) model_fail("jem eval", &s->m); }
-    else {
+    int n = -1;
+    if (ok) {
+        n = robust_decision(s->m.net, &a.how, s->x, s->labels, s->n, s->u->queries,
+                            (uint64_t)s->u->seed, found, far);
+        if (n < 0) model_fail("jem eval", &s->m);
+    }
+    if (n >= 0) {
         qsort(far, (size_t)n, sizeof *far, compare_floats);
         printf("%s, labels only, %d queries per image, on %d of %d (classified correctly, with "
                "another image to start from); L2 distance of the attack, for pixels in [0,1]:",
@@ -796,11 +915,14 @@ static int attack_decision(uses *s) {
     return n >= 0;
 }
 
-/* Returns the usual eps: smaller for colour photographs, because invisible changes of them fool most
-   networks. */
+/* Returns the usual eps: smaller for colour photographs, because invisible changes of them fool
+   most networks. */
 static const char *usual_eps(const uses *s) {
-    if (s->m.net->channels > 1) return s->u->norm ? "0,.125,.25,.5,1" : "0,1/255,2/255,4/255,8/255";
-    return s->u->norm ? "0,.25,.5,1,1.5,2,3" : "0,.025,.05,.1,.15,.2,.3";
+    static const char *const lists[2][2] = {       /* [colour][L2] */
+        { "0,.025,.05,.1,.15,.2,.3", "0,.25,.5,1,1.5,2,3" },
+        { "0,1/255,2/255,4/255,8/255", "0,.125,.25,.5,1" }
+    };
+    return lists[s->m.net->channels > 1][s->u->norm];
 }
 
 /* Reads a number, or a fraction a/b; returns -1 if the word is neither. */
@@ -811,78 +933,111 @@ static float read_eps(const char *word) {
     if (!*end) return above;
     if (*end != '/') return -1;
     const float below = strtof(end + 1, &last);
-    return last == end + 1 || *last || !(below > 0) ? -1 : above / below;
+    if (last == end + 1 || *last || !(below > 0)) return -1;
+    return above / below;
 }
 
-static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then a table */
-    static float eps[EPS_MOST], right[4][EPS_MOST], least[2][SMALLEST];
-    static char shown_as[EPS_MOST][OPTION_TEXT_SIZE];
-    const char *list = *s->u->eps ? s->u->eps : usual_eps(s);
-    char word[OPTION_TEXT_SIZE], title[160], of[80];
-    uses *both[2];
-    float *shown[2] = { NULL, NULL };
-    int n = 0;
-    int ok = 1;
-    both[0] = s;
-    both[1] = beside;
-    if (!names_fit("eps", list, 1, EPS_MOST)) return 2;
-    while (n < EPS_MOST && next_name(&list, word, sizeof word)) {
-        eps[n] = read_eps(word);
-        if (!(eps[n] >= 0 && eps[n] < 1e6f) || (n && !(eps[n] > eps[n - 1])))
-            return fprintf(stderr, "jem eval: --eps %.60s: must be increasing numbers\n", word), 2;
-        if (strchr(word, '/')) snprintf(shown_as[n], sizeof shown_as[n], "%s", word);
-        else snprintf(shown_as[n], sizeof shown_as[n], "%g", (double)eps[n]);
-        n++;
-    }
-    for (int b = 0; ok && b < (beside ? 2 : 1); b++) {
-        if (*s->u->smallest) {
-            shown[b] = uses_floats(SMALLEST * image_size(both[b]->m.net));
-            if (!shown[b]) uses_no_memory();
+/* Reads the values of eps, and keeps fractions as they are written; prints the reason if it
+   cannot. */
+static int attack_read(attack_results *t, const char *list) {
+    char word[OPTION_TEXT_SIZE];
+    if (!names_fit("eps", list, 1, EPS_MOST)) return 0;
+    while (t->n < EPS_MOST && next_name(&list, word, sizeof word)) {
+        const float eps = read_eps(word);
+        char *text = t->eps_text[t->n];
+        if (!(eps >= 0 && eps < 1e6f) || (t->n && !(eps > t->eps[t->n - 1]))) {
+            fprintf(stderr, "jem eval: --eps %.60s: must be increasing numbers\n", word);
+            return 0;
         }
-        ok = (!*s->u->smallest || shown[b]) && attack_curve(both[b], eps, n, right[2 * b],
-                                                            right[2 * b + 1], shown[b], least[b]);
+        if (strchr(word, '/')) snprintf(text, OPTION_TEXT_SIZE, "%s", word);
+        else snprintf(text, OPTION_TEXT_SIZE, "%g", (double)eps);
+        t->eps[t->n++] = eps;
     }
-    if (ok) {
-        printf("accuracy under attack, %s, %d images; FGSM: 1 step; PGD: %d steps, %d start%s\n",
-               s->u->norm ? "L2" : "L-infinity", s->n, s->u->steps, s->u->restarts,
-               s->u->restarts == 1 ? "" : "s");
-        printf("eps: most that %s, for pixels in [0,1]\n", s->u->norm ?
-               "the root of the sum of squared changes may be" : "a pixel may change");
-        if (s->u->refine)
-            printf("images are refined first: %d SGLD steps of %d chains; gradients %s\n",
-                   s->u->refine, s->u->chains, s->u->through == 1 ? "through the steps, mean over "
-                   "the chains" : "past the steps");
-        printf("  %-7s", "eps");
-        for (int b = 0; b < (beside ? 2 : 1); b++)
-            printf("  %16.16s, FGSM  %16.16s, PGD", both[b]->name, both[b]->name);
+    return 1;
+}
+
+/* Attacks each model. */
+static int attack_models(attack_results *t) {
+    const int draws_smallest = *t->both[0]->u->smallest != 0;
+    for (int b = 0; b < t->models; b++) {
+        uses *s = t->both[b];
+        if (draws_smallest) {
+            t->shown[b] = uses_floats(SMALLEST * image_size(s->m.net));
+            if (!t->shown[b]) {
+                uses_no_memory();
+                return 0;
+            }
+        }
+        if (!attack_curve(s, t->eps, t->n, t->right[b], t->fgsm[b], t->shown[b], t->shown_eps[b]))
+            return 0;
+    }
+    return 1;
+}
+
+static void attack_print(const attack_results *t) {
+    const uses *s = t->both[0];
+    const uses_options *u = s->u;
+    printf("accuracy under attack, %s, %d images; FGSM: 1 step; PGD: %d steps, %d start%s\n",
+           u->norm ? "L2" : "L-infinity", s->n, u->steps, u->restarts, u->restarts == 1 ? "" : "s");
+    if (u->norm)
+        printf("eps: most that the root of the sum of squared changes may be, for pixels in "
+               "[0,1]\n");
+    else printf("eps: most that a pixel may change, for pixels in [0,1]\n");
+    if (u->refine) {
+        const char *gradients = "past the steps";
+        if (u->through == 1) gradients = "through the steps, mean over the chains";
+        printf("images are refined first: %d SGLD steps of %d chains; gradients %s\n", u->refine,
+               u->chains, gradients);
+    }
+    printf("  %-7s", "eps");
+    for (int b = 0; b < t->models; b++)
+        printf("  %16.16s, FGSM  %16.16s, PGD", t->both[b]->name, t->both[b]->name);
+    printf("\n");
+    for (int k = 0; k < t->n; k++) {
+        printf("  %-7s", t->eps_text[k]);
+        for (int b = 0; b < t->models; b++)
+            printf("  %21.1f%%  %20.1f%%", 100 * (double)t->fgsm[b][k],
+                   100 * (double)t->right[b][k]);
         printf("\n");
     }
-    for (int k = 0; ok && k < n; k++) {
-        printf("  %-7s", shown_as[k]);
-        for (int b = 0; b < (beside ? 2 : 1); b++)
-            printf("  %21.1f%%  %20.1f%%", 100 * (double)right[2 * b + 1][k],
-                   100 * (double)right[2 * b][k]);
-        printf("\n");
-    }
+}
+
+static int attack_draw(const attack_results *t) {
+    static const unsigned pale[2] = { 0xa5c1e6, 0xe9b49f };
+    const uses *s = t->both[0];
+    char title[160], of[80];
     curve curves[4];
-    for (int b = 0; b < (beside ? 4 : 2); b++) {
-        const curve c = { b % 2 ? "FGSM" : b ? beside->name : s->name,
-                          b % 2 ? (b > 1 ? 0xe9b49f : 0xa5c1e6) : uses_colours[b / 2],
-                          eps, right[b], n, 2 };
-        curves[b] = c;
+    for (int b = 0; b < t->models; b++) {
+        const curve pgd = { t->both[b]->name, uses_colours[b], t->eps, t->right[b], t->n, 2 };
+        const curve fgsm = { "FGSM", pale[b], t->eps, t->fgsm[b], t->n, 2 };
+        curves[2 * b] = pgd;
+        curves[2 * b + 1] = fgsm;
     }
     snprintf(title, sizeof title, "accuracy of %d images", s->n);
-    snprintf(of, sizeof of, "eps, %s, pixels in [0,1]; PGD: %d step%s", s->u->norm ? "L2" :
-             "L-infinity", s->u->steps, s->u->steps == 1 ? "" : "s");
-    panel q = uses_panel(title, of, 60, 400, curves, beside ? 4 : 2);
+    snprintf(of, sizeof of, "eps, %s, pixels in [0,1]; PGD: %d step%s",
+             s->u->norm ? "L2" : "L-infinity", s->u->steps, s->u->steps == 1 ? "" : "s");
+    panel q = uses_panel(title, of, 60, 400, curves, 2 * t->models);
     q.y_lo = 0;
     q.y_hi = 1.001f;
-    ok = ok && !uses_draw(s->u->out, &q, 1, 440);
-    if (ok && *s->u->smallest) ok = attack_pictures(s, beside, shown, (const float (*)[SMALLEST])
-                                                    least);
-    for (int b = 0; ok && s->u->queries && b < (beside ? 2 : 1); b++) ok = attack_decision(both[b]);
-    free(shown[0]);
-    free(shown[1]);
+    return !uses_draw(s->u->out, &q, 1, 440);
+}
+
+static int eval_attack(uses *s, uses *beside) {
+    static attack_results t;
+    memset(&t, 0, sizeof t);
+    t.both[0] = s;
+    t.both[1] = beside;
+    t.models = beside ? 2 : 1;
+    if (!attack_read(&t, *s->u->eps ? s->u->eps : usual_eps(s))) return 2;
+    int ok = attack_models(&t);
+    if (ok) {
+        attack_print(&t);
+        ok = attack_draw(&t);
+    }
+    if (ok && *s->u->smallest) ok = attack_pictures(&t);
+    for (int b = 0; ok && s->u->queries && b < t.models; b++) ok = attack_decision(t.both[b]);
+    free(t.shown[0]);
+    free(t.shown[1]);
     return !ok;
 }
 
@@ -890,7 +1045,9 @@ static int eval_attack(uses *s, uses *beside) {    /* Long: reads its list, then
 
 enum { IMPUTE_SHOWN = 12, IMPUTE_ROWS = 5, IMPUTE_DRAWS = 4 };
 
-/* known[n]: 1 where a pixel is kept; the same for its channels. */
+enum { HIDE_HALF = 0, HIDE_BLOCK, HIDE_RANDOM };     /* of --hide */
+
+/* Fills in known[n]: 1 where a pixel is kept, 0 where it is hidden, equal in all channels. */
 static void make_mask(const uses *s, float *known) {
     const int h = s->m.net->height;
     const int w = s->m.net->width;
@@ -902,11 +1059,12 @@ static void make_mask(const uses *s, float *known) {
         for (int y = 0; y < h; y++)
             for (int k = 0; k < w; k++) {
                 const float u = jem_rng_uniform(&rng);
-                const int hidden = s->u->hide == 0 ? y >= h / 2
-                                 : s->u->hide == 1 ? y >= top && y < top + h / 2 && k >= left &&
-                                   k < left + w / 2 : u < s->u->share;
+                int hidden = y >= h / 2;           /* HIDE_HALF */
+                if (s->u->hide == HIDE_BLOCK)
+                    hidden = y >= top && y < top + h / 2 && k >= left && k < left + w / 2;
+                if (s->u->hide == HIDE_RANDOM) hidden = u < s->u->share;
                 for (int p = 0; p < c; p++)
-                    known[(((ptrdiff_t)i * c + p) * h + y) * w + k] = hidden ? 0 : 1;
+                    known[(((ptrdiff_t)i * c + p) * h + y) * w + k] = (float)!hidden;
             }
     }
 }
@@ -933,13 +1091,18 @@ static int impute_once(const uses *s, const float *known, jem_rng *rng, float *f
     jem_net *net = s->m.net;
     jem_impute_desc d = jem_impute_desc_default();
     d.walk = uses_walk(s, s->u->steps);
-    if (net->noise_hi > 0)                         /* it has learned a score, and is used to
+    if (net->noise_hi > 0) {                       /* it has learned a score, and is used to
                                                       noise: a cut at -1 would be unlike any */
-        d.denoise.steps = s->u->noise_steps, d.denoise.fraction = s->u->noise_step,
-        d.denoise.beta = s->u->noise_beta, d.denoise.sigma_max = net->noise_hi;
-    else d.walk.clamp_lo = -1, d.walk.clamp_hi = 1;
+        d.denoise.steps = s->u->noise_steps;
+        d.denoise.fraction = s->u->noise_step;
+        d.denoise.beta = s->u->noise_beta;
+        d.denoise.sigma_max = net->noise_hi;
+    } else {
+        d.walk.clamp_lo = -1;
+        d.walk.clamp_hi = 1;
+    }
     for (int i = 0; i < s->n && jem_ok(s->m.ctx); i += SAMPLE_AT_ONCE) {
-        const int n = s->n - i < SAMPLE_AT_ONCE ? s->n - i : SAMPLE_AT_ONCE;
+        const int n = smaller(s->n - i, SAMPLE_AT_ONCE);
         const ptrdiff_t at = i * image_size(net);
         const jem_mark mark = jem_begin(s->m.ctx);
         jem_tensor *t = jem_input(s->m.ctx, s->x + at, n, net->channels, net->height, net->width);
@@ -950,63 +1113,104 @@ static int impute_once(const uses *s, const float *known, jem_rng *rng, float *f
     return jem_ok(s->m.ctx) || model_fail("jem eval", &s->m);
 }
 
-static int eval_impute(uses *s, uses *beside) {
+/* Images with hidden pixels, and the ways of filling them. */
+typedef struct imputing {
+    uses *s, *beside;
+    ptrdiff_t size, all;                           /* length of an image, and of all images */
+    int shown;
+    float *known, *filled, *mean;                  /* [all] */
+    float *grid;                                   /* [IMPUTE_ROWS][shown][size] */
+    float *held;                                   /* [IMPUTE_HELD][size]: other images */
+    double *pixel;                                 /* [size]: their mean */
+    const char *from;                              /* what they are */
+} imputing;
+
+enum { IMPUTE_HELD = 2000 };
+
+static int impute_create(imputing *p, uses *s, uses *beside) {
+    memset(p, 0, sizeof *p);
+    p->s = s;
+    p->beside = beside;
+    p->size = image_size(s->m.net);
+    p->all = s->n * p->size;
+    p->shown = smaller(s->n, IMPUTE_SHOWN);
+    p->known = uses_floats(p->all);
+    p->filled = uses_floats(p->all);
+    p->mean = uses_floats(p->all);
+    p->grid = uses_floats(IMPUTE_ROWS * p->shown * p->size);
+    p->held = uses_floats(IMPUTE_HELD * p->size);
+    p->pixel = (double *)calloc((size_t)p->size, sizeof *p->pixel);
+    if (p->known && p->filled && p->mean && p->grid && p->held && p->pixel) return 1;
+    uses_no_memory();
+    return 0;
+}
+static void impute_free(imputing *p) {
+    free(p->known);
+    free(p->filled);
+    free(p->mean);
+    free(p->grid);
+    free(p->held);
+    free(p->pixel);
+}
+
+/* Copies the first images to a row of the picture. */
+static void impute_show(imputing *p, int row, const float *x) {
+    const ptrdiff_t n = p->shown * p->size;
+    memcpy(p->grid + row * n, x, (size_t)n * sizeof *x);
+}
+
+/* Hides pixels, and fills them with grey, then with the mean of other images. */
+static int impute_plainly(imputing *p) {
     static const char *const hides[3] = { "the lower half", "a block", "pixels at random" };
-    const ptrdiff_t size = image_size(s->m.net);
-    const ptrdiff_t all = s->n * size;
-    const int shown = s->n < IMPUTE_SHOWN ? s->n : IMPUTE_SHOWN;
-    float *known = uses_floats(all);
-    float *filled = uses_floats(all);
-    float *mean = uses_floats(all);
-    float *grid = uses_floats(IMPUTE_ROWS * shown * size);
-    float *held = uses_floats(2000 * size);
-    double *pixel = (double *)calloc((size_t)size, sizeof *pixel);
-    jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
-    const char *from = "";
+    const uses *s = p->s;
     char name[64];
-    int ok = known && filled && mean && grid && held && pixel;
-    int n = 0;
-    if (!ok) uses_no_memory();
-    else ok = uses_alike(s, beside) && (n = held_out_images(s, 2000, held, &from)) > 0;
-    if (ok) {
-        make_mask(s, known);
-        for (ptrdiff_t i = 0; i < n * size; i++) pixel[i % size] += (double)held[i] / n;
-        for (ptrdiff_t i = 0; i < all; i++) filled[i] = known[i] != 0 ? s->x[i] : 0;
-        printf("%s, %d test images without %s; error: rms of the hidden pixels in [0,1]\n"
-               "  %-38s  %6s  %10s\n", s->name, s->n, hides[s->u->hide], "", "error", "recognised");
-        for (int i = 0; i < shown * size; i++) {
-            grid[i] = s->x[i];
-            grid[shown * size + i] = filled[i];
-        }
-        ok = impute_row(s, "grey", filled, known);
-        for (ptrdiff_t i = 0; i < all; i++)
-            if (known[i] == 0) filled[i] = (float)pixel[i % size];
-        memcpy(grid + 2 * shown * size, filled, (size_t)(shown * size) * sizeof *grid);
-        snprintf(name, sizeof name, "mean of %s", from);
-        ok = ok && impute_row(s, name, filled, known);
-        memset(mean, 0, (size_t)all * sizeof *mean);
+    const int n = held_out_images(s, IMPUTE_HELD, p->held, &p->from);
+    if (n <= 0) return 0;
+    make_mask(s, p->known);
+    for (ptrdiff_t i = 0; i < n * p->size; i++) p->pixel[i % p->size] += (double)p->held[i] / n;
+    for (ptrdiff_t i = 0; i < p->all; i++) p->filled[i] = p->known[i] != 0 ? s->x[i] : 0;
+    printf("%s, %d test images without %s; error: rms of the hidden pixels in [0,1]\n"
+           "  %-38s  %6s  %10s\n", s->name, s->n, hides[s->u->hide], "", "error", "recognised");
+    impute_show(p, 0, s->x);
+    impute_show(p, 1, p->filled);
+    if (!impute_row(s, "grey", p->filled, p->known)) return 0;
+    for (ptrdiff_t i = 0; i < p->all; i++)
+        if (p->known[i] == 0) p->filled[i] = (float)p->pixel[i % p->size];
+    impute_show(p, 2, p->filled);
+    snprintf(name, sizeof name, "mean of %s", p->from);
+    return impute_row(s, name, p->filled, p->known);
+}
+
+/* Fills the pixels with samples, then with their mean; and with a sample of the other model, whose
+   images the first model classifies. */
+static int impute_samples(imputing *p) {
+    const uses *s = p->s;
+    jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
+    char name[64];
+    memset(p->mean, 0, (size_t)p->all * sizeof *p->mean);
+    for (int draw = 0; draw < IMPUTE_DRAWS; draw++) {
+        if (!impute_once(s, p->known, &rng, p->filled)) return 0;
+        for (ptrdiff_t i = 0; i < p->all; i++) p->mean[i] += p->filled[i] / IMPUTE_DRAWS;
+        if (draw < 2) impute_show(p, 3 + draw, p->filled);
+        if (draw == 0 && !impute_row(s, "one sample", p->filled, p->known)) return 0;
     }
-    for (int draw = 0; ok && draw < IMPUTE_DRAWS; draw++) {
-        ok = impute_once(s, known, &rng, filled);
-        for (ptrdiff_t i = 0; ok && i < all; i++) mean[i] += filled[i] / IMPUTE_DRAWS;
-        if (ok && draw < 2) memcpy(grid + (3 + draw) * shown * size, filled,
-                                   (size_t)(shown * size) * sizeof *grid);
-        if (ok && !draw) ok = impute_row(s, "one sample", filled, known);
-    }
-    ok = ok && impute_row(s, "mean of 4 samples", mean, known);
-    snprintf(name, sizeof name, "one sample of %.40s", beside ? beside->name : "");
-    if (ok && beside)                              /* the first model classifies the images */
-        ok = impute_once(beside, known, &rng, filled) && impute_row(s, name, filled, known);
-    ok = ok && picture_grid(s->u->out, grid, IMPUTE_ROWS * shown, shown, s->m.net->channels,
-                            s->m.net->height, s->m.net->width, 2);
+    if (!impute_row(s, "mean of 4 samples", p->mean, p->known)) return 0;
+    if (!p->beside) return 1;
+    snprintf(name, sizeof name, "one sample of %.40s", p->beside->name);
+    return impute_once(p->beside, p->known, &rng, p->filled) &&
+           impute_row(s, name, p->filled, p->known);
+}
+
+static int eval_impute(uses *s, uses *beside) {
+    const jem_net *net = s->m.net;
+    imputing p;
+    int ok = impute_create(&p, s, beside);
+    ok = ok && uses_alike(s, beside) && impute_plainly(&p) && impute_samples(&p);
+    ok = ok && picture_grid(s->u->out, p.grid, IMPUTE_ROWS * p.shown, p.shown, net->channels,
+                            net->height, net->width, 2);
     if (ok) printf("%s: images, their known pixels, filled with the mean, two samples\n",
                    s->u->out);
-    free(known);
-    free(filled);
-    free(mean);
-    free(grid);
-    free(held);
-    free(pixel);
+    impute_free(&p);
     return !ok;
 }
 
@@ -1019,7 +1223,7 @@ static int eval_impute(uses *s, uses *beside) {
     { "data", OPTION_TEXT, OPTION_NOW, USES_AT(e.data), "DIR", NO_PRESETS("data"), 0, 0, \
       "the folder that tools/get-data filled" }, \
     { "n", OPTION_INT, OPTION_NOW, USES_AT(e.n), "N", NO_PRESETS(count), 1, 1e9, \
-      "use the first N test images" }, \
+      "number of test images, and of what is made beside them" }, \
     { "out", OPTION_TEXT, OPTION_NOW, USES_AT(out), "FILE.png", NO_PRESETS(out_file), 0, 0, \
       "the picture to draw" }, \
     { "seed", OPTION_INT, OPTION_NOW, USES_AT(seed), "N", NO_PRESETS("1"), 0, 2147483647, \
@@ -1061,8 +1265,8 @@ static const option attack_table[] = {
     { "norm", OPTION_CHOICE, OPTION_NOW, USES_AT(norm), "linf|l2", NO_PRESETS("linf"), 0, 0,
       "the norm that eps limits" },
     { "eps", OPTION_TEXT, OPTION_NOW, USES_AT(eps), "LIST", NO_PRESETS(""), 0, 0,
-      "increasing numbers or fractions a/b, 12 at most, for pixels in [0,1] (default: to .3 or, L2, "
-      "3; colour: 8/255 or 1)" },
+      "increasing numbers or fractions a/b, 12 at most, for pixels in [0,1] (default: to .3 or, "
+      "L2, 3; colour: 8/255 or 1)" },
     { "steps", OPTION_INT, OPTION_NOW, USES_AT(steps), "N", NO_PRESETS("40"), 1, 1e6,
       "steps of PGD" },
     { "restarts", OPTION_INT, OPTION_NOW, USES_AT(restarts), "N", NO_PRESETS("1"), 1, 1000,
@@ -1135,7 +1339,7 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
     const int status = data_for(&s->m, o, &u->e, &s->test);
     if (status) return status;
     mix_classes(&s->test);
-    s->n = u->e.n < s->test.n ? u->e.n : s->test.n;
+    s->n = smaller(u->e.n, s->test.n);
     s->labels = s->test.labels;
     s->x = uses_floats(s->n * image_size(s->m.net));
     if (!s->x) return uses_no_memory();
@@ -1143,12 +1347,23 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
     return 0;
 }
 
+/* Checks that no output replaces a model or a run. */
+static int may_write_all(const struct use *what, const uses_options *u, const char *path) {
+    const int draws_smallest = what->run == eval_attack;       /* only its table has --smallest */
+    const char *const out[] = { u->save, u->out, draws_smallest ? u->smallest : "" };
+    for (size_t i = 0; i < sizeof out / sizeof *out; i++) {
+        if (!*out[i]) continue;
+        if (!may_write("jem eval", path, out[i])) return 0;
+        if (*u->beside && !may_write("jem eval", u->beside, out[i])) return 0;
+    }
+    return 1;
+}
+
 static int run_use(const struct use *what, options *o, const uses_options *u, const char *path) {
     static uses s[2];
     memset(s, 0, sizeof s);
     limit_memory(u->e.max_memory);
-    if (*u->save && (!may_write("jem eval", path, u->save) ||
-                     (*u->beside && !may_write("jem eval", u->beside, u->save)))) return 2;
+    if (!may_write_all(what, u, path)) return 2;
     int status = uses_open(&s[0], o, u, path);
     const int two = !status && *u->beside;
     for (int i = 0; i < 2; i++) o->given[i] = 1;   /* dataset and data: the same for both */

@@ -12,8 +12,8 @@ typedef struct uses_options {
     char out[OPTION_TEXT_SIZE], beside[OPTION_TEXT_SIZE], save[OPTION_TEXT_SIZE];
     char other[OPTION_TEXT_SIZE], eps[OPTION_TEXT_SIZE];
     char smallest[OPTION_TEXT_SIZE], scores[OPTION_TEXT_SIZE], keep[OPTION_TEXT_SIZE];
-    int bins, measure, gradients, calibrate, norm, steps, restarts, hide, seed, refine, chains, through;
-    int queries, noise_steps, fresh_steps, walk_steps;
+    int bins, measure, gradients, calibrate, norm, steps, restarts, hide, seed, refine, chains;
+    int through, queries, noise_steps, fresh_steps, walk_steps;
     float share, noise_step, noise_beta, fraction, guidance;
 } uses_options;
 

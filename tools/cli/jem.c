@@ -6,8 +6,9 @@
 
    train.c is the training run, train_options.h its options, use.c the other commands, score.c
    `jem score`, eval.c the measurements of `jem eval MODEL WHAT`, judge.c the judges of samples,
-   report.c the model card, tools/support/options.h reads options.
-   Exit status: 0; 1 after a failure; 2 for an impossible request; 130 when interrupted. */
+   report.c the model card, onnx.c ONNX files, memory.c the limit on memory; options are read by
+   tools/support/options.c.
+   Exit status: 0; 1 after a failure; 2 for an impossible request; 128 + signal if interrupted. */
 #include "tools/cli/system.h"
 
 #include <stdio.h>

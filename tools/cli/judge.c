@@ -60,7 +60,11 @@ static int judging_create(judging *j, const data_set *d, int mirror, uint64_t se
     j->plain = (float *)malloc(bytes);
     return j->a && j->b && j->plain;
 }
-static void judging_free(judging *j) { free(j->a), free(j->b), free(j->plain); }
+static void judging_free(judging *j) {
+    free(j->a);
+    free(j->b);
+    free(j->plain);
+}
 
 /* Returns a random image, moved by up to `reach` pixels, and its label. */
 static int judge_draw(judging *j, int reach, float *x) {
@@ -126,7 +130,7 @@ static int judge_train(jem_net *judge, const judge_options *o, const data_set *t
         }
     }
     ok = ok && jem_trainer_use_average(tr, 1) == JEM_OK;
-    if (!ok && jem_ok(ctx)) uses_no_memory();
+    if (!ok && jem_ok(ctx)) jem_fail(ctx, JEM_NO_MEMORY, "out of memory for the images");
     jem_trainer_free(tr);
     free(x);
     judging_free(&j);
@@ -143,7 +147,7 @@ typedef struct verdict {
                                                       inception score (Salimans et al. 2016) */
 } verdict;
 
-/* Computes them from logp[n][classes + 1]. */
+/* Computes the verdict from logp[n][classes + 1]. */
 static verdict judge_verdict(const float *logp, int n, int classes, const int *labels) {
     verdict v = { 0, 0, 0, 0, 0 };
     double *mean = (double *)calloc(2 * (size_t)classes + 2, sizeof *mean);
@@ -172,7 +176,7 @@ static verdict judge_verdict(const float *logp, int n, int classes, const int *l
     const double real = n - count[classes];
     for (int k = 0; k < classes; k++)
         if (count[k] > 0) entropy -= count[k] / real * log(count[k] / real);
-    v.classes = real > 0 ? exp(entropy) : 0;
+    if (real > 0) v.classes = exp(entropy);
     v.score = exp(v.score);
     free(mean);
     return v;
@@ -180,23 +184,28 @@ static verdict judge_verdict(const float *logp, int n, int classes, const int *l
 
 /* Prints its results on images that were not used in training. */
 static int judge_test(jem_net *judge, const judge_options *o, const data_set *test) {
-    const int n = test->n < 10000 ? test->n : 10000;
-    const int damaged = 1000;
+    const int n = smaller(test->n, 10000);
+    const int n_damaged = smaller(1000, n);
     const int k = judge->classes;
     float *x = uses_floats(n * image_size(judge));
     float *logp = uses_floats((ptrdiff_t)n * k);
+    verdict intact = { 0, 0, 0, 0, 0 };
     judging j;
     int ok = judging_create(&j, test, o->mirror, (uint64_t)o->seed + 1) && x && logp;
     if (ok) data_floats(test, NULL, n, x);
     ok = ok && judge_look(judge, x, n, logp, NULL);
-    const verdict v = ok ? judge_verdict(logp, n, k - 1, test->labels) : judge_verdict(NULL, 0, 1,
-                                                                                      NULL);
-    if (ok) judge_false(&j, x, damaged < n ? damaged : n);
-    ok = ok && judge_look(judge, x, damaged < n ? damaged : n, logp, NULL);
-    const verdict w = ok ? judge_verdict(logp, damaged < n ? damaged : n, k - 1, NULL) : v;
-    if (ok) printf("%d test images: %.1f%% recognised, %.1f%% correctly; damaged ones: %.1f%% "
-                   "recognised\n", n, 100 * v.recognised, 100 * v.hit, 100 * w.recognised);
-    else if (jem_ok(judge->ctx)) uses_no_memory();
+    if (ok) {
+        intact = judge_verdict(logp, n, k - 1, test->labels);
+        judge_false(&j, x, n_damaged);
+        ok = judge_look(judge, x, n_damaged, logp, NULL);
+    }
+    if (ok) {
+        const verdict damaged = judge_verdict(logp, n_damaged, k - 1, NULL);
+        printf("%d test images: %.1f%% recognised, %.1f%% correctly; damaged ones: %.1f%% "
+               "recognised\n", n, 100 * intact.recognised, 100 * intact.hit,
+               100 * damaged.recognised);
+    } else if (jem_ok(judge->ctx))
+        jem_fail(judge->ctx, JEM_NO_MEMORY, "out of memory for the images");
     free(x);
     free(logp);
     judging_free(&j);
@@ -211,19 +220,20 @@ static int judge_make(const judge_options *o) {
     memset(&desc, 0, sizeof desc);
     memset(&test, 0, sizeof test);
     limit_memory(o->max_memory);
+    limit_data(&desc, o->max_file, o->max_picture);
     desc.root = o->data;
-    desc.file_mb = o->max_file;
-    desc.picture_mb = o->max_picture;
-    desc.memory_mb = budget.most / 1e6;
     name_unreadable(&desc, "jem judge");
-    if (!data_load(&train, o->dataset, "train", &desc, error, sizeof error))
-        return fprintf(stderr, "jem judge: %s\n", error), 1;
+    if (!data_load(&train, o->dataset, "train", &desc, error, sizeof error)) {
+        fprintf(stderr, "jem judge: %s\n", error);
+        return 1;
+    }
     if (!judge_takes(train.h, train.w, train.classes)) {
         fprintf(stderr, "jem judge: %s has images of %d x %d and %d classes; %d x %d to %d x %d "
                 "and 1 to %d are possible\n", o->dataset, train.w, train.h, train.classes,
                 JUDGE_SIDE_LEAST, JUDGE_SIDE_LEAST, JUDGE_SIDE_MOST, JUDGE_SIDE_MOST,
                 JUDGE_CLASSES_MOST);
-        return data_free(&train), 2;
+        data_free(&train);
+        return 2;
     }
     desc.channels = train.c;
     desc.height = train.h;
@@ -232,12 +242,15 @@ static int judge_make(const judge_options *o) {
     if (!ok) fprintf(stderr, "jem judge: %s\n", error);
     else mix_classes(&test);
     jem_ctx *ctx = make_ctx(o->threads, o->precision);
-    jem_net *judge = ok && ctx ? judge_create(ctx, train.c, train.h, train.w, train.classes,
-                                              (uint64_t)o->seed) : NULL;
-    if (ok) ok = judge && judge_train(judge, o, &train) && judge_test(judge, o, &test) &&
-                 jem_save(judge, o->out) == JEM_OK;
-    if (ok) printf("%s: %ld parameters\n", o->out, (long)jem_net_size(judge));
-    else if (ctx && !jem_ok(ctx)) fprintf(stderr, "jem judge: %s\n", jem_error(ctx));
+    jem_net *judge = NULL;
+    if (ok) {
+        if (ctx) judge = judge_create(ctx, train.c, train.h, train.w, train.classes,
+                                      (uint64_t)o->seed);
+        ok = judge && judge_train(judge, o, &train) && judge_test(judge, o, &test) &&
+             jem_save(judge, o->out) == JEM_OK;
+        if (ok) printf("%s: %ld parameters\n", o->out, (long)jem_net_size(judge));
+        else context_fail("jem judge", ctx);
+    }
     data_free(&train);
     data_free(&test);
     jem_net_free(judge);
@@ -253,7 +266,8 @@ int judge_command(int argc, char **argv) {
     options *o = options_begin(&table, "jem judge", judge_table, sizeof judge_table, &values);
     const int read = read_options(o, argc, argv, &words, &n, 0, 0, "jem judge [OPTIONS]: trains a "
                                   "judge of samples for jem eval MODEL samples");
-    return read >= 0 ? read : judge_make(&values);
+    if (read >= 0) return read;
+    return judge_make(&values);
 }
 
 /* ---- jem eval MODEL samples ------------------------------------------------------------------ */
@@ -275,7 +289,11 @@ static int samples_create(sample_set *s, const char *name, int n, ptrdiff_t size
     s->labels = (int *)calloc((size_t)n, sizeof(int));
     return s->x && s->features && s->labels;
 }
-static void samples_free(sample_set *s) { free(s->x), free(s->features), free(s->labels); }
+static void samples_free(sample_set *s) {
+    free(s->x);
+    free(s->features);
+    free(s->labels);
+}
 
 /* Returns how to sample the network, with the steps of the options. */
 static jem_generate_desc samples_how(const uses *s) {
@@ -333,14 +351,18 @@ static int kept_read(const uses *s, int n, unsigned char *bytes) {
     if (!there) return 0;
     fclose(there);
     jem_archive *a = jem_archive_read(s->m.ctx, path);
-    if (!a) return model_fail("jem eval", &s->m), -1;
+    if (!a) {
+        model_fail("jem eval", &s->m);
+        return -1;
+    }
     kept_describe(s, n, of);
     const jem_entry *e = jem_archive_find(a, KEPT_SAMPLES);
-    const char *is = jem_archive_meta(a, KEPT_OF);
+    const char *kept_of = jem_archive_meta(a, KEPT_OF);
     int count = -1;
-    if (!e || !is || e->dtype != JEM_DTYPE_U8 || e->bytes % size || e->bytes / size > (size_t)n)
+    if (!e || !kept_of || e->dtype != JEM_DTYPE_U8 || e->bytes % size ||
+        e->bytes / size > (size_t)n)
         fprintf(stderr, "jem eval: --keep %s: the file has no samples of this model\n", path);
-    else if (strcmp(is, of))
+    else if (strcmp(kept_of, of))
         fprintf(stderr, "jem eval: --keep %s: the file has samples of other options or of another "
                 "model; this command makes %s\n", path, of);
     else {
@@ -376,7 +398,7 @@ static int samples_make(const uses *s, int n, int kinds, int by_class, int kept,
     for (int c = 0; c < kinds; c++) {
         const int end = (int)((int64_t)n * (c + 1) / kinds);
         while (done < end) {
-            const int batch = end - done < SAMPLE_AT_ONCE ? end - done : SAMPLE_AT_ONCE;
+            const int batch = smaller(end - done, SAMPLE_AT_ONCE);
             const int label = by_class ? c : -1;
             if (done + batch > kept) {
                 if (!samples_of(s, label, batch, seed, bytes + done * size)) return 0;
@@ -400,7 +422,10 @@ static int samples_fresh(const uses *s, sample_set *to, int keep) {
     const int by_class = !jem_net_meta(net, "jem.uncond");
     const int kinds = by_class ? net->classes : 1;
     unsigned char *bytes = (unsigned char *)malloc((size_t)(to->n * size));
-    if (!bytes) return uses_no_memory(), 0;
+    if (!bytes) {
+        uses_no_memory();
+        return 0;
+    }
     if (s->u->guidance > 0) net->guidance = s->u->guidance;
     to->labelled = by_class;
     const int kept = keep ? kept_read(s, to->n, bytes) : 0;
@@ -431,19 +456,22 @@ static int samples_buffer(const uses *s, sample_set *to) {
         return 1;
     }
     const int there = (int)(b->bytes / sizeof(float) / (size_t)size);
-    int *order = (int *)malloc((size_t)(there ? there : 1) * sizeof *order);
+    int *order = (int *)malloc(((size_t)there + 1) * sizeof *order);
     jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
-    if (!order) return uses_no_memory(), 0;
+    if (!order) {
+        uses_no_memory();
+        return 0;
+    }
     for (int i = 0; i < there; i++) order[i] = i;
     shuffle(order, there, &rng);
-    if (to->n > there) to->n = there;
+    to->n = smaller(to->n, there);
     for (int i = 0; i < to->n; i++)
         memcpy(to->x + i * size, (const float *)b->data + order[i] * size,
                (size_t)size * sizeof(float));
     free(order);
     const jem_denoise_desc last = jem_denoise_desc_clean(2 * net->noise_lo);
     for (int i = 0; net->noise_hi > 0 && i < to->n && jem_ok(s->m.ctx); i += SAMPLE_AT_ONCE) {
-        const int n = to->n - i < SAMPLE_AT_ONCE ? to->n - i : SAMPLE_AT_ONCE;
+        const int n = smaller(to->n - i, SAMPLE_AT_ONCE);
         const jem_mark mark = jem_begin(s->m.ctx);
         jem_tensor *t = jem_input(s->m.ctx, to->x + i * size, n, net->channels, net->height,
                                   net->width);
@@ -454,29 +482,28 @@ static int samples_buffer(const uses *s, sample_set *to) {
     return jem_ok(s->m.ctx) || model_fail("jem eval", &s->m);
 }
 
-/* Prints a row of the table. reference: features of training images, as many as `usual` has. */
-static int samples_row(jem_net *judge, sample_set *is, const sample_set *real) {
-    float *logp = uses_floats((ptrdiff_t)is->n * judge->classes);
+/* Prints the row of a set of images, compared with `real`, training images with features. */
+static int samples_row(jem_net *judge, sample_set *set, const sample_set *real) {
+    float *logp = uses_floats((ptrdiff_t)set->n * judge->classes);
     double precision, recall, distance;
-    const int n = is->n < real->n ? is->n : real->n;
-    int ok = logp && judge_look(judge, is->x, is->n, logp, is->features) &&
-             measure_frechet(is->features, is->n, real->features, real->n, JUDGE_FEATURES,
+    const int n = smaller(set->n, real->n);
+    int ok = logp && judge_look(judge, set->x, set->n, logp, set->features) &&
+             measure_frechet(set->features, set->n, real->features, real->n, JUDGE_FEATURES,
                              &distance);
     for (int i = 0; ok && i < n; i++)              /* of all classes, which are sorted */
-        memmove(is->features + (ptrdiff_t)i * JUDGE_FEATURES, is->features + JUDGE_FEATURES *
-                (ptrdiff_t)((int64_t)i * is->n / n), JUDGE_FEATURES * sizeof *is->features);
-    ok = ok && measure_precision(is->features, real->features, n, JUDGE_FEATURES, 3, &precision,
-                               &recall);
+        memmove(set->features + (ptrdiff_t)i * JUDGE_FEATURES, set->features + JUDGE_FEATURES *
+                (ptrdiff_t)((int64_t)i * set->n / n), JUDGE_FEATURES * sizeof *set->features);
+    ok = ok && measure_precision(set->features, real->features, n, JUDGE_FEATURES, 3, &precision,
+                                 &recall);
     if (ok) {
-        const verdict v = judge_verdict(logp, is->n, judge->classes - 1, is->labels);
-        printf("  %-16.16s  %6d  %9.1f%%", is->name, is->n, 100 * v.recognised);
-        if (is->labelled) printf("  %7.1f%%", 100 * v.hit);
+        const verdict v = judge_verdict(logp, set->n, judge->classes - 1, set->labels);
+        printf("  %-16.16s  %6d  %9.1f%%", set->name, set->n, 100 * v.recognised);
+        if (set->labelled) printf("  %7.1f%%", 100 * v.hit);
         else printf("  %8s", "-");
         printf("  %6.1f%%  %7.2f  %7.2f  %8.2f  %9.3f  %6.3f\n", 100 * v.passes, v.classes, v.score,
                distance, precision, recall);
         fflush(stdout);
-    } else if (!jem_ok(judge->ctx)) fprintf(stderr, "jem eval: %s\n", jem_error(judge->ctx));
-    else uses_no_memory();
+    } else context_fail("jem eval", judge->ctx);
     free(logp);
     return ok;
 }
@@ -513,11 +540,15 @@ static int samples_nearest(const uses *s, const data_set *train, const sample_se
     const sample_set *sets[2] = { real, fresh };
     float *grid = uses_floats(4 * SAMPLES_SHOWN * size);
     float *scratch = uses_floats(size);
-    const int least = fresh->n < real->n ? fresh->n : real->n;
-    const int shown = least < SAMPLES_SHOWN ? least : SAMPLES_SHOWN;
-    if (!grid || !scratch) return free(grid), free(scratch), uses_no_memory(), 0;
+    const int shown = smaller(smaller(fresh->n, real->n), SAMPLES_SHOWN);
+    if (!grid || !scratch) {
+        uses_no_memory();
+        free(grid);
+        free(scratch);
+        return 0;
+    }
     for (int k = 0; k < 2; k++) {
-        const int n = sets[k]->n < SAMPLES_NEAR ? sets[k]->n : SAMPLES_NEAR;
+        const int n = smaller(sets[k]->n, SAMPLES_NEAR);
         double sum = 0;
         double away;
         for (int i = 0; i < n; i++) {
@@ -549,7 +580,7 @@ static int samples_judge(const uses *s, const uses *beside, jem_net *judge, cons
     sample_set known, set[SAMPLES_SETS];
     memset(&known, 0, sizeof known);
     memset(set, 0, sizeof set);
-    int ok = samples_create(&known, "training images", n < train->n ? n : train->n, size) &&
+    int ok = samples_create(&known, "training images", smaller(n, train->n), size) &&
              samples_create(&set[0], "test images", s->n, size) &&
              samples_create(&set[1], "from noise", n, size) &&
              samples_create(&set[2], "buffer", n, size) &&
@@ -585,28 +616,32 @@ static int samples_judge(const uses *s, const uses *beside, jem_net *judge, cons
     return ok;
 }
 
+/* Checks that the judge takes images and classes of the model; prints the reason if not. */
+static int judge_fits(const jem_net *judge, const jem_net *net, const char *path) {
+    if (judge->channels == net->channels && judge->height == net->height &&
+        judge->width == net->width && judge->classes == net->classes + 1) return 1;
+    fprintf(stderr, "jem eval: %s judges (%d,%d,%d) of %d classes; the model has (%d,%d,%d) of "
+            "%d\n", path, judge->channels, judge->height, judge->width, judge->classes - 1,
+            net->channels, net->height, net->width, net->classes);
+    return 0;
+}
+
 int eval_samples(uses *s, uses *beside) {
     data_set train;
     eval_options e = s->u->e;
     char path[OPTION_TEXT_SIZE + 64];
+    jem_net *judge = NULL;
     e.split = 1;
     if (*s->u->other) snprintf(path, sizeof path, "%s", s->u->other);
     else snprintf(path, sizeof path, "examples/models/judge-%.200s.safetensors", s->test.name);
     jem_ctx *ctx = make_ctx(s->u->e.threads, JEM_PRECISION_FAST);
-    jem_net *judge = ctx ? judge_load(ctx, path) : NULL;
-    const jem_net *net = s->m.net;
-    int ok = judge && uses_alike(s, beside);
-    int loaded = 0;
+    if (ctx) judge = judge_load(ctx, path);
     if (!judge) fprintf(stderr, "jem eval: %s (jem judge trains one)\n",
                         ctx ? jem_error(ctx) : "no memory");
-    else if (ok && (judge->channels != net->channels || judge->height != net->height ||
-                    judge->width != net->width || judge->classes != net->classes + 1))
-        ok = 0, fprintf(stderr, "jem eval: %s judges (%d,%d,%d) of %d classes; the model has "
-                        "(%d,%d,%d) of %d\n", path, judge->channels, judge->height, judge->width,
-                        judge->classes - 1, net->channels, net->height, net->width, net->classes);
-    if (ok) ok = loaded = !data_for(&s->m, s->o, &e, &train);
-    const int least = !ok ? 0 : s->u->e.n < s->n ? s->u->e.n : s->n;
-    if (ok && (least < SAMPLES_LEAST || train.n < SAMPLES_LEAST)) {
+    int ok = judge && uses_alike(s, beside) && judge_fits(judge, s->m.net, path);
+    const int loaded = ok && !data_for(&s->m, s->o, &e, &train);
+    ok = loaded;
+    if (ok && smaller(smaller(s->u->e.n, s->n), train.n) < SAMPLES_LEAST) {
         ok = 0;
         fprintf(stderr, "jem eval: samples needs at least %d samples, and as many training "
                 "and test images\n", SAMPLES_LEAST);

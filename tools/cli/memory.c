@@ -14,11 +14,21 @@ memory_budget budget = { HUGE_VAL, 0, 0 };
 typedef union block { double bytes; char room[64]; } block;        /* before each block: its size */
 
 void limit_memory(int mb) {
-    budget.most = mb ? mb * 1e6 : HUGE_VAL;
+    budget.most = HUGE_VAL;
+    if (mb) {
+        budget.most = mb * 1e6;
+        return;
+    }
 #ifdef _SC_PHYS_PAGES
-    const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    if (!mb && pages > 0 && page > 0) budget.most = .75 * (double)pages * (double)page;
+    const long pages = sysconf(_SC_PHYS_PAGES);
+    const long page = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page > 0) budget.most = .75 * (double)pages * (double)page;
 #endif
+}
+void limit_data(data_desc *desc, int file_mb, int picture_mb) {
+    desc->file_mb = file_mb;
+    desc->picture_mb = picture_mb;
+    desc->memory_mb = budget.most / 1e6;
 }
 int memory_has(double bytes) {
     if (budget.held + bytes <= budget.most) return 1;
@@ -28,7 +38,8 @@ int memory_has(double bytes) {
 static void *limited_allocate(void *user, size_t bytes) {
     (void)user;
     if (!memory_has((double)bytes)) return NULL;
-    block *b = bytes > SIZE_MAX - sizeof *b ? NULL : (block *)malloc(sizeof *b + bytes);
+    if (bytes > SIZE_MAX - sizeof(block)) return NULL;
+    block *b = (block *)malloc(sizeof *b + bytes);
     if (!b) return NULL;
     b->bytes = (double)bytes;
     budget.held += b->bytes;
@@ -41,8 +52,9 @@ static void limited_release(void *user, void *at) {
     free(b);
 }
 float *new_floats(double n) {
-    const double bytes = (n > 0 ? n : 1) * (double)sizeof(float);
-    return bytes < (double)PTRDIFF_MAX && memory_has(bytes) ? (float *)malloc((size_t)bytes) : NULL;
+    const double bytes = fmax(n, 1) * (double)sizeof(float);
+    if (bytes >= (double)PTRDIFF_MAX || !memory_has(bytes)) return NULL;
+    return (float *)malloc((size_t)bytes);
 }
 const char *memory_hint(char text[80]) {
     *text = 0;

@@ -3,6 +3,7 @@
 #define CLI_MEMORY_H
 
 #include "jem.h"
+#include "tools/support/data.h"
 
 /* Memory in use by all contexts, and its limit: a few bytes in a file can request any amount. */
 typedef struct memory_budget { double most, held; int hit; } memory_budget;
@@ -10,6 +11,8 @@ extern memory_budget budget;
 
 /* Sets the limit, --max-memory; 0: three quarters of the memory of the machine. */
 void limit_memory(int mb);
+/* Sets the limits of a data set: --max-file, --max-picture, and that of memory. */
+void limit_data(data_desc *desc, int file_mb, int picture_mb);
 /* Returns 1 if that much more fits into the limit. */
 int memory_has(double bytes);
 /* Allocates n numbers, to be freed; NULL beyond the limit. */

@@ -1,7 +1,7 @@
-/* jem export --onnx: a network as an ONNX graph, with the slope of log p(x). The graph is recorded on
-   a small tape, as jem.h records it; then gradients are added by walking the tape back. A file is a
-   protocol buffer (github.com/onnx/onnx, onnx/onnx.proto, fields by number), written here byte by
-   byte. */
+/* jem export --onnx: a network as an ONNX graph, with the slope of log p(x). The graph is recorded
+   on a small tape, as jem.h records it; then gradients are added by walking the tape back. A file
+   is a protocol buffer (github.com/onnx/onnx, onnx/onnx.proto, fields by number), written here byte
+   by byte. */
 #include "tools/cli/system.h"
 
 #include <math.h>
@@ -256,7 +256,7 @@ static int record_like(graph *g, op_kind op, int x, int y) {
     return made;
 }
 
-/* Returns a parameter of the layer of that name, and reports that it is missing. */
+/* Returns a parameter of the layer of that name, or NULL and reports that it is missing. */
 static const jem_param *find_param(graph *g, const char *layer, const char *suffix) {
     char name[NAME_ROOM];
     snprintf(name, sizeof name, "%s.%s", layer, suffix);
@@ -807,8 +807,8 @@ static int record_net(graph *g, int *logits) {
     else if (kind && (!strcmp(kind, "convnet") || !strcmp(kind, "mlp")))
         made = record_stack(g, x, !strcmp(kind, "convnet"));
     else
-        return refuse(g, "cannot be an ONNX graph: of the kinds of networks (jem.net), wrn, convnet "
-                      "and mlp are supported, not '%.40s'", kind ? kind : "your own");
+        return refuse(g, "cannot be an ONNX graph: of the kinds of networks (jem.net), wrn, "
+                      "convnet and mlp are supported, not '%.40s'", kind ? kind : "your own");
     *logits = made.logits;
     int logp = made.energy;
     if (logp < 0) logp = logsumexp(g, made.logits);
@@ -822,8 +822,11 @@ static int record_net(graph *g, int *logits) {
 
 /* Adds a ValueInfoProto: n floats for each of the other sizes. */
 static void describe(bytes *to, int field_number, const char *name, const int *sizes, int count) {
-    bytes dimension = { NULL, 0, 0, 0 }, shape = { NULL, 0, 0, 0 }, tensor = { NULL, 0, 0, 0 };
-    bytes type = { NULL, 0, 0, 0 }, info = { NULL, 0, 0, 0 };
+    bytes dimension = { NULL, 0, 0, 0 };
+    bytes shape = { NULL, 0, 0, 0 };
+    bytes tensor = { NULL, 0, 0, 0 };
+    bytes type = { NULL, 0, 0, 0 };
+    bytes info = { NULL, 0, 0, 0 };
     put_text(&dimension, 2, "n");
     put_message(&shape, 1, &dimension);
     for (int i = 0; i < count; i++) {
@@ -857,7 +860,9 @@ static bytes finish(graph *g, int logits, int logp, int slope) {
     static const int flat[1] = { -1 };
     const jem_net *net = g->net;
     const int image[3] = { net->channels, net->height, net->width };
-    bytes whole = { NULL, 0, 0, 0 }, model = { NULL, 0, 0, 0 }, opset = { NULL, 0, 0, 0 };
+    bytes whole = { NULL, 0, 0, 0 };
+    bytes model = { NULL, 0, 0, 0 };
+    bytes opset = { NULL, 0, 0, 0 };
     char shape[NAME_ROOM], like[NAME_ROOM], one[NAME_ROOM];
     node(g, "Identity", "logits", g->values[logits].name, NULL);
     integers(g, flat, 1, shape);

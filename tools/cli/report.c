@@ -23,8 +23,11 @@
 
 /* Returns the bytes of the UTF-8 character at s; 0: invalid, or not permitted in a page. */
 static int utf8_letter(const unsigned char *s) {
-    const int n = *s < 0x80 ? 1 : *s >= 0xc2 && *s < 0xe0 ? 2 : *s >= 0xe0 && *s < 0xf0 ? 3
-                : *s >= 0xf0 && *s < 0xf5 ? 4 : 0;
+    int n = 0;
+    if (*s < 0x80) n = 1;
+    else if (*s >= 0xc2 && *s < 0xe0) n = 2;
+    else if (*s >= 0xe0 && *s < 0xf0) n = 3;
+    else if (*s >= 0xf0 && *s < 0xf5) n = 4;
     if (n == 1) return (*s >= 32 && *s != 127) || *s == '\n' || *s == '\t';
     for (int i = 1; i < n; i++) if ((s[i] & 0xc0) != 0x80) return 0;
     if ((*s == 0xe0 && s[1] < 0xa0) || (*s == 0xf0 && s[1] < 0x90) ||      /* overlong */
@@ -44,7 +47,8 @@ static void html_text(FILE *f, const char *text) {
         else if (*s == '"') fputs("&quot;", f);
         else if (*s == '\'') fputs("&#39;", f);
         else fwrite(s, 1, (size_t)n, f);
-        s += n ? n : 1;
+        if (n) s += n;
+        else s++;
     }
 }
 
@@ -52,12 +56,12 @@ static void html_base64(FILE *f, const unsigned char *s, size_t n) {
     static const char base64[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (size_t i = 0; i < n; i += 3) {
-        const unsigned v = (unsigned)s[i] << 16 | (i + 1 < n ? (unsigned)s[i + 1] << 8 : 0) |
-                           (i + 2 < n ? s[i + 2] : 0u);
-        putc(base64[v >> 18], f);
-        putc(base64[v >> 12 & 63], f);
-        putc(i + 1 < n ? base64[v >> 6 & 63] : '=', f);
-        putc(i + 2 < n ? base64[v & 63] : '=', f);
+        const size_t bytes = n - i < 3 ? n - i : 3;
+        unsigned char three[3] = { 0, 0, 0 };
+        memcpy(three, s + i, bytes);
+        const unsigned v = (unsigned)three[0] << 16 | (unsigned)three[1] << 8 | three[2];
+        for (size_t k = 0; k < 4; k++)             /* six bits for each letter */
+            putc(k <= bytes ? base64[v >> (18 - 6 * k) & 63] : '=', f);
     }
 }
 
@@ -71,7 +75,11 @@ static char *read_whole(FILE *f, size_t *n) {
         if (!more) break;
         all = more;
         *n += fread(all + *n, 1, room - 1 - *n, f);
-        if (*n < room - 1) return all[*n] = 0, ferror(f) ? free(all), NULL : all;
+        if (*n < room - 1) {
+            all[*n] = 0;
+            if (ferror(f)) break;
+            return all;
+        }
         room *= 2;
     }
     free(all);
@@ -83,10 +91,11 @@ static void html_picture(FILE *to, const char *path, int chart, const char *capt
                          const char *title) {
     size_t n = 0;
     FILE *f = fopen(path, "rb");
-    char *png = f ? read_whole(f, &n) : NULL;
-    const unsigned char *size = (const unsigned char *)png + 16;       /* in its first chunk */
-    if (f) fclose(f);
+    if (!f) return;
+    char *png = read_whole(f, &n);
+    fclose(f);
     if (png && n > 24) {
+        const unsigned char *size = (const unsigned char *)png + 16;   /* in its first chunk */
         fprintf(to, "<figure class=\"%s\"><div class=\"wide\"><img width=\"%d\" height=\"%d\" "
                 "alt=\"", chart ? "chart" : "images", size[2] << 8 | size[3],
                 size[6] << 8 | size[7]);
@@ -123,13 +132,14 @@ static int row_cells(char *line, char *cell[CELLS_MOST], int most) {
         while (*s == ' ') s++;
         if (!*s) break;
         cell[n++] = s;
-        char *end = n < most ? strstr(s, "  ") : NULL;
-        if (!end) break;
+        char *end = strstr(s, "  ");
+        if (n == most || !end) break;
         *end = 0;
         s = end + 1;
     }
-    for (char *end = n ? strchr(cell[n - 1], 0) : s; n && end > cell[n - 1] && end[-1] == ' ';)
-        *--end = 0;
+    if (!n) return 0;
+    char *end = strchr(cell[n - 1], 0);
+    while (end > cell[n - 1] && end[-1] == ' ') *--end = 0;
     return n;
 }
 
@@ -137,34 +147,56 @@ static int is_number(const char *s) {
     return !strcmp(s, "-") || (strpbrk(s, "0123456789") && !s[strspn(s, "0123456789.+-%e")]);
 }
 
+static void html_cell(FILE *to, const char *tag, int to_the_right, const char *text) {
+    fprintf(to, "<%s%s>", tag, to_the_right ? " class=\"n\"" : "");
+    html_text(to, text);
+    fprintf(to, "</%s>", tag);
+}
+
 /* Writes n rows. The first is a header if there is a number under its second word. */
 static void html_table(FILE *to, char **row, int n) {
-    char *cell[CELLS_MOST], *second[CELLS_MOST], copy[512];
-    snprintf(copy, sizeof copy, "%s", n > 1 ? row[1] : "  ");
+    char *cell[CELLS_MOST], *second[CELLS_MOST];
+    char copy[512] = "  ";
+    if (n > 1) snprintf(copy, sizeof copy, "%s", row[1]);
     const int columns = row_cells(row[0], cell, CELLS_MOST);
     const int header = columns > 1 && row_cells(copy, second, columns) > 1 &&
                        !is_number(cell[1]) && is_number(second[1]);
     fputs("<div class=\"wide\"><table>\n", to);
     for (int i = 0; i < n; i++) {
         const int count = i ? row_cells(row[i], cell, columns) : columns;
+        const int top = header && i == 0;
         fputs("<tr>", to);
         for (int k = 0; k < columns; k++) {
             const char *text = k < count ? cell[k] : "";
-            const int top = header && i == 0;
-            fprintf(to, "<%s%s>", k && !top ? "td" : "th",
-                    k && (top || (header && is_number(text))) ? " class=\"n\"" : "");
-            html_text(to, text);
-            fputs(k && !top ? "</td>" : "</th>", to);
+            const int of_numbers = k && (top || (header && is_number(text)));
+            html_cell(to, k && !top ? "td" : "th", of_numbers, text);
         }
         fputs("</tr>\n", to);
     }
     fputs("</table></div>\n", to);
 }
 
-/* Writes the output of a command: tables, paragraphs, and the picture where the text names its file
-   (NULL: no picture). chart: black on white, which a dark page may invert; picture + SECOND is
-   always an image. */
+/* Writes the picture that a line names at `at`, as "PATH: caption" or "caption: PATH". chart: black
+   on white, which a dark page may invert; picture + SECOND is always an image. */
 #define SECOND ".2.png"
+static void html_named(FILE *to, char *line, char *at, const char *picture, int chart,
+                       const char *title) {
+    const char *after = at + strlen(picture);
+    const char *caption = line;
+    char path[WORD_SIZE];
+    if (begins(after, SECOND)) {
+        snprintf(path, sizeof path, "%s%s", picture, SECOND);
+        after += strlen(SECOND);
+        chart = 0;
+    } else snprintf(path, sizeof path, "%s", picture);
+    if (at >= line + 2) at[-2] = 0;
+    else *at = 0;
+    if (begins(after, ": ")) caption = after + 2;
+    html_picture(to, path, chart, caption, title);
+}
+
+/* Writes the output of a command: tables, paragraphs, and the picture where the text names its file
+   (NULL: no picture). */
 static void html_printed(FILE *to, char *text, const char *picture, int chart, const char *title) {
     enum { ROWS_MOST = 256 };
     char *row[ROWS_MOST];
@@ -179,15 +211,8 @@ static void html_printed(FILE *to, char *text, const char *picture, int chart, c
         }
         char *at = picture ? strstr(line, picture) : NULL;
         if (is_row) row[rows++] = line;
-        else if (at) {                             /* "PATH: caption" or "caption: PATH" */
-            const char *after = at + strlen(picture);
-            const int second = begins(after, SECOND);
-            char path[WORD_SIZE];
-            snprintf(path, sizeof path, "%s%s", picture, second ? SECOND : "");
-            after += second ? strlen(SECOND) : 0;
-            *(at >= line + 2 ? at - 2 : at) = 0;
-            html_picture(to, path, chart && !second, begins(after, ": ") ? after + 2 : line, title);
-        } else if (*line) {
+        else if (at) html_named(to, line, at, picture, chart, title);
+        else if (*line) {
             fputs("<p>", to);
             html_text(to, line);
             fputs("</p>\n", to);
@@ -359,12 +384,13 @@ typedef struct card {
     FILE *body, *links, *left_out;                 /* parts of the page */
 } card;
 
-static int report_wants(const card *r, const struct section *s) {
+static int report_has(const card *r, const struct section *s) {
     return !((s->flags & OF_RUN && !r->is_run) || (s->flags & OF_BUFFER && !r->buffer));
 }
 
 static void html_element(FILE *to, const char *tag, const char *class_name, const char *text) {
-    fprintf(to, *class_name ? "<%s class=\"%s\">" : "<%s>", tag, class_name);
+    if (*class_name) fprintf(to, "<%s class=\"%s\">", tag, class_name);
+    else fprintf(to, "<%s>", tag);
     html_text(to, text);
     fprintf(to, "</%s>\n", tag);
 }
@@ -384,6 +410,17 @@ static void begin_section(card *r, const struct section *s) {
     if (*s->help) html_element(r->body, "p", "help", s->help);
 }
 
+/* Adds the words for a grid of up to n images, a row for each class, ten images of it at most;
+   returns their number. */
+static int class_grid(const card *r, int n, command_line *c) {
+    const int rows = r->by_class ? smaller(r->classes, 40) : 10;
+    int columns = smaller(n / rows, 10);
+    if (columns < 1) columns = 1;
+    add_words(c, "--class", r->by_class ? "all" : "any");
+    add_number(c, "--columns", r->by_class ? columns : 10);
+    return columns * rows;
+}
+
 /* Adds the words of the command of section s for n images, or for the available number, which it
    returns; without the words that the page need not show. draft: of few steps. */
 static int section_command(const card *r, const struct section *s, const char *path, int n,
@@ -398,20 +435,17 @@ static int section_command(const card *r, const struct section *s, const char *p
     add_words(c, "jem", NULL);
     for (int i = 0; next_name(&words, word, sizeof word); i++)
         add_words(c, word, i ? NULL : path);
-    if (s->flags & BY_CLASS) {                     /* a row per class */
-        const int rows = !r->by_class ? 10 : r->classes < 40 ? r->classes : 40;
-        const int columns = n / rows < 1 ? 1 : n / rows < 10 ? n / rows : 10;
-        n = columns * rows;
-        add_words(c, "--class", r->by_class ? "all" : "any");
-        add_number(c, "--columns", r->by_class ? columns : 10);
+    if (s->flags & BY_CLASS) n = class_grid(r, n, c);
+    if (s->flags & OF_BUFFER && n > r->buffer / 2) {
+        n = r->buffer / 2;
+        if (n < 1) n = 1;
     }
-    if (s->flags & OF_BUFFER && n > r->buffer / 2) n = r->buffer > 1 ? r->buffer / 2 : 1;
     if (s->flags & COUNTS) add_number(c, "--n", n);
-    words = draft ? DRAFT_WORDS : "";
-    while (next_name(&words, word, sizeof word)) add_words(c, word, NULL);
+    words = DRAFT_WORDS;
+    while (draft && next_name(&words, word, sizeof word)) add_words(c, word, NULL);
     if (s->flags & OF_DATA && *set) add_words(c, "--dataset", set);
     if (s->flags & OF_DATA && *root) add_words(c, "--data", root);
-    if (s->flags & OF_DATA && r->o->max_memory) add_number(c, "--max-memory", r->o->max_memory);
+    if (s->flags & COUNTS && r->o->max_memory) add_number(c, "--max-memory", r->o->max_memory);
     if (s->flags & OF_DATA && r->o->max_file) add_number(c, "--max-file", r->o->max_file);
     if (s->flags & OF_DATA && r->o->max_picture) add_number(c, "--max-picture", r->o->max_picture);
     if (s->flags & OF_TWO && *r->o->beside) add_words(c, "--beside", r->o->beside);
@@ -426,26 +460,30 @@ typedef struct outcome {
     command_line command;
 } outcome;
 
-static void measure(const card *r, const struct section *s, const char *path, int n, outcome *is) {
+static void measure(const card *r, const struct section *s, const char *path, int n,
+                    outcome *result) {
     const double began = now();
     command_line c;
-    is->asked = n;
-    is->n = section_command(r, s, path, n, is->draft, &is->command);
-    c = is->command;
+    result->asked = n;
+    result->n = section_command(r, s, path, n, result->draft, &result->command);
+    c = result->command;
     if (s->flags & COUNTS) add_number(&c, "--threads", r->o->threads);
     if (s->flags & DRAWS) add_words(&c, "--out", r->picture);
     if (s->flags & SMALLEST_TOO) add_words(&c, "--smallest", r->second);
-    free(is->said[0]);
-    free(is->said[1]);
-    is->status = run_caught(s->run, &c, is->said);
-    is->seconds = now() - began;
+    free(result->said[0]);
+    free(result->said[1]);
+    result->status = run_caught(s->run, &c, result->said);
+    result->seconds = now() - began;
 }
+
+/* Returns the number of images for a section if time is not limited. */
+static int images_of(const card *r, const struct section *s) { return r->o->n ? r->o->n : s->n; }
 
 /* Returns the part of the remaining seconds for section s. The rest is left to later sections. */
 static double section_share(const card *r, const struct section *s, double left) {
     double all = 0;
     for (const struct section *k = s; k < sections + SECTIONS; k++)
-        if (report_wants(r, k)) all += (double)k->share;
+        if (report_has(r, k)) all += (double)k->share;
     return left * (double)s->share / all;
 }
 
@@ -453,28 +491,28 @@ static double section_share(const card *r, const struct section *s, double left)
    the useful minimum, then more if that was quick, in whole groups of JEM_LANES, since a part of a
    group takes as long. Returns 0 if there is no time, unless it is one of ALWAYS: that becomes a
    draft if the model can make one, of as few images as necessary. */
-static int measure_in_time(const card *r, const struct section *s, outcome *is) {
-    const int most = r->o->n ? r->o->n : s->n;
+static int measure_in_time(const card *r, const struct section *s, outcome *result) {
+    const int most = images_of(r, s);
     const int timed = r->o->minutes > 0 && s->share > 0;
     const double began = now();
     const double left = fmax(60 * (double)r->o->minutes - (began - r->began), 0);
     const double share = timed ? section_share(r, s, left) : 0;
     double each = r->gradient * (double)s->work * (r->score ? 1 : .5);
     double n = timed ? fmin(fmax(.5 * share / each, LEAST), most) : most;
-    memset(is, 0, sizeof *is);
+    memset(result, 0, sizeof *result);
     if (timed && n * each > .6 * left) {
         if (!(s->flags & ALWAYS)) return 0;
-        is->draft = r->score;
-        if (is->draft) each /= DRAFT_SHORTER;
+        result->draft = r->score;
+        if (result->draft) each /= DRAFT_SHORTER;
         n = fmin(fmax(.5 * share / each, 1), most);
     }
     for (;;) {
-        measure(r, s, r->model, (int)n, is);
-        if (!timed || is->status || n >= most) return 1;
+        measure(r, s, r->model, (int)n, result);
+        if (!timed || result->status || n >= most) return 1;
         const double groups = ceil(n / JEM_LANES);
         const double rest = share - (now() - began);
-        const double more = JEM_LANES * floor(groups * .8 * rest / fmax(is->seconds, 1e-3));
-        if (more < fmin(2 * n, most) || is->n < (int)n) return 1;
+        const double more = JEM_LANES * floor(groups * .8 * rest / fmax(result->seconds, 1e-3));
+        if (more < fmin(2 * n, most) || result->n < (int)n) return 1;
         n = fmin(more, most);
     }
 }
@@ -501,7 +539,7 @@ static double log_last(const card *r, const char *name, int *best) {
     for (int i = *best = 0; v && i < rows; i++)
         if (isfinite(v[i])) {
             last = v[i];
-            *best = !(v[*best] >= v[i]) ? i : *best;
+            if (!(v[*best] >= v[i])) *best = i;
         }
     free(v);
     return (double)last;
@@ -540,52 +578,72 @@ static int section_training(card *r, const struct section *s) {
     return 1;
 }
 
+/* Writes why a section has fewer images, or fewer steps, than usual. */
+static void html_limits(const card *r, const struct section *s, const outcome *result) {
+    const int most = images_of(r, s);
+    const double minutes = (double)r->o->minutes;
+    const char *reason = "no more are available";
+    if (s->flags & BY_CLASS) reason = "at most ten of each class";
+    if (result->draft)
+        fprintf(r->body, "<p class=\"help\">A draft in a tenth of the steps, which is noisier: "
+                "--minutes %g gave no time for all steps.</p>\n", minutes);
+    if (result->asked < most && most < 1000000)
+        fprintf(r->body, "<p class=\"help\">%d images, not %d: --minutes %g gave no time for "
+                "more.</p>\n", result->n, most, minutes);
+    else if (result->n < most && r->o->n)
+        fprintf(r->body, "<p class=\"help\">%d images, not %d: %s.</p>\n", result->n, most, reason);
+}
+
+/* Writes the output of a section's command. */
+static void section_write(card *r, const struct section *s, outcome *result) {
+    char *printed = result->said[0];
+    if (s->flags & ACCURACY)
+        snprintf(r->accuracy, sizeof r->accuracy, "%.*s", (int)strcspn(printed, "\n"), printed);
+    begin_section(r, s);
+    html_printed(r->body, printed, s->flags & DRAWS ? r->picture : NULL, s->flags & CHART,
+                 s->title);
+    html_command(r->body, &result->command);
+    if (*r->why) html_element(r->body, "p", "help", r->why);
+    html_limits(r, s, result);
+}
+
+/* Writes the accuracy of the other model, on as many images. */
+static void section_beside(card *r, const struct section *s, outcome *result) {
+    measure(r, s, r->o->beside, result->n, result);
+    complaints(result->said[1], r->why);
+    html_element(r->body, "p", "", result->status ? r->why : result->said[0]);
+    html_command(r->body, &result->command);
+}
+
 static int section_measured(card *r, const struct section *s) {
-    const int most = r->o->n ? r->o->n : s->n;
-    outcome is;
-    if (!measure_in_time(r, s, &is)) return leave_out(r, s, "not enough time (--minutes)");
-    const int ok = is.status == 0;
-    complaints(is.said[1], r->why);
-    if (!ok) leave_out(r, s, *r->why ? r->why : "the measurement failed"),
-             r->failed |= s->flags & ACCURACY;
-    else {
-        if (s->flags & ACCURACY)
-            snprintf(r->accuracy, sizeof r->accuracy, "%.*s", (int)strcspn(is.said[0], "\n"),
-                     is.said[0]);
-        begin_section(r, s);
-        html_printed(r->body, is.said[0], s->flags & DRAWS ? r->picture : NULL, s->flags & CHART,
-                     s->title);
-        html_command(r->body, &is.command);
-        if (*r->why) html_element(r->body, "p", "help", r->why);
-        if (is.draft)
-            fprintf(r->body, "<p class=\"help\">A draft in a tenth of the steps, which is noisier: "
-                    "--minutes %g gave no time for all steps.</p>\n", (double)r->o->minutes);
-        if (is.asked < most && most < 1000000)
-            fprintf(r->body, "<p class=\"help\">%d images, not %d: --minutes %g gave no time for "
-                    "more.</p>\n", is.n, most, (double)r->o->minutes);
-        else if (is.n < most && r->o->n)
-            fprintf(r->body, "<p class=\"help\">%d images, not %d: %s.</p>\n", is.n, most,
-                    s->flags & BY_CLASS ? "at most ten of each class" : "no more are available");
+    outcome result;
+    if (!measure_in_time(r, s, &result)) return leave_out(r, s, "not enough time (--minutes)");
+    const int ok = result.status == 0;
+    complaints(result.said[1], r->why);
+    if (ok) {
+        section_write(r, s, &result);
+        if (s->flags & ACCURACY && *r->o->beside) section_beside(r, s, &result);
+    } else {
+        leave_out(r, s, *r->why ? r->why : "the measurement failed");
+        r->failed |= s->flags & ACCURACY;
     }
-    if (ok && s->flags & ACCURACY && *r->o->beside) {
-        measure(r, s, r->o->beside, is.n, &is);
-        complaints(is.said[1], r->why);
-        html_element(r->body, "p", "", is.status ? r->why : is.said[0]);
-        html_command(r->body, &is.command);
-    }
-    free(is.said[0]);
-    free(is.said[1]);
+    free(result.said[0]);
+    free(result.said[1]);
     return ok;
 }
 
 static void report_section(card *r, const struct section *s) {
     const double began = now();
+    int ok;
     printf("%d of %d: %s", ++r->done, r->planned, s->title);
     fflush(stdout);
     *r->why = 0;
-    const int ok = s->run ? section_measured(r, s) : section_training(r, s);
-    if (ok) fputs("</section>\n", r->body), printf(", %.1f s\n", now() - began);
-    else printf(", left out\n");
+    if (s->run) ok = section_measured(r, s);
+    else ok = section_training(r, s);
+    if (ok) {
+        fputs("</section>\n", r->body);
+        printf(", %.1f s\n", now() - began);
+    } else printf(", left out\n");
     fflush(stdout);
     if (*r->why) fprintf(stderr, "    %s\n", r->why);
     remove(r->picture);
@@ -627,53 +685,70 @@ static int write_page(const card *r, FILE *to) {
     whole &= append(to, r->left_out);
     if (list) fputs("</ul>\n", to);
     fprintf(to, "</section>\n<footer>Made by jem report in %s on %s. Each command above prints the "
-            "same numbers again, but for times, on any number of threads.</footer>\n"
+            "same numbers again, except for times, on any number of threads.</footer>\n"
             "</main></body></html>\n", took, date);
     return whole && !ferror(to);
+}
+
+/* Describes the model in one sentence; data: the data set of its training, or NULL. */
+static void describe_model(card *r, const jem_net *net, const char *data) {
+    static const char *const colours[4] = { "", " in grey", "", " in colour" };
+    const char *kind = jem_net_meta(net, "jem.net");
+    char clear[NAME_SIZE];
+    char trained_on[NAME_SIZE + 16] = "";
+    if (data) snprintf(trained_on, sizeof trained_on, "; trained on %s", clean(data, clear));
+    snprintf(r->lead, sizeof r->lead, "An energy-based model: a %s of %ld parameters, for images "
+             "of %d x %d%s, %d classes%s.", kind ? clean(kind, clear) : "network",
+             (long)jem_net_size(net), net->width, net->height,
+             colours[net->channels <= 3 ? net->channels : 0], net->classes, trained_on);
+}
+
+/* Measures the time of one image's gradient. */
+static int time_gradient(card *r, const model *m) {
+    enum { CHAINS = 64, STEPS = 3 };
+    const jem_net *net = m->net;
+    const ptrdiff_t all = CHAINS * image_size(net);
+    float *x = uses_floats(all);
+    jem_rng rng = jem_rng_seed(1);
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    walk.steps = STEPS;
+    if (x) jem_fill_uniform(m->ctx, &rng, x, all, -1, 1);
+    for (int pass = 0; x && pass < 2; pass++) {    /* the first one also prepares */
+        const jem_mark mark = jem_begin(m->ctx);
+        const double began = now();
+        jem_tensor *t = jem_input(m->ctx, x, CHAINS, net->channels, net->height, net->width);
+        jem_sgld(m->ctx, jem_logp, (void *)m->net, t, &walk, &rng);
+        r->gradient = fmax((now() - began) / (CHAINS * STEPS), 1e-7);
+        jem_end(m->ctx, mark);
+    }
+    const int ok = (x && jem_ok(m->ctx)) || model_fail("jem report", m);
+    free(x);
+    return ok;
 }
 
 /* Reads the properties of the model; returns 0 and prints the reason if it cannot be opened. */
 static int look_at_model(card *r) {
     model m;
     if (!model_open(&m, "jem report", r->model, r->o->threads, JEM_PRECISION_FAST,
-                    r->o->max_memory) || !model_has("jem report", &m, 0))
-        return model_close(&m), 0;
+                    r->o->max_memory) || !model_has("jem report", &m, 0)) {
+        model_close(&m);
+        return 0;
+    }
     const jem_net *net = m.net;
     const jem_entry *b = jem_archive_find(m.archive, "replay_buffer");
-    const char *kind = jem_net_meta(net, "jem.net");
     const char *data = jem_archive_meta(m.archive, OPTION_PREFIX "dataset");
     const char *root = jem_archive_meta(m.archive, OPTION_PREFIX "data");
-    enum { CHAINS = 64, STEPS = 3 };
-    char clear[2][NAME_SIZE];
-    float *x = uses_floats(CHAINS * image_size(net));
     r->by_class = !jem_net_meta(net, "jem.uncond");
     r->score = net->noise_hi > 0;
-    r->buffer = b && b->ndim == 4 && b->shape[0] < INT_MAX ? (int)b->shape[0] : 0;
+    if (b && b->ndim == 4 && b->shape[0] < INT_MAX) r->buffer = (int)b->shape[0];
     r->classes = net->classes;
     r->shape[0] = net->channels;
     r->shape[1] = net->height;
     r->shape[2] = net->width;
-    snprintf(r->dataset, sizeof r->dataset, "%s", data ? data : "");
-    snprintf(r->data, sizeof r->data, "%s", root ? root : "");
-    snprintf(r->lead, sizeof r->lead, "An energy-based model: a %s of %ld parameters, for images "
-             "of %d x %d%s, %d classes%s%s.", kind ? clean(kind, clear[0]) : "network",
-             (long)jem_net_size(net), net->width, net->height, net->channels == 1 ? " in grey" :
-             net->channels == 3 ? " in colour" : "", net->classes, data ? "; trained on " : "",
-             data ? clean(data, clear[1]) : "");
-    jem_rng rng = jem_rng_seed(1);
-    jem_sgld_desc walk = jem_sgld_desc_default();
-    if (x) jem_fill_uniform(m.ctx, &rng, x, CHAINS * image_size(net), -1, 1);
-    for (int pass = 0; x && pass < 2; pass++) {    /* the first one also prepares */
-        const jem_mark mark = jem_begin(m.ctx);
-        const double began = now();
-        walk.steps = STEPS;
-        jem_tensor *t = jem_input(m.ctx, x, CHAINS, net->channels, net->height, net->width);
-        jem_sgld(m.ctx, jem_logp, (void *)m.net, t, &walk, &rng);
-        r->gradient = fmax((now() - began) / (CHAINS * STEPS), 1e-7);
-        jem_end(m.ctx, mark);
-    }
-    const int ok = (x && jem_ok(m.ctx)) || model_fail("jem report", &m);
-    free(x);
+    if (data) snprintf(r->dataset, sizeof r->dataset, "%s", data);
+    if (root) snprintf(r->data, sizeof r->data, "%s", root);
+    describe_model(r, net, data);
+    const int ok = time_gradient(r, &m);
     model_close(&m);
     return ok;
 }
@@ -694,11 +769,14 @@ static void report_sections(card *r, const char *temporary) {
     signal(SIGINT, report_stopped);
     signal(SIGTERM, report_stopped);
     if (signal(SIGHUP, report_stopped) == SIG_IGN) signal(SIGHUP, SIG_IGN);    /* nohup */
-    for (int i = 0; i < SECTIONS; i++) r->planned += report_wants(r, &sections[i]);
-    for (int i = 0; i < SECTIONS; i++)
-        if (report_wants(r, &sections[i])) report_section(r, &sections[i]);
-        else leave_out(r, &sections[i], sections[i].flags & OF_RUN ? "the argument is not "
-                       "the directory of its run" : "the file has no replay buffer");
+    for (int i = 0; i < SECTIONS; i++) r->planned += report_has(r, &sections[i]);
+    for (int i = 0; i < SECTIONS; i++) {
+        const struct section *s = &sections[i];
+        if (report_has(r, s)) report_section(r, s);
+        else if (s->flags & OF_RUN)
+            leave_out(r, s, "the argument is not the directory of its run");
+        else leave_out(r, s, "the file has no replay buffer");
+    }
 }
 
 static int report_make(card *r, const char *out) {
@@ -731,7 +809,7 @@ static int report_make(card *r, const char *out) {
     if (r->body) fclose(r->body);
     if (r->links) fclose(r->links);
     if (r->left_out) fclose(r->left_out);
-    return ok && !r->failed ? 0 : 1;
+    return !ok || r->failed;
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -747,9 +825,9 @@ static const option report_table[] = {
     { "beside", OPTION_TEXT, OPTION_NOW, REPORT_AT(beside), "MODEL", NO_PRESETS(""), 0, 0,
       "add accuracy, calibration and attacks of another model" },
     { "judge", OPTION_TEXT, OPTION_NOW, REPORT_AT(judge), "FILE", NO_PRESETS(""), 0, 0,
-      "of samples, as in jem eval MODEL samples" },
+      "judge of samples, as in jem eval MODEL samples" },
     { "n", OPTION_INT, OPTION_NOW, REPORT_AT(n), "N", NO_PRESETS("0"), 0, 1e7,
-      "images for each measurement (0: automatic, 100 to 10000)" },
+      "images for each measurement (0: automatic, 100 to 10000; for accuracy all)" },
     { "minutes", OPTION_FLOAT, OPTION_NOW, REPORT_AT(minutes), "X", NO_PRESETS("0"), 0, 1e6,
       "limit the time, with fewer images, a draft of samples (0: no limit)" },
     { "threads", OPTION_INT, OPTION_NOW, REPORT_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
@@ -762,16 +840,21 @@ static const option report_table[] = {
       8000, "limit on the pixels of a picture" }
 };
 
-/* Returns the model of a run, if it is a directory; a name that does not look like an option. */
+/* Sets the paths of the model, its log and the page (`out`), with ./ before a leading dash. Returns
+   0 and prints the reason if the name is too long. */
 static int find_model(card *r, const char *path, char *out, size_t size) {
     struct stat s;
     const char *dash = *path == '-' ? "./" : "";
+    const char *file = "";
     r->is_run = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
     size_t n = strlen(path);
     while (r->is_run && n > 1 && path[n - 1] == '/') n--;
-    if (n > 200) return fprintf(stderr, "jem report: %s: the name is too long\n", path), 0;
-    snprintf(r->model, sizeof r->model, "%s%.*s%s", dash, (int)n, path, r->is_run ?
-             "/last.safetensors" : "");
+    if (n > 200) {
+        fprintf(stderr, "jem report: %s: the name is too long\n", path);
+        return 0;
+    }
+    if (r->is_run) file = "/last.safetensors";
+    snprintf(r->model, sizeof r->model, "%s%.*s%s", dash, (int)n, path, file);
     snprintf(r->log, sizeof r->log, "%s%.*s/log.csv", dash, (int)n, path);
     if (*r->o->out) snprintf(out, size, "%s", r->o->out);
     else if (r->is_run) snprintf(out, size, "%s%.*s/report.html", dash, (int)n, path);
@@ -785,9 +868,10 @@ static int besides_open(const card *r) {
     const report_options *o = r->o;
     model m;
     FILE *judge = *o->judge ? fopen(o->judge, "rb") : NULL;
-    if (*o->judge && !judge)
-        return fprintf(stderr, "jem report: %s: cannot be opened: %s\n", o->judge,
-                       strerror(errno)), 0;
+    if (*o->judge && !judge) {
+        fprintf(stderr, "jem report: %s: cannot be opened: %s\n", o->judge, strerror(errno));
+        return 0;
+    }
     if (judge) fclose(judge);
     if (!*o->beside) return 1;
     int ok = model_open(&m, "jem report", o->beside, o->threads, JEM_PRECISION_FAST, o->max_memory);
@@ -816,6 +900,8 @@ int report_command(int argc, char **argv) {
     if (read >= 0) return read;
     r.o = &values;
     r.began = now();
-    if (!find_model(&r, words[0], out, sizeof out) || !may_write(o->command, r.model, out)) return 2;
-    return look_at_model(&r) && besides_open(&r) ? report_make(&r, out) : 1;
+    if (!find_model(&r, words[0], out, sizeof out)) return 2;
+    if (!may_write(o->command, r.model, out)) return 2;
+    if (!look_at_model(&r) || !besides_open(&r)) return 1;
+    return report_make(&r, out);
 }

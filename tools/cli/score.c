@@ -29,7 +29,7 @@ static const option score_table[] = {
     { "label", OPTION_TEXT, OPTION_NOW, SCORE_AT(label), "NAME", NO_PRESETS(""), 0, 0,
       "column of labels, if there is one (default: as in training)" },
     { "blame", OPTION_FLAG, OPTION_NOW, SCORE_AT(blame), "", NO_PRESETS("on"), 0, 0,
-      "of odd and strange rows, name the column (--no-blame: faster)" },
+      "name the column to blame in odd and strange rows (--no-blame: faster)" },
     { "threads", OPTION_INT, OPTION_NOW, SCORE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
       "(0: all cores; results do not depend on it)" },
     LIMIT_MEMORY(score_options, "4000")
@@ -59,7 +59,7 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
         if (!names[i]) names[i] = "?";
     desc->columns = named ? names : NULL;
     desc->n_columns = m->net->channels;
-    desc->memory_mb = budget.most / 1e6;
+    if (!named) desc->drop = jem_archive_meta(m->archive, OPTION_PREFIX "drop");
     if (!desc->label || !*desc->label) {
         desc->label = jem_archive_meta(m->archive, OPTION_PREFIX "label");
         desc->label_optional = 1;
@@ -207,8 +207,8 @@ static void note_unknown(const score_run *s) {
         for (int i = 0; i < s->t.rows; i++) count += s->t.labels[i] == k;
         for (int c = 0; c < net->classes; c++) known |= !strcmp(class_name(net, c, name), label);
         if (count && !known)
-            fprintf(stderr, "jem score: the label '%s' of %d rows is no class of the model\n", label,
-                    count);
+            fprintf(stderr, "jem score: the label '%s' of %d rows is no class of the model\n",
+                    label, count);
     }
 }
 
@@ -246,8 +246,8 @@ static void print_summary(FILE *to, const score_run *s) {
     if (s->answers && read && s->m->net->classes > 1)
         fprintf(to, "; accuracy %.2f%%", accuracy_of(s));
     if (calibrated > 1 && calibrated < LEAST_CALIBRATED)
-        fprintf(to, "; about %.0f of %d usual rows are strange by chance, not %.0f: %d rows calibrated",
-                (double)read / (calibrated + 1), read, .01 * read, calibrated);
+        fprintf(to, "; about %.0f of %d usual rows are strange by chance, not %.0f (%d calibration "
+                "rows)", (double)read / (calibrated + 1), read, .01 * read, calibrated);
     fprintf(to, "\n");
     if (s->answers && s->m->net->classes == 1) print_detection(to, s);
     if (s->answers && s->m->net->classes > 1) note_unknown(s);
@@ -258,7 +258,10 @@ static int keep_answers(score_run *s) {
     const size_t n = (size_t)s->t.rows;
     if (!s->t.labels || n <= s->room) return 1;
     jem_answer *more = (jem_answer *)realloc(s->answers, 2 * n * sizeof *more);
-    if (!more) return fprintf(stderr, "jem score: out of memory\n"), 0;
+    if (!more) {
+        fprintf(stderr, "jem score: out of memory\n");
+        return 0;
+    }
     s->answers = more;
     s->room = 2 * n;
     return 1;
@@ -271,7 +274,7 @@ static int score_some(score_run *s, const float *x, int n) {
     char line[ROW_SIZE];
     char blame[ROW_SIZE];
     for (int i = 0; i < n; i += AT_ONCE) {
-        const int m = n - i < AT_ONCE ? n - i : AT_ONCE;
+        const int m = smaller(n - i, AT_ONCE);
         if (jem_classify(s->m->net, x + (ptrdiff_t)i * s->t.columns, m, a) != JEM_OK)
             return model_fail("jem score", s->m);
         for (int k = 0; k < m; k++) {
@@ -294,12 +297,12 @@ static int score_some(score_run *s, const float *x, int n) {
 static void note_few(const model *m) {
     const int n = rows_calibrated(m);
     if (n > 1 && n < LEAST_CALIBRATED)
-        fprintf(stderr, "jem score: the model was calibrated with only %d rows: 'strange' cannot mean "
-                "1 in 100 usual rows, but 1 in %d (--n-valid %d at least in training)\n", n, n + 1,
-                LEAST_CALIBRATED);
+        fprintf(stderr, "jem score: the model was calibrated with only %d rows: 'strange' cannot "
+                "mean 1 in 100 usual rows, but 1 in %d (train with --n-valid %d or more)\n", n,
+                n + 1, LEAST_CALIBRATED);
     else if (n > 1 && n < FEW_CALIBRATED)
-        fprintf(stderr, "jem score: the model was calibrated with %d rows; 'strange' means 1%% from "
-                "about 500 on\n", n);
+        fprintf(stderr, "jem score: the model was calibrated with %d rows; with fewer than about "
+                "500, more than 1%% of usual rows may be strange\n", n);
 }
 
 /* Scores and writes the rows that have arrived, and forgets their values. */
@@ -364,6 +367,7 @@ static int describe(const model *m, const score_options *o, table_desc *desc) {
     desc->label = of_model.label;
     desc->label_optional = of_model.label_optional;
     desc->n_columns = of_model.n_columns;
+    desc->drop = of_model.drop;
     desc->bad = on_bad_row;
     if (names && of_model.columns)
         desc->columns = (char (*)[TABLE_NAME])calloc((size_t)desc->n_columns, TABLE_NAME);
@@ -420,8 +424,8 @@ int score_command(int argc, char **argv) {
     model m;
     options *o = options_begin(&table, "jem score", score_table, sizeof score_table, &values);
     const int read = read_options(o, argc, argv, &words, &n, 2, 2, "jem score MODEL FILE.csv "
-                                  "[OPTIONS]: log p(x), familiarity and verdict of each row; FILE -: "
-                                  "standard input, rows as they arrive");
+                                  "[OPTIONS]: log p(x), familiarity and verdict of each row; "
+                                  "FILE -: standard input, rows as they arrive");
     if (read >= 0) return read;
     if (*values.out && (!may_write(o->command, words[0], values.out) ||
                         !may_write(o->command, words[1], values.out))) return 2;

@@ -8,8 +8,8 @@
    Returns 0 and names the command that fits. */
 int model_has(const char *command, const model *m, int rows);
 
-/* Fills in the columns of a data_desc from the model's, and the limits. names[channels] are kept by
-   the model. */
+/* Fills in columns and label of a data_desc as in the model's training. names[channels] must live
+   as long as desc; the texts belong to the model. */
 void columns_of(const model *m, const char **names, data_desc *desc);
 
 int score_command(int argc, char **argv);

@@ -41,14 +41,15 @@ typedef struct run {
     deck all, few;
     float *x, *x_few;
     int *y, *y_few;
-    float *like, *moved;                         /* images for the start of new chains; one image */
-    int *like_y, n_like;
+    float *starts, *moved;                         /* images where new chains start; one image */
+    int *start_labels, n_starts;
     int total, per_epoch, update, status;          /* status: the exit status */
     /* Sums of ce, accuracy, f(x+), f(x-), |gradient|, loss since the last row, accuracy of
        best.safetensors on the validation images, running f(x+) - f(x-), rollbacks, updates summed;
        in runs of older versions, factors of the learning rate and of the step of SGLD, and seven
        more numbers of a guard; lowest loss on the validation images, update of best.safetensors
-       (both below 0: unknown); sum of NCE's loss since the last row: the state for resuming. */
+       (below 0: no such file, and no lowest loss); sum of NCE's loss since the last row: the state
+       for resuming. */
     float state[STATES];
     double seconds, began, saved, shown, pace;  /* seconds: of earlier runs; pace: of each update */
     int paced;                                     /* updates in pace */
@@ -72,7 +73,7 @@ static void on_signal(int number) {
     train_signal = number;
     const int error = errno;                       /* of the interrupted calls */
     const long written = team.ranks > 1 ? (long)write(2, more, sizeof more - 1)
-                                     : (long)write(2, one, sizeof one - 1);
+                                        : (long)write(2, one, sizeof one - 1);
     (void)written;                                    /* standard error may be closed */
     errno = error;
 }
@@ -94,7 +95,8 @@ static int fail(run *r, int status) {
     const jem_status s = jem_error_status(r->ctx);
     if (s != JEM_OK) say(r, jem_error(r->ctx), memory_hint(hint));
     jem_clear_error(r->ctx);
-    r->status = status ? status : s == JEM_BAD_ARGUMENT ? 2 : 1;
+    r->status = status;
+    if (!status) r->status = s == JEM_BAD_ARGUMENT ? 2 : 1;
     return 0;
 }
 static int complain(run *r, int status, const char *what, const char *text) {
@@ -113,7 +115,11 @@ int make_folder(const char *path) {
     struct stat s;
     snprintf(part, sizeof part, "%s", path);
     for (char *c = part + 1; *c; c++)
-        if (*c == '/') { *c = 0; mkdir(part, 0777); *c = '/'; }
+        if (*c == '/') {
+            *c = 0;
+            mkdir(part, 0777);
+            *c = '/';
+        }
     errno = 0;
     if (mkdir(part, 0777) == 0) return 1;
     if (errno == EEXIST && stat(part, &s) == 0 && S_ISDIR(s.st_mode)) return 1;
@@ -167,6 +173,8 @@ static jem_rng stream_of(const run *r, uint64_t stream, uint64_t number) {
     return jem_rng_split(&rng, number);
 }
 
+int smaller(int a, int b) { return a < b ? a : b; }
+
 void shuffle(int *a, int n, jem_rng *rng) {
     for (int i = n - 1; i > 0; i--) {
         const int k = jem_rng_below(rng, i + 1);
@@ -179,22 +187,27 @@ void shuffle(int *a, int n, jem_rng *rng) {
 static int deck_create(deck *d, const int *of, int n, int batch, uint64_t stream) {
     d->of = of;
     d->n = n;
-    d->batch = batch < n ? batch : n;
+    d->batch = smaller(batch, n);
     d->stream = stream;
     d->epoch = -1;
     d->cards = (int *)malloc(((size_t)n + 1) * sizeof *d->cards);
     return d->cards != NULL;
 }
 
+/* Returns place i of n places, reflected at the first and the last one. */
+static int reflect(int i, int n) {
+    if (i < 0) return -i;
+    if (i >= n) return 2 * n - 2 - i;
+    return i;
+}
+
 void move_image(const float *from, float *to, int c, int h, int w, int dy, int dx,
                 int mirror) {
     for (int k = 0; k < c; k++, from += h * w)
         for (int i = 0; i < h; i++) {
-            int y = i + dy;
-            y = y < 0 ? -y : y >= h ? 2 * h - 2 - y : y;
+            const int y = reflect(i + dy, h);
             for (int j = 0; j < w; j++) {
-                int x = (mirror ? w - 1 - j : j) + dx;
-                x = x < 0 ? -x : x >= w ? 2 * w - 2 - x : x;
+                const int x = reflect((mirror ? w - 1 - j : j) + dx, w);
                 *to++ = from[y * w + x];
             }
         }
@@ -241,8 +254,8 @@ static void on_chain(void *user, jem_rng *rng, int visits, int label, float *x) 
     if (visits && r->o->move_chains > 0 && jem_rng_uniform(rng) < r->o->move_chains) {
         memcpy(r->moved, x, (size_t)size * sizeof *x);
         move_randomly(r, rng, r->o->flip && jem_rng_below(rng, 2), r->moved, x);
-    } else if (!visits && r->n_like) {
-        class_gaussian(r->like, r->like_y, r->n_like, size, label, rng, x);
+    } else if (!visits && r->n_starts) {
+        class_gaussian(r->starts, r->start_labels, r->n_starts, size, label, rng, x);
         for (ptrdiff_t k = 0; k < size; k++) x[k] = fmaxf(-1, fminf(x[k], 1));
     }
 }
@@ -284,22 +297,22 @@ static void fit_default(run *r, const char *name, int value, int most, int inste
 
 /* Collects the first labelled images of each class, as starting points of new chains; returns 0
    without memory. */
-static int load_likes(run *r) {
+static int load_starts(run *r) {
     const data_set *s = &r->data;
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
     const int most = r->o->informative;
     int *seen = (int *)calloc((size_t)s->classes, sizeof *seen);
     int n = 0;
     for (int i = 0; seen && i < r->n_labelled; i++) n += seen[s->labels[r->labelled[i]]]++ < most;
-    r->like = (float *)malloc(((size_t)n * (size_t)size + 1) * sizeof(float));
-    r->like_y = (int *)malloc(((size_t)n + 1) * sizeof(int));
-    const int ok = seen && r->like && r->like_y;
+    r->starts = (float *)malloc(((size_t)n * (size_t)size + 1) * sizeof(float));
+    r->start_labels = (int *)malloc(((size_t)n + 1) * sizeof(int));
+    const int ok = seen && r->starts && r->start_labels;
     if (ok) memset(seen, 0, (size_t)s->classes * sizeof *seen);
     for (int i = 0; ok && i < r->n_labelled; i++) {
         const int y = s->labels[r->labelled[i]];
         if (seen[y]++ >= most) continue;
-        data_floats(s, r->labelled + i, 1, r->like + r->n_like * size);
-        r->like_y[r->n_like++] = y;
+        data_floats(s, r->labelled + i, 1, r->starts + r->n_starts * size);
+        r->start_labels[r->n_starts++] = y;
     }
     free(seen);
     return ok;
@@ -313,7 +326,7 @@ static void fit_score_weight(run *r) {
     const int pixels = r->data.c * r->data.h * r->data.w;
     char text[32];
     if (r->table->given[i] || *r->o->resume || r->o->preset != PRESET_FAST) return;
-    if (!is_folder(r->o->dataset) || pixels <= USUAL) return;
+    if (!needs_folder_recipe(r->o->dataset) || pixels <= USUAL) return;
     snprintf(text, sizeof text, "%.2g", (double)r->o->w_score * USUAL / pixels);
     printf("%s: %d numbers an image: --score-weight %s\n", r->o->dataset, pixels, text);
     option_set(r->table, i, text);
@@ -337,7 +350,7 @@ static void note_calibration(const run *r) {
     const int n = r->o->n_valid;
     const char *kind = kind_of_data(r);
     if (n < 2)
-        printf("%s: no %s calibrate: there will be no familiarity (--n-valid N)\n", r->o->dataset, kind);
+        printf("%s: no %s for calibration, so no familiarity (--n-valid N)\n", r->o->dataset, kind);
     else if (n < LEAST_CALIBRATED)
         printf("%s: only %d %s calibrate familiarity: 1 in %d usual %s may be called strange; 1 in "
                "100 needs %d %s at least, and about 500 to be reliable (--n-valid N)\n",
@@ -352,9 +365,9 @@ static void note_clocks(const run *r) {
     const data_set *s = &r->data;
     for (int c = 0; c < s->c; c++) {
         if (!only_rises(s, c)) continue;
-        printf("%s: column '%s' never falls from row to row: if it is a clock or a counter, all new "
-               "rows will be strange; --drop %s skips it\n", r->o->dataset, s->column_names[c],
-               s->column_names[c]);
+        printf("%s: column '%s' never falls from row to row: if it is a clock or a counter, all "
+               "new rows will be strange; --drop %s skips it\n", r->o->dataset,
+               s->column_names[c], s->column_names[c]);
     }
 }
 
@@ -382,11 +395,12 @@ static int prepare_table(run *r) {
 }
 
 /* Makes a run on a table about ten validations long: its epochs are short. */
-static void space_validations(run *r, int per_epoch) {
+static void space_validations(run *r) {
     const int i = option_find(r->table, "eval-every");
-    const int epochs = r->o->iters ? r->o->iters / per_epoch : r->o->epochs;
+    const int epochs = r->o->iters ? r->o->iters / r->per_epoch : r->o->epochs;
+    const int every = epochs < 10 ? 1 : epochs / 10;
     char text[16];
-    snprintf(text, sizeof text, "%d", epochs / 10 < 1 ? 1 : epochs / 10);
+    snprintf(text, sizeof text, "%d", every);
     if (!*r->o->resume) option_default(r->table, i, text);
 }
 
@@ -394,131 +408,205 @@ static void on_bad_picture(void *user, const char *message) {
     if (!team.rank) say((const run *)user, "", message);
 }
 
-static int load_data(run *r) {
+/* Describes the data set that the options name. */
+static data_desc describe_data(run *r) {
     const train_options *t = r->o;
-    char error[512];
     data_desc desc;
     memset(&desc, 0, sizeof desc);
+    limit_data(&desc, t->max_file, t->max_picture);
     desc.root = t->data;
     desc.height = desc.width = t->size;
-    desc.channels = t->grey ? 1 : 0;
-    desc.resize = t->size ? DATA_FIT : DATA_AS_IS;
-    desc.file_mb = t->max_file;
-    desc.picture_mb = t->max_picture;
-    desc.memory_mb = budget.most / 1e6;
-    desc.background = t->background;
+    if (t->grey) desc.channels = 1;
+    if (t->size) desc.resize = DATA_FIT;
     if (t->crop) desc.shape = DATA_CROP;
     if (t->pad) desc.shape = DATA_PAD;
-    desc.seed = t->test_split ? t->seed + (t->seed < INT_MAX) : 0;
+    desc.background = t->background;
+    if (t->test_split) desc.seed = split_seed(t->seed);
     desc.label = t->label;
     desc.drop = t->drop;
     desc.bad = on_bad_picture;
     desc.user = r;
-    if (!data_load(&r->data, t->dataset, "train", &desc, error, sizeof error))
-        return complain(r, 1, error, strstr(error, "is not a number") &&
-                        !strstr(error, "decimal comma") ?
-                        " (--drop skips columns, --label names that of labels)" : "");
+    return desc;
+}
+
+/* Prints why the data set cannot be loaded; returns 0. */
+static int refuse_data(run *r, const char *error) {
+    const int has_text = strstr(error, "is not a number") && !strstr(error, "decimal comma");
+    const char *hint = "";
+    if (has_text) hint = " (--drop skips columns, --label names that of labels)";
+    return complain(r, 1, error, hint);
+}
+
+/* Identifies the data set by its size and its checksum. */
+static void mark_data(run *r) {
     const data_set *s = &r->data;
-    if (!s->values && s->c != 1 && s->c != 3)
-        return complain(r, 1, t->dataset, ": neither grey nor colour");
-    const size_t bytes = (size_t)s->n * (size_t)(s->c * s->h * s->w);
+    const size_t n = (size_t)s->n * (size_t)(s->c * s->h * s->w);
     const unsigned long of_x = s->values
-        ? data_crc32((const unsigned char *)s->values, bytes * sizeof *s->values)
-        : data_crc32(s->pixels, bytes);
-    snprintf(r->data_mark, sizeof r->data_mark, "%d images, checksum %08lx", s->n, of_x ^
-             data_crc32((const unsigned char *)s->labels, (size_t)s->n * sizeof *s->labels));
-    desc.height = s->h;
-    desc.width = s->w;
-    desc.channels = s->c;
-    if (s->values) {
-        if (!prepare_table(r)) return 0;
-    } else if (!data_load(&r->test, t->dataset, "test", &desc, error, sizeof error))
+        ? data_crc32((const unsigned char *)s->values, n * sizeof *s->values)
+        : data_crc32(s->pixels, n);
+    const unsigned long of_y = data_crc32((const unsigned char *)s->labels,
+                                          (size_t)s->n * sizeof *s->labels);
+    snprintf(r->data_mark, sizeof r->data_mark, "%d images, checksum %08lx", s->n, of_x ^ of_y);
+}
+
+/* Loads the test images, if there are any, in the shape of the training images. */
+static void load_test(run *r, data_desc *desc) {
+    char error[512];
+    desc->height = r->data.h;
+    desc->width = r->data.w;
+    desc->channels = r->data.c;
+    if (!data_load(&r->test, r->o->dataset, "test", desc, error, sizeof error)) {
         say(r, "no test at the end: ", error);
-    else if (r->test.classes > s->classes) {
-        say(r, "no test at the end: ", "test images have more classes than training images");
-        data_free(&r->test);
+        return;
     }
+    if (r->test.classes <= r->data.classes) return;
+    say(r, "no test at the end: ", "test images have more classes than training images");
+    data_free(&r->test);
+}
+
+/* Reports how pictures were changed, and the options that change them otherwise. */
+static void note_pictures(const run *r) {
+    const data_set *s = &r->data;
+    const char *name = r->o->dataset;
+    const int background = r->o->background;
     if (s->stretched)
         printf("%s: %d pictures are stretched to %d x %d (--crop or --pad keep proportions)\n",
-               t->dataset, s->stretched, s->w, s->h);
+               name, s->stretched, s->w, s->h);
     if (s->grey == s->n)
-        printf("%s: no picture has colours: --grey learns a third of the numbers\n", t->dataset);
+        printf("%s: no picture has colours: --grey learns a third of the numbers\n", name);
     else if (s->grey)
-        printf("%s: %d of %d pictures are grey, the others in colour: --grey makes all grey, if colours "
-               "do not matter\n", t->dataset, s->grey, s->n);
+        printf("%s: %d of %d pictures are grey, the others in colour: --grey makes all grey, if "
+               "colours do not matter\n", name, s->grey, s->n);
     if (s->blended)
         printf("%s: %d of %d pictures have transparent pixels, laid over grey %d (--background "
-               "N)\n", t->dataset, s->blended, s->n, t->background);
-    if (s->blank)
-        printf("%s: %d of them are nearly one colour now: --background %d shows %s ink\n",
-               t->dataset, s->blank, t->background < 128 ? 255 : 0,
-               t->background < 128 ? "dark" : "bright");
-    fit_score_weight(r);
+               "N)\n", name, s->blended, s->n, background);
+    if (!s->blank) return;
+    if (background < 128)
+        printf("%s: %d of them are nearly one colour now: --background 255 shows dark ink\n", name,
+               s->blank);
+    else
+        printf("%s: %d of them are nearly one colour now: --background 0 shows bright ink\n", name,
+               s->blank);
+}
+
+/* Adapts the defaults of sizes to the number of images, and checks those that were given. */
+static int fit_sizes(run *r) {
+    const train_options *t = r->o;
+    const data_set *s = &r->data;
+    char text[160];
     fit_default(r, "n-valid", t->n_valid, s->n / 5, s->n / 10);
     if (t->n_valid >= s->n) {
-        snprintf(error, sizeof error, "--n-valid %d of %d images leaves none for training: take "
-                 "fewer", t->n_valid, s->n);
-        return complain(r, 2, error, "");
+        snprintf(text, sizeof text, "--n-valid %d of %d %s leaves nothing for training: take a "
+                 "smaller number", t->n_valid, s->n, kind_of_data(r));
+        return complain(r, 2, text, "");
     }
     if (!*t->resume) note_calibration(r);
     r->n_train = s->n - t->n_valid;
     fit_default(r, "batch-size", t->batch_size, r->n_train, r->n_train);
-    const int per_epoch = r->n_train / t->batch_size;          /* validations take time */
-    if (s->values && per_epoch > 0) space_validations(r, per_epoch);
-    if (per_epoch > 0 && per_epoch < 10)
-        fit_default(r, "eval-every", t->eval_every, 0, 100 / per_epoch);
+    r->per_epoch = r->n_train / t->batch_size;
+    if (s->values && r->per_epoch > 0) space_validations(r);
+    if (!s->values && r->per_epoch > 0 && r->per_epoch < 10)       /* validations take time */
+        fit_default(r, "eval-every", t->eval_every, 0, 100 / r->per_epoch);
     if (t->shift >= s->h || t->shift >= s->w)
         return complain(r, 2, "--shift must be smaller than the images", "");
     if (t->cutout > s->h || t->cutout > s->w)
         return complain(r, 2, "--cutout must not be larger than the images", "");
+    return 1;
+}
+
+/* Puts the images into a random order, the same one for every seed; rows of a table by the seed. */
+static void order_images(run *r) {
+    jem_rng rng = jem_rng_seed(r->data.values ? (uint64_t)r->o->seed : 1234);
+    for (int i = 0; i < r->data.n; i++) r->order[i] = i;
+    shuffle(r->order, r->data.n, &rng);
+}
+
+/* Chooses the images whose labels are used: up to --labels-per-class of each class, other ones for
+   each seed; or all. seen[classes], zeroed, receives the number of chosen images of each class. */
+static void choose_labelled(run *r, int *seen) {
+    const int *train = r->order + r->o->n_valid;
+    const int most = r->o->labels_per_class;
+    jem_rng rng = jem_rng_seed((uint64_t)r->o->seed);
+    const int first = most > 0 ? jem_rng_below(&rng, r->n_train) : 0;
+    for (int k = 0; k < r->n_train; k++) {
+        const int i = train[(first + k) % r->n_train];
+        if (most <= 0 || seen[r->data.labels[i]]++ < most) r->labelled[r->n_labelled++] = i;
+    }
+}
+
+/* Checks that no class has fewer images than --labels-per-class; seen[classes]: their numbers. */
+static int enough_labelled(run *r, const int *seen) {
+    const data_set *s = &r->data;
+    const int requested = r->o->labels_per_class;
+    int least = 0;
+    char text[512];
+    for (int k = 0; k < s->classes; k++) {
+        if (seen[k] < seen[least]) least = k;
+    }
+    if (requested <= 0 || seen[least] >= requested) return 1;
+    snprintf(text, sizeof text, "--labels-per-class %d: class %s has %d %s", requested,
+             s->class_names[least], seen[least], kind_of_data(r));
+    return complain(r, 2, text, "");
+}
+
+/* Divides the images into those for validation and training, and chooses the labelled ones. */
+static int split_data(run *r) {
+    const data_set *s = &r->data;
     r->order = (int *)malloc((size_t)s->n * sizeof *r->order);
     r->labelled = (int *)malloc((size_t)s->n * sizeof *r->labelled);
     int *seen = (int *)calloc((size_t)s->classes, sizeof *seen);
-    if (!r->order || !r->labelled || !seen)
-        return free(seen), complain(r, 1, "out of memory for the data", "");
-    /* the same images for every seed; rows of a table by the seed */
-    jem_rng split = jem_rng_seed(s->values ? (uint64_t)t->seed : 1234);
-    for (int i = 0; i < s->n; i++) r->order[i] = i;
-    shuffle(r->order, s->n, &split);
-    const int *train = r->order + t->n_valid;
-    jem_rng pick = jem_rng_seed((uint64_t)t->seed);        /* but other labels, if there are few */
-    const int first = t->labels_per_class > 0 ? jem_rng_below(&pick, r->n_train) : 0;
-    for (int k = 0; k < r->n_train; k++) {
-        const int i = train[(first + k) % r->n_train];
-        if (t->labels_per_class <= 0 || seen[s->labels[i]]++ < t->labels_per_class)
-            r->labelled[r->n_labelled++] = i;
-    }
-    int least = 0;
-    for (int k = 0; k < s->classes; k++) if (seen[k] < seen[least]) least = k;
-    if (t->labels_per_class > 0 && seen[least] < t->labels_per_class) {
-        snprintf(error, sizeof error, "--labels-per-class %d: class %s has %d images",
-                 t->labels_per_class, s->class_names[least], seen[least]);
-        free(seen);
-        return complain(r, 2, error, "");
-    }
+    int ok = 0;
+    if (r->order && r->labelled && seen) {
+        order_images(r);
+        choose_labelled(r, seen);
+        ok = enough_labelled(r, seen);
+    } else complain(r, 1, "out of memory for the data", "");
     free(seen);
+    return ok;
+}
+
+/* Makes room for the batches, and their decks. */
+static int make_batches(run *r) {
+    const train_options *t = r->o;
+    const data_set *s = &r->data;
     const int batch_x = t->batch_x ? t->batch_x : t->batch_size;
-    const int most = batch_x > t->batch_size ? batch_x : t->batch_size;
+    const int is_larger = batch_x > t->batch_size;
+    const int most = is_larger ? batch_x : t->batch_size;
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
     const ptrdiff_t n = most + 1;
+    char text[160];
     r->moved = (float *)malloc((size_t)size * sizeof(float));
-    if (!r->moved || !load_likes(r)) return complain(r, 1, "out of memory for the data", "");
+    if (!r->moved || !load_starts(r)) return complain(r, 1, "out of memory for the data", "");
     if (most > r->n_train) {
-        snprintf(error, sizeof error, "--%s %d is more than the %d training images: take a "
-                 "smaller one", most > t->batch_size ? "p-x-batch" : "batch-size", most,
-                 r->n_train);
-        return complain(r, 2, error, "");
+        snprintf(text, sizeof text, "--%s %d is more than the %d training %s: take a smaller one",
+                 is_larger ? "p-x-batch" : "batch-size", most, r->n_train, kind_of_data(r));
+        return complain(r, 2, text, "");
     }
     r->x = new_floats((double)n * (double)size);
     r->x_few = new_floats((double)n * (double)size);
     r->y = (int *)malloc((size_t)n * sizeof(int));
     r->y_few = (int *)malloc((size_t)n * sizeof(int));
     if (!r->x || !r->x_few || !r->y || !r->y_few ||
-        !deck_create(&r->all, train, r->n_train, batch_x, 10) ||
+        !deck_create(&r->all, r->order + t->n_valid, r->n_train, batch_x, 10) ||
         !deck_create(&r->few, r->labelled, r->n_labelled, t->batch_size, 20))
         return complain(r, 1, "out of memory for the data", "");
-    r->per_epoch = r->n_train / t->batch_size;
     return 1;
+}
+
+static int load_data(run *r) {
+    const data_set *s = &r->data;
+    char error[512];
+    data_desc desc = describe_data(r);
+    if (!data_load(&r->data, r->o->dataset, "train", &desc, error, sizeof error))
+        return refuse_data(r, error);
+    if (!s->values && s->c != 1 && s->c != 3)
+        return complain(r, 1, r->o->dataset, ": neither grey nor colour");
+    mark_data(r);
+    if (s->values && !prepare_table(r)) return 0;
+    if (!s->values) load_test(r, &desc);
+    note_pictures(r);
+    fit_score_weight(r);
+    return fit_sizes(r) && split_data(r) && make_batches(r);
 }
 
 /* Returns log p(u) - log p(x) of a row x: the logarithm of the volume of the network's units. */
@@ -534,7 +622,8 @@ static double log_volume(jem_net *net, const float *x) {
         jem_end(net->ctx, mark);
     }
     free(u);
-    return jem_ok(net->ctx) ? (double)logp - (double)a.log_density : 0;
+    if (!jem_ok(net->ctx)) return 0;
+    return (double)logp - (double)a.log_density;
 }
 
 /* Computes logits f[n][classes] of images x[n], and replaces them by the means of their own and
@@ -543,9 +632,13 @@ static void evaluate_logits(jem_net *net, float *x, int n, int mirrored, float *
     const ptrdiff_t size = (ptrdiff_t)net->channels * net->height * net->width;
     const ptrdiff_t values = (ptrdiff_t)n * net->classes;
     const jem_mark mark = jem_begin(net->ctx);
+    float *image = NULL;
     jem_read(jem_forward(net, jem_input(net->ctx, x, n, net->channels, net->height, net->width), 0),
              f);
-    float *image = mirrored ? new_floats((double)(size + values)) : NULL;
+    if (mirrored) {
+        image = new_floats((double)(size + values));
+        if (!image) jem_fail(net->ctx, JEM_NO_MEMORY, "out of memory for mirror images");
+    }
     if (image) {
         float *g = image + size;
         for (int k = 0; k < n; k++) {
@@ -554,67 +647,77 @@ static void evaluate_logits(jem_net *net, float *x, int n, int mirrored, float *
         }
         evaluate_logits(net, x, n, 0, g);
         for (ptrdiff_t i = 0; i < values; i++) f[i] = 0.5f * (f[i] + g[i]);
-    } else if (mirrored) jem_fail(net->ctx, JEM_NO_MEMORY, "out of memory for mirror images");
+    }
     free(image);
     jem_end(net->ctx, mark);
+}
+
+/* Computes log p of images x[n], in the units of the network. */
+static void evaluate_logp(jem_net *net, const float *x, int n, float *logp) {
+    const jem_mark mark = jem_begin(net->ctx);
+    jem_tensor *t = jem_input(net->ctx, x, n, net->channels, net->height, net->width);
+    jem_read(jem_logp(net->ctx, t, net), logp);
+    jem_end(net->ctx, mark);
+}
+
+/* Sums over images: correct answers; nll = -log p(y|x) and its square; log p(x) and its square. */
+typedef struct evaluation_sums {
+    double right, nll, nll_squares, logp, logp_squares;
+} evaluation_sums;
+
+/* Adds the answer for an image with this label, from its logits f[classes]. */
+static void add_answer(evaluation_sums *sums, const float *f, int classes, int label) {
+    int best = 0;
+    double sum = 0;
+    for (int c = 1; c < classes; c++) if (f[c] > f[best]) best = c;
+    for (int c = 0; c < classes; c++) sum += exp((double)f[c] - (double)f[best]);
+    const double nll = (double)f[best] + log(sum) - (double)f[label];
+    sums->right += best == label;
+    sums->nll += nll;
+    sums->nll_squares += nll * nll;
+}
+
+/* Returns the standard error of a mean of n numbers, from the sum of their squares. */
+static double error_of_mean(double squares, double mean, int n) {
+    if (n < 2) return 0;
+    return sqrt(fmax(0, squares / n - mean * mean) / (n - 1));
 }
 
 int evaluate(jem_net *net, const data_set *s, const int *which, int n, int requests,
              evaluation *e) {
     enum { AT_ONCE = 256 };
-    const int wants_logp = (requests & EVALUATE_LOGP) != 0;
+    const int with_logp = (requests & EVALUATE_LOGP) != 0;
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
     float *x = new_floats((double)AT_ONCE * (double)size);
     float *f = new_floats((double)AT_ONCE * net->classes);
     float logp[AT_ONCE];
-    double right = 0;
-    double loss = 0;
-    double squares = 0;
-    double density = 0;
-    double density_squares = 0;
     double volume = 0;
     int one[AT_ONCE];
+    evaluation_sums sums = { 0, 0, 0, 0, 0 };
     if (!x || !f) jem_fail(net->ctx, JEM_NO_MEMORY, "out of memory for the evaluation");
     for (int i = 0; i < n && jem_ok(net->ctx); i += AT_ONCE) {
-        const int m = n - i < AT_ONCE ? n - i : AT_ONCE;
+        const int m = smaller(n - i, AT_ONCE);
         for (int k = 0; k < m; k++) one[k] = which ? which[i + k] : i + k;
         data_floats(s, one, m, x);
-        if (wants_logp && i == 0 && s->values) volume = log_volume(net, x);
+        if (with_logp && i == 0 && s->values) volume = log_volume(net, x);
         jem_standardize(net, x, m, x);
-        if (wants_logp) {
-            const jem_mark mark = jem_begin(net->ctx);
-            jem_tensor *t = jem_input(net->ctx, x, m, s->c, s->h, s->w);
-            jem_read(jem_logp(net->ctx, t, net), logp);
-            jem_end(net->ctx, mark);
-        }
+        if (with_logp) evaluate_logp(net, x, m, logp);
         evaluate_logits(net, x, m, (requests & EVALUATE_MIRRORED) != 0, f);
-        for (int k = 0; wants_logp && k < m && jem_ok(net->ctx); k++) {
-            const double one_logp = (double)logp[k] - volume;
-            density += one_logp;
-            density_squares += one_logp * one_logp;
-        }
         for (int k = 0; k < m && jem_ok(net->ctx); k++) {
-            const float *row = f + k * net->classes;
-            const int label = s->labels[one[k]];
-            int best = 0;
-            double sum = 0;
-            for (int c = 1; c < net->classes; c++) if (row[c] > row[best]) best = c;
-            for (int c = 0; c < net->classes; c++) sum += exp((double)row[c] - (double)row[best]);
-            const double lse = (double)row[best] + log(sum);
-            const double nll = lse - (double)row[label];
-            right += best == label;
-            loss += nll;
-            squares += nll * nll;
+            add_answer(&sums, f + k * net->classes, net->classes, s->labels[one[k]]);
+            if (!with_logp) continue;
+            const double one_logp = (double)logp[k] - volume;
+            sums.logp += one_logp;
+            sums.logp_squares += one_logp * one_logp;
         }
     }
     free(x);
     free(f);
-    e->accuracy = right / n;
-    e->nll = loss / n;
-    e->error = n > 1 ? sqrt(fmax(0, squares / n - e->nll * e->nll) / (n - 1)) : 0;
-    e->logp = density / n;
-    const double spread = density_squares / n - e->logp * e->logp;
-    e->logp_error = n > 1 ? sqrt(fmax(0, spread) / (n - 1)) : 0;
+    e->accuracy = sums.right / n;
+    e->nll = sums.nll / n;
+    e->error = error_of_mean(sums.nll_squares, e->nll, n);
+    e->logp = sums.logp / n;
+    e->logp_error = error_of_mean(sums.logp_squares, e->logp, n);
     return jem_ok(net->ctx);
 }
 
@@ -679,7 +782,7 @@ static void fit_units(const run *r, jem_net *net) {
 /* Stores how the images show their subject, for pictures from elsewhere. */
 static void fit_framing(const run *r, jem_net *net) {
     enum { MOST = 1000 };
-    const int n = r->n_train < MOST ? r->n_train : MOST;
+    const int n = smaller(r->n_train, MOST);
     float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
     if (!x) {
         jem_fail(r->ctx, JEM_NO_MEMORY, "out of memory for the data");
@@ -713,7 +816,81 @@ static int chains_of(const run *r, int total) {
 static int chains_from(const run *r) { return chains_of(r, r->total); }
 
 static int updates_of(const run *r, int epochs) {
-    return epochs > INT_MAX / r->per_epoch ? INT_MAX : epochs * r->per_epoch;
+    if (epochs > INT_MAX / r->per_epoch) return INT_MAX;
+    return epochs * r->per_epoch;
+}
+
+/* Fills in the course of the learning rate. */
+static void set_schedule(const run *r, jem_schedule *s) {
+    const train_options *t = r->o;
+    s->warmup = t->warmup > 0 ? t->warmup : 0;
+    if (t->schedule == SCHEDULE_COSINE) {
+        s->kind = JEM_SCHEDULE_COSINE;
+        s->total = r->total;
+        s->floor = .02f;
+        if (t->chains_lr > 0) {
+            s->at[0] = chains_from(r);
+            s->rate = t->chains_lr / t->lr;
+        }
+        return;
+    }
+    s->kind = JEM_SCHEDULE_STEPS;
+    s->rate = t->decay_rate;
+    for (int i = 0; i < t->decay_epochs.n && i < 4; i++)
+        s->at[i] = updates_of(r, t->decay_epochs.at[i]);
+}
+
+static void set_optimizer(const train_options *t, jem_optim_desc *d) {
+    d->kind = (jem_optimizer)t->optimizer;
+    d->momentum = .9f;
+    d->adam_rate = t->adam_rate;
+    d->weight_decay = t->weight_decay;
+    d->clip = t->clip_grad;
+    d->ema = t->ema;
+    if (t->clf_only) d->only = "class_output";
+}
+
+/* Fills in the terms of the loss, and the noise of their images. */
+static void set_losses(const train_options *t, jem_train_desc *d) {
+    d->weights.ce = t->w_y;
+    d->weights.cd = t->w_x;
+    d->weights.cd_class = t->w_xy;
+    d->weights.energy_l2 = t->energy_l2;
+    d->w_nce = t->w_nce;
+    d->w_score = t->w_score;
+    d->w_kl = t->w_kl;
+    d->kl_entropy = t->entropy;
+    d->sam = t->sam;
+    d->data_noise = t->sigma;
+    d->noise_lo = t->noise_lo;
+    d->noise_hi = t->noise_hi;
+    d->label_noise = t->label_noise;
+    d->label_all_noise = t->label_wide;
+    d->label_smoothing = t->label_smoothing;
+}
+
+/* Fills in the chains: their starts, their walk, the replay buffer. */
+static void set_chains(run *r, jem_train_desc *d) {
+    const train_options *t = r->o;
+    d->sgld.steps = t->n_steps;
+    d->sgld.step_size = t->sgld_lr * r->state[STATE_STEP];
+    d->sgld.noise_std = t->sgld_std;
+    d->sgld.clamp_grad = t->clamp_grad;
+    if (t->clamp > 0) {
+        d->sgld.clamp_lo = -t->clamp;
+        d->sgld.clamp_hi = t->clamp;
+    }
+    d->negatives = t->negatives ? t->negatives : t->batch_size;
+    d->buffer_size = t->buffer_size;
+    d->reinit = t->reinit;
+    d->class_conditional = t->class_cond;
+    if (t->informative || t->move_chains > 0) {
+        d->chain = on_chain;
+        d->chain_user = r;
+    }
+    d->cd_from = chains_from(r);
+    d->restart_denoise.steps = t->fresh_steps;
+    d->restart_denoise.sigma_max = t->noise_hi;
 }
 
 static jem_trainer *make_trainer(run *r) {
@@ -721,64 +898,12 @@ static jem_trainer *make_trainer(run *r) {
     jem_train_desc d = jem_train_desc_default();
     d.lr = t->lr * r->state[STATE_LR];
     d.seed = (uint64_t)t->seed;
-    d.schedule.warmup = t->warmup > 0 ? t->warmup : 0;
-    if (t->schedule == SCHEDULE_COSINE) {
-        d.schedule.kind = JEM_SCHEDULE_COSINE;
-        d.schedule.total = r->total;
-        d.schedule.floor = .02f;
-        if (t->chains_lr > 0) {
-            d.schedule.at[0] = chains_from(r);
-            d.schedule.rate = t->chains_lr / t->lr;
-        }
-    } else {
-        d.schedule.kind = JEM_SCHEDULE_STEPS;
-        d.schedule.rate = t->decay_rate;
-        for (int i = 0; i < t->decay_epochs.n && i < 4; i++)
-            d.schedule.at[i] = updates_of(r, t->decay_epochs.at[i]);
-    }
-    d.optim.kind = (jem_optimizer)t->optimizer;
-    d.optim.momentum = .9f;
-    d.optim.adam_rate = t->adam_rate;
-    d.optim.weight_decay = t->weight_decay;
-    d.optim.clip = t->clip_grad;
-    d.optim.ema = t->ema;
-    if (t->clf_only) d.optim.only = "class_output";
-    d.weights.ce = t->w_y;
-    d.weights.cd = t->w_x;
-    d.weights.cd_class = t->w_xy;
-    d.weights.energy_l2 = t->energy_l2;
-    d.data_noise = t->sigma;
-    d.sgld.steps = t->n_steps;
-    d.sgld.step_size = t->sgld_lr * r->state[STATE_STEP];
-    d.sgld.noise_std = t->sgld_std;
-    if (t->clamp > 0) {
-        d.sgld.clamp_lo = -t->clamp;
-        d.sgld.clamp_hi = t->clamp;
-    }
-    d.negatives = t->negatives ? t->negatives : t->batch_size;
-    d.buffer_size = t->buffer_size;
-    d.reinit = t->reinit;
-    d.class_conditional = t->class_cond;
-    d.w_nce = t->w_nce;
-    d.w_score = t->w_score;
-    d.noise_lo = t->noise_lo;
-    d.noise_hi = t->noise_hi;
-    d.label_noise = t->label_noise;
-    d.label_all_noise = t->label_wide;
-    d.label_smoothing = t->label_smoothing;
-    d.w_kl = t->w_kl;
-    d.kl_entropy = t->entropy;
-    d.sam = t->sam;
-    d.sgld.clamp_grad = t->clamp_grad;
-    if (t->informative || t->move_chains > 0) {
-        d.chain = on_chain;
-        d.chain_user = r;
-    }
+    set_schedule(r, &d.schedule);
+    set_optimizer(t, &d.optim);
+    set_losses(t, &d);
+    set_chains(r, &d);
     d.max_gap = t->max_gap;
     d.max_returns = t->retries;
-    d.cd_from = chains_from(r);
-    d.restart_denoise.steps = t->fresh_steps;
-    d.restart_denoise.sigma_max = t->noise_hi;
     d.rank = team.rank;
     d.ranks = team.ranks;
     d.sum = team.sum;
@@ -873,7 +998,7 @@ static int store_moment(const run *r, jem_archive *a) {
 
 /* Calibrates the network, with the averaged weights in it, on at most 1,000 validation images. */
 static int calibrate(run *r) {
-    const int n = r->o->n_valid < 1000 ? r->o->n_valid : 1000;
+    const int n = smaller(r->o->n_valid, 1000);
     r->calibrated_at = r->update;
     if (n < 2) return 1;
     float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
@@ -900,7 +1025,8 @@ static int save(run *r) {
     jem_archive_free(a);
     jem_trainer_use_average(r->tr, 0);
     r->saved = now();
-    return ok || (r->status ? 0 : fail(r, 1));
+    if (!ok && !r->status) fail(r, 1);
+    return ok;
 }
 
 /* Saves the network alone, with its training options. */
@@ -951,8 +1077,8 @@ static int learns_classes(const run *r) {
 
 /* Copies a row of a log; one of an older version gets the columns that it does not have. */
 static int copy_row(new_file *n, char *line, int old) {
-    char *last = old ? strrchr(line, ',') : NULL;
-    if (!last) return new_file_text(n, line);
+    char *last = strrchr(line, ',');
+    if (!old || !last) return new_file_text(n, line);
     *last = 0;
     return new_file_text(n, line) && new_file_text(n, ",,,") && new_file_text(n, last + 1);
 }
@@ -990,10 +1116,11 @@ static int log_open(run *r, int update) {
         if (old) fclose(old);
         return complain(r, 1, "", n.message);
     }
-    snprintf(line, sizeof line, ": %s%s%s", wrong ? wrong : "", errno ? ": " : "",
-             errno ? strerror(errno) : "");
+    if (wrong && errno) snprintf(line, sizeof line, ": %s: %s", wrong, strerror(errno));
+    else if (wrong) snprintf(line, sizeof line, ": %s", wrong);
     if (old) fclose(old);
-    return wrong ? complain(r, 1, path, line) : 1;
+    if (wrong) return complain(r, 1, path, line);
+    return 1;
 }
 
 /* Writes a row of means since the last complete one. A validation between two of those also has a
@@ -1134,6 +1261,8 @@ static int draw_curves(const run *r) {
 
 enum { DREAMS = 20, DRAWN = 100 };                 /* from noise; chains, at most */
 
+static int zoom_of(const jem_net *net) { return net->height <= 32 ? 2 : 1; }
+
 /* Adds images to the film of the run. Its frames have one size: empty places are grey. */
 static int draw_frame(const run *r, const float *x, int n) {
     enum { FRAME_MS = 200 };
@@ -1142,7 +1271,7 @@ static int draw_frame(const run *r, const float *x, int n) {
     const jem_buffer *chains = jem_trainer_buffer(r->tr);
     char path[512];
     int most = DREAMS;
-    if (chains && chains->capacity > most) most = chains->capacity < DRAWN ? chains->capacity : DRAWN;
+    if (chains && chains->capacity > most) most = smaller(chains->capacity, DRAWN);
     if (most < n) most = n;
     float *all = new_floats((double)most * (double)size);
     if (!all || !path_in(path, r, "samples_film.png")) {
@@ -1152,7 +1281,7 @@ static int draw_frame(const run *r, const float *x, int n) {
     memcpy(all, x, (size_t)(n * size) * sizeof *all);
     for (ptrdiff_t i = n * size; i < most * size; i++) all[i] = PICTURE_GREY / 127.5f - 1;
     const int ok = picture_film_add(path, all, most, 10, net->channels, net->height, net->width,
-                                    net->height <= 32 ? 2 : 1, (unsigned)r->update, FRAME_MS);
+                                    zoom_of(net), (unsigned)r->update, FRAME_MS);
     free(all);
     return ok;
 }
@@ -1161,8 +1290,8 @@ static int draw_images(const run *r, const float *x, int n) {
     const jem_net *net = r->net;
     char path[512];
     if (!path_in(path, r, "samples.png")) return 1;
-    return picture_grid(path, x, n, 10, net->channels, net->height, net->width,
-                        net->height <= 32 ? 2 : 1) && draw_frame(r, x, n);
+    return picture_grid(path, x, n, 10, net->channels, net->height, net->width, zoom_of(net)) &&
+           draw_frame(r, x, n);
 }
 
 /* Draws samples of the score from noise, without a walk. */
@@ -1185,10 +1314,12 @@ static int draw_dreams(run *r) {
     return ok;
 }
 
+/* Draws some chains, or samples of a model without chains; nothing for a table. */
 static int draw_samples(run *r) {
+    if (r->data.values) return 1;
     const jem_buffer *b = jem_trainer_buffer(r->tr);
     if (b && r->update >= chains_from(r))
-        return draw_images(r, b->data, b->capacity < DRAWN ? b->capacity : DRAWN);
+        return draw_images(r, b->data, smaller(b->capacity, DRAWN));
     return r->o->w_score <= 0 || draw_dreams(r);
 }
 
@@ -1202,17 +1333,25 @@ static int terminal_width(void) {
 #ifdef TIOCGWINSZ
     struct winsize size;
     if (ioctl(1, TIOCGWINSZ, &size) == 0 && size.ws_col > 20)
-        return size.ws_col < 250 ? size.ws_col : 250;
+        return smaller(size.ws_col, 250);
 #endif
     return 80;
 }
 
-/* Returns means since the last row of the log, or the values of the last update right after one. */
+/* Returns the mean of state[sum] since the last row of the log; right after one, the value of the
+   last update. */
+static double mean_of(const run *r, int sum, float last) {
+    const float n = r->state[STATE_COUNT];
+    return (double)(n > 0 ? r->state[sum] / n : last);
+}
+
+/* Prints the progress: cross-entropy, accuracy and f as means since the last row of the log; score
+   error and NCE of the last update. */
 static void progress(run *r) {
     const int bar = isatty(1);
     const double t = now();
-    if (r->update < r->total &&
-        (bar ? t - r->shown < .1 : r->update % r->o->print_every != 0)) return;
+    const int too_soon = bar ? t - r->shown < .1 : r->update % r->o->print_every != 0;
+    if (r->update < r->total && too_soon) return;
     r->shown = t;
     char left[32];
     char ce[32] = "";
@@ -1226,26 +1365,24 @@ static void progress(run *r) {
     if (r->valid_accuracy >= 0 && learns_classes(r))
         snprintf(valid, sizeof valid, " (validation %.1f%%)", 100 * (double)r->valid_accuracy);
     const jem_stats *s = &r->last;
-    const float n = r->state[STATE_COUNT];
-    const float *sums = r->state;
     if (learns_classes(r)) {
-        snprintf(ce, sizeof ce, "  CE %.3f", (double)(n > 0 ? sums[0] / n : s->ce));
-        snprintf(accuracy, sizeof accuracy, "  accuracy %.1f%%",
-                 100 * (double)(n > 0 ? sums[1] / n : s->accuracy));
+        snprintf(ce, sizeof ce, "  CE %.3f", mean_of(r, 0, s->ce));
+        snprintf(accuracy, sizeof accuracy, "  accuracy %.1f%%", 100 * mean_of(r, 1, s->accuracy));
     }
     if (r->o->w_score > 0)
         snprintf(score, sizeof score, "  score error %.3f", (double)s->residual);
     if (r->o->w_nce > 0) snprintf(score, sizeof score, "  NCE %.3f", (double)s->nce);
     if (chains_walked(r))
-        snprintf(sample, sizeof sample, "  f(x-) %.1f", (double)(n > 0 ? sums[3] / n : s->f_sample));
-    const double f_data = (double)(n > 0 ? sums[2] / n : s->f_data);
+        snprintf(sample, sizeof sample, "  f(x-) %.1f", mean_of(r, 3, s->f_sample));
+    const double f_data = mean_of(r, 2, s->f_data);
     if (f_data != 0) snprintf(data, sizeof data, "  f(x+) %.1f", f_data);
     snprintf(line, sizeof line, "epoch %d  %d/%d  %s%s left  %.3g/s%s%s%s%s%s%s",
              r->update / r->per_epoch, r->update, r->total, awaits_chains(r) ? "at least " : "",
              left, 1 / fmax(r->pace, 1e-9), ce, score, data, sample, accuracy, valid);
     const int wide = bar ? terminal_width() - 1 : 0;       /* so that it covers a longer line */
-    if (bar) printf("\r%-*.*s%s", wide, wide, line, r->update < r->total ? "" : "\n");
-    else printf("%s\n", line);
+    if (bar) printf("\r%-*.*s", wide, wide, line);
+    if (bar && r->update == r->total) printf("\n");
+    if (!bar) printf("%s\n", line);
     fflush(stdout);
 }
 
@@ -1258,14 +1395,14 @@ enum { COMPARE_EVERY = 100 };
 static int score_residual(const run *r, double *residual) {
     enum { AT_ONCE = 64, MOST = 512 };
     const data_set *s = &r->data;
-    const int n = r->o->n_valid < MOST ? r->o->n_valid : MOST;
+    const int n = smaller(r->o->n_valid, MOST);
     float *x = new_floats((double)AT_ONCE * s->c * s->h * s->w);
     float sigma[AT_ONCE];
     jem_rng rng = jem_rng_seed(4321);
     double sum = 0;
     if (!x) jem_fail(r->ctx, JEM_NO_MEMORY, "out of memory for the validation");
     for (int i = 0; i < n && jem_ok(r->ctx); i += AT_ONCE) {
-        const int m = n - i < AT_ONCE ? n - i : AT_ONCE;
+        const int m = smaller(n - i, AT_ONCE);
         const jem_score_desc how = { sigma, NULL, 0 };
         float some = 0;
         data_floats(s, r->order + i, m, x);
@@ -1285,7 +1422,8 @@ static int score_residual(const run *r, double *residual) {
     return jem_ok(r->ctx);
 }
 
-/* Returns 1 if the run is close to the limit of divergence: no file is replaced then. */
+/* Returns 0 if the run is close to the limit of divergence: until its end, no file is replaced
+   then. */
 static int is_calm(const run *r) {
     return fabsf(r->state[STATE_GAP]) / r->o->scale < r->o->max_gap / 4;
 }
@@ -1297,7 +1435,8 @@ static int keep_best(run *r, const evaluation *e) {
     const train_options *t = r->o;
     const int pixels = r->data.c * r->data.h * r->data.w;
     float *lowest = &r->state[STATE_LOWEST];
-    const double score = t->w_score > 0 ? (double)r->valid_score * pixels / 2 : 0;
+    double score = 0;
+    if (t->w_score > 0) score = (double)r->valid_score * pixels / 2;
     const double loss = (double)t->w_y * e->nll + (double)t->w_score * score -
                         (double)t->w_nce * e->logp;
     const double tie = (double)t->w_y * e->error + (double)t->w_nce * e->logp_error;
@@ -1322,10 +1461,10 @@ static int validate(run *r) {
     r->valid_at = -1;
     jem_trainer_use_average(r->tr, 1);
     if (t->n_valid > 0) {
+        const int requests = t->w_nce > 0 ? EVALUATE_LOGP : 0;
         evaluation e;
         double residual = 0;
-        ok = evaluate(r->net, &r->data, r->order, t->n_valid,
-                         t->w_nce > 0 ? EVALUATE_LOGP : 0, &e);
+        ok = evaluate(r->net, &r->data, r->order, t->n_valid, requests, &e);
         ok = ok && (t->w_score <= 0 || score_residual(r, &residual));
         if (ok) {
             r->valid_accuracy = (float)e.accuracy;
@@ -1338,16 +1477,19 @@ static int validate(run *r) {
     }
     if (ok) ok = draw_samples(r) || complain(r, 1, "the pictures cannot be written", "");
     jem_trainer_use_average(r->tr, 0);
-    return ok || (r->status ? 0 : fail(r, 1));
+    if (!ok && !r->status) fail(r, 1);
+    return ok;
 }
 
 /* Reports a rollback of the trainer's guard, and removes rows of the log that it took back. */
 static int follow_rollback(run *r, const jem_stats *s) {
     char text[300];
+    for (int i = 0; i < STATE_SUMS; i++) r->state[i] = 0;    /* of updates that were taken back */
+    r->state[STATE_NCE] = r->state[STATE_COUNT] = 0;
     r->state[STATE_RETRIES] += 1;
     r->all.epoch = r->few.epoch = -1;              /* the decks are shuffled again */
     snprintf(text, sizeof text, "update %d: %s; rollback to update %d, other random numbers (%d of "
-             "%d)", s->update, s->reason, r->update, s->returns, r->o->retries);
+             "%d)", s->update + 1, s->reason, r->update, s->returns, r->o->retries);
     say(r, text, "");
     return log_open(r, r->update);
 }
@@ -1380,11 +1522,11 @@ static int step(run *r) {
     const int for_x = two && (t->w_x > 0 || t->w_score > 0 || t->w_nce > 0);
     const double start = now();
     deck *labels = two ? &r->few : &r->all;
+    const int n_labels = for_labels ? labels->batch : 0;
+    const int n_x = for_x ? r->all.batch : 0;
     if (for_labels) draw_batch(r, labels, 0, t->cutout > 0, r->x_few, r->y_few);
     if (for_x) draw_batch(r, &r->all, t->plain_px, 0, r->x, r->y);
-    const jem_stats s = jem_train_step_semi(r->tr, r->x_few, r->y_few,
-                                            for_labels ? labels->batch : 0, r->x,
-                                            for_x ? r->all.batch : 0);
+    const jem_stats s = jem_train_step_semi(r->tr, r->x_few, r->y_few, n_labels, r->x, n_x);
     r->state[STATE_GAP] = s.gap;
     if (s.status != JEM_OK) {
         r->last.returns = s.returns;
@@ -1415,7 +1557,7 @@ static int is_stopped(void) {
 
 static int train(run *r) {
     const train_options *t = r->o;
-    const int stop = t->stop_at && t->stop_at < r->total ? t->stop_at : r->total;
+    const int stop = t->stop_at ? smaller(t->stop_at, r->total) : r->total;
     const int eval_every = updates_of(r, t->eval_every);
     while (r->update < stop && !is_stopped()) {
         if (r->update % COMPARE_EVERY == 0 && !same_everywhere(r)) return 0;
@@ -1450,8 +1592,8 @@ static void run_free(run *r) {
     free(r->x_few);
     free(r->y);
     free(r->y_few);
-    free(r->like);
-    free(r->like_y);
+    free(r->starts);
+    free(r->start_labels);
     free(r->moved);
 }
 
@@ -1498,7 +1640,8 @@ static int fits_data(run *r, const char *path, const jem_archive *from) {
     }
     const char *channels = jem_archive_meta(from, "jem.channels");
     if (s->values && channels && atoi(channels) != s->c) {
-        snprintf(text, sizeof text, ": the model has %d columns, the data %d", atoi(channels), s->c);
+        snprintf(text, sizeof text, ": the model has %d columns, the data %d", atoi(channels),
+                 s->c);
         return complain(r, 1, path, text);
     }
     for (int i = 0; s->column_names && i < s->c; i++) {
@@ -1507,8 +1650,8 @@ static int fits_data(run *r, const char *path, const jem_archive *from) {
         const char *name = jem_archive_meta(from, key);
         if (!name || !strcmp(name, s->column_names[i])) continue;
         if (table_is_number(name) || table_is_number(s->column_names[i])) continue;
-        snprintf(text, sizeof text, ": column %d of the model is '%.60s', of the data '%.60s'", i + 1,
-                 name, s->column_names[i]);
+        snprintf(text, sizeof text, ": column %d of the model is '%.60s', of the data '%.60s'",
+                 i + 1, name, s->column_names[i]);
         jem_mask_controls(text, 0);
         return complain(r, 1, path, text);
     }
@@ -1527,9 +1670,9 @@ static int start_from(run *r, const char *path) {
         fit_units(r, r->net);
         ok = jem_ok(r->ctx);
     }
-    if (!ok) return fits ? fail(r, 1) : 0;
-    set_fields(r, r->net);
-    return 1;
+    if (ok) set_fields(r, r->net);
+    else if (fits) fail(r, 1);
+    return ok;
 }
 
 /* Refuses a shorter run whose chains would start at once, before the score is learned. */
@@ -1544,58 +1687,86 @@ static int keeps_chains_back(run *r, const jem_archive *a) {
     const int planned = chains_of(r, before);
     if (t->w_x <= 0 && t->w_xy <= 0) return 1;
     if (r->update >= planned || r->update <= chains_from(r)) return 1;
-    snprintf(text, sizeof text, "%d updates: the chains would start at once, at update %d instead of "
-             "%d; possible: %.0f or more", r->total, r->update, planned,
+    snprintf(text, sizeof text, "%d updates: the chains would start at once, at update %d instead "
+             "of %d; possible: %.0f or more", r->total, r->update, planned,
              ceil(r->update / (double)t->chains_from));
     return complain(r, 2, text, "");
 }
 
-static int prepare(run *r, const jem_archive *a) {
-    train_options *t = r->o;
+/* Checks that the file of a checkpoint can store the options. */
+static int options_storable(run *r) {
+    jem_archive *a = jem_archive_create(r->ctx);
+    const int ok = a && store_options(r, a);
+    jem_archive_free(a);
+    return ok || fail(r, 0);
+}
+
+/* Checks that a run goes on with the data that it started with. */
+static int same_data(run *r, const jem_archive *a) {
+    const char *mark = jem_archive_meta(a, "run.data");
+    const char *remedy = "";
     char text[256];
-    jem_archive *try = jem_archive_create(r->ctx);
-    const int storable = try && store_options(r, try);
-    jem_archive_free(try);
-    if (!storable) return fail(r, 0);
-    if (!load_data(r)) return 0;
-    const char *mark = a ? jem_archive_meta(a, "run.data") : NULL;
-    if (mark && strcmp(mark, r->data_mark)) {
-        snprintf(text, sizeof text, ": not the data that this run started with: %d %s then, %d now, "
-                 "with another checksum; train again with another --out%s", atoi(mark),
-                 r->data.values ? "rows" : "images", r->data.n, r->data.values ? "" : ", perhaps "
-                 "from these weights: --init .../last.safetensors, and the same --size, --grey");
-        return complain(r, 1, t->dataset, text);
-    }
-    r->total = t->iters ? t->iters : updates_of(r, t->epochs);
+    if (!mark || !strcmp(mark, r->data_mark)) return 1;
+    if (!r->data.values)
+        remedy = ", perhaps from these weights: --init .../last.safetensors, and the same --size, "
+                 "--grey";
+    snprintf(text, sizeof text, ": not the data that this run started with: %d %s then, %d now, "
+             "with another checksum; train again with another --out%s", atoi(mark),
+             kind_of_data(r), r->data.n, remedy);
+    return complain(r, 1, r->o->dataset, text);
+}
+
+/* Checks that the batch and the chains can be divided among classes and processes. */
+static int divisible(run *r) {
+    const train_options *t = r->o;
+    const int batch = r->all.batch;
+    const int labelled = r->few.batch;
+    char text[256];
     if ((t->class_cond || t->w_xy > 0) && t->buffer_size % r->data.classes)
         return complain(r, 2, "--buffer-size must be a multiple of the number of classes", "");
-    if (r->all.batch % team.ranks || r->few.batch % team.ranks || t->negatives % team.ranks) {
-        snprintf(text, sizeof text, "%d processes: the batch (%d images, %d labelled) and "
-                 "--negatives (%d) must be multiples of that", team.ranks, r->all.batch,
-                 r->few.batch, t->negatives);
-        return complain(r, 2, text, "");
+    if (batch % team.ranks == 0 && labelled % team.ranks == 0 && t->negatives % team.ranks == 0)
+        return 1;
+    snprintf(text, sizeof text, "%d processes: the batch (%d images, %d labelled) and --negatives "
+             "(%d) must be multiples of that", team.ranks, batch, labelled, t->negatives);
+    return complain(r, 2, text, "");
+}
+
+/* Stores n names in the network, with keys of this prefix and their numbers, except names that a
+   file cannot store: `a` is an archive to try. */
+static void store_names(run *r, jem_archive *a, const char *prefix, char *const *names, int n) {
+    char key[32];
+    for (int i = 0; i < n; i++) {
+        snprintf(key, sizeof key, "%s%d", prefix, i);
+        if (jem_archive_set_meta(a, key, names[i]) == JEM_OK)
+            jem_net_set_meta(r->net, key, names[i]);
+        else if (jem_error_status(r->ctx) == JEM_BAD_ARGUMENT) jem_clear_error(r->ctx);
     }
+}
+
+/* Stores the names of classes and columns in the network. */
+static int name_outputs(run *r) {
+    const data_set *s = &r->data;
+    jem_archive *a = jem_archive_create(r->ctx);
+    if (a) store_names(r, a, CLASS_PREFIX, s->class_names, smaller(s->classes, 1000));
+    if (a && s->column_names) store_names(r, a, COLUMN_PREFIX, s->column_names, s->c);
+    jem_archive_free(a);
+    return jem_ok(r->ctx) || fail(r, 0);
+}
+
+/* Loads the data, makes the network and its trainer, and reads their state from a, unless it is
+   NULL. */
+static int prepare(run *r, const jem_archive *a) {
+    const train_options *t = r->o;
+    char text[256];
+    if (!options_storable(r) || !load_data(r)) return 0;
+    if (a && !same_data(r, a)) return 0;
+    r->total = t->iters ? t->iters : updates_of(r, t->epochs);
+    if (!divisible(r)) return 0;
     if (a && !unpack_state(r, a)) return fail(r, 1);
     r->net = make_net(r);
-    r->tr = r->net ? make_trainer(r) : NULL;
+    if (r->net) r->tr = make_trainer(r);
     if (!r->tr) return fail(r, 0);
-    try = jem_archive_create(r->ctx);             /* names of directories may not fit into a file */
-    for (int i = 0; try && i < r->data.classes && i < 1000; i++) {
-        char key[32];
-        snprintf(key, sizeof key, CLASS_PREFIX "%d", i);
-        if (jem_archive_set_meta(try, key, r->data.class_names[i]) == JEM_OK)
-            jem_net_set_meta(r->net, key, r->data.class_names[i]);
-        else if (jem_error_status(r->ctx) == JEM_BAD_ARGUMENT) jem_clear_error(r->ctx);
-    }
-    for (int i = 0; try && r->data.column_names && i < r->data.c; i++) {
-        char key[32];
-        snprintf(key, sizeof key, COLUMN_PREFIX "%d", i);
-        if (jem_archive_set_meta(try, key, r->data.column_names[i]) == JEM_OK)
-            jem_net_set_meta(r->net, key, r->data.column_names[i]);
-        else if (jem_error_status(r->ctx) == JEM_BAD_ARGUMENT) jem_clear_error(r->ctx);
-    }
-    jem_archive_free(try);
-    if (!jem_ok(r->ctx)) return fail(r, 0);
+    if (!name_outputs(r)) return 0;
     if (a && !unpack(r, a)) return fail(r, 1);
     r->calibrated_at = r->update;                  /* the file's, or no calibration yet */
     if (r->update > r->total) {
@@ -1671,7 +1842,8 @@ static int train_help(options *o, train_options *t) {
     return 0;
 }
 
-/* Returns runs/NAME for the data set. */
+/* Sets --out to runs/NAME for the data set. Returns 0 and prints the reason if it has no such
+   name. */
 static int default_folder(train_options *t) {
     size_t end = strlen(t->dataset);
     size_t begin;
@@ -1692,9 +1864,107 @@ static int default_folder(train_options *t) {
 static int take_data_set(options *o, const char *word) {
     struct stat s;
     const int at = option_find(o, "dataset");
-    if (o->given[at] || (is_folder(word) && stat(word, &s) && !data_is_table(word))) return 0;
+    if (o->given[at]) return 0;
+    if (needs_folder_recipe(word) && stat(word, &s) && !data_is_table(word)) return 0;
     o->given[at] = 1;
     return option_set(o, at, word);
+}
+
+/* Reads the command line. Returns -1 to continue, or the exit status. */
+static int read_train_options(options *o, train_options *t, int argc, char **argv) {
+    char **words = argv + 2;
+    int n_words = 0;
+    const int parsed = options_parse(o, argc, argv, 2, &n_words);
+    if (parsed < 0) return train_help(o, t);
+    if (!parsed) return 2;
+    if (!n_words || (n_words == 1 && take_data_set(o, words[0]))) return -1;
+    fprintf(stderr, "jem train: unexpected '%s': not a data set, a folder or a .csv file that is "
+            "there (one at most); options begin with --\n", words[n_words - 1]);
+    return 2;
+}
+
+static void run_create(run *r, options *o, train_options *t) {
+    memset(r, 0, sizeof *r);
+    r->table = o;
+    r->o = t;
+    r->status = 2;
+    r->began = r->saved = now();
+    r->valid_accuracy = r->valid_ce = r->state[STATE_BEST] = -1;
+    r->state[STATE_LR] = r->state[STATE_STEP] = 1;
+    r->state[STATE_LOWEST] = r->state[STATE_BEST_AT] = -1;
+    r->valid_at = -1;
+    r->valid_logp = (double)NAN;
+    r->lock = -1;
+}
+
+/* Reads the file of a run, locked first, into `a`, and its options. */
+static int read_run(run *r, jem_ctx *reader, jem_archive **a) {
+    char path[512];
+    char hint[80];
+    r->status = 1;
+    if (reader && holds_a_run(r) && !lock_folder(r)) return 0;
+    if (reader && path_in(path, r, "last.safetensors")) *a = jem_archive_read(reader, path);
+    if (!*a) {
+        fprintf(stderr, "jem train: %s%s\n", reader ? jem_error(reader) : "no memory",
+                memory_hint(hint));
+        return 0;
+    }
+    if (!jem_archive_meta(*a, OPTION_PREFIX "dataset") || !jem_archive_find(*a, "run.state")) {
+        fprintf(stderr, "jem train: %s: not a run that this program can continue\n", path);
+        return 0;
+    }
+    const char *seconds = jem_archive_meta(*a, "run.seconds");
+    if (seconds) r->seconds = atof(seconds);
+    r->status = 2;
+    return restore_options(r->table, *a);
+}
+
+/* Finds the directory of --resume, which may also be given as the file in it. */
+static int resumed_folder(train_options *t) {
+    if (*t->out || *t->init) {
+        fprintf(stderr, "jem train: --%s starts a new run; --resume continues one in place\n",
+                *t->out ? "out" : "init");
+        return 0;
+    }
+    char *slash = strrchr(t->resume, '/');
+    char *file = slash ? slash + 1 : t->resume;
+    if (!strcmp(file, "last.safetensors")) strcpy(file, slash ? "" : ".");
+    strcpy(t->out, t->resume);
+    return 1;
+}
+
+/* Makes the run itself, and its directory, whose lock a resumed run has already. */
+static int open_folder(run *r, const jem_archive *a) {
+    const train_options *t = r->o;
+    char text[512];
+    r->status = 0;
+    r->ctx = make_ctx(t->threads, t->precision);
+    if (!r->ctx) return complain(r, 1, "no memory", "");
+    if (!prepare(r, a)) return 0;
+    if (!team.rank && !make_folder(t->out)) {
+        snprintf(text, sizeof text, ": cannot be created: %s", strerror(errno));
+        return complain(r, 1, t->out, text);
+    }
+    return *t->resume || (lock_folder(r) && is_free(r));
+}
+
+/* Trains until the end, or until the run is stopped. */
+static void carry_out(run *r) {
+    char word[DATA_PATH];
+    catch_signals();
+    announce(r);
+    const int ok = log_open(r, r->update) && (r->update || save(r)) && train(r);
+    if (isatty(1) && r->shown > 0 && r->update < r->total) printf("\n");
+    if (!ok) return;
+    if (r->update < r->total) {
+        printf("stopped after update %d; to continue: jem train --resume %s\n", r->update,
+               data_quoted(r->o->out, word, sizeof word));
+        r->status = train_signal ? 128 + train_signal : 0;
+        return;
+    }
+    signal(SIGINT, SIG_DFL);                       /* everything is saved */
+    signal(SIGTERM, SIG_DFL);
+    final_test(r);
 }
 
 int train_command(int argc, char **argv) {
@@ -1702,97 +1972,29 @@ int train_command(int argc, char **argv) {
     static train_options values;
     const size_t bytes = (size_t)train_count * sizeof *train_table;
     options *o = options_begin(&table, "jem train", train_table, bytes, &values);
-    char **words = argv + 2;
-    int n_words = 0;
-    const int parsed = options_parse(o, argc, argv, 2, &n_words);
-    const int named = parsed > 0 && n_words == 1 && take_data_set(o, words[0]);
-    if (parsed > 0 && n_words && !named)
-        fprintf(stderr, "jem train: unexpected '%s': not a data set, a folder or a .csv file that is "
-                "there (one at most); options begin with --\n", words[n_words - 1]);
-    if (parsed < 0) return train_help(o, &values);
-    if (!parsed || (n_words && !named)) return 2;
+    const int code = read_train_options(o, &values, argc, argv);
+    if (code >= 0) return code;
 
     run r;
-    memset(&r, 0, sizeof r);
-    r.table = o;
-    r.o = &values;
-    r.status = 2;
-    r.began = r.saved = now();
-    r.valid_accuracy = r.valid_ce = r.state[STATE_BEST] = -1;
-    r.state[STATE_LR] = r.state[STATE_STEP] = 1;
-    r.state[STATE_LOWEST] = r.state[STATE_BEST_AT] = -1;
-    r.valid_at = -1;
-    r.valid_logp = (double)NAN;
-    r.lock = -1;
-    char path[512] = "";
-    char hint[80];
-    limit_memory(values.max_memory);
     jem_archive *a = NULL;
     jem_ctx *reader = NULL;
-    int ok = 1;
+    int ok;
+    run_create(&r, o, &values);
+    limit_memory(values.max_memory);
     if (*values.resume) {
-        if (*values.out || *values.init) {
-            fprintf(stderr, "jem train: --%s starts a new run; --resume continues one in place\n",
-                    *values.out ? "out" : "init");
-            return 2;
-        }
-        char *slash = strrchr(values.resume, '/');
-        char *file = slash ? slash + 1 : values.resume;
-        if (!strcmp(file, "last.safetensors"))
-            strcpy(file, slash ? "" : ".");        /* the file of its directory */
-        strcpy(values.out, values.resume);
-        ok = path_in(path, &r, "last.safetensors") && (reader = make_ctx(1, 0)) != NULL;
-        ok = ok && (!holds_a_run(&r) || lock_folder(&r));          /* before it is read */
-        a = ok ? jem_archive_read(reader, path) : NULL;
-        if (!ok && r.lock >= 0) r.status = 1;
-        else if (!a) {
-            fprintf(stderr, "jem train: %s%s\n", reader ? jem_error(reader) : "no memory",
-                    memory_hint(hint));
-            r.status = 1;
-            ok = 0;
-        } else if (!jem_archive_meta(a, OPTION_PREFIX "dataset") ||
-                   !jem_archive_find(a, "run.state")) {
-            fprintf(stderr, "jem train: %s: not a run that this program can continue\n", path);
-            r.status = 1;
-            ok = 0;
-        } else {
-            ok = restore_options(o, a);
-            const char *seconds = jem_archive_meta(a, "run.seconds");
-            r.seconds = seconds ? atof(seconds) : 0;
+        ok = resumed_folder(&values);
+        if (ok) {
+            reader = make_ctx(1, 0);
+            ok = read_run(&r, reader, &a);
         }
     } else ok = train_defaults(o, &values);
     ok = ok && train_combination(o, &values);
     ok = ok && (*values.out || default_folder(&values));
     ok = ok && (*values.resume || is_free(&r));
-    if (ok) {
-        r.status = 0;
-        r.ctx = make_ctx(values.threads, values.precision);
-        if (!r.ctx) ok = complain(&r, 1, "no memory", "");
-        ok = ok && prepare(&r, a);
-        if (ok && !team.rank && !make_folder(values.out)) {
-            snprintf(path, sizeof path, ": cannot be created: %s", strerror(errno));
-            ok = complain(&r, 1, values.out, path);
-        }
-        ok = ok && (*values.resume || (lock_folder(&r) && is_free(&r)));
-    }
+    ok = ok && open_folder(&r, a);
     jem_archive_free(a);
     jem_ctx_free(reader);
-    if (ok) {
-        catch_signals();
-        announce(&r);
-        ok = log_open(&r, r.update) && (r.update || save(&r)) && train(&r);
-        if (isatty(1) && r.shown > 0 && r.update < r.total) printf("\n");
-        if (ok && r.update < r.total) {
-            char word[DATA_PATH];
-            printf("stopped after update %d; to continue: jem train --resume %s\n", r.update,
-                   data_quoted(values.out, word, sizeof word));
-            r.status = train_signal ? 128 + train_signal : 0;
-        } else if (ok) {
-            signal(SIGINT, SIG_DFL);
-            signal(SIGTERM, SIG_DFL);     /* everything is saved */
-            final_test(&r);
-        }
-    }
+    if (ok) carry_out(&r);
     const int status = r.status;
     run_free(&r);
     return status;

@@ -37,6 +37,9 @@ int make_folder(const char *path);
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
+/* Returns the smaller of two numbers. */
+int smaller(int a, int b);
+
 /* Shuffles a[0..n-1]. */
 void shuffle(int *a, int n, jem_rng *rng);
 
@@ -55,7 +58,8 @@ typedef struct evaluation {
    mirror image. */
 enum { EVALUATE_LOGP = 1, EVALUATE_MIRRORED = 2 };
 
-/* Evaluates images which[0..n-1] (NULL: the first n), with such requests added up. */
+/* Evaluates images which[0..n-1] (NULL: the first n). requests: EVALUATE_LOGP + EVALUATE_MIRRORED,
+   or 0. Returns 0 and leaves an error in the context if it fails. */
 int evaluate(jem_net *net, const data_set *s, const int *which, int n, int requests,
              evaluation *e);
 

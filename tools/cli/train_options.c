@@ -1,6 +1,7 @@
-/* The options of `jem train`, their defaults, and what does not go together. */
+/* The options of `jem train`, their defaults, and invalid combinations. */
 #include "tools/cli/system.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "tools/cli/train_options.h"
@@ -29,13 +30,14 @@ const option train_table[] = {
     { "drop", OPTION_TEXT, OPTION_FIXED, AT(drop), "NAMES", NO_PRESETS(""), 0, 0,
       "CSV: columns to skip, separated by commas" },
     { "test-split", OPTION_CHOICE, OPTION_FIXED, AT(test_split), "tenth|random",
-      { "tenth", "random" }, 0, 0, "folder: test pictures of a class: every 10th, a 10th by --seed" },
+      { "tenth", "random" }, 0, 0,
+      "folder: test pictures of a class: every 10th, a 10th by --seed" },
     { "background", OPTION_INT, OPTION_FIXED, AT(background), "N", NO_PRESETS("0"), 0, 255,
       "grey behind transparent pixels: 0 black, 255 white" },
     { "epochs", OPTION_INT, OPTION_FREE, AT(epochs), "N", { "200", "0" }, 0, 1e6,
-      "length of the run in epochs, or" },
+      "length of the run in epochs; schedules depend on it" },
     { "iters", OPTION_INT, OPTION_FREE, AT(iters), "N", { "0", "1500" }, 0, 1e9,
-      "in updates; schedules depend on it" },
+      "the length in updates instead" },
     { "stop-at", OPTION_INT, OPTION_NOW, AT(stop_at), "K", NO_PRESETS("0"), 0, 1e9,
       "stop after K updates, as if interrupted" },
     { "out", OPTION_TEXT, OPTION_NOW, AT(out), "DIR", NO_PRESETS(""), 0, 0,
@@ -87,13 +89,13 @@ const option train_table[] = {
     { "adam-rate", OPTION_FLOAT, OPTION_FREE, AT(adam_rate), "X", NO_PRESETS("1"), 0, 1e6,
       "muon: Adam's rate for biases and last layers, in units of lr" },
     { "schedule", OPTION_CHOICE, OPTION_FIXED, AT(schedule), "steps|cosine",
-      { "steps", "cosine" }, 0, 0, "of the learning rate" },
+      { "steps", "cosine" }, 0, 0, "course of the learning rate" },
     { "warmup-iters", OPTION_INT, OPTION_FIXED, AT(warmup), "N", { "1000", "100" }, -1, 1e9,
       "raise the learning rate from 0 over N updates" },
     { "decay-epochs", OPTION_LIST, OPTION_FIXED, AT(decay_epochs), "N...", NO_PRESETS("160 180"),
-      0, 1e6, "steps: at these epochs (4 at most)" },
+      0, 1e6, "steps: epochs at which the rate falls (4 at most)" },
     { "decay-rate", OPTION_FLOAT, OPTION_FIXED, AT(decay_rate), "X", NO_PRESETS(".3"), 0, 1,
-      "steps: by this factor" },
+      "steps: factor of each fall" },
     { "weight-decay", OPTION_FLOAT, OPTION_FREE, AT(weight_decay), "X", NO_PRESETS("0"), 0, 1e3,
       "L2 penalty, added to the gradient; muon: matrices shrink by lr X per update" },
     { "clip-grad", OPTION_FLOAT, OPTION_FREE, AT(clip_grad), "X", { "0", "20" }, 0, 1e9,
@@ -275,11 +277,13 @@ static const struct { const char *name, *value; } train_csv[] = {
     { "n-valid", "-1" }
 };
 
+int split_seed(int seed) { return seed + (seed < INT_MAX); }
+
 int draws_twice(const train_options *t) {
     return t->batches == BATCHES_SEPARATE || t->labels_per_class > 0 || t->plain_px || t->batch_x;
 }
 
-int is_folder(const char *dataset) {
+int needs_folder_recipe(const char *dataset) {
     int known = !strcmp(dataset, "digits") || data_is_table(dataset);
     for (size_t i = 0; i < sizeof train_fast / sizeof *train_fast; i++)
         known |= !strcmp(train_fast[i].dataset, dataset);
@@ -295,7 +299,7 @@ int train_defaults(options *o, train_options *t) {
     for (size_t i = 0; preset == PRESET_FAST && i < sizeof train_fast / sizeof *train_fast; i++)
         if (!strcmp(train_fast[i].dataset, t->dataset) &&
             !option_default(o, option_find(o, train_fast[i].name), train_fast[i].value)) return 0;
-    const int folder = preset == PRESET_FAST && is_folder(t->dataset);
+    const int folder = preset == PRESET_FAST && needs_folder_recipe(t->dataset);
     for (size_t i = 0; folder && i < sizeof train_folder / sizeof *train_folder; i++) {
         const int at = option_find(o, train_folder[i].name);
         if (!option_default(o, at, train_folder[i].value)) return 0;
@@ -384,7 +388,8 @@ int train_combination(const options *o, const train_options *t) {
         wrong = "--p-x-y-weight needs --label-noise 0 --label-wide 0: the data of p(x,y) are the "
                 "images of cross-entropy";
     if (t->w_xy > 0 && t->cutout > 0)
-        wrong = "--p-x-y-weight excludes --cutout: the data of p(x,y) are the images of cross-entropy";
+        wrong = "--p-x-y-weight excludes --cutout: the data of p(x,y) are the images of "
+                "cross-entropy";
     if (t->cutout > 0 && !draws_twice(t) && (t->w_x > 0 || t->w_score > 0))
         wrong = "--cutout needs --batches separate, since p(x) would learn the squares";
     if (t->sam > 0 && t->w_score > 0) wrong = "--sam excludes --score-weight";

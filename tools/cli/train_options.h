@@ -14,8 +14,8 @@ typedef struct train_options {
     int net, depth, width, stem_stride, blocks, unet, norm, activation, head;
     option_list widths;
     float dropout;
-    int batch_size, optimizer, schedule, warmup, clf_only, labels_per_class, shift, flip, cutout, batches;
-    int batch_x;
+    int batch_size, optimizer, schedule, warmup, clf_only, labels_per_class, shift, flip, cutout;
+    int batches, batch_x;
     option_list decay_epochs;
     float lr, adam_rate, decay_rate, weight_decay, clip_grad, ema, w_y, w_x, w_xy, energy_l2, sigma;
     int n_steps, negatives, buffer_size, class_cond, uncond, informative, plain_px;
@@ -32,9 +32,9 @@ enum { PRESET_PAPER = 0, PRESET_FAST };
 enum { NET_WRN = 0, NET_CONVNET, NET_MLP };
 enum { BATCHES_SEPARATE = 0, BATCHES_SHARED };
 enum { SCHEDULE_STEPS = 0, SCHEDULE_COSINE };
-/* Of n rows that calibrate and a new one like them, each is the strangest with probability
-   1/(n + 1). So 1% needs LEAST_CALIBRATED rows; fewer than FEW_CALIBRATED are too few to rely on
-   it. Commands say so. */
+/* A new row like the n calibration rows is stranger than all of them with probability 1/(n + 1), so
+   a rate of 1% needs LEAST_CALIBRATED rows; below FEW_CALIBRATED it is unreliable. Commands report
+   both cases. */
 enum { LEAST_CALIBRATED = 99, FEW_CALIBRATED = 200 };
 
 /* Limits on files; the defaults are above the needs of real files. */
@@ -54,11 +54,14 @@ enum { LEAST_CALIBRATED = 99, FEW_CALIBRATED = 200 };
 extern const option train_table[];
 extern const int train_count;
 
+/* Returns the data_desc.seed of --test-split random: --seed as a number above 0. */
+int split_seed(int seed);
+
 /* Returns 1 if the loss needs two batches: all images for p(x), labelled ones for p(y|x). */
 int draws_twice(const train_options *t);
 
-/* Returns 1 if the fast preset has neither values for the data set nor its own column for it. */
-int is_folder(const char *dataset);
+/* Returns 1 for all but CSV files, digits, and the data sets with values of their own in `fast`. */
+int needs_folder_recipe(const char *dataset);
 
 /* Fills in options that were not given, from the preset and the data set. Returns 0 and prints the
    reason if it fails. */

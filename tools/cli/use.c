@@ -19,12 +19,15 @@
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
-int model_fail(const char *command, const model *m) {
+int context_fail(const char *command, const jem_ctx *ctx) {
     char hint[80];
-    fprintf(stderr, "%s: %s%s\n", command, m->ctx ? jem_error(m->ctx) : "no memory",
-            memory_hint(hint));
+    const char *reason = "out of memory";
+    if (ctx && !jem_ok(ctx)) reason = jem_error(ctx);
+    fprintf(stderr, "%s: %s%s\n", command, reason, memory_hint(hint));
     return 0;
 }
+
+int model_fail(const char *command, const model *m) { return context_fail(command, m->ctx); }
 
 ptrdiff_t image_size(const jem_net *net) {
     return (ptrdiff_t)net->channels * net->height * net->width;
@@ -47,13 +50,13 @@ int model_open(model *m, const char *command, const char *path, int threads, int
     limit_memory(max_memory);
     m->path = path;
     m->ctx = make_ctx(threads, precision);
-    m->archive = m->ctx ? jem_archive_read(m->ctx, path) : NULL;
-    m->net = m->archive ? jem_net_from_archive(m->ctx, m->archive) : NULL;
+    if (m->ctx) m->archive = jem_archive_read(m->ctx, path);
+    if (m->archive) m->net = jem_net_from_archive(m->ctx, m->archive);
     if (m->net) return model_fits(m, command);
     struct stat status;
     if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
-        fprintf(stderr, "%s: %s is a folder; the model of a run is the file last.safetensors in it\n",
-                command, path);
+        fprintf(stderr, "%s: %s is a folder; the model of a run is the file last.safetensors in "
+                "it\n", command, path);
         return 0;
     }
     return model_fail(command, m);
@@ -85,10 +88,15 @@ void model_close(model *m) {
 int may_write(const char *command, const char *from, const char *to) {
     struct stat source, target;
     if (stat(to, &target)) return 1;
-    if (from && !stat(from, &source) && source.st_dev == target.st_dev && source.st_ino == target.st_ino)
-        return fprintf(stderr, "%s: %s and %s are the same file\n", command, from, to), 0;
-    jem_ctx *ctx = S_ISREG(target.st_mode) ? make_ctx(1, 0) : NULL;
-    jem_archive *a = ctx ? jem_archive_read(ctx, to) : NULL;
+    if (from && !stat(from, &source) && source.st_dev == target.st_dev &&
+        source.st_ino == target.st_ino) {
+        fprintf(stderr, "%s: %s and %s are the same file\n", command, from, to);
+        return 0;
+    }
+    jem_ctx *ctx = NULL;
+    jem_archive *a = NULL;
+    if (S_ISREG(target.st_mode)) ctx = make_ctx(1, 0);
+    if (ctx) a = jem_archive_read(ctx, to);
     const int goes_on = a && jem_archive_find(a, "run.state");
     if (goes_on)
         fprintf(stderr, "%s: %s: contains a run that jem train --resume can continue\n", command,
@@ -114,12 +122,12 @@ const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]) {
 }
 
 /* Returns the class of this name, or -1. */
-static int class_named(const jem_net *net, const char *name) {
+static int class_named(const jem_net *net, const char *text) {
     for (int k = 0; k < net->classes; k++) {
         char key[32];
         snprintf(key, sizeof key, CLASS_PREFIX "%d", k);
-        const char *is = jem_net_meta(net, key);
-        if (is && !strcmp(is, name)) return k;
+        const char *name = jem_net_meta(net, key);
+        if (name && !strcmp(name, text)) return k;
     }
     return -1;
 }
@@ -128,10 +136,13 @@ static int class_named(const jem_net *net, const char *name) {
    it. */
 static int class_of(const jem_net *net, const char *command, const char *text, int *label) {
     char number[NAME_SIZE], *end;
-    const int named = class_named(net, text);
-    if (named >= 0) return *label = named, 1;
+    *label = class_named(net, text);
+    if (*label >= 0) return 1;
     const long v = strtol(text, &end, 10);
-    if (end != text && !*end && v >= 0 && v < net->classes) return *label = (int)v, 1;
+    if (end != text && !*end && v >= 0 && v < net->classes) {
+        *label = (int)v;
+        return 1;
+    }
     fprintf(stderr, "%s: --class %s: the network has classes 0 to %d", command, text,
             net->classes - 1);
     for (int k = 0; k < net->classes && k < 20; k++)
@@ -158,7 +169,8 @@ int read_options(options *o, int argc, char **argv, char ***words, int *n_words,
         fprintf(stderr, "%s (%s --help lists the options)\n", usage, o->command);
         return 2;
     }
-    return options_defaults(o, 0) ? -1 : 2;
+    if (!options_defaults(o, 0)) return 2;
+    return -1;
 }
 
 /* ---- jem sample ------------------------------------------------------------------------------ */
@@ -232,13 +244,15 @@ typedef struct sampling {
     int calibrated;
 } sampling;
 
-/* Returns the step of shot k: all steps if there are at most SHOTS, otherwise denser at the start.
-   */
+/* Returns the step of shot k: every step if there are fewer than SHOTS, otherwise denser at
+   first. */
 static int moment(int k, int steps) {
     const double t = (double)k / (SHOTS - 1);
     const int even = (int)((int64_t)k * steps / (SHOTS - 1));
     const int early = (int)(steps * t * t * t + .5);
-    return steps <= SHOTS - 1 ? (k < steps ? k : steps) : early > k ? early : even < k ? even : k;
+    if (steps <= SHOTS - 1) return smaller(k, steps);
+    if (early > k) return early;
+    return smaller(even, k);
 }
 static void take_shots(sampling *s, const float *x, int step) {
     const ptrdiff_t size = image_size(s->m.net);
@@ -257,12 +271,15 @@ static int watch_chains(void *user, int step, jem_tensor *x) {
     return 0;
 }
 
+/* Returns 1 if each sample has a requested class. */
+static int has_labels(const sampling *s) { return s->one_class || s->all_classes; }
+
 /* Sorts the chains of the buffer by class, each class in random order. */
 static int queue_buffer(sampling *s, jem_rng *rng) {
     const jem_net *net = s->m.net;
     const jem_entry *b = jem_archive_find(s->m.archive, "replay_buffer");
     const jem_entry *v = jem_archive_find(s->m.archive, "replay_visits");
-    const int by_class = s->one_class || s->all_classes;
+    const int by_class = has_labels(s);
     if (b->dtype != JEM_DTYPE_F32 || b->ndim != 4 || b->shape[0] < 1 || b->shape[0] > INT_MAX / 8 ||
         b->shape[1] != net->channels || b->shape[2] != net->height || b->shape[3] != net->width ||
         (v && (v->dtype != JEM_DTYPE_I32 || v->ndim != 1 || v->shape[0] != b->shape[0]))) {
@@ -302,7 +319,6 @@ static int queue_buffer(sampling *s, jem_rng *rng) {
 /* Fills in the starting points of n chains. */
 static int begin_chains(sampling *s, int n, jem_rng *rng) {
     const ptrdiff_t size = image_size(s->m.net);
-    char number[NAME_SIZE];
     if (s->o->from == FROM_NOISE) {
         if (s->fresh_steps)
             jem_fill_normal(s->m.ctx, rng, s->x, n * size, s->how.mean, s->how.denoise.sigma_max);
@@ -311,13 +327,16 @@ static int begin_chains(sampling *s, int n, jem_rng *rng) {
     }
     const float *data = (const float *)jem_archive_find(s->m.archive, "replay_buffer")->data;
     for (int i = 0; i < n; i++) {
-        const int c = s->one_class || s->all_classes ? s->labels[i] : 0;
+        const int c = has_labels(s) ? s->labels[i] : 0;
         if (s->next[c] == s->end[c]) {
-            fprintf(stderr, "jem sample: the buffer has too few chains%s%s with %d or more walks "
+            char number[NAME_SIZE];
+            char of_class[NAME_SIZE + 16] = "";
+            if (has_labels(s))
+                snprintf(of_class, sizeof of_class, " of class %s",
+                         class_name(s->m.net, c, number));
+            fprintf(stderr, "jem sample: the buffer has too few chains%s with %d or more walks "
                     "(after %d samples): use a smaller --n or --min-visits, or --from noise\n",
-                    s->one_class || s->all_classes ? " of class " : "",
-                    s->one_class || s->all_classes ? class_name(s->m.net, c, number) : "",
-                    s->o->visits, s->done + i);
+                    of_class, s->o->visits, s->done + i);
             return 0;
         }
         memcpy(s->x + i * size, data + s->queue[s->next[c]++] * size, (size_t)size * sizeof(float));
@@ -363,9 +382,8 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     }
     jem_query query = jem_net_query(s->m.net, s->labels);
     if (s->o->guidance > 0) query.weight = s->o->guidance;
-    const int labelled = s->one_class || s->all_classes;
     jem_logp_fn logp = jem_logp;
-    if (labelled) logp = query.weight == 1 ? jem_logp_class : jem_logp_guided;
+    if (has_labels(s)) logp = query.weight == 1 ? jem_logp_class : jem_logp_guided;
     if (s->fresh_steps) jem_denoise(ctx, logp, &query, t, &denoise, rng);
     jem_sgld(ctx, logp, &query, t, &walk, rng);
     if (s->how.last_sigma > 0 && s->fresh_steps + s->steps > 0)             /* remaining noise */
@@ -388,30 +406,31 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     return 1;
 }
 
-static int sample_all(sampling *s) {
+/* Finds the requested classes. Returns 0 and prints the reason if the network does not have
+   them. */
+static int choose_classes(sampling *s) {
     const jem_net *net = s->m.net;
-    const sample_options *o = s->o;
-    const ptrdiff_t size = image_size(net);
-    const int shown = o->n < GRID_MOST ? o->n : GRID_MOST;
-    char hint[80];
     int label = 0;
-    if (net->channels != 1 && net->channels != 3) {
-        fprintf(stderr, "jem sample: %s has images of %d channels; picture files have 1 or 3\n",
-                s->m.path, net->channels);
-        return 1;
-    }
-    s->all_classes = !strcmp(o->label, "all");
-    s->one_class = !s->all_classes && strcmp(o->label, "any") != 0;
-    if ((s->one_class || s->all_classes) && jem_net_meta(net, "jem.uncond")) {
+    s->all_classes = !strcmp(s->o->label, "all");
+    s->one_class = !s->all_classes && strcmp(s->o->label, "any") != 0;
+    if (has_labels(s) && jem_net_meta(net, "jem.uncond")) {
         fprintf(stderr, "jem sample: %s has no p(x,y) (--uncond): use --class any\n",
                 s->m.path);
-        return 2;
+        return 0;
     }
-    if (s->one_class && !class_of(net, "jem sample", o->label, &label)) return 2;
+    if (s->one_class && !class_of(net, "jem sample", s->o->label, &label)) return 0;
     for (int i = 0; i < SAMPLE_AT_ONCE; i++) s->labels[i] = label;
-    s->how = jem_net_generate_desc(net);
-    s->steps = o->steps >= 0 ? o->steps : o->from == FROM_NOISE ? s->how.walk.steps : 0;
-    if (o->from != FROM_NOISE) s->how.denoise.steps = 0;
+    return 1;
+}
+
+/* Plans the steps of the chains, and which of them the strips show. */
+static void plan_chains(sampling *s) {
+    const sample_options *o = s->o;
+    const int from_noise = o->from == FROM_NOISE;
+    s->how = jem_net_generate_desc(s->m.net);
+    if (o->steps >= 0) s->steps = o->steps;
+    else s->steps = from_noise ? s->how.walk.steps : 0;
+    if (!from_noise) s->how.denoise.steps = 0;
     if (o->fresh_steps >= 0 && s->how.denoise.steps > 0) s->how.denoise.steps = o->fresh_steps;
     s->fresh_steps = s->how.denoise.steps;
     s->how.walk.steps = s->steps;
@@ -422,19 +441,72 @@ static int sample_all(sampling *s) {
         s->how.walk.clamp_lo = -o->clamp;
         s->how.walk.clamp_hi = o->clamp;
     }
-    s->apart = s->all_classes && STRIPS_MOST * o->columns <= SAMPLE_AT_ONCE ? o->columns : 1;
-    s->rows = (o->n - 1) / s->apart + 1 < STRIPS_MOST ? (o->n - 1) / s->apart + 1 : STRIPS_MOST;
+    s->apart = 1;
+    if (s->all_classes && STRIPS_MOST * o->columns <= SAMPLE_AT_ONCE) s->apart = o->columns;
+    s->rows = smaller((o->n - 1) / s->apart + 1, STRIPS_MOST);
+}
+
+/* Allocates the images; returns 0 and prints the reason without memory. */
+static int make_images(sampling *s, int shown) {
+    const sample_options *o = s->o;
+    const double size = (double)image_size(s->m.net);
+    char hint[80];
+    s->x = new_floats((double)smaller(o->n, SAMPLE_AT_ONCE) * size);
+    s->grid = new_floats((double)shown * size);
+    if (*o->chains) s->strips = new_floats((double)(STRIPS_MOST * SHOTS) * size);
+    if (s->x && s->grid && (!*o->chains || s->strips)) return 1;
+    fprintf(stderr, "jem sample: out of memory for the samples%s\n", memory_hint(hint));
+    return 0;
+}
+
+/* Draws the grid and the strips. */
+static int draw_sampled(const sampling *s, int shown) {
+    const jem_net *net = s->m.net;
+    const sample_options *o = s->o;
+    if (!picture_grid(o->out, s->grid, shown, o->columns, net->channels, net->height, net->width,
+                      o->zoom)) return 0;
+    return !s->strips || picture_grid(o->chains, s->strips, s->rows * SHOTS, SHOTS, net->channels,
+                                      net->height, net->width, o->zoom);
+}
+
+/* Reports files of an earlier call after those of --each: FID tools would count them. */
+static void note_earlier(const sampling *s) {
+    const char *folder = s->o->each;
+    char path[OPTION_TEXT_SIZE + 16];
+    struct stat old;
+    snprintf(path, sizeof path, "%.400s/%06d.png", folder, s->done);
+    if (stat(path, &old)) return;
+    fprintf(stderr, "jem sample: %s already existed: more images are in %s than these %d\n", path,
+            folder, s->done);
+}
+
+static void print_sampled(const sampling *s) {
+    const sample_options *o = s->o;
+    const char *from = o->from == FROM_NOISE ? "noise" : "the buffer";
+    printf("%d samples after %d steps from %s: %s%s%s%s%s\n", s->done, s->fresh_steps + s->steps,
+           from, o->out, *o->chains ? ", " : "", o->chains, *o->each ? ", " : "", o->each);
+    printf("mean log p(x) %.1f, mean highest p(y|x) %.3f", s->logp / s->done, s->sure / s->done);
+    if (s->calibrated) printf(", %.1f%% not strange", 100 * s->unstrange / s->done);
+    printf("\n");
+}
+
+/* Makes and writes all samples. Returns the exit status. */
+static int sample_all(sampling *s) {
+    const jem_net *net = s->m.net;
+    const sample_options *o = s->o;
+    const int shown = smaller(o->n, GRID_MOST);
+    if (net->channels != 1 && net->channels != 3) {
+        fprintf(stderr, "jem sample: %s has images of %d channels; picture files have 1 or 3\n",
+                s->m.path, net->channels);
+        return 1;
+    }
+    if (!choose_classes(s)) return 2;
+    plan_chains(s);
     if (*o->each && !make_folder(o->each)) {
         fprintf(stderr, "jem sample: %s: cannot be created: %s\n", o->each, strerror(errno));
         return 1;
     }
-    s->x = new_floats((double)(o->n < SAMPLE_AT_ONCE ? o->n : SAMPLE_AT_ONCE) * (double)size);
-    s->grid = new_floats((double)shown * (double)size);
-    if (*o->chains) s->strips = new_floats((double)(STRIPS_MOST * SHOTS) * (double)size);
-    if (!s->x || !s->grid || (*o->chains && !s->strips)) {
-        fprintf(stderr, "jem sample: out of memory for the samples%s\n", memory_hint(hint));
-        return 1;
-    }
+    if (!make_images(s, shown)) return 1;
     jem_rng rng = jem_rng_seed((uint64_t)o->seed);
     if (o->from == FROM_BUFFER && !jem_archive_find(s->m.archive, "replay_buffer")) {
         fprintf(stderr, "jem sample: %s: has no replay buffer (last.safetensors of a run has)\n",
@@ -443,26 +515,11 @@ static int sample_all(sampling *s) {
     }
     if (o->from == FROM_BUFFER && !queue_buffer(s, &rng)) return 1;
     while (s->done < o->n) {
-        const int left = o->n - s->done;
-        if (!sample_some(s, left < SAMPLE_AT_ONCE ? left : SAMPLE_AT_ONCE, &rng)) return 1;
+        if (!sample_some(s, smaller(o->n - s->done, SAMPLE_AT_ONCE), &rng)) return 1;
     }
-    if (!picture_grid(o->out, s->grid, shown, o->columns, net->channels, net->height, net->width,
-                      o->zoom)) return 1;
-    if (s->strips && !picture_grid(o->chains, s->strips, s->rows * SHOTS, SHOTS, net->channels,
-                                   net->height, net->width, o->zoom)) return 1;
-    if (*o->each) {                           /* from an earlier call: FID tools would count them */
-        char path[OPTION_TEXT_SIZE + 16];
-        struct stat old;
-        snprintf(path, sizeof path, "%.400s/%06d.png", o->each, s->done);
-        if (!stat(path, &old)) fprintf(stderr, "jem sample: %s already existed: more images are in "
-                                       "%s than these %d\n", path, o->each, s->done);
-    }
-    printf("%d samples after %d steps from %s: %s%s%s%s%s\n", s->done, s->fresh_steps + s->steps,
-           o->from == FROM_NOISE ? "noise" : "the buffer", o->out, *o->chains ? ", " : "",
-           o->chains, *o->each ? ", " : "", o->each);
-    printf("mean log p(x) %.1f, mean highest p(y|x) %.3f", s->logp / s->done, s->sure / s->done);
-    if (s->calibrated) printf(", %.1f%% not strange", 100 * s->unstrange / s->done);
-    printf("\n");
+    if (!draw_sampled(s, shown)) return 1;
+    if (*o->each) note_earlier(s);
+    print_sampled(s);
     return 0;
 }
 
@@ -496,9 +553,9 @@ int sample_command(int argc, char **argv) {
                    values.max_memory)) {
         const int score = s.m.net->noise_hi > 0;
         if (!model_has(o->command, &s.m, 0)) status = 2;
-        else status = as_in_training(o, s.m.archive, "sgld-lr", score ? ".01" : NULL) &&
+        else if (as_in_training(o, s.m.archive, "sgld-lr", score ? ".01" : NULL) &&
                  as_in_training(o, s.m.archive, "sgld-std", score ? ".1" : NULL) &&
-                 as_in_training(o, s.m.archive, "clamp", NULL) ? sample_all(&s) : 1;
+                 as_in_training(o, s.m.archive, "clamp", NULL)) status = sample_all(&s);
     }
     free(s.x);
     free(s.grid);
@@ -519,7 +576,7 @@ static const option classify_table[] = {
     { "top", OPTION_INT, OPTION_NOW, offsetof(classify_options, top), "N", NO_PRESETS("1"), 1,
       1000, "number of classes to show" },
     { "invert", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, invert), "", NO_PRESETS("off"),
-      0, 0, "invert: ink on paper, for a model of white on black" },
+      0, 0, "invert a picture that is not framed: ink on paper, for a model of white on black" },
     { "frame", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, frame), "", NO_PRESETS("on"), 0,
       0, "show the subject as training images do, inverted if needed (--no-frame: off)" },
     { "background", OPTION_INT, OPTION_NOW, offsetof(classify_options, background), "N",
@@ -540,7 +597,7 @@ static void print_familiarity(const jem_answer *a) {
     printf(" (more typical than %.1f%% of the calibration images)", 100 * (double)a->familiarity);
 }
 
-/* Returns what --size did with pictures of other proportions. */
+/* Returns the treatment of other proportions by --size in training. */
 static data_shape shape_of(const jem_archive *a) {
     const char *crop = jem_archive_meta(a, OPTION_PREFIX "crop");
     const char *pad = jem_archive_meta(a, OPTION_PREFIX "pad");
@@ -548,102 +605,149 @@ static data_shape shape_of(const jem_archive *a) {
     return pad && !strcmp(pad, "on") ? DATA_PAD : DATA_STRETCH;
 }
 
-/* Frames a picture of any size as the network's images are; returns 0 if it cannot be, and -1 after
-   an error, which it prints. */
-static int frame_picture(const model *m, const data_set *d, const char *path, float *x, int *did) {
-    const ptrdiff_t pixels = (ptrdiff_t)d->h * d->w;
-    unsigned char *bytes = (unsigned char *)malloc((size_t)pixels * (size_t)d->c);
-    int framed = -1;
-    for (ptrdiff_t i = 0; bytes && i < pixels; i++)
-        for (int k = 0; k < d->c; k++) bytes[i * d->c + k] = d->pixels[k * pixels + i];
-    if (!bytes) fprintf(stderr, "jem classify: out of memory for %s\n", path);
-    else if (jem_pixels_to_floats(m->net, bytes, d->w, d->h, d->c, NULL, x, did) == JEM_OK)
-        framed = (*did & JEM_DID_FRAME) != 0;
-    else model_fail("jem classify", m);
-    free(bytes);
-    return framed;
+/* A picture, and the answer of the network. */
+typedef struct classified {
+    const char *path;
+    data_set d;                                    /* as in the file; after fit_picture, of the
+                                                      network's shape */
+    int was[3];                                    /* channels, height and width in the file */
+    int framed, did;                               /* did: see jem_pixels_to_floats */
+    float *x, *logp_class;                         /* [image_size], [classes] */
+    int *order;                                    /* [classes], the most probable one first */
+    jem_answer answer;
+} classified;
+
+/* Prints the error of the context for a picture, and clears it for later ones; returns 0. */
+static int picture_fail(const model *m, const classified *p) {
+    char hint[80];
+    fprintf(stderr, "jem classify: %s: %s%s\n", p->path, jem_error(m->ctx), memory_hint(hint));
+    jem_clear_error(m->ctx);
+    return 0;
 }
 
-static int classify_one(const model *m, const classify_options *o, const char *path) {
-    jem_net *net = m->net;
-    const ptrdiff_t size = image_size(net);
-    data_set d;
+static data_desc describe_picture(const classify_options *o) {
     data_desc desc;
-    char error[512], number[NAME_SIZE];
-    int was[3] = { 0, 0, 0 };
     memset(&desc, 0, sizeof desc);
+    limit_data(&desc, o->max_file, o->max_picture);
     desc.background = o->background;
-    desc.file_mb = o->max_file;
-    desc.picture_mb = o->max_picture;
-    desc.memory_mb = budget.most / 1e6;
-    if (!data_load_image(&d, strcmp(path, "-") ? path : "/dev/stdin", &desc, was, error,
-                         sizeof error)) {
+    return desc;
+}
+
+static int load_picture(const classify_options *o, classified *p) {
+    const data_desc desc = describe_picture(o);
+    const char *path = strcmp(p->path, "-") ? p->path : "/dev/stdin";
+    char error[512];
+    if (data_load_image(&p->d, path, &desc, p->was, error, sizeof error)) return 1;
+    fprintf(stderr, "jem classify: %s\n", error);
+    return 0;
+}
+
+/* Frames a picture of any size as the network's images are; p->framed: whether it could be. Returns
+   0 after an error, which it prints. */
+static int frame_picture(const model *m, classified *p) {
+    const data_set *d = &p->d;
+    const ptrdiff_t pixels = (ptrdiff_t)d->h * d->w;
+    unsigned char *bytes = (unsigned char *)malloc((size_t)pixels * (size_t)d->c);
+    if (!bytes) {
+        fprintf(stderr, "jem classify: out of memory for %s\n", p->path);
+        return 0;
+    }
+    for (ptrdiff_t i = 0; i < pixels; i++)
+        for (int k = 0; k < d->c; k++) bytes[i * d->c + k] = d->pixels[k * pixels + i];
+    const jem_status status = jem_pixels_to_floats(m->net, bytes, d->w, d->h, d->c, NULL, p->x,
+                                                   &p->did);
+    free(bytes);
+    if (status != JEM_OK) return picture_fail(m, p);
+    p->framed = (p->did & JEM_DID_FRAME) != 0;
+    return 1;
+}
+
+/* Converts a picture to the network's shape as in training. */
+static int fit_picture(const model *m, const classify_options *o, classified *p) {
+    const ptrdiff_t size = image_size(m->net);
+    data_desc desc = describe_picture(o);
+    char error[512];
+    desc.channels = m->net->channels;
+    desc.height = m->net->height;
+    desc.width = m->net->width;
+    desc.resize = DATA_FIT;
+    desc.shape = shape_of(m->archive);
+    if (!data_fit_image(&p->d, &desc, error, sizeof error)) {
         fprintf(stderr, "jem classify: %s\n", error);
         return 0;
     }
-    desc.channels = net->channels;
-    desc.height = net->height;
-    desc.width = net->width;
-    desc.resize = DATA_FIT;
-    desc.shape = shape_of(m->archive);
-    const int same = was[1] == net->height && was[2] == net->width;
-    float *x = new_floats((double)size);
-    float *f = new_floats(net->classes);
-    int *order = (int *)malloc((size_t)net->classes * sizeof *order);
-    jem_answer a;
-    int framed = 0;
-    int did = 0;
-    int ok = x && f && order;
-    if (ok) {
-        const int frames = o->frame && jem_net_meta(net, "jem.framing");
-        framed = frames ? frame_picture(m, &d, path, x, &did) : 0;
-        if (framed == 0 && !data_fit_image(&d, &desc, error, sizeof error)) {
-            fprintf(stderr, "jem classify: %s\n", error);
-            framed = -1;
-        }
-        if (framed == 0) {
-            data_floats(&d, NULL, 1, x);
-            for (ptrdiff_t i = 0; o->invert && i < size; i++) x[i] = -x[i];
-        }
-        ok = framed >= 0 && jem_classify(net, x, 1, &a) == JEM_OK;
-        const char *divisor = jem_net_meta(net, "jem.temperature");
-        const jem_mark mark = jem_begin(m->ctx);
-        jem_tensor *t = jem_input(m->ctx, x, 1, net->channels, net->height, net->width);
-        t = jem_scale(m->ctx, jem_forward(net, t, 0), divisor ? 1 / strtof(divisor, NULL) : 1);
-        ok = ok && jem_read(jem_log_softmax(m->ctx, t), f) == JEM_OK;
-        jem_end(m->ctx, mark);
-        if (ok && !isfinite(a.log_density))
-            ok = jem_fail(m->ctx, JEM_DIVERGED, "log p(x) of the model is not finite") == JEM_OK;
+    data_floats(&p->d, NULL, 1, p->x);
+    for (ptrdiff_t i = 0; o->invert && i < size; i++) p->x[i] = -p->x[i];
+    return 1;
+}
+
+/* Computes the answer of the network, and log p(y|x) of all classes, which it sorts. */
+static int answer_picture(const model *m, classified *p) {
+    jem_net *net = m->net;
+    const char *divisor = jem_net_meta(net, "jem.temperature");
+    float factor = 1;
+    if (divisor) factor = 1 / strtof(divisor, NULL);
+    if (jem_classify(net, p->x, 1, &p->answer) != JEM_OK) return picture_fail(m, p);
+    const jem_mark mark = jem_begin(m->ctx);
+    jem_tensor *t = jem_input(m->ctx, p->x, 1, net->channels, net->height, net->width);
+    t = jem_scale(m->ctx, jem_forward(net, t, 0), factor);
+    jem_read(jem_log_softmax(m->ctx, t), p->logp_class);
+    jem_end(m->ctx, mark);
+    if (jem_ok(m->ctx) && !isfinite(p->answer.log_density))
+        jem_fail(m->ctx, JEM_DIVERGED, "log p(x) of the model is not finite");
+    if (!jem_ok(m->ctx)) return picture_fail(m, p);
+    for (int i = 0; i < net->classes; i++) {       /* by insertion */
+        int k = i;
+        for (; k > 0 && p->logp_class[p->order[k - 1]] < p->logp_class[i]; k--)
+            p->order[k] = p->order[k - 1];
+        p->order[k] = i;
     }
-    if (ok) {
-        printf("%s: %s (p = %.3f), log p(x) = %.1f", path, class_name(net, a.label, number),
-               (double)a.probability, (double)a.log_density);
-        const int blank = framed == 0 &&
-                          data_is_blank(d.pixels, d.c, (size_t)d.h * (size_t)d.w, 0);
-        if (blank) printf("; the image has one colour: nothing to see");
-        else print_familiarity(&a);
-        if (!same || was[0] != net->channels)
-            printf("; from %d x %d%s to %d x %d%s", was[2], was[1], was[0] == 1 ? " grey" :
-                   " in colour", net->width, net->height, net->channels == 1 ? " grey" :
-                   " in colour");
-        if (framed) printf(", framed%s", did & JEM_DID_INVERT ? ", inverted" : "");
-        if (d.blended) printf("; transparent pixels over grey %d", o->background);
-        printf("\n");
-        for (int i = 0; i < net->classes; i++) {   /* the other classes, by insertion */
-            int k = i;
-            for (; k > 0 && f[order[k - 1]] < f[i]; k--) order[k] = order[k - 1];
-            order[k] = i;
-        }
-        for (int i = 1; i < o->top && i < net->classes; i++)
-            printf("    %s (p = %.3f)\n", class_name(net, order[i], number),
-                   exp((double)f[order[i]]));
-    } else if (framed < 0) ok = 0;
-    else if (jem_ok(m->ctx)) fprintf(stderr, "jem classify: out of memory for %s\n", path);
-    else model_fail("jem classify", m);
-    free(x);
-    free(f);
-    free(order);
-    data_free(&d);
+    return 1;
+}
+
+/* Prints the answer, how the picture was changed, and the next probable classes. */
+static void print_picture(const jem_net *net, const classify_options *o, const classified *p) {
+    static const char *const colours[2] = { " in colour", " grey" };
+    const data_set *d = &p->d;
+    const int same = p->was[0] == net->channels && p->was[1] == net->height &&
+                     p->was[2] == net->width;
+    char number[NAME_SIZE];
+    printf("%s: %s (p = %.3f), log p(x) = %.1f", p->path,
+           class_name(net, p->answer.label, number), (double)p->answer.probability,
+           (double)p->answer.log_density);
+    if (!p->framed && data_is_blank(d->pixels, d->c, (size_t)d->h * (size_t)d->w, 0))
+        printf("; the image has one colour: nothing to see");
+    else print_familiarity(&p->answer);
+    if (!same)
+        printf("; from %d x %d%s to %d x %d%s", p->was[2], p->was[1], colours[p->was[0] == 1],
+               net->width, net->height, colours[net->channels == 1]);
+    if (p->framed) printf(", framed%s", p->did & JEM_DID_INVERT ? ", inverted" : "");
+    if (d->blended) printf("; transparent pixels over grey %d", o->background);
+    printf("\n");
+    for (int i = 1; i < o->top && i < net->classes; i++)
+        printf("    %s (p = %.3f)\n", class_name(net, p->order[i], number),
+               exp((double)p->logp_class[p->order[i]]));
+}
+
+static int classify_one(const model *m, const classify_options *o, const char *path) {
+    const jem_net *net = m->net;
+    classified p;
+    memset(&p, 0, sizeof p);
+    p.path = path;
+    if (!load_picture(o, &p)) return 0;
+    p.x = new_floats((double)image_size(net));
+    p.logp_class = new_floats(net->classes);
+    p.order = (int *)malloc((size_t)net->classes * sizeof *p.order);
+    int ok = p.x && p.logp_class && p.order;
+    if (!ok) fprintf(stderr, "jem classify: out of memory for %s\n", path);
+    if (ok && o->frame && jem_net_meta(net, "jem.framing")) ok = frame_picture(m, &p);
+    if (ok && !p.framed) ok = fit_picture(m, o, &p);
+    ok = ok && answer_picture(m, &p);
+    if (ok) print_picture(net, o, &p);
+    free(p.x);
+    free(p.logp_class);
+    free(p.order);
+    data_free(&p.d);
     return ok;
 }
 
@@ -653,22 +757,22 @@ int classify_command(int argc, char **argv) {
     char **words;
     model m;
     int n = 0;
-    int failed = 0;
+    int status = 1;
     options *o = options_begin(&table, "jem classify", classify_table, sizeof classify_table,
                                &values);
-    int status = read_options(o, argc, argv, &words, &n, 2, INT_MAX,
-                              "jem classify MODEL IMAGE... [OPTIONS]: classifies pictures");
-    if (status < 0) {
-        status = 1;
-        if (model_open(&m, o->command, words[0], values.threads, values.precision,
-                       values.max_memory)) {
-            const int fits = model_has(o->command, &m, 0) &&
-                             as_in_training(o, m.archive, "background", NULL);
-            for (int i = 1; fits && i < n; i++) failed += !classify_one(&m, &values, words[i]);
-            status = fits ? failed > 0 : 2;
+    const int read = read_options(o, argc, argv, &words, &n, 2, INT_MAX,
+                                  "jem classify MODEL IMAGE... [OPTIONS]: classifies pictures");
+    if (read >= 0) return read;
+    if (model_open(&m, o->command, words[0], values.threads, values.precision,
+                   values.max_memory)) {
+        status = 2;
+        if (model_has(o->command, &m, 0) && as_in_training(o, m.archive, "background", NULL)) {
+            int failed = 0;
+            for (int i = 1; i < n; i++) failed += !classify_one(&m, &values, words[i]);
+            status = failed > 0;
         }
-        model_close(&m);
     }
+    model_close(&m);
     return status;
 }
 
@@ -722,7 +826,8 @@ void mix_classes(data_set *d) {
     jem_rng rng = jem_rng_seed(1);
     int runs = 1;
     for (int i = 1; i < d->n; i++) runs += d->labels[i] != d->labels[i - 1];
-    for (int at = runs > d->classes ? 0 : d->n - 1; at > 0; at--) {
+    if (runs > d->classes) return;                 /* mixed already */
+    for (int at = d->n - 1; at > 0; at--) {
         const int k = jem_rng_below(&rng, at + 1);
         const int label = d->labels[at];
         unsigned char *a = d->pixels + (size_t)at * size;
@@ -749,17 +854,30 @@ static int table_for(const model *m, const eval_options *e, data_desc *desc, dat
         return 2;
     }
     names = (const char **)malloc((size_t)m->net->channels * sizeof *names);
-    if (!names) return fprintf(stderr, "jem eval: out of memory\n"), 1;
+    if (!names) {
+        fprintf(stderr, "jem eval: out of memory\n");
+        return 1;
+    }
     columns_of(m, names, desc);
     const int loaded = data_load(d, e->dataset, "train", desc, error, sizeof error);
     free((void *)names);
-    if (!loaded) return fprintf(stderr, "jem eval: %s\n", error), 1;
+    if (!loaded) {
+        fprintf(stderr, "jem eval: %s\n", error);
+        return 1;
+    }
     int ok = m->net->classes == 1 || d->has_labels;
     if (!ok) fprintf(stderr, "jem eval: %s: has no labels (jem score needs none)\n", e->dataset);
+    const int has_names = jem_net_meta(m->net, CLASS_PREFIX "0") != NULL;
+    if (ok && m->net->classes > 1 && !has_names && d->classes > m->net->classes) {
+        fprintf(stderr, "jem eval: %s: has %d classes; the model has %d, without names\n",
+                e->dataset, d->classes, m->net->classes);
+        ok = 0;
+    }
     for (int i = 0; m->net->classes == 1 && i < d->n; i++) d->labels[i] = 0;
     if (ok && m->net->classes > 1) ok = label_as(m->net, d);
-    if (!ok) data_free(d);
-    return ok ? 0 : 2;
+    if (ok) return 0;
+    data_free(d);
+    return 2;
 }
 
 static void on_unreadable(void *user, const char *message) {
@@ -770,7 +888,29 @@ void name_unreadable(data_desc *desc, const char *command) {
     desc->user = (void *)(uintptr_t)command;
 }
 
+/* Describes images in the format of the model's training. */
+static void describe_as_trained(const model *m, const eval_options *e, data_desc *desc) {
+    const jem_archive *a = m->archive;
+    const char *trained_on = jem_archive_meta(a, OPTION_PREFIX "dataset");
+    const char *split = jem_archive_meta(a, OPTION_PREFIX "test-split");
+    const char *seed = jem_archive_meta(a, OPTION_PREFIX "seed");
+    const char *background = jem_archive_meta(a, OPTION_PREFIX "background");
+    const char *size = jem_archive_meta(a, OPTION_PREFIX "size");
+    const char *grey = jem_archive_meta(a, OPTION_PREFIX "grey");
+    if (background) desc->background = atoi(background) & 255;
+    desc->shape = shape_of(a);
+    if (split && !strcmp(split, "random") && seed) desc->seed = split_seed(atoi(seed));
+    if (size && atoi(size)) {
+        desc->height = m->net->height;
+        desc->width = m->net->width;
+        desc->resize = DATA_FIT;
+    }
+    if ((grey && !strcmp(grey, "on")) || (trained_on && !strcmp(trained_on, e->dataset)))
+        desc->channels = m->net->channels;
+}
+
 int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
+    const jem_net *net = m->net;
     data_desc desc;
     char error[512];
     if (!as_in_training(o, m->archive, "dataset", NULL) ||
@@ -782,34 +922,15 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
         return 2;
     }
     memset(&desc, 0, sizeof desc);
+    limit_data(&desc, e->max_file, e->max_picture);
     desc.root = e->data;
-    desc.file_mb = e->max_file;
-    desc.picture_mb = e->max_picture;
-    desc.memory_mb = budget.most / 1e6;
     name_unreadable(&desc, "jem eval");
-    const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
     if (data_is_table(e->dataset)) return table_for(m, e, &desc, d);
-    const char *split = jem_archive_meta(m->archive, OPTION_PREFIX "test-split");
-    const char *seed = jem_archive_meta(m->archive, OPTION_PREFIX "seed");
-    const char *behind = jem_archive_meta(m->archive, OPTION_PREFIX "background");
-    const char *size = jem_archive_meta(m->archive, OPTION_PREFIX "size");
-    desc.background = behind ? atoi(behind) & 255 : 0;
-    desc.shape = shape_of(m->archive);
-    if (split && !strcmp(split, "random") && seed)
-        desc.seed = atoi(seed) + (atoi(seed) < INT_MAX);
-    const char *grey = jem_archive_meta(m->archive, OPTION_PREFIX "grey");
-    if (size && atoi(size)) {
-        desc.height = m->net->height;
-        desc.width = m->net->width;
-        desc.resize = DATA_FIT;
-    }
-    if ((grey && !strcmp(grey, "on")) || (trained_on && !strcmp(trained_on, e->dataset)))
-        desc.channels = m->net->channels;
+    describe_as_trained(m, e, &desc);
     if (!data_load(d, e->dataset, e->split ? "train" : "test", &desc, error, sizeof error)) {
         fprintf(stderr, "jem eval: %s\n", error);
         return 1;
     }
-    const jem_net *net = m->net;
     int ok = d->c == net->channels && d->h == net->height && d->w == net->width &&
              d->classes <= net->classes;
     if (!ok)
@@ -817,15 +938,16 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
                 "%d\n", e->dataset, d->c, d->h, d->w, d->classes, m->path, net->channels,
                 net->height, net->width, net->classes);
     ok = ok && label_as(net, d);
-    if (!ok) data_free(d);
-    return ok ? 0 : 2;
+    if (ok) return 0;
+    data_free(d);
+    return 2;
 }
 
 static int eval_model(const model *m, options *o, const eval_options *e) {
     data_set d;
     int status = data_for(m, o, e, &d);
     if (status) return status;
-    const int n = e->n && e->n < d.n ? e->n : d.n;
+    const int n = e->n ? smaller(e->n, d.n) : d.n;
     evaluation v;
     if (e->mirror && d.values) {
         fprintf(stderr, "jem eval: --mirror: %s is a table, and not of images\n", e->dataset);
@@ -846,7 +968,10 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
         printf("%s, %s, %d images%s: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
                e->dataset, e->split ? "train" : "test", n, e->mirror ? ", also mirrored" : "",
                100 * v.accuracy, v.nll, v.logp);
-    else model_fail("jem eval", m), status = 1;
+    else {
+        model_fail("jem eval", m);
+        status = 1;
+    }
     data_free(&d);
     return status;
 }
@@ -882,39 +1007,49 @@ static void print_tensor(const jem_entry *e) {
     printf(")\n");
 }
 
-static void info_network(const jem_net *net) {
+/* Prints the kind of a network, and its sizes. */
+static void info_layers(const jem_net *net) {
     static const char *const activations[] = { "leaky-relu", "relu", "silu", "tanh" };
     const char *kind = jem_net_meta(net, "jem.net");
     const char *act = jem_net_meta(net, "jem.activation");
-    char number[NAME_SIZE];
     printf("  network    %s", kind);
     if (!strcmp(kind, "wrn"))
         printf("-%s-%s, %s head, stem stride %s", jem_net_meta(net, "jem.depth"),
                jem_net_meta(net, "jem.widen"),
                atoi(jem_net_meta(net, "jem.head")) ? "flat" : "pooled",
                jem_net_meta(net, "jem.stem_stride"));
-    else for (int i = 0; i < atoi(jem_net_meta(net, "jem.layers")); i++) {
-        char key[32];
-        snprintf(key, sizeof key, "jem.width%d", i + 1);
-        printf(" %s", jem_net_meta(net, key));
-    }
+    else
+        for (int i = 0; i < atoi(jem_net_meta(net, "jem.layers")); i++) {
+            char key[32];
+            snprintf(key, sizeof key, "jem.width%d", i + 1);
+            printf(" %s", jem_net_meta(net, key));
+        }
     printf(", %s, %ld parameters\n", activations[atoi(act) & 3], (long)jem_net_size(net));
-    const int is_table = net->height == 1 && net->width == 1;
+}
+
+/* Prints what the network takes, with the names of columns, and its classes. */
+static void info_data(const jem_net *net, int is_table) {
+    enum { SHOWN = 20 };
+    static const char *const colours[4] = { "", " grey", "", " in colour" };
+    char number[NAME_SIZE];
     if (is_table) {
         printf("  rows       %d numbers:", net->channels);
-        for (int i = 0; i < net->channels && i < 20; i++) {
+        for (int i = 0; i < net->channels && i < SHOWN; i++) {
             char key[32];
             snprintf(key, sizeof key, COLUMN_PREFIX "%d", i);
             const char *name = jem_net_meta(net, key);
             printf(" %s", name ? clean(name, number) : "?");
         }
-        printf("%s\n  classes    %d:", net->channels > 20 ? " ..." : "", net->classes);
+        printf("%s\n  classes    %d:", net->channels > SHOWN ? " ..." : "", net->classes);
     } else
         printf("  images     %d x %d%s, %d classes:", net->width, net->height,
-               net->channels == 1 ? " grey" : net->channels == 3 ? " in colour" : "",
-               net->classes);
-    for (int i = 0; i < net->classes && i < 20; i++) printf(" %s", class_name(net, i, number));
-    printf("%s\n", net->classes > 20 ? " ..." : "");
+               colours[net->channels <= 3 ? net->channels : 0], net->classes);
+    for (int i = 0; i < net->classes && i < SHOWN; i++) printf(" %s", class_name(net, i, number));
+    printf("%s\n", net->classes > SHOWN ? " ..." : "");
+}
+
+/* Prints the noise levels of a network that has learned a score, and its way of sampling. */
+static void info_score(const jem_net *net) {
     if (net->noise_hi > 0)
         printf("  score      of noise %g to %g, log p(x) = %s%g logsumexp f(x)\n",
                (double)net->noise_lo, (double)net->noise_hi,
@@ -926,17 +1061,29 @@ static void info_network(const jem_net *net) {
         printf("  samples    %d noise-blind steps that remove %g of the noise\n", d.steps,
                (double)d.fraction);
     }
-    if (!jem_net_meta(net, "jem.familiar")) printf("  familiar   not calibrated\n");
-    else {
-        const int gradients = jem_calibrated(net);
-        printf("  familiar   calibrated: it can rate the familiarity of %s",
-               is_table ? "rows" : "images");
-        if (gradients == 0) printf(", without gradients");
-        if (gradients > 0)
-            printf(", at %d gradient%s each (jem eval MODEL ood --gradients 0 --save NEW: none)",
-                   gradients, gradients > 1 ? "s" : "");
-        printf("\n");
+}
+
+static void info_familiar(const jem_net *net, int is_table) {
+    const int gradients = jem_calibrated(net);
+    if (!jem_net_meta(net, "jem.familiar")) {
+        printf("  familiar   not calibrated\n");
+        return;
     }
+    printf("  familiar   calibrated: it can rate the familiarity of %s",
+           is_table ? "rows" : "images");
+    if (gradients == 0) printf(", without gradients");
+    if (gradients > 0)
+        printf(", at %d gradient%s each (jem eval MODEL ood --gradients 0 --save NEW: none)",
+               gradients, gradients > 1 ? "s" : "");
+    printf("\n");
+}
+
+static void info_network(const jem_net *net) {
+    const int is_table = net->height == 1 && net->width == 1;
+    info_layers(net);
+    info_data(net, is_table);
+    info_score(net);
+    info_familiar(net, is_table);
 }
 
 /* Prints the uses of a file, from the state of training when it was written. */
@@ -969,10 +1116,10 @@ static void info_uses(const jem_archive *a, int classes) {
         if (residual > 0) printf(", score error %.3f", residual);
         printf(")");
     }
-    if (strcmp(density, "none"))
-        printf("; samples, with %s%s\n", clean(density, clear),
-               strcmp(density, "score") ? "" : " alone, which gives poor ones");
-    else printf("; not for samples: it has not learned a density\n");
+    if (!strcmp(density, "none")) printf("; not for samples: it has not learned a density\n");
+    else if (!strcmp(density, "score"))
+        printf("; samples, with score alone, which gives poor ones\n");
+    else printf("; samples, with %s\n", clean(density, clear));
 }
 
 /* Prints the origin of the best file; of one class, accuracy says nothing. */
@@ -982,41 +1129,30 @@ static void info_best(const float *state, int classes) {
     printf("lowest loss %.4g\n", (double)state[STATE_LOWEST]);
 }
 
-static void info_run(const jem_archive *a, int classes) {
+/* Prints how training went, from the state of the run. */
+static void info_health(const jem_archive *a, int classes) {
     const jem_entry *state = jem_archive_find(a, "run.state");
+    const char *density = jem_archive_meta(a, "run.density");
+    if (!state || state->dtype != JEM_DTYPE_F32 || state->bytes <= STATE_RETRIES * sizeof(float))
+        return;
+    const float *f = (const float *)state->data;
+    printf("  health     ");
+    if (!density || strstr(density, "chains"))
+        printf("f(x+) - f(x-) about %.2f, ", (double)f[STATE_GAP]);
+    printf("retries after divergence: %.0f\n", (double)f[STATE_RETRIES]);
+    if (state->bytes > STATE_BEST_AT * sizeof(float) && f[STATE_BEST_AT] >= 0)
+        info_best(f, classes);
+}
+
+/* Prints the replay buffer, if there is one. */
+static void info_buffer(const jem_archive *a) {
     const jem_entry *b = jem_archive_find(a, "replay_buffer");
     const jem_entry *v = jem_archive_find(a, "replay_visits");
-    int moments = 0;
-    int averages = 0;
-    int trained = 0;
-    for (int i = 0; i < jem_archive_count(a); i++) {
-        const char *name = jem_archive_at(a, i)->name;
-        moments += begins(name, "optim.");
-        averages += begins(name, "average.");
-        trained += begins(name, "trained.");
-    }
-    const char *updates = jem_archive_meta(a, "run.updates");
-    const char *seconds = jem_archive_meta(a, "run.seconds");
-    char text[2][NAME_SIZE];
-    if (updates && seconds)
-        printf("  run        after update %s, %s seconds of training\n", clean(updates, text[0]),
-               clean(seconds, text[1]));
-    else if (updates) printf("  run        update %s\n", clean(updates, text[0]));
-    info_uses(a, classes);
-    if (state && state->dtype == JEM_DTYPE_F32 && state->bytes > STATE_RETRIES * sizeof(float)) {
-        const float *f = (const float *)state->data;
-        const char *density = jem_archive_meta(a, "run.density");
-        printf("  health     ");
-        if (!density || strstr(density, "chains"))
-            printf("f(x+) - f(x-) about %.2f, ", (double)f[STATE_GAP]);
-        printf("retries after divergence: %.0f\n", (double)f[STATE_RETRIES]);
-        if (state->bytes > STATE_BEST_AT * sizeof(float) && f[STATE_BEST_AT] >= 0)
-            info_best(f, classes);
-    }
-    if (b && b->ndim == 4)
+    if (!b) return;
+    if (b->ndim == 4)
         printf("  buffer     %.0f chains of (%.0f,%.0f,%.0f)", (double)b->shape[0],
                (double)b->shape[1], (double)b->shape[2], (double)b->shape[3]);
-    if (b && v && v->dtype == JEM_DTYPE_I32) {
+    if (v && v->dtype == JEM_DTYPE_I32) {
         const int *n = (const int *)v->data;
         double sum = 0;
         ptrdiff_t count = (ptrdiff_t)(v->bytes / sizeof(int));
@@ -1028,63 +1164,108 @@ static void info_run(const jem_archive *a, int classes) {
         printf(", walked %.1f times on average, %ld never", sum / (double)(count ? count : 1),
                (long)fresh);
     }
-    if (b) printf("\n");
-    if (moments) printf("  optimiser  %d arrays of moments%s\n", moments,
-                        trained ? "; the network is the average of the trained weights, which are "
-                        "here too" : averages ? "; averaged weights as well" : "");
+    printf("\n");
+}
+
+/* Prints the arrays of the optimiser, if there are any. */
+static void info_optimiser(const jem_archive *a) {
+    int moments = 0;
+    int averages = 0;
+    int trained = 0;
+    for (int i = 0; i < jem_archive_count(a); i++) {
+        const char *name = jem_archive_at(a, i)->name;
+        moments += begins(name, "optim.");
+        averages += begins(name, "average.");
+        trained += begins(name, "trained.");
+    }
+    const char *weights = "";
+    if (trained)
+        weights = "; the network is the average of the trained weights, which are here too";
+    else if (averages) weights = "; averaged weights as well";
+    if (moments) printf("  optimiser  %d arrays of moments%s\n", moments, weights);
+}
+
+static void info_run(const jem_archive *a, int classes) {
+    const char *updates = jem_archive_meta(a, "run.updates");
+    const char *seconds = jem_archive_meta(a, "run.seconds");
+    char text[2][NAME_SIZE];
+    if (updates && seconds)
+        printf("  run        after update %s, %s seconds of training\n", clean(updates, text[0]),
+               clean(seconds, text[1]));
+    else if (updates) printf("  run        update %s\n", clean(updates, text[0]));
+    info_uses(a, classes);
+    info_health(a, classes);
+    info_buffer(a);
+    info_optimiser(a);
+}
+
+/* Returns 1 for options that are listed even if they have their default. */
+static int always_listed(const char *name) {
+    return !strcmp(name, "preset") || !strcmp(name, "dataset");
+}
+
+/* Prints the options of training that differ from the defaults of its preset. */
+static void info_options(const jem_archive *a) {
+    const char *preset = jem_archive_meta(a, OPTION_PREFIX "preset");
+    const int fast = preset && !strcmp(preset, "fast");
+    printf("  options   ");
+    for (int i = 0; i < train_count; i++) {
+        const option *t = &train_table[i];
+        const char *usual = fast && t->value[1] ? t->value[1] : t->value[0];
+        char key[64], clear[NAME_SIZE];
+        if (t->kind == OPTION_TITLE) continue;
+        snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
+        const char *text = jem_archive_meta(a, key);
+        if (!text || (!strcmp(text, usual) && !always_listed(t->name))) continue;
+        if (t->kind == OPTION_FLAG) printf(" --%s%s", strcmp(text, "on") ? "no-" : "", t->name);
+        else printf(" --%s %s", t->name, clean(text, clear));
+    }
+    printf("\n");
+}
+
+/* Prints the contents of a file without a network of a known kind. */
+static void info_tensors(const jem_archive *a) {
+    enum { SHOWN = 40 };
+    const char *kind = jem_archive_meta(a, "jem.net");
+    char name[NAME_SIZE];
+    if (kind)
+        printf("  a custom network, of the kind '%s': only a program that registers it "
+               "(jem_register_net) can compute it\n", clean(kind, name));
+    else if (jem_archive_meta(a, "judge.shape"))
+        printf("  a judge of samples, for jem eval MODEL samples --judge FILE\n");
+    else
+        printf("  no description of a network: not written by jem (tools/pt2safetensors.py "
+               "converts checkpoints of the reference)\n");
+    for (int i = 0; i < jem_archive_count(a) && i < SHOWN; i++) print_tensor(jem_archive_at(a, i));
+    if (jem_archive_count(a) > SHOWN) printf("    ...\n");
+}
+
+static int is_known_kind(const char *kind) {
+    return !strcmp(kind, "wrn") || !strcmp(kind, "convnet") || !strcmp(kind, "mlp");
 }
 
 static int info_file(const char *path) {
     jem_ctx *ctx = make_ctx(1, 0);
-    jem_archive *a = ctx ? jem_archive_read(ctx, path) : NULL;
+    jem_archive *a = NULL;
+    jem_net *net = NULL;
+    double bytes = 0;
+    int ok = 1;
+    if (ctx) a = jem_archive_read(ctx, path);
     if (!a) {
-        fprintf(stderr, "jem info: %s\n", ctx ? jem_error(ctx) : "no memory");
+        context_fail("jem info", ctx);
         jem_ctx_free(ctx);
         return 0;
     }
-    double bytes = 0;
-    char name[NAME_SIZE];
     for (int i = 0; i < jem_archive_count(a); i++) bytes += (double)jem_archive_at(a, i)->bytes;
     printf("%s: %d tensors, %.2f MB\n", path, jem_archive_count(a), bytes / 1e6);
     const char *kind = jem_archive_meta(a, "jem.net");
-    const int known = kind && (!strcmp(kind, "wrn") || !strcmp(kind, "convnet") ||
-                               !strcmp(kind, "mlp"));
-    jem_net *net = known ? jem_net_from_archive(ctx, a) : NULL;
-    int ok = 1;
+    if (kind && is_known_kind(kind)) net = jem_net_from_archive(ctx, a);
     if (net) {
         info_network(net);
         info_run(a, net->classes);
-        printf("  options   ");
-        for (int i = 0; i < train_count; i++) {
-            char key[64], clear[NAME_SIZE];
-            const option *t = &train_table[i];
-            snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
-            const char *text = t->kind == OPTION_TITLE ? NULL : jem_archive_meta(a, key);
-            const int preset = jem_archive_meta(a, OPTION_PREFIX "preset") &&
-                               !strcmp(jem_archive_meta(a, OPTION_PREFIX "preset"), "fast");
-            const char *usual = t->value[preset && t->value[1] ? 1 : 0];
-            if (text && (strcmp(text, usual) || !strcmp(t->name, "preset") ||
-                         !strcmp(t->name, "dataset"))) {
-                if (t->kind == OPTION_FLAG)
-                    printf(" --%s%s", strcmp(text, "on") ? "no-" : "", t->name);
-                else printf(" --%s %s", t->name, clean(text, clear));
-            }
-        }
-        printf("\n");
-    } else if (!jem_ok(ctx)) {
-        fprintf(stderr, "jem info: %s\n", jem_error(ctx));
-        ok = 0;
-    } else {
-        if (kind)
-            printf("  a custom network, of the kind '%s': only a program that registers it "
-                   "(jem_register_net) can compute it\n", clean(kind, name));
-        else printf("%s\n", jem_archive_meta(a, "judge.shape") ? "  a judge of samples, for jem eval "
-               "MODEL samples --judge FILE" : "  no description of a network: not written by jem "
-               "(tools/pt2safetensors.py converts checkpoints of the reference)");
-        for (int i = 0; i < jem_archive_count(a) && i < 40; i++)
-            print_tensor(jem_archive_at(a, i));
-        if (jem_archive_count(a) > 40) printf("    ...\n");
-    }
+        info_options(a);
+    } else if (!jem_ok(ctx)) ok = context_fail("jem info", ctx);
+    else info_tensors(a);
     jem_net_free(net);
     jem_archive_free(a);
     jem_ctx_free(ctx);
@@ -1093,12 +1274,16 @@ static int info_file(const char *path) {
 
 int is_help(const char *word) { return !strcmp(word, "--help") || !strcmp(word, "-h"); }
 
-/* Runs jem info, which has no options except --max-memory and the like. Words start at argv[first];
-   after a lone -- they may begin with a dash. */
 enum { USE_MEMORY = 4000 };
+
+/* Returns the index of the first file name in argv; argc if a word looks like an option, since jem
+   info has none. After a lone -- names may begin with a dash. Sets the limit on memory. */
 static int plain_words(int argc, char **argv) {
-    const int first = argc > 2 && !strcmp(argv[2], "--") ? 3 : 2;
-    for (int i = first; first == 2 && i < argc; i++) if (*argv[i] == '-' && argv[i][1]) return argc;
+    const int all_names = argc > 2 && !strcmp(argv[2], "--");
+    const int first = all_names ? 3 : 2;
+    for (int i = first; !all_names && i < argc; i++) {
+        if (*argv[i] == '-' && argv[i][1]) return argc;
+    }
     limit_memory(USE_MEMORY);
     return first;
 }
@@ -1108,13 +1293,16 @@ int info_command(int argc, char **argv) {
     int failed = 0;
     if (argc > 2 && is_help(argv[2])) return printf("%s", usage) < 0;
     const int first = plain_words(argc, argv);
-    if (first >= argc) return fprintf(stderr, "%s", usage), 2;
+    if (first >= argc) {
+        fprintf(stderr, "%s", usage);
+        return 2;
+    }
     for (int i = first; i < argc; i++) failed += !info_file(argv[i]);
     return failed > 0;
 }
 
 typedef struct export_options {
-    int dtype, onnx, slope, fresh_steps;
+    int dtype, onnx, slope, fresh_steps, max_memory;
     float guidance, fraction;
 } export_options;
 enum { EXPORT_F32 = 0, EXPORT_BF16 };
@@ -1131,7 +1319,8 @@ static const option export_table[] = {
     { "fresh-steps", OPTION_INT, OPTION_NOW, offsetof(export_options, fresh_steps), "N",
       { "0", NULL }, 0, 1e6, "noise-blind steps of its samples, likewise" },
     { "fraction", OPTION_FLOAT, OPTION_NOW, offsetof(export_options, fraction), "X", { "0", NULL },
-      0, 1, "of the noise that such a step removes, likewise" }
+      0, 1, "of the noise that such a step removes, likewise" },
+    LIMIT_MEMORY(export_options, "4000")
 };
 
 /* Writes a network to a file; the new file replaces the old one when it is complete. */
@@ -1169,10 +1358,29 @@ static int export_to(model *m, const char *command, const char *path, const expo
     return model_fail(command, m);
 }
 
+/* Rejects options that the requested format does not have; prints the reason. */
+static int export_combination(const options *o, const export_options *how) {
+    static const char *const stored[] = { "guidance", "fresh-steps", "fraction" };
+    if (how->onnx && how->dtype != EXPORT_F32) {
+        fprintf(stderr, "jem export: --onnx writes fp32: leave out --dtype\n");
+        return 0;
+    }
+    for (size_t i = 0; how->onnx && i < sizeof stored / sizeof *stored; i++) {
+        if (!o->given[option_find(o, stored[i])]) continue;
+        fprintf(stderr, "jem export: an ONNX graph has no sampler: leave out --%s\n", stored[i]);
+        return 0;
+    }
+    if (!how->onnx && !how->slope) {
+        fprintf(stderr, "jem export: --no-slope needs --onnx\n");
+        return 0;
+    }
+    return 1;
+}
+
 int export_command(int argc, char **argv) {
     static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
                                 "without optimiser and buffer";
-    export_options values = { EXPORT_F32, 0, 1, 0, 0, 0 };
+    export_options values;
     static options table;
     options *o = options_begin(&table, "jem export", export_table, sizeof export_table, &values);
     char **words;
@@ -1181,13 +1389,9 @@ int export_command(int argc, char **argv) {
     model m;
     const int code = read_options(o, argc, argv, &words, &n_words, 2, 2, usage);
     if (code >= 0) return code;
-    limit_memory(USE_MEMORY);
-    if (values.onnx && values.dtype != EXPORT_F32) {
-        fprintf(stderr, "jem export: --onnx writes fp32: leave out --dtype\n");
-        return 2;
-    }
+    if (!export_combination(o, &values)) return 2;
     if (!may_write(o->command, words[0], words[1])) return 2;
-    if (model_open(&m, o->command, words[0], 1, 0, USE_MEMORY)) {
+    if (model_open(&m, o->command, words[0], 1, 0, values.max_memory)) {
         status = !export_to(&m, o->command, words[1], &values);
         if (!status) printf("%s: %ld parameters\n", words[1], (long)jem_net_size(m.net));
     }

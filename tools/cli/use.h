@@ -17,14 +17,20 @@ typedef struct model {
     const char *path;
 } model;
 
+/* Prints the error of a context, or lack of memory if it has none, and a hint; returns 0. */
+int context_fail(const char *command, const jem_ctx *ctx);
+/* Prints the error of a model's context; returns 0. */
 int model_fail(const char *command, const model *m);
 
+/* Returns channels * height * width. */
 ptrdiff_t image_size(const jem_net *net);
 
+/* Opens a model; returns 0 and prints the reason if it cannot. Close it with model_close in any
+   case. */
 int model_open(model *m, const char *command, const char *path, int threads, int precision,
                int max_memory);
 
-/* Returns a text of the file; or of its run, for runs/NAME/last.safetensors. */
+/* Writes a short name of the model: of its file; for runs/NAME/last.safetensors, of its run. */
 void model_name(const char *path, char name[NAME_SIZE]);
 
 void model_close(model *m);
@@ -77,13 +83,15 @@ int eval_command(int argc, char **argv);
 
 /* ---- jem info, jem export -------------------------------------------------------------------- */
 
+/* Returns 1 if a text begins with another. */
 int begins(const char *text, const char *with);
 
+/* Returns 1 for --help and -h. */
 int is_help(const char *word);
 
 int info_command(int argc, char **argv);
 
-/* machine-dependent options are of no use on another machine */
+/* Copies a network to a file, without the options that depend on this machine. */
 int export_command(int argc, char **argv);
 
 #endif

@@ -11,6 +11,8 @@
 int main(int argc, char **argv) {
     const float x[2] = { 0.5f, -0.5f };
     jem_answer answer;
+    const char *path = "program.safetensors";
+    if (argc > 1) path = argv[1];
     jem_ctx *ctx = jem_ctx_create(NULL);
     jem_mlp_desc shape = jem_mlp_desc_default();
     shape.channels = 2;
@@ -18,8 +20,8 @@ int main(int argc, char **argv) {
     shape.width = 1;
     shape.classes = 2;
     jem_net *net = jem_mlp_create(ctx, &shape, 1);
-    jem_save(net, argc > 1 ? argv[1] : "program.safetensors");
-    jem_net *again = jem_load(ctx, argc > 1 ? argv[1] : "program.safetensors");
+    jem_save(net, path);
+    jem_net *again = jem_load(ctx, path);
     if (jem_classify(again, x, 1, &answer) == JEM_OK) printf("class %d\n", answer.label);
     else printf("%s\n", jem_error(ctx));
     const int failed = !jem_ok(ctx);
