@@ -1262,11 +1262,12 @@ JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL
 /* Makes one update from n labelled images x[n][c][h][w] with labels 0..classes-1, in random order:
    the first images of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here
    and wherever a network's images are given as x), or with units finite. First it puts the trained
-   weights back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged.
-   When the guard returns, status is JEM_OK, the count of updates goes back with the state, the
-   numbers are those that led to the return (0 if not finite), and the context's log receives a
-   note. After the last return that desc.max_returns allows, status is JEM_DIVERGED, and the
-   parameters are those of the last good state. */
+   weights back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged
+   (unless memory runs out when the guard measures the chains: then the update is complete, and
+   jem_trainer_updates counts it). When the guard returns, status is JEM_OK, the count of updates
+   goes back with the state, the numbers are those that led to the return (0 if not finite), and the
+   context's log receives a note. After the last return that desc.max_returns allows, status is
+   JEM_DIVERGED, and the parameters are those of the last good state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* Does the same with other images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
    may then be 0. With n_unlabelled = 0, the labelled images are used. */
@@ -9733,13 +9734,14 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
 }
 
 /* Returns how far (rms) a step of SGLD, without noise or a range for x, moves values of some
-   chains, as a fraction of the range where they start; 0 before the first chains, or if that cannot
-   be computed. Only for a context without an error. */
+   chains, as a fraction of the range where they start; 0 before the first update with chains, or if
+   the gradient is not finite. Before the first walk, the images where chains start from noise show
+   whether steps are too wide. Only for a context without an error. */
 static float jem__travel(const jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
     jem_ctx *ctx = tr->net->ctx;
     double sum = 0;
-    if (!b || tr->updates < tr->desc.cd_from || b->visits[0] < 0) return 0;
+    if (!b || tr->updates < tr->desc.cd_from) return 0;
     const int n = b->capacity < JEM_LANES ? b->capacity : JEM_LANES;
     const ptrdiff_t size = n * jem__buffer_image_size(b);
     jem_sgld_desc walk = jem_sgld_desc_default();
@@ -9758,7 +9760,7 @@ static float jem__travel(const jem_trainer *tr) {
         }
     }
     jem_end(ctx, mark);
-    jem_clear_error(ctx);                          /* unknown, but the update has succeeded */
+    if (ctx->status == JEM_DIVERGED) jem_clear_error(ctx);
     return (float)(sqrt(sum / (double)size) / (2 * jem__half_range(&tr->desc)));
 }
 
@@ -17665,6 +17667,9 @@ JEM__COMPILE_END
                  jem_stats.f_data and jem_loss_terms.f_data need a term that uses log p(x) of the
                  data, if these are not the images of cross-entropy.
                  A cosine schedule starts again at jem_schedule.at, which it ignored before.
+                 Convolutions with one weight and several strides were wrong where Winograd applies.
+                 A checkpoint always holds the guard's numbers; without them a resumed run could
+                 differ. A term of your own gets images of p(x) without cross-entropy's noise.
                  Contrastive divergence of p(x,y) uses e(x) of the data, not of the samples.
                  Batches of few images are cut into blocks at any image size: one of 28 x 28 takes
                  a tenth of the time. Attacks succeed on classifiers with random answers

@@ -316,7 +316,7 @@ static outcome run_train(int way, int seed, int at) {
     read_said("err");
     for (const char *c = said; (c = strstr(c, "; rollback to update ")) != NULL; c++) o.printed++;
     const char *first = strstr(said, "jem train: update ");
-    if (first) shared->noticed = atoi(first + 18);
+    if (first) shared->noticed = atoi(first + 18) - 1;       /* they count from 1 here */
     return o;
 }
 

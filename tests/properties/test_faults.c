@@ -701,7 +701,7 @@ static void test_command_kills(const char *line, const state *before, const stat
 static void test_rows(void) {
     static const long stride[2] = { 61, 9 }, use[2] = { 17, 1 };
     static const char first[] = "train rows.csv --widths 3 --batch-size 8 --print-every 1 "
-                                "--threads 1 --iters 4 --stop-at 2 --out run";
+                                "--threads 1 --iters 4 --eval-every 1000 --stop-at 2 --out run";
     begin_world(0, 0, 0);
     FILE *f = fopen("rows.csv", "w");
     CHECK(f != NULL, "rows.csv");

@@ -988,7 +988,6 @@ static void test_poor(void) {
     static float x[2 * MANY + 2];
     static int labels[MANY];
     int whole = 0;
-    int failed = 0;
     int k = 1;
     for (; !whole && k < 400; k++) {
         counter c;
@@ -1007,18 +1006,16 @@ static void test_poor(void) {
         c.fail_at = c.calls + k;
         const jem_stats s = jem_train_step_semi(tr, x, labels, MANY, x + 2, 16);
         whole = c.calls < c.fail_at;
-        /* what the guard measures after an update may be unknown; then the update is complete */
-        if (s.status == JEM_OK)
-            CHECK(jem_trainer_updates(tr) == 1 && jem_ok(ctx), "allocation %d", k);
-        else CHECK(!whole && s.status == JEM_NO_MEMORY && !jem_trainer_updates(tr) &&
-                   net_hash(net) == before, "allocation %d: %s", k, jem_error(ctx));
-        failed += s.status != JEM_OK;
+        CHECK(s.status == (whole ? JEM_OK : JEM_NO_MEMORY), "allocation %d: %s", k, jem_error(ctx));
+        CHECK((net_hash(net) == before) == !jem_trainer_updates(tr),
+              "allocation %d: %d updates, but the weights say otherwise", k,
+              jem_trainer_updates(tr));
         jem_clear_error(ctx);
         jem_trainer_free(tr);
         jem_net_free(net);
         close_ctx(ctx, &c, "a poor step");
     }
-    CHECK(whole && failed > 30, "%d of %d allocations are needed", failed, k);
+    CHECK(whole && k > 3, "%d allocations", k);
 }
 
 /* Checks that settings and seeds decide all: each case differs from the others in one thing. */
