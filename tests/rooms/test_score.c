@@ -123,19 +123,6 @@ static comparison compare_score(jem_net *net, int n, float step, int weighted, u
     return c;
 }
 
-/* MLPs of 12 dimensions, convnets of 36. */
-static jem_net *smooth_net(jem_ctx *ctx, int conv) {
-    jem_mlp_desc m = jem_mlp_desc_default();
-    m.channels = conv ? 1 : 3;
-    m.height = m.width = conv ? 6 : 2;
-    m.classes = 3;
-    m.widths[0] = 8;
-    m.widths[1] = 5;
-    if (!conv) return jem_mlp_create(ctx, &m, 3);
-    m.layers = 2;
-    return jem_convnet_create(ctx, &m, 3);
-}
-
 static void test_gradient(void) {
     printf("the loss and its gradient against second derivatives in double precision\n");
     counter count;
@@ -390,6 +377,23 @@ static double fresh_variance(const jem_generate_desc *d) {
     return f * f * v;
 }
 
+/* Sums over n samples: of their first SPREAD coordinates, less the mean, and their squares; of the
+   squares of the others. */
+typedef struct sums { double sum, squares, off; } sums;
+static sums sums_of(const float *x, int n) {
+    sums all = { 0, 0, 0 };
+    for (int i = 0; i < n * PIXELS; i++) {
+        const double v = (double)x[i] - mean;
+        if (i % PIXELS < SPREAD) {
+            all.sum += v;
+            all.squares += v * v;
+        } else {
+            all.off += (double)x[i] * (double)x[i];
+        }
+    }
+    return all;
+}
+
 /* All of a fresh sample's way. (Steps of a with noise sqrt(a) walk at half the density's own
    temperature: the variance is about half of its.) */
 static void test_fresh(jem_ctx *ctx, blind *b) {
@@ -397,29 +401,18 @@ static void test_fresh(jem_ctx *ctx, blind *b) {
     jem_generate_desc d = jem_generate_desc_default();
     enum { N = 256 };
     float *x = floats(N * PIXELS);
-    double sum = 0;
-    double squares = 0;
-    double off = 0;
     d.mean = (float)mean;
     d.walk.steps = 50;
     jem_tensor *t = jem_zeros(ctx, N, PIXELS, 1, 1);
     CHECK(jem_generate(ctx, blind_logp, b, t, &d, &rng) == JEM_OK, "%s", jem_error(ctx));
     jem_read(t, x);
-    for (int i = 0; i < N * PIXELS; i++) {
-        const double v = (double)x[i] - mean;
-        if (i % PIXELS < SPREAD) {
-            sum += v;
-            squares += v * v;
-        } else {
-            off += (double)x[i] * (double)x[i];
-        }
-    }
+    const sums all = sums_of(x, N);
     const int n = N * SPREAD;
     const double want = fresh_variance(&d);
-    printf("  fresh: variance %.4f, expected %.4f\n", squares / n, want);
-    CHECK_CLOSE(sum / n, 0, 5 * sqrt(want / n), "fresh: the mean");
-    CHECK_CLOSE(squares / n, want, 5 * want * sqrt(2.0 / n), "fresh: the variance");
-    CHECK(sqrt(off / (N * (PIXELS - SPREAD))) < 0.05, "fresh: noise left");
+    printf("  fresh: variance %.4f, expected %.4f\n", all.squares / n, want);
+    CHECK_CLOSE(all.sum / n, 0, 5 * sqrt(want / n), "fresh: the mean");
+    CHECK_CLOSE(all.squares / n, want, 5 * want * sqrt(2.0 / n), "fresh: the variance");
+    CHECK(sqrt(all.off / (N * (PIXELS - SPREAD))) < 0.05, "fresh: noise left");
     CHECK(jem_generate(ctx, blind_logp, b, t, NULL, NULL) == JEM_BAD_ARGUMENT && says(ctx, "rng"),
           "noise needs an rng");
     float *other = floats(N * PIXELS);
@@ -497,28 +490,17 @@ static void check_samples(jem_ctx *ctx, blind *b, int how) {
     CHECK(jem_denoise(ctx, blind_logp, b, t, &d, how == 2 ? NULL : &rng) == JEM_OK, "%s",
           jem_error(ctx));
     jem_read(t, x);
-    double sum = 0;
-    double squares = 0;
-    double off = 0;
-    for (int i = 0; i < N * PIXELS; i++) {
-        const double v = (double)x[i] - mean;
-        if (i % PIXELS < SPREAD) {
-            sum += v;
-            squares += v * v;
-        } else {
-            off += (double)x[i] * (double)x[i];
-        }
-    }
+    const sums all = sums_of(x, N);
     const int n = N * SPREAD;
     double want;
     const double want_mean = walked(&d, &want);
     const double sigma = (double)d.sigma_max * pow(1 - (double)(d.beta * d.fraction), d.steps);
-    printf("  case %d: mean %+.3f, variance %.3f; noise left %.4f\n", how, mean + sum / n,
-           squares / n, sqrt(off / (N * (PIXELS - SPREAD))));
-    CHECK_CLOSE(mean + sum / n, want_mean, 5 * spread / sqrt(n), "the mean, case %d", how);
-    CHECK_CLOSE(squares / n, want, 0.08 * want, "the variance, case %d", how);
+    printf("  case %d: mean %+.3f, variance %.3f; noise left %.4f\n", how, mean + all.sum / n,
+           all.squares / n, sqrt(all.off / (N * (PIXELS - SPREAD))));
+    CHECK_CLOSE(mean + all.sum / n, want_mean, 5 * spread / sqrt(n), "the mean, case %d", how);
+    CHECK_CLOSE(all.squares / n, want, 0.08 * want, "the variance, case %d", how);
     CHECK_CLOSE(want, spread * spread, 0.3 * spread * spread, "it is about the density's");
-    CHECK(sqrt(off / (N * (PIXELS - SPREAD))) < 1.5 * sigma + 0.01, "noise left, case %d", how);
+    CHECK(sqrt(all.off / (N * (PIXELS - SPREAD))) < 1.5 * sigma + 0.01, "noise left, case %d", how);
     free(x);
     jem_reset(ctx);
 }

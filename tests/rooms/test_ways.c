@@ -33,19 +33,6 @@ static double along(const jem_net *net, float *const *move) {
     return sum;
 }
 
-/* MLPs of 12 dimensions, convnets of 36. */
-static jem_net *smooth_net(jem_ctx *ctx, int conv) {
-    jem_mlp_desc m = jem_mlp_desc_default();
-    m.channels = conv ? 1 : 3;
-    m.height = m.width = conv ? 6 : 2;
-    m.classes = 3;
-    m.widths[0] = 8;
-    m.widths[1] = 5;
-    if (!conv) return jem_mlp_create(ctx, &m, 3);
-    m.layers = 2;
-    return jem_convnet_create(ctx, &m, 3);
-}
-
 /* df/dx of one image in double precision. */
 static void exact_slope(const jem_net *net, const double *x, double *g) {
     const int d = net->channels * net->height * net->width;
