@@ -1558,9 +1558,9 @@ JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const c
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
 /* Chooses how arrays of JEM_DTYPE_F32 are written from now on: on = 1: as BF16, in half the bytes,
    each number rounded to the nearest, ties to even, which changes it by at most 1/256 of itself, or
-   by 5e-41 if that is more; 0:
-   in full, as at first. What would round to infinity becomes the largest bf16, 3.39e38. Reading
-   gives JEM_DTYPE_F32 again. Not for a trainer's archive: training would not go on bit for bit. */
+   by 5e-41 if that is more; 0: in full, as at first. What would round to infinity becomes the
+   largest bf16, 3.39e38. Reading gives JEM_DTYPE_F32 again. Not for a trainer's archive: training
+   would not go on bit for bit. */
 JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
 /* Returns the bytes of the file, and their count in size (may be NULL). They are allocated by the
    context's allocator: free them with jem_release. NULL after an error. */
