@@ -1243,7 +1243,7 @@ static void test_slope_density(jem_ctx *ctx) {
     CHECK(!jem_slope_along(ctx, nothing, NULL, x, v, 0) && says(ctx, "returned nothing"), "NULL");
 }
 
-/* Counts the terms whose x_data has more noise than data_noise, of images that are 0. */
+/* Records the largest value of x_data, whose images are 0: its noise. */
 static jem_tensor *measure_noise(const jem_term_inputs *in, void *user) {
     float *far = (float *)user;
     float x[64 * 9];

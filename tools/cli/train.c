@@ -1123,6 +1123,13 @@ static int log_open(run *r, int update) {
     return 1;
 }
 
+/* Sets the sums over updates to 0, for the next row of the log. */
+static void clear_sums(run *r) {
+    for (int i = 0; i < STATE_SUMS; i++) r->state[i] = 0;
+    r->state[STATE_NCE] = 0;
+    r->state[STATE_COUNT] = 0;
+}
+
 /* Writes a row of means since the last complete one. A validation between two of those also has a
    row, with means if there are enough updates. */
 static int log_row(run *r, int evaluated) {
@@ -1155,11 +1162,7 @@ static int log_row(run *r, int evaluated) {
     snprintf(row, sizeof row, "%d,%.3f,%.4g,%s,%s,%s,%s,%.0f,%s,%s,%.1f\n", r->update,
              (double)r->update / r->per_epoch, (double)r->last.lr, loss, labels, others, valid,
              (double)r->state[STATE_RETRIES], nce, logp, elapsed(r));
-    if (whole) {
-        for (int i = 0; i < STATE_SUMS; i++) r->state[i] = 0;
-        r->state[STATE_NCE] = 0;
-        r->state[STATE_COUNT] = 0;
-    }
+    if (whole) clear_sums(r);
     errno = 0;
     if (!r->log || (fputs(row, r->log) >= 0 && !fflush(r->log))) return 1;
     snprintf(row, sizeof row, "log.csv: cannot be written: %s", strerror(errno));
@@ -1380,9 +1383,10 @@ static void progress(run *r) {
              r->update / r->per_epoch, r->update, r->total, awaits_chains(r) ? "at least " : "",
              left, 1 / fmax(r->pace, 1e-9), ce, score, data, sample, accuracy, valid);
     const int wide = bar ? terminal_width() - 1 : 0;       /* so that it covers a longer line */
-    if (bar) printf("\r%-*.*s", wide, wide, line);
-    if (bar && r->update == r->total) printf("\n");
-    if (!bar) printf("%s\n", line);
+    if (bar) {
+        printf("\r%-*.*s", wide, wide, line);
+        if (r->update == r->total) printf("\n");
+    } else printf("%s\n", line);
     fflush(stdout);
 }
 
@@ -1484,8 +1488,7 @@ static int validate(run *r) {
 /* Reports a rollback of the trainer's guard, and removes rows of the log that it took back. */
 static int follow_rollback(run *r, const jem_stats *s) {
     char text[300];
-    for (int i = 0; i < STATE_SUMS; i++) r->state[i] = 0;    /* of updates that were taken back */
-    r->state[STATE_NCE] = r->state[STATE_COUNT] = 0;
+    clear_sums(r);                                 /* of updates that were taken back */
     r->state[STATE_RETRIES] += 1;
     r->all.epoch = r->few.epoch = -1;              /* the decks are shuffled again */
     snprintf(text, sizeof text, "update %d: %s; rollback to update %d, other random numbers (%d of "

@@ -230,7 +230,8 @@ static int find_roles(table_reader *r, int has_header) {
     if (t->columns > TABLE_COLUMNS) return wrong_at(r, "more than %d columns", TABLE_COLUMNS);
     for (int i = 0; i < r->all; i++) {
         if (r->role[i] < 0) continue;
-        if (column_of(r, r->names[i]) < i && r->role[column_of(r, r->names[i])] >= 0)
+        const int first = column_of(r, r->names[i]);
+        if (first < i && r->role[first] >= 0)
             return wrong_at(r, "two columns are named '%s' (--drop skips the first)", r->names[i]);
         memcpy(t->names[r->role[i]], r->names[i], TABLE_NAME);
     }
