@@ -7849,7 +7849,10 @@ static jem_status jem__sampler_one(jem_sampler *s, jem_tensor *x) {
         one.temperature_from = 0;
         one.temperature_to = 0;
         one.decay_b = 0;
-        return jem_sgld(s->ctx, s->logp, s->user, x, &one, &s->rng);
+        const jem_status status = jem_sgld(s->ctx, s->logp, s->user, x, &one, &s->rng);
+        /* noise rounded to 0 uses up as many random numbers in the walk as a whole */
+        if (one.noise_std == 0 && d->walk.noise_std != 0) jem__take_counters(x->node, &s->rng);
+        return status;
     }
     const jem_denoise_desc last = jem_denoise_desc_clean(d->last_sigma);
     return jem_denoise(s->ctx, s->logp, s->user, x, &last, NULL);

@@ -135,6 +135,29 @@ static void test_restart(jem_net *net) {
     jem_sampler_free(s);
 }
 
+/* The random numbers used up are those of jem_generate, also where noise becomes 0 in float. */
+static void test_next_numbers(jem_net *net) {
+    printf("random numbers after the last step\n");
+    jem_ctx *ctx = net->ctx;
+    for (int vanishes = 0; vanishes < 2; vanishes++) {
+        jem_generate_desc d = few_steps(2, 40, 0.24f);
+        float second[SIZE];
+        if (vanishes) d.walk.decay_gamma = 80;
+        jem_rng rng = jem_rng_seed(11);
+        const jem_mark mark = jem_begin(ctx);
+        jem_tensor *t = jem_zeros(ctx, N, 1, SIDE, SIDE);
+        for (int k = 0; k < 2; k++) jem_generate(ctx, jem_logp, net, t, &d, &rng);
+        jem_sampler *s = jem_net_sampler(net, NULL, N, 11, &d);
+        jem_sampler_step(s, NULL);
+        jem_sampler_restart(s);
+        jem_sampler_step(s, NULL);
+        CHECK(jem_read(t, second) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(same_bits(s->x, second, SIZE), "the second samples, vanishing: %d", vanishes);
+        jem_sampler_free(s);
+        jem_end(ctx, mark);
+    }
+}
+
 static void test_wrong(jem_net *net) {
     printf("what is refused\n");
     jem_ctx *ctx = net->ctx;
@@ -171,7 +194,8 @@ static void test_wrong(jem_net *net) {
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(jem_net *net); } all[] = {
         { "test_pieces", test_pieces }, { "test_sample", test_sample }, { "test_time", test_time },
-        { "test_restart", test_restart }, { "test_wrong", test_wrong }
+        { "test_restart", test_restart }, { "test_next_numbers", test_next_numbers },
+        { "test_wrong", test_wrong }
     };
     counter count;
     test_begin(argc, argv);
