@@ -2,7 +2,7 @@
    has the bits of the plain tape, and scalar code those of vector code: for values, for the
    gradient of the input, and for those of the parameters.
 
-       test_graphs [FILE [COUNT [SEED]]]      also writes them, for torch_graphs.py */
+       test_graphs FILE COUNT [SEED]          also writes them, for torch_graphs.py */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
@@ -413,8 +413,11 @@ static int run_graph(const machine *m, int ways, uint64_t seed, int number, save
 }
 
 int main(int argc, char **argv) {
-    const int count = argc > 2 ? atoi(argv[2]) : 150;
+    const int written = argc > 2;
+    const int count = written ? atoi(argv[2]) : 150;
     const int seed = argc > 3 ? atoi(argv[3]) : 1;
+    if (!written) test_begin(argc, argv);
+    if (!test_wants("graphs")) return test_report();
     jem_ctx_desc plain;
     memset(&plain, 0, sizeof plain);
     plain.threads = 1;
@@ -424,7 +427,7 @@ int main(int argc, char **argv) {
                            { isa_ctx(JEM_ISA_SCALAR, 1), "the plan, scalar code" } };
     saved to = { NULL, NULL, 0 };
     long steps = 0;
-    if (argc > 1) {
+    if (written) {
         to.a = jem_archive_create(m[0].ctx);
         to.kept = (void **)calloc((size_t)count * (4 + 3 * PARAMS), sizeof *to.kept);
     }

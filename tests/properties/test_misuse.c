@@ -32,7 +32,11 @@ static void test_trainer(jem_ctx *ctx) {
         FIELD(restart_denoise.beta, 0), FIELD(restart_denoise.sigma_max, 0),
         FIELD(optim.beta1, 0), FIELD(optim.beta2, 0), FIELD(optim.eps, 0), FIELD(optim.momentum, 0),
         FIELD(optim.weight_decay, 0), FIELD(optim.clip, 0), FIELD(optim.ema, 0),
-        FIELD(optim.adam_rate, 0)
+        FIELD(optim.adam_rate, 0), FIELD(optim.muon_momentum, 0), FIELD(w_nce, 0),
+        FIELD(w_term, 0), FIELD(label_all_noise, 0), FIELD(noise_hi, 0), FIELD(restart_lo, 1),
+        FIELD(restart_denoise.fraction, 0), FIELD(max_gap, 0), FIELD(least_scale, 0),
+        FIELD(sgld.clamp_hi, 1), FIELD(sgld.decay_b, 0), FIELD(sgld.decay_gamma, 0),
+        FIELD(sgld.temperature_from, 0), FIELD(sgld.temperature_to, 0)
     };
 #undef FIELD
     jem_net *net = small_mlp(ctx, two_numbers, 1);

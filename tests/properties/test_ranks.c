@@ -14,9 +14,9 @@
 #include "tests/support/common.h"
 
 enum { MOST_RANKS = 4, SIDE = 8, PIXELS = SIDE * SIDE, CLASSES = 3, BATCH = 64, UPDATES = 6 };
-enum { CHAINS = 0, SCORE, BY_CLASS, DROPOUT, ACT_NORM, BATCH_NORM, ROWS, KINDS };
+enum { CHAINS = 0, SCORE, BY_CLASS, SGD, DROPOUT, ACT_NORM, BATCH_NORM, ROWS, KINDS };
 static const char *const kind_name[KINDS] = { "chains", "score, fresh chains", "chains by class",
-                                              "dropout", "act norm", "batch norm",
+                                              "sgd", "dropout", "act norm", "batch norm",
                                               "vectors" };
 
 /* ---- processes ------------------------------------------------------------------------------- */
@@ -25,7 +25,7 @@ typedef struct pipes { int up[2], down[2]; } pipes;
 typedef struct head { ptrdiff_t n; int is_result; } head;
 
 /* What a rank ends with: NUMBERS per update, then the parameters, the chains, and the message. */
-enum { NUMBERS = 7 };
+enum { NUMBERS = 8 };
 typedef struct outcome { float *x; ptrdiff_t n; } outcome;
 
 static int move_bytes(int file, void *bytes, size_t n, int out) {
@@ -157,6 +157,7 @@ static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
         d.restart_denoise.steps = 5;
         d.reinit = .5f;
     }
+    if (p->kind == SGD) d.optim.kind = JEM_OPTIMIZER_SGD;  /* Adam ignores a gradient's scale */
     if (p->kind == BY_CLASS) {
         d.class_conditional = 1;
         d.weights.cd_class = .5f;
@@ -233,7 +234,7 @@ static void be_rank(const plan *p, int rank, const pipes *link) {
         const jem_stats s = jem_train_step_semi(tr, x, y, p->batch, more,
                                                 p->kind == BY_CLASS ? p->batch : 0);
         const float numbers[NUMBERS] = { s.loss, s.ce, s.accuracy, s.f_data - s.f_sample,
-                                         s.cd, s.residual, (float)s.status };
+                                         s.cd, s.residual, s.grad_norm, (float)s.status };
         memcpy(out + n, numbers, sizeof numbers);
         n += NUMBERS;
         if (s.status != JEM_OK) break;
@@ -257,6 +258,10 @@ static int run(const plan *p, outcome *out) {
     for (int r = 0; r < p->ranks; r++) {
         if (pipe(link[r].up) || pipe(link[r].down) || (child[r] = fork()) < 0) return 0;
         if (child[r] == 0) {
+            for (int k = 0; k <= r; k++) {         /* so that reading ends if the parent stops */
+                close(link[k].up[0]);
+                close(link[k].down[1]);
+            }
             be_rank(p, r, &link[r]);
             _exit(0);
         }
@@ -272,6 +277,7 @@ static int run(const plan *p, outcome *out) {
     }
     for (int r = 0; r < p->ranks; r++)
         ok = waitpid(child[r], &status, 0) == child[r] && status == 0 && ok;
+    alarm(0);
     return ok;
 }
 

@@ -6,6 +6,7 @@
 
    The first command starts the second: updates FROM to TO - 1 of a run, and a checkpoint. */
 #define _XOPEN_SOURCE 700
+#include <ctype.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -171,14 +172,18 @@ int main(int argc, char **argv) {
         jem_ctx_free(ctx);
         return !good;
     }
-    const int count = argc > 1 ? atoi(argv[1]) : 30;
+    const int counted = argc > 1 && isdigit((unsigned char)argv[1][0]);
+    const int count = counted ? atoi(argv[1]) : 30;
     const int seed = argc > 2 ? atoi(argv[2]) : 0;
+    if (!counted) test_begin(argc, argv);
+    if (!test_wants("runs")) return test_report();
     const char *base = getenv("TMPDIR");
     if (base && *base) snprintf(folder, sizeof folder, "%.80s/jem_resume_XXXXXX", base);
     /* Of the processes: threads that spin while they wait are slow on a busy machine. */
     CHECK(setenv("OMP_WAIT_POLICY", "passive", 1) == 0, "no memory");
     printf("%d training runs, interrupted and resumed in other processes\n", count);
     if (!CHECK(mkdtemp(folder), "%s cannot be made", folder)) return test_report();
+    CHECK(count > 0, "no runs");
     for (int i = 0; i < count; i++) check_run(argv[0], folder, seed + i);
     CHECK(rmdir(folder) == 0, "%s is not empty", folder);
     return test_report();

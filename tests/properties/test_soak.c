@@ -226,7 +226,7 @@ static void *live_alone(void *user) {
     return NULL;
 }
 
-static uint64_t two_at_once(char path[][32]) {
+static uint64_t two_at_once(char path[][128]) {
     liver alone = { 0, 0, path[0], 0 };
     liver first = { 17, 1, path[0], 0 };
     liver second = { 4, 1, path[1], 0 };
@@ -355,11 +355,12 @@ static void soak(double seconds, uint64_t want, const char *path) {
 
 /* An argument that is a number is the time of the soak in seconds. */
 int main(int argc, char **argv) {
-    char path[2][32];
+    char path[2][128];
+    const char *base = getenv("TMPDIR");
     const int timed = argc > 1 && isdigit((unsigned char)argv[1][0]);
     if (!timed) test_begin(argc, argv);
-    for (int i = 0; i < 2; i++) snprintf(path[i], sizeof path[i], "/tmp/jem_soak_%ld_%d",
-                                         (long)getpid(), i);
+    for (int i = 0; i < 2; i++) snprintf(path[i], sizeof path[i], "%.80s/jem_soak_%ld_%d",
+                                         base && *base ? base : "/tmp", (long)getpid(), i);
     if (test_wants("test_openmp")) test_openmp();
     if (test_wants("two_at_once, soak"))
         soak(timed ? atof(argv[1]) : 3, two_at_once(path), path[0]);

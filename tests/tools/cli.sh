@@ -588,8 +588,8 @@ refuses 2 "are the same file" eval spare.safetensors calibration --dataset digit
     --out spare.safetensors
 status 0 "export, rounded" export --dtype bf16 $model half.safetensors
 # The parameters take half; the header, which holds the text of the calibration, stays.
-numbers() { echo $(($(wc -c <"$1") - 8 - $(od -An -t u8 -N 8 "$1"))); }
-check "half as large" [ $(($(numbers half.safetensors) * 2)) = "$(numbers small.safetensors)" ]
+data_bytes() { echo $(($(wc -c <"$1") - 8 - $(od -An -t u8 -N 8 "$1"))); }
+check "half as large" [ $(($(data_bytes half.safetensors) * 2)) = "$(data_bytes small.safetensors)" ]
 status 0 "the rounded network" eval half.safetensors --dataset digits
 half=$(sed -n 's/.*accuracy \([0-9.]*\)%.*/\1/p' out)
 check "hardly worse: ${half:-nothing}%" sh -c "[ ${half%.*} -gt 60 ]"
@@ -601,7 +601,7 @@ refuses 1 "pipe: is not a regular file" export $model pipe
 check "the pipe is one" test -p pipe
 status 0 "the same network" eval small.safetensors --dataset digits
 says "images: ${trained:-nothing}"
-check "and no more" [ "$(numbers small.safetensors)" -lt 452000 ]
+check "and no more" [ "$(data_bytes small.safetensors)" -lt 452000 ]
 status 0 "begin with it" train $small --init ./small.safetensors --iters 5 --out i
 accuracy=$(sed -n 's/.*accuracy \([0-9.]*\)%, -log.*/\1/p' out)
 check "it begins where that one was: $accuracy%" test "${accuracy%.*}" -gt 60

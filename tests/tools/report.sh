@@ -150,8 +150,9 @@ check "no page then" sh -c '! ls | grep -q none.html'
 status 1 "no images" $mnist --data nowhere --n 10 --out dreams.html
 check "a page all the same" grep -q "<li>Accuracy: nowhere" dreams.html
 for signal in TERM:143 HUP:129; do
-    "$jem" report $mnist --n 5000 --out stopped.html >out 2>err &
-    sleep 2
+    "$jem" report $mnist --n 10000 --out stopped.html >out 2>err &
+    i=0
+    while [ $((i += 1)) -lt 600 ] && ! ls | grep -q stopped; do sleep .1; done
     kill -${signal%:*} $!
     wait $!
     check "stopped by ${signal%:*}: status ${signal#*:}" test $? = ${signal#*:}
