@@ -64,7 +64,7 @@ gallery: demo $(EXAMPLES)  ## run the examples and update their pictures in exam
 	@cp build/pictures/dreams.png build/pictures/chains.png examples/gallery/
 	$(AGAIN) -j2 $(LESSONS:%=gallery-%)
 	@cp build/pictures/film_strip.png examples/gallery/
-	$(BUILD)/attack
+	$(BUILD)/attack examples/models/mnist.safetensors
 	@cp build/pictures/attack.png examples/gallery/attack_digits.png
 	$(BUILD)/films_energy
 	$(BUILD)/films

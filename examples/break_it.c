@@ -1,8 +1,9 @@
-/* QUESTION  What does failing training of an energy-based model look like, and what causes it?
+/* QUESTION  What does it look like when the training of an energy-based model fails, and why
+             does it fail?
 
-   FORMULA   L = mean f(sample) - mean f(data): as long as the samples follow the model, this stays
-             near 0. It does not measure progress, but it is an alarm: if it stays far from 0, the
-             samples are not from the model, and the update changes f in the wrong places.
+   FORMULA   L = mean f(sample) - mean f(data): in healthy training this soon stays near 0. It does
+             not measure progress, but it is an alarm: if it moves far from 0, the samples are not
+             from the model, and the update changes f in the wrong places.
                  f(data) far above   chains do not reach the maxima of f, so f is not lowered there
                  f(data) far below   chains sit on a spike without data: f has run away
 
@@ -11,10 +12,12 @@
                            and throws them into two corners of the box (two dots there). The trainer
                            stops, and restores the weights from before that
              no noise      chains climb to a ridge and stay there: samples on thin lines
-             one step      from noise: the samples are noise, and f rises everywhere else
+             one step      from noise: the samples are noise, so f rises at the data without limit,
+                           and all probability is in one spot
              L2 on f       a remedy for the first: adding 0.1 mean f^2 to the loss keeps f flat
                            (Du and Mordatch 2019)
-             20 steps      a remedy for the last; still from noise, so the weights remain wrong
+             20 steps      a remedy for 'one step'; still from noise, so the weights of the modes
+                           remain wrong
 
    TRY       Other remedies for rate x 30: how.optim.clip = 0.3f, how.sgld.clamp_grad = 10 (neither
              is enough, nor are both), how.schedule with a warm-up. The moons instead of the rings.

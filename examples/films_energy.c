@@ -10,7 +10,7 @@
              summed over: there is no density. With a bowl, -x^2/4, added to both logits, Z
              converges. A steeper bowl changes p(x), but no answer p(y|x).
 
-   TRY       RATE 0.5f: does the loss still fall? A bowl of 0.01f: how large has the box to be?
+   TRY       RATE 0.5f: does the loss still fall? A bowl of 0.01f: how large must the box be?
 
    RUN       build/films_energy          Pictures: build/pictures/films_chain.png, films_bowl.png */
 #define JEM_IMPLEMENTATION

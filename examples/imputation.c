@@ -41,8 +41,8 @@ static int fill_in(jem_net *net, const digits *d, float *rows) {
             mean[k] += d->x[i * DIGIT_PIXELS + k] / DIGITS_TRAIN;
     for (int k = 0; k < ROW; k++) {
         const int pixel = k % DIGIT_PIXELS;
-        const int upright = k / DIGIT_PIXELS % 2;  /* two methods */
-        known[k] = upright ? pixel % DIGIT < DIGIT / 2 : pixel < DIGIT_PIXELS / 2;
+        const int left = k / DIGIT_PIXELS % 2;     /* else the upper half */
+        known[k] = left ? pixel % DIGIT < DIGIT / 2 : pixel < DIGIT_PIXELS / 2;
         rows[k] = d->test_x[k];
         masked[k] = known[k] != 0 ? rows[k] : 0;
         by_mean[k] = known[k] != 0 ? rows[k] : mean[pixel];

@@ -8,8 +8,8 @@
              score        no chains: the gradient of f points from noisy data to the data (Vincent
                           2011)
 
-   LOOK FOR  The numbers: mean log-likelihood of new points, with the true Z. CD-1's samples are
-             hardly more than the data, so it receives no information about the gaps between.
+   LOOK FOR  The numbers: mean log-likelihood of new points, with the true Z. CD-1's samples
+             hardly differ from the data, so it learns nothing about the gaps between the modes.
              Short-run chains (white) end at the data, but the density that leads them there is not
              that of the data: it is a generator. Score matching uses no samples; it learns the
              world blurred by noise.

@@ -15,11 +15,11 @@
              as before     the network of worlds.c: the outer circle is almost black, although there
                            are chains on it
              tempered      a quarter of the chains are samples of p, and both circles are there
-             broad noise   better than uniform, but blurred: after 1,000 updates the levels at which
-                           the circles merge still dominate
+             broad noise   better than uniform, but blurred: a point in the plane hardly reveals its
+                           noise level, so f is a mean over levels, and the high ones dominate
 
-   TRY       HOTTEST 2, or 100: print how.swapped, the fraction of neighbours that swap. The world
-             PINWHEEL, which needs no repair.
+   TRY       HOTTEST 2, or 100: let how.swapped point to LADDER - 1 floats, and print them: how many
+             of the neighbours in temperature swap. The world PINWHEEL, which needs no repair.
 
    RUN       build/mend_it               Picture: build/pictures/mend_it.png */
 #define JEM_IMPLEMENTATION

@@ -1,10 +1,11 @@
 /* QUESTION  Which statistic detects which unfamiliar image?
 
    FORMULA   Familiarity joins four scores, each as a p-value. Three are distances from the digits
-             of the predicted class: of the logits and log p(x) with its slope (slopes), of the
-             last layer's features, of the energies of an image's details (image). The fourth is
-             the density of its shades among those of all digits. Familiarity is the fraction of
-             known digits that are stranger.
+             of the predicted class: of the logits, log p(x), its slope and the image's details and
+             layout (slopes); of these, except the layout, with the last layer's features
+             (features); of the details alone (image). The fourth is the density of its shades
+             among those of all digits. Familiarity is the fraction of known digits that are
+             stranger.
 
    LOOK FOR  Blue: the percentage of each kind that is flagged when 1% of digits are. The details of
              an image detect mixed, dim and noisy pictures, but no inverted digit, whose edges are

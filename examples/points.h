@@ -14,7 +14,7 @@
 typedef enum world_kind {
     MOONS = 0, CIRCLES, GAUSSIANS, PINWHEEL, SPIRALS, CHECKERBOARD, RINGS, SWISS_ROLL, WORLDS
 } world_kind;
-#define WORLD_BOX 3.0f                             /* all of them lie in [-3,3] x [-3,3] */
+#define WORLD_BOX 3.0f                             /* [-3,3] x [-3,3] has 99.9% of each */
 
 typedef struct world { const char *name; int classes; float noise; } world;
 static const world worlds[WORLDS] = {

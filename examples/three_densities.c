@@ -11,8 +11,8 @@
              are correct. Second: a network trained only to classify. It is as good a classifier,
              but its p(x) is useless. Third: the same network, trained as a JEM.
 
-   TRY       how.weights.cd = 0.01f: how little contrastive divergence is enough? Move the means
-             apart: does the classifier's p(x) become better or worse?
+   TRY       0.01f instead of 1.0f in main: how little contrastive divergence is enough? Move the
+             means apart: does the classifier's p(x) become better or worse?
 
    RUN       build/three_densities       Picture: build/pictures/three_densities.png */
 #define JEM_IMPLEMENTATION

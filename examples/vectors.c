@@ -9,8 +9,8 @@
              line. Right: log p(x) of twelve sensors, usual readings on top, then four kinds of
              failures. 'A stuck sensor' shows a value that is usual for it; log p(x) falls because
              the value does not fit those of the others. Which sensor has failed? The one whose
-             value, if another takes its place, makes log p(x) rise most: of strange readings with
-             one wrong sensor, the table shows how often that is the right one.
+             replacement raises log p(x) most: of strange readings with one wrong sensor, the table
+             shows how often that is the right one.
 
    TRY       RINGS instead of CIRCLES in draw_rings(): how many updates do four rings need? Fewer
              ROWS: with how many does log p(x) become worse than familiarity?

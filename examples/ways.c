@@ -1,7 +1,8 @@
 /* QUESTION  How close does each method of learning a density get to the truth, and which of them
              tolerate a high learning rate?
 
-   FORMULA   All minimise E[-log p(data)], log p = f - log Z, without Z:
+   FORMULA   All look for the maximum of E[log p(data)], log p = f - log Z; all but the exact one
+             avoid Z:
              CD-k         f(sample) - f(data); k Langevin steps from the data (Hinton 2002)
              short-run    the same from noise; persistent: chains continue (Tieleman 2008)
              + KL         + E(sample; held) - H(sample), through the last step (Du & others 2021)
@@ -19,7 +20,8 @@
 
    TRY       UPDATES 6000, with the middle rate alone: most ways come closer to the truth, but
              plain persistent chains fall far below it (numbers: examples/README.md, appendix).
-             Another world. STEPS 2 or 40. Two tricks in one row. KL without H: how.entropy = 0.
+             Another world. STEPS 2 or 40. Two tricks in one row. KL without H:
+             how.kl_entropy = 0.
 
    RUN       build/ways [world]          Picture: build/pictures/ways.png */
 #define JEM_IMPLEMENTATION

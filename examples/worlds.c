@@ -14,8 +14,8 @@
              lacks the outer circle! Chains cannot cross the gap, so the probability on either side
              is undetermined. Good samples do not prove a good density.
 
-   TRY       WORLD_STEP (worlds.h) 10 times smaller or larger; 5 steps instead of 20.
-             how.weights.cd = 0: which panels change, and which does not?
+   TRY       In worlds.h: WORLD_STEP 10 times smaller or larger; 5 steps instead of 20, and
+             how.weights.cd = 0, in world_recipe. Which panels change, and which does not?
 
    Picture: build/pictures/worlds.png */
 #define JEM_IMPLEMENTATION

@@ -23,7 +23,7 @@ for name in langevin learn jem; do
         continue
     fi
     grep -E 'warning' "$log" | head -n 10
-    # A loop without an end gets no points; without `timeout` it has to be stopped by hand.
+    # An endless loop keeps the points printed before; without `timeout`, stop it by hand.
     limit=""
     if command -v timeout >/dev/null; then limit="timeout ${GRADE_SECONDS:-60}"; fi
     $limit "$program" >"$log" 2>&1 || status=1

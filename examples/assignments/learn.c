@@ -1,4 +1,4 @@
-/* ASSIGNMENT 2: learning (lesson 4). The density is p(x) = exp f(x) / Z on the line, with
+/* ASSIGNMENT 2: learning (lesson 4). The density is p(x) = exp f(x) / Z on [-4, 4], with
        f(x) = w[0] x + w[1] x^2 + w[2] x^3 + w[3] x^4
    Fill in the three functions. `make grade` checks them. */
 enum { WEIGHTS = 4 };
@@ -13,8 +13,9 @@ static void gradient(const double *data, int n, const double *samples, int m, do
     for (int k = 0; k < WEIGHTS; k++) g[k] = 0;
 }
 
-/* Moves each of n chains by `steps` steps of Langevin dynamics on f. For a random number from
-   N(0,1), call jem_rng_normal(rng). */
+/* Moves each of n chains by `steps` steps of Langevin dynamics on f, and keeps them in [-4, 4]:
+   while w[3] is above 0, f rises without limit outside. For a random number from N(0,1), call
+   jem_rng_normal(rng). */
 static void walk(const double *w, double *x, int n, int steps, double a, jem_rng *rng) {
     (void)w;
     (void)x;

@@ -21,6 +21,7 @@ static float sight[CHAINS];                        /* the verdict on each chain 
 PAGE(int, load_net)(int which, const void *bytes, int size);
 PAGE(float *, place)(int what);
 PAGE(int, has_score)(void);
+PAGE(float, usual_weight)(void);
 PAGE(void, centre)(int n);
 PAGE(int, answer)(void);
 PAGE(const char *, reason_name)(int reason);
@@ -58,6 +59,8 @@ PAGE(float *, place)(int what) {
 }
 /* Returns 1 if the JEM has learned a score, else 0. */
 PAGE(int, has_score)(void) { return nets[0]->noise_hi > 0; }
+/* Returns the weight of log p(y|x) in samples of a class. */
+PAGE(float, usual_weight)(void) { return jem_net_query(nets[0], NULL).weight; }
 
 /* ---- draw ------------------------------------------------------------------------------------ */
 
@@ -197,7 +200,9 @@ static int age[CHAINS];
 static jem_tensor *wished(jem_ctx *c, jem_tensor *x, void *user) {
     const wish *w = (const wish *)user;
     jem_tensor *f = jem_forward(nets[0], x, 0);
-    jem_tensor *logp = jem_scale(c, jem_logsumexp(c, f), nets[0]->scale);      /* log p(x) */
+    jem_tensor *logp = nets[0]->energy ? nets[0]->energy : jem_logsumexp(c, f);
+    logp = jem_scale(c, logp, nets[0]->scale);                                 /* log p(x) */
+    if (nets[0]->shift) logp = jem_add(c, logp, nets[0]->shift);
     if (w->kind != ANY) {
         jem_tensor *log_py = jem_log_softmax(c, f);                            /* log p(y|x) */
         jem_tensor *a = jem_gather(c, log_py, w->labels);

@@ -3,10 +3,10 @@ panels.dream = (() => {
   const kinds = ["any", "class", "each", "or", "and", "not"];     /* as in digits.c */
   let now, usual, running = false, paused = false, started = null, frame = null;
 
-  /* Defaults of the model: see jem_net_generate_desc and jem_net_query in jem.h. */
+  /* Defaults of the model: see jem_net_generate_desc in jem.h. */
   function defaults() {
-    return model.score ? { step: .01, noise: .1, weight: 7, clean: true }
-      : { step: 1, noise: .01, weight: 1, clean: false };
+    return model.score ? { step: .01, noise: .1, clean: true }
+      : { step: 1, noise: .01, clean: false };
   }
   /* Values of slider positions. */
   const meant = {
@@ -16,7 +16,7 @@ panels.dream = (() => {
   };
   const tell = () => worker("chains").ask("wish", {
     kind: kinds.indexOf(now.kind), a: now.a, b: now.b,
-    weight: usual.weight, temperature: now.temp, step: now.step, noise: now.noise, rate: now.rate,
+    weight: model.weight, temperature: now.temp, step: now.step, noise: now.noise, rate: now.rate,
     clean: now.clean ? 1 : 0 });
 
   function controls() {

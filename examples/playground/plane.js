@@ -17,7 +17,7 @@ panels.plane = (() => {
     noise: [{ noise: 0 },
       "Without noise, chains climb to a ridge and stay there: samples on thin lines."],
     one: [{ steps: 1, fresh: 1 },
-      "One step from noise is still noise: f rises everywhere else, and the density diverges."],
+      "One step from noise is still noise: f rises at the data without limit."],
     "rate-l2": [{ rate: 30, l2: .1 }, "Rate \u00d7 30 again, but adding 0.1 mean f\u00b2 to the " +
       "loss keeps the landscape flat (Du and Mordatch 2019)."],
     twenty: [{ steps: 20, fresh: 1 },

@@ -33,7 +33,10 @@ const jobs = {
     if (!C.start()) throw Error("no memory");
     models.forEach((bytes, which) => jobs.load({ which, bytes }));
     const opened = { isa: text(C.speed_name()) };
-    if (models.length) opened.score = C.has_score();
+    if (models.length) {
+      opened.score = C.has_score();
+      opened.weight = C.usual_weight();
+    }
     return opened;
   },
   load({ which, bytes }) {

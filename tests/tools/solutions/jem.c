@@ -12,7 +12,7 @@ static void softmax(const double *logits, int classes, double *p) {
     for (int k = 0; k < classes; k++) p[k] = exp(logits[k] - f);
 }
 
-/* Of the data, the softmax of cross-entropy and that of f cancel. */
+/* For the data, the softmax of cross-entropy cancels that of f. */
 static void loss_gradient(const double *data, int y, const double *sample, int classes,
                           double *g_data, double *g_sample) {
     (void)data;
