@@ -156,7 +156,7 @@ static int fill_steps;
 static int fill_watch(void *user, int step, jem_tensor *x) {
     (void)user;
     (void)step;
-    if (++fill_steps % 8 == 0 && jem_read(x, shown) == JEM_OK) progress(fill_steps, 0);
+    if (++fill_steps % 8 == 0 && jem_read(x, shown) == JEM_OK) progress(fill_steps);
     return 0;
 }
 /* [fill] Samples the unknown pixels by chains that keep the known ones. */

@@ -23,6 +23,6 @@ extern jem_ctx *ctx;
 #ifdef __wasm__
 __attribute__((import_module("page"), import_name("progress")))
 #endif
-extern void progress(int done, int of);
+extern void progress(int done);
 
 #endif

@@ -1130,6 +1130,13 @@ static void clear_sums(run *r) {
     r->state[STATE_COUNT] = 0;
 }
 
+/* Returns the mean of state[sum] since the last row of the log; right after one, the value of the
+   last update. */
+static double mean_of(const run *r, int sum, float last) {
+    const float n = r->state[STATE_COUNT];
+    return (double)(n > 0 ? r->state[sum] / n : last);
+}
+
 /* Writes a row of means since the last complete one. A validation between two of those also has a
    row, with means if there are enough updates. */
 static int log_row(run *r, int evaluated) {
@@ -1144,16 +1151,17 @@ static int log_row(run *r, int evaluated) {
     char sample[32] = "";
     char nce[32] = "";
     char logp[32] = "";
-    double mean[STATE_SUMS];
-    for (int i = 0; i < STATE_SUMS; i++) mean[i] = n > 0 ? (double)(r->state[i] / n) : 0.0;
     if (n > 0 && (whole || 2 * n >= (float)r->o->print_every)) {
-        snprintf(loss, sizeof loss, "%.6g", mean[5]);
-        if (learns_classes(r)) snprintf(labels, sizeof labels, "%.6g,%.5f", mean[0], mean[1]);
-        if (r->o->w_nce > 0)
-            snprintf(nce, sizeof nce, "%.6g", (double)(r->state[STATE_NCE] / n));
-        if (chains_walked(r)) snprintf(sample, sizeof sample, "%.6g", mean[3]);
-        if (mean[2] != 0) snprintf(data, sizeof data, "%.6g", mean[2]);
-        snprintf(others, sizeof others, "%s,%s,%.6g", data, sample, mean[4]);
+        const double f_data = mean_of(r, STATE_F_DATA, 0);
+        snprintf(loss, sizeof loss, "%.6g", mean_of(r, STATE_LOSS, 0));
+        if (learns_classes(r))
+            snprintf(labels, sizeof labels, "%.6g,%.5f", mean_of(r, STATE_CE, 0),
+                     mean_of(r, STATE_ACCURACY, 0));
+        if (r->o->w_nce > 0) snprintf(nce, sizeof nce, "%.6g", mean_of(r, STATE_NCE, 0));
+        if (chains_walked(r))
+            snprintf(sample, sizeof sample, "%.6g", mean_of(r, STATE_F_SAMPLE, 0));
+        if (f_data != 0) snprintf(data, sizeof data, "%.6g", f_data);
+        snprintf(others, sizeof others, "%s,%s,%.6g", data, sample, mean_of(r, STATE_GRAD_NORM, 0));
     }
     if (evaluated && r->valid_accuracy >= 0 && learns_classes(r))
         snprintf(valid, sizeof valid, "%.5f,%.5f", (double)r->valid_accuracy, (double)r->valid_ce);
@@ -1341,13 +1349,6 @@ static int terminal_width(void) {
     return 80;
 }
 
-/* Returns the mean of state[sum] since the last row of the log; right after one, the value of the
-   last update. */
-static double mean_of(const run *r, int sum, float last) {
-    const float n = r->state[STATE_COUNT];
-    return (double)(n > 0 ? r->state[sum] / n : last);
-}
-
 /* Prints the progress: cross-entropy, accuracy and f as means since the last row of the log; score
    error and NCE of the last update. */
 static void progress(run *r) {
@@ -1369,15 +1370,16 @@ static void progress(run *r) {
         snprintf(valid, sizeof valid, " (validation %.1f%%)", 100 * (double)r->valid_accuracy);
     const jem_stats *s = &r->last;
     if (learns_classes(r)) {
-        snprintf(ce, sizeof ce, "  CE %.3f", mean_of(r, 0, s->ce));
-        snprintf(accuracy, sizeof accuracy, "  accuracy %.1f%%", 100 * mean_of(r, 1, s->accuracy));
+        snprintf(ce, sizeof ce, "  CE %.3f", mean_of(r, STATE_CE, s->ce));
+        snprintf(accuracy, sizeof accuracy, "  accuracy %.1f%%",
+                 100 * mean_of(r, STATE_ACCURACY, s->accuracy));
     }
     if (r->o->w_score > 0)
         snprintf(score, sizeof score, "  score error %.3f", (double)s->residual);
     if (r->o->w_nce > 0) snprintf(score, sizeof score, "  NCE %.3f", (double)s->nce);
     if (chains_walked(r))
-        snprintf(sample, sizeof sample, "  f(x-) %.1f", mean_of(r, 3, s->f_sample));
-    const double f_data = mean_of(r, 2, s->f_data);
+        snprintf(sample, sizeof sample, "  f(x-) %.1f", mean_of(r, STATE_F_SAMPLE, s->f_sample));
+    const double f_data = mean_of(r, STATE_F_DATA, s->f_data);
     if (f_data != 0) snprintf(data, sizeof data, "  f(x+) %.1f", f_data);
     snprintf(line, sizeof line, "epoch %d  %d/%d  %s%s left  %.3g/s%s%s%s%s%s%s",
              r->update / r->per_epoch, r->update, r->total, awaits_chains(r) ? "at least " : "",

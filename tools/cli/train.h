@@ -24,8 +24,11 @@
 typedef struct run_team { int rank, ranks; jem_sum_fn sum; void *user; } run_team;
 extern run_team team;
 
+/* Places of run.state, which checkpoints keep: first the sums over updates since the last complete
+   row of the log. The seven after STATE_STEP are of older versions, whose guard was here. */
 enum {
-    STATE_SUMS = 6, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR,
+    STATE_CE, STATE_ACCURACY, STATE_F_DATA, STATE_F_SAMPLE, STATE_GRAD_NORM, STATE_LOSS,
+    STATE_SUMS, STATE_BEST = STATE_SUMS, STATE_GAP, STATE_RETRIES, STATE_COUNT, STATE_LR,
     STATE_STEP, STATE_LOWEST = STATE_STEP + 8, STATE_BEST_AT, STATE_NCE, STATES
 };
 
