@@ -366,7 +366,8 @@ JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
 JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
-   several threads; they read x and write y. Element (channel c, row i, column j) of lane l is at
+   several threads, so they must not change anything shared, and may call jem_fail only in a context
+   of one thread: otherwise write NaN to report an error. They read x and write y. Element (channel c, row i, column j) of lane l is at
    [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image
    and dy is 0 there. Try the ops of >>ops first: unlike a loop over math.h, they are vectorised and
    fuse with convolutions (for exp, tanh and sigmoid, see jem_compute_exp). An op has no parameters
@@ -605,6 +606,7 @@ struct jem_net {
     struct jem__meta *meta;
     float *known;                                  /* parsed "jem.statistics", or NULL */
     jem_param *last;
+    struct jem_optim *averaged;                    /* whose averages are in params, or NULL */
 };
 
 /* A forward function may store one number per image, e(x), in net->shift. It is added to log p(x)
@@ -740,8 +742,8 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
    batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
-   are copied. Keys that begin with "jem." are the library's: they can be read and removed only. The
-   tools store and read names: "class.0", "class.1", ... of the classes and, for rows of a table,
+   are copied. At most 3840 strings. Keys that begin with "jem." are the library's: they can be read
+   and removed only. The tools store and read names: "class.0", "class.1", ... of the classes and, for rows of a table,
    "column.0", "column.1", ... of its columns. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 /* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
@@ -880,7 +882,7 @@ JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
        L_KL = mean E(x; held) - entropy H(x),      x = x' + step_size d log p(x')/dx' + noise
 
    whose gradient flows through the last step only; `held` parameters receive no gradient. H, the
-   entropy of samples of d pixels, is d mean log(distance to the nearest other sample) plus a
+   entropy of samples of d pixels, is d mean log(distance to the nearest unequal sample) plus a
    constant (Kozachenko & Leonenko 1987). entropy: 1 as in the paper, 0 to omit H. temperature_from
    and decay_b are not supported; if watch stops the walk, the last step is still taken. */
 JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
@@ -1095,8 +1097,9 @@ JEM_API void jem_optim_free(jem_optim *opt);                             /* NULL
    parameter is updated. Nothing changes while the context has an error. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
 /* Puts the averaged weights (ema) into the net and keeps the trained ones (on = 1), or puts the
-   trained ones back (on = 0), as jem_optim_step also does. It swaps the pointers jem_param.value,
-   not gradients: read these pointers again. jem_optim_free leaves in the net what is there. */
+   trained ones back (on = 0), as jem_optim_step and jem_net_load also do, and any other optimiser
+   of this net. It swaps the pointers jem_param.value, not gradients: read these pointers again.
+   jem_optim_free leaves in the net what is there. */
 JEM_API jem_status jem_optim_use_average(jem_optim *opt, int on);
 
 typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
@@ -1104,10 +1107,10 @@ typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
 /* Learning rate as a function of the update. */
 typedef struct jem_schedule {
     jem_schedule_kind kind;
-    int warmup;                                    /* linear from 0 over this many updates */
+    int warmup;                                    /* linear up to lr over this many updates */
     int total;                                     /* cosine: length of the run, in updates */
     float floor;                                   /* cosine: ends at floor*lr */
-    float rate;                                    /* steps: multiplies the rate at each .. */
+    float rate;                                    /* 0. steps: multiplies the rate at each .. */
     int at[4];                                     /* .. of these updates (0: unused). cosine: there
                                                       it ends and starts again, with warm-up, at
                                                       `rate` times the rate of its last start
@@ -1888,6 +1891,7 @@ JEM__INLINE float jem__bits_float(uint32_t bits) {
 JEM__INLINE int jem__finite(float x) {
     return (jem__float_bits(x) & 0x7f800000u) != 0x7f800000u;
 }
+JEM__INLINE int jem__is_nan(float x) { return (jem__float_bits(x) & 0x7fffffffu) > 0x7f800000u; }
 
 /* Returns 1 if lo <= value <= hi; otherwise reports name and value. A desc's field arrives as
    d.name. */
@@ -2428,6 +2432,11 @@ static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
     void *memory = jem__push(ctx, bytes);
     if (memory) memset(memory, 0, bytes);
     return memory;
+}
+/* Allocates n elements, for an n that a caller chose. */
+static void *jem__push_array(jem_ctx *ctx, int n, size_t size) {
+    if ((size_t)n > (size_t)-1 / size) return jem__too_much(ctx);
+    return jem__push(ctx, (size_t)n * size);
 }
 static float *jem__push_floats(jem_ctx *ctx, ptrdiff_t n) {
     return (float *)jem__push(ctx, jem__float_bytes(n));
@@ -3934,7 +3943,7 @@ static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target,
         if (ctx->desc.plain_tape) status = jem__walk_plain(&r);
         else status = jem__run_planned(&r);
     }
-    if (status == JEM_OK) status = ctx->status;    /* a custom op may have called jem_fail */
+    if (status == JEM_OK) status = ctx->status;    /* an op may have failed */
     for (int i = 0; r.list && i < r.n; i++) {
         jem__node *node = r.list[i]->node;
         node->ready = status == JEM_OK && node->value;
@@ -4424,8 +4433,8 @@ typedef struct jem__pack {
 } jem__pack;
 
 /* Returns the kind of a packed copy. Convolutions of one kind share it: an output's depends on the
-   weights' shape and, with Winograd, on the stride and the tile; there the input gradient reads the
-   output's. */
+   weights' shape and, with Winograd, on the stride and the tile. With Winograd, input gradients
+   read the copy of the outputs. */
 static int jem__pack_kind(const jem__conv *q) {
     if (q->tile) return q->tile + 8 * q->stride;
     if (q->gradient) return 1 + q->stride * 64 + q->pad % q->stride;
@@ -5014,8 +5023,7 @@ static void jem__max_forward(const jem_call *call) {
         for (int t = 0; t < pool->kh * pool->kw; t++) {
             const float *x = call->x[0] + jem__pool_at(pool, o, t);
             for (ptrdiff_t k = 0; k < n; k++) {
-                const int is_nan = x[k] != x[k];
-                if (t > 0 && !(x[k] > y[k]) && !is_nan) continue;
+                if (t > 0 && !jem__is_nan(x[k]) && (jem__is_nan(y[k]) || x[k] <= y[k])) continue;
                 y[k] = x[k];
                 which[k] = (unsigned char)t;
             }
@@ -5677,6 +5685,7 @@ void jem_mask_controls(char *text, int keep_newlines) {
 
 typedef struct jem__meta { struct jem__meta *next; const char *key, *value; } jem__meta;
 #define JEM__MAX_TEXTS 4096                        /* limits the cost of a hostile file */
+#define JEM__NET_TEXTS 3840                        /* of a network; its file contains fields, too */
 
 static const char *jem__meta_get(const jem__meta *list, const char *key) {
     while (list && strcmp(list->key, key)) list = list->next;
@@ -5962,6 +5971,11 @@ jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
     if (key && value && !strncmp(key, "jem.", 4))
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "metadata \"%.80s\": names that begin with "
                          "jem. are reserved", key);
+    int texts = 0;
+    for (const jem__meta *m = net->meta; m; m = m->next) texts++;
+    if (key && value && texts >= JEM__NET_TEXTS && !jem_net_meta(net, key))
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "metadata \"%.80s\": the network already has "
+                         "%d texts", key, texts);
     jem__known_forget(net);
     return jem__meta_set(net->ctx, &net->meta, key, value);
 }
@@ -6181,6 +6195,9 @@ jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *sh
     jem_ctx *ctx = net->ctx;
     const ptrdiff_t size = jem__param_size(ndim, shape);
     if (!name) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: the name is NULL");
+    if (!jem__utf8_valid(name, strlen(name)) || !strcmp(name, "__metadata__"))
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: no file can contain the name %.80s",
+                           name);
     if (size == 0)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %s: the shape needs 1 to 4 sizes, "
                            "each 1 or more, and at most 1e9 numbers", name);
@@ -6443,13 +6460,14 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
+#define JEM__MOST_WRITTEN 1e12f                   /* limit of numbers in texts */
 /* Reads up to n numbers of a text and returns their count; 0 if the text contains more numbers,
-   anything else, or a number beyond +-1e12. */
+   anything else, or a number beyond the limit. */
 static int jem__numbers_in(const char *s, float *q, int n) {
     int i = 0;
     for (double v; s && *s; i++) {
         const char *end = jem__scan_number(s, &v);
-        if (end == s || i == n || fabs(v) > 1e12) return 0;
+        if (end == s || i == n || fabs(v) > (double)JEM__MOST_WRITTEN) return 0;
         q[i] = (float)v;
         s = end + (*end == ' ');
     }
@@ -8393,7 +8411,6 @@ struct jem_optim {
     jem_optim_desc desc;
     int count;                                     /* of moments */
     int updates;
-    int averaged;                                  /* 1: the averages are in the network */
     jem__update update;                            /* arguments of the kernels */
     float weight;                                  /* of this update in the averages */
     jem__moments *moments;                         /* of each parameter that is updated */
@@ -8413,6 +8430,7 @@ jem_optim_desc jem_optim_desc_default(void) {
 
 void jem_optim_free(jem_optim *o) {
     if (!o) return;
+    if (o->net->averaged == o) o->net->averaged = NULL;
     for (int i = 0; o->moments && i < o->count; i++) {
         jem__free(o->net->ctx, o->moments[i].m);
         jem__free(o->net->ctx, o->moments[i].v);
@@ -8519,19 +8537,30 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     return NULL;
 }
 
-jem_status jem_optim_use_average(jem_optim *o, int on) {
-    if (!o) return JEM_BAD_ARGUMENT;
-    if (o->desc.ema <= 0 || !on == !o->averaged) return JEM_OK;
+/* Exchanges averages and trained weights. */
+static void jem__optim_swap(jem_optim *o) {
     for (int i = 0; i < o->count; i++) {
         jem__moments *m = o->moments + i;
         float *value = m->param->value;
-        if (o->updates == 0)                       /* nothing to average yet */
-            memcpy(m->other, value, (size_t)m->param->size * sizeof *value);
         m->param->value = m->other;
         m->other = value;
         jem_param_changed(m->param);
     }
-    o->averaged = !!on;
+}
+
+jem_status jem_optim_use_average(jem_optim *o, int on) {
+    if (!o) return JEM_BAD_ARGUMENT;
+    jem_net *net = o->net;
+    jem_optim *wanted = NULL;
+    if (on && o->desc.ema > 0) wanted = o;
+    if (net->averaged == wanted) return JEM_OK;
+    if (net->averaged) jem__optim_swap(net->averaged);
+    for (int i = 0; wanted && o->updates == 0 && i < o->count; i++) {
+        const jem_param *p = o->moments[i].param;  /* nothing to average yet */
+        memcpy(o->moments[i].other, p->value, (size_t)p->size * sizeof *p->value);
+    }
+    if (wanted) jem__optim_swap(wanted);
+    net->averaged = wanted;
     return JEM_OK;
 }
 
@@ -9367,7 +9396,7 @@ static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
 }
 
 /* Replaces chains by new samples if restart_denoise requests it: all before the first walk, n of
-   them every 1/reinit updates. */
+   them every 1/reinit updates; never again if reinit is 1e-6 or less. */
 static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     const jem_train_desc *d = &tr->desc;
     if (!d->restart_denoise.steps) return JEM_OK;
@@ -9737,8 +9766,8 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
 }
 
 /* Returns how far (rms) a step of SGLD, without noise or a range for x, moves values of some
-   chains, as a fraction of the range where they start; 0 before the first update with chains, or if
-   the gradient is not finite. Before the first walk, the images where chains start from noise show
+   chains, as a fraction of the range where they start; 0, which is no reason for shorter steps,
+   before the first update with chains, or if the gradient is not finite. Before the first walk, the images where chains start from noise show
    whether steps are too wide. Only for a context without an error. */
 static float jem__travel(const jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
@@ -9747,23 +9776,21 @@ static float jem__travel(const jem_trainer *tr) {
     if (!b || tr->updates < tr->desc.cd_from) return 0;
     const int n = b->capacity < JEM_LANES ? b->capacity : JEM_LANES;
     const ptrdiff_t size = n * jem__buffer_image_size(b);
-    jem_sgld_desc walk = jem_sgld_desc_default();
-    walk.steps = 1;
-    walk.step_size = jem__guarded_walk(tr).step_size;
-    walk.clamp_grad = tr->desc.sgld.clamp_grad;
+    const float step = jem__guarded_walk(tr).step_size;
+    const float clamp = tr->desc.sgld.clamp_grad;
     const jem_mark mark = jem_begin(ctx);
-    float *x = jem__push_floats(ctx, size);
+    float *slope = jem__push_floats(ctx, size);
     jem_tensor *t = jem_input(ctx, b->data, n, b->channels, b->height, b->width);
-    if (x && t && jem_sgld(ctx, jem_logp, tr->net, t, &walk, NULL) == JEM_OK &&
-        jem_read(t, x) == JEM_OK) {
+    if (slope && t && jem_grad(jem_logp(ctx, t, tr->net), t) == JEM_OK &&
+        jem_read_grad(t, slope) == JEM_OK) {
         for (ptrdiff_t i = 0; i < size; i++) {
-            const double moved = (double)x[i] - (double)b->data[i];
-            const double square = moved * moved;
-            sum += square;
+            if (clamp > 0) slope[i] = fmaxf(fminf(slope[i], clamp), -clamp);
+            const float moved = jem__fmaf(step, slope[i], b->data[i]) - b->data[i];
+            sum += (double)moved * (double)moved;
         }
     }
     jem_end(ctx, mark);
-    if (ctx->status == JEM_DIVERGED) jem_clear_error(ctx);
+    if (!jem__finite((float)sum)) return 0;
     return (float)(sqrt(sum / (double)size) / (2 * jem__half_range(&tr->desc)));
 }
 
@@ -9956,13 +9983,17 @@ static void jem__restore_params(jem_net *net, const float *kept, int all) {
 static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss, const float *before) {
     jem_net *net = tr->net;
     const float norm = jem__gradient_norm(tr->optim);
-    const float step = tr->desc.sam / norm;
     const float *kept = jem__keep_params(net);
     if (!kept || !(norm > 0) || !jem__finite(norm)) return net->ctx->status;
+    const float step = tr->desc.sam / norm;
+    const int overflows = !jem__finite(step);      /* at a minimum the norm may be 1e-40 */
     for (int i = 0; i < tr->optim->count; i++) {
         jem_param *p = tr->optim->moments[i].param;
-        for (ptrdiff_t j = 0; j < p->size; j++)
-            p->value[j] = jem__fmaf(step, p->grad[j], p->value[j]);
+        for (ptrdiff_t j = 0; j < p->size; j++) {
+            if (overflows)
+                p->value[j] = jem__fmaf(tr->desc.sam, p->grad[j] / norm, p->value[j]);
+            else p->value[j] = jem__fmaf(step, p->grad[j], p->value[j]);
+        }
         jem_param_changed(p);
     }
     jem__restore_params(net, before, 0);
@@ -10072,11 +10103,19 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     const float *kept = NULL;                      /* act norm's parameters before the first update
                                                       sets them; restored after a failure */
     if (tr->has_buffers && !tr->updates) kept = jem__keep_params(tr->net);
+    const float noise_lo = tr->net->noise_lo;      /* the first update sets these, too */
+    const float noise_hi = tr->net->noise_hi;
+    const float mean = tr->net->mean;
     b.x = jem__in_units(tr->net, b.x, b.n);
     b.x_data = jem__in_units(tr->net, b.x_data, b.n_data);
     s.status = ctx->status;
     if (s.status == JEM_OK) s.status = jem__make_update(tr, &b, &s);
     if (s.status != JEM_OK) jem__restore_params(tr->net, kept, 1);
+    if (!tr->updates) {
+        tr->net->noise_lo = noise_lo;
+        tr->net->noise_hi = noise_hi;
+        tr->net->mean = mean;
+    }
     ctx->rank = 0;
     ctx->others = 0;
     jem__guard_watch(tr, &b, &s);
@@ -10365,7 +10404,7 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
    The first number of a calibration is JEM__FORM times the index of its form, plus its
    gradients. */
 
-enum { JEM__FOLDS = 10, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128,
+enum { JEM__FOLDS = 10, JEM__MOST_RATED = 32768, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128,
        JEM__MOST_VALUES = 32, JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
        JEM__TAIL = 14,                             /* its quantile, (14/64)^2, begins the tail */
        JEM__HEAD = 2,                              /* numbers before the parts */
@@ -10590,6 +10629,7 @@ static jem__known jem__known_at(const jem_net *net, int first, int features, flo
    impossible. */
 static int jem__known_head(const jem_net *net, const char *text, int *first, int *features) {
     double v[JEM__HEAD];
+    if (net->classes > JEM__MOST_RATED) return 0;
     const double most[JEM__HEAD] = { JEM__FORM * JEM__NEWEST + JEM__MOST_SLOPES,
                                      JEM__MOST_FEATURES };
     for (int i = 0; i < JEM__HEAD; i++) {
@@ -11695,6 +11735,11 @@ static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const j
     }
     for (int i = 0; i < n; i++) sums[i] = jem__join(&k, surprise + (ptrdiff_t)i * JEM__PARTS);
     jem__strange_quantiles(sums, n, k.q);
+    for (int i = 0; i < size; i++) {
+        if (fabsf(all[i]) < JEM__MOST_WRITTEN) continue;
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: a feature differs so rarely that its "
+                         "distances are %g; at most 1e12 can be stored", (double)all[i]);
+    }
     return jem__numbers_write(net, list, jem__known_key, all, size);
 }
 
@@ -11729,6 +11774,9 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     if (!x) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: x is NULL");
     if (n < 2)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs at least 2 images, not %d", n);
+    if (net->classes > JEM__MOST_RATED)
+        return jem__fail(ctx, JEM_BAD_SHAPE, "calibrate: %d classes; at most %d", net->classes,
+                         (int)JEM__MOST_RATED);
     if (cost < 0 || cost > JEM__MOST_SLOPES)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: %d gradients (0 to %d, or JEM_AUTO)",
                          gradients, (int)JEM__MOST_SLOPES);
@@ -11738,7 +11786,7 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     const jem_mark mark = jem_begin(ctx);
     jem__meta *texts = NULL;
     jem__rows r;
-    jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
+    jem__seen *seen = (jem__seen *)jem__push_array(ctx, n, sizeof *seen);
     jem_status s = JEM_NO_MEMORY;
     const jem__known k = jem__known_at(net, JEM__FORM * JEM__NEWEST + cost,
                                         jem__feature_count(net), NULL);
@@ -11975,7 +12023,7 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
     const jem_mark mark = jem_begin(ctx);
     jem__known known;
     jem_status s = JEM_NO_MEMORY;
-    jem__seen *seen = (jem__seen *)jem__push(ctx, (size_t)n * sizeof *seen);
+    jem__seen *seen = (jem__seen *)jem__push_array(ctx, n, sizeof *seen);
     if (seen && jem__known_of(net, &known))
         s = jem__classify_known(net, &known, x, n, seen, answers);
     else if (seen)
@@ -11990,7 +12038,7 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
 float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
     if (!net || !jem__labels_good(net->ctx, "accuracy", labels, n, net->classes)) return -1;
     const jem_mark mark = jem_begin(net->ctx);
-    jem__seen *seen = (jem__seen *)jem__push(net->ctx, (size_t)n * sizeof *seen);
+    jem__seen *seen = (jem__seen *)jem__push_array(net->ctx, n, sizeof *seen);
     const int ok = seen && jem__see(net, "accuracy", x, n, NULL, seen) == JEM_OK;
     int right = 0;
     for (int i = 0; ok && i < n; i++) right += seen[i].label == labels[i];
@@ -13250,7 +13298,8 @@ const char *jem_archive_meta(const jem_archive *a, const char *key) {
 /* Returns the count of numbers in a tensor of this shape; -1 if a size is negative or there are too
    many to address. */
 static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
-    const int64_t most = PTRDIFF_MAX / 16;         /* of 8 bytes, with the allocator's overhead */
+    const int64_t most = PTRDIFF_MAX / 16;         /* of at most 8 bytes; half of the addresses
+                                                      remain for everything else */
     int64_t n = 1;
     for (int i = 0; i < ndim; i++) {
         if (shape[i] < 0 || (shape[i] > 0 && n > most / shape[i])) return -1;
@@ -13370,7 +13419,8 @@ static void jem__put_numbers(char *to, const jem_entry *e, int as) {
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        const float x = ((const float *)e->data)[i];
+        float x;                                   /* e->data may have any address */
+        memcpy(&x, (const char *)e->data + sizeof x * i, sizeof x);
         uint16_t bf16 = jem__to_bf16(x);
         if ((bf16 & 0x7fff) == 0x7f80 && jem__finite(x)) bf16--;     /* the largest, not infinity */
         jem__copy_numbers(to + size * i, &bf16, size, size);
@@ -14265,6 +14315,7 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     jem__meta_take(net, fitted, !v.f.status);
     if (v.f.status) return v.f.status;             /* from here on nothing can fail */
     v.fill = 1;
+    if (net->averaged) jem_optim_use_average(net->averaged, 0);
     for (jem_param *p = net->params; p; p = p->next) {
         jem__array_like(&v, "", p, p->value);
         jem_param_changed(p);
@@ -14385,7 +14436,10 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     const char *const loading = ctx->loading;
     ctx->loading = a->where;
     ctx->params_left = 1e7;                        /* a small hostile file must not fill memory */
-    for (int i = 0; i < a->count; i++) ctx->params_left += (double)a->entries[i]->e.bytes;
+    for (int i = 0; i < a->count; i++) {
+        const jem_entry *e = &a->entries[i]->e;
+        ctx->params_left += (double)jem__elements(e->ndim, e->shape);
+    }
     const char *name = jem__meta_get(a->meta, "jem.net");
     const jem__kind *kind = NULL;
     if (name) kind = (const jem__kind *)*jem__find_kind(ctx, name);
@@ -14422,14 +14476,15 @@ static void jem__rng_unpack(jem_rng *rng, const int64_t *s) {
 static void jem__trainer_pack(const jem_trainer *tr, int64_t *s) {
     s[0] = tr->updates;
     s[1] = tr->optim->updates;
-    s[2] = tr->optim->averaged;
+    s[2] = tr->net->averaged == tr->optim;
     jem__rng_pack(&tr->rng, s + 3);
     jem__rng_pack(&tr->net->rng, s + 6);
 }
 static void jem__trainer_unpack(jem_trainer *tr, const int64_t *s) {
     tr->updates = (int)s[0];
     tr->optim->updates = (int)s[1];
-    tr->optim->averaged = (int)s[2];
+    if (s[2]) tr->net->averaged = tr->optim;
+    else if (tr->net->averaged == tr->optim) tr->net->averaged = NULL;
     jem__rng_unpack(&tr->rng, s + 3);
     jem__rng_unpack(&tr->net->rng, s + 6);
 }
@@ -14536,7 +14591,7 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
     jem__arrays v = jem__arrays_out("trainer", a);
     jem__trainer_pack(tr, tr->state);
     jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, tr->state);
-    jem__trainer_arrays(&v, tr, tr->optim->averaged);
+    jem__trainer_arrays(&v, tr, tr->net->averaged == tr->optim);
     jem__guard_pack(&tr->guard);
     jem__guard_arrays(&v, &tr->guard, tr->buffer);
     return v.f.status;
@@ -14739,16 +14794,13 @@ JEM__ONCE int jem__conv_channels(int left) {
 
 /* Returns the first channel of part i. Parts are whole blocks; in bf16, whole pairs of tiles. */
 JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
-    int blocks = 0;
-    int o = 0;
     if (q->method->bf16) return jem__part_from(i, of, q->co, 32);
-    while (o < q->co) {
-        o += jem__conv_channels(q->co - o);
-        blocks++;
-    }
-    o = 0;
-    for (int b = jem__part_from(i, of, blocks, 1); b > 0; b--) o += jem__conv_channels(q->co - o);
-    return o;
+    int whole = q->co / JEM__WHOLE;                /* blocks, before those of 4 */
+    if (q->co >= 8 && (q->co - 8) % JEM__WHOLE == 0) whole = (q->co - 8) / JEM__WHOLE;
+    const int rest = q->co - whole * JEM__WHOLE;
+    const int block = jem__part_from(i, of, whole + (rest + 3) / 4, 1);
+    if (block <= whole) return block * JEM__WHOLE;
+    return jem__min(whole * JEM__WHOLE + 4 * (block - whole), q->co);
 }
 /* One part of a convolution: units first .. last-1 (pixels, tiles, rows) of channels o0 .. o1-1. */
 typedef struct jem__piece { int first, last, o0, o1; } jem__piece;
