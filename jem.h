@@ -1443,7 +1443,8 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
    missing pixels are sampled noise-blind from sigma_max down, while the known ones get as much
    noise. Each step removes most of the noise and adds nearly all of it again, which gives the
    sampled pixels time to agree with the known ones (as in RePaint, Lugmayr et al. 2022). A walk
-   follows. After denoising, a last step then removes the remaining noise, at most .25. */
+   follows, in which log p sees the known pixels without noise. After denoising, a last step then
+   removes the remaining noise, at most .25. */
 typedef struct jem_impute_desc {
     jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019; set 300 for
                                                       a density with a score: .01 of the noise
@@ -12470,8 +12471,10 @@ static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
     jem__leaf_changed(to);
 }
 
-/* Shows the watch known pixels without noise. The walk itself keeps their noise, from which the
-   last step estimates how much to remove: without it, samples stay grainy. */
+/* Shows the watch known pixels without noise. The walk adds noise to them as to the others, and they
+   are restored after the last step, which therefore estimates the largest sigma that it may remove.
+   With clean known pixels it would remove too little, and samples stay grainy (measured:
+   examples/models/measured.md). */
 static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     jem__held *h = (jem__held *)user;
     jem_read(u, h->noisy);
