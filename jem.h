@@ -367,12 +367,12 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
    several threads, so they must not change anything shared, and may call jem_fail only in a context
-   of one thread: otherwise write NaN to report an error. They read x and write y. Element (channel c, row i, column j) of lane l is at
-   [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image
-   and dy is 0 there. Try the ops of >>ops first: unlike a loop over math.h, they are vectorised and
-   fuse with convolutions (for exp, tanh and sigmoid, see jem_compute_exp). An op has no parameters
-   of its own: one that learns takes them as another input, for example jem_linear of a constant 1,
-   with the parameter as its weight. */
+   of one thread: otherwise write NaN to report an error. They read x and write y. Element (channel
+   c, row i, column j) of lane l is at [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are
+   padding: they repeat the last image and dy is 0 there. Try the ops of >>ops first: unlike a loop
+   over math.h, they are vectorised and fuse with convolutions (for exp, tanh and sigmoid, see
+   jem_compute_exp). An op has no parameters of its own: one that learns takes them as another
+   input, for example jem_linear of a constant 1, with the parameter as its weight. */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -743,8 +743,8 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
    are copied. At most 3840 strings. Keys that begin with "jem." are the library's: they can be read
-   and removed only. The tools store and read names: "class.0", "class.1", ... of the classes and, for rows of a table,
-   "column.0", "column.1", ... of its columns. */
+   and removed only. The tools store and read names: "class.0", "class.1", ... of the classes and,
+   for rows of a table, "column.0", "column.1", ... of its columns. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 /* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
@@ -1327,16 +1327,16 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    `gradients` is the cost of an answer, in gradients of log p(x): 0: logits, features and the image
    itself; 1, or JEM_AUTO: also the slope at the image, in the same pass: a batch then takes less
    than three times the time of its logits; 2 and 3: also the slope at one and at two noise levels,
-   only for networks that have learned a score. Vectors (height and width 1) have
-   their numbers compared instead of the details of an image; the centre of the data is familiar. A
-   detector of anomalies for sensors is jem_mlp_desc_vectors, jem_net_fit_units,
-   jem_train_desc_vectors, and jem_calibrate with rows that were held out (examples/vectors.c;
-   compared with scikit-learn in tests/tools/sklearn_sensors.py). Networks without `features` are
-   judged by the rest.
-   The calibration is saved with the network, as the texts "jem.statistics", "jem.usual" and
+   only for networks that have learned a score. Vectors (height and width 1) have their numbers
+   compared instead of the details of an image; the centre of the data is familiar. A detector of
+   anomalies for sensors is jem_mlp_desc_vectors, jem_net_fit_units, jem_train_desc_vectors, and
+   jem_calibrate with rows that were held out (examples/vectors.c; compared with scikit-learn in
+   tests/tools/sklearn_sensors.py). Networks without `features` are judged by the rest. The
+   calibration is saved with the network, as the texts "jem.statistics", "jem.usual" and
    "jem.familiar". Training does not update it: after training, calibrate again. A calibration from
-   a file of an older version still works, with fewer statistics. Errors: n < 2, gradients out of
-   range or above 1 without a score, log p(x) that is not finite. */
+   a file of an older version still works, with fewer statistics. Errors: n < 2, more than 32768
+   classes, gradients out of range or above 1 without a score, numbers that are not finite, or that
+   a file cannot hold (above 1e12). */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 /* Returns the gradients that an answer of the calibrated network costs; -1: not calibrated. */
 JEM_API int jem_calibrated(const jem_net *net);
@@ -9768,8 +9768,9 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
 
 /* Returns how far (rms) a step of SGLD, without noise or a range for x, moves values of some
    chains, as a fraction of the range where they start; 0, which is no reason for shorter steps,
-   before the first update with chains, or if the gradient is not finite. Before the first walk, the images where chains start from noise show
-   whether steps are too wide. Only for a context without an error. */
+   before the first update with chains, or if the gradient is not finite. Before the first walk, the
+   images where chains start from noise show whether steps are too wide. Only for a context without
+   an error. */
 static float jem__travel(const jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
     jem_ctx *ctx = tr->net->ctx;
@@ -9786,8 +9787,10 @@ static float jem__travel(const jem_trainer *tr) {
         jem_read_grad(t, slope) == JEM_OK) {
         for (ptrdiff_t i = 0; i < size; i++) {
             if (clamp > 0) slope[i] = fmaxf(fminf(slope[i], clamp), -clamp);
-            const float moved = jem__fmaf(step, slope[i], b->data[i]) - b->data[i];
-            sum += (double)moved * (double)moved;
+            const float x = jem__fmaf(step, slope[i], b->data[i]);
+            const double moved = (double)x - (double)b->data[i];
+            const double square = moved * moved;
+            sum += square;
         }
     }
     jem_end(ctx, mark);
@@ -10405,8 +10408,9 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
    The first number of a calibration is JEM__FORM times the index of its form, plus its
    gradients. */
 
-enum { JEM__FOLDS = 10, JEM__MOST_RATED = 32768, JEM__MOST_LOGITS = 32, JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128,
-       JEM__MOST_VALUES = 32, JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
+enum { JEM__FOLDS = 10, JEM__MOST_RATED = 32768, JEM__MOST_LOGITS = 32,
+       JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128, JEM__MOST_VALUES = 32,
+       JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
        JEM__TAIL = 14,                             /* its quantile, (14/64)^2, begins the tail */
        JEM__HEAD = 2,                              /* numbers before the parts */
        JEM__SHRUNK = 50,                           /* images that the common covariance counts as */
@@ -12471,9 +12475,9 @@ static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
     jem__leaf_changed(to);
 }
 
-/* Shows the watch known pixels without noise. The walk adds noise to them as to the others, and they
-   are restored after the last step, which therefore estimates the largest sigma that it may remove.
-   With clean known pixels it would remove too little, and samples stay grainy (measured:
+/* Shows the watch known pixels without noise. The walk adds noise to them as to the others, and
+   they are restored after the last step, which therefore estimates the largest sigma that it may
+   remove. With clean known pixels it would remove too little, and samples stay grainy (measured:
    examples/models/measured.md). */
 static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     jem__held *h = (jem__held *)user;
