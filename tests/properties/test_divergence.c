@@ -345,7 +345,7 @@ static int check_run(int way, int seed, double healthy, int loud) {
     if (way == OP || way == WEIGHT || way == OPTIMISER || way == JUMP)
         CHECK(o.retries > 0 && notice >= 0 && notice <= 1, "%s: noticed after %d updates", what,
               notice);
-    if (way == LATE_STEP) CHECK(o.retries > 0, "%s: not noticed", what);
+    if (way == LATE_STEP || way == SATURATE) CHECK(o.retries > 0, "%s: not noticed", what);
     if (way == STEP) CHECK(o.retries > 0 && shared->noticed < 100, "%s: noticed at %d", what,
                            shared->noticed);
     printf("%-20s seed %d: %.1f%%, %d %s, %d updates", ways[way], seed, o.accuracy, o.retries,
