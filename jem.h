@@ -220,11 +220,13 @@ typedef enum jem_isa {
    (direct), 3e-6 (M = 2), 6e-5 (M = 4); see `make bench`. A batch of few images is cut into blocks
    with other tiles and so rounds differently from a large one, except with JEM_PRECISION_DIRECT.
    JEM_PRECISION_BF16 applies to convolutions with k <= 8 that read at most 2 columns of padding;
-   the others, and jem_linear, are computed in fp32. It requires AMX or AVX-512 BF16. With AVX-512
-   BF16, convolutions that write fewer than 8 channels are computed in fp32 too, and outputs and
-   input gradients with kernels of 3 times the stride run as JEM_PRECISION_FAST, which is as fast
-   there. Elsewhere it becomes JEM_PRECISION_FAST, and a note is logged; with JEM_ISA_SCALAR,
-   however, it is computed in plain C, for the same convolutions as with AVX-512 BF16.
+   other convolutions, and jem_linear, are computed in fp32. By instruction set:
+       AMX              all of these convolutions
+       AVX-512 BF16     not those that write fewer than 8 channels (fp32), nor outputs and input
+                        gradients with kernels of 3 times the stride: they run as
+                        JEM_PRECISION_FAST, which is as fast there
+       JEM_ISA_SCALAR   the same convolutions as with AVX-512 BF16, in plain C
+       others           none: it becomes JEM_PRECISION_FAST, and a note is logged
    Memory: sampling needs packed weights in addition to the weights, in total, for output and input
    gradient, 2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16); with
    stride 2, 2.3 times (exact) and up to 6.3 times (fast). */
@@ -336,7 +338,7 @@ typedef struct jem_tensor {
 /* jem_end frees all tensors made since the jem_begin that returned `mark`. Pairs may nest. Using a
    freed tensor is reported as an error, until a new tensor reuses its memory. Values and gradients
    of older tensors, if computed since jem_begin, are freed as well: a value is computed again on
-   request, but jem_read_grad must be called before jem_end. */
+   request, but jem_read_grad must be called before jem_end. The fields of a mark are private. */
 typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
@@ -1201,18 +1203,21 @@ typedef struct jem_train_desc {
     int class_conditional;                         /* 0; 1: slots by class, chains of p(x|y) */
     float diverged;                                /* |loss| above this is an error: 1e8 */
     /* The guard. After the first update, and every 100, the trainer copies its state if it is good:
-       all numbers are finite, the gap, |f_data - f_sample| (jem_stats), is at most max_gap/20 times
-       the network's scale, and the residual of the score is at most three times its lowest. The
-       trainer returns to the copy if an update diverges; if the mean gap of about ten updates
-       exceeds max_gap times that scale; if cross-entropy, once below 3/4 log(classes), is back at
-       log(classes), a guess; if the residual, once below .5, is above .9 again; if the gradient's
-       norm is a thousand times its mean; if the chains are far from all images, or all equal; or if
-       a step of SGLD moves them by a quarter of the range restart_lo .. restart_hi. After a return,
-       training uses other random numbers and, from the second return on, half the rate and half the
-       step of SGLD (with noise of the same temperature). The rate recovers, the step does not; but
-       if the step was too wide, it alone becomes shorter, and longer when the gradients allow it.
-       The copy has the size of the parameters, the optimiser's state and the buffer, and is part of
-       checkpoints. An error of the first update remains one. */
+       all numbers are finite; the gap, |f_data - f_sample| (jem_stats), is at most max_gap/20 times
+       the network's scale; and the residual of the score is at most three times its lowest. The
+       trainer returns to the copy if
+           an update diverges;
+           the mean gap of about ten updates exceeds max_gap times that scale;
+           cross-entropy, once below 3/4 log(classes), is back at log(classes), a guess;
+           the residual, once below .5, is above .9 again;
+           the gradient's norm is a thousand times its mean;
+           the chains are far from all images, or all equal;
+           or a step of SGLD moves them by a quarter of the range restart_lo .. restart_hi.
+       After a return, training uses other random numbers and, from the second return on, half the
+       rate and half the step of SGLD (with noise of the same temperature). The rate recovers, the
+       step does not; but if the step was too wide, it alone becomes shorter, and longer when the
+       gradients allow it. The copy has the size of the parameters, the optimiser's state and the
+       buffer, and is part of checkpoints. An error of the first update remains one. */
     float max_gap;                                 /* 100; without chains, the gap is 0 */
     int max_returns;                               /* 20; after these, an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
