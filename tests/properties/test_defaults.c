@@ -59,26 +59,110 @@ static double mean_of(const float *x, ptrdiff_t n) {
 
 /* ---- tests ----------------------------------------------------------------------------------- */
 
-static void test_defaults(jem_ctx *ctx) {
+/* Returns 1 if a walk has these values, and everything else is off. */
+static int is_walk(const jem_sgld_desc *d, int steps, float step_size, float noise_std) {
+    return d->steps == steps && d->step_size == step_size && d->noise_std == noise_std &&
+           d->clamp_grad == 0 && d->clamp_lo == 0 && d->clamp_hi == 0 && d->decay_b == 0 &&
+           d->decay_gamma == 0 && d->temperature_from == 0 && d->temperature_to == 0 && !d->watch &&
+           !d->watch_user;
+}
+static int is_denoise(const jem_denoise_desc *d, int steps, float fraction, float beta,
+                      float sigma_max) {
+    return d->steps == steps && d->fraction == fraction && d->beta == beta &&
+           d->sigma_max == sigma_max && !d->watch && !d->watch_user;
+}
+static int is_mcmc(const jem_mcmc_desc *d, int steps, int leapfrog) {
+    return d->steps == steps && d->step_size == 0.1f && d->leapfrog == leapfrog &&
+           d->temperatures == 1 && d->hottest == 10 && !d->swapped && !d->watch && !d->watch_user;
+}
+/* Returns 1 if an optimiser has the default values, except `kind`, `clip` and `ema`. */
+static int is_optim(const jem_optim_desc *d) {
+    return d->beta1 == 0.9f && d->beta2 == 0.999f && d->eps == 1e-8f && d->momentum == 0 &&
+           d->weight_decay == 0 && !d->only && d->muon_momentum == 0.95f &&
+           !strcmp(d->adam_names, "output") && d->adam_rate == 1;
+}
+
+/* Checks that every field of a desc has the value in its comment. */
+static void test_sampler_descs(jem_ctx *ctx) {
     (void)ctx;
-    const jem_train_desc t = jem_train_desc_default();
-    CHECK(t.lr == 1e-4f && t.negatives == 64 && t.buffer_size == 10000 && t.reinit == 0.05f &&
-          t.diverged == 1e8f && t.seed == 1, "jem_train_desc");
     const jem_sgld_desc s = jem_sgld_desc_default();
-    CHECK(s.steps == 20 && s.step_size == 1 && s.noise_std == 0.01f, "jem_sgld_desc");
+    CHECK(is_walk(&s, 20, 1, 0.01f), "jem_sgld_desc");
+    const jem_sgld_desc l = jem_sgld_desc_langevin(0.25f, 7);
+    CHECK(is_walk(&l, 7, 0.125f, 0.5f), "jem_sgld_desc_langevin");
+    const jem_denoise_desc d = jem_denoise_desc_default();
+    CHECK(is_denoise(&d, 300, 0.05f, 0.3f, 2), "jem_denoise_desc");
+    const jem_denoise_desc c = jem_denoise_desc_clean(0.5f);
+    CHECK(c.steps == 1 && c.fraction == 0.8f && c.sigma_max == 0.5f, "jem_denoise_desc_clean");
+    const jem_generate_desc g = jem_generate_desc_default();
+    CHECK(g.lo == 0 && g.hi == 0 && g.mean == 0 && is_denoise(&g.denoise, 300, 0.05f, 0.3f, 2) &&
+          is_walk(&g.walk, 300, 0.01f, 0.1f) && g.last_sigma == 0.24f, "jem_generate_desc");
     const jem_mcmc_desc m = jem_mcmc_desc_default();
-    CHECK(m.steps == 1000 && m.step_size == 0.1f && m.leapfrog == 1 && m.temperatures == 1 &&
-          m.hottest == 10, "jem_mcmc_desc");
+    CHECK(is_mcmc(&m, 1000, 1), "jem_mcmc_desc");
     const jem_ais_desc a = jem_ais_desc_default();
-    CHECK(a.levels == 500 && a.mean == 0 && a.std == 1 && a.walk.steps == 1 &&
-          a.walk.leapfrog == 5 && a.walk.step_size == 0.1f, "jem_ais_desc");
+    CHECK(a.levels == 500 && a.mean == 0 && a.std == 1 && is_mcmc(&a.walk, 1, 5), "jem_ais_desc");
     const jem_impute_desc i = jem_impute_desc_default();
-    CHECK(i.denoise.steps == 0 && i.denoise.fraction == 0.8f && i.denoise.beta == 0.019f &&
-          i.walk.steps == 300 && i.lo == -1 && i.hi == 1, "jem_impute_desc");
-    CHECK(jem_generate_desc_default().last_sigma == 0.24f, "jem_generate_desc");
+    CHECK(is_denoise(&i.denoise, 0, 0.8f, 0.019f, 2) && is_walk(&i.walk, 300, 1, 0.01f) &&
+          i.lo == -1 && i.hi == 1, "jem_impute_desc");
+    const jem_attack_desc t = jem_attack_desc_default();
+    CHECK(t.eps == 0.2f && !t.l2 && t.steps == 40 && t.step_size == 0 && t.restarts == 1 &&
+          t.random_start == 1 && !t.all_steps && t.momentum == 0 && !t.targeted &&
+          t.least_probability == 0 && t.lo == -1 && t.hi == 1 && !t.classify && !t.user,
+          "jem_attack_desc");
+}
+
+static void test_network_descs(jem_ctx *ctx) {
+    (void)ctx;
     const jem_wrn_desc w = jem_wrn_desc_default();
-    const jem_mlp_desc l = jem_mlp_desc_default();
-    CHECK(w.depth == 28 && w.widen == 10 && l.widths[0] == 128 && l.widths[1] == 128, "networks");
+    CHECK(w.depth == 28 && w.widen == 10 && w.channels == 3 && w.height == 32 && w.width == 32 &&
+          w.classes == 10 && w.activation == JEM_ACTIVATION_LEAKY_RELU && w.leak == 0.2f &&
+          w.norm == JEM_NORM_NONE && w.dropout == 0 && w.head == JEM_HEAD_POOLED &&
+          w.stem_stride == 1 && !w.separate_energy && w.blocks == JEM_BLOCKS_WRN && !w.unet,
+          "jem_wrn_desc");
+    const jem_convnet_desc c = jem_convnet_desc_default();
+    CHECK(c.channels == 1 && c.height == 28 && c.width == 28 && c.classes == 10 && c.layers == 4 &&
+          c.widths[0] == 16 && c.widths[1] == 32 && c.widths[2] == 64 && c.widths[3] == 64 &&
+          c.activation == JEM_ACTIVATION_SILU && c.leak == 0.2f && !c.separate_energy &&
+          c.quadratic == 0 && c.student == 0, "jem_convnet_desc");
+    const jem_mlp_desc m = jem_mlp_desc_default();
+    CHECK(m.channels == 1 && m.height == 28 && m.width == 28 && m.classes == 10 && m.layers == 2 &&
+          m.widths[0] == 128 && m.widths[1] == 128 && m.activation == JEM_ACTIVATION_SILU &&
+          m.leak == 0.2f && !m.separate_energy && m.quadratic == 0 && m.student == 0,
+          "jem_mlp_desc");
+    const jem_mlp_desc v = jem_mlp_desc_vectors(7, 2);
+    CHECK(v.channels == 7 && v.height == 1 && v.width == 1 && v.classes == 2 && v.layers == 3 &&
+          v.widths[0] == 64 && v.widths[1] == 64 && v.widths[2] == 64 && v.student == 3 &&
+          v.quadratic == 0, "jem_mlp_desc_vectors");
+}
+
+static void test_training_descs(jem_ctx *ctx) {
+    (void)ctx;
+    const jem_optim_desc o = jem_optim_desc_default();
+    CHECK(o.kind == JEM_OPTIMIZER_ADAM && o.clip == 0 && o.ema == 0 && is_optim(&o),
+          "jem_optim_desc");
+    const jem_train_desc t = jem_train_desc_default();
+    CHECK(t.lr == 1e-4f && t.schedule.kind == JEM_SCHEDULE_CONSTANT && t.schedule.warmup == 0,
+          "jem_train_desc: its rate");
+    CHECK(t.optim.kind == JEM_OPTIMIZER_ADAM && t.optim.clip == 0 && t.optim.ema == 0 &&
+          is_optim(&t.optim), "jem_train_desc: Adam");
+    CHECK(t.weights.ce == 1 && t.weights.cd == 1 && t.weights.cd_class == 0 &&
+          t.weights.energy_l2 == 0 && t.w_score == 0 && t.w_nce == 0 && t.w_kl == 0 &&
+          t.kl_entropy == 1 && t.w_term == 0 && !t.term && !t.term_user && t.sam == 0,
+          "jem_train_desc: terms of the loss");
+    CHECK(t.data_noise == 0.03f && t.label_noise == 0 && t.label_all_noise == 0 &&
+          t.label_smoothing == 0 && t.noise_lo == 0.12f && t.noise_hi == 2, "jem_train_desc: data");
+    CHECK(t.cd_from == 0 && is_walk(&t.sgld, 20, 1, 0.01f) && t.negatives == 64 &&
+          t.buffer_size == 10000 && t.reinit == 0.05f && t.restart_lo == -1 && t.restart_hi == 1 &&
+          is_denoise(&t.restart_denoise, 0, 0.05f, 0.3f, 2) && !t.chain && !t.chain_user &&
+          !t.class_conditional, "jem_train_desc: chains");
+    CHECK(t.diverged == 1e8f && t.max_gap == 100 && t.max_returns == 20 && t.least_scale == 0 &&
+          t.seed == 1 && t.rank == 0 && t.ranks == 1 && !t.sum && !t.sum_user,
+          "jem_train_desc: the guard, the seed, ranks");
+    const jem_train_desc s = jem_train_desc_score(1000);
+    CHECK(s.optim.kind == JEM_OPTIMIZER_MUON && s.w_score > 0 && s.weights.cd > 0 &&
+          s.cd_from == 600 && s.least_scale == 2, "jem_train_desc_score");
+    const jem_train_desc v = jem_train_desc_vectors(1000);
+    CHECK(v.w_nce > 0 && v.weights.cd == 0 && v.weights.cd_class == 0 && v.w_kl == 0 &&
+          v.w_score == 0 && v.optim.ema > 0, "jem_train_desc_vectors");
 }
 
 /* The rate of each update is the schedule's, of the lr that was set last; dropout is reseeded. */
@@ -348,8 +432,9 @@ static void test_slope_in_bf16(void) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST_IN(test_defaults), TEST_IN(test_rates), TEST_IN(test_first_chains),
-        TEST_IN(test_fresh_chains), TEST_IN(test_temperature), TEST_IN(test_mcmc),
+        TEST_IN(test_sampler_descs), TEST_IN(test_network_descs), TEST_IN(test_training_descs),
+        TEST_IN(test_rates), TEST_IN(test_first_chains), TEST_IN(test_fresh_chains),
+        TEST_IN(test_temperature), TEST_IN(test_mcmc),
         TEST_IN(test_single_step), TEST_IN(test_own_walk), TEST_IN(test_beginnings),
         TEST(test_slope_in_bf16)
     };
