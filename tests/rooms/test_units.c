@@ -99,6 +99,52 @@ static void test_same_answers(jem_ctx *ctx) {
     }
 }
 
+/* Fits units to a channel that varies, to a constant 7 and to a constant 0. */
+static void test_images(jem_ctx *ctx) {
+    printf("units: of images, those of each channel, which count for every pixel in log p(x)\n");
+    enum { CHANNELS = 3, PLANE = 3 * 4, SIZE = CHANNELS * PLANE };
+    static float x[N * SIZE], u[N * SIZE], back[N * SIZE];
+    const small_shape s = { CHANNELS, 3, 4, 2, 0 };
+    jem_answer plain[N], with_units[N];
+    float numbers[2 * CHANNELS];
+    double sum = 0;
+    double square = 0;
+    jem_rng rng = jem_rng_seed(6);
+    for (int i = 0; i < N * SIZE; i++) {
+        const int channel = i / PLANE % CHANNELS;
+        x[i] = channel == 1 ? 7.0f : 0.0f;
+        if (channel != 0) continue;
+        x[i] = 5 + 3 * jem_rng_normal(&rng);
+        sum += (double)x[i];
+        square += (double)x[i] * (double)x[i];
+    }
+    const double middle = sum / (N * PLANE);
+    const double spread = sqrt(square / (N * PLANE) - middle * middle);
+    const double wanted[2 * CHANNELS] = { middle, spread, 7, 7, 0, 1 };
+    jem_net *net = small_mlp(ctx, s, 1);
+    jem_net *with = small_mlp(ctx, s, 1);
+    CHECK(jem_net_fit_units(with, x, N) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem__numbers_in(jem_net_meta(with, "jem.units"), numbers, 2 * CHANNELS) == 2 * CHANNELS,
+          "%s", jem_net_meta(with, "jem.units"));
+    for (int k = 0; k < 2 * CHANNELS; k++)
+        CHECK_CLOSE(numbers[k], wanted[k], 1e-5, "number %d of \"jem.units\"", k);
+    CHECK(jem_standardize(with, x, N, u) == JEM_OK && jem_unstandardize(with, u, N, back) == JEM_OK,
+          "%s", jem_error(ctx));
+    for (int i = 0; i < N * SIZE; i++) {
+        const int channel = i / PLANE % CHANNELS;
+        const double is = ((double)x[i] - wanted[2 * channel]) / wanted[2 * channel + 1];
+        CHECK_CLOSE(u[i], is, 1e-5, "standardised, pixel %d", i % SIZE);
+        CHECK_CLOSE(back[i], x[i], 2e-6, "and back, pixel %d", i % SIZE);
+    }
+    CHECK(jem_classify(net, u, N, plain) == JEM_OK &&
+          jem_classify(with, x, N, with_units) == JEM_OK, "%s", jem_error(ctx));
+    for (int i = 0; i < N; i++)
+        CHECK_CLOSE(with_units[i].log_density - plain[i].log_density,
+                    -PLANE * (log(spread) + log(7.0)), 2e-5, "log p of image %d", i);
+    jem_net_free(net);
+    jem_net_free(with);
+}
+
 static void test_extremes(jem_ctx *ctx) {
     printf("units: constants, broken sensors, and what is no number\n");
     float x[4] = { 7, 1, 7, 3 };
@@ -154,8 +200,8 @@ static void test_files(jem_ctx *ctx) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST_IN(test_moments), TEST_IN(test_same_answers), TEST_IN(test_extremes),
-        TEST_IN(test_files)
+        TEST_IN(test_moments), TEST_IN(test_same_answers), TEST_IN(test_images),
+        TEST_IN(test_extremes), TEST_IN(test_files)
     };
     return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }
