@@ -282,6 +282,53 @@ static void test_shapes(jem_ctx *ctx) {
     jem_reset(ctx);
 }
 
+/* Checks that the first of the largest numbers of a window, row by row, receives its gradient. */
+static void test_max_ties(jem_ctx *ctx) {
+    printf("max pooling: windows with several maxima\n");
+    enum { ALL = 17 * 3 * 16 };
+    static float x[ALL], g[ALL];
+    for (int low = 0; low < 2; low++)              /* 1: the first number is below the others */
+        for (int stride = 1; stride <= 2; stride++) {
+            int bad = 0;
+            for (int i = 0; i < ALL; i++)
+                x[i] = low && i / 4 % 2 == 0 && i % 2 == 0 ? -2.0f : 0.5f;
+            jem_tensor *leaf = jem_input(ctx, x, 17, 3, 4, 4);
+            jem_tensor *sum = jem_sum_image(ctx, jem_max_pool(ctx, leaf, 2, stride));
+            CHECK(jem_grad(sum, leaf) == JEM_OK && jem_read_grad(leaf, g) == JEM_OK, "%s",
+                  jem_error(ctx));
+            for (int i = 0; i < ALL; i++) {
+                float wanted = 0;
+                for (int w = 0; w < 9; w++) {      /* the first numbers of windows */
+                    const int row = w / 3;
+                    const int column = w % 3;
+                    if (row % stride || column % stride) continue;
+                    const int is_low = low && row % 2 == 0 && column % 2 == 0;
+                    if (i / 4 % 4 == row && i % 4 == column + is_low) wanted += 1;
+                }
+                bad += g[i] != wanted;
+            }
+            CHECK(bad == 0, "%d of %d gradients, stride %d, low %d", bad, ALL, stride, low);
+            jem_reset(ctx);
+        }
+}
+
+/* Checks that the gradient of exp is its value, also beyond the range to which x is clamped. */
+static void test_exp_clamped(jem_ctx *ctx) {
+    printf("exp: gradients where x is clamped\n");
+    const float x[4] = { 100, -100, 1, 1e30f };
+    float y[4], g[4];
+    jem_tensor *leaf = jem_input(ctx, x, 1, 4, 1, 1);
+    jem_tensor *e = jem_exp(ctx, leaf);
+    CHECK(jem_read(e, y) == JEM_OK && jem_grad(jem_sum_image(ctx, e), leaf) == JEM_OK &&
+          jem_read_grad(leaf, g) == JEM_OK, "%s", jem_error(ctx));
+    CHECK_CLOSE(y[0] / expf(88), 1, 1e-5, "clamped to 88");
+    CHECK_CLOSE(y[1] / expf(-87), 1, 1e-5, "clamped to -87");
+    for (int i = 0; i < 4; i++)
+        CHECK(same_bits(g + i, y + i, 1), "at %g the gradient is %g, the value %g", (double)x[i],
+              (double)g[i], (double)y[i]);
+    jem_reset(ctx);
+}
+
 /* ---- convolutions, norms --------------------------------------------------------------------- */
 
 static jem_tensor *of_conv(jem_ctx *c, jem_tensor *x, const things *t) {
@@ -803,7 +850,7 @@ static void test_losses(jem_ctx *ctx) {
     }
     t.build = of_loss;
     for (t.a = 0; t.a < 3; t.a++)
-        for (t.b = 1; t.b < 16; t.b += t.a ? 4 : 1) {
+        for (t.b = 1; t.b < 16; t.b++) {
             for (int i = 0; i < 2; i++) t.other[i] = random_leaf(ctx, &rng, block_shape, -1, 1);
             jem_tensor *x = random_leaf(ctx, &rng, block_shape, -1, 1);
             char what[64];
@@ -815,6 +862,47 @@ static void test_losses(jem_ctx *ctx) {
             jem_reset(ctx);
         }
     jem_net_free(t.net);
+}
+
+/* Checks that -q/2 ||x||^2 is added to log p(x) and to nothing else, and that a file keeps it. */
+static void test_quadratic(jem_ctx *ctx) {
+    printf("values: the quadratic term of log p(x), also from a file\n");
+    enum { N = 3, SIZE = 2 * 6 * 5, CLASSES = 3 };
+    jem_rng rng = jem_rng_seed(12);
+    for (int conv = 0; conv < 2; conv++) {
+        jem_net *net[3] = { NULL, NULL, NULL };
+        float *x = random_floats(&rng, N * SIZE, -1, 1);
+        float f[3][N * CLASSES], logp[3][N];
+        jem_convnet_desc d = jem_mlp_desc_default();
+        d.channels = 2;
+        d.height = 6;
+        d.width = 5;
+        d.classes = CLASSES;
+        for (int k = 0; k < 2; k++) {
+            d.quadratic = k ? 0.3f : 0;
+            net[k] = conv ? jem_convnet_create(ctx, &d, 3) : jem_mlp_create(ctx, &d, 3);
+        }
+        jem_archive *file = jem_archive_create(ctx);
+        CHECK(jem_net_to_archive(net[1], file) == JEM_OK, "%s", jem_error(ctx));
+        net[2] = jem_net_from_archive(ctx, file);
+        for (int k = 0; k < 3; k++) {
+            jem_tensor *t = jem_input(ctx, x, N, 2, 6, 5);
+            CHECK(jem_read(jem_logp(ctx, t, net[k]), logp[k]) == JEM_OK &&
+                  jem_read(jem_forward(net[k], t, 0), f[k]) == JEM_OK, "%s", jem_error(ctx));
+            CHECK(same_bits(f[k], f[0], N * CLASSES), "logits of network %d", k);
+            for (int i = 0; i < N; i++) {
+                double square = 0;
+                for (int j = 0; j < SIZE; j++)
+                    square += (double)x[i * SIZE + j] * (double)x[i * SIZE + j];
+                CHECK_CLOSE(logp[k][i] - logp[0][i], k ? -0.15 * square : 0, 1e-5,
+                            "log p of image %d, network %d, conv %d", i, k, conv);
+            }
+            jem_reset(ctx);
+        }
+        for (int k = 0; k < 3; k++) jem_net_free(net[k]);
+        jem_archive_free(file);
+        free(x);
+    }
 }
 
 /* Checks which numbers dropout sets to 0, and by what it multiplies the others. x: (17,3,4,5). */
@@ -1097,13 +1185,14 @@ static void test_after_failure(jem_ctx *ctx) {
     const float pair[2] = { 1, 2 };
     int fails = 1;
     const int *user = &fails;
-    float out[2] = { 0, 0 };
+    float out[2] = { 5, 7 };
     jem_tensor *x = jem_input(ctx, &three, 1, 1, 1, 1);
     jem_tensor *y = jem_custom(ctx, &once_op, &x, 1, s, &user, sizeof user, 0);
     for (int how = 0; how < 2; how++) {
         fails = 1;
         CHECK((how ? jem_grad(y, x) : jem_read(y, out)) == JEM_BAD_ARGUMENT &&
               says(ctx, "not now"), "it fails");
+        CHECK(out[0] == (how ? 2.0f : 5.0f), "what was there stays: %g", (double)out[0]);
         CHECK(jem_read_grad(x, out) == JEM_BAD_ARGUMENT && says(ctx, "jem_grad first"),
               "and left no gradient");
         fails = 0;
@@ -1119,6 +1208,56 @@ static void test_after_failure(jem_ctx *ctx) {
           "a function that fails");
     CHECK(jem_read(x, out) == JEM_OK && same_bits(out, pair, 2), "x is %g, %g", (double)out[0],
           (double)out[1]);
+    jem_reset(ctx);
+}
+
+/* Doubles x; fails in the second group of images. */
+static void late_forward(const jem_call *call) {
+    for (int i = 0; i < 16; i++) call->y[i] = 2 * call->x[0][i];
+    if (call->group == 1) jem_fail(call->ctx, JEM_BAD_ARGUMENT, "the second group");
+}
+static const jem_op late_op = { "late", late_forward, NULL, 0, NULL };
+
+static void test_read_failed(jem_ctx *ctx) {
+    printf("a read that fails in its second group changes nothing\n");
+    enum { N = 17 };
+    const jem_shape s = { N, 1, 1, 1 };
+    float x[N], out[N];
+    int changed = 0;
+    for (int i = 0; i < N; i++) {
+        x[i] = (float)i;
+        out[i] = -7;
+    }
+    jem_tensor *leaf = jem_input(ctx, x, N, 1, 1, 1);
+    jem_tensor *y = jem_custom(ctx, &late_op, &leaf, 1, s, NULL, 0, 0);
+    CHECK(jem_read(y, out) == JEM_BAD_ARGUMENT && says(ctx, "second group"), "it fails");
+    for (int i = 0; i < N; i++) changed += out[i] != -7;
+    CHECK(changed == 0, "%d of %d numbers are changed", changed, N);
+    jem_reset(ctx);
+}
+
+/* Adds up the bytes of its data. */
+enum { USER_BYTES = 64 };
+static void bytes_forward(const jem_call *call) {
+    const unsigned char *user = (const unsigned char *)call->user;
+    int sum = 0;
+    for (int i = 0; i < USER_BYTES; i++) sum += user[i];
+    for (int i = 0; i < 16; i++) call->y[i] = (float)sum;
+}
+static const jem_op bytes_op = { "bytes", bytes_forward, NULL, 0, NULL };
+
+static void test_zero_user(jem_ctx *ctx) {
+    printf("data of a custom op: zeros without a source, in memory that was used before\n");
+    enum { USED = 10000 };
+    const jem_shape s = { 1, 1, 1, 1 };
+    float *ones = floats(USED);
+    for (int i = 0; i < USED; i++) ones[i] = 1;
+    CHECK(jem_input(ctx, ones, 1, USED, 1, 1) != NULL, "%s", jem_error(ctx));
+    jem_reset(ctx);
+    jem_tensor *leaf = jem_zeros(ctx, 1, 1, 1, 1);
+    const float sum = jem_item(jem_custom(ctx, &bytes_op, &leaf, 1, s, NULL, USER_BYTES, 0));
+    CHECK(sum == 0, "its bytes add up to %g", (double)sum);
+    free(ones);
     jem_reset(ctx);
 }
 
@@ -2421,6 +2560,10 @@ static void test_both_read_before(jem_ctx *ctx) { in_both(ctx, test_read_before)
 static void test_both_norm_of_one(jem_ctx *ctx) { in_both(ctx, test_norm_of_one); }
 static void test_both_after_failure(jem_ctx *ctx) { in_both(ctx, test_after_failure); }
 static void test_both_one_number(jem_ctx *ctx) { in_both(ctx, test_one_number); }
+static void test_both_max_ties(jem_ctx *ctx) { in_both(ctx, test_max_ties); }
+static void test_both_exp_clamped(jem_ctx *ctx) { in_both(ctx, test_exp_clamped); }
+static void test_both_read_failed(jem_ctx *ctx) { in_both(ctx, test_read_failed); }
+static void test_both_zero_user(jem_ctx *ctx) { in_both(ctx, test_zero_user); }
 static void test_both_tapes(jem_ctx *ctx) {
     jem_ctx *plain = plain_ctx();
     test_tapes(ctx, plain);
@@ -2432,6 +2575,8 @@ int main(int argc, char **argv) {
         TEST_IN(test_elementwise), TEST_IN(test_shapes), TEST_IN(test_convolutions),
         TEST_IN(test_norms), TEST_IN(test_networks), TEST_IN(test_few_images),
         TEST_IN(test_few_bits), TEST_IN(test_losses), TEST_IN(test_loss_values),
+        TEST_IN(test_quadratic), TEST_IN(test_both_max_ties), TEST_IN(test_both_exp_clamped),
+        TEST_IN(test_both_read_failed), TEST_IN(test_both_zero_user),
         TEST_IN(test_custom), TEST_IN(test_compute), TEST_IN(test_both_unkept),
         TEST_IN(test_both_dead_lanes), TEST_IN(test_both_read_before),
         TEST_IN(test_both_norm_of_one), TEST_IN(test_both_after_failure),
