@@ -1324,7 +1324,11 @@ static void test_numbers(void) {
 enum { WRN, CONVNET, MLP, KINDS };
 static const char *const kinds[KINDS] = { "wrn", "convnet", "mlp" };
 
-typedef struct design { jem_wrn_desc w; int layers, widths[8]; } design;
+typedef struct design {
+    jem_wrn_desc w;
+    int layers, widths[8], student;
+    float quadratic;
+} design;
 
 static design design_default(void) {
     design d;
@@ -1351,8 +1355,9 @@ static jem_net *design_create(jem_ctx *ctx, int kind, const design *d) {
     s.leak = d->w.leak;
     s.separate_energy = d->w.separate_energy;
     s.layers = d->layers;
-    memcpy(s.widths, d->widths,
-           sizeof s.widths);
+    s.quadratic = d->quadratic;
+    s.student = d->student;
+    memcpy(s.widths, d->widths, sizeof s.widths);
     return kind == CONVNET ? jem_convnet_create(ctx, &s, 3) : jem_mlp_create(ctx, &s, 3);
 }
 
@@ -1379,6 +1384,9 @@ static void check_design(jem_ctx *ctx, int kind, const design *d, const char *wh
                   p->layers == q->layers && p->activation == q->activation &&
                   p->separate_energy == q->separate_energy, "%s, %s: slope %.9g", kinds[kind], what,
                   (double)q->leak);
+            CHECK(!memcmp(&p->quadratic, &q->quadratic, sizeof p->quadratic) &&
+                  p->student == q->student && p->student == d->student, "%s, %s: quadratic %.9g, "
+                  "student %d", kinds[kind], what, (double)q->quadratic, q->student);
         }
         CHECK(net->channels == loaded->channels && net->height == loaded->height &&
               net->width == loaded->width && net->classes == loaded->classes, "%s", what);
@@ -1410,6 +1418,11 @@ static void test_descs(void) {
         d.w.separate_energy = jem_rng_below(&rng, 2);
         d.layers = 1 + jem_rng_below(&rng, 3);
         for (int k = 0; k < d.layers; k++) d.widths[k] = 1 + jem_rng_below(&rng, 9);
+        if (i % 2) d.quadratic = i < 2 * KINDS ? 1.0f / 3 : jem_rng_uniform(&rng);
+        if (kind == MLP && i % 2 == 0) {
+            d.w.height = d.w.width = 1;
+            d.student = 1 + jem_rng_below(&rng, 9);
+        }
         check_design(ctx, kind, &d, "at random");
     }
     design d = design_default();                   /* the outermost that are possible */
@@ -1430,6 +1443,14 @@ static void test_descs(void) {
     check_design(ctx, MLP, &d, "65536 channels");
     check_design(ctx, CONVNET, &d, "65536 channels");
     d.w.channels = 1;
+    d.quadratic = 1e6f;
+    check_design(ctx, MLP, &d, "most of a quadratic term");
+    d.quadratic = 1e-45f;
+    check_design(ctx, MLP, &d, "least of a quadratic term");
+    d.quadratic = 0;
+    d.student = 1000;
+    check_design(ctx, MLP, &d, "most degrees of freedom");
+    d.student = 0;
     d.widths[0] = 65536;
     check_design(ctx, MLP, &d, "width 65536");
     d.widths[0] = 1;
@@ -1458,6 +1479,8 @@ static void set_field(design *e, const char *key, double value) {
     if (!strcmp(key, "layers")) e->layers = n;
     if (!strcmp(key, "width1")) e->widths[0] = n;
     if (!strcmp(key, "width2")) e->widths[1] = n;
+    if (!strcmp(key, "quadratic")) e->quadratic = (float)value;
+    if (!strcmp(key, "student")) e->student = n;
 }
 
 /* Returns the name in C of a field of files. */
@@ -1475,8 +1498,9 @@ static const char *name_in_c(const char *key) {
 static void check_field(jem_ctx *ctx, int kind, const design *d, jem_archive *a, const char *key,
                         double value) {
     const char *was = jem_archive_meta(a, key);
-    const int is_uncond = !strcmp(key, "jem.uncond");
-    if (!was && !is_uncond) return;                /* of another kind */
+    const int is_stack = !strcmp(key, "jem.quadratic") || !strcmp(key, "jem.student");
+    const int is_optional = !strcmp(key, "jem.uncond") || (kind != WRN && is_stack);
+    if (!was && !is_optional) return;              /* of another kind */
     char text[64], old[64];
     snprintf(old, sizeof old, "%s", was ? was : "");
     snprintf(text, sizeof text, "%.9g", value);
@@ -1484,7 +1508,7 @@ static void check_field(jem_ctx *ctx, int kind, const design *d, jem_archive *a,
     CHECK(!jem_net_from_archive(ctx, a) && jem_error_status(ctx) == JEM_BAD_FILE, "%s %s", key,
           text);
     CHECK(says(ctx, key), "%s: %s = %s in a file", kinds[kind], key, text);
-    jem_archive_set_meta(a, key, is_uncond ? NULL : old);
+    jem_archive_set_meta(a, key, is_optional ? NULL : old);
 
     design e = *d;
     key += 4;
@@ -1543,12 +1567,15 @@ static void test_agreement(void) {
         { "jem.depth", 9 }, { "jem.depth", 11 }, { "jem.depth", 1006 }, { "jem.widen", 0 },
         { "jem.widen", 101 }, { "jem.norm", 5 }, { "jem.dropout", 1 }, { "jem.dropout", -.5 },
         { "jem.head", 2 }, { "jem.stem_stride", 0 }, { "jem.stem_stride", 9 }, { "jem.layers", 0 },
-        { "jem.layers", 9 }, { "jem.width1", 0 }, { "jem.width2", 65537 }
+        { "jem.layers", 9 }, { "jem.width1", 0 }, { "jem.width2", 65537 },
+        { "jem.quadratic", -1 }, { "jem.quadratic", 1000001 }, { "jem.student", -1 },
+        { "jem.student", 1001 }
     };
     counter c;
     jem_ctx *ctx = open_ctx(&c);
     for (int kind = 0; kind < KINDS; kind++) {
-        const design d = design_default();
+        design d = design_default();
+        if (kind == MLP) d.w.height = d.w.width = 1;         /* else it can have no `student` */
         jem_net *net = design_create(ctx, kind, &d);
         jem_archive *a = jem_archive_create(ctx);
         CHECK(net && jem_net_to_archive(net, a) == JEM_OK, "%s", jem_error(ctx));
