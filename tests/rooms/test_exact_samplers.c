@@ -173,6 +173,56 @@ static void test_plane(jem_ctx *ctx) {
     }
 }
 
+/* Positions of chains, and how often each of them has moved. */
+enum { MOVERS = 20, PLACES = 3 };
+typedef struct movers { float at[MOVERS * PLACES]; int moved[MOVERS]; } movers;
+
+static int count_moves(void *user, int step, jem_tensor *x) {
+    movers *m = (movers *)user;
+    float now[MOVERS * PLACES];
+    (void)step;
+    if (jem_read(x, now) != JEM_OK) return 1;
+    for (int i = 0; i < MOVERS; i++)
+        m->moved[i] += !same_bits(now + i * PLACES, m->at + i * PLACES, PLACES);
+    memcpy(m->at, now, sizeof now);
+    return 0;
+}
+
+/* Checks that the acceptance rate of a chain is the share of steps at which it moved. */
+static void test_accepted(jem_ctx *ctx) {
+    printf("acceptance rates of single chains\n");
+    enum { STEPS = 60, KINDS = 3 };
+    static const struct { int leapfrog; float step; } kinds[KINDS] = {
+        { 0, 1.5f }, { 1, 1.6f }, { 4, 1.9f }
+    };
+    for (int k = 0; k < KINDS; k++) {
+        float accepted[MOVERS];
+        movers m;
+        int least = STEPS;
+        int most = 0;
+        memset(&m, 0, sizeof m);
+        jem_rng rng = jem_rng_seed((uint64_t)(20 + k));
+        jem_fill_normal(ctx, &rng, m.at, MOVERS * PLACES, 0, 1);
+        jem_mcmc_desc d = jem_mcmc_desc_default();
+        d.steps = STEPS;
+        d.leapfrog = kinds[k].leapfrog;
+        d.step_size = kinds[k].step;
+        d.watch = count_moves;
+        d.watch_user = &m;
+        jem_tensor *x = jem_input(ctx, m.at, MOVERS, PLACES, 1, 1);
+        CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, &rng, accepted) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < MOVERS; i++) {
+            CHECK_CLOSE(accepted[i] * STEPS, m.moved[i], 1e-3, "chain %d, leapfrog %d", i,
+                        kinds[k].leapfrog);
+            if (m.moved[i] < least) least = m.moved[i];
+            if (m.moved[i] > most) most = m.moved[i];
+        }
+        CHECK(least > 0 && least + 3 < most && most < STEPS, "chains moved %d to %d times", least,
+              most);
+        jem_reset(ctx);
+    }
+}
+
 /* A share of chains right of 0, and quantiles, of two humps. */
 static void test_mixture(jem_ctx *ctx) {
     printf("a mixture: moments, and the weight of each hump\n");
@@ -734,10 +784,10 @@ static void test_bits(void) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST_IN(test_plane), TEST_IN(test_mixture), TEST_IN(test_bias), TEST_IN(test_tempering),
-        TEST_IN(test_tempered_densities), TEST_IN(test_annealing), TEST_IN(test_balance),
-        TEST_IN(test_log_z), TEST_IN(test_z_error), TEST(test_known_tau), TEST(test_golden),
-        TEST_IN(test_errors), TEST_IN(test_shares), TEST(test_bits)
+        TEST_IN(test_plane), TEST_IN(test_accepted), TEST_IN(test_mixture), TEST_IN(test_bias),
+        TEST_IN(test_tempering), TEST_IN(test_tempered_densities), TEST_IN(test_annealing),
+        TEST_IN(test_balance), TEST_IN(test_log_z), TEST_IN(test_z_error), TEST(test_known_tau),
+        TEST(test_golden), TEST_IN(test_errors), TEST_IN(test_shares), TEST(test_bits)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }

@@ -87,6 +87,60 @@ static void test_sample(jem_net *net) {
     }
 }
 
+/* Checks that the caller's labels may change afterwards. */
+static void test_labels(jem_net *net) {
+    printf("labels are copied\n");
+    const int labels[N] = { 2, 0, 3 };
+    int given[N] = { 2, 0, 3 };
+    const jem_generate_desc d = few_steps(3, 2, 0.24f);
+    float wanted[SIZE];
+    at_once(net, labels, &d, wanted);
+    jem_sampler *s = jem_net_sampler(net, given, N, 11, &d);
+    for (int i = 0; i < N; i++) given[i] = i ? 1 : -1000;
+    CHECK(jem_sampler_step(s, NULL) == JEM_OK, "%s", jem_error(net->ctx));
+    CHECK(s && same_bits(s->x, wanted, SIZE), "samples of the labels that were given");
+    jem_sampler_free(s);
+}
+
+/* Returns log p = -|x|^2 / 2. Counts its calls in calls[0]; that of number calls[1] fails. */
+static jem_tensor *failing(jem_ctx *ctx, jem_tensor *x, void *user) {
+    int *calls = (int *)user;
+    if (++calls[0] == calls[1]) {
+        jem_fail(ctx, JEM_BAD_ARGUMENT, "not this time");
+        return NULL;
+    }
+    return gauss(ctx, x, NULL);
+}
+
+/* Checks that a call that fails after some steps leaves the state from before, and that the next
+   call has the bits of a sampler that never failed. */
+static void test_failure(jem_net *net) {
+    printf("a step that fails\n");
+    jem_ctx *ctx = net->ctx;
+    const jem_shape shape = { N, 1, SIDE, SIDE };
+    const jem_generate_desc d = few_steps(4, 4, 0);
+    const jem_rng rng = jem_rng_seed(8);
+    jem_budget two = { 2, 0, NULL, NULL };
+    for (int at = 4; at <= 6; at++) {              /* the last step of denoising, then the walk */
+        int calls[2] = { 0, at };
+        int none[2] = { 0, 0 };
+        float before[SIZE];
+        jem_sampler *s = jem_sampler_create(ctx, failing, calls, shape, &d, &rng);
+        jem_sampler *sound = jem_sampler_create(ctx, failing, none, shape, &d, &rng);
+        CHECK(jem_sampler_step(s, &two) == JEM_OK && s->step == 2, "%s", jem_error(ctx));
+        memcpy(before, s->x, sizeof before);
+        CHECK(jem_sampler_step(s, NULL) == JEM_BAD_ARGUMENT && says(ctx, "not this time"),
+              "call %d fails", at);
+        CHECK(calls[0] == at, "%d calls", calls[0]);
+        CHECK(s->step == 2 && same_bits(s->x, before, SIZE), "after an error it is as before");
+        CHECK(jem_sampler_step(s, NULL) == JEM_OK && jem_sampler_step(sound, NULL) == JEM_OK, "%s",
+              jem_error(ctx));
+        CHECK(s->step == 8 && same_bits(s->x, sound->x, SIZE), "then it continues from there");
+        jem_sampler_free(s);
+        jem_sampler_free(sound);
+    }
+}
+
 /* Every look at it takes so long. */
 typedef struct fake_clock { double now, each; } fake_clock;
 static double look(void *user) {
@@ -194,6 +248,7 @@ static void test_wrong(jem_net *net) {
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(jem_net *net); } all[] = {
         { "test_pieces", test_pieces }, { "test_sample", test_sample }, { "test_time", test_time },
+        { "test_labels", test_labels }, { "test_failure", test_failure },
         { "test_restart", test_restart }, { "test_next_numbers", test_next_numbers },
         { "test_wrong", test_wrong }
     };

@@ -123,6 +123,24 @@ static comparison compare_score(jem_net *net, int n, float step, int weighted, u
     return c;
 }
 
+/* Checks that level i of n is in part i of the range, in logarithms, and anywhere in it. */
+static void test_noise_levels(void) {
+    printf("noise levels: one from each part of the range\n");
+    enum { LEVELS = 50 };
+    float sigma[LEVELS];
+    double mean = 0;
+    jem_rng rng = jem_rng_seed(4);
+    jem_noise_levels(&rng, LEVELS, 0.12f, 2, sigma);
+    for (int i = 0; i < LEVELS; i++) {
+        const double at = LEVELS * log((double)sigma[i] / 0.12) / log(2 / 0.12);
+        CHECK(at > i - 1e-3 && at < i + 1 + 1e-3, "level %d is at %.4f", i, at);
+        mean += (at - i) / LEVELS;
+    }
+    CHECK_CLOSE(mean, 0.5, 4.5 * sqrt(1.0 / 12 / LEVELS), "places within a part");
+    jem_noise_levels(&rng, 3, 0.7f, 0.7f, sigma);
+    for (int i = 0; i < 3; i++) CHECK_CLOSE(sigma[i], 0.7f, 1e-6, "lo = hi");
+}
+
 static void test_gradient(void) {
     printf("the loss and its gradient against second derivatives in double precision\n");
     counter count;
@@ -766,8 +784,8 @@ static void test_training_mistakes(void) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST(test_gradient), TEST(test_step), TEST(test_learned), TEST(test_samples),
-        TEST(test_training), TEST(test_mistakes), TEST(test_score_mistakes),
+        TEST(test_noise_levels), TEST(test_gradient), TEST(test_step), TEST(test_learned),
+        TEST(test_samples), TEST(test_training), TEST(test_mistakes), TEST(test_score_mistakes),
         TEST(test_training_mistakes)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));
