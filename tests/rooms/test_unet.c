@@ -282,9 +282,10 @@ static double *doubles(ptrdiff_t n) {
     return (double *)calloc(n > 0 ? (size_t)n : 1, sizeof(double));
 }
 
-/* The same in double and in plain order: momentum, five Newton-Schulz steps, the update. */
+/* The same in double and in plain order: momentum, five Newton-Schulz steps, the update. shrink: of
+   gradients, by clipping. */
 static void muon_by_hand(double *w, double *m, const float *grad, int rows, int columns, double lr,
-                         double decay) {
+                         double decay, double shrink) {
     const int size = rows * columns;
     const int turned = rows > columns;
     const int r = turned ? columns : rows;
@@ -296,8 +297,9 @@ static void muon_by_hand(double *w, double *m, const float *grad, int rows, int 
     double squares = 0;
     for (int i = 0; i < size; i++) {
         const int to = turned ? i % columns * c + i / columns : i;
-        m[i] = .95 * m[i] + .05 * (double)grad[i];
-        x[to] = .95 * m[i] + .05 * (double)grad[i];
+        const double g = shrink * (double)grad[i];
+        m[i] = .95 * m[i] + .05 * g;
+        x[to] = .95 * m[i] + .05 * g;
         squares += x[to] * x[to];
     }
     for (int i = 0; i < size; i++) x[i] /= squares > 0 ? sqrt(squares) : 1;
@@ -338,42 +340,87 @@ static const int shapes[MATRICES][4] = {
     { 2, 2, 1, 1 }
 };
 
-/* A bag with these matrices, which takes some steps on random gradients. Returns the hash. */
-static uint64_t muon_steps(jem_ctx *ctx, float decay, int check) {
-    jem_net *bag = bag_create(ctx);
-    jem_rng rng = jem_rng_seed(21);
-    jem_param *p[MATRICES];
-    double *w[MATRICES], *m[MATRICES];
+/* The bag's matrices in double, and the averages of their weights. */
+typedef struct muon_hand { double *w[MATRICES], *m[MATRICES], *average[MATRICES]; } muon_hand;
+
+static void hand_open(muon_hand *h, jem_param *const *p) {
     for (int i = 0; i < MATRICES; i++) {
-        p[i] = random_param(bag, &rng, 1, shapes[i][2] > 1 ? 4 : 2, shapes[i][0], shapes[i][1],
-                            shapes[i][2], -1, 1);
-        w[i] = doubles(p[i]->size);
-        m[i] = doubles(p[i]->size);
-        for (ptrdiff_t k = 0; k < p[i]->size; k++) w[i][k] = (double)p[i]->value[k];
+        h->w[i] = doubles(p[i]->size);
+        h->m[i] = doubles(p[i]->size);
+        h->average[i] = doubles(p[i]->size);
+        for (ptrdiff_t k = 0; k < p[i]->size; k++) h->w[i][k] = (double)p[i]->value[k];
     }
+}
+/* Takes update number t. The norm that is clipped is that of all gradients. */
+static void hand_step(muon_hand *h, jem_param *const *p, const jem_optim_desc *d, int t, float lr) {
+    const double clip = (double)d->clip;
+    const double ema = fmin((double)d->ema, t / (t + 10.0));
+    double square = 0;
+    double shrink = 1;
+    for (int i = 0; i < MATRICES; i++)
+        for (ptrdiff_t k = 0; k < p[i]->size; k++)
+            square += (double)p[i]->grad[k] * (double)p[i]->grad[k];
+    if (clip > 0 && sqrt(square) > clip) shrink = clip / sqrt(square);
+    for (int i = 0; i < MATRICES; i++) {
+        muon_by_hand(h->w[i], h->m[i], p[i]->grad, p[i]->shape[0],
+                     (int)(p[i]->size / p[i]->shape[0]), (double)lr, (double)d->weight_decay,
+                     shrink);
+        for (ptrdiff_t k = 0; k < p[i]->size; k++)
+            h->average[i][k] = ema * h->average[i][k] + (1 - ema) * h->w[i][k];
+    }
+}
+/* Compares the weights in the bag with their definition, and frees it. */
+static void hand_compare(muon_hand *h, jem_param *const *p, jem_optim *o, const jem_optim_desc *d) {
+    for (int average = 0; average < (d->ema > 0 ? 2 : 1); average++) {
+        CHECK(jem_optim_use_average(o, average) == JEM_OK, "no error");
+        for (int i = 0; i < MATRICES; i++) {
+            const double *is = average ? h->average[i] : h->w[i];
+            double worst = 0;
+            for (ptrdiff_t k = 0; k < p[i]->size; k++)
+                worst = most_of(worst, fabs((double)p[i]->value[k] - is[k]));
+            CHECK(worst < 2e-5, "matrix %d, decay %g, clip %g, average %d: off by %g", i,
+                  (double)d->weight_decay, (double)d->clip, average, worst);
+        }
+    }
+    jem_optim_use_average(o, 0);
+    for (int i = 0; i < MATRICES; i++) {
+        free(h->w[i]);
+        free(h->m[i]);
+        free(h->average[i]);
+    }
+}
+
+static jem_optim_desc muon_desc(float decay, float clip, float ema) {
     jem_optim_desc d = jem_optim_desc_default();
     d.kind = JEM_OPTIMIZER_MUON;
     d.weight_decay = decay;
+    d.clip = clip;
+    d.ema = ema;
+    return d;
+}
+
+/* A bag with these matrices, which takes some steps on random gradients. Returns the hash. */
+static uint64_t muon_steps(jem_ctx *ctx, jem_optim_desc d, int check) {
+    jem_net *bag = bag_create(ctx);
+    jem_rng rng = jem_rng_seed(21);
+    jem_param *p[MATRICES];
+    muon_hand h;
+    memset(&h, 0, sizeof h);
+    for (int i = 0; i < MATRICES; i++)
+        p[i] = random_param(bag, &rng, 1, shapes[i][2] > 1 ? 4 : 2, shapes[i][0], shapes[i][1],
+                            shapes[i][2], -1, 1);
+    if (check) hand_open(&h, p);
     jem_optim *o = jem_optim_create(bag, &d);
     for (int t = 0; t < UPDATES; t++) {
         const float lr = .02f * (float)(t + 1);
         for (int i = 0; i < MATRICES; i++) {
             jem_fill_normal(ctx, &rng, p[i]->grad, p[i]->size, 0, t == 2 ? 1e-3f : 1.0f);
             if (t == 0 && i == 1) memset(p[i]->grad, 0, (size_t)p[i]->size * sizeof(float));
-            if (check)
-                muon_by_hand(w[i], m[i], p[i]->grad, p[i]->shape[0],
-                             (int)(p[i]->size / p[i]->shape[0]), (double)lr, (double)decay);
         }
+        if (check) hand_step(&h, p, &d, t, lr);
         CHECK(jem_optim_step(o, lr, NULL) == JEM_OK, "%s", jem_error(ctx));
     }
-    for (int i = 0; i < MATRICES; i++) {
-        double worst = 0;
-        for (ptrdiff_t k = 0; k < p[i]->size; k++)
-            worst = most_of(worst, fabs((double)p[i]->value[k] - w[i][k]));
-        if (check) CHECK(worst < 2e-5, "matrix %d, decay %g: off by %g", i, (double)decay, worst);
-        free(w[i]);
-        free(m[i]);
-    }
+    if (check) hand_compare(&h, p, o, &d);
     const uint64_t hash = net_hash(bag);
     jem_optim_free(o);
     jem_net_free(bag);
@@ -382,32 +429,38 @@ static uint64_t muon_steps(jem_ctx *ctx, float decay, int check) {
 
 static void test_muon(jem_ctx *ctx) {
     printf("Muon by its definition, in double; the same bits everywhere\n");
-    muon_steps(ctx, 0, 1);
-    muon_steps(ctx, .3f, 1);
-    const uint64_t expected = muon_steps(ctx, .3f, 0);
+    const jem_optim_desc usual = muon_desc(.3f, 0, 0);
+    muon_steps(ctx, muon_desc(0, 0, 0), 1);
+    muon_steps(ctx, usual, 1);
+    muon_steps(ctx, muon_desc(.3f, 5, .2f), 1);
+    const uint64_t expected = muon_steps(ctx, usual, 0);
     static const jem_isa isas[] = { JEM_ISA_SCALAR, JEM_ISA_AVX2, JEM_ISA_AVX512, JEM_ISA_NEON };
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++)
         for (int threads = 1; threads <= 3 && jem_isa_available(isas[i]); threads += 2) {
             jem_ctx *other = isa_ctx(isas[i], threads);
-            CHECK(muon_steps(other, .3f, 0) == expected, "%s, %d threads", jem_isa_name(isas[i]),
+            CHECK(muon_steps(other, usual, 0) == expected, "%s, %d threads", jem_isa_name(isas[i]),
                   threads);
             jem_ctx_free(other);
         }
 }
 
-/* Biases and last layers are updated as by Adam alone at adam_rate (a power of 2) times the rate
-   and without weight decay, bit for bit. */
-static void check_rest(jem_ctx *ctx, float adam_rate) {
+/* Biases and the weights whose names contain `names` are updated as by Adam alone at adam_rate (a
+   power of 2) times the rate and without weight decay, bit for bit; `by_muon` others are not. */
+static void check_rest(jem_ctx *ctx, float adam_rate, const char *names, int by_muon) {
     jem_net *net[2] = { small_net(ctx, 1), small_net(ctx, 1) };
     jem_optim *o[2] = { NULL, NULL };
+    char copy[64];
     for (int k = 0; k < 2; k++) {
         jem_optim_desc d = jem_optim_desc_default();
         d.kind = k ? JEM_OPTIMIZER_MUON : JEM_OPTIMIZER_ADAM;
+        snprintf(copy, sizeof copy, "%s", names);
         if (k) {
             d.adam_rate = adam_rate;
             d.weight_decay = .5f;
+            d.adam_names = copy;
         }
         o[k] = jem_optim_create(net[k], &d);
+        memset(copy, 0, sizeof copy);              /* it is read at creation only */
         jem_rng rng = jem_rng_seed(6);
         for (int t = 0; t < 2; t++) {
             for (jem_param *p = net[k]->params; p; p = p->next)
@@ -416,14 +469,14 @@ static void check_rest(jem_ctx *ctx, float adam_rate) {
                   jem_error(ctx));
         }
     }
-    int by_muon = 0;
+    int others = 0;
     for (const jem_param *p = net[0]->params, *q = net[1]->params; p; p = p->next, q = q->next) {
         const int same = same_bits(p->value, q->value, p->size);
-        CHECK(same == (p->ndim == 1 || strstr(p->name, "output") != NULL), "%s: %s", p->name,
-              same ? "as with Adam" : "not as with Adam");
-        by_muon += !same;
+        CHECK(same == (p->ndim == 1 || strstr(p->name, names) != NULL), "'%s': %s: %s", names,
+              p->name, same ? "as with Adam" : "not as with Adam");
+        others += !same;
     }
-    CHECK(by_muon == 13, "%d weights are orthogonalised", by_muon);
+    CHECK(others == by_muon, "'%s': %d weights are orthogonalised", names, others);
     for (int k = 0; k < 2; k++) {
         jem_optim_free(o[k]);
         jem_net_free(net[k]);
@@ -432,8 +485,13 @@ static void check_rest(jem_ctx *ctx, float adam_rate) {
 
 static void test_rest(jem_ctx *ctx) {
     printf("Adam updates the rest\n");
-    check_rest(ctx, 1);
-    check_rest(ctx, 4);
+    jem_net *net = small_net(ctx, 1);
+    int weights = 0;
+    for (const jem_param *p = net->params; p; p = p->next) weights += p->ndim > 1;
+    check_rest(ctx, 1, "output", 13);
+    check_rest(ctx, 4, "output", 13);
+    check_rest(ctx, 1, net->params->name, weights - 1);        /* the first layer alone */
+    jem_net_free(net);
     jem_net *bag = bag_create(ctx);
     jem_optim_desc d = jem_optim_desc_default();
     d.muon_momentum = 1;
