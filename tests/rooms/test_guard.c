@@ -337,6 +337,80 @@ static void test_reasons(void) {
     end(&m);
 }
 
+/* Returns the logits of classes that are alike, by weights that make log p(x) 2 x[0] + constant. */
+static jem_tensor *slanted(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)training;
+    (void)user;
+    return jem_linear(net->ctx, x, net->params, NULL);
+}
+
+/* Puts all chains at x[0] = place; x[1] varies. */
+static void fill_line(moons *m, float place) {
+    jem_buffer *b = jem_trainer_buffer(m->tr);
+    for (int i = 0; i < b->capacity; i++) {
+        b->data[2 * i] = place;
+        b->data[2 * i + 1] = i % 2 ? .5f : -.5f;
+        b->visits[i] = 1;
+    }
+}
+
+/* Checks when it returns if log p(x) is 2 higher or lower for data than for chains: as soon as the
+   mean gap is above half of the scale, and for no other reason. */
+static void check_gap(float scale, float side, int returns_at) {
+    enum { UPDATES = 18 };
+    const int shape[2] = { 2, 2 };
+    moons m;
+    jem_ctx_desc one;
+    memset(&one, 0, sizeof one);
+    one.threads = 1;
+    m.ctx = jem_ctx_create(&one);
+    m.net = jem_net_create(m.ctx, slanted, NULL, 0, 2, 1, 1, 2, 1);
+    m.rng = jem_rng_seed(7);
+    m.flipped = 0;
+    m.net->scale = scale;
+    jem_param *w = jem_net_param(m.net, "w", 2, shape, 1);
+    w->value[0] = w->value[2] = 2 / scale;
+    jem_param_changed(w);
+    jem_train_desc how = jem_train_desc_default();
+    how.lr = 1e-20f;
+    how.weights.ce = 0;
+    how.data_noise = 0;
+    how.sgld.steps = 0;
+    how.sgld.step_size = .01f;
+    how.negatives = how.buffer_size = BATCH;
+    how.reinit = 0;
+    how.max_gap = .5f;
+    m.tr = jem_trainer_create(m.net, &how);
+    if (!CHECK(m.tr != NULL, "%s", jem_error(m.ctx))) return;
+    int first = 0;
+    jem_stats s;
+    for (int i = 0; i < UPDATES; i++) {
+        fill_line(&m, i ? side : 0);               /* the first update is good, and is kept */
+        s = step(&m);
+        CHECK(s.status == JEM_OK, "%s", jem_error(m.ctx));
+        const int above = fabsf(s.gap) > .5f * scale;
+        CHECK(s.returned == above, "scale %g: a gap of %g, update %d: %s", (double)scale,
+              (double)s.gap, i, s.reason);
+        if (!s.returned) continue;
+        CHECK(strstr(s.reason, "the mean of f(x+) - f(x-) is") != NULL, "'%s'", s.reason);
+        if (!first) first = i;
+    }
+    CHECK(first == returns_at, "scale %g: the first return is at %d", (double)scale, first);
+    if (!returns_at)
+        CHECK_CLOSE(s.gap, -2 * side * (1 - powf(.9f, UPDATES - 1)), .2, "the mean gap");
+    end(&m);
+}
+
+/* Checks networks of several scales: the mean of a gap of 2 is 2 - 2 * .9^k after k updates. */
+static void test_gap(void) {
+    printf("a mean gap above max_gap, in units of the network's scale\n");
+    for (int side = -1; side <= 1; side += 2) {
+        check_gap(1, (float)side, 3);
+        check_gap(2, (float)side, 7);
+        check_gap(10, (float)side, 0);
+    }
+}
+
 /* A score that is forgotten: the residual is 1 again. */
 static void test_forgotten(void) {
     printf("a score that is forgotten\n");
@@ -435,8 +509,8 @@ int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_same_program), TEST(test_without), TEST(test_resumed_late),
         TEST(test_resumed_early), TEST(test_resumed_older), TEST(test_poisoned),
-        TEST(test_reasons), TEST(test_forgotten), TEST(test_hostile_file), TEST(test_scale),
-        TEST(test_first_program), TEST(test_unstable)
+        TEST(test_reasons), TEST(test_gap), TEST(test_forgotten), TEST(test_hostile_file),
+        TEST(test_scale), TEST(test_first_program), TEST(test_unstable)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));
 }
