@@ -57,6 +57,38 @@ static void test_sizes(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* Checks pictures that are smaller than the image in one or both directions. */
+static void test_nearest(jem_ctx *ctx) {
+    printf("sizes: enlarged, each pixel is the nearest one\n");
+    enum { CASES = 4, MOST = 13 };
+    static const int cases[CASES][4] = {           /* height and width, of the image and picture */
+        { 7, 5, 3, 2 }, { 5, 7, 2, 3 }, { 13, 4, 5, 1 }, { 6, 6, 6, 5 }
+    };
+    const jem_pixels_desc d = unit();
+    for (int k = 0; k < CASES; k++) {
+        const int height = cases[k][0];
+        const int width = cases[k][1];
+        const int h = cases[k][2];
+        const int w = cases[k][3];
+        unsigned char pixels[MOST * MOST];
+        float x[MOST * MOST];
+        int did = 0;
+        for (int i = 0; i < h * w; i++) pixels[i] = (unsigned char)(10 * i + 3);
+        jem_net *net = net_of(ctx, 1, height, width);
+        CHECK(jem_pixels_to_floats(net, pixels, w, h, 1, &d, x, &did) == JEM_OK, "%s",
+              jem_error(ctx));
+        CHECK(did & JEM_DID_RESIZE, "case %d: did %d", k, did);
+        for (int i = 0; i < height; i++)
+            for (int j = 0; j < width; j++) {
+                const int row = (2 * i + 1) * h / (2 * height);  /* that of the pixel's centre */
+                const int column = (2 * j + 1) * w / (2 * width);
+                CHECK(near((double)x[i * width + j], pixels[row * w + column] / 255.0),
+                      "case %d, row %d, column %d: %g", k, i, j, (double)x[i * width + j]);
+            }
+        jem_net_free(net);
+    }
+}
+
 static void test_colours(jem_ctx *ctx) {
     printf("grey, alpha, colour, ink\n");
     jem_net *grey = net_of(ctx, 1, 1, 1);
@@ -368,6 +400,39 @@ static void check_square(jem_net *net, framing *t) {
           says(ctx, "subject 3"), "too large");
 }
 
+/* A box of ink on a sheet. */
+typedef struct box { int high, wide, row, col; } box;
+
+/* Checks that a box gets half of an image's side, in the middle: its pixels are all ink, and all
+   others ground. */
+static void check_box(const jem_net *net, framing *t, box b) {
+    const jem_pixels_desc half = { 0, 0, 0, 0, 0.5f };
+    const int longer = b.high > b.wide ? b.high : b.wide;
+    const int top = 14 - 7 * b.high / longer;
+    const int left = 14 - 7 * b.wide / longer;
+    int did = 0;
+    int wrong = 0;
+    memset(t->sheet, 0, sizeof t->sheet);
+    for (int i = 0; i < b.high; i++)
+        memset(t->sheet + (b.row + i) * SHEET_W + b.col, 255, (size_t)b.wide);
+    CHECK(jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, &half, t->framed, &did) ==
+          JEM_OK, "%s", jem_error(net->ctx));
+    CHECK(did == (JEM_DID_FRAME | JEM_DID_RESIZE), "did %d", did);
+    for (int i = 0; i < 28; i++)
+        for (int j = 0; j < 28; j++) {
+            const int inside = i >= top && i < 28 - top && j >= left && j < 28 - left;
+            wrong += fabsf(t->framed[i * 28 + j] - (inside ? 1.0f : -1.0f)) > 1e-5f;
+        }
+    CHECK(wrong == 0, "a box of %d x %d: %d pixels are wrong", b.high, b.wide, wrong);
+}
+
+static void check_boxes(const jem_net *net, framing *t) {
+    static const box boxes[] = {
+        { 40, 40, 20, 20 }, { 40, 40, 3, 160 }, { 16, 28, 90, 100 }, { 70, 10, 100, 5 }
+    };
+    for (size_t i = 0; i < sizeof boxes / sizeof *boxes; i++) check_box(net, t, boxes[i]);
+}
+
 /* Checks that a file keeps the framing, and that hostile ones are rejected. */
 static void check_framing_in_files(const jem_net *net) {
     jem_ctx *ctx = net->ctx;
@@ -403,6 +468,7 @@ static void test_framing(jem_ctx *ctx) {
     check_places(net, &t);
     check_no_frame(net, &t, &rng);
     check_square(net, &t);
+    check_boxes(net, &t);
     check_framing_in_files(net);
     for (int i = 0; i < DIGITS * 784; i++) t.x[i] = jem_rng_normal(&rng);
     CHECK(jem_net_fit_framing(net, t.x, DIGITS) == JEM_OK && !jem_net_meta(net, "jem.framing"),
@@ -413,8 +479,9 @@ static void test_framing(jem_ctx *ctx) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST_IN(test_sizes), TEST_IN(test_colours), TEST_IN(test_whole_pixels), TEST_IN(test_back),
-        TEST_IN(test_refused), TEST_IN(test_model), TEST_IN(test_framing)
+        TEST_IN(test_sizes), TEST_IN(test_nearest), TEST_IN(test_colours),
+        TEST_IN(test_whole_pixels), TEST_IN(test_back), TEST_IN(test_refused), TEST_IN(test_model),
+        TEST_IN(test_framing)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }
