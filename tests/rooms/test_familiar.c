@@ -244,6 +244,218 @@ static void test_one_class(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* ---- verdicts, scores, reasons --------------------------------------------------------------- */
+
+static void test_verdicts(void) {
+    printf("verdicts: exactly at their limits; names of verdicts and reasons\n");
+    const struct { float familiarity; jem_verdict verdict; } cases[] = {
+        { -1, JEM_UNJUDGED }, { 0, JEM_STRANGE }, { nextafterf(0.01f, 0), JEM_STRANGE },
+        { 0.01f, JEM_ODD }, { nextafterf(0.01f, 1), JEM_ODD }, { nextafterf(0.1f, 0), JEM_ODD },
+        { 0.1f, JEM_FAMILIAR }, { nextafterf(0.1f, 1), JEM_FAMILIAR }, { 1, JEM_FAMILIAR }
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK(jem_judge(cases[i].familiarity) == cases[i].verdict, "%.9g is %s",
+              (double)cases[i].familiarity, jem_verdict_name(jem_judge(cases[i].familiarity)));
+    static const char *const names[] = { "not calibrated", "familiar", "odd", "strange" };
+    for (int v = JEM_UNJUDGED; v <= JEM_STRANGE; v++)
+        CHECK(!strcmp(jem_verdict_name((jem_verdict)v), names[v]), "verdict %d: %s", v,
+              jem_verdict_name((jem_verdict)v));
+    CHECK(!strcmp(jem_reason_name(JEM_REASON_SMOOTH), "too smooth for its class"), "smooth: %s",
+          jem_reason_name(JEM_REASON_SMOOTH));
+    for (int r = JEM_REASON_CLASSES; r <= JEM_REASON_LAYOUT; r++) {
+        const char *name = jem_reason_name((jem_reason)r);
+        CHECK(*name, "reason %d has no name", r);
+        for (int other = JEM_REASON_NONE; other < r; other++)
+            CHECK(strcmp(name, jem_reason_name((jem_reason)other)), "reasons %d and %d: %s", r,
+                  other, name);
+    }
+}
+
+/* Checks that of images with one label, a higher score means no less familiarity. */
+static void check_ranks(const float *score, const jem_answer *a, int n) {
+    int wrong = 0;
+    int pairs = 0;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < n; k++) {
+            if (a[i].label != a[k].label || !(score[i] > score[k])) continue;
+            wrong += a[i].familiarity < a[k].familiarity;
+            pairs += a[i].familiarity > a[k].familiarity;
+        }
+    CHECK(wrong == 0 && pairs > n, "%d of %d pairs are ranked otherwise", wrong, pairs + wrong);
+}
+
+/* Scores bars with more noise from one to the next. */
+static void test_scores(jem_ctx *ctx) {
+    printf("scores: familiarity ranks their sum; two of them need no more of the network\n");
+    enum { N = 300, OTHERS = 150 };
+    float whole[OTHERS], image[2][OTHERS], shades[2][OTHERS];
+    jem_rng rng = jem_rng_seed(12);
+    float *x = bars(ctx, &rng, N);
+    float *y = bars(ctx, &rng, OTHERS);
+    for (int i = 0; i < OTHERS * PIXELS; i++)
+        y[i] += 0.004f * (float)(i / PIXELS) * jem_rng_normal(&rng);
+    jem_net *net = picture_net(ctx, 4);
+    CHECK(jem_calibrated(net) == -1, "not calibrated: %d", jem_calibrated(net));
+    CHECK(jem_calibrate(net, x, N, 1) == JEM_OK &&
+          jem_ood_score(net, JEM_OOD_FAMILIAR, NULL, y, OTHERS, whole) == JEM_OK &&
+          jem_classify(net, y, OTHERS, answers) == JEM_OK, "%s", jem_error(ctx));
+    check_ranks(whole, answers, OTHERS);
+    for (int twice = 0; twice < 2; twice++) {      /* logits times two: the same labels */
+        CHECK(jem_calibrate(net, x, N, 1) == JEM_OK &&
+              jem_ood_score(net, JEM_OOD_IMAGE, NULL, y, OTHERS, image[twice]) == JEM_OK &&
+              jem_ood_score(net, JEM_OOD_SHADES, NULL, y, OTHERS, shades[twice]) == JEM_OK, "%s",
+              jem_error(ctx));
+        jem_param *head[2] = { jem_net_find(net, "class_output.weight"),
+                               jem_net_find(net, "class_output.bias") };
+        for (int k = 0; k < 2; k++) {
+            for (ptrdiff_t i = 0; i < head[k]->size; i++) head[k]->value[i] *= 2;
+            jem_param_changed(head[k]);
+        }
+    }
+    CHECK(same_bits(image[0], image[1], OTHERS), "details of the image");
+    CHECK(same_bits(shades[0], shades[1], OTHERS), "shades of the image");
+    free(x);
+    free(y);
+    jem_net_free(net);
+}
+
+/* Counts those of n images that are strange for this reason. */
+static int count_reason(jem_net *net, const float *x, int n, jem_reason reason) {
+    int count = 0;
+    CHECK(jem_classify(net, x, n, answers) == JEM_OK, "%s", jem_error(net->ctx));
+    for (int i = 0; i < n; i++)
+        count += jem_judge(answers[i].familiarity) == JEM_STRANGE && answers[i].reason == reason;
+    return count;
+}
+
+/* Change an image, each as one of the reasons describes. */
+static void blur_image(float *x) {
+    float y[PIXELS];
+    for (int at = 0; at < PIXELS; at++) {
+        float sum = 0;
+        int count = 0;
+        for (int k = 0; k < 9; k++) {
+            const int row = at / SIDE + k / 3 - 1;
+            const int column = at % SIDE + k % 3 - 1;
+            if (row < 0 || row >= SIDE || column < 0 || column >= SIDE) continue;
+            sum += x[row * SIDE + column];
+            count++;
+        }
+        y[at] = sum / (float)count;
+    }
+    memcpy(x, y, sizeof y);
+}
+static void roughen_image(float *x) {
+    for (int at = 0; at < PIXELS; at++) x[at] += (at / SIDE + at) % 2 ? 0.3f : -0.3f;
+}
+static void frame_image(float *x) {
+    for (int at = 0; at < PIXELS; at++) {
+        const int row = at / SIDE;
+        const int column = at % SIDE;
+        if (row % (SIDE - 1) == 0 || column % (SIDE - 1) == 0) x[at] = 1;
+    }
+}
+static void shift_image(float *x) {
+    float y[PIXELS];
+    for (int at = 0; at < PIXELS; at++)
+        y[at] = x[(at / SIDE + 4) % SIDE * SIDE + (at % SIDE + 4) % SIDE];
+    memcpy(x, y, sizeof y);
+}
+
+/* Returns logits of one class that are all 0: what is strange, the image itself shows. */
+static jem_tensor *blind_forward(jem_net *net, jem_tensor *x, int training, void *user) {
+    (void)training;
+    (void)user;
+    return jem_scale(net->ctx, jem_sum_image(net->ctx, x), 0);
+}
+
+static void test_image_reasons(jem_ctx *ctx) {
+    printf("reasons: of images\n");
+    enum { N = 500, OTHERS = 50, KINDS = 4 };
+    static const struct { void (*change)(float *x); jem_reason reason; } kinds[KINDS] = {
+        { blur_image, JEM_REASON_SMOOTH }, { roughen_image, JEM_REASON_EDGES },
+        { frame_image, JEM_REASON_SHADES }, { shift_image, JEM_REASON_LAYOUT }
+    };
+    jem_rng rng = jem_rng_seed(13);
+    jem_net *net = jem_net_create(ctx, blind_forward, NULL, 0, 1, SIDE, SIDE, 1, 1);
+    float *x = bars(ctx, &rng, N);
+    CHECK(jem_calibrate(net, x, N, 0) == JEM_OK, "%s", jem_error(ctx));
+    for (int k = 0; k < KINDS; k++) {
+        float *y = bars(ctx, &rng, OTHERS);
+        for (int i = 0; i < OTHERS; i++) kinds[k].change(y + i * PIXELS);
+        const int count = count_reason(net, y, OTHERS, kinds[k].reason);
+        CHECK(count > OTHERS / 2, "%s: %d of %d", jem_reason_name(kinds[k].reason), count, OTHERS);
+        free(y);
+    }
+    free(x);
+    jem_net_free(net);
+}
+
+/* Kinds of networks of pairs of numbers, in which (0,0) is strange by one statistic, and usual by
+   the numbers themselves. Data are on a ring, which log p(x) or a feature shows; or on both sides
+   of a cliff, where the slope is larger or the classes are equally likely. */
+enum { RING_DENSITY, RING_FEATURE, CLIFF_SLOPE, CLIFF_CLASSES, PAIRS };
+
+/* Returns the logits of one class or, on the cliff between them, of two. */
+static jem_tensor *pairs_forward(jem_net *net, jem_tensor *x, int training, void *user) {
+    jem_ctx *ctx = net->ctx;
+    const int kind = *(const int *)user;
+    (void)training;
+    jem_tensor *square = jem_sum_image(ctx, jem_square(ctx, x));
+    jem_tensor *cliff = jem_tanh(ctx, jem_scale(ctx, jem_slice(ctx, x, 0, 1), 5));
+    jem_tensor *off = jem_square(ctx, jem_add_constant(ctx, square, -1));
+    if (kind == RING_DENSITY) return jem_scale(ctx, off, -5);
+    if (kind == CLIFF_SLOPE) return cliff;
+    if (kind == RING_FEATURE) net->features = square;
+    if (kind == RING_FEATURE) return jem_scale(ctx, square, 0);
+    jem_tensor *other = jem_scale(ctx, cliff, -3);
+    return jem_log_softmax(ctx, jem_concat(ctx, jem_scale(ctx, cliff, 3), other));
+}
+
+/* Draws n pairs; to be freed. */
+static float *pairs(jem_rng *rng, int n, int kind) {
+    float *x = floats(2 * n);
+    for (int i = 0; i < n; i++) {
+        const float angle = 6.28318f * jem_rng_uniform(rng);
+        const float radius = 1 + 0.1f * jem_rng_normal(rng);
+        x[2 * i] = radius * cosf(angle);
+        x[2 * i + 1] = radius * sinf(angle);
+        if (kind < CLIFF_SLOPE) continue;
+        x[2 * i] = i % 2 ? radius : -radius;
+        x[2 * i + 1] = jem_rng_normal(rng);
+    }
+    return x;
+}
+
+static void test_vector_reasons(jem_ctx *ctx) {
+    printf("reasons: of vectors\n");
+    enum { N = 500 };
+    static const jem_reason reasons[PAIRS] = { JEM_REASON_DENSITY, JEM_REASON_FEATURES,
+                                               JEM_REASON_SLOPE, JEM_REASON_CLASSES };
+    const float centre[2] = { 0, 0 };
+    const float far[2] = { 1, 40 };
+    jem_rng rng = jem_rng_seed(14);
+    for (int kind = 0; kind < PAIRS; kind++) {
+        const int classes = kind == CLIFF_CLASSES ? 2 : 1;
+        jem_net *net = jem_net_create(ctx, pairs_forward, &kind, sizeof kind, 2, 1, 1, classes, 1);
+        float *x = pairs(&rng, N, kind);
+        CHECK(jem_calibrate(net, x, N, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
+        int found = count_reason(net, centre, 1, reasons[kind]);
+        CHECK(found, "the centre, kind %d: %g, %s", kind, (double)answers[0].familiarity,
+              jem_reason_name(answers[0].reason));
+        if (kind >= CLIFF_SLOPE) found = count_reason(net, far, 1, JEM_REASON_VALUES);
+        CHECK(found, "far away, kind %d: %g, %s", kind, (double)answers[0].familiarity,
+              jem_reason_name(answers[0].reason));
+        CHECK(jem_classify(net, x, N, answers) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < N; i++)
+            CHECK((jem_judge(answers[i].familiarity) != JEM_FAMILIAR) == (answers[i].reason != 0),
+                  "vector %d: %g, '%s'", i, (double)answers[i].familiarity,
+                  jem_reason_name(answers[i].reason));
+        free(x);
+        jem_net_free(net);
+    }
+}
+
 /* ---- the same everywhere --------------------------------------------------------------------- */
 
 static void test_same(void) {
@@ -487,8 +699,9 @@ static void test_together(jem_ctx *ctx) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_order), TEST_IN(test_pictures), TEST_IN(test_mlp), TEST_IN(test_one_class),
-        TEST(test_same), TEST_IN(test_old), TEST_IN(test_older), TEST_IN(test_shades),
-        TEST_IN(test_together)
+        TEST(test_verdicts), TEST_IN(test_scores), TEST_IN(test_image_reasons),
+        TEST_IN(test_vector_reasons), TEST(test_same), TEST_IN(test_old), TEST_IN(test_older),
+        TEST_IN(test_shades), TEST_IN(test_together)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), no_error_left);
 }
