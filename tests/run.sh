@@ -414,7 +414,7 @@ lessons() {
     claim break_it "failures and their remedies" '
         /diverged/ { diverged = 1 } /mean log p/ { p[$1 " " $2 " " $4] = $NF }
         END { for (k in p) { if (k ~ /^healthy/) well = p[k]; if (k ~ /^no noise/) still = p[k]
-                if (k ~ /^one step/) one = p[k]; if (k ~ /^rate x 30,/) mended = p[k] }
+                if (k ~ /^one step/) one = p[k]; if (k ~ /^rate x L2/) mended = p[k] }
             exit !(diverged && well && mended && well > -3.5 && mended > -3.5 &&
                 still < well - 1 && one < well - 5) }'
     claim film "the density was best after about 430 updates: the course says so" '
