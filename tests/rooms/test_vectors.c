@@ -327,6 +327,16 @@ static void check_whitened(jem_net *net, const float *x, int n) {
     free(u);
 }
 
+/* Sets the last layer to 0: log p(x) is then that of the Student distribution alone. */
+static void leave_student(jem_net *net) {
+    jem_param *head = jem_net_find(net, "class_output.weight");
+    jem_param *bias = jem_net_find(net, "class_output.bias");
+    memset(head->value, 0, (size_t)head->size * sizeof *head->value);
+    bias->value[0] = 0;
+    jem_param_changed(head);
+    jem_param_changed(bias);
+}
+
 static void test_normalised(jem_ctx *ctx) {
     printf("vectors: log p(x) is normalised: the Student distribution's, and what is learned\n");
     enum { N = 1000 };
@@ -334,12 +344,7 @@ static void test_normalised(jem_ctx *ctx) {
     static int labels[N];
     jem_net *net = pair_net(ctx, x, N);
     check_whitened(net, x, N);
-    jem_param *head = jem_net_find(net, "class_output.weight");
-    jem_param *bias = jem_net_find(net, "class_output.bias");
-    memset(head->value, 0, (size_t)head->size * sizeof *head->value);
-    bias->value[0] = 0;
-    jem_param_changed(head);
-    jem_param_changed(bias);
+    leave_student(net);
     const double alone = integral(net);
     CHECK(alone > 0.98 && alone < 1, "Student's, all but its tails: %.4f", alone);
     jem_net_free(net);
@@ -390,12 +395,7 @@ static void test_student(jem_ctx *ctx) {
         jem_mlp_desc shape = jem_mlp_desc_vectors(d, 1);
         shape.student = nu;
         jem_net *net = jem_mlp_create(ctx, &shape, 1);
-        jem_param *head = jem_net_find(net, "class_output.weight");
-        jem_param *bias = jem_net_find(net, "class_output.bias");
-        memset(head->value, 0, (size_t)head->size * sizeof *head->value);
-        bias->value[0] = 0;
-        jem_param_changed(head);
-        jem_param_changed(bias);
+        leave_student(net);
         jem_fill_normal(ctx, &rng, x, N * d, 0, 3);
         CHECK(jem_classify(net, x, N, a) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < N; i++) {
