@@ -250,8 +250,8 @@ typedef struct jem_ctx_desc {
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
-    int threads;           /* at most 4096; default: OpenMP's thread count, or 1 without OpenMP, so
-                              set it if you set parallel_for */
+    int threads;           /* at most 4096 (more become 4096); below 1, the default: OpenMP's thread
+                              count, or 1 without OpenMP, so set it if you set parallel_for */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
     int plain_tape;        /* 1: runs ops one by one as recorded, without fusion or planning: slow,
@@ -588,7 +588,8 @@ struct jem_net {
                                                       makes a jem_net * a jem_query * (>>losses) */
     jem_ctx *ctx;
     int channels, height, width, classes;
-    float scale;                                   /* 1. This and the next six are saved */
+    float scale;                                   /* 1. This and the next six are saved; a file can
+                                                      hold 1e-6..1e6 */
     float noise_lo, noise_hi, mean;                /* noise levels and mean pixel from which a score
                                                       was learned; 0, 0, 0 without a score */
     float guidance;                                /* weight of log p(y|x) in samples of a class; 0:
@@ -843,7 +844,8 @@ typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } j
 /* Records the loss of a JEM from given data and samples, as one number for jem_backward, in
    training mode; for training loops of your own. x(n,c,h,w) and labels[n] are for cross-entropy and
    p(x,y), x_data for p(x) (NULL: x is used); x_sample and sample_labels are the samples and their
-   classes. Each of these may be NULL, but one term must remain. terms may be NULL. */
+   classes. Each of these may be NULL, but one term must remain. terms may be NULL. Errors: a weight
+   below 0 or not finite, no term. */
 JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *terms);
@@ -996,8 +998,8 @@ JEM_API jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, 
 JEM_API void jem_buffer_free(jem_buffer *buffer);                        /* NULL is allowed */
 JEM_API jem_status jem_buffer_restart(jem_buffer *buffer, jem_rng *rng, float lo, float hi);
 /* Draws n chains into x[n][c][h][w] and their slots into slot[n]: without labels from all slots,
-   with labels[n] each from the slots of its class. A fraction `reinit`, 0..1, of them restarts from
-   U(lo,hi). Advances rng. */
+   with labels[n] (of a buffer with classes) each from the slots of its class. Each restarts from
+   U(lo,hi) with the probability `reinit`, 0..1. Advances rng. */
 JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, const int *labels,
                                    float reinit, float *x, int *slot);
 /* Stores chains x[n][c][h][w] after a walk; if a slot occurs more than once, the last chain is
@@ -1073,17 +1075,20 @@ typedef struct jem_optim_desc {
     float clip;                                    /* 0: off; else limits the gradient's L2 norm */
     float ema;                                     /* 0: off; else a running average of the
                                                       weights, in which an update has the weight
-                                                      1 - ema; early on, update t: 10/(t + 10) */
+                                                      1 - ema; early on, update t: 10/(t + 10).
+                                                      Running statistics are not averaged */
     const char *only;                              /* NULL: all parameters; else those whose names
                                                       begin with this; read at creation only */
     /* Muon (Jordan & others 2024): the momentum of a weight matrix, (O,I) or (O,I*k*k), is replaced
        by nearly the closest matrix with orthogonal rows or columns, found by five Newton-Schulz
        steps: every direction is learned at the same rate. A step is .2 sqrt(max(rows, columns)) lr,
        about as long as Adam's (Liu & others 2025), so one rate can serve both: Adam updates biases,
-       norms, and the weights whose names contain `adam_names`. Weight decay is decoupled, and for
-       the matrices only: a step multiplies them by 1 - lr * weight_decay. */
+       norms, weights of a single row or column, and those whose names contain `adam_names`. Weight
+       decay is decoupled, and for the matrices only: a step multiplies them by 1 - lr *
+       weight_decay. */
     float muon_momentum;                           /* .95, Nesterov's */
-    const char *adam_names;                        /* "output": the last layers; read at creation */
+    const char *adam_names;                        /* "output": the last layers; NULL or "": no
+                                                      others; read at creation */
     float adam_rate;                               /* Muon: Adam's rate, in units of lr: 1 */
 } jem_optim_desc;
 JEM_API jem_optim_desc jem_optim_desc_default(void);
@@ -1157,7 +1162,8 @@ typedef struct jem_train_desc {
     jem_schedule schedule;                         /* constant, no warm-up */
     jem_optim_desc optim;                          /* Adam */
     jem_loss_weights weights;                      /* ce 1, cd 1, cd_class 0, energy_l2 0 */
-    float w_score;                                 /* weight of score matching (>>losses): 0 */
+    float w_score;                                 /* weight of score matching (>>losses), which
+                                                      sees the network as in evaluation: 0 */
     float w_nce;                                   /* weight of noise-contrastive estimation
                                                       (Gutmann & Hyvarinen 2010), which learns to
                                                       distinguish vectors from as many draws of the
@@ -1210,9 +1216,10 @@ typedef struct jem_train_desc {
            the mean gap of about ten updates exceeds max_gap times that scale;
            cross-entropy, once below 3/4 log(classes), is back at log(classes), a guess;
            the residual, once below .5, is above .9 again;
-           the gradient's norm is a thousand times its mean;
+           the gradient's norm, after clipping, is a thousand times its mean;
            the chains are far from all images, or all equal;
-           or a step of SGLD moves them by a quarter of the range restart_lo .. restart_hi.
+           or a step of SGLD moves them by a quarter of the range restart_lo .. restart_hi
+           (measured every 20 updates).
        After a return, training uses other random numbers and, from the second return on, half the
        rate and half the step of SGLD (with noise of the same temperature). The rate recovers, the
        step does not; but if the step was too wide, it alone becomes shorter, and longer when the
@@ -1290,7 +1297,8 @@ JEM_API jem_status jem_trainer_use_average(jem_trainer *tr, int on);
 /* Switches to other random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
 /* Replaces desc.lr, and the guard's factor of it becomes 1; the schedule still applies. If lr is
-   not above 0, nothing changes. */
+   not above 0, or above 1e9, nothing changes. Checkpoints do not contain it: a resumed run needs it
+   in its desc. */
 JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
 
 /* ==== >>familiar: calibration, familiarity, out-of-distribution scores ======================== */
@@ -1343,7 +1351,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    classes, gradients out of range or above 1 without a score, numbers that are not finite, or that
    a file cannot hold (above 1e12). */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
-/* Returns the gradients that an answer of the calibrated network costs; -1: not calibrated. */
+/* Returns the gradients that an answer of the calibrated network costs (0 with the calibration of
+   an older version); -1: not calibrated. */
 JEM_API int jem_calibrated(const jem_net *net);
 
 /* Scores of images, higher for more familiar ones. */
@@ -1449,7 +1458,7 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
    noise. Each step removes most of the noise and adds nearly all of it again, which gives the
    sampled pixels time to agree with the known ones (as in RePaint, Lugmayr et al. 2022). A walk
    follows, in which log p sees the known pixels without noise. After denoising, a last step then
-   removes the remaining noise, at most .25. */
+   removes the remaining noise, at most .25. A watch that stops ends the imputation. */
 typedef struct jem_impute_desc {
     jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019; set 300 for
                                                       a density with a score: .01 of the noise
@@ -1539,7 +1548,7 @@ typedef struct jem_entry {
     jem_dtype dtype;
     int ndim;
     int64_t shape[8];
-    const void *data;      /* row-major, native byte order, aligned to 8 bytes */
+    const void *data;      /* row-major, native byte order; of a file: aligned to 8 bytes */
     size_t bytes;
 } jem_entry;
 /* Arrays and metadata in memory. */
@@ -1610,7 +1619,9 @@ JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* Loads the parameters of a network. The archive must have every parameter of the net, with its
    shape; otherwise nothing changes. Other arrays are ignored. Of the metadata it reads the fields
    of jem_net from scale to denoise_fraction, and the texts of jem_calibrate, jem_fit_temperature,
-   jem_net_fit_units and jem_net_fit_framing; those that the file lacks are removed. */
+   jem_net_fit_units and jem_net_fit_framing. Texts that the file lacks are removed; fields that it
+   lacks get their defaults, or remain as they are if the file does not describe its network
+   (PyTorch's). */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
 /* Networks of your own in files: a file names the kind of its network, and the context knows how to
@@ -1630,8 +1641,9 @@ JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
    optimiser's moments and averages (or trained weights, see jem_trainer_use_average), the replay
    buffer, random numbers, counts, and the guard's good state, once it has one (which nearly doubles
    the file). With jem_net_to_archive this makes a checkpoint: load the network, create a trainer
-   with the same desc, and training continues bit for bit. The archive points into net and trainer:
-   write it before the next step. If jem_trainer_from_archive fails, nothing changes. */
+   with the same desc, call jem_trainer_from_archive last, and training continues bit for bit. The
+   archive points into net and trainer: write it before the next step. If jem_trainer_from_archive
+   fails, nothing changes. */
 JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 
@@ -5671,6 +5683,8 @@ jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_pa
                            jem_param *running_mean, jem_param *running_var, float momentum,
                            int training) {
     jem_param *params[4] = { gamma, beta, running_mean, running_var };
+    if (x && jem_ok(ctx) && !jem__in_range(ctx, "batch_norm", "momentum", (double)momentum, 0, 1))
+        return NULL;
     return jem__norm_record(ctx, x, JEM_NORM_BATCH, training, momentum, params, 4);
 }
 jem_tensor *jem_act_norm(jem_ctx *ctx, jem_tensor *x, jem_param *loc, jem_param *scale,
@@ -6586,7 +6600,7 @@ static void jem__units_of(const jem_net *net, const float *x, int n, int c, floa
         else mean = sum / count;
     }
     double scale = sqrt(square);
-    if (!(scale > 1e-6 * fabs(mean))) scale = fabs(mean);
+    if (!(scale > 1.2e-7 * fabs(mean))) scale = fabs(mean);        /* constant in float */
     unit[0] = (float)mean;
     unit[1] = scale > 1e-12 ? (float)scale : 1;
 }
@@ -7226,12 +7240,22 @@ static jem_tensor *jem__loss_sum(jem_ctx *ctx, jem_tensor *sum) {
     return jem_ok(ctx) ? sum : NULL;
 }
 
+static int jem__loss_weights_good(jem_ctx *ctx, const jem_loss_weights *w) {
+    const float each[4] = { w->ce, w->cd, w->cd_class, w->energy_l2 };
+    static const char *const names[4] = { "ce", "cd", "cd_class", "energy_l2" };
+    for (int i = 0; i < 4; i++) {
+        if (!jem__in_range(ctx, "loss", names[i], (double)each[i], 0, JEM__MOST)) return 0;
+    }
+    return 1;
+}
+
 jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, const int *labels,
                      jem_tensor *x_data, jem_tensor *x_sample, const int *sample_labels,
                      jem_loss_terms *terms) {
     JEM__ZEROED(jem_loss_terms, t);
     jem_tensor *sum = NULL;
-    if (net && w) sum = jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t);
+    if (net && w && jem__loss_weights_good(net->ctx, w))
+        sum = jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t);
     if (terms) *terms = t;
     if (!net) return NULL;
     if (!w) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: weights is NULL");
@@ -8067,12 +8091,15 @@ jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels
     if (!b) return JEM_BAD_ARGUMENT;
     if (!rng || n < 0 || !x || !slot)
         return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_draw: %d chains, or NULL", n);
-    const int by_class = labels && b->classes > 0;
-    if (by_class && n && !jem__labels_good(b->ctx, "buffer_draw", labels, n, b->classes))
+    if (!jem__in_range(b->ctx, "buffer_draw", "reinit", (double)reinit, 0, 1))
+        return JEM_BAD_ARGUMENT;
+    if (labels && !b->classes)
+        return jem__fail(b->ctx, JEM_BAD_ARGUMENT, "buffer_draw: labels, but no slots by class");
+    if (labels && n && !jem__labels_good(b->ctx, "buffer_draw", labels, n, b->classes))
         return JEM_BAD_ARGUMENT;
     const jem_mark mark = jem_begin(b->ctx);
     int *visits = (int *)jem__push(b->ctx, (size_t)n * sizeof *visits);
-    if (visits) jem__buffer_draw(b, rng, n, by_class ? labels : NULL, reinit, x, slot, visits);
+    if (visits) jem__buffer_draw(b, rng, n, labels, reinit, x, slot, visits);
     for (int i = 0; visits && i < n; i++) {
         if (!jem__drawn_again(slot, i, n)) b->visits[slot[i]] = visits[i];
     }
@@ -9031,6 +9058,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(noise_hi, (double)d->noise_lo, 1e5),
         JEM__LIMIT(cd_from, 0, INT32_MAX),
         JEM__LIMIT(negatives, 0, INT32_MAX),
+        JEM__LIMIT(buffer_size, jem__needs_samples(d), INT32_MAX),
         JEM__LIMIT(reinit, 0, 1),
         JEM__LIMIT(restart_lo, -most, (double)d->restart_hi),
         JEM__LIMIT(diverged, tiny, most),
@@ -9074,6 +9102,9 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     if (d->cd_from > 0 && !(before > 0))
         jem__fail(ctx, bad, "trainer: cd_from = %d, but no term without chains has a weight",
                   d->cd_from);
+    if (d->schedule.kind == JEM_SCHEDULE_COSINE && d->schedule.total < 1)
+        jem__fail(ctx, bad, "trainer: schedule.total = %d: a cosine needs the length of the run",
+                  d->schedule.total);
     if (d->w_term > 0 && !d->term)
         jem__fail(ctx, bad, "trainer: w_term = %g, but term is NULL", (double)d->w_term);
     if (d->ranks > 1 && !d->sum)
@@ -9195,7 +9226,7 @@ void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
 }
 
 void jem_trainer_set_lr(jem_trainer *tr, float lr) {
-    if (!tr || !jem__finite(lr) || !(lr > 0)) return;
+    if (!tr || !jem__finite(lr) || !(lr > 0) || lr > 1e9f) return;
     tr->desc.lr = lr;
     tr->guard.now.lr_factor = 1;
 }
@@ -10109,9 +10140,10 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     jem_optim_use_average(tr->optim, 0);
     jem__guard_begin(tr);
     const jem_mark mark = jem_begin(ctx);
-    const float *kept = NULL;                      /* act norm's parameters before the first update
-                                                      sets them; restored after a failure */
-    if (tr->has_buffers && !tr->updates) kept = jem__keep_params(tr->net);
+    const float *kept = NULL;                      /* running statistics, and act norm's parameters
+                                                      before the first update sets them; restored
+                                                      after a failure */
+    if (tr->has_buffers) kept = jem__keep_params(tr->net);
     const float noise_lo = tr->net->noise_lo;      /* the first update sets these, too */
     const float noise_hi = tr->net->noise_hi;
     const float mean = tr->net->mean;
@@ -10119,7 +10151,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     b.x_data = jem__in_units(tr->net, b.x_data, b.n_data);
     s.status = ctx->status;
     if (s.status == JEM_OK) s.status = jem__make_update(tr, &b, &s);
-    if (s.status != JEM_OK) jem__restore_params(tr->net, kept, 1);
+    if (s.status != JEM_OK) jem__restore_params(tr->net, kept, !tr->updates);
     if (!tr->updates) {
         tr->net->noise_lo = noise_lo;
         tr->net->noise_hi = noise_hi;
@@ -11825,8 +11857,10 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
 int jem_calibrated(const jem_net *net) {
     int first, features;
     const char *text = net ? jem_net_meta(net, jem__known_key) : NULL;
-    if (!text || !jem__known_head(net, text, &first, &features)) return -1;
-    return first % JEM__FORM;
+    if (text && jem__known_head(net, text, &first, &features)) return first % JEM__FORM;
+    if (net && jem_net_meta(net, jem__usual_key)) return 0;        /* of an older version */
+    if (net && jem_net_meta(net, jem__familiar_key)) return 0;
+    return -1;
 }
 
 /* ---- verdicts -------------------------------------------------------------------------------- */
@@ -12511,7 +12545,7 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *x, const f
         jem_write(x, u);
         jem_denoise(ctx, h->logp, h->user, x, &one, rng);
         jem_read(x, u);
-        if (d->watch) h->stopped = d->watch(d->watch_user, step, x);
+        if (d->watch && jem_ok(ctx)) h->stopped = d->watch(d->watch_user, step, x);
         sigma *= 1 - d->beta * d->fraction;
     }
 }
@@ -14106,9 +14140,12 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
     jem_ctx *ctx = a->ctx;
     size_t size = 0;
     char *bytes = NULL;
+    jem_status status = JEM_BAD_FILE;              /* unless the context knows more: it keeps the
+                                                      first error, which may be an older one */
+    const int is_first = jem_ok(ctx);
     jem_file *f = jem_file_create(ctx, path);
     if (f) bytes = (char *)jem_archive_to_memory(a, &size);
-    jem_status status = ctx->status;
+    if (is_first) status = ctx->status;
     if (bytes) status = jem_file_put(f, bytes, size);
     if (bytes && status == JEM_OK) status = jem_file_commit(f);
     jem_file_free(f);

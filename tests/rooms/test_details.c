@@ -1404,6 +1404,80 @@ static void test_flat_sharpness(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* Returns a batch-norm network of two values, and its trainer. */
+static jem_tensor *normed(jem_net *net, jem_tensor *x, int training, void *user) {
+    jem_param *p = net->params;
+    (void)user;
+    return jem_linear(net->ctx, jem_batch_norm(net->ctx, x, p, p->next, p->next->next,
+                                               p->next->next->next, 0.9f, training),
+                      p->next->next->next->next, NULL);
+}
+
+/* A failed update leaves running statistics as they were, not only in the first update. */
+static void test_failed_statistics(jem_ctx *ctx) {
+    printf("a failed update changes no running statistics\n");
+    static const char *const names[4] = { "gamma", "beta", "mean", "var" };
+    static const float x[4] = { 1, -1, 2, 0.5f };
+    static const int labels[2] = { 0, 1 };
+    const int two[1] = { 2 };
+    const int square[2] = { 2, 2 };
+    jem_net *net = jem_net_create(ctx, normed, NULL, 0, 2, 1, 1, 2, 1);
+    for (int i = 0; i < 4; i++) {
+        jem_param *p = jem_net_param(net, names[i], 1, two, i < 2);
+        p->value[0] = p->value[1] = i % 3 == 0 ? 1.0f : 0;
+    }
+    jem_net_param(net, "output", 2, square, 1)->value[0] = 1;
+    jem_train_desc d = jem_train_desc_default();
+    int fails = 0;
+    d.weights.cd = 0;
+    d.w_term = 1;
+    d.term = no_term;
+    d.term_user = &fails;
+    d.max_returns = 0;
+    d.diverged = 10;
+    jem_trainer *tr = jem_trainer_create(net, &d);
+    CHECK(jem_train_step(tr, x, labels, 2).status == JEM_OK, "%s", jem_error(ctx));
+    jem_param *output = jem_net_find(net, "output");
+    output->value[0] = 1e3f;
+    jem_param_changed(output);
+    const uint64_t hash = net_hash(net);
+    CHECK(jem_train_step(tr, x, labels, 2).status == JEM_DIVERGED, "a large loss");
+    jem_clear_error(ctx);
+    CHECK(net_hash(net) == hash, "nothing changed");
+    jem_trainer_free(tr);
+    jem_net_free(net);
+}
+
+static void test_refusals(jem_ctx *ctx) {
+    printf("arguments that were accepted once\n");
+    static const float x[4] = { 1, -1, 2, 0.5f };
+    static const int labels[2] = { 0, 3 };
+    float chains[4];
+    int slot[2];
+    jem_rng rng = jem_rng_seed(1);
+    jem_net *net = small_mlp(ctx, two_values, 5);
+    jem_tensor *t = jem_input(ctx, x, 2, 2, 1, 1);
+    jem_loss_weights w = { 1, 0, 0, -0.1f };
+    CHECK(!jem_loss(net, &w, t, labels, NULL, NULL, NULL, NULL) && says(ctx, "energy_l2 = -0.1"),
+          "a weight");
+    jem_train_desc d = jem_train_desc_default();
+    d.schedule.kind = JEM_SCHEDULE_COSINE;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.total = 0"), "a cosine of no length");
+    jem_buffer *b = jem_buffer_create(ctx, 4, 2, 1, 1, 0, &rng);
+    CHECK(jem_buffer_draw(b, &rng, 2, labels, 0, chains, slot) == JEM_BAD_ARGUMENT &&
+          says(ctx, "no slots by class"), "labels");
+    CHECK(jem_buffer_draw(b, &rng, 2, NULL, 5, chains, slot) == JEM_BAD_ARGUMENT &&
+          says(ctx, "reinit = 5"), "a probability");
+    jem_buffer_free(b);
+    const int two[1] = { 2 };
+    jem_param *p[4];
+    static const char *const names[4] = { "a", "b", "c", "d" };
+    for (int i = 0; i < 4; i++) p[i] = jem_net_param(net, names[i], 1, two, 0);
+    CHECK(!jem_batch_norm(ctx, t, p[0], p[1], p[2], p[3], 2, 1) && says(ctx, "momentum = 2"),
+          "a momentum");
+    jem_net_free(net);
+}
+
 /* Numbers of an archive may have any address, also if they are rounded. */
 static void test_odd_address(jem_ctx *ctx) {
     printf("an archive of numbers at an odd address\n");
@@ -1444,7 +1518,8 @@ int main(int argc, char **argv) {
         TEST_IN(test_relu_zero), TEST_IN(test_utf8), TEST(test_shared_weight),
         TEST_IN(test_unknown_norm), TEST_IN(test_rules), TEST_IN(test_slope_density),
         TEST_IN(test_term_data), TEST(test_units_poor), TEST_IN(test_averages),
-        TEST_IN(test_no_score), TEST_IN(test_flat_sharpness), TEST_IN(test_odd_address)
+        TEST_IN(test_no_score), TEST_IN(test_flat_sharpness), TEST_IN(test_odd_address),
+        TEST_IN(test_failed_statistics), TEST_IN(test_refusals)
     };
     return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }

@@ -1112,7 +1112,7 @@ static void test_trainer(jem_ctx *ctx) {
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "reinit = 2"), "out of range");
     d = small_training();
     d.buffer_size = 0;
-    CHECK(!jem_trainer_create(net, &d) && says(ctx, "capacity 0"), "no room for chains");
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "buffer_size = 0"), "no room for chains");
     jem_net_free(net);
     free(in.x);
 }

@@ -198,10 +198,30 @@ static void test_files(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* A pressure in pascals varies by a millionth of itself, and its deviations count. */
+static void test_slight(jem_ctx *ctx) {
+    printf("units: a channel that varies little is not constant\n");
+    enum { ROWS = 400 };
+    float x[ROWS * 2];
+    float units[4] = { 0, 0, 0, 0 };
+    jem_rng rng = jem_rng_seed(3);
+    for (int i = 0; i < ROWS; i++) {
+        x[2 * i] = 101325 + 0.08f * jem_rng_normal(&rng);
+        x[2 * i + 1] = 101325;
+    }
+    const jem_mlp_desc d = jem_mlp_desc_vectors(2, 1);
+    jem_net *net = jem_mlp_create(ctx, &d, 1);
+    CHECK(jem_net_fit_units(net, x, ROWS) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem__numbers_in(jem_net_meta(net, "jem.units"), units, 4) == 4, "four numbers");
+    CHECK_CLOSE(units[1], 0.08, 0.01, "a standard deviation");
+    CHECK(units[3] == 101325, "a constant: %g", (double)units[3]);
+    jem_net_free(net);
+}
+
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_moments), TEST_IN(test_same_answers), TEST_IN(test_images),
-        TEST_IN(test_extremes), TEST_IN(test_files)
+        TEST_IN(test_extremes), TEST_IN(test_files), TEST_IN(test_slight)
     };
     return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }
