@@ -318,7 +318,7 @@ def runs_for(ms):
 
 
 def calibrate(time_of):
-    """One run to get ready, one to see how long it takes; of slow work the first tells enough."""
+    """One run to get ready, one to see how long it takes; for slow work, the first run is enough."""
     ms = time_of(1)
     return ms if ms > 500 else time_of(1)
 
@@ -358,7 +358,7 @@ def measure(what, net, batch, ours, sides, layouts, configs, precisions, end, kn
             taken[name].append(rivals[name](runs[name]))
         rounds += 1
         now = time.perf_counter()
-        # A single round says little, but of minutes it must do.
+        # A single round says little, but if it takes minutes, it must do.
         if now + (now - start) > end and (rounds >= 3 or now - start > 4):
             break
     result = {name: statistics.median(t) for name, t in taken.items()}

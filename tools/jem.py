@@ -184,13 +184,15 @@ class Net:
     def logp(self, x, labels=None, slope=False):
         """log p(x), or log p(x, label) with labels, up to a constant: floats (n). slope: also its
         derivative by x, in the shape of x. Both are in the units of x."""
-        vectors = numpy.ndim(x) == 2
+        vectors, single = numpy.ndim(x) == 2, numpy.ndim(x) == 3
         x = self._images(x)
         logp, gradient = numpy.empty(len(x), numpy.float32), numpy.empty_like(x)
         if len(x):
             self._density(x, self._labels(labels, len(x)), logp, gradient if slope else None)
         if vectors:
             gradient = gradient[:, :, 0, 0]
+        if single:
+            gradient = gradient[0]
         return (logp, gradient) if slope else logp
 
     def sample(self, label=-1, n=1, seed=1, lo=-1.0, hi=1.0, invert=False):

@@ -525,12 +525,12 @@ def describe(state, buffer, options):
                                                        list(shape)))
     for name in shapes:
         if state[name].storage.becomes is None:
-            raise Bad("%s is of %s, which a network cannot be made of" % (
+            raise Bad("%s has type %s, which cannot be used in a network" % (
                 name, state[name].storage.kind))
     for name in state:
         extra = name.startswith(UNUSED) or name.endswith(".num_batches_tracked")
         if name not in shapes and not extra:
-            raise Bad("holds %s, which a WRN-%d-%d with norm %s has not" % (
+            raise Bad("contains %s, which a WRN-%d-%d with norm %s does not have" % (
                 shown(name), depth, widen, norm))
     height, width = options.size or (32, 32)
     if buffer is not None:

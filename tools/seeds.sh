@@ -4,9 +4,10 @@
 # of 200 samples.
 #     tools/seeds.sh DATASET [OPTIONS OF jem train]    SEEDS="1 2 3"; `demo` is `make demo`'s run
 # Lines are kept in build/seeds/DATASET.txt, below what was asked: a seed that has one there is not
-# run again, and what was asked otherwise must be kept under another name, KEPT=NAME. JUDGE="..." are
+# run again, and results of another command go under another name, KEPT=NAME. JUDGE="..." are
 # further options for the judge's samples; JUDGE=none: no samples.
 set -u
+export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build} dataset=${1:-demo} seeds=${SEEDS:-1 2 3}
 [ $# -gt 0 ] && shift
@@ -31,7 +32,7 @@ judged() {
             " of the class asked for" }'
 }
 
-# A training that was interrupted ends this, too; one that gave up is a result.
+# If training is interrupted, this script stops, too; a run that gave up counts as a result.
 trained() {
     "$@" >"$log" 2>&1
     status=$?

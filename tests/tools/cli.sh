@@ -267,9 +267,9 @@ check "dreams all the same" sh -c 'ls dreams | grep -q samples_film.png'
 check "has no f(x-)" sh -c 'tail -n 1 plain/log.csv | cut -d, -f8 | grep -qx ""'
 check "a run with them has" sh -c 'tail -n 1 step/log.csv | cut -d, -f8 | grep -q "[0-9]"'
 refuses 2 "batch-size 5: this run has 32" train --resume b --batch-size 5
-refuses 2 "is there already: --resume b" train --out b
+refuses 2 "already exists: --resume b" train --out b
 mkdir kept && cp b/best.safetensors kept && sums=$(md5sum kept/best.safetensors)
-refuses 2 "kept/best.safetensors is there already" train --out kept
+refuses 2 "kept/best.safetensors already exists" train --out kept
 check "it stays" test "$sums" = "$(md5sum kept/best.safetensors)"
 status 0 "longer" train --resume d --iters 22
 says "22/22"
@@ -505,6 +505,9 @@ refuses 1 "nowhere" sample $model --n 1 --steps 1 --out noise.safetensors/nowher
 status 0 "classify" classify $model each/000000.png --top 3
 check "three classes" test "$(grep -c '(p = ' out)" = 3
 LC_ALL=C sed 's/"train.print-every":"\([0-9]*\)"/"jem.temperature":"00\1"/' a/last.safetensors >warm
+status 0 "begin with it" train --init ./warm $small --iters 2 --n-valid 0 --out cold
+check "its temperature is not that of the new network" \
+    sh -c '[ -s cold/last.safetensors ] && ! grep -q jem.temperature cold/last.safetensors'
 status 0 "classify at a temperature" classify warm each/000000.png --top 10
 check "all at the same" sh -c \
     "sed 's/.*(p = \([0-9.]*\)).*/\1/' out | awk '{ p += \$1 } END { exit !(p > .99 && p < 1.01) }'"
@@ -649,7 +652,7 @@ status 0 "a class whose name cannot be kept" train $tiny --dataset ./moved --siz
 status 0 "is known by its number" eval o/last.safetensors --split train
 mv "moved/train/$(printf 'l\351ger')" moved/train/light
 status 0 "without test images" train --resume k
-check "says so at once" grep -q "no test at the end" err
+check "says so at once" grep -q "no final test" err
 says "no test images"
 echo "the best network, where all classify alike"
 for i in 1 2 3 4 5 6 7 8 9 10 11 12; do

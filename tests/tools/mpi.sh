@@ -117,7 +117,7 @@ check "not divided" one_line "3 processes: the batch (64 images, 64 labelled) an
 ranks 2 2 train --frobnicate
 check "unknown option" one_line "unknown option --frobnicate"
 ranks 2 2 train $small --iters 30 --out chains1
-check "a folder in use" one_line "is there already"
+check "a folder in use" one_line "already exists"
 mpirun -n 1 "$jem" train $small --iters 5 --out other : \
     -n 1 "$jem" train $small --iters 5 --data nowhere --dataset mnist --out other >out 2>err
 check "one lacks the data: status" test $? = 1

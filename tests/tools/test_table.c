@@ -28,6 +28,36 @@ static void test_read(void) {
     table_free(&t);
 }
 
+/* A first row without a number is not a header, and a quote may be doubled. */
+static void test_first_row(void) {
+    printf("tables: first rows with missing values, doubled quotes, old line ends\n");
+    csv_table t;
+    CHECK(!parse(&t, "1.0,,3.0\n2,5,6\n") && strstr(error, "line 1"), "%s", error);
+    CHECK(!parse(&t, "1,NA,3\n2,5,6\n") && strstr(error, "line 1"), "%s", error);
+    CHECK(!parse(&t, "1,2\r3,4\r5,x\r") && strstr(error, "line 3"), "%s", error);
+    CHECK(!parse(&t, "1,2\r\n3,4\r\n5,x\r\n") && strstr(error, "line 3"), "%s", error);
+    CHECK(parse(&t, "\"5\"\" pipe\",\"a,\"\"b\"\"\"\n1,2\n"), "%s", error);
+    CHECK(t.columns == 2 && !strcmp(t.names[0], "5\" pipe") && !strcmp(t.names[1], "a,\"b\""),
+          "%s, %s", t.names[0], t.names[1]);
+    table_free(&t);
+}
+
+/* Labels that are no classes do not matter where labels may be missing. */
+static void test_unknown_labels(void) {
+    printf("tables: labels that are no classes\n");
+    static const char text[] = "a,b,state\n1,2,-1\n3,4,\n5,6,1\n7,8,2.5\n";
+    table_desc d;
+    csv_table t;
+    memset(&d, 0, sizeof d);
+    d.label = "state";
+    CHECK(!table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "for training");
+    d.label_optional = 1;
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "%s", error);
+    CHECK(t.rows == 4 && t.labels[0] == -1 && t.labels[1] == -1 && t.labels[2] == 1 &&
+          t.labels[3] == -1, "%d rows", t.rows);
+    table_free(&t);
+}
+
 static void test_columns(void) {
     printf("tables: columns by name, number and position; names of classes\n");
     static const char text[] = "time,volt,bar,state\n9:00,1,2,run\n9:01,3,4,idle\n9:02,5,6,run\n";
@@ -270,8 +300,9 @@ static void test_hostile(void) {
 
 int main(int argc, char **argv) {
     static const test_case all[] = {
-        TEST(test_read), TEST(test_columns), TEST(test_label_number), TEST(test_arriving),
-        TEST(test_refused), TEST(test_details), TEST(test_hostile)
+        TEST(test_read), TEST(test_first_row), TEST(test_unknown_labels), TEST(test_columns),
+        TEST(test_label_number), TEST(test_arriving), TEST(test_refused), TEST(test_details),
+        TEST(test_hostile)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));
 }

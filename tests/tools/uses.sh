@@ -81,8 +81,8 @@ done
 refuses 2 "jem eval MODEL attack" attack
 refuses 2 "jem eval MODEL ood" $model ood another
 refuses 2 "eps .1: must be increasing" $model attack --dataset digits --eps .2,.1
-refuses 2 "eps ,: a list of 0, not 1 to 12" $model attack --dataset digits --eps ,
-refuses 2 "a list of 13, not 1 to 12" $model attack --dataset digits \
+refuses 2 "eps ,: 0 entries; 1 to 12 are allowed" $model attack --dataset digits --eps ,
+refuses 2 "13 entries; 1 to 12 are allowed" $model attack --dataset digits \
     --eps 1,2,3,4,5,6,7,8,9,10,11,12,13
 refuses 2 "eps x: must be increasing" $model attack --dataset digits --eps x
 refuses 2 "eps 2/: must be increasing" $model attack --dataset digits --eps 1/255,2/
@@ -156,7 +156,7 @@ for i in 1 2; do echo "no picture" | tee damaged/test/left/$i.png >damaged/test/
 cp -R damaged/test damaged/train
 status 1 "other pictures that cannot be read" $model ood --dataset digits --n 40 --other damaged
 check "are all named" test "$(grep -c "^jem eval: damaged/test/[a-z]*/[12].png: is " err)" = 4
-refuses 2 "other a,.*: a list of 9, not 0 to 8" $model ood --dataset digits \
+refuses 2 "other a,.*: 9 entries; 0 to 8 are allowed" $model ood --dataset digits \
     --other a,b,c,d,e,f,g,h,i
 mkdir sorted
 numbers 4096 0 >black && numbers 4096 255 >white && numbers 64 0 >zeros && numbers 64 1 >ones
@@ -339,6 +339,7 @@ check "samples so far" test -s k.safetensors
 status 0 "goes on" $quick --out s.png --keep k.safetensors
 check "with the same result" sh -c 'sed s/whole.png/s.png/ whole.txt | cmp - out'
 check "and the same picture" cmp whole.png s.png
+status 0 "beside another model" $quick --beside t/last.safetensors --out s.png --keep k.safetensors
 status 0 "nothing is left to do" $quick --out s.png --keep k.safetensors
 check "the same again" cmp whole.png s.png
 refuses 1 "k.safetensors: the file has samples of other options" $quick --seed 2 \

@@ -295,7 +295,7 @@ static int names_fit(const char *of, const char *list, int least, int most) {
     int n = 0;
     while (next_name(&at, name, sizeof name)) n++;
     if (n >= least && n <= most) return 1;
-    fprintf(stderr, "jem eval: --%s %.60s: a list of %d, not %d to %d\n", of, list, n, least,
+    fprintf(stderr, "jem eval: --%s %.60s: %d entries; %d to %d are allowed\n", of, list, n, least,
             most);
     return 0;
 }
@@ -341,7 +341,11 @@ static int others_open(other_set others[OOD_OTHERS], const uses *s) {
     const char *list = s->u->other;
     int n = 0;
     while (n < OOD_OTHERS && next_name(&list, others[n].name, sizeof others[n].name)) {
-        if (!strcmp(others[n].name, s->u->e.dataset)) continue;
+        if (!strcmp(others[n].name, s->u->e.dataset)) {
+            if (asked) fprintf(stderr, "jem eval: --other %s: left out, it is the model's own\n",
+                               others[n].name);
+            continue;
+        }
         if (!asked && !strcmp(others[n].name, drawn_from(s->test.name))) continue;
         const int opened = other_open(&others[n], s, asked ? "--other: " : "left out: ");
         if (opened < 0 || (asked && !opened)) return -1;

@@ -389,8 +389,8 @@ static int kept_write(const uses *s, int n, int done, const unsigned char *bytes
 }
 
 /* Makes n samples, equally many of each kind (a class; of any class, if not by_class), and goes on
-   after the first `kept` of them. bytes: (n,h,w,c). */
-static int samples_make(const uses *s, int n, int kinds, int by_class, int kept,
+   after the first `kept` of them; keep: stores them in the file --keep. bytes: (n,h,w,c). */
+static int samples_make(const uses *s, int n, int kinds, int by_class, int keep, int kept,
                         unsigned char *bytes) {
     const ptrdiff_t size = image_size(s->m.net);
     uint64_t seed = (uint64_t)s->u->seed * 1000003u;
@@ -402,7 +402,7 @@ static int samples_make(const uses *s, int n, int kinds, int by_class, int kept,
             const int label = by_class ? c : -1;
             if (done + batch > kept) {
                 if (!samples_of(s, label, batch, seed, bytes + done * size)) return 0;
-                if (*s->u->keep && !kept_write(s, n, done + batch, bytes)) return 0;
+                if (keep && !kept_write(s, n, done + batch, bytes)) return 0;
             }
             seed++;
             done += batch;
@@ -430,7 +430,7 @@ static int samples_fresh(const uses *s, sample_set *to, int keep) {
     to->labelled = by_class;
     const int kept = keep ? kept_read(s, to->n, bytes) : 0;
     int ok = kept >= 0;
-    if (ok && !samples_make(s, to->n, kinds, by_class, kept, bytes))
+    if (ok && !samples_make(s, to->n, kinds, by_class, keep, kept, bytes))
         ok = model_fail("jem eval", &s->m);
     for (ptrdiff_t i = 0; ok && i < to->n * size; i++) {           /* (n,h,w,c) to (n,c,h,w) */
         const ptrdiff_t k = i % size;

@@ -154,9 +154,9 @@ static int is_free(run *r) {
     if (team.rank) return 1;
     if (!holds_a_run(r))
         return !holds(r, "best.safetensors") ||
-               complain(r, 2, r->o->out, "/best.safetensors is there already, and would be "
+               complain(r, 2, r->o->out, "/best.safetensors already exists, and would be "
                         "replaced: move it away, or take another --out DIR");
-    snprintf(text, sizeof text, "/last.safetensors is there already: --resume %s continues it, "
+    snprintf(text, sizeof text, "/last.safetensors already exists: --resume %s continues it, "
              "--out DIR starts another", data_quoted(r->o->out, word, sizeof word));
     return complain(r, 2, r->o->out, text);
 }
@@ -456,11 +456,11 @@ static void load_test(run *r, data_desc *desc) {
     desc->width = r->data.w;
     desc->channels = r->data.c;
     if (!data_load(&r->test, r->o->dataset, "test", desc, error, sizeof error)) {
-        say(r, "no test at the end: ", error);
+        say(r, "no final test: ", error);
         return;
     }
     if (r->test.classes <= r->data.classes) return;
-    say(r, "no test at the end: ", "test images have more classes than training images");
+    say(r, "no final test: ", "test images have more classes than training images");
     data_free(&r->test);
 }
 
@@ -820,6 +820,11 @@ static int updates_of(const run *r, int epochs) {
     return epochs * r->per_epoch;
 }
 
+/* Returns 1 if training has chains, from some update on. */
+static int walks_chains(const train_options *t) {
+    return t->w_x > 0 || t->w_xy > 0 || t->w_kl > 0;
+}
+
 /* Fills in the course of the learning rate. */
 static void set_schedule(const run *r, jem_schedule *s) {
     const train_options *t = r->o;
@@ -828,7 +833,7 @@ static void set_schedule(const run *r, jem_schedule *s) {
         s->kind = JEM_SCHEDULE_COSINE;
         s->total = r->total;
         s->floor = .02f;
-        if (t->chains_lr > 0) {
+        if (t->chains_lr > 0 && walks_chains(t)) {
             s->at[0] = chains_from(r);
             s->rate = t->chains_lr / t->lr;
         }
@@ -1448,7 +1453,8 @@ static int keep_best(run *r, const evaluation *e) {
     const double tie = (double)t->w_y * e->error + (double)t->w_nce * e->logp_error;
     const int has_one = r->state[STATE_BEST_AT] >= 0;
     /* Networks from before the chains are not kept, even if they classify well. */
-    if (!is_calm(r) || r->update < chains_from(r) || !isfinite(loss)) return 1;
+    const int too_early = walks_chains(t) && r->update < chains_from(r);
+    if (!is_calm(r) || too_early || !isfinite(loss)) return 1;
     if (has_one && loss > (double)*lowest + tie) return 1;
     if (!has_one || loss < (double)*lowest) *lowest = (float)loss;
     r->state[STATE_BEST] = r->valid_accuracy;
@@ -1663,16 +1669,22 @@ static int fits_data(run *r, const char *path, const jem_archive *from) {
     return 1;
 }
 
-/* Takes the weights of a file, not its options. Units are of the data at hand: weights learn to fit
-   others, but numbers that are far from 0 are hard to learn from. */
+/* Takes the weights of a file, not its options, nor what was fitted to its data: units and framing
+   are of the data at hand (weights learn to fit other units, but numbers that are far from 0 are
+   hard to learn from), and a calibration is of the trained network. */
 static int start_from(run *r, const char *path) {
+    static const char *const fitted[4] = { "jem.temperature", "jem.statistics", "jem.usual",
+                                           "jem.familiar" };
     jem_archive *from = jem_archive_read(r->ctx, path);
     if (!from) return fail(r, 1);
     const int fits = fits_data(r, path, from);     /* prints what does not fit */
     int ok = fits && jem_net_load(r->net, from) == JEM_OK;
     jem_archive_free(from);
-    if (ok && r->data.values) {
-        fit_units(r, r->net);
+    if (ok) {
+        for (size_t i = 0; i < sizeof fitted / sizeof *fitted; i++)
+            jem_net_set_meta(r->net, fitted[i], NULL);
+        if (r->data.values) fit_units(r, r->net);
+        else fit_framing(r, r->net);
         ok = jem_ok(r->ctx);
     }
     if (ok) set_fields(r, r->net);

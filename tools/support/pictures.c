@@ -172,8 +172,8 @@ static unsigned char *picture__grid(const char *path, const float *x, int n, int
     const int MARGIN = 2;
     const int GREY = PICTURE_GREY;
     if (n < 1 || columns < 1 || (c != 1 && c != 3) || h < 1 || w < 1 || zoom < 1) {
-        fprintf(stderr, "%s: no grid of %d images (%d,%d,%d), %d side by side, zoom %d\n", path, n,
-                c, h, w, columns, zoom);
+        fprintf(stderr, "%s: cannot draw a grid of %d images (%d,%d,%d) in %d columns at zoom %d\n",
+                path, n, c, h, w, columns, zoom);
         return NULL;
     }
     if (((double)w * zoom + MARGIN) * columns * ((double)h * zoom + MARGIN) *

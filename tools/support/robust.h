@@ -45,9 +45,9 @@ jem_status refined_classify(void *user, const float *x, const int *labels, int n
 /* ---- labels only ----------------------------------------------------------------------------- */
 
 /* Finds, for each of n correctly classified images, found[n]: the nearest one with another label
-   within `queries` queries, far: its L2 distance. Omits an image if its nearest neighbour of
-   another label is classified like it. Returns the number of the others, which is the size of
-   `far`; -1: an error, or no memory. */
+   within `queries` queries, far: its L2 distance. The search begins at the next image in order that
+   has another label; an image is omitted if that one is classified like it. Returns the number of
+   the others, which is the size of `far`; -1: an error, or no memory. */
 int robust_decision(jem_net *net, const jem_attack_desc *how, const float *x,
                     const int *labels, int n, int queries, uint64_t seed, float *found,
                     float *far);

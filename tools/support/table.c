@@ -73,13 +73,19 @@ static int next_value(table_reader *r, const char *column, char value[TABLE_NAME
     int quoted = 0;
     while (r->at < r->end && *r->at == ' ') r->at++;
     for (; r->at < r->end && !is_line_end(*r->at); r->at++) {
-        if (*r->at == '"') quoted = !quoted;
-        else if (*r->at == r->separator && !quoted) break;
-        else if (!*r->at) return wrong_at(r, "column '%s': a value is not text", column);
-        else if (n == TABLE_NAME - 1)
+        const int is_quote = *r->at == '"';
+        const int is_doubled = is_quote && quoted && r->at + 1 < r->end && r->at[1] == '"';
+        if (is_quote && !is_doubled) {
+            quoted = !quoted;
+            continue;
+        }
+        r->at += is_doubled;                       /* "" within quotes is a quote (RFC 4180) */
+        if (*r->at == r->separator && !quoted) break;
+        if (!*r->at) return wrong_at(r, "column '%s': a value is not text", column);
+        if (n == TABLE_NAME - 1)
             return wrong_at(r, "column '%s': a value is longer than %d bytes", column,
                             TABLE_NAME - 1);
-        else value[n++] = *r->at;
+        value[n++] = *r->at;
     }
     while (n > 0 && value[n - 1] == ' ') n--;
     value[n] = 0;
@@ -112,7 +118,8 @@ static int continues(table_reader *r) {
 /* Moves to the first line that is not empty. */
 static int next_line(table_reader *r) {
     while (r->at < r->end && (is_line_end(*r->at) || *r->at == ' ')) {
-        r->line += *r->at == '\n';
+        const int is_pair = *r->at == '\r' && r->at + 1 < r->end && r->at[1] == '\n';
+        r->line += *r->at == '\n' || (*r->at == '\r' && !is_pair);
         r->at++;
     }
     return r->at < r->end;
@@ -253,6 +260,14 @@ static int place_of_label(const table_reader *r) {
     return atoi(label) - 1;
 }
 
+/* Returns 1 if a value is missing, or is a usual mark for that. */
+static int is_missing(const char *text) {
+    static const char *const marks[] = { "", "-", "?", "NA", "N/A", "null" };
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (!strcmp(text, marks[i])) return 1;
+    return 0;
+}
+
 /* Counts the columns of the first line, and takes their names if it has a text that is not the
    label of a row. */
 static int read_header(table_reader *r) {
@@ -270,7 +285,7 @@ static int read_header(table_reader *r) {
         char column[16];
         snprintf(column, sizeof column, "%d", r->all + 1);
         if (!next_value(r, column, value)) return 0;
-        if (!number_in(value, &number)) {
+        if (!number_in(value, &number) && !is_missing(value)) {
             texts++;
             text_at = r->all;
         }
@@ -336,8 +351,15 @@ static int take_label(table_reader *r, const char *text) {
     if (!t->class_names)
         t->class_names = (char (*)[TABLE_NAME])calloc(TABLE_CLASSES, sizeof *t->class_names);
     if (!t->class_names) return no_memory(r);
+    const int is_number = number_in(text, &number);
+    const int is_known = *text && (!is_number || (number >= 0 && number < TABLE_CLASSES &&
+                                                  floor(number) == number));
+    if (!is_known && r->desc->label_optional) {    /* only the row's values count */
+        t->labels[t->rows] = -1;
+        return 1;
+    }
     if (!*text) return wrong_at(r, "column '%s' has no label", r->label);
-    if (!number_in(text, &number)) r->is_text = 1;
+    if (!is_number) r->is_text = 1;
     else if (!(number >= 0 && number < TABLE_CLASSES && floor(number) == number))
         return wrong_at(r, "label %g is not a whole number from 0 to %d", number,
                         TABLE_CLASSES - 1);
