@@ -9058,7 +9058,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(noise_hi, (double)d->noise_lo, 1e5),
         JEM__LIMIT(cd_from, 0, INT32_MAX),
         JEM__LIMIT(negatives, 0, INT32_MAX),
-        JEM__LIMIT(buffer_size, jem__needs_samples(d), INT32_MAX),
+        JEM__LIMIT(buffer_size, (double)jem__needs_samples(d), INT32_MAX),
         JEM__LIMIT(reinit, 0, 1),
         JEM__LIMIT(restart_lo, -most, (double)d->restart_hi),
         JEM__LIMIT(diverged, tiny, most),
