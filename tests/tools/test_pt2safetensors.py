@@ -340,7 +340,7 @@ def test_whole_numbers():
     state = wrn()
     state["f.conv1.bias"] = Tensor(Storage("CharStorage", [1] * 16), (16,))
     done = run(as_zip(state))
-    check(done.returncode == 1 and "f.conv1.bias is of CharStorage" in str(done.stderr),
+    check(done.returncode == 1 and "f.conv1.bias has type CharStorage" in str(done.stderr),
           "what a network needs: " + str(done.stderr))
     state = wrn()
     state["f.conv9.weight"] = Tensor(Storage("LongStorage", [1] * 16), (16,))
