@@ -225,7 +225,7 @@ static double accuracy_of(const score_run *s) {
                          label_name(&s->t, label, number));
         n++;
     }
-    return 100.0 * right / n;
+    return n ? 100.0 * right / n : -1;
 }
 
 /* Returns the count of rows that calibrated the model; 0: unknown. */
@@ -243,12 +243,15 @@ static void print_summary(FILE *to, const score_run *s) {
             n[JEM_STRANGE]);
     if (s->unreadable) fprintf(to, ", %d unreadable", s->unreadable);
     if (read) fprintf(to, "; mean log p(x) %.3f", s->sum / read);
-    if (s->answers && read && s->m->net->classes > 1)
+    if (s->answers && read && s->m->net->classes > 1 && accuracy_of(s) >= 0)
         fprintf(to, "; accuracy %.2f%%", accuracy_of(s));
     if (calibrated > 1 && calibrated < LEAST_CALIBRATED)
         fprintf(to, "; about %.0f of %d usual rows are strange by chance, not %.0f (%d calibration "
                 "rows)", (double)read / (calibrated + 1), read, .01 * read, calibrated);
     fprintf(to, "\n");
+    if (s->t.unlabelled)
+        fprintf(stderr, "jem score: the labels of %d rows are not names or whole numbers from 0 on: "
+                "they do not count\n", s->t.unlabelled);
     if (s->answers && s->m->net->classes == 1) print_detection(to, s);
     if (s->answers && s->m->net->classes > 1) note_unknown(s);
 }

@@ -356,6 +356,7 @@ static int take_label(table_reader *r, const char *text) {
                                                   floor(number) == number));
     if (!is_known && r->desc->label_optional) {    /* only the row's values count */
         t->labels[t->rows] = -1;
+        t->unlabelled++;
         return 1;
     }
     if (!*text) return wrong_at(r, "column '%s' has no label", r->label);

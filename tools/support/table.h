@@ -23,7 +23,9 @@ typedef struct csv_table {
     int rows, columns;                             /* columns: without labels */
     int first;                                     /* row of x[0]; 0, see table_reader_forget */
     float *x;                                      /* [rows - first][columns], finite, up to 1e12 */
-    int *labels;                                   /* [rows], 0 to TABLE_CLASSES - 1; or NULL */
+    int *labels;                                   /* [rows], 0 to TABLE_CLASSES - 1; -1: unreadable
+                                                      or, if optional, no class; or NULL */
+    int unlabelled;                                /* count of rows whose label is no class */
     int classes;                                   /* largest label + 1; 1 without labels */
     char (*class_names)[TABLE_NAME];               /* [classes], sorted; NULL: numbers */
     char (*names)[TABLE_NAME];                     /* [columns]; "1", "2", ... without a header */
@@ -33,7 +35,7 @@ typedef struct csv_table {
 typedef struct table_desc {
     const char *label;         /* the column of labels: its name, its number from 1, "last", or
                                   "none"; "label" if there is one */
-    int label_optional;        /* 1: a file without that column is accepted */
+    int label_optional;        /* 1: a file without that column is accepted, and any label */
     const char *drop;          /* names of columns to skip, separated by commas */
     /* Takes these columns, by name and in this order, and skips others; without names, in the
        desc or in the file, their count must be equal. */
