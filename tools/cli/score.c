@@ -250,8 +250,8 @@ static void print_summary(FILE *to, const score_run *s) {
                 "rows)", (double)read / (calibrated + 1), read, .01 * read, calibrated);
     fprintf(to, "\n");
     if (s->t.unlabelled)
-        fprintf(stderr, "jem score: the labels of %d rows are not names or whole numbers from 0 on: "
-                "they do not count\n", s->t.unlabelled);
+        fprintf(stderr, "jem score: the labels of %d rows are not names or whole numbers from 0 "
+                "on: they do not count\n", s->t.unlabelled);
     if (s->answers && s->m->net->classes == 1) print_detection(to, s);
     if (s->answers && s->m->net->classes > 1) note_unknown(s);
 }
