@@ -1349,7 +1349,8 @@ static void test_averages(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
-static jem_tensor *no_term(const jem_term_inputs *in, void *user) {
+/* Fails, or returns a number whose gradient is about 1e-41. */
+static jem_tensor *tiny_term(const jem_term_inputs *in, void *user) {
     const int *fails = (const int *)user;
     jem_ctx *ctx = in->net->ctx;
     if (*fails) return NULL;
@@ -1367,7 +1368,7 @@ static void test_no_score(jem_ctx *ctx) {
     jem_train_desc d = jem_train_desc_default();
     d.weights.cd = 0;
     d.w_score = d.w_term = 1;
-    d.term = no_term;
+    d.term = tiny_term;
     d.term_user = &fails;
     jem_trainer *tr = jem_trainer_create(net, &d);
     CHECK(jem_train_step(tr, x, labels, 2).status != JEM_OK, "the term fails");
@@ -1392,7 +1393,7 @@ static void test_flat_sharpness(jem_ctx *ctx) {
     jem_train_desc d = jem_train_desc_default();
     d.weights.ce = d.weights.cd = 0;
     d.w_term = 1;
-    d.term = no_term;
+    d.term = tiny_term;
     d.term_user = &fails;
     d.sam = 0.05f;
     d.max_returns = 0;
@@ -1404,7 +1405,7 @@ static void test_flat_sharpness(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
-/* Returns a batch-norm network of two values, and its trainer. */
+/* Returns the logits of two normalised values. */
 static jem_tensor *normed(jem_net *net, jem_tensor *x, int training, void *user) {
     jem_param *p = net->params;
     (void)user;
@@ -1431,7 +1432,7 @@ static void test_failed_statistics(jem_ctx *ctx) {
     int fails = 0;
     d.weights.cd = 0;
     d.w_term = 1;
-    d.term = no_term;
+    d.term = tiny_term;
     d.term_user = &fails;
     d.max_returns = 0;
     d.diverged = 10;

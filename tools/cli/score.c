@@ -212,7 +212,7 @@ static void note_unknown(const score_run *s) {
     }
 }
 
-/* Returns the percentage of rows whose label is that of the model's class. */
+/* Returns the percentage of labelled rows whose label is the model's class; -1: none is. */
 static double accuracy_of(const score_run *s) {
     char name[NAME_SIZE];
     char number[16];
@@ -243,8 +243,9 @@ static void print_summary(FILE *to, const score_run *s) {
             n[JEM_STRANGE]);
     if (s->unreadable) fprintf(to, ", %d unreadable", s->unreadable);
     if (read) fprintf(to, "; mean log p(x) %.3f", s->sum / read);
-    if (s->answers && read && s->m->net->classes > 1 && accuracy_of(s) >= 0)
-        fprintf(to, "; accuracy %.2f%%", accuracy_of(s));
+    double accuracy = -1;
+    if (s->answers && read && s->m->net->classes > 1) accuracy = accuracy_of(s);
+    if (accuracy >= 0) fprintf(to, "; accuracy %.2f%%", accuracy);
     if (calibrated > 1 && calibrated < LEAST_CALIBRATED)
         fprintf(to, "; about %.0f of %d usual rows are strange by chance, not %.0f (%d calibration "
                 "rows)", (double)read / (calibrated + 1), read, .01 * read, calibrated);
