@@ -184,6 +184,7 @@ static data_desc shaped(int channels, int height, int width, data_resize resize)
     desc.height = height;
     desc.width = width;
     desc.resize = resize;
+    desc.hold_out = DATA_EVERY_TENTH;
     return desc;
 }
 static int has_shape(const data_set *d, int n, int c, int h, int w, int classes) {
@@ -464,6 +465,7 @@ static void test_sheets(void) {
 
 /* Writes 11 ants and 12 cats of 9 x 5, and loads them. */
 static void check_pets(const unsigned char *p) {
+    const data_desc tenth = shaped(0, 0, 0, DATA_AS_IS);
     data_set d;
     char name[64];
     make_folder(in("pets", ""));
@@ -474,7 +476,7 @@ static void check_pets(const unsigned char *p) {
             put_png(k ? "pets/cat" : "pets/ant", name, 9, 5, 1, p + 100 * k + i);
         }
     put_text("pets/cat", "notes.txt", "not a picture, and not looked at");
-    if (loads(&d, ROOT "/pets", "train", NULL)) {
+    if (loads(&d, ROOT "/pets", "train", &tenth)) {
         has_shape(&d, 10 + 11, 1, 5, 9, 2);
         CHECK(d.grey == 0, "all are made grey: none is counted");
         CHECK(!strcmp(d.class_names[0], "ant") && !strcmp(d.class_names[1], "cat"), "by name");
@@ -483,7 +485,7 @@ static void check_pets(const unsigned char *p) {
         CHECK(!memcmp(d.pixels + 45 * 10, p + 100, 45), "the first cat");
         data_free(&d);
     }
-    if (loads(&d, ROOT "/pets/", "test", NULL)) {
+    if (loads(&d, ROOT "/pets/", "test", &tenth)) {
         has_shape(&d, 2, 1, 5, 9, 2);
         CHECK(!memcmp(d.pixels + 45, p + 109, 45) && d.labels[1] == 1, "the 10th cat");
         CHECK(!strcmp(d.name, "pets"), "the name is %s", d.name);
@@ -493,22 +495,21 @@ static void check_pets(const unsigned char *p) {
 
 /* Loads them with one that has colours, or is transparent. */
 static void check_colours(const unsigned char *p) {
+    data_desc other = shaped(0, 0, 0, DATA_AS_IS);
     data_set d;
     put_png("pets/cat", "04.png", 9, 5, 3, p);     /* one is in colour */
-    if (loads(&d, ROOT "/pets", "train", NULL)) {
+    if (loads(&d, ROOT "/pets", "train", &other)) {
         has_shape(&d, 21, 3, 5, 9, 2);
         CHECK(!memcmp(d.pixels, p, 45) && !memcmp(d.pixels + 90, p, 45), "grey made colour");
         CHECK(d.pixels[135 * 14 + 45 + 7] == p[7 * 3 + 1], "green of the cat in colour");
         data_free(&d);
     }
     put_png("pets/cat", "04.png", 9, 5, 4, p);     /* transparent: on black */
-    if (loads(&d, ROOT "/pets", "train", NULL)) {
+    if (loads(&d, ROOT "/pets", "train", &other)) {
         CHECK_CLOSE(d.pixels[135 * 14 + 90 + 7], p[7 * 4 + 2] * p[7 * 4 + 3] / 255.0, .51, "blue");
         CHECK(d.blended == 1 && d.blank == 0, "%d transparent, %d blank", d.blended, d.blank);
         data_free(&d);
     }
-    data_desc other;
-    memset(&other, 0, sizeof other);
     static unsigned char ink[45 * 4];              /* black, opaque or not */
     for (int i = 0; i < 45; i++) ink[4 * i + 3] = i % 5 ? 0 : 255;
     put_png("pets/cat", "04.png", 9, 5, 4, ink);
@@ -536,6 +537,7 @@ static void check_seeds(const unsigned char *p) {
     data_set d;
     data_desc other = shaped(1, 0, 0, DATA_AS_IS);
     int places = 0;
+    other.hold_out = DATA_AT_RANDOM;
     for (other.seed = 1; other.seed <= 20; other.seed++) {     /* test pictures at random */
         data_set t;
         if (!loads(&d, ROOT "/pets", "train", &other)) break;
@@ -554,11 +556,56 @@ static void check_seeds(const unsigned char *p) {
     CHECK(many >= 6, "20 seeds hold out %d different pictures of 11", many);
 }
 
+enum { MANY_PETS = 120 };
+
+/* Loads test pictures whose first pixels are their numbers, and marks these in held. Returns how
+   many there are. */
+static int held_out_pets(unsigned char held[256]) {
+    data_set d;
+    memset(held, 0, 256);
+    if (!loads(&d, ROOT "/many", "test", NULL)) return 0;
+    const int n = d.n;
+    for (int i = 0; i < n; i++) held[d.pixels[(size_t)i * 4]] = 1;
+    data_free(&d);
+    return n;
+}
+
+static void put_numbered(int i) {
+    unsigned char pixels[4] = { 0, 0, 0, 0 };
+    char name[64];
+    pixels[0] = (unsigned char)i;
+    snprintf(name, sizeof name, "%03d.png", (i * 37) % MANY_PETS);      /* not in their order */
+    put_png("many/pet", name, 2, 2, 1, pixels);
+}
+
+/* Holds out test pictures by their names: further pictures change nothing for the others. */
+static void check_names(void) {
+    unsigned char before[256], after[256];
+    data_set d;
+    int moved = 0;
+    make_folder(in("many", ""));
+    for (int i = 0; i < 9; i++) put_numbered(i);
+    refuses(ROOT "/many", "test", NULL, "many", "remain for testing");
+    for (int i = 9; i < 60; i++) put_numbered(i);
+    const int fewer = held_out_pets(before);
+    for (int i = 60; i < MANY_PETS; i++) put_numbered(i);
+    const int all = held_out_pets(after);
+    for (int i = 0; i < 60; i++) moved += before[i] != after[i];
+    CHECK(!moved, "%d of 60 pictures changed sides", moved);
+    CHECK(fewer >= 1 && fewer <= 14 && all > fewer && all <= 25, "%d of 60, %d of %d", fewer, all,
+          MANY_PETS);
+    if (!loads(&d, ROOT "/many", "train", NULL)) return;
+    CHECK(d.n == MANY_PETS - all, "the others are for training: %d", d.n);
+    for (int i = 0; i < d.n; i++) CHECK(!after[d.pixels[(size_t)i * 4]], "in one half only");
+    data_free(&d);
+}
+
 /* Makes pictures of one size of others. */
 static void check_sizes(const unsigned char *p) {
     data_set d;
+    data_desc desc = shaped(0, 0, 0, DATA_AS_IS);
     put_png("pets/cat", "04.png", 5, 9, 1, p);
-    refuses(ROOT "/pets", "train", NULL, "cat/04.png: is 5 x 9", "ant/00.PNG is 9 x 5: --size N");
+    refuses(ROOT "/pets", "train", &desc, "cat/04.png: is 5 x 9", "ant/00.PNG is 9 x 5: --size N");
     for (int pad = 0; pad < 2; pad++) {            /* 9 x 9 with margins, or 5 x 5 of the middle */
         const int side = pad ? 9 : 5;
         const int margin = pad ? 2 : 0;
@@ -577,7 +624,7 @@ static void check_sizes(const unsigned char *p) {
         CHECK(upright[margin] == p[pad ? 0 : 10], "a picture of other proportions");
         data_free(&d);
     }
-    data_desc desc = shaped(0, 4, 3, DATA_AREA);
+    desc = shaped(0, 4, 3, DATA_AREA);
     if (loads(&d, ROOT "/pets", "train", &desc)) {
         has_shape(&d, 21, 1, 4, 3, 2);
         data_free(&d);
@@ -601,12 +648,13 @@ static void check_sizes(const unsigned char *p) {
 /* Checks damaged pictures, files that are not pictures, folders that are not data sets. */
 static void check_bad_pictures(const unsigned char *p) {
     put_text("pets/cat", "05.png", "this is not a picture");
-    refuses(ROOT "/pets", "train", NULL, "cat/05.png", "not a picture");
+    data_desc desc = shaped(0, 0, 0, DATA_AS_IS);
+    refuses(ROOT "/pets", "train", &desc, "cat/05.png", "not a picture");
     put_png("pets/cat", "06.png", 9, 5, 1, p);
     FILE *f = fopen(in("pets/cat", "06.png"), "r+b");
     CHECK(f && fseek(f, 41, SEEK_SET) == 0 && putc(0, f) == 0 && fclose(f) == 0, "damaged pixels");
     int bad = 0;
-    data_desc desc = shaped(0, 9, 9, DATA_AREA);
+    desc = shaped(0, 9, 9, DATA_AREA);
     desc.bad = count_bad;
     desc.user = &bad;
     refuses(ROOT "/pets", "train", &desc, "pets: 2 of ", "pictures cannot be read");
@@ -668,6 +716,7 @@ static void test_folders(void) {
     check_pets(p);
     check_colours(p);
     check_seeds(p);
+    check_names();
     check_sizes(p);
     check_bad_pictures(p);
     check_split(p);

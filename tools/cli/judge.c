@@ -17,6 +17,7 @@
 
 typedef struct judge_options {
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], out[OPTION_TEXT_SIZE];
+    picture_options pictures;
     int iters, mirror, seed, precision, threads, max_memory, max_file, max_picture;
 } judge_options;
 
@@ -26,6 +27,7 @@ static const option judge_table[] = {
       "as in jem train" },
     { "data", OPTION_TEXT, OPTION_NOW, JUDGE_AT(data), "DIR", NO_PRESETS("data"), 0, 0,
       "the folder that tools/get-data filled" },
+    PICTURE_OPTIONS(judge_options, OPTION_NOW),
     { "out", OPTION_TEXT, OPTION_NOW, JUDGE_AT(out), "FILE", NO_PRESETS("judge.safetensors"), 0, 0,
       "file for the judge" },
     { "iters", OPTION_INT, OPTION_NOW, JUDGE_AT(iters), "N", NO_PRESETS("6000"), 1, 1e8,
@@ -216,8 +218,13 @@ static int judge_make(const judge_options *o) {
     data_set train, test;
     data_desc desc;
     char error[512];
+    if (picture_conflict(&o->pictures)) {
+        fprintf(stderr, "jem judge: %s\n", picture_conflict(&o->pictures));
+        return 2;
+    }
     if (!may_write("jem judge", NULL, o->out)) return 2;
     memset(&desc, 0, sizeof desc);
+    describe_pictures(&o->pictures, &desc);
     memset(&test, 0, sizeof test);
     limit_memory(o->max_memory);
     limit_data(&desc, o->max_file, o->max_picture);

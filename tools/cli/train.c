@@ -415,13 +415,9 @@ static data_desc describe_data(run *r) {
     memset(&desc, 0, sizeof desc);
     limit_data(&desc, t->max_file, t->max_picture);
     desc.root = t->data;
-    desc.height = desc.width = t->size;
-    if (t->grey) desc.channels = 1;
-    if (t->size) desc.resize = DATA_FIT;
-    if (t->crop) desc.shape = DATA_CROP;
-    if (t->pad) desc.shape = DATA_PAD;
-    desc.background = t->background;
-    if (t->test_split) desc.seed = split_seed(t->seed);
+    describe_pictures(&t->pictures, &desc);
+    desc.hold_out = (data_hold_out)t->test_split;
+    desc.seed = split_seed(t->seed);
     desc.label = t->label;
     desc.drop = t->drop;
     desc.bad = on_bad_picture;
@@ -468,7 +464,7 @@ static void load_test(run *r, data_desc *desc) {
 static void note_pictures(const run *r) {
     const data_set *s = &r->data;
     const char *name = r->o->dataset;
-    const int background = r->o->background;
+    const int background = r->o->pictures.background;
     if (s->stretched)
         printf("%s: %d pictures are stretched to %d x %d (--crop or --pad keep proportions)\n",
                name, s->stretched, s->w, s->h);

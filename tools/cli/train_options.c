@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "tools/cli/train_options.h"
-#include "tools/support/data.h"
 
 #define AT(field) offsetof(train_options, field)
 const option train_table[] = {
@@ -17,23 +16,14 @@ const option train_table[] = {
       "readable" },
     { "data", OPTION_TEXT, OPTION_FREE, AT(data), "DIR", NO_PRESETS("data"), 0, 0,
       "the folder that tools/get-data filled" },
-    { "size", OPTION_INT, OPTION_FIXED, AT(size), "N", NO_PRESETS("0"), 0, 1024,
-      "resize the images to N x N (0: no)" },
-    { "crop", OPTION_FLAG, OPTION_FIXED, AT(crop), "", NO_PRESETS("off"), 0, 0,
-      "with --size: take the middle of images that are not square" },
-    { "pad", OPTION_FLAG, OPTION_FIXED, AT(pad), "", NO_PRESETS("off"), 0, 0,
-      "with --size: add margins of --background instead" },
-    { "grey", OPTION_FLAG, OPTION_FIXED, AT(grey), "", NO_PRESETS("off"), 0, 0,
-      "convert the images to greyscale" },
+    PICTURE_OPTIONS(train_options, OPTION_FIXED),
     { "label", OPTION_TEXT, OPTION_FIXED, AT(label), "NAME", NO_PRESETS(""), 0, 0,
       "CSV: column of labels: name, number, last, none (label)" },
     { "drop", OPTION_TEXT, OPTION_FIXED, AT(drop), "NAMES", NO_PRESETS(""), 0, 0,
       "CSV: columns to skip, separated by commas" },
-    { "test-split", OPTION_CHOICE, OPTION_FIXED, AT(test_split), "tenth|random",
-      { "tenth", "random" }, 0, 0,
-      "folder: test pictures of a class: every 10th, a 10th by --seed" },
-    { "background", OPTION_INT, OPTION_FIXED, AT(background), "N", NO_PRESETS("0"), 0, 255,
-      "grey behind transparent pixels: 0 black, 255 white" },
+    { "test-split", OPTION_CHOICE, OPTION_FIXED, AT(test_split), "name|tenth|random",
+      NO_PRESETS("name"), 0, 0,
+      "folder: test pictures: by their names, every 10th, by --seed" },
     { "epochs", OPTION_INT, OPTION_FREE, AT(epochs), "N", { "200", "0" }, 0, 1e6,
       "length of the run in epochs; schedules depend on it" },
     { "iters", OPTION_INT, OPTION_FREE, AT(iters), "N", { "0", "1500" }, 0, 1e9,
@@ -277,6 +267,21 @@ static const struct { const char *name, *value; } train_csv[] = {
     { "n-valid", "-1" }
 };
 
+const char *picture_conflict(const picture_options *p) {
+    if (p->crop && p->pad) return "--crop and --pad exclude each other";
+    return (p->crop || p->pad) && !p->size ? "--crop and --pad need --size" : NULL;
+}
+
+void describe_pictures(const picture_options *p, data_desc *desc) {
+    desc->height = p->size;
+    desc->width = p->size;
+    if (p->grey) desc->channels = 1;
+    if (p->size) desc->resize = DATA_FIT;
+    if (p->crop) desc->shape = DATA_CROP;
+    if (p->pad) desc->shape = DATA_PAD;
+    desc->background = p->background;
+}
+
 int split_seed(int seed) { return seed + (seed < INT_MAX); }
 
 int draws_twice(const train_options *t) {
@@ -376,8 +381,7 @@ int train_combination(const options *o, const train_options *t) {
         wrong = "all weights are 0 (--p-y-given-x-weight, --p-x-weight, --p-x-y-weight, "
                 "--score-weight, --nce-weight, --kl-weight): nothing to learn";
     wrong = table_combination(o, t, wrong);
-    if (t->crop && t->pad) wrong = "--crop and --pad exclude each other";
-    if ((t->crop || t->pad) && !t->size) wrong = "--crop and --pad need --size";
+    if (picture_conflict(&t->pictures)) wrong = picture_conflict(&t->pictures);
     if (t->noise_lo > t->noise_hi) wrong = "--noise-lo is above --noise-hi";
     if (t->w_x == 0 && t->w_xy == 0 && t->class_cond)
         wrong = "--class-cond-p-x-sample needs --p-x-weight or --p-x-y-weight";

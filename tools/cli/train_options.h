@@ -4,10 +4,15 @@
 
 #include <stddef.h>
 
+#include "tools/support/data.h"
 #include "tools/support/options.h"
 
+/* How the pictures of a folder become images of one shape. */
+typedef struct picture_options { int size, crop, pad, grey, background; } picture_options;
+
 typedef struct train_options {
-    int preset, epochs, iters, stop_at, seed, size, grey, crop, pad, background, test_split;
+    int preset, epochs, iters, stop_at, seed, test_split;
+    picture_options pictures;
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], out[OPTION_TEXT_SIZE];
     char resume[OPTION_TEXT_SIZE], init[OPTION_TEXT_SIZE];
     char label[OPTION_TEXT_SIZE], drop[OPTION_TEXT_SIZE];
@@ -49,6 +54,24 @@ enum { LEAST_CALIBRATED = 99, FEW_CALIBRATED = 200 };
 #define LIMIT_OPTIONS(type, mb) LIMIT_MEMORY(type, mb), LIMIT_FILES(type, "1000")
 
 #define NO_PRESETS(text) { text, NULL }
+
+/* Options of a struct with picture_options `pictures`; when: OPTION_FIXED or OPTION_NOW. */
+#define PICTURE_AT(type, field) (offsetof(type, pictures) + offsetof(picture_options, field))
+#define PICTURE_OPTIONS(type, when) \
+    { "size", OPTION_INT, when, PICTURE_AT(type, size), "N", NO_PRESETS("0"), 0, 1024, \
+      "resize the images to N x N (0: no)" }, \
+    { "crop", OPTION_FLAG, when, PICTURE_AT(type, crop), "", NO_PRESETS("off"), 0, 0, \
+      "with --size: take the middle of images that are not square" }, \
+    { "pad", OPTION_FLAG, when, PICTURE_AT(type, pad), "", NO_PRESETS("off"), 0, 0, \
+      "with --size: add margins of --background instead" }, \
+    { "grey", OPTION_FLAG, when, PICTURE_AT(type, grey), "", NO_PRESETS("off"), 0, 0, \
+      "convert the images to greyscale" }, \
+    { "background", OPTION_INT, when, PICTURE_AT(type, background), "N", NO_PRESETS("0"), 0, 255, \
+      "grey behind transparent pixels: 0 black, 255 white" }
+
+/* Returns why these options exclude each other, or NULL. */
+const char *picture_conflict(const picture_options *p);
+void describe_pictures(const picture_options *p, data_desc *desc);
 
 /* The table of options, with two columns of defaults: paper, fast. */
 extern const option train_table[];

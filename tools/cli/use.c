@@ -899,7 +899,11 @@ static void describe_as_trained(const model *m, const eval_options *e, data_desc
     const char *grey = jem_archive_meta(a, OPTION_PREFIX "grey");
     if (background) desc->background = atoi(background) & 255;
     desc->shape = shape_of(a);
-    if (split && !strcmp(split, "random") && seed) desc->seed = split_seed(atoi(seed));
+    if (split && !strcmp(split, "tenth")) desc->hold_out = DATA_EVERY_TENTH;
+    if (split && !strcmp(split, "random") && seed) {
+        desc->hold_out = DATA_AT_RANDOM;
+        desc->seed = split_seed(atoi(seed));
+    }
     if (size && atoi(size)) {
         desc->height = m->net->height;
         desc->width = m->net->width;

@@ -1016,14 +1016,54 @@ static int data__load_sheets(data__job *job, const char *folder, int flat) {
 
 typedef struct data__item { char *path; int label; } data__item;
 
-/* Chooses the pictures for testing among the n of class k: every 10th, or a tenth at random.
-   Returns NULL without memory; to be freed. */
-static unsigned char *data__held_out(const data__job *job, int k, int n) {
+/* Returns a random number that depends only on the names of a class and a file. */
+static double data__draw_of_name(const char *class_name, const char *file) {
+    const unsigned long of_class = data_crc32((const unsigned char *)class_name,
+                                              strlen(class_name));
+    const unsigned long of_file = data_crc32((const unsigned char *)file, strlen(file));
+    jem_rng rng = jem_rng_seed((uint64_t)of_class << 32 | of_file);
+    return jem_rng_uniform(&rng);
+}
+
+/* Marks the pictures whose number is below 0.1; if there are none, the one with the least. Marks
+   never all of them. */
+static void data__hold_out_by_name(const char *class_name, const data__names *files,
+                                   unsigned char *held) {
+    int least = 0;
+    int largest = 0;
+    double low = 1;
+    double high = 0;
+    for (int i = 0; i < files->n; i++) {
+        const double u = data__draw_of_name(class_name, files->at[i]);
+        held[i] = u < 0.1;
+        if (u < low) {
+            low = u;
+            least = i;
+        }
+        if (u > high) {
+            high = u;
+            largest = i;
+        }
+    }
+    held[least] = 1;
+    held[largest] = 0;
+}
+
+/* Chooses the pictures of class k for testing. Returns NULL without memory; to be freed. */
+static unsigned char *data__held_out(const data__job *job, int k, const char *class_name,
+                                     const data__names *files) {
+    const int n = files->n;
+    const int at_random = job->desc.hold_out == DATA_AT_RANDOM;
     unsigned char *held = (unsigned char *)calloc((size_t)n + 1, 1);
+    if (!held || n < 10) return held;
+    if (job->desc.hold_out == DATA_BY_NAME) {
+        data__hold_out_by_name(class_name, files, held);
+        return held;
+    }
     const jem_rng seed = jem_rng_seed((uint64_t)job->desc.seed);
     jem_rng rng = jem_rng_split(&seed, (uint64_t)k);
-    for (int i = 9; held && i < n; i += 10) {
-        int at = job->desc.seed > 0 ? jem_rng_below(&rng, n) : i;
+    for (int i = 9; i < n; i += 10) {
+        int at = at_random ? jem_rng_below(&rng, n) : i;
         while (held[at]) at = jem_rng_below(&rng, n);
         held[at] = 1;
     }
@@ -1054,7 +1094,7 @@ static int data__collect(data__job *job, const char *folder, int halves,
         if (!data__list(job, class_folder, 'i', &files)) return 0;
         int ok = files.n > 0 || data__fail(job, "%s: has no pictures in it", class_folder);
         unsigned char *held = NULL;
-        if (ok) held = data__held_out(job, k, files.n);
+        if (ok) held = data__held_out(job, k, classes->at[k], &files);
         if (ok && !held) ok = data__no_memory(job, class_folder);
         for (int i = 0; ok && i < files.n; i++) {
             if (!halves && held[i] != job->test) continue;

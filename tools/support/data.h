@@ -19,8 +19,8 @@
                        train.png, train.txt, test.png, test.txt            a sheet of square tiles,
                                                         row by row, with a label for each
                        train/CLASS/IMAGE, test/CLASS/IMAGE                 a folder per class
-                       CLASS/IMAGE       the same; every 10th image of a class is held out, or a
-                                         tenth of them at random
+                       CLASS/IMAGE       the same; about a tenth of the images of a class are held
+                                         out (data_hold_out)
        a file          NAME.csv or NAME.tsv: rows of numbers (table.h), all of them in both splits
 
    Images are converted to grey or colour, and resized, as requested. Transparency is put on black,
@@ -59,13 +59,21 @@ typedef enum data_shape {
     DATA_PAD                   /* adds margins of the background's grey */
 } data_shape;
 
+/* Test images of CLASS/IMAGE; a class of fewer than 10 images has none. */
+typedef enum data_hold_out {
+    DATA_BY_NAME = 0,          /* depends only on the names of class and file: a tenth on average.
+                                  Images that are added later do not change it */
+    DATA_EVERY_TENTH,          /* in the order of names */
+    DATA_AT_RANDOM             /* a tenth, drawn by the seed */
+} data_hold_out;
+
 /* Zero means default; NULL means all defaults. */
 typedef struct data_desc {
     const char *root;          /* "data" */
     int channels;              /* 0: unchanged (colour, if any image is); 1 grey; 3 colour */
     int height, width;         /* 0: unchanged */
-    int seed;                  /* > 0: draws the test images of CLASS/IMAGE at random; 0: every
-                                  10th */
+    data_hold_out hold_out;    /* DATA_BY_NAME */
+    int seed;                  /* > 0, of DATA_AT_RANDOM */
     int background;            /* grey behind transparent pixels, 0 (default) to 255 */
     data_resize resize;        /* needs height and width */
     data_shape shape;          /* DATA_STRETCH */
