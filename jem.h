@@ -12753,8 +12753,10 @@ static int jem__framing_in(const char *text, float *f) {
 /* Sums of ink: its amount and moments, and its bounding box. */
 typedef struct jem__ink { double mass, y, x; int top, bottom, left, right; } jem__ink;
 
-/* Adds a pixel with `ink` from 0 to 1. */
+/* Adds a pixel with `ink` from 0 to 1. Up to a quarter is paper: on a large photo, its shades would
+   outweigh a small subject. */
 static void jem__ink_add(jem__ink *s, int row, int column, double ink) {
+    if (ink <= 0.25) return;
     s->mass += ink;
     s->y += ink * (row + 0.5);
     s->x += ink * (column + 0.5);
@@ -12863,8 +12865,8 @@ static int jem__framing_for(const jem_net *net, const jem__bitmap *p, const jem_
     return fitted && !fits;
 }
 
-/* A picture's ground, a grey 0..255; contrast: the grey of ink minus that. `pixel` is the side of
-   the area that becomes one pixel of the image; the first area is at (top, left). */
+/* A picture's ground, a grey 0..255; contrast: the grey of the strongest ink minus that. `pixel` is
+   the side of the area that becomes one pixel of the image; the first area is at (top, left). */
 typedef struct jem__view { int ground, contrast; double pixel, top, left; } jem__view;
 
 enum { JEM__RUN = 256 };                           /* pixels that become grey bytes at once */
@@ -12906,7 +12908,19 @@ static int jem__greys_next(const jem__bitmap *p, const jem_pixels_desc *d, jem__
     return 1;
 }
 
-/* Finds the ground; returns 0 if the picture has no plain one. */
+/* Returns the median of the greys from lo to hi, of which there are n > 0. */
+static int jem__median_grey(const ptrdiff_t histogram[256], int lo, int hi, ptrdiff_t n) {
+    ptrdiff_t below = histogram[lo];
+    int v = lo;
+    while (v < hi && 2 * below < n) {
+        v++;
+        below += histogram[v];
+    }
+    return v;
+}
+
+/* Finds the ground: the median of the greys that are closer than a quarter of the range to one end
+   of it. Returns 0 if fewer than half of the pixels are. */
 static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__view *frame) {
     JEM__ZEROED(jem__run_of_greys, run);
     ptrdiff_t histogram[256] = { 0 };
@@ -12923,8 +12937,11 @@ static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem_
         if (4 * (brightest - v) < contrast) near_end[1] += histogram[v];
     }
     const int bright = near_end[1] > near_end[0];
-    frame->ground = bright ? brightest : darkest;
-    frame->contrast = bright ? -contrast : contrast;
+    const int quarter = (contrast - 1) / 4;         /* as in near_end */
+    if (bright) frame->ground = jem__median_grey(histogram, brightest - quarter, brightest,
+                                                 near_end[1]);
+    else frame->ground = jem__median_grey(histogram, darkest, darkest + quarter, near_end[0]);
+    frame->contrast = (bright ? darkest : brightest) - frame->ground;
     return contrast >= 32 && 2 * near_end[bright] >= (ptrdiff_t)p->width * p->height;
 }
 
@@ -12955,8 +12972,8 @@ static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pi
     return 1;
 }
 
-/* Computes the mean ink of the area that pixel (i,j) of the image covers. Outside of the picture
-   there is no ink. */
+/* Computes the mean ink, 0 to 1, of the area that pixel (i,j) of the image covers. Outside of the
+   picture there is no ink. */
 static double jem__view_mean(const jem__bitmap *p, const jem_pixels_desc *d,
                              const jem__view *frame, int i, int j) {
     jem__area a;
@@ -12970,6 +12987,7 @@ static double jem__view_mean(const jem__bitmap *p, const jem_pixels_desc *d,
     if (!(inside > 0)) return 0;
     jem__means_of(p, d, 1, sum, inside, mean);
     const double ink = (255 * mean[0] - frame->ground) / frame->contrast;
+    if (ink < 0) return 0;
     return ink * inside / (frame->pixel * frame->pixel);
 }
 

@@ -350,6 +350,40 @@ static void check_places(jem_net *net, framing *t) {
           right[1], DIGITS * PLACES, right[0]);
 }
 
+/* Draws a digit in a corner of a photo of paper: darker towards the other corner, with grain. */
+enum { PHOTO_W = 640, PHOTO_H = 480 };
+static void draw_photo(unsigned char *photo, const unsigned char *digit, jem_rng *rng) {
+    for (int y = 0; y < PHOTO_H; y++)
+        for (int x = 0; x < PHOTO_W; x++) {
+            const int shade = 30 * (x + y) / (PHOTO_W + PHOTO_H);
+            photo[y * PHOTO_W + x] = (unsigned char)(225 - shade + jem_rng_below(rng, 11) - 5);
+        }
+    for (int i = 0; i < 56; i++)
+        for (int j = 0; j < 56; j++) {
+            unsigned char *p = photo + (i + 10) * PHOTO_W + j + 12;
+            *p = (unsigned char)(*p - 150 * digit[i / 2 * 28 + j / 2] / 255);
+        }
+}
+
+/* Checks that the shades of a sheet of paper do not outweigh a small digit. */
+static void check_photos(jem_net *net, framing *t, jem_rng *rng) {
+    static unsigned char photo[PHOTO_W * PHOTO_H];
+    int right = 0;
+    int familiar = 0;
+    for (int k = 0; k < DIGITS; k++) {
+        jem_answer plain, framed;
+        int did = 0;
+        draw_photo(photo, t->digits + k * 784, rng);
+        jem_classify(net, t->x + k * 784, 1, &plain);
+        jem_classify_pixels(net, photo, PHOTO_W, PHOTO_H, 1, NULL, &framed, &did);
+        CHECK(did == (JEM_DID_FRAME | JEM_DID_RESIZE | JEM_DID_INVERT), "did %d", did);
+        right += framed.label == plain.label;
+        familiar += framed.familiarity > 0.01f;
+    }
+    printf("    of %d photos: %d right, %d not strange\n", DIGITS, right, familiar);
+    CHECK(right >= 0.9 * DIGITS, "%d of %d photos", right, DIGITS);
+}
+
 /* Checks pictures that need no frame or have none: of the network's size, noise, blank ones. */
 static void check_no_frame(jem_net *net, framing *t, jem_rng *rng) {
     int did = 0;
@@ -466,6 +500,7 @@ static void test_framing(jem_ctx *ctx) {
           jem_net_meta(net, "jem.framing"));
     jem_rng rng = jem_rng_seed(1);
     check_places(net, &t);
+    check_photos(net, &t, &rng);
     check_no_frame(net, &t, &rng);
     check_square(net, &t);
     check_boxes(net, &t);
