@@ -95,7 +95,7 @@
          several machines, given a function that sums over them (examples/mpi.c)
        - reports errors as results: a bad shape, a damaged file or a diverging run gives a clear
          message
-   WHAT IT DOES NOT DO
+   WHAT IT DOES NOT SUPPORT
        - GPUs; second derivatives; grouped or dilated convolutions; kernels larger than 32 x 32
        - image files (the examples use stb_image), data sets, plots
        - thread safety within a context: use one context per thread; contexts share nothing
@@ -150,9 +150,9 @@
        >>platform   status, context, instruction sets      >>optim       Adam, SGD, Muon, schedules
        >>rng        counter-based random numbers           >>train       one step at a time
        >>memory     the tape's arena                       >>familiar    calibration, OOD scores
-       >>tape       record, and the plain walk             >>eval        classify, accuracy
+       >>tape       recording ops, and the plain walk      >>eval        classify, accuracy
        >>plan       the same, faster                       >>uses        attack, impute, pictures
-       >>ops        what you build with                    >>io          safetensors
+       >>ops        building blocks of networks            >>io          safetensors
        >>text       strings, numbers, fields               >>checkpoint  networks, trainers in files
        >>nets       wide-resnet, convnet, MLP, your own    >>engine      kernels of the processor
        >>losses     log-densities, CE, CD, score           >>bf16        convolutions in bf16
@@ -222,14 +222,14 @@ typedef enum jem_isa {
    JEM_PRECISION_BF16 applies to convolutions with k <= 8 that read at most 2 columns of padding;
    other convolutions, and jem_linear, are computed in fp32. By instruction set:
        AMX              all of these convolutions
-       AVX-512 BF16     not those that write fewer than 8 channels (fp32), nor outputs and input
-                        gradients with kernels of 3 times the stride: they run as
-                        JEM_PRECISION_FAST, which is as fast there
+       AVX-512 BF16     these convolutions, except that fp32 computes those that write fewer
+                        than 8 channels, and JEM_PRECISION_FAST, which is as fast there, computes
+                        outputs and input gradients of kernels of 3 times the stride
        JEM_ISA_SCALAR   the same convolutions as with AVX-512 BF16, in plain C
-       others           none: it becomes JEM_PRECISION_FAST, and a note is logged
-   Memory: sampling needs packed weights in addition to the weights, in total, for output and input
-   gradient, 2 times their size (direct), 1.8 times (exact), 4 times (fast), once (bf16); with
-   stride 2, 2.3 times (exact) and up to 6.3 times (fast). */
+       others           not available: replaced by JEM_PRECISION_FAST, and a note is logged
+   Memory: sampling also keeps packed copies of the weights. For output and input gradient together
+   they have 2 times (direct), 1.8 times (exact), 4 times (fast) or once (bf16) the size of the
+   weights; with stride 2, 2.3 times (exact) and up to 6.3 times (fast). */
 typedef enum jem_precision {
     JEM_PRECISION_EXACT = 0,   /* M = 2: as exact as direct, about half the multiplications */
     JEM_PRECISION_FAST,        /* M = 2 or 4: a quarter of the multiplications, at best */
@@ -302,8 +302,8 @@ JEM_API float jem_rng_normal(jem_rng *rng);                /* N(0,1), Box-Muller
 JEM_API int jem_rng_below(jem_rng *rng, int n);            /* 0..n-1, without bias; 0 if n <= 1 */
 /* Fill out[n] with uniform numbers from lo to hi or with N(mean, std^2), and advance rng: much
    faster than single draws, and the same numbers on every instruction set but JEM_ISA_WASM.
-   Rounding can yield hi itself, unless lo = 0 or lo = -hi; hi - lo must be finite. A NULL or n <= 0
-   does nothing. */
+   Rounding can yield hi itself, unless lo = 0 or lo = -hi; hi - lo must be finite. If a pointer is
+   NULL or n <= 0, they do nothing. */
 JEM_API void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo,
                               float hi);
 JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean,
@@ -364,7 +364,7 @@ JEM_API void jem_param_changed(jem_param *p);
 JEM_API jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w);
 JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
 /* Replaces a leaf's images by a copy of nchw[n][c][h][w]. Tensors that depend on them are
-   recomputed at the next request. A computed tensor is an error. */
+   recomputed at the next request. It is an error if an op computes the tensor. */
 JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
@@ -373,8 +373,8 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
    c, row i, column j) of lane l is at [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are
    padding: they repeat the last image and dy is 0 there. Try the ops of >>ops first: unlike a loop
    over math.h, they are vectorised and fuse with convolutions (for exp, tanh and sigmoid, see
-   jem_compute_exp). An op has no parameters of its own: one that learns takes them as another
-   input, for example jem_linear of a constant 1, with the parameter as its weight. */
+   jem_compute_exp). A custom op cannot own parameters: pass a parameter as another input, for
+   example as jem_linear of a constant 1 whose weight is the parameter. */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -404,8 +404,8 @@ typedef struct jem_op {
     const char *name;
     void (*forward)(const jem_call *call);
     void (*backward)(const jem_call *call);        /* NULL: passes no gradient */
-    int keeps;                                     /* JEM_KEEPS_..., added: what backward reads.
-                                                      Other arrays are NULL there */
+    int keeps;                                     /* sum of JEM_KEEPS_...: arrays that backward
+                                                      reads; the others are NULL there */
     const struct jem__traits *traits;              /* private: used by built-in ops; else NULL */
 } jem_op;
 /* Records a custom op. out.n must equal the inputs' n. Copies user_bytes of `user` (NULL: zeros),
@@ -440,14 +440,14 @@ JEM_API jem_status jem_grad(jem_tensor *y, jem_tensor *x);
 /* Copies the result of the last jem_grad for x to nchw[n][c][h][w]. */
 JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);
 
-/* Function that records log p of each image of x as (n,1,1,1), the argument of samplers and losses.
+/* Function, an argument of samplers and losses, that records log p of each image of x as (n,1,1,1).
    Returns NULL after an error. For jem_check_gradient it may also return a single number. */
 typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
    the largest gradient: 1e-4 to 1e-2 if correct (in fp32, step 0.02), 0.1 to 1 if a backward is
-   wrong, NaN if a value is NaN; negative on an error. With p, the grads of other parameters are
-   added to as well. */
+   wrong, NaN if a value is NaN; negative on an error. With p, gradients are also added to the grad
+   of all other parameters. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
                                  jem_param *p, float step);
 
@@ -593,7 +593,7 @@ struct jem_net {
     float noise_lo, noise_hi, mean;                /* noise levels and mean pixel from which a score
                                                       was learned; 0, 0, 0 without a score */
     float guidance;                                /* weight of log p(y|x) in samples of a class; 0:
-                                                      as jem_net_query says */
+                                                      see jem_net_query */
     int denoise_steps;                             /* noise-blind steps of its samples; 0: 300 */
     float denoise_fraction;                        /* part of the noise that each of them removes,
                                                       0..1; 0: .05 */
@@ -681,11 +681,12 @@ typedef struct jem_convnet_desc {
                                                       (height and width 1, up to 1024 numbers), not
                                                       with quadratic: adds the log-density of a
                                                       Student distribution with nu degrees of
-                                                      freedom to log p(x), as jem_net.shift. It and
-                                                      f take z = A u, u: x in the network's units.
+                                                      freedom to log p(x), as jem_net.shift. Its
+                                                      argument, and that of f, is z = A u, where
+                                                      u is x in the network's units.
                                                       jem_net_fit_units sets A, the buffer
                                                       "whiten.weight", so that the data's z have
-                                                      uncorrelated coordinates of size 1 */
+                                                      uncorrelated coordinates of variance 1 */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
 JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
@@ -745,8 +746,8 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
    batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
-   are copied. At most 3840 strings. Keys that begin with "jem." are the library's: they can be read
-   and removed only. The tools store and read names: "class.0", "class.1", ... of the classes and,
+   are copied. At most 3840 strings. Keys that begin with "jem." are the library's: they can only be
+   read and removed. The tools store and read names: "class.0", "class.1", ... of the classes and,
    for rows of a table, "column.0", "column.1", ... of its columns. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 /* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
@@ -804,8 +805,8 @@ JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_ten
 
        L = mean over images of weight/2 ||r||^2,    r = sigma d log p(x~)/dx~ + z,    z ~ N(0,I)
 
-   The density is not conditioned on sigma: it can estimate sigma from an image of hundreds of
-   pixels. Here and in >>samplers, `pixels` counts all c*h*w values of an image. */
+   The density is not conditioned on sigma, which an image of hundreds of pixels reveals by itself.
+   Here and in >>samplers, `pixels` counts all c*h*w values of an image. */
 typedef struct jem_score_desc {
     const float *sigma;    /* [n], 0 < sigma < 1e6: noise of each image, from invisible to
                               dominant: .12 to 2 for pixels in [-1,1] */
@@ -813,7 +814,7 @@ typedef struct jem_score_desc {
     float difference;      /* step of the difference, in units of sigma sqrt(pixels), see >>losses
                               below; 0: .03, JEM_PRECISION_BF16 .1 */
 } jem_score_desc;
-/* Draws n noise levels into sigma[n], in ascending order, one from each n-th of lo .. hi on a
+/* Draws n noise levels into sigma[n], ascending: one from each of n equal parts of lo .. hi on a
    logarithmic scale; 0 < lo <= hi. The images must be in random order. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
 /* Adds sigma[i] N(0,I) to image i of a leaf. sigma[n] is finite. Advances rng. */
@@ -905,7 +906,8 @@ typedef struct jem_denoise_desc {
     int steps;                                     /* 300 */
     float fraction;                                /* .05: h, the part of the noise that a step
                                                       removes, 0 < h <= 1 */
-    float beta;                                    /* .3: 1 adds no noise, near 0 almost all */
+    float beta;                                    /* .3. 1: a step adds no noise; near 0:
+                                                      almost as much as it removes */
     float sigma_max;                               /* 2: upper limit of the estimated sigma */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
     void *watch_user;
@@ -966,9 +968,9 @@ typedef struct jem_budget {
                                                       if `microseconds` is not 0 */
     void *clock_user;
 } jem_budget;
-/* Creates a sampler whose images are the noise from which desc starts. Copies rng, of which the
-   steps use up as much as jem_generate; watch functions of desc are not called. logp's user must
-   stay valid. Returns NULL on an error. */
+/* Creates a sampler whose images are the noise from which desc starts. Copies rng; the steps draw
+   from the copy as many numbers as jem_generate would. Watch functions of desc are not called.
+   logp's user must stay valid. Returns NULL on an error. */
 JEM_API jem_sampler *jem_sampler_create(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_shape shape,
                                         const jem_generate_desc *desc, const jem_rng *rng);
 JEM_API void jem_sampler_free(jem_sampler *s);                           /* NULL is allowed */
@@ -1104,9 +1106,9 @@ JEM_API void jem_optim_free(jem_optim *opt);                             /* NULL
    parameter is updated. Nothing changes while the context has an error. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
 /* Puts the averaged weights (ema) into the net and keeps the trained ones (on = 1), or puts the
-   trained ones back (on = 0), as jem_optim_step and jem_net_load also do, and any other optimiser
-   of this net. It swaps the pointers jem_param.value, not gradients: read these pointers again.
-   jem_optim_free leaves in the net what is there. */
+   trained ones back (on = 0). jem_optim_step, jem_net_load and calls for another optimiser of this
+   net put them back, too. The pointers jem_param.value are swapped, gradients are not: read these
+   pointers again. jem_optim_free does not change which weights are in the net. */
 JEM_API jem_status jem_optim_use_average(jem_optim *opt, int on);
 
 typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
@@ -1117,11 +1119,12 @@ typedef struct jem_schedule {
     int warmup;                                    /* linear up to lr over this many updates */
     int total;                                     /* cosine: length of the run, in updates */
     float floor;                                   /* cosine: ends at floor*lr */
-    float rate;                                    /* 0. steps: multiplies the rate at each .. */
-    int at[4];                                     /* .. of these updates (0: unused). cosine: there
-                                                      it ends and starts again, with warm-up, at
-                                                      `rate` times the rate of its last start
-                                                      (Loshchilov & Hutter 2017) */
+    float rate;                                    /* factor of the rate at each of `at`: 0 */
+    int at[4];                                     /* updates (0: unused). steps: the rate is
+                                                      multiplied there. cosine: there it ends and
+                                                      starts again, with warm-up, at `rate` times
+                                                      the rate of its last start (Loshchilov &
+                                                      Hutter 2017) */
 } jem_schedule;
 /* Returns the rate of update number `update`, from 0. lr is the rate that the schedule multiplies;
    without a schedule (NULL), returns lr. */
@@ -1136,8 +1139,8 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
    ranks have the same state, including chains: any of them can save it, and any number of them can
    continue from it. With whole groups of 16 images per rank, the result is that of one process up
    to rounding, except with batch norm. Divergence on one rank is an error on all. Any other error
-   of one rank (no memory, a term that fails) ends its update before the sum, in which the others
-   wait: end them, as examples/mpi.c does. The function may call jem_fail. */
+   of one rank (no memory, a term that fails) ends its update before the sum, for which the others
+   then wait: end them, as examples/mpi.c does. The function may call jem_fail. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
 /* Inputs of a loss term of your own, on the tape; an input that the update does not have is NULL.
@@ -1150,20 +1153,20 @@ typedef struct jem_term_inputs {
     jem_tensor *logits;                            /* and f(x), as jem_forward in training */
     jem_tensor *x_data;                            /* images for p(x): x, or images of their own */
     jem_tensor *sample;                            /* chains after their walk */
-    jem_rng *rng;                                  /* source of all that is random in the term */
+    jem_rng *rng;                                  /* source of the term's random numbers */
 } jem_term_inputs;
 /* Builds one number on the tape, best a mean over images; the update adds w_term times it to the
    loss. Called once per update, unless w_term is 0; NULL is an error. */
 typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
 
-/* Settings of a training, by default those of the paper. Each step may have another batch size. */
+/* Settings of a training run; defaults are those of the paper. The batch size may vary by step. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
     jem_schedule schedule;                         /* constant, no warm-up */
     jem_optim_desc optim;                          /* Adam */
     jem_loss_weights weights;                      /* ce 1, cd 1, cd_class 0, energy_l2 0 */
     float w_score;                                 /* weight of score matching (>>losses), which
-                                                      sees the network as in evaluation: 0 */
+                                                      runs the network in evaluation mode: 0 */
     float w_nce;                                   /* weight of noise-contrastive estimation
                                                       (Gutmann & Hyvarinen 2010), which learns to
                                                       distinguish vectors from as many draws of the
@@ -1182,10 +1185,10 @@ typedef struct jem_train_desc {
        most. Not with w_score. sam and w_kl need ranks = 1. */
     float sam;
     float data_noise;                              /* std of the noise added to data: .03 */
-    /* If one of them is > 0, cross-entropy has images of its own: a fraction label_all_noise of
-       them with all noise levels of score matching, the others with noise of std U(0, label_noise):
-       0, 0. A network that recognises classes in noise can generate samples by class, and better
-       ones. Not with weights.cd_class. */
+    /* If one of them is > 0, cross-entropy uses noisy images of its own: a fraction label_all_noise
+       of them gets noise levels as in score matching, the others noise whose std is drawn from
+       U(0, label_noise): 0, 0. A network that recognises classes in noise can generate samples by
+       class, and better ones. Not with weights.cd_class. */
     float label_noise, label_all_noise;
     float label_smoothing;                         /* fraction of cross-entropy's target that is
                                                       shared by all classes (Szegedy et al. 2016):
@@ -1198,8 +1201,8 @@ typedef struct jem_train_desc {
     int buffer_size;                               /* 10000 */
     float reinit;                                  /* fraction of chains restarted: .05 */
     float restart_lo, restart_hi;                  /* from U(lo,hi), the range of data: -1, 1 */
-    /* With steps > 0 (0), chains restart from noise-blind samples instead: every 1/reinit updates,
-       as many random slots of the buffer as a walk has chains are replaced by new samples. */
+    /* If steps > 0 (default 0), chains restart from noise-blind samples instead: every 1/reinit
+       updates, new samples replace as many random slots of the buffer as a walk has chains. */
     jem_denoise_desc restart_denoise;
     /* NULL, or called for each chain x[c][h][w] that is drawn, before its walk. May change it:
        start it elsewhere if visits is 0, or augment it as data are augmented (Du, Li, Tenenbaum &
@@ -1208,9 +1211,9 @@ typedef struct jem_train_desc {
     void *chain_user;
     int class_conditional;                         /* 0; 1: slots by class, chains of p(x|y) */
     float diverged;                                /* |loss| above this is an error: 1e8 */
-    /* The guard. After the first update, and every 100, the trainer copies its state if it is good:
-       all numbers are finite; the gap, |f_data - f_sample| (jem_stats), is at most max_gap/20 times
-       the network's scale; and the residual of the score is at most three times its lowest. The
+    /* The guard. After the first update, and after every 100, the trainer copies its state if it is
+       good: all numbers are finite; the mean gap (jem_stats.gap) is at most max_gap/20 times the
+       network's scale in size; and the residual of the score is at most three times its lowest. The
        trainer returns to the copy if
            an update diverges;
            the mean gap of about ten updates exceeds max_gap times that scale;
@@ -1222,15 +1225,16 @@ typedef struct jem_train_desc {
            (measured every 20 updates).
        After a return, training uses other random numbers and, from the second return on, half the
        rate and half the step of SGLD (with noise of the same temperature). The rate recovers, the
-       step does not; but if the step was too wide, it alone becomes shorter, and longer when the
-       gradients allow it. The copy has the size of the parameters, the optimiser's state and the
-       buffer, and is part of checkpoints. An error of the first update remains one. */
+       step does not. If the step was too wide, however, only the step is shortened, and it grows
+       again when the gradients allow it. The copy has the size of the parameters, the optimiser's
+       state and the buffer, and is part of checkpoints. An error in the first update is reported as
+       such, since there is no copy yet. */
     float max_gap;                                 /* 100; without chains, the gap is 0 */
     int max_returns;                               /* 20; after these, an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
                                                       for a network with a shift: 0 */
-    uint64_t seed;                                 /* 1; a network of the same seed has other
-                                                      random numbers */
+    uint64_t seed;                                 /* 1; a network with the same seed uses
+                                                      other random numbers */
     int rank, ranks;                               /* index of this process, and their count: 0, 1;
                                                       ranks must divide negatives and batches */
     jem_sum_fn sum;                                /* examples/mpi.c: MPI_Allreduce */
@@ -1249,9 +1253,9 @@ JEM_API jem_train_desc jem_train_desc_score(int updates);
 JEM_API jem_train_desc jem_train_desc_vectors(int updates);
 
 /* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
-   computed: cd and f_sample without chains, score, residual and kl if their weights are 0; f_data
-   without chains and energy_l2, if p(x) has images of its own: unlabelled ones, or with w_term and
-   label_noise or label_all_noise. */
+   computed: cd and f_sample without chains; score, residual and kl if their weights are 0; f_data
+   if p(x) has images of its own (unlabelled ones, or with w_term and label_noise or
+   label_all_noise), and neither chains nor energy_l2 use them. */
 typedef struct jem_stats {
     jem_status status;
     int update;                                    /* from 0 */
@@ -1303,10 +1307,10 @@ JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
 
 /* ==== >>familiar: calibration, familiarity, out-of-distribution scores ======================== */
 /* Recognises images unlike any that the network knows. Familiarity is a p-value: the fraction of
-   calibration images that are stranger. It joins what the logits, log p(x), its slopes, the last
-   layer's features and the image itself say about an image, compared with calibration images of the
-   same predicted label. A single cut-off therefore serves all networks: of new images like those of
-   the calibration, 1 in 100 has a familiarity below .01. */
+   calibration images that are stranger. It combines statistics of the logits, log p(x), its slopes,
+   the last layer's features and the image itself, each compared with calibration images of the same
+   predicted label. A single cut-off therefore serves all networks: of new images like those of the
+   calibration, 1 in 100 has a familiarity below .01. */
 
 /* Verdicts by familiarity, with the same limits everywhere. */
 typedef enum jem_verdict {
@@ -1318,10 +1322,10 @@ typedef enum jem_verdict {
 JEM_API jem_verdict jem_judge(float familiarity);
 JEM_API const char *jem_verdict_name(jem_verdict verdict);   /* "not calibrated", "familiar", ... */
 
-/* The statistic that contributed most to an image being strange. */
+/* Statistic that contributed most to an image being odd or strange. */
 typedef enum jem_reason {
-    JEM_REASON_NONE = 0,   /* not strange, or calibrated by an older version */
-    JEM_REASON_CLASSES,    /* logits that no class has: between classes */
+    JEM_REASON_NONE = 0,   /* familiar, not calibrated, or calibrated by an older version */
+    JEM_REASON_CLASSES,    /* logits unlike those of any class: between classes */
     JEM_REASON_DENSITY,    /* log p(x) */
     JEM_REASON_SMOOTH,     /* fewer details than its class has */
     JEM_REASON_EDGES,      /* more details, or other ones */
@@ -1334,14 +1338,14 @@ typedef enum jem_reason {
 JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
 
 #define JEM_AUTO (-1)
-/* Remembers how n images x[n][c][h][w] look to the network, so that jem_answer.familiarity has a
-   meaning. The images must be like those to come, and preferably not trained on; p-values are right
-   from some 500 images on, and the more images, the rarer the strangeness that is recognised.
-   `gradients` is the cost of an answer, in gradients of log p(x): 0: logits, features and the image
-   itself; 1, or JEM_AUTO: also the slope at the image, in the same pass: a batch then takes less
-   than three times the time of its logits; 2 and 3: also the slope at one and at two noise levels,
-   only for networks that have learned a score. Vectors (height and width 1) have their numbers
-   compared instead of the details of an image; the centre of the data is familiar. A detector of
+/* Stores statistics of n images x[n][c][h][w], from which jem_answer.familiarity is computed. The
+   images must resemble those to be judged, and should not have been used in training; p-values are
+   accurate from about 500 images on, and more images give smaller ones. `gradients` is the cost of
+   an answer, in gradients of log p(x). 0: it uses logits, features and the image itself; 1, or
+   JEM_AUTO: also the slope at the image, from the same pass: a batch then takes less than three
+   times the time of its logits; 2 and 3: also the slope at one and at two noise levels, only for
+   networks that have learned a score. For vectors (height and width 1), their numbers are compared
+   instead of the details of an image; the centre of the data is familiar. A detector of
    anomalies for sensors is jem_mlp_desc_vectors, jem_net_fit_units, jem_train_desc_vectors, and
    jem_calibrate with rows that were held out (examples/vectors.c; compared with scikit-learn in
    tests/tools/sklearn_sensors.py). Networks without `features` are judged by the rest. The
@@ -1365,8 +1369,9 @@ typedef enum jem_ood {
     JEM_OOD_USUAL,         /* minus the Mahalanobis distance of (log p(x), mean logit) from those of
                               calibration images that get the same label. This and the rest require
                               jem_calibrate */
-    JEM_OOD_SLOPES,        /* the same of logits, log p(x), slopes and details, in units of what is
-                              usual for the label (Mahmood, Oliva & Styner 2021; Lee et al. 2018) */
+    JEM_OOD_SLOPES,        /* minus such a distance of logits, log p(x), slopes and details,
+                              standardised by label (Mahmood, Oliva & Styner 2021; Lee et al.
+                              2018) */
     JEM_OOD_FEATURES,      /* the last layer's features and the numbers of SLOPES: relative
                               Mahalanobis distance (Ren et al. 2021) */
     JEM_OOD_IMAGE,         /* the details of the image alone; of the network, only the label */
@@ -1411,8 +1416,8 @@ JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
    (P (x - m))[i]^2 / (2 P[i][i]). */
 JEM_API jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain,
                                     float *better);
-/* Returns the temperature, .01 to 100, by which logits must be divided to make -log p(y|x) of
-   held-out images least (Guo et al. 2017); negative on an error. From here on it applies to
+/* Fits, and returns, the temperature, .01 to 100: dividing the logits by it minimises -log p(y|x)
+   of held-out images (Guo et al. 2017); negative on an error. From then on it applies to
    jem_answer.probability; labels and log p(x) do not change. It is saved with the network, as the
    text "jem.temperature"; removing that undoes it. */
 JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
@@ -1421,9 +1426,9 @@ JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *label
 
 /* Attack on a classifier: projected gradient descent (Madry et al. 2018) on log p(y|x). */
 typedef struct jem_attack_desc {
-    float eps;             /* how far from the image, in the network's units, as are step, lo and
-                              hi: .2. HUGE_VALF: any distance, with a step */
-    int l2;                /* 0: no pixel by more than that (L-infinity); 1: in L2 norm */
+    float eps;             /* largest distance from the image, in the network's units, as are
+                              step_size, lo and hi: .2. HUGE_VALF: any, with a step_size */
+    int l2;                /* norm of that distance: 0: L-infinity (each pixel); 1: L2 */
     int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
     float step_size;       /* 0: 2.5 eps / steps, and eps for a single step */
     int restarts;          /* 1: attempts in all */
@@ -1436,7 +1441,7 @@ typedef struct jem_attack_desc {
     int targeted;          /* 0: moves images away from their labels; 1: towards the labels given */
     float least_probability;   /* targeted: done when p(label|x) is the highest and at least this:
                                   0 */
-    float lo, hi;          /* pixels stay in this range, or do not leave it further: -1, 1 */
+    float lo, hi;          /* range of pixels: -1, 1; those of x outside it move no further out */
     /* Classifier to fool instead of the network (NULL), for example one that refines its images
        first. Writes f[n][classes], the logits of x[n][c][h][w] in the network's units, and to g, if
        it is not NULL, the gradients of log p(label|x) or, better for a sure classifier, of the
@@ -1460,15 +1465,15 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
    follows, in which log p sees the known pixels without noise. After denoising, a last step then
    removes the remaining noise, at most .25. A watch that stops ends the imputation. */
 typedef struct jem_impute_desc {
-    jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019; set 300 for
-                                                      a density with a score: .01 of the noise
-                                                      stays */
+    jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019; for a
+                                                      density with a score, set 300, after which
+                                                      .01 of the noise remains */
     jem_sgld_desc walk;                            /* 300 steps of 1, noise .01 */
     float lo, hi;                                  /* without denoise, missing pixels start from
                                                       U(lo,hi), or if lo = hi as in x: -1, 1 */
 } jem_impute_desc;
 JEM_API jem_impute_desc jem_impute_desc_default(void);
-/* Samples the pixels of the leaf x whose known[n][c][h][w] is 0, in place; the others are held. */
+/* Samples the pixels of the leaf x whose known[n][c][h][w] is 0, in place; the others are fixed. */
 JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                               const float *known, const jem_impute_desc *desc, jem_rng *rng);
 
@@ -1480,8 +1485,9 @@ typedef struct jem_pixels_desc {                   /* zero means default, NULL i
                                                       pixels are blended; black ink on a
                                                       transparent canvas needs 255 */
     int invert;                                    /* 1: black on white becomes white on black */
-    /* Framing: > 0: the picture's subject gets this share of the image's side; 0: framed as the
-       training images are (jem_net_fit_framing), unless it has the network's size; < 0: not. */
+    /* Framing. > 0: share of the image's side that the picture's subject gets; 0: as in the
+       training images (jem_net_fit_framing), unless the picture has the network's size; < 0: no
+       framing. */
     float subject;
 } jem_pixels_desc;
 enum {                                             /* what was done to a picture, added up */
@@ -1576,9 +1582,9 @@ JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const c
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
 /* Chooses how arrays of JEM_DTYPE_F32 are written from now on: on = 1: as BF16, in half the bytes,
    each number rounded to the nearest, ties to even, which changes it by at most 1/256 of itself, or
-   by 5e-41 if that is more; 0: in full, as at first. What would round to infinity becomes the
-   largest bf16, 3.39e38. Reading gives JEM_DTYPE_F32 again. Not for a trainer's archive: training
-   would not go on bit for bit. */
+   by 5e-41 if that is more; 0: in full, as at first. Numbers that would round to infinity become
+   the largest bf16, 3.39e38. Reading gives JEM_DTYPE_F32 again. Not for a trainer's archive:
+   training would not resume bit for bit. */
 JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
 /* Returns the bytes of the file, and their count in size (may be NULL). They are allocated by the
    context's allocator: free them with jem_release. NULL after an error. */
@@ -1592,8 +1598,8 @@ JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 
 /* A file of any kind that replaces another only when it is complete. jem_file_create creates a
    temporary file in the same folder (path.XXXXXXXX.tmp, never an existing one); jem_file_put
-   appends to it; jem_file_commit syncs it, renames it to path, and syncs the folder. Whatever
-   fails, and even if other programs write there, path is never half-written. Always call
+   appends to it; jem_file_commit syncs it, renames it to path, and syncs the folder. The file at
+   path is never half-written, whichever call fails, even if other programs write there. Always call
    jem_file_free; without a commit, it removes the temporary file. A file that exists at path must
    be a regular file, whose mode is kept, and not a symbolic link (POSIX). A process killed in
    between leaves the temporary file, which may be deleted. Errors name the path; after one, the
@@ -1624,11 +1630,11 @@ JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
    (PyTorch's). */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
-/* Networks of your own in files: a file names the kind of its network, and the context knows how to
-   construct that kind. jem_net_from_archive and jem_load then open it: construct creates the
+/* Networks of your own in files: a file names the kind of its network, for which a constructor is
+   registered in the context. jem_net_from_archive and jem_load then open it: construct creates the
    network with fresh parameters, which are loaded afterwards. It may read the archive's texts and
-   shapes, which come from a file: check them. Returns NULL on an error. More parameters than the
-   file holds, or other sizes of images or classes than it names, are an error. */
+   shapes, which come from a file: check them. Returns NULL on an error. A network with more
+   parameters than the file, or with other sizes of images or classes, is an error. */
 typedef jem_net *(*jem_construct_fn)(jem_ctx *ctx, const jem_archive *a, void *user);
 /* Registers a constructor; NULL removes it, another one replaces it. kind: 1 to 63 letters, digits,
    '_' and '-', but no kind of the library's (wrn, convnet, mlp). user must stay valid. */
@@ -1649,7 +1655,7 @@ JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *
 
 #ifndef JEM_NO_STDIO
 /* Read and write a network in a file of its own. jem_load returns NULL after an error; it opens
-   networks of your own if jem_net_set_kind named their kind, and jem_register_net knows it. */
+   networks of your own if jem_net_set_kind named their kind and jem_register_net registered it. */
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #endif
@@ -6514,7 +6520,7 @@ static int jem__units_in(const jem_net *net, const char *text, float *units) {
         if (!(units[2 * c + 1] > 0)) return 0;
     return 1;
 }
-/* Reads the network's units onto the tape. NULL: it has none, or, with an error, no memory. */
+/* Reads the network's units onto the tape. Returns NULL if it has none, or after an error. */
 static float *jem__units(const jem_net *net) {
     const char *text = jem_net_meta(net, jem__units_key);
     float *units = text ? jem__push_floats(net->ctx, 2 * net->channels) : NULL;
@@ -6931,7 +6937,7 @@ static void jem__whiten_factor(double *cov, int d) {
 }
 
 /* Computes A for n vectors x on the tape: the inverse of L, where L L^T is their covariance in
-   these units. NULL if the network has no A, or, with an error, without memory. */
+   these units. Returns NULL if the network has no A, or after an error. */
 static float *jem__whiten_fit(const jem_net *net, const float *units, const float *x, int n) {
     enum { ROWS = 16384 };                         /* enough for any covariance */
     if (!jem__student(net)) return NULL;
@@ -7395,7 +7401,8 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
    u . g is the slope of log p along u. It is computed as a difference of two ordinary passes, at a
    distance h to either side,
 
-       u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),      h = step sigma sqrt(pixels)
+       u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),
+       h = difference sigma sqrt(pixels)
 
    so the gradient of two batches of n images, weighted by +- sigma ||r||/2h, replaces the second
    derivative. jem_slope_along does the same along any directions.
@@ -10429,13 +10436,13 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
    of shades and layout include that of an error (jem__shades_error). Each part but SHADES has a
    distance d from the mean of the predicted label (Mahalanobis: Lee et al. 2018). One covariance
    serves all labels; for SLOPES of few classes, each has its own, shrunk towards it. FEATURES has
-   d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al. 2021),
-   unless there is only one class. The distance is standardised by label, so that no class is
-   strange as a whole. SHADES has the log density of a mixture of Gaussians, whatever the label:
-   photographs of one class have shades of several kinds, and an image between two kinds is strange.
-   Colourfulness and evenness are logarithms that reach far down: an image without colour, or with a
-   border of one shade, is then of a kind of its own, and one with both, a drawing or a product on a
-   plain ground, is rarer among photographs than either.
+   d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al. 2021), unless there
+   is only one class. The distance is standardised by label, so that no class is strange as a whole.
+   SHADES has the log density of a mixture of Gaussians, whatever the label: photographs of one
+   class have shades of several kinds, and an image between two kinds is strange. Colourfulness and
+   evenness are logarithms, which can be very low: images without colour, or with a border of one
+   shade, are then a kind of their own, and those with both (drawings, products on a plain ground)
+   are rarer among photographs than either.
    A part's score becomes a p-value by its rank among those of the calibration images; in the last
    5%, by an exponential tail. The parts are joined as the sum of -log p (Fisher; tails of several
    statistics: Morningstar et al. 2021), weighted by jem__known.weight, plus the largest -log p
@@ -12516,8 +12523,8 @@ static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
 
 /* Shows the watch known pixels without noise. The walk adds noise to them as to the others, and
    they are restored after the last step, which therefore estimates the largest sigma that it may
-   remove. With clean known pixels it would remove too little, and samples stay grainy (measured:
-   examples/models/measured.md). */
+   remove. With clean known pixels it would remove too little, and samples would stay grainy
+   (measured: examples/models/measured.md). */
 static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     jem__held *h = (jem__held *)user;
     jem_read(u, h->noisy);
@@ -16802,7 +16809,7 @@ JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by 
 #endif
 
 /* ==== >>bf16: convolutions in bf16, and the choice of methods ================================= */
-/* bf16 has the exponent of fp32 and 8 bits of mantissa. Operands of convolutions are rounded to it;
+/* bf16 has the exponent of fp32 and 8 significant bits. Operands of convolutions are rounded to it;
    sums are fp32. Everything consists of one operation: a tile of 16 x 16 sums, C += A B, where A
    has 16 rows of pairs and B has pairs of 16 columns, and a pair is two neighbouring bf16. One
    instruction of AMX adds 16 pairs; AVX-512 BF16 needs 16 instructions for each pair.
