@@ -259,6 +259,7 @@ static int score_file(jem_ctx *ctx, const char *train_path, const char *test_pat
         same.columns = table_is_number(train.names[0]) ? NULL : train.names;
         same.n_columns = train.columns;
         same.label_optional = 1;
+        same.any_label = 1;
         ok = table_load(&test, test_path, &same, error, sizeof error);
     }
     if (!ok) fprintf(stderr, "vectors: %s\n", error);

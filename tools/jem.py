@@ -86,7 +86,7 @@ FUNCTIONS = {
 def _find():
     """The shared library: JEM_LIBRARY, beside this file, in the build folder, or the system's."""
     here = os.path.dirname(os.path.abspath(__file__))
-    names = ["libjem.so", "libjem.dylib", "jem.dll"]
+    names = ["libjem.so", "libjem.dylib", "libjem.dll", "jem.dll"]
     places = [os.path.join(folder, name) for folder in (here, os.path.join(here, "..", "build"))
               for name in names]
     found = os.environ.get("JEM_LIBRARY") or next(filter(os.path.exists, places), None)
@@ -228,7 +228,8 @@ class Net:
         if x.shape == shape:
             x = x[None]
         if x.ndim != 4 or x.shape[1:] != shape:
-            raise ValueError("images of shape %s: must be (n, %d, %d, %d)" % ((x.shape,) + shape))
+            needed = "(n, %d)" % shape[:1] if shape[1:] == (1, 1) else "(n, %d, %d, %d)" % shape
+            raise ValueError("an array of shape %s: must be %s" % (x.shape, needed))
         return x
 
     def _labels(self, labels, n):

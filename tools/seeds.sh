@@ -38,7 +38,7 @@ trained() {
     status=$?
     [ $status -gt 128 ] && exit $status
     [ $status = 0 ] && return 0
-    if tail -n 1 "$log" | grep -q "gave up"; then echo "seed $seed: gave up" >>"$table"
+    if tail -n 1 "$log" | grep -q "has already rolled back"; then echo "seed $seed: gave up" >>"$table"
     else failed=1; echo "seed $seed: failed"; tail -n 3 "$log"
     fi
     return 1
@@ -58,6 +58,7 @@ for seed in $seeds; do
         "$build/jem" export "$out/last.safetensors" "$out.safetensors" >>"$log" 2>&1
         said=$(sed -n 's/^trained in .*test images: //p' "$log")
     fi
+    [ -n "$said" ] || said="trained, and there are no test images"
     echo "seed $seed: $said; $(judged "$out.safetensors")" | sed 's/; $//' >>"$table"
 done
 cat "$table"

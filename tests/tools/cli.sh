@@ -556,13 +556,13 @@ harmless() {
 harmless classify $model "a$esc[31m.png"
 harmless info "m$csi$line.safetensors"
 harmless export $model "e$esc[1m$line.safetensors"
-harmless sample $model --n 1 --steps 1 --fresh-steps 1 --out "s$esc[1m$line.png"
+harmless sample $model --n 1 --steps 1 --out "s$esc[1m$line.png"
 status 1 "one that is not there" classify $model "no$esc[1m.png"
 check "is printed without it as well" sh -c "! grep -q '$esc' err && grep -q 'no?' err"
 cp $model ./--m
 status 0 "info --" info -- --m
 says "^--m: "
-refuses 2 "jem info FILE" info --m
+refuses 2 "unknown option --m" info --m
 cp $model ./-m
 status 0 "eval -- -m calibration" eval -- -m calibration
 rm ./-m calibration.png
@@ -680,6 +680,19 @@ status 0 "without chains" train $easy --iters 10 --eval-every 5 --p-x-weight 0 -
     --out easy2
 status 0 "is good for less" info easy2/best.safetensors
 says "not for samples"
+mkdir -p flat
+for class in dark light; do
+    mkdir flat/$class
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12; do cp easy/train/dark/1.pgm flat/$class/$i.pgm; done
+done
+flat="$tiny --dataset flat --n-valid 2 --batch-size 4 --iters 1 --fresh-steps 2"
+status 0 "a folder without test images" train $flat --test-split random --out flat1
+status 0 "begun with it, other test images" train $flat --init flat1/last.safetensors --out flat2
+check "is reported" grep -q "flat1/last.safetensors: may have learned .*--test-split random" err
+status 0 "the same ones" train $flat --init flat2/last.safetensors --out flat3
+check "is not" sh -c "! grep -q 'may have learned' err"
+status 0 "a judge of them" judge --dataset flat --iters 1 --threads 1 --out judge.safetensors
+refuses 2 "need --size" judge --dataset flat --crop --out new
 mkdir -p wide/train/a wide/train/b
 for i in 1 2 3 4 5 6; do
     cp examples/gallery/score.png wide/train/a/$i.png
@@ -708,6 +721,30 @@ status 0 "unused labels" train $tiny --p-y-given-x-weight 0 --batches separate \
 check "no cross-entropy" sh -c 'tail -n 1 l/log.csv | cut -d, -f5,6 | grep -q "^,$"'
 status 0 "unconditional" train $tiny --uncond --iters 2 --out m
 refuses 2 "has no p(x,y)" sample m/last.safetensors --class 3 --out new
+
+echo "options without effect, outputs that would replace others"
+refuses 2 "--adam-rate is for --optimizer muon" train $tiny --optimizer adam --adam-rate .1 --out new
+refuses 2 "--decay-rate is for --schedule steps" train $tiny --schedule cosine --decay-rate .1 --out new
+refuses 2 "--chains-lr is for --schedule cosine" train $tiny --schedule steps --chains-lr .1 --out new
+refuses 2 "--entropy is for --kl-weight" train $tiny --entropy .5 --out new
+refuses 2 "--cutout is for --p-y-given-x-weight" train $tiny --p-y-given-x-weight 0 --cutout 4 --out new
+refuses 2 "--sample-steps is for --score-weight" train $tiny --sample-steps 9 --out new
+refuses 2 "--guidance is for p(x,y)" train $tiny --uncond --guidance 3 --out new
+refuses 2 "--move-chains is for --shift" train $tiny --shift 0 --move-chains .5 --out new
+refuses 2 "--plain-p-x is for training of p(x)" train $tiny --p-x-weight 0 --plain-p-x --out new
+refuses 2 "--batches shared is without effect" train $tiny --plain-p-x --batches shared --out new
+status 0 "what is off is no mistake" train $tiny --iters 1 --p-x-weight 0 --p-x-batch 0 --entropy 0 \
+    --out idle
+refuses 2 "--min-visits is for --from buffer" sample $model --min-visits 3 --out new
+refuses 2 "--fraction is for models that learned" sample $model --fraction .5 --out new
+refuses 2 "--sgld-lr is for --steps" sample $model --steps 0 --sgld-lr .5 --out new
+refuses 2 "--chains is for --refine" eval $model attack --chains 3 --out new
+refuses 2 "--share is for --hide random" eval $model impute --share .5 --out new
+refuses 2 "new would be written twice" sample $model --out new --chains new
+refuses 2 "new would be written twice" eval $model samples --keep new --out new
+refuses 2 "is a model, and would be replaced" sample $model --out idle/best.safetensors
+check "it is still there" sh -c "'$jem' info idle/best.safetensors | grep -q network"
+refuses 2 "--onnx writes an ONNX graph" export $model new.onnx
 
 echo "rows of a table"
 # rows N SHIFT SEED: three kinds of machine as CSV without a header: four sensors, then the kind.

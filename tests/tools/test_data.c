@@ -650,6 +650,11 @@ static void check_bad_pictures(const unsigned char *p) {
     put_text("pets/cat", "05.png", "this is not a picture");
     data_desc desc = shaped(0, 0, 0, DATA_AS_IS);
     refuses(ROOT "/pets", "train", &desc, "cat/05.png", "not a picture");
+    put_text("pets/cat", "07.WebP", "a format that cannot be read");
+    remove(in("pets/cat", "05.png"));
+    refuses(ROOT "/pets", "train", &desc, "cat/07.WebP", "not a picture");
+    remove(in("pets/cat", "07.WebP"));
+    put_text("pets/cat", "05.png", "this is not a picture");
     put_png("pets/cat", "06.png", 9, 5, 1, p);
     FILE *f = fopen(in("pets/cat", "06.png"), "r+b");
     CHECK(f && fseek(f, 41, SEEK_SET) == 0 && putc(0, f) == 0 && fclose(f) == 0, "damaged pixels");
@@ -668,7 +673,7 @@ static void check_bad_pictures(const unsigned char *p) {
     refuses(ROOT "/pets", "train", NULL, "pets/dog", "no pictures");
     refuses(ROOT "/pets/dog", "train", NULL, "pets/dog", "is not a data set");
     refuses(ROOT "/nothing", "train", NULL, ROOT "/nothing", "no such folder");
-    refuses(ROOT "/pets/ant/00.PNG", "train", NULL, "00.PNG", "no such folder");
+    refuses(ROOT "/pets/ant/00.PNG", "train", NULL, "00.PNG", "is a file, but no table");
     char deep[1100];                               /* the same folder, by a very long name */
     snprintf(deep, sizeof deep, ROOT "/pets");
     while (strlen(deep) < 1018) snprintf(deep + strlen(deep), 3, "/.");

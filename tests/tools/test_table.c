@@ -42,7 +42,25 @@ static void test_first_row(void) {
     table_free(&t);
 }
 
-/* Labels that are no classes do not matter where labels may be missing. */
+/* Parses more labels than there can be classes: an error, unless any label is accepted. */
+static void check_many_labels(table_desc *d) {
+    static char text[16 * (TABLE_CLASSES + 4)];
+    csv_table t;
+    snprintf(text, sizeof text, "a,state\n");
+    for (int i = 0; i <= TABLE_CLASSES; i++)
+        snprintf(text + strlen(text), 16, "%d,s%d\n", i, i);
+    snprintf(text + strlen(text), 16, "7,s7\n");
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", d, error, sizeof error), "%s", error);
+    CHECK(t.rows == TABLE_CLASSES + 2 && t.unlabelled == 1 && t.labels[TABLE_CLASSES] == -1 &&
+          t.labels[7] >= 0 && t.labels[7] == t.labels[TABLE_CLASSES + 1], "%d rows, %d unlabelled",
+          t.rows, t.unlabelled);
+    table_free(&t);
+    d->any_label = 0;
+    CHECK(!table_parse(&t, text, strlen(text), "f.csv", d, error, sizeof error) &&
+          strstr(error, "more than 1000 classes"), "%s", error);
+}
+
+/* Labels that are no classes do not matter where any label is accepted. */
 static void test_unknown_labels(void) {
     printf("tables: labels that are no classes\n");
     static const char text[] = "a,b,state\n1,2,-1\n3,4,\n5,6,1\n7,8,2.5\n";
@@ -51,11 +69,12 @@ static void test_unknown_labels(void) {
     memset(&d, 0, sizeof d);
     d.label = "state";
     CHECK(!table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "for training");
-    d.label_optional = 1;
+    d.any_label = 1;
     CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "%s", error);
     CHECK(t.rows == 4 && t.labels[0] == -1 && t.labels[1] == -1 && t.labels[2] == 1 &&
           t.labels[3] == -1 && t.unlabelled == 3, "%d rows", t.rows);
     table_free(&t);
+    check_many_labels(&d);
 }
 
 static void test_columns(void) {
@@ -66,7 +85,7 @@ static void test_columns(void) {
     csv_table t;
     memset(&d, 0, sizeof d);
     d.label = "state";
-    d.drop = "time";
+    d.drop = "time, ";
     CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "%s", error);
     CHECK(t.rows == 3 && t.columns == 2 && t.classes == 2 && t.x[3] == 4, "%d rows", t.rows);
     CHECK(!strcmp(t.class_names[0], "idle") && !strcmp(t.class_names[1], "run"), "sorted");

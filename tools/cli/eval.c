@@ -39,19 +39,18 @@ static int held_out_images(const uses *s, int n, float *x, const char **what) {
     int *order = (int *)malloc((size_t)d.n * sizeof *order);
     const char *valid = jem_archive_meta(s->m.archive, OPTION_PREFIX "n-valid");
     const char *name = jem_archive_meta(s->m.archive, OPTION_PREFIX "dataset");
+    const char *trained = jem_archive_meta(s->m.archive, "run.data");      /* N images, ... */
     const int own = name && !strcmp(name, e.dataset);
+    const int changed = trained && atoi(trained) != d.n;
     int there = d.n;
     if (own && valid && atoi(valid) > 1) there = smaller(atoi(valid), d.n);
     n = smaller(n, there);
-    if (there < d.n) *what = "images that training held out";
+    if (own && changed) *what = "images of a data set that has changed: some may be trained on";
+    else if (there < d.n) *what = "images that training held out";
     else if (own) *what = "training images";
     else *what = "images of another data set";
-    jem_rng split = jem_rng_seed(1234);            /* as in tools/cli/train.c */
-    for (int i = 0; order && i < d.n; i++) order[i] = i;
-    if (order) {
-        shuffle(order, d.n, &split);
-        data_floats(&d, order, n, x);
-    } else {
+    if (order && order_images(&d, 0, order)) data_floats(&d, order, n, x);
+    else {
         uses_no_memory();
         n = 0;
     }
@@ -70,6 +69,7 @@ static jem_sgld_desc uses_walk(const uses *s, int steps) {
         d.step_size = .01f;
         d.noise_std = .1f;
     }
+    if (s->m.net->noise_hi > 0 && !had_chains(s->m.archive)) return d;
     if (size) d.step_size = strtof(size, NULL);
     if (noise) d.noise_std = strtof(noise, NULL);
     return d;
@@ -1354,20 +1354,36 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
 /* Checks that no output replaces a model or a run. */
 static int may_write_all(const struct use *what, const uses_options *u, const char *path) {
     const int draws_smallest = what->run == eval_attack;       /* only its table has --smallest */
-    const char *const out[] = { u->save, u->out, draws_smallest ? u->smallest : "" };
-    for (size_t i = 0; i < sizeof out / sizeof *out; i++) {
+    const int reads_judge = what->run == eval_samples;         /* in `other` */
+    const char *const out[] = { u->save, u->keep, u->out, draws_smallest ? u->smallest : "",
+                                reads_judge ? u->other : "" };
+    if (!outputs_differ("jem eval", out, 5)) return 0;
+    for (int i = 0; i < 4; i++) {
         if (!*out[i]) continue;
-        if (!may_write("jem eval", path, out[i])) return 0;
-        if (*u->beside && !may_write("jem eval", u->beside, out[i])) return 0;
+        int (*may)(const char *, const char *, const char *) = i < 2 ? may_write : may_write_other;
+        if (!may("jem eval", path, out[i])) return 0;
+        if (*u->beside && !may("jem eval", u->beside, out[i])) return 0;
     }
     return 1;
+}
+
+/* Refuses options that nothing uses with the others. */
+static int eval_options_used(const struct use *what, const options *o, const uses_options *u) {
+    static const char *const of_refining[] = { "chains", "gradient", NULL };
+    static const char *const of_random[] = { "share", NULL };
+    static const char *const of_steps[] = { "fraction", NULL };
+    if (what->run == eval_attack)
+        return options_used(o, u->refine > 0, "is for --refine N", of_refining);
+    if (what->run == eval_impute)
+        return options_used(o, u->hide == HIDE_RANDOM, "is for --hide random", of_random);
+    return options_used(o, u->fresh_steps != 0, "is for --fresh-steps above 0", of_steps);
 }
 
 static int run_use(const struct use *what, options *o, const uses_options *u, const char *path) {
     static uses s[2];
     memset(s, 0, sizeof s);
     limit_memory(u->e.max_memory);
-    if (!may_write_all(what, u, path)) return 2;
+    if (!eval_options_used(what, o, u) || !may_write_all(what, u, path)) return 2;
     int status = uses_open(&s[0], o, u, path);
     const int two = !status && *u->beside;
     for (int i = 0; i < 2; i++) o->given[i] = 1;   /* dataset and data: the same for both */

@@ -224,7 +224,7 @@ static int judge_make(const judge_options *o) {
     }
     if (!may_write("jem judge", NULL, o->out)) return 2;
     memset(&desc, 0, sizeof desc);
-    describe_pictures(&o->pictures, &desc);
+    describe_pictures(&o->pictures, o->seed, &desc);
     memset(&test, 0, sizeof test);
     limit_memory(o->max_memory);
     limit_data(&desc, o->max_file, o->max_picture);

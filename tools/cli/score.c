@@ -64,6 +64,7 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
         desc->label = jem_archive_meta(m->archive, OPTION_PREFIX "label");
         desc->label_optional = 1;
     }
+    desc->any_label = 1;
 }
 
 enum { QUOTED_SIZE = 2 * NAME_SIZE + 3, ROW_SIZE = 2 * QUOTED_SIZE + 200 };
@@ -370,6 +371,7 @@ static int describe(const model *m, const score_options *o, table_desc *desc) {
     if (names) columns_of(m, names, &of_model);
     desc->label = of_model.label;
     desc->label_optional = of_model.label_optional;
+    desc->any_label = of_model.any_label;
     desc->n_columns = of_model.n_columns;
     desc->drop = of_model.drop;
     desc->bad = on_bad_row;
@@ -431,8 +433,8 @@ int score_command(int argc, char **argv) {
                                   "[OPTIONS]: log p(x), familiarity and verdict of each row; "
                                   "FILE -: standard input, rows as they arrive");
     if (read >= 0) return read;
-    if (*values.out && (!may_write(o->command, words[0], values.out) ||
-                        !may_write(o->command, words[1], values.out))) return 2;
+    if (*values.out && (!may_write_other(o->command, words[0], values.out) ||
+                        !may_write_other(o->command, words[1], values.out))) return 2;
     int status = 1;
     if (model_open(&m, o->command, words[0], values.threads, JEM_PRECISION_EXACT,
                    values.max_memory)) {

@@ -184,6 +184,39 @@ void shuffle(int *a, int n, jem_rng *rng) {
     }
 }
 
+/* An image and the hash of its pixels. */
+typedef struct keyed_image { uint32_t key; int index; } keyed_image;
+
+static int by_key(const void *a, const void *b) {
+    const keyed_image *x = (const keyed_image *)a;
+    const keyed_image *y = (const keyed_image *)b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return x->index - y->index;
+}
+
+static int order_by_pixels(const data_set *d, int *order) {
+    const size_t size = (size_t)d->c * (size_t)d->h * (size_t)d->w;
+    keyed_image *all = (keyed_image *)malloc(((size_t)d->n + 1) * sizeof *all);
+    if (!all) return 0;
+    for (int i = 0; i < d->n; i++) {
+        jem_rng rng = jem_rng_seed(data_crc32(d->pixels + (size_t)i * size, size));
+        all[i].key = jem_rng_u32(&rng);
+        all[i].index = i;
+    }
+    qsort(all, (size_t)d->n, sizeof *all, by_key);
+    for (int i = 0; i < d->n; i++) order[i] = all[i].index;
+    free(all);
+    return 1;
+}
+
+int order_images(const data_set *d, int seed, int *order) {
+    if (d->by_name) return order_by_pixels(d, order);
+    jem_rng rng = jem_rng_seed(d->values ? (uint64_t)seed : 1234);
+    for (int i = 0; i < d->n; i++) order[i] = i;
+    shuffle(order, d->n, &rng);
+    return 1;
+}
+
 static int deck_create(deck *d, const int *of, int n, int batch, uint64_t stream) {
     d->of = of;
     d->n = n;
@@ -363,11 +396,12 @@ static void note_calibration(const run *r) {
 /* Names columns that only rise: a clock or a counter, which makes all later rows strange. */
 static void note_clocks(const run *r) {
     const data_set *s = &r->data;
+    char word[DATA_PATH];
     for (int c = 0; c < s->c; c++) {
         if (!only_rises(s, c)) continue;
         printf("%s: column '%s' never falls from row to row: if it is a clock or a counter, all "
                "new rows will be strange; --drop %s skips it\n", r->o->dataset,
-               s->column_names[c], s->column_names[c]);
+               s->column_names[c], data_quoted(s->column_names[c], word, sizeof word));
     }
 }
 
@@ -415,9 +449,7 @@ static data_desc describe_data(run *r) {
     memset(&desc, 0, sizeof desc);
     limit_data(&desc, t->max_file, t->max_picture);
     desc.root = t->data;
-    describe_pictures(&t->pictures, &desc);
-    desc.hold_out = (data_hold_out)t->test_split;
-    desc.seed = split_seed(t->seed);
+    describe_pictures(&t->pictures, t->seed, &desc);
     desc.label = t->label;
     desc.drop = t->drop;
     desc.bad = on_bad_picture;
@@ -510,12 +542,6 @@ static int fit_sizes(run *r) {
     return 1;
 }
 
-/* Puts the images into a random order, the same one for every seed; rows of a table by the seed. */
-static void order_images(run *r) {
-    jem_rng rng = jem_rng_seed(r->data.values ? (uint64_t)r->o->seed : 1234);
-    for (int i = 0; i < r->data.n; i++) r->order[i] = i;
-    shuffle(r->order, r->data.n, &rng);
-}
 
 /* Chooses the images whose labels are used: up to --labels-per-class of each class, other ones for
    each seed; or all. seen[classes], zeroed, receives the number of chosen images of each class. */
@@ -552,8 +578,7 @@ static int split_data(run *r) {
     r->labelled = (int *)malloc((size_t)s->n * sizeof *r->labelled);
     int *seen = (int *)calloc((size_t)s->classes, sizeof *seen);
     int ok = 0;
-    if (r->order && r->labelled && seen) {
-        order_images(r);
+    if (r->order && r->labelled && seen && order_images(s, r->o->seed, r->order)) {
         choose_labelled(r, seen);
         ok = enough_labelled(r, seen);
     } else complain(r, 1, "out of memory for the data", "");
@@ -1614,6 +1639,7 @@ static int restore_options(options *o, const jem_archive *a) {
         char given[OPTION_TEXT_SIZE], asked[OPTION_TEXT_SIZE], had[OPTION_TEXT_SIZE];
         snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
         const char *stored = jem_archive_meta(a, key);
+        if (!stored && !strcmp(t->name, "test-split")) stored = OLD_SPLIT;
         if (!stored) stored = t->value[0];         /* newer than the run */
         strcpy(given, o->text[i]);
         option_spell(o, i, asked);
@@ -1665,6 +1691,23 @@ static int fits_data(run *r, const char *path, const jem_archive *from) {
     return 1;
 }
 
+/* Warns if the run of the file held out other test images of a folder: it has learned many of
+   those that this run holds out. */
+static void note_split(run *r, const char *path, const jem_archive *from) {
+    const char *mine = r->table->text[option_find(r->table, "test-split")];
+    const char *dataset = jem_archive_meta(from, OPTION_PREFIX "dataset");
+    const char *split = jem_archive_meta(from, OPTION_PREFIX "test-split");
+    const char *seed = jem_archive_meta(from, OPTION_PREFIX "seed");
+    char text[160];
+    if (!r->data.held_out || !dataset) return;
+    if (!split) split = OLD_SPLIT;
+    const int same_seed = strcmp(mine, "random") || (seed && atoi(seed) == r->o->seed);
+    if (!strcmp(split, mine) && same_seed) return;
+    snprintf(text, sizeof text, ": may have learned some of the images held out here: it was "
+             "trained with --test-split %.10s --seed %.12s", split, seed ? seed : "?");
+    say(r, path, text);
+}
+
 /* Takes the weights of a file, not its options, nor what was fitted to its data: units and framing
    are of the data at hand (weights learn to fit other units, but numbers that are far from 0 are
    hard to learn from), and a calibration is of the trained network. */
@@ -1675,6 +1718,7 @@ static int start_from(run *r, const char *path) {
     if (!from) return fail(r, 1);
     const int fits = fits_data(r, path, from);     /* prints what does not fit */
     int ok = fits && jem_net_load(r->net, from) == JEM_OK;
+    if (ok) note_split(r, path, from);
     jem_archive_free(from);
     if (ok) {
         for (size_t i = 0; i < sizeof fitted / sizeof *fitted; i++)
@@ -1806,7 +1850,7 @@ static void announce(const run *r) {
            (long)jem_net_size(r->net), r->total, (double)r->total / r->per_epoch,
            jem_isa_name(jem_ctx_isa(r->ctx)), jem_ctx_threads(r->ctx), r->o->out);
     if (team.ranks > 1) printf("%d processes, each with a part of the batch\n", team.ranks);
-    if (r->update == r->total) printf("all updates are done; --iters N adds more\n");
+    if (r->update == r->total) printf("all updates are done; a larger --iters N continues\n");
     else if (r->update) printf("resuming after update %d\n", r->update);
     fflush(stdout);
 }
@@ -1966,6 +2010,8 @@ static void carry_out(run *r) {
     char word[DATA_PATH];
     catch_signals();
     announce(r);
+    char film[512];
+    if (!r->update && !team.rank && path_in(film, r, "samples_film.png")) remove(film);
     const int ok = log_open(r, r->update) && (r->update || save(r)) && train(r);
     if (isatty(1) && r->shown > 0 && r->update < r->total) printf("\n");
     if (!ok) return;

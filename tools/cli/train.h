@@ -46,6 +46,12 @@ int smaller(int a, int b);
 /* Shuffles a[0..n-1]. */
 void shuffle(int *a, int n, jem_rng *rng);
 
+/* Fills order[d->n] with the images in a random order, in which training takes those for validation
+   first: rows of a table by the seed; images always in the same order. If names decide which images
+   are for testing, hashes of the pixels order the others, so that images that are added later move
+   few others between training and validation. Returns 0 without memory. */
+int order_images(const data_set *d, int seed, int *order);
+
 /* Copies image i of the data moved by (dy,dx), reflected beyond the border, and mirrored. */
 void move_image(const float *from, float *to, int c, int h, int w, int dy, int dx, int mirror);
 

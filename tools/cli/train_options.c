@@ -21,9 +21,6 @@ const option train_table[] = {
       "CSV: column of labels: name, number, last, none (label)" },
     { "drop", OPTION_TEXT, OPTION_FIXED, AT(drop), "NAMES", NO_PRESETS(""), 0, 0,
       "CSV: columns to skip, separated by commas" },
-    { "test-split", OPTION_CHOICE, OPTION_FIXED, AT(test_split), "name|tenth|random",
-      NO_PRESETS("name"), 0, 0,
-      "folder: test pictures: by their names, every 10th, by --seed" },
     { "epochs", OPTION_INT, OPTION_FREE, AT(epochs), "N", { "200", "0" }, 0, 1e6,
       "length of the run in epochs; schedules depend on it" },
     { "iters", OPTION_INT, OPTION_FREE, AT(iters), "N", { "0", "1500" }, 0, 1e9,
@@ -272,7 +269,9 @@ const char *picture_conflict(const picture_options *p) {
     return (p->crop || p->pad) && !p->size ? "--crop and --pad need --size" : NULL;
 }
 
-void describe_pictures(const picture_options *p, data_desc *desc) {
+void describe_pictures(const picture_options *p, int seed, data_desc *desc) {
+    static const char *const split[] = { "name", "tenth", "random" };
+    describe_split(split[p->test_split], seed, desc);
     desc->height = p->size;
     desc->width = p->size;
     if (p->grey) desc->channels = 1;
@@ -282,7 +281,12 @@ void describe_pictures(const picture_options *p, data_desc *desc) {
     desc->background = p->background;
 }
 
-int split_seed(int seed) { return seed + (seed < INT_MAX); }
+void describe_split(const char *split, int seed, data_desc *desc) {
+    desc->hold_out = DATA_BY_NAME;
+    if (!strcmp(split, "tenth")) desc->hold_out = DATA_EVERY_TENTH;
+    if (!strcmp(split, "random")) desc->hold_out = DATA_AT_RANDOM;
+    desc->seed = seed + (seed < INT_MAX);          /* above 0 */
+}
 
 int draws_twice(const train_options *t) {
     return t->batches == BATCHES_SEPARATE || t->labels_per_class > 0 || t->plain_px || t->batch_x;
@@ -314,13 +318,17 @@ int train_defaults(options *o, train_options *t) {
         const int at = option_find(o, train_csv[i].name);
         if (!option_default(o, at, train_csv[i].value)) return 0;
     }
-    /* the sampler of a preset suits the preset's own log p(x) */
+    /* the sampler of a preset suits the preset's own log p(x), and its chains follow a score */
     static const char *const of_sampler[] = { "guidance", "sample-steps", "sample-fraction" };
+    static const char *const of_score[] = { "chains-from", "fresh-steps" };
+    const int no_score = o->given[option_find(o, "score-weight")] && t->w_score == 0;
     const int other_density = o->given[option_find(o, "net")] ||
                               o->given[option_find(o, "unet")] ||
-                              o->given[option_find(o, "scale")];
+                              o->given[option_find(o, "scale")] || no_score;
     for (size_t i = 0; other_density && i < sizeof of_sampler / sizeof *of_sampler; i++)
         if (!option_default(o, option_find(o, of_sampler[i]), "0")) return 0;
+    for (size_t i = 0; no_score && i < sizeof of_score / sizeof *of_score; i++)
+        if (!option_default(o, option_find(o, of_score[i]), "0")) return 0;
     /* the chains of a preset are by class only if there are chains */
     const int by_class = option_find(o, "class-cond-p-x-sample");
     if (t->w_x == 0 && t->w_xy == 0 && !o->given[by_class] && !option_set(o, by_class, "off"))
@@ -337,7 +345,8 @@ int train_defaults(options *o, train_options *t) {
 static const char *table_combination(const options *o, const train_options *t, const char *wrong) {
     const int is_table = data_is_table(t->dataset);
     static const char *const of_images[] = {
-        "size", "grey", "shift", "flip", "cutout", "move-chains", "informative"
+        "size", "crop", "pad", "grey", "background", "test-split", "shift", "flip", "cutout",
+        "plain-p-x", "move-chains", "informative"
     };
     static const char *const of_tables[] = { "label", "drop", "nce-weight" };
     static char text[128];
@@ -355,6 +364,35 @@ static const char *table_combination(const options *o, const train_options *t, c
             wrong = text;
         }
     return wrong;
+}
+
+/* Refuses options that nothing would use with the others. */
+static int options_have_uses(const options *o, const train_options *t) {
+    static const char *const of_muon[] = { "adam-rate", NULL };
+    static const char *const of_steps[] = { "decay-epochs", "decay-rate", NULL };
+    static const char *const of_cosine[] = { "chains-lr", NULL };
+    static const char *const of_kl[] = { "entropy", NULL };
+    static const char *const of_labels[] = { "label-smoothing", "label-noise", "label-wide",
+                                             "cutout", NULL };
+    static const char *const of_density[] = { "p-x-batch", "plain-p-x", NULL };
+    static const char *const of_score[] = { "sample-steps", "sample-fraction", NULL };
+    static const char *const of_classes[] = { "guidance", NULL };
+    static const char *const of_moves[] = { "move-chains", NULL };
+    static const char *const of_one_batch[] = { "batches", NULL };
+    const int learns_x = t->w_x > 0 || t->w_xy > 0 || t->w_kl > 0 || t->w_score > 0 || t->w_nce > 0;
+    const int own_images = t->labels_per_class > 0 || t->plain_px || t->batch_x;
+    return options_used(o, t->optimizer == OPTIMIZER_MUON, "is for --optimizer muon", of_muon) &&
+           options_used(o, t->schedule == SCHEDULE_STEPS, "is for --schedule steps", of_steps) &&
+           options_used(o, t->schedule == SCHEDULE_COSINE, "is for --schedule cosine", of_cosine) &&
+           options_used(o, t->w_kl > 0, "is for --kl-weight", of_kl) &&
+           options_used(o, t->w_y > 0 || t->w_xy > 0, "is for --p-y-given-x-weight", of_labels) &&
+           options_used(o, learns_x, "is for training of p(x), which is off", of_density) &&
+           options_used(o, t->w_score > 0 || *t->init, "is for --score-weight", of_score) &&
+           options_used(o, !t->uncond, "is for p(x,y), which --uncond excludes", of_classes) &&
+           options_used(o, t->shift || t->flip, "is for --shift or --flip", of_moves) &&
+           options_used(o, t->batches != BATCHES_SHARED || !own_images,
+                        "shared is without effect with --labels-per-class, --plain-p-x or "
+                        "--p-x-batch", of_one_batch);
 }
 
 int train_combination(const options *o, const train_options *t) {
@@ -380,8 +418,8 @@ int train_combination(const options *o, const train_options *t) {
         t->w_nce == 0)
         wrong = "all weights are 0 (--p-y-given-x-weight, --p-x-weight, --p-x-y-weight, "
                 "--score-weight, --nce-weight, --kl-weight): nothing to learn";
-    wrong = table_combination(o, t, wrong);
     if (picture_conflict(&t->pictures)) wrong = picture_conflict(&t->pictures);
+    wrong = table_combination(o, t, wrong);
     if (t->noise_lo > t->noise_hi) wrong = "--noise-lo is above --noise-hi";
     if (t->w_x == 0 && t->w_xy == 0 && t->class_cond)
         wrong = "--class-cond-p-x-sample needs --p-x-weight or --p-x-y-weight";
@@ -401,6 +439,7 @@ int train_combination(const options *o, const train_options *t) {
     if (t->informative && t->fresh_steps) wrong = "--informative excludes --fresh-steps";
     if (t->informative == 1) wrong = "--informative 1: a Gaussian needs two images";
     if (t->decay_epochs.n > 4) wrong = "--decay-epochs takes 4 numbers at most";
+    if (!wrong && !options_have_uses(o, t)) return 0;
     if (wrong) fprintf(stderr, "%s: %s\n", o->command, wrong);
     return !wrong;
 }

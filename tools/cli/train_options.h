@@ -8,10 +8,12 @@
 #include "tools/support/options.h"
 
 /* How the pictures of a folder become images of one shape. */
-typedef struct picture_options { int size, crop, pad, grey, background; } picture_options;
+typedef struct picture_options {
+    int size, crop, pad, grey, background, test_split;
+} picture_options;
 
 typedef struct train_options {
-    int preset, epochs, iters, stop_at, seed, test_split;
+    int preset, epochs, iters, stop_at, seed;
     picture_options pictures;
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], out[OPTION_TEXT_SIZE];
     char resume[OPTION_TEXT_SIZE], init[OPTION_TEXT_SIZE];
@@ -34,6 +36,7 @@ typedef struct train_options {
 } train_options;
 
 enum { PRESET_PAPER = 0, PRESET_FAST };
+enum { OPTIMIZER_ADAM = 0, OPTIMIZER_SGD, OPTIMIZER_MUON };
 enum { NET_WRN = 0, NET_CONVNET, NET_MLP };
 enum { BATCHES_SEPARATE = 0, BATCHES_SHARED };
 enum { SCHEDULE_STEPS = 0, SCHEDULE_COSINE };
@@ -67,18 +70,23 @@ enum { LEAST_CALIBRATED = 99, FEW_CALIBRATED = 200 };
     { "grey", OPTION_FLAG, when, PICTURE_AT(type, grey), "", NO_PRESETS("off"), 0, 0, \
       "convert the images to greyscale" }, \
     { "background", OPTION_INT, when, PICTURE_AT(type, background), "N", NO_PRESETS("0"), 0, 255, \
-      "grey behind transparent pixels: 0 black, 255 white" }
+      "grey behind transparent pixels: 0 black, 255 white" }, \
+    { "test-split", OPTION_CHOICE, when, PICTURE_AT(type, test_split), "name|tenth|random", \
+      NO_PRESETS("name"), 0, 0, "folder: test pictures: by their names, every 10th, by --seed" }
 
 /* Returns why these options exclude each other, or NULL. */
 const char *picture_conflict(const picture_options *p);
-void describe_pictures(const picture_options *p, data_desc *desc);
+void describe_pictures(const picture_options *p, int seed, data_desc *desc);
 
 /* The table of options, with two columns of defaults: paper, fast. */
 extern const option train_table[];
 extern const int train_count;
 
-/* Returns the data_desc.seed of --test-split random: --seed as a number above 0. */
-int split_seed(int seed);
+/* --test-split of runs from before that option. */
+#define OLD_SPLIT "tenth"
+
+/* Describes which images are held out: a --test-split, and --seed, which `random` needs. */
+void describe_split(const char *split, int seed, data_desc *desc);
 
 /* Returns 1 if the loss needs two batches: all images for p(x), labelled ones for p(y|x). */
 int draws_twice(const train_options *t);

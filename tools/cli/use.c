@@ -85,11 +85,29 @@ void model_close(model *m) {
     jem_ctx_free(m->ctx);
 }
 
-int may_write(const char *command, const char *from, const char *to) {
-    struct stat source, target;
+static int is_same_file(const char *a, const char *b) {
+    struct stat x, y;
+    if (!strcmp(a, b)) return 1;
+    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+int outputs_differ(const char *command, const char *const *out, int n) {
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < i; k++) {
+            if (!*out[i] || !*out[k] || !is_same_file(out[i], out[k])) continue;
+            fprintf(stderr, "%s: %s would be written twice: give its outputs different names\n",
+                    command, out[i]);
+            return 0;
+        }
+    return 1;
+}
+
+/* Returns 1 if a file may be written: it is not the one that is read, nor a run, nor, unless
+   is_model, a model. */
+static int may_replace(const char *command, const char *from, const char *to, int is_model) {
+    struct stat target;
     if (stat(to, &target)) return 1;
-    if (from && !stat(from, &source) && source.st_dev == target.st_dev &&
-        source.st_ino == target.st_ino) {
+    if (from && is_same_file(from, to)) {
         fprintf(stderr, "%s: %s and %s are the same file\n", command, from, to);
         return 0;
     }
@@ -98,12 +116,20 @@ int may_write(const char *command, const char *from, const char *to) {
     if (S_ISREG(target.st_mode)) ctx = make_ctx(1, 0);
     if (ctx) a = jem_archive_read(ctx, to);
     const int goes_on = a && jem_archive_find(a, "run.state");
+    const int replaced = a && !is_model;
     if (goes_on)
         fprintf(stderr, "%s: %s: contains a run that jem train --resume can continue\n", command,
                 to);
+    else if (replaced) fprintf(stderr, "%s: %s: is a model, and would be replaced\n", command, to);
     jem_archive_free(a);
     jem_ctx_free(ctx);
-    return !goes_on;
+    return !goes_on && !replaced;
+}
+int may_write(const char *command, const char *from, const char *to) {
+    return may_replace(command, from, to, 1);
+}
+int may_write_other(const char *command, const char *from, const char *to) {
+    return may_replace(command, from, to, 0);
 }
 
 const char *clean(const char *text, char to[NAME_SIZE]) {
@@ -534,6 +560,48 @@ static int as_in_training(options *o, const jem_archive *a, const char *name,
     return !text || option_default(o, option_find(o, name), text);
 }
 
+int had_chains(const jem_archive *a) {
+    static const char *const weights[] = { "p-x-weight", "p-x-y-weight", "kl-weight" };
+    int known = 0;
+    for (size_t i = 0; i < sizeof weights / sizeof *weights; i++) {
+        char key[64];
+        snprintf(key, sizeof key, OPTION_PREFIX "%s", weights[i]);
+        const char *text = jem_archive_meta(a, key);
+        if (text && strtod(text, NULL) > 0) return 1;
+        known += text != NULL;
+    }
+    return !known;
+}
+
+/* Takes the steps of SGLD from the options of training, except those of a score without chains,
+   which training never used. */
+static int walk_as_in_training(options *o, const model *m) {
+    const int score = m->net->noise_hi > 0;
+    if (score && !had_chains(m->archive))
+        return option_default(o, option_find(o, "sgld-lr"), ".01") &&
+               option_default(o, option_find(o, "sgld-std"), ".1");
+    return as_in_training(o, m->archive, "sgld-lr", score ? ".01" : NULL) &&
+           as_in_training(o, m->archive, "sgld-std", score ? ".1" : NULL) &&
+           as_in_training(o, m->archive, "clamp", NULL);
+}
+
+/* Refuses options that samples of this model do not use. */
+static int sample_options_used(const options *o, const sampling *s) {
+    static const char *const of_buffer[] = { "min-visits", NULL };
+    static const char *const of_noise[] = { "fresh-steps", "fraction", NULL };
+    static const char *const of_class[] = { "guidance", NULL };
+    static const char *const of_walk[] = { "sgld-lr", "sgld-std", "clamp", NULL };
+    const int from_buffer = s->o->from == FROM_BUFFER;
+    const int walks = s->o->steps > 0 || (s->o->steps < 0 && !from_buffer);
+    return options_used(o, from_buffer, "is for --from buffer", of_buffer) &&
+           options_used(o, !from_buffer, "is for --from noise", of_noise) &&
+           options_used(o, s->m.net->noise_hi > 0, "is for models that learned a score",
+                        of_noise) &&
+           options_used(o, strcmp(s->o->label, "any"), "is for --class K or --class all",
+                        of_class) &&
+           options_used(o, walks, "is for --steps N", of_walk);
+}
+
 int sample_command(int argc, char **argv) {
     static options table;
     static sample_options values;
@@ -547,15 +615,16 @@ int sample_command(int argc, char **argv) {
     if (read >= 0) return read;
     s.o = &values;
     int status = 1;
-    if (!may_write(o->command, words[0], values.out) ||
-        (*values.chains && !may_write(o->command, words[0], values.chains))) return 2;
+    const char *const out[] = { values.out, values.chains };
+    if (!outputs_differ(o->command, out, 2) ||
+        !may_write_other(o->command, words[0], values.out) ||
+        (*values.chains && !may_write_other(o->command, words[0], values.chains))) return 2;
     if (model_open(&s.m, o->command, words[0], values.threads, values.precision,
                    values.max_memory)) {
-        const int score = s.m.net->noise_hi > 0;
         if (!model_has(o->command, &s.m, 0)) status = 2;
-        else if (as_in_training(o, s.m.archive, "sgld-lr", score ? ".01" : NULL) &&
-                 as_in_training(o, s.m.archive, "sgld-std", score ? ".1" : NULL) &&
-                 as_in_training(o, s.m.archive, "clamp", NULL)) status = sample_all(&s);
+        else if (!walk_as_in_training(o, &s.m)) status = 1;
+        else if (!sample_options_used(o, &s)) status = 2;
+        else status = sample_all(&s);
     }
     free(s.x);
     free(s.grid);
@@ -899,11 +968,8 @@ static void describe_as_trained(const model *m, const eval_options *e, data_desc
     const char *grey = jem_archive_meta(a, OPTION_PREFIX "grey");
     if (background) desc->background = atoi(background) & 255;
     desc->shape = shape_of(a);
-    if (split && !strcmp(split, "tenth")) desc->hold_out = DATA_EVERY_TENTH;
-    if (split && !strcmp(split, "random") && seed) {
-        desc->hold_out = DATA_AT_RANDOM;
-        desc->seed = split_seed(atoi(seed));
-    }
+    if (!split && trained_on) split = OLD_SPLIT;
+    if (split) describe_split(split, seed ? atoi(seed) : 0, desc);
     if (size && atoi(size)) {
         desc->height = m->net->height;
         desc->width = m->net->width;
@@ -1208,14 +1274,35 @@ static int always_listed(const char *name) {
     return !strcmp(name, "preset") || !strcmp(name, "dataset");
 }
 
-/* Prints the options of training that differ from the defaults of its preset. */
-static void info_options(const jem_archive *a) {
-    const char *preset = jem_archive_meta(a, OPTION_PREFIX "preset");
-    const int fast = preset && !strcmp(preset, "fast");
+/* Fills in the options that a run with this preset, data set and network has without others.
+   Returns NULL if they are unknown. */
+static const options *usual_options(const jem_archive *a) {
+    static const char *const names[] = { "preset", "dataset", "net", "unet", "scale",
+                                         "score-weight" };
+    static options o;
+    static train_options values;
+    options_begin(&o, "jem info", train_table, (size_t)train_count * sizeof *train_table, &values);
+    for (int i = 0; i < 6; i++) {
+        char key[64];
+        const int at = option_find(&o, names[i]);
+        snprintf(key, sizeof key, OPTION_PREFIX "%s", names[i]);
+        const char *text = jem_archive_meta(a, key);
+        if (i == 2 && !train_defaults(&o, &values)) return NULL;
+        if (!text && i < 2) return NULL;
+        if (!text || !strcmp(text, o.text[at])) continue;  /* defaults depend on what is given */
+        if (!option_set(&o, at, text)) return NULL;
+        o.given[at] = 1;
+    }
+    return train_defaults(&o, &values) ? &o : NULL;
+}
+
+/* Prints the options of training that differ from the defaults of its preset and data set. */
+static void info_options_of(const jem_archive *a) {
+    const options *o = usual_options(a);
     printf("  options   ");
     for (int i = 0; i < train_count; i++) {
         const option *t = &train_table[i];
-        const char *usual = fast && t->value[1] ? t->value[1] : t->value[0];
+        const char *usual = o ? o->text[i] : t->value[0];
         char key[64], clear[NAME_SIZE];
         if (t->kind == OPTION_TITLE) continue;
         snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
@@ -1267,7 +1354,7 @@ static int info_file(const char *path) {
     if (net) {
         info_network(net);
         info_run(a, net->classes);
-        info_options(a);
+        info_options_of(a);
     } else if (!jem_ok(ctx)) ok = context_fail("jem info", ctx);
     else info_tensors(a);
     jem_net_free(net);
@@ -1278,30 +1365,21 @@ static int info_file(const char *path) {
 
 int is_help(const char *word) { return !strcmp(word, "--help") || !strcmp(word, "-h"); }
 
-enum { USE_MEMORY = 4000 };
-
-/* Returns the index of the first file name in argv; argc if a word looks like an option, since jem
-   info has none. After a lone -- names may begin with a dash. Sets the limit on memory. */
-static int plain_words(int argc, char **argv) {
-    const int all_names = argc > 2 && !strcmp(argv[2], "--");
-    const int first = all_names ? 3 : 2;
-    for (int i = first; !all_names && i < argc; i++) {
-        if (*argv[i] == '-' && argv[i][1]) return argc;
-    }
-    limit_memory(USE_MEMORY);
-    return first;
-}
+typedef struct info_options { int max_memory; } info_options;
+static const option info_table[] = { LIMIT_MEMORY(info_options, "4000") };
 
 int info_command(int argc, char **argv) {
-    static const char usage[] = "jem info FILE...: lists the contents of checkpoints\n";
+    static options table;
+    static info_options values;
+    char **words;
+    int n = 0;
     int failed = 0;
-    if (argc > 2 && is_help(argv[2])) return printf("%s", usage) < 0;
-    const int first = plain_words(argc, argv);
-    if (first >= argc) {
-        fprintf(stderr, "%s", usage);
-        return 2;
-    }
-    for (int i = first; i < argc; i++) failed += !info_file(argv[i]);
+    options *o = options_begin(&table, "jem info", info_table, sizeof info_table, &values);
+    const int read = read_options(o, argc, argv, &words, &n, 1, INT_MAX, "jem info FILE... "
+                                  "[OPTIONS]: lists the contents of checkpoints");
+    if (read >= 0) return read;
+    limit_memory(values.max_memory);
+    for (int i = 0; i < n; i++) failed += !info_file(words[i]);
     return failed > 0;
 }
 
@@ -1362,8 +1440,13 @@ static int export_to(model *m, const char *command, const char *path, const expo
     return model_fail(command, m);
 }
 
+static int ends_in_onnx(const char *path) {
+    const size_t n = strlen(path);
+    return n >= 5 && !strcmp(path + n - 5, ".onnx");
+}
+
 /* Rejects options that the requested format does not have; prints the reason. */
-static int export_combination(const options *o, const export_options *how) {
+static int export_combination(const options *o, const export_options *how, const char *path) {
     static const char *const stored[] = { "guidance", "fresh-steps", "fraction" };
     if (how->onnx && how->dtype != EXPORT_F32) {
         fprintf(stderr, "jem export: --onnx writes fp32: leave out --dtype\n");
@@ -1372,6 +1455,10 @@ static int export_combination(const options *o, const export_options *how) {
     for (size_t i = 0; how->onnx && i < sizeof stored / sizeof *stored; i++) {
         if (!o->given[option_find(o, stored[i])]) continue;
         fprintf(stderr, "jem export: an ONNX graph has no sampler: leave out --%s\n", stored[i]);
+        return 0;
+    }
+    if (!how->onnx && ends_in_onnx(path)) {
+        fprintf(stderr, "jem export: %s: --onnx writes an ONNX graph\n", path);
         return 0;
     }
     if (!how->onnx && !how->slope) {
@@ -1393,7 +1480,7 @@ int export_command(int argc, char **argv) {
     model m;
     const int code = read_options(o, argc, argv, &words, &n_words, 2, 2, usage);
     if (code >= 0) return code;
-    if (!export_combination(o, &values)) return 2;
+    if (!export_combination(o, &values, words[1])) return 2;
     if (!may_write(o->command, words[0], words[1])) return 2;
     if (model_open(&m, o->command, words[0], 1, 0, values.max_memory)) {
         status = !export_to(&m, o->command, words[1], &values);

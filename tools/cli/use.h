@@ -38,6 +38,10 @@ void model_close(model *m);
 /* Checks that the output made from one file (NULL: from no file) can be written to another:
    neither to the same file, nor over a run. Returns 0 and prints the reason if it cannot. */
 int may_write(const char *command, const char *from, const char *to);
+/* The same for a picture, a page or a table, which must not replace any model. */
+int may_write_other(const char *command, const char *from, const char *to);
+/* Returns 1 if no two of n outputs are the same file; otherwise prints which. "" is not written. */
+int outputs_differ(const char *command, const char *const *out, int n);
 
 /* Copies a text of a file for the terminal: shortened, without control characters. */
 const char *clean(const char *text, char to[NAME_SIZE]);
@@ -59,6 +63,9 @@ int read_options(options *o, int argc, char **argv, char ***words, int *n_words,
 enum { SAMPLE_AT_ONCE = 128 };
 
 int sample_command(int argc, char **argv);
+
+/* Returns 1 if the model was trained with chains, or if that is unknown. */
+int had_chains(const jem_archive *a);
 
 /* ---- jem classify ---------------------------------------------------------------------------- */
 

@@ -145,17 +145,23 @@ static int data__names_add(data__names *names, const char *name) {
 static int data__by_name(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
-static int data__is_image(const char *name) {
-    static const char *const endings[] = {
-        ".png", ".jpg", ".jpeg", ".bmp", ".tga", ".gif", ".psd", ".pgm", ".ppm", ".pnm"
-    };
+/* Returns 1 if a name ends in '.' and one of these n endings, in small or capital letters. */
+static int data__ends_in(const char *name, const char *const *endings, size_t n) {
     const char *dot = strrchr(name, '.');
-    for (size_t i = 0; dot && i < sizeof endings / sizeof *endings; i++) {
+    for (size_t i = 0; dot && i < n; i++) {
         size_t k = 0;
         while (dot[k] && (dot[k] | 32) == endings[i][k]) k++;      /* small letters */
         if (!dot[k] && !endings[i][k]) return 1;
     }
     return 0;
+}
+/* Returns 1 for pictures, including those in formats that cannot be read. */
+static int data__is_image(const char *name) {
+    static const char *const endings[] = {
+        ".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".tga", ".gif", ".psd", ".pgm", ".ppm", ".pnm",
+        ".webp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2"
+    };
+    return data__ends_in(name, endings, sizeof endings / sizeof *endings);
 }
 /* Lists the folders (kind 'd'), files ('f') or image files ('i') in a folder, by name, without
    hidden ones. */
@@ -1220,6 +1226,8 @@ static int data__load_folders(data__job *job, const char *folder) {
         ok = data__fail(job, "%s: is not a data set: neither IDX, CIFAR, sheets, nor a folder with "
                         "a folder of pictures for each class", folder);
     ok = ok && data__collect(job, halves ? half : folder, halves, &classes, &items, &n);
+    job->d->held_out = !halves;
+    job->d->by_name = !halves && job->desc.hold_out == DATA_BY_NAME;
     if (ok && n < 1)
         ok = data__fail(job, "%s: no pictures remain for testing: use 10 or more per class, or "
                         "make folders train and test", folder);
@@ -1235,8 +1243,8 @@ static int data__load_folders(data__job *job, const char *folder) {
 /* ---- tables ---------------------------------------------------------------------------------- */
 
 int data_is_table(const char *what) {
-    const size_t n = strlen(what);
-    return n > 4 && (!strcmp(what + n - 4, ".csv") || !strcmp(what + n - 4, ".tsv"));
+    static const char *const endings[] = { ".csv", ".tsv" };
+    return strlen(what) > 4 && data__ends_in(what, endings, 2);
 }
 
 /* Moves the rows of a table into the set. */
@@ -1274,6 +1282,7 @@ static int data__load_table(data__job *job, const char *path) {
     how.label = want->label;
     how.drop = want->drop;
     how.label_optional = want->label_optional;
+    how.any_label = want->any_label;
     how.n_columns = want->n_columns;
     if (want->columns) {
         how.columns = (char (*)[TABLE_NAME])data__alloc((size_t)want->n_columns, TABLE_NAME);
@@ -1382,6 +1391,8 @@ int data_fit_image(data_set *d, const data_desc *desc, char *error, size_t error
 static int data__load_folder(data__job *job, const char *folder) {
     char path[DATA_PATH];
     data__names files;
+    if (data__kind(folder) == 'f')
+        return data__bad(job, folder, "is a file, but no table: names of tables end in .csv, .tsv");
     if (data__kind(folder) != 'd')
         return data__bad(job, folder, "no such folder, and no data set "
                          "(digits, mnist, fashion-mnist, cifar10)");

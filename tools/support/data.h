@@ -23,6 +23,8 @@
                                          out (data_hold_out)
        a file          NAME.csv or NAME.tsv: rows of numbers (table.h), all of them in both splits
 
+   Pictures in formats that cannot be read (.webp, .tif, .heic, ...) are errors, not skipped.
+
    Images are converted to grey or colour, and resized, as requested. Transparency is put on black,
    or another grey.
    These functions do not print, and free everything if loading fails. */
@@ -42,6 +44,8 @@ typedef struct data_set {
     int grey;                  /* pictures of a folder without colours, in a set in colour */
     int blended, blank;        /* pictures with transparent pixels; of these, nearly one colour */
     int has_labels;            /* 0: a table without them; labels are then 0 */
+    int held_out;              /* 1: test images are from the folder of the training images */
+    int by_name;               /* 1: and their names decide which are for testing */
     char name[64];
 } data_set;
 
@@ -61,8 +65,9 @@ typedef enum data_shape {
 
 /* Test images of CLASS/IMAGE; a class of fewer than 10 images has none. */
 typedef enum data_hold_out {
-    DATA_BY_NAME = 0,          /* depends only on the names of class and file: a tenth on average.
-                                  Images that are added later do not change it */
+    DATA_BY_NAME = 0,          /* depends only on the names of class and file: a tenth on average,
+                                  but at least one. Images that are added later do not change it,
+                                  except in classes of ten or little more */
     DATA_EVERY_TENTH,          /* in the order of names */
     DATA_AT_RANDOM             /* a tenth, drawn by the seed */
 } data_hold_out;
@@ -81,7 +86,7 @@ typedef struct data_desc {
     double picture_mb;         /* limit on a picture's pixels: 100 */
     double memory_mb;          /* limit on all images (0: no limit) */
     const char *label, *drop;  /* of a table, as in table_desc */
-    int label_optional;
+    int label_optional, any_label;
     const char *const *columns;                    /* [n_columns], as in table_desc; or NULL */
     int n_columns;
     /* Called with a message for each picture of a folder that cannot be read, before data_load
@@ -95,7 +100,7 @@ typedef struct data_desc {
 int data_load(data_set *d, const char *what, const char *split, const data_desc *desc,
               char *error, size_t error_size);
 void data_free(data_set *d);
-/* Returns 1 if this is the name of a table. */
+/* Returns 1 if this is the name of a table: it ends in .csv or .tsv. */
 int data_is_table(const char *what);
 /* Copies images which[0..n-1] (NULL: the first n) to x[n][c][h][w] in [-1,1]; rows of a table in
    their own units. */

@@ -142,6 +142,27 @@ void option_spell(const options *o, int i, char to[OPTION_TEXT_SIZE]) {
 int option_default(options *o, int i, const char *text) {
     return i < 0 || o->given[i] || option_set(o, i, text);
 }
+/* Returns 1 if option i turns something off, or repeats a default. */
+static int option_idle(const options *o, int i) {
+    const option *t = &o->table[i];
+    const char *text = o->text[i];
+    for (int k = 0; k < 2; k++)
+        if (t->value[k] && !strcmp(text, t->value[k])) return 1;
+    if (t->kind != OPTION_INT && t->kind != OPTION_FLOAT) return !*text || !strcmp(text, "off");
+    const double value = strtod(text, NULL);
+    return value == 0 || (value == -1 && t->lo == -1);
+}
+
+int options_used(const options *o, int used, const char *reason, const char *const *names) {
+    for (; !used && *names; names++) {
+        const int i = option_find(o, *names);
+        if (i < 0 || !o->given[i] || option_idle(o, i)) continue;
+        fprintf(stderr, "%s: --%s %s\n", o->command, *names, reason);
+        return 0;
+    }
+    return 1;
+}
+
 int options_defaults(options *o, int preset) {
     for (int i = 0; i < o->count; i++) {
         const option *t = &o->table[i];

@@ -185,6 +185,8 @@ static int find_dropped(table_reader *r) {
     const char *drop = r->desc->drop;
     while (drop && *drop) {
         char name[TABLE_NAME];
+        drop += strspn(drop, " ");
+        if (!*drop) break;
         const size_t n = strcspn(drop, ",");
         snprintf(name, sizeof name, "%.*s", n < TABLE_NAME ? (int)n : TABLE_NAME - 1, drop);
         const int at = column_of(r, name);
@@ -327,7 +329,8 @@ static int grow(table_reader *r) {
     return 1;
 }
 
-/* Returns the number of a label's text, which is new or known. */
+/* Returns the number of a label's text, which is new or known; -1 if there are too many, which is
+   an error unless any label is accepted. */
 static int class_numbered(table_reader *r, const char *text) {
     csv_table *t = r->t;
     char name[TABLE_NAME];
@@ -336,6 +339,7 @@ static int class_numbered(table_reader *r, const char *text) {
     if (before >= 0 && before < r->texts && !strcmp(t->class_names[before], name)) return before;
     for (int i = 0; i < r->texts; i++)
         if (!strcmp(t->class_names[i], name)) return i;
+    if (r->texts == TABLE_CLASSES && r->desc->any_label) return -1;
     if (r->texts == TABLE_CLASSES) {
         r->failed = 1;
         wrong_at(r, "more than %d classes in column '%s'", TABLE_CLASSES, r->label);
@@ -354,17 +358,17 @@ static int take_label(table_reader *r, const char *text) {
     const int is_number = number_in(text, &number);
     const int is_known = *text && (!is_number || (number >= 0 && number < TABLE_CLASSES &&
                                                   floor(number) == number));
-    if (!is_known && r->desc->label_optional) {    /* only the row's values count */
+    const int label = is_known ? class_numbered(r, text) : -1;
+    if (label < 0 && r->desc->any_label) {         /* only the row's values count */
         t->labels[t->rows] = -1;
         t->unlabelled++;
         return 1;
     }
     if (!*text) return wrong_at(r, "column '%s' has no label", r->label);
-    if (!is_number) r->is_text = 1;
-    else if (!(number >= 0 && number < TABLE_CLASSES && floor(number) == number))
+    if (!is_known)
         return wrong_at(r, "label %g is not a whole number from 0 to %d", number,
                         TABLE_CLASSES - 1);
-    const int label = class_numbered(r, text);
+    if (!is_number) r->is_text = 1;
     t->labels[t->rows] = label;
     return label >= 0;
 }
@@ -477,7 +481,7 @@ static int complete(table_reader *r) {
 
 static void begin(table_reader *r, csv_table *t, const char *path, const table_desc *desc,
                   char *error, size_t error_size) {
-    static const table_desc usual = { NULL, 0, NULL, NULL, 0, NULL, NULL };
+    static const table_desc usual = { NULL, 0, 0, NULL, NULL, 0, NULL, NULL };
     memset(t, 0, sizeof *t);
     memset(r, 0, sizeof *r);
     t->classes = 1;
