@@ -219,12 +219,14 @@ typedef enum jem_isa {
    (Lavin & Gray 2015). Largest error, compared with double and relative to the output's rms: 9e-6
    (direct), 3e-6 (M = 2), 6e-5 (M = 4); see `make bench`. A batch of few images is cut into blocks
    with other tiles and so rounds differently from a large one, except with JEM_PRECISION_DIRECT.
-   JEM_PRECISION_BF16 applies to convolutions with k <= 8 that read at most 2 columns of padding;
-   other convolutions, and jem_linear, are computed in fp32. By instruction set:
+   JEM_PRECISION_BF16 applies to convolutions with k <= 8 that read at most 2 columns of padding
+   (weight gradients: any padding); other convolutions, and jem_linear, are computed in fp32. By
+   instruction set:
        AMX              all of these convolutions
-       AVX-512 BF16     these convolutions, except that fp32 computes those that write fewer
-                        than 8 channels, and JEM_PRECISION_FAST, which is as fast there, computes
-                        outputs and input gradients of kernels of 3 times the stride
+       AVX-512 BF16     these convolutions, except that fp32 computes those that write fewer than 8
+                        channels (weight gradients: that read or write fewer), and Winograd, where
+                        JEM_PRECISION_FAST uses it with a kernel of 3 times the stride, computes
+                        outputs and input gradients: it is as fast there
        JEM_ISA_SCALAR   the same convolutions as with AVX-512 BF16, in plain C
        others           not available: replaced by JEM_PRECISION_FAST, and a note is logged
    Memory: sampling also keeps packed copies of the weights. For output and input gradient together
@@ -274,7 +276,9 @@ JEM_API void jem_clear_error(jem_ctx *ctx);
    `message`, with '?' for control characters, and returns `status`; with JEM_OK it reports
    nothing. */
 JEM_API jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message);
-/* Returns 1 if this build, the processor and the operating system all support `isa`. */
+/* Returns 1 if this build, the processor and the operating system all support `isa`. For
+   JEM_ISA_AMX on Linux, it requests tiles for the whole process, which then needs larger signal
+   stacks. */
 JEM_API int jem_isa_available(jem_isa isa);
 /* Returns a name such as "avx2", or "unknown". The string is static. */
 JEM_API const char *jem_isa_name(jem_isa isa);
@@ -482,7 +486,8 @@ JEM_API jem_tensor *jem_tanh(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_sigmoid(jem_ctx *ctx, jem_tensor *x);
 JEM_API jem_tensor *jem_softplus(jem_ctx *ctx, jem_tensor *x);     /* log(1 + e^x) */
 /* Compute y[i] = f(x[i]) for n numbers, with the bits of the ops above, several times as fast as
-   math.h's functions: for ops of your own. y may be x. Any thread may call them. */
+   math.h's functions: for ops of your own. The absolute error of tanh is 1e-7, so its relative
+   error grows near 0. y may be x. Any thread may call them. */
 JEM_API void jem_compute_exp(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
 JEM_API void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
 JEM_API void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
@@ -938,8 +943,8 @@ JEM_API jem_generate_desc jem_generate_desc_default(void);
 JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_generate_desc *desc, jem_rng *rng);
 
-/* jem_generate in pieces, for programs that have a frame to draw: the same bits, however the steps
-   are divided. Each step computes one gradient of log p for all images. */
+/* jem_generate in pieces, for programs that draw frames; gives the same bits, however the steps are
+   divided. Each step computes one gradient of log p for all images. */
 typedef struct jem_sampler {
     jem_ctx *ctx;
     int n, channels, height, width;
@@ -977,7 +982,7 @@ JEM_API void jem_sampler_free(jem_sampler *s);                           /* NULL
 /* Takes steps within the budget, or all that are left if it is NULL. On an error the images stay as
    they were before the call. */
 JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
-/* Begins again, from other noise. */
+/* Starts again, from new noise. */
 JEM_API jem_status jem_sampler_restart(jem_sampler *s);
 
 /* Replay buffer: the current images of `capacity` Markov chains, one in each slot, whose walks
@@ -1217,7 +1222,8 @@ typedef struct jem_train_desc {
        trainer returns to the copy if
            an update diverges;
            the mean gap of about ten updates exceeds max_gap times that scale;
-           cross-entropy, once below 3/4 log(classes), is back at log(classes), a guess;
+           cross-entropy, once below 3/4 log(classes), is back at log(classes), a guess (at most
+           six times: then the labels count as unlearnable);
            the residual, once below .5, is above .9 again;
            the gradient's norm, after clipping, is a thousand times its mean;
            the chains are far from all images, or all equal;
@@ -1434,8 +1440,8 @@ typedef struct jem_attack_desc {
     int restarts;          /* 1: attempts in all */
     int random_start;      /* 1: anywhere within eps, if that is finite; 0: at the image */
     int all_steps;         /* 0: an image stops at its first success; 1: each attempt takes all its
-                              steps, for a `classify` with random answers, whose first error may be
-                              chance */
+                              steps, for a `classify` with random answers, whose first error
+                              may be due to chance */
     float momentum;        /* 0..1: each step follows this share of the previous direction plus the
                               new one (Dong et al. 2018), which averages random gradients: 0 */
     int targeted;          /* 0: moves images away from their labels; 1: towards the labels given */
@@ -1453,15 +1459,15 @@ typedef struct jem_attack_desc {
 JEM_API jem_attack_desc jem_attack_desc_default(void);
 /* Attacks images x[n][c][h][w]. found[n][c][h][w] (may be x) receives, for each, the first image
    that reaches the goal, or the last one tried; fooled[n] (may be NULL), 1 if it does, else 0. An
-   image at the goal from the start stays as it is, unless with all_steps. rng may be NULL if
+   image at the goal from the start stays as it is, unless all_steps is 1. rng may be NULL if
    random_start is 0. */
 JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
                               const jem_attack_desc *desc, jem_rng *rng, float *found, int *fooled);
 
 /* Imputation, in up to three phases. If denoise.steps > 0, for a density with a learned score, the
-   missing pixels are sampled noise-blind from sigma_max down, while the known ones get as much
-   noise. Each step removes most of the noise and adds nearly all of it again, which gives the
-   sampled pixels time to agree with the known ones (as in RePaint, Lugmayr et al. 2022). A walk
+   missing pixels are sampled noise-blind from sigma_max down, while the known ones get the same
+   amount of noise. Each step removes most of the noise and adds nearly all of it again, which gives
+   the sampled pixels time to agree with the known ones (as in RePaint, Lugmayr et al. 2022). A walk
    follows, in which log p sees the known pixels without noise. After denoising, a last step then
    removes the remaining noise, at most .25. A watch that stops ends the imputation. */
 typedef struct jem_impute_desc {
@@ -1760,7 +1766,7 @@ JEM__COMPILE("Og")
 
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
-/* The first member of every struct that is kept in a list. */
+/* The first member of jem__kind: the context frees their list without knowing them. */
 typedef struct jem__list { struct jem__list *next; } jem__list;
 
 struct jem_ctx {
@@ -2080,8 +2086,8 @@ static char *jem__strdup(jem_ctx *ctx, const char *s) {
 }
 
 /* Calls task(arg, i) for i in 0..n-1, in any order: tasks write to different places. `flops`
-   estimates the work of all tasks. If there is little, this thread finishes it before others
-   could start. */
+   estimates the work of all tasks. If there is little work, this thread finishes it before the
+   others could start. */
 static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *arg, int i),
                           void *arg) {
     const int spread = n > 1 && ctx->threads > 1 && flops > 4e6;
@@ -2212,7 +2218,7 @@ struct jem__norm;
 struct jem__pool;
 typedef struct jem__kernels {
     jem_isa isa;
-    int wi;                                        /* input channels of a weight gradient's block */
+    int ins;                                       /* input channels of a weight gradient's block */
     const struct jem__method *direct, *winograd;
 
     /* Fills out[n], n a multiple of 16, with a + b U[0,1) (JEM__UNIFORM) or a + b N(0,1)
@@ -2490,7 +2496,7 @@ static void jem__arena_forget(jem_ctx *ctx) {
    shape of its output; the nodes, in the order of recording, are the tape. A value is computed by
    walking the tape forward. Gradients are computed by going back from the target y, where dy/dy is
    1: each op turns the gradient of its output into those of its inputs, which is the chain rule
-   (reverse mode; Griewank & Walther, 'Evaluating derivatives', 2008). jem__walk_plain, at the end
+   (reverse mode; Griewank & Walther, 'Evaluating derivatives', 2008). jem__tape_plain, at the end
    of this room, does just that and is the whole idea; >>plan does the same faster. */
 
 typedef struct jem__node {
@@ -2619,7 +2625,7 @@ static int jem__has(const jem__node *node, int flag) {
    remainder. */
 static ptrdiff_t jem__padded(const jem_param *p) { return jem__whole_vectors(p->size); }
 
-/* Returns how often the node's op is called for the batch. */
+/* Returns how many times the node's op is called for one batch. */
 static int jem__calls(const jem__node *node) {
     if (jem__has(node, JEM__OP_WHOLE)) return 1;
     return node->groups;
@@ -2802,7 +2808,7 @@ static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape sha
     return node;
 }
 
-/* Records an op, and returns its output. Many parameters: a node consists of all of them. */
+/* Records an op, and returns its output. Many parameters: a node stores all of them. */
 static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, jem_param *const *params, int n_params,
                                const void *user, size_t user_bytes, size_t aux_bytes) {
@@ -2834,7 +2840,7 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
     return &node->t;
 }
 
-/* Records a custom op. Many parameters: the author of an op writes them only once. */
+/* Records a custom op. Many parameters: each op calls it in only one place. */
 jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
     const char *name = "jem_custom";
@@ -3096,7 +3102,7 @@ static jem_call jem__at(const jem_call *call, int group) {
     return other;
 }
 
-/* Fills in everything that an op reads of one group. */
+/* Fills in everything that an op reads for one group. */
 static void jem__call_open(const jem__run *r, jem__step *s, int group, int part, jem_call *call,
                            jem__inner *inner) {
     const jem__node *node = s->node;
@@ -3135,7 +3141,8 @@ static void jem__step_forward(const jem__run *r, jem__step *s, int group) {
     s->node->op->forward(&call);
 }
 
-/* Hides the arrays that backward did not ask for: their memory may be in other use by now. */
+/* Hides the arrays that backward did not ask for: their memory may already be in use for something
+   else. */
 static void jem__hide_unkept(jem_call *call, int keeps) {
     for (int k = 0; k < call->inputs; k++)
         if (!(keeps >> k & 1)) call->x[k] = NULL;
@@ -3182,7 +3189,7 @@ static jem_status jem__step_params(const jem__run *r, jem__step *s) {
 /* ---- the plain walk -------------------------------------------------------------------------- */
 
 /* Allocates every value, gradient and scratch at once. */
-static jem_status jem__walk_memory(jem__run *r) {
+static jem_status jem__tape_memory(jem__run *r) {
     ptrdiff_t work = JEM_LANES;
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
@@ -3202,7 +3209,7 @@ static jem_status jem__walk_memory(jem__run *r) {
 }
 
 /* Computes values in the order of recording. */
-static void jem__walk_forward(const jem__run *r) {
+static void jem__tape_forward(const jem__run *r) {
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
         for (int g = 0; g < jem__calls(s->node); g++) jem__step_forward(r, s, g);
@@ -3211,7 +3218,7 @@ static void jem__walk_forward(const jem__run *r) {
 
 /* Computes gradients in reverse order, from the target: its gradient with respect to itself is 1.
    A value can have several readers: the last one recorded begins its gradient, the others add. */
-static jem_status jem__walk_back(const jem__run *r) {
+static jem_status jem__tape_back(const jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
@@ -3231,16 +3238,16 @@ static jem_status jem__walk_back(const jem__run *r) {
 }
 
 /* Runs all steps forward, then those with a gradient backward. */
-static jem_status jem__walk_plain(jem__run *r) {
-    const jem_status status = jem__walk_memory(r);
+static jem_status jem__tape_plain(jem__run *r) {
+    const jem_status status = jem__tape_memory(r);
     if (status != JEM_OK) return status;
-    jem__walk_forward(r);
+    jem__tape_forward(r);
     if (r->mode == JEM__EVAL) return JEM_OK;
-    return jem__walk_back(r);
+    return jem__tape_back(r);
 }
 
 /* ==== >>plan: the same, faster ================================================================ */
-/* jem__walk_plain keeps every value and passes over memory once per op. The plan computes the same
+/* jem__tape_plain keeps every value and passes over memory once per op. The plan computes the same
    bits, but:
 
      - gives every value, gradient and scratch an offset in a region. Buffers whose lifetimes do
@@ -3683,7 +3690,7 @@ static void jem__plan_places(jem__run *r) {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Returns how many parts a step is computed in. Only convolutions are large enough to divide. */
+/* Returns how many parts a step is computed in. Only convolutions are worth dividing. */
 static int jem__parts(const jem__run *r, const jem__step *s, int back) {
     if (jem__has(jem__main_node(s, back), JEM__OP_CONV)) return r->parts;
     return 1;
@@ -3964,7 +3971,7 @@ static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target,
     jem_mark mark = jem_begin(ctx);                /* jem_end frees the memory of the run */
     if (status == JEM_OK) status = jem__run_list(&r);
     if (status == JEM_OK) {
-        if (ctx->desc.plain_tape) status = jem__walk_plain(&r);
+        if (ctx->desc.plain_tape) status = jem__tape_plain(&r);
         else status = jem__run_planned(&r);
     }
     if (status == JEM_OK) status = ctx->status;    /* an op may have failed */
@@ -4020,8 +4027,8 @@ jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
         return jem__fail(y->ctx, JEM_BAD_ARGUMENT, "grad: x is a tensor of another context");
     if (x->node->op || y->node->stride != JEM_LANES)
         return jem__fail(y->ctx, JEM_BAD_SHAPE,
-                         "grad: y is %s, x is %s: y must have one number per image, x be a leaf",
-                         jem__shape_text(y).s, jem__shape_text(x).s);
+                         "grad: y is %s, x is %s: y must have one number per image, and x must be "
+                         "a leaf", jem__shape_text(y).s, jem__shape_text(x).s);
     return jem__run_tape(y->ctx, JEM__GRAD, y->node, x->node);
 }
 
@@ -4493,7 +4500,7 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
     jem__pack *pack = jem__pack_find(w, q);
     if (pack && pack->version == w->version) return JEM_OK;
     if (!pack) pack = jem__pack_add(w, q);
-    if (!pack) return jem__fail(ctx, JEM_NO_MEMORY, "out of memory: packing %s", w->name);
+    if (!pack) return JEM_NO_MEMORY;               /* which jem__alloc has reported */
     jem__packing packing = { ctx, q, w->value, pack->data, (q->co + 15) / 16 };
     const double flops = 100 * (double)q->method->pack_size(q);
     jem__parallel(ctx, packing.parts, flops, q->method->pack, &packing);
@@ -4637,7 +4644,7 @@ static int jem__weights_memory(jem__weight_grad *weights, const jem_param *w) {
         weights->framed = jem__push_floats(ctx, weights->groups * jem__framed(weights->q));
         if (!weights->framed) return 0;
     }
-    /* A bias can be trained without its weights; their gradient is then computed in vain. */
+    /* A bias can be trained without its weights; their gradient is then computed and discarded. */
     if (!weights->dw) weights->dw = jem__push_floats(ctx, jem__padded(w));
     return weights->x && weights->y && weights->product && weights->sums && weights->dw;
 }
@@ -4908,9 +4915,9 @@ JEM__OP(dropout, drop, JEM_KEEPS_NOTHING, &jem__stores);
 
 jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
     if (!x || !jem_ok(ctx)) return NULL;
-    if (!(p >= 0 && p < 1) || !rng)
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "dropout: p = %g is not in [0,1)%s", (double)p,
-                           rng ? "" : ", and rng is NULL");
+    if (!rng) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "dropout: rng is NULL");
+    if (!(p >= 0 && p < 1))
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "dropout: p = %g is not in [0,1)", (double)p);
     const jem_rng own = jem_rng_split(rng, rng->counter);
     rng->counter++;
     const jem__drop_user user = { p, 1 / (1 - p), own };
@@ -5280,9 +5287,9 @@ JEM__OP(gather, gather, JEM_KEEPS_NOTHING, NULL);
 
 jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
     if (!x || !jem_ok(ctx)) return NULL;
-    if (x->h != 1 || x->w != 1 || !labels)
-        return jem__refuse(ctx, JEM_BAD_SHAPE, "gather: x is %s, not (n,c,1,1)%s",
-                           jem__shape_text(x).s, labels ? "" : ", and labels is NULL");
+    if (x->h != 1 || x->w != 1)
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "gather: x is %s, not (n,c,1,1)",
+                           jem__shape_text(x).s);
     if (!jem__labels_good(ctx, "gather", labels, x->n, x->c)) return NULL;
     const int lanes = jem__groups(x->n) * JEM_LANES;
     const size_t bytes = (size_t)lanes * sizeof(int);
@@ -7640,9 +7647,10 @@ static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float
     *noise = d->noise_std * (float)sqrt(decay * temperature);
 }
 
-/* Walks with the step and noise of d if sigma_max is 0. Otherwise walks noise-blind: they are in
-   units of sigma^2 and sigma, the estimate that sigma_max limits. Many parameters: those
-   of jem_sgld, the name of the walk, and sigma_max. */
+/* Walks with the step and noise of d if sigma_max is 0. Otherwise walks noise-blind: the step of d
+   is in units of sigma^2 and its noise in units of sigma, where sigma is estimated for each image,
+   and is at most sigma_max. Many parameters: those of jem_sgld, the name of the walk, and
+   sigma_max. */
 static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *d, jem_rng *rng, const char *what,
                                 float sigma_max) {
@@ -7652,7 +7660,8 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
     w.d.clamp_grad = d->clamp_grad;
     w.d.lo = d->clamp_lo;
     w.d.hi = d->clamp_hi;
-    for (int step = 0; step < d->steps && ctx->status == JEM_OK; step++) {
+    int step = 0;
+    for (int stop = 0; step < d->steps && !stop && ctx->status == JEM_OK; step++) {
         jem_mark mark = jem_begin(ctx);
         float size, noise;
         jem__sgld_sizes(d, step, &size, &noise);
@@ -7663,11 +7672,11 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
         if (jem__density_and_slope(ctx, what, logp, user, x))
             jem__walk_step(&w, d->noise_std != 0 ? rng : NULL);
         jem_end(ctx, mark);
-        if (ctx->status == JEM_OK && d->watch && d->watch(d->watch_user, step, x)) break;
+        if (ctx->status == JEM_OK && d->watch) stop = d->watch(d->watch_user, step, x);
     }
     if (ctx->status == JEM_OK && !jem__all_finite(w.x->value, w.x->groups * w.x->stride))
         jem__fail(ctx, JEM_DIVERGED, "%s: x %s is not finite after %d steps of %g", what,
-                  jem__shape_text(x).s, d->steps, (double)d->step_size);
+                  jem__shape_text(x).s, step, (double)d->step_size);
     return ctx->status;
 }
 
@@ -8123,6 +8132,7 @@ static void jem__buffer_put(jem_buffer *b, int n, const int *slot, const int *vi
         if (jem__drawn_again(slot, i, n)) continue;
         memcpy(b->data + slot[i] * size, x + i * size, (size_t)size * sizeof *x);
         if (visits) b->visits[slot[i]] = visits[i];
+        else if (b->visits[slot[i]] < 0) b->visits[slot[i]] = 0;
         b->visits[slot[i]]++;
     }
 }
@@ -8238,7 +8248,8 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
     memcpy(m->new_g, m->g, (size_t)size * sizeof *m->g);
     for (int i = 0; i < m->n; i++) gain[i] = 0;
     jem__add_kinetic(m, 1, gain);
-    for (int step = 0; step < d->leapfrog || step == 0; step++) {
+    const int moves = d->leapfrog > 0 ? d->leapfrog : 1;
+    for (int step = 0; step < moves; step++) {
         if (d->leapfrog) jem__half_kick(m, d->step_size);
         for (ptrdiff_t k = 0; k < size; k++) {
             const float root = sqrtf(m->coldness[k / m->dim]);
@@ -8279,7 +8290,7 @@ static void jem__swap_next(float *x, ptrdiff_t n) {
 static void jem__mcmc_exchange(jem__mcmc *m, const jem_mcmc_desc *d, int step, jem_rng *rng) {
     for (int i = 0; i + 1 < m->n; i++) {
         const int k = i % d->temperatures;
-        if ((k ^ step) & 1 || k == d->temperatures - 1) continue;
+        if (k % 2 != step % 2 || k == d->temperatures - 1) continue;
         const double u = jem__log_uniform(rng);
         const double gain = ((double)m->coldness[i] - (double)m->coldness[i + 1]) *
                             ((double)m->f[i + 1] - (double)m->f[i]);
@@ -8298,7 +8309,7 @@ static void jem__mcmc_rates(const jem__mcmc *m, const jem_mcmc_desc *d, float *a
     for (int k = 0; d->swapped && k + 1 < d->temperatures; k++) {
         const double ladders = m->n / d->temperatures;
         /* Pair k may swap at every second proposal, from the first one if k is even. */
-        const double rounds = m->proposals / 2 + (m->proposals & ~k & 1);
+        const double rounds = (m->proposals + (k % 2 == 0)) / 2;
         d->swapped[k] = rounds > 0 ? (float)(m->swaps[k] / (rounds * ladders)) : 0;
     }
 }
@@ -9413,6 +9424,7 @@ static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
     const jem_status s = jem__generate_chains(tr, f.drawn, by_class ? f.labels : NULL, f.x);
     if (s != JEM_OK) return s;
     for (int slot = 0; slot < b->capacity; slot++) {
+        if (b->visits[slot] >= 0) continue;
         const int label = slot / per_class;
         const int sample = (slot % per_class * classes + label) % n;
         jem__set_slot(b, slot, f.x + sample * jem__buffer_image_size(b));
@@ -9443,8 +9455,10 @@ static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
    them every 1/reinit updates; never again if reinit is 1e-6 or less. */
 static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     const jem_train_desc *d = &tr->desc;
+    int empty = 0;
     if (!d->restart_denoise.steps) return JEM_OK;
-    if (tr->buffer->visits[0] < 0) return jem__fill_buffer(tr, n);
+    for (int slot = 0; slot < tr->buffer->capacity; slot++) empty += tr->buffer->visits[slot] < 0;
+    if (empty) return jem__fill_buffer(tr, n);
     if (!(d->reinit > 1e-6f)) return JEM_OK;
     const int period = (int)(1 / d->reinit + 0.5f);
     if (!period || (tr->updates - d->cd_from) % period) return JEM_OK;
@@ -9520,7 +9534,7 @@ static float jem__batch_accuracy(const jem_tensor *logits, const int *labels) {
 }
 
 /* Stores in the network the noise levels of score matching, and the mean pixel of the first batch,
-   rounded so that a file restores the same bits. */
+   rounded to .001, so that its text is short. */
 static void jem__store_noise_levels(jem_trainer *tr, const float *x, ptrdiff_t size) {
     jem_net *net = tr->net;
     if (tr->updates > 0 || !(tr->desc.w_score > 0)) return;
@@ -9781,7 +9795,7 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
     enum { SOME = 64, FEW = 8 };
     const jem_buffer *b = tr->buffer;
     const jem_train_desc *d = &tr->desc;
-    const double middle = ((double)d->restart_hi + (double)d->restart_lo) / 2;
+    double middle = ((double)d->restart_hi + (double)d->restart_lo) / 2;
     const double half = jem__half_range(d);
     const double wall = 0.4995 * ((double)d->sgld.clamp_hi - (double)d->sgld.clamp_lo);
     const float *chains[SOME];
@@ -9799,7 +9813,10 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
     /* A value is far if it is at a clamp that is much wider than the range of images (`wall`), or,
        without such a clamp, ten half ranges from the middle. */
     double limit = 10 * half;
-    if (wall > 1.5 * half) limit = wall;
+    if (wall > 1.5 * half) {
+        limit = wall;
+        middle = ((double)d->sgld.clamp_hi + (double)d->sgld.clamp_lo) / 2;
+    }
     const double spread = jem__spread(chains, walked, size, middle, limit, &far);
     if (far > 0.9) return "the chains are far from all images";
     if (spread >= 0.02 * (half * half)) return NULL;         /* varied enough for any images */
@@ -9811,9 +9828,9 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
 
 /* Returns how far (rms) a step of SGLD, without noise or a range for x, moves values of some
    chains, as a fraction of the range where they start; 0, which is no reason for shorter steps,
-   before the first update with chains, or if the gradient is not finite. Before the first walk, the
-   images where chains start from noise show whether steps are too wide. Only for a context without
-   an error. */
+   before the first update with chains, or if the gradient is not finite. Before the first walk the
+   chains are still noise, which already shows whether steps are too wide. Only for a context
+   without an error. */
 static float jem__travel(const jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
     jem_ctx *ctx = tr->net->ctx;
@@ -9829,9 +9846,9 @@ static float jem__travel(const jem_trainer *tr) {
     if (slope && t && jem_grad(jem_logp(ctx, t, tr->net), t) == JEM_OK &&
         jem_read_grad(t, slope) == JEM_OK) {
         for (ptrdiff_t i = 0; i < size; i++) {
-            if (clamp > 0) slope[i] = fmaxf(fminf(slope[i], clamp), -clamp);
-            const float x = jem__fmaf(step, slope[i], b->data[i]);
-            const double moved = (double)x - (double)b->data[i];
+            const int is_number = jem__finite(slope[i]);   /* which fminf does not keep */
+            if (clamp > 0 && is_number) slope[i] = fmaxf(fminf(slope[i], clamp), -clamp);
+            const double moved = (double)step * (double)slope[i];
             const double square = moved * moved;
             sum += square;
         }
@@ -12995,7 +13012,7 @@ static double jem__view_mean(const jem__bitmap *p, const jem_pixels_desc *d,
     jem__means_of(p, d, 1, sum, inside, mean);
     const double ink = (255 * mean[0] - frame->ground) / frame->contrast;
     if (ink < 0) return 0;
-    return ink * inside / (frame->pixel * frame->pixel);
+    return fmin(ink, 1) * inside / (frame->pixel * frame->pixel);
 }
 
 /* Converts a picture as a framing demands; returns 0 if it cannot have one. */
@@ -14683,6 +14700,22 @@ static void jem__state_read(jem__arrays *v, const jem_trainer *tr, int64_t *stat
     }
 }
 
+/* Gives the trainer a guard that was read. Copies it if there is memory in the trainer for it: an
+   archive of this trainer points there. Otherwise exchanges the two. */
+static void jem__guard_take(jem_trainer *tr, jem__guard *from) {
+    const jem__guard old = tr->guard;
+    tr->guard = *from;
+    if (!old.kept || !from->kept) {
+        *from = old;
+        return;
+    }
+    const size_t visits = (size_t)jem__guard_slots(tr->buffer) * sizeof *old.visits;
+    memcpy(old.kept, from->kept, (size_t)old.size * sizeof *old.kept);
+    if (visits) memcpy(old.visits, from->visits, visits);
+    tr->guard.kept = old.kept;
+    tr->guard.visits = old.visits;
+}
+
 jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_from_archive");
     jem_ctx *ctx = tr->net->ctx;
@@ -14692,15 +14725,13 @@ jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     const int averaged = state[2] != 0;
     v.fill = 0;                                    /* checks everything .. */
     jem__trainer_arrays(&v, tr, averaged);
-    jem__guard replaced;                           /* the file's; later the trainer's old one */
+    jem__guard replaced;                           /* the file's; later what is no longer used */
     jem__guard_read(&v, tr, &replaced);
     v.fill = 1;                                    /* .. then changes the trainer */
     jem__trainer_arrays(&v, tr, averaged);
     if (!v.f.status) {
-        const jem__guard old = tr->guard;
         jem__trainer_unpack(tr, state);
-        tr->guard = replaced;
-        replaced = old;
+        jem__guard_take(tr, &replaced);
     }
     jem__free(ctx, replaced.kept);
     jem__free(ctx, replaced.visits);
@@ -14745,11 +14776,11 @@ JEM__COMPILE("O1")
 enum {
     JEM__CO = 6,           /* largest number of output channels in a block of a convolution */
 #ifdef JEM__WASM
-    JEM__WHOLE = 4,        /* number in most blocks: browsers load all weights of a block at once */
+    JEM__FULL_BLOCK = 4,   /* number in most blocks: browsers load all weights of a block at once */
 #else
-    JEM__WHOLE = 6,        /* number in most blocks */
+    JEM__FULL_BLOCK = 6,   /* number in most blocks */
 #endif
-    JEM__WO = 4,           /* output channels in a block of a weight gradient */
+    JEM__OUTS = 4,         /* output channels in a block of a weight gradient */
     JEM__WINO_TILES = 4    /* Winograd tiles computed together */
 };
 
@@ -14859,22 +14890,22 @@ JEM__ONCE void jem__conv_strips(jem__pixels *p, int count, int vl) {
     }
 }
 
-/* Returns the number of channels in the next register block when `left` remain: JEM__WHOLE, then 4;
-   8 are divided evenly. */
+/* Returns the number of channels in the next register block when `left` remain: JEM__FULL_BLOCK,
+   then 4; 8 are divided evenly. */
 JEM__ONCE int jem__conv_channels(int left) {
-    if (left >= JEM__WHOLE && left != 8) return JEM__WHOLE;
+    if (left >= JEM__FULL_BLOCK && left != 8) return JEM__FULL_BLOCK;
     return jem__min(left, 4);
 }
 
 /* Returns the first channel of part i. Parts are whole blocks; in bf16, whole pairs of tiles. */
 JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     if (q->method->bf16) return jem__part_from(i, of, q->co, 32);
-    int whole = q->co / JEM__WHOLE;                /* blocks, before those of 4 */
-    if (q->co >= 8 && (q->co - 8) % JEM__WHOLE == 0) whole = (q->co - 8) / JEM__WHOLE;
-    const int rest = q->co - whole * JEM__WHOLE;
+    int whole = q->co / JEM__FULL_BLOCK;           /* blocks, before those of 4 */
+    if (q->co >= 8 && (q->co - 8) % JEM__FULL_BLOCK == 0) whole = (q->co - 8) / JEM__FULL_BLOCK;
+    const int rest = q->co - whole * JEM__FULL_BLOCK;
     const int block = jem__part_from(i, of, whole + (rest + 3) / 4, 1);
-    if (block <= whole) return block * JEM__WHOLE;
-    return jem__min(whole * JEM__WHOLE + 4 * (block - whole), q->co);
+    if (block <= whole) return block * JEM__FULL_BLOCK;
+    return jem__min(whole * JEM__FULL_BLOCK + 4 * (block - whole), q->co);
 }
 /* One part of a convolution: units first .. last-1 (pixels, tiles, rows) of channels o0 .. o1-1. */
 typedef struct jem__piece { int first, last, o0, o1; } jem__piece;
@@ -14971,13 +15002,13 @@ typedef struct jem__dealt {
 static jem__dealt jem__dealt_x(const jem__weight_grad *w) {
     const jem__conv *q = w->q;
     const jem__conv d = jem__conv_dealt(q);
-    const jem__dealt x = { q->ci, w->ctx->k->wi, q->hi, q->wi, q->stride / d.stride, d.hi, d.wi,
+    const jem__dealt x = { q->ci, w->ctx->k->ins, q->hi, q->wi, q->stride / d.stride, d.hi, d.wi,
                            w->x, w->x_plane };
     return x;
 }
 static jem__dealt jem__dealt_dy(const jem__weight_grad *w) {
     const jem__conv *q = w->q;
-    const jem__dealt dy = { q->co, JEM__WO, q->ho, q->wo, 1, q->ho, q->wo, w->y, w->y_plane };
+    const jem__dealt dy = { q->co, JEM__OUTS, q->ho, q->wo, 1, q->ho, q->wo, w->y, w->y_plane };
     return dy;
 }
 
@@ -14987,7 +15018,7 @@ static jem__dealt jem__dealt_dy(const jem__weight_grad *w) {
    panel) for each group, while the group is in the cache. No task has to finish the sums. */
 static int jem__direct_by_x(const jem__weight_grad *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
-           dealt->ci >= w->ctx->threads * w->ctx->k->wi;
+           dealt->ci >= w->ctx->threads * w->ctx->k->ins;
 }
 /* Returns the number of blocks of a panel. */
 static int jem__direct_panel(const jem__weight_grad *w) {
@@ -15000,14 +15031,15 @@ static void jem__direct_plan(jem__weight_grad *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv d = jem__conv_dealt(w->q);
     const jem__conv *q = &d;
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
-    const int iblocks = (q->ci + k->wi - 1) / k->wi;
+    const int oblocks = (q->co + JEM__OUTS - 1) / JEM__OUTS;
+    const int iblocks = (q->ci + k->ins - 1) / k->ins;
     w->products = oblocks;
     if (jem__direct_by_x(w, q)) w->products = iblocks;
     w->planes = w->groups;
-    w->x_plane = (ptrdiff_t)iblocks * k->wi * q->hi * q->wi * JEM_LANES;
-    w->y_plane = (ptrdiff_t)oblocks * JEM__WO * q->ho * q->wo * JEM_LANES;
-    w->product_step = (ptrdiff_t)jem__direct_panel(w) * q->k * q->k * JEM__WO * k->wi * JEM_LANES;
+    w->x_plane = (ptrdiff_t)iblocks * k->ins * q->hi * q->wi * JEM_LANES;
+    w->y_plane = (ptrdiff_t)oblocks * JEM__OUTS * q->ho * q->wo * JEM_LANES;
+    const int block = JEM__OUTS * k->ins * JEM_LANES;
+    w->product_step = (ptrdiff_t)jem__direct_panel(w) * q->k * q->k * block;
     w->product_size = w->products * w->product_step;
 }
 static ptrdiff_t jem__direct_work(const jem__conv *q) {
@@ -15109,11 +15141,11 @@ static ptrdiff_t jem__wino_sums_step(const jem__conv *q) { return (ptrdiff_t)q->
 static void jem__wino_plan(jem__weight_grad *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
-    const int iblocks = (q->ci + k->wi - 1) / k->wi;
+    const int oblocks = (q->co + JEM__OUTS - 1) / JEM__OUTS;
+    const int iblocks = (q->ci + k->ins - 1) / k->ins;
     const ptrdiff_t all = (ptrdiff_t)w->groups * ((q->ho + 3) / 4) * ((q->wo + 3) / 4);
-    w->x_plane = all * iblocks * k->wi * JEM_LANES + 80;
-    w->y_plane = all * oblocks * JEM__WO * JEM_LANES + 80;
+    w->x_plane = all * iblocks * k->ins * JEM_LANES + 80;
+    w->y_plane = all * oblocks * JEM__OUTS * JEM_LANES + 80;
     w->product_step = all;
     w->planes = 36;
     w->products = 36 * oblocks;
@@ -15133,7 +15165,7 @@ JEM__COMPILE_END
 #define JEM__MM(name) _mm256_##name
 #define JEM__PX 2                                  /* pixels of a block: CO x PX sums fill the
                                                       registers */
-#define JEM__WI 3                                  /* weight gradient: WO x WI sums do */
+#define JEM__INS 3                                 /* weight gradient: OUTS x INS sums do */
 #define JEM__FOLD4(a, b) _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31)
 #define JEM__LESS(a, b, x, y) (JEM__V)_mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 #define JEM__BITS(a)                                                                               \
@@ -15150,7 +15182,7 @@ JEM__COMPILE_END
 #define JEM__VL 16
 #define JEM__MM(name) _mm512_##name
 #define JEM__PX 4
-#define JEM__WI 4
+#define JEM__INS 4
 #define JEM__FOLD8(a, b) _mm512_shuffle_f32x4(a, b, 0x44) + _mm512_shuffle_f32x4(a, b, 0xee)
 #define JEM__FOLD4(a, b) _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd)
 #define JEM__LESS(a, b, x, y) (JEM__V)_mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), x)
@@ -15164,7 +15196,7 @@ JEM__COMPILE_END
 #define JEM__FN(name) jem__##name##_neon
 #define JEM__VL 4
 #define JEM__PX 4
-#define JEM__WI 4
+#define JEM__INS 4
 #define JEM__LOAD(p) (JEM__V)vld1q_f32(p)
 #define JEM__STORE(p, v) vst1q_f32(p, v)
 #define JEM__SET(x) (JEM__V)vdupq_n_f32(x)
@@ -15189,7 +15221,7 @@ static const uint32x4_t jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 #define JEM__FN(name) jem__##name##_wasm
 #define JEM__VL 4
 #define JEM__PX 2                                  /* for the 16 registers of x86-64 */
-#define JEM__WI 2
+#define JEM__INS 2
 #define JEM__LOAD(p) (JEM__V)wasm_v128_load(p)
 #define JEM__STORE(p, v) wasm_v128_store(p, (v128_t)(v))
 #define JEM__SET(x) (JEM__V)wasm_f32x4_splat(x)
@@ -15215,7 +15247,7 @@ static const uint32x4_t jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 #define JEM__FN(name) jem__##name##_scalar
 #define JEM__VL 1
 #define JEM__PX 2
-#define JEM__WI 4
+#define JEM__INS 4
 #define JEM__LOAD(p) (*(p))
 #define JEM__STORE(p, v) (*(p) = (v))
 #define JEM__SET(x) (x)
@@ -15314,7 +15346,8 @@ JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
     return one / (one + JEM__FN(exp)(JEM__SET(0.0f) - x));
 }
 
-/* Computes tanh x = 2 sigmoid(2x) - 1. */
+/* Computes tanh x = 2 sigmoid(2x) - 1: its absolute error is 1e-7, so the relative one grows near
+   0. */
 JEM__VINLINE JEM__V JEM__FN(tanh)(JEM__V x) {
     return JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(x + x), JEM__SET(-1.0f));
 }
@@ -15710,12 +15743,12 @@ static void (*const JEM__FN(wino_out)[2][2])(const jem__wino_move *w, int channe
 /* Computes p[o][tile] = sum over channels of u[channel][o] v[channel][tile], for px tiles or strips
    of one, `apart` floats apart, and the block of co channels whose weights begin at o0; `most` is
    as in conv_block. u is packed in blocks of the output's channels. An input gradient sums over
-   these: over `whole` blocks of JEM__WHOLE, prefetching the weights of its next o, then over the
-   smaller blocks. Many parameters: it is inlined. */
+   these: over `whole` blocks of JEM__FULL_BLOCK, prefetching the weights of its next o, then over
+   the smaller blocks. Many parameters: it is inlined. */
 JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__conv *q, int whole,
                                       const float *u, int o0, int co, const float *v, float *p,
                                       int apart) {
-    enum { N = JEM__WHOLE };
+    enum { N = JEM__FULL_BLOCK };
     const int all = jem__wino_channels(q);
     const ptrdiff_t block = (ptrdiff_t)q->co * q->stride * q->stride;
     const int rows = JEM__VL == 1 ? co : most;
@@ -15770,7 +15803,7 @@ JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, 
     int whole = 0;
     int first = 0;
     if (q->gradient) first = (w->phase->ky[0] * q->stride + w->phase->kx[0]) * q->co;
-    while (jem__conv_channels(q->ci - JEM__WHOLE * whole) == JEM__WHOLE) whole++;
+    while (jem__conv_channels(q->ci - JEM__FULL_BLOCK * whole) == JEM__FULL_BLOCK) whole++;
     for (int i = 0; i < jem__wino_points(q); i++, u += plane) {
         const float *v = w->v + i * w->vplane;
         for (int o = w->to.o0, co; o < w->to.o1; o += co) {
@@ -15863,8 +15896,8 @@ JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *fro
 }
 
 /* ---- convolution: weight gradient ------------------------------------------------------------ */
-/* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of WO x WI
-   weights is accumulated in registers, a tap at a time, over rows that fit into the L1 cache.
+/* dW[o][i][t] = sum over images and pixels of dy[o][pixel] x[i][pixel at tap t]. A block of OUTS x
+   INS weights is accumulated in registers, a tap at a time, over rows that fit into the L1 cache.
    Operands are first copied ('dealt') to [strip of VL lanes][block of B channels][pixel][B][VL], so
    that they are read consecutively, without power-of-two strides. */
 
@@ -15895,17 +15928,17 @@ JEM__KERNEL void JEM__FN(deal)(const jem__weight_grad *w, int g, int side,
     }
 }
 
-/* Adds the 16 lanes of each of WO x WI sums, [strip][cell][VL], in the order of jem__sum_lanes:
+/* Adds the 16 lanes of each of OUTS x INS sums, [strip][cell][VL], in the order of jem__sum_lanes:
    lanes at distances 8, 4, 2, 1. A fold does this for two registers at once, and leaves one, so
    VL sums end as the VL lanes of one register. Nothing is stored in between: Intel's processors
    wait long for a wide load of memory that was just stored in pieces. */
 JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
-    for (int c0 = 0; c0 < JEM__WO * JEM__WI; c0 += JEM__VL) {
+    for (int c0 = 0; c0 < JEM__OUTS * JEM__INS; c0 += JEM__VL) {
         JEM__V v[JEM__VL];
         JEM__REPEAT(i, JEM__VL) {                  /* cells in the order in which folds take them */
             int cell = c0;
             if (JEM__VL >= 4) cell += i * 4 % JEM__VL + i * 4 / JEM__VL;
-            if (cell >= JEM__WO * JEM__WI) cell = JEM__WO * JEM__WI - 1;
+            if (cell >= JEM__OUTS * JEM__INS) cell = JEM__OUTS * JEM__INS - 1;
             JEM__V s[JEM_LANES / JEM__VL];
             JEM__REPEAT(j, JEM_LANES / JEM__VL)
                 s[j] = JEM__LOAD(acc + j * strip + (ptrdiff_t)cell * JEM__VL);
@@ -15931,14 +15964,14 @@ JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
    from from[ahead] on, unless `from` is NULL. */
 JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t n, int step,
                                      const float *from, ptrdiff_t ahead,
-                                     JEM__V (*a)[JEM__WI]) {
-    for (ptrdiff_t t = 0; t < n; t++, dy += JEM__WO * JEM__VL, x += step * JEM__VL) {
-        JEM__V v[JEM__WI];
+                                     JEM__V (*a)[JEM__INS]) {
+    for (ptrdiff_t t = 0; t < n; t++, dy += JEM__OUTS * JEM__VL, x += step * JEM__VL) {
+        JEM__V v[JEM__INS];
         if (from) jem__prefetch(from, ahead + t * 16);
-        JEM__REPEAT(i, JEM__WI) v[i] = JEM__LOAD(x + i * JEM__VL);
-        JEM__REPEAT(o, JEM__WO) {
+        JEM__REPEAT(i, JEM__INS) v[i] = JEM__LOAD(x + i * JEM__VL);
+        JEM__REPEAT(o, JEM__OUTS) {
             const JEM__V g = JEM__LOAD(dy + o * JEM__VL);
-            JEM__REPEAT(i, JEM__WI) a[o][i] = JEM__FMA(g, v[i], a[o][i]);
+            JEM__REPEAT(i, JEM__INS) a[o][i] = JEM__FMA(g, v[i], a[o][i]);
         }
     }
 }
@@ -15949,13 +15982,13 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
                                        float *acc, int y0, int y1) {
     const int s = q->stride;
     const int half = (q->k * q->k + 1) / 2;
-    const ptrdiff_t next_x = ((ptrdiff_t)y1 * s + q->k - s - q->pad) * q->wi * JEM__WI * JEM__VL;
-    const ptrdiff_t next_dy = (ptrdiff_t)y1 * q->wo * JEM__WO * JEM__VL;
+    const ptrdiff_t next_x = ((ptrdiff_t)y1 * s + q->k - s - q->pad) * q->wi * JEM__INS * JEM__VL;
+    const ptrdiff_t next_dy = (ptrdiff_t)y1 * q->wo * JEM__OUTS * JEM__VL;
     for (int ky = 0; ky < q->k; ky++)
-        for (int kx = 0; kx < q->k; kx++, acc += JEM__WO * JEM__WI * JEM__VL) {
-            JEM__V a[JEM__WO][JEM__WI];
-            JEM__REPEAT(o, JEM__WO)
-                JEM__REPEAT(i, JEM__WI) a[o][i] = JEM__LOAD(acc + (o * JEM__WI + i) * JEM__VL);
+        for (int kx = 0; kx < q->k; kx++, acc += JEM__OUTS * JEM__INS * JEM__VL) {
+            JEM__V a[JEM__OUTS][JEM__INS];
+            JEM__REPEAT(o, JEM__OUTS)
+                JEM__REPEAT(i, JEM__INS) a[o][i] = JEM__LOAD(acc + (o * JEM__INS + i) * JEM__VL);
             const int right = kx - q->pad;
             int lo = 0;                            /* columns whose tap is inside */
             int hi = q->wo;
@@ -15972,12 +16005,12 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
             for (int oy = y0; oy < y1; oy++, ahead += lines) {
                 const int iy = oy * s + ky - q->pad;
                 if ((unsigned)iy >= (unsigned)q->hi) continue;
-                const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__WO * JEM__VL;
-                const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + right) * JEM__WI * JEM__VL;
-                JEM__FN(correlate)(g, v, hi - lo, s * JEM__WI, from, ahead, a);
+                const float *g = dy + ((ptrdiff_t)oy * q->wo + lo) * JEM__OUTS * JEM__VL;
+                const float *v = x + ((ptrdiff_t)iy * q->wi + lo * s + right) * JEM__INS * JEM__VL;
+                JEM__FN(correlate)(g, v, hi - lo, s * JEM__INS, from, ahead, a);
             }
-            JEM__REPEAT(o, JEM__WO)
-                JEM__REPEAT(i, JEM__WI) JEM__STORE(acc + (o * JEM__WI + i) * JEM__VL, a[o][i]);
+            JEM__REPEAT(o, JEM__OUTS)
+                JEM__REPEAT(i, JEM__INS) JEM__STORE(acc + (o * JEM__INS + i) * JEM__VL, a[o][i]);
         }
 }
 
@@ -15985,35 +16018,36 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
 JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weight_grad *w, int o0, const float *dy,
                                         ptrdiff_t strip) {
     const ptrdiff_t pixels = (ptrdiff_t)w->q->ho * w->q->wo;
-    float lane[JEM__WO][JEM_LANES];
+    float lane[JEM__OUTS][JEM_LANES];
     for (int l = 0; l < JEM_LANES; l += JEM__VL, dy += strip) {
-        JEM__V s[JEM__WO];
-        JEM__REPEAT(o, JEM__WO) s[o] = JEM__SET(0.0f);
+        JEM__V s[JEM__OUTS];
+        JEM__REPEAT(o, JEM__OUTS) s[o] = JEM__SET(0.0f);
         for (int g = 0; g < w->groups; g++) {
             for (ptrdiff_t p = 0; p < pixels; p++) {
-                const float *at = dy + g * w->y_plane + p * JEM__WO * JEM__VL;
-                JEM__REPEAT(o, JEM__WO) s[o] = s[o] + JEM__LOAD(at + o * JEM__VL);
+                const float *at = dy + g * w->y_plane + p * JEM__OUTS * JEM__VL;
+                JEM__REPEAT(o, JEM__OUTS) s[o] = s[o] + JEM__LOAD(at + o * JEM__VL);
             }
         }
-        JEM__REPEAT(o, JEM__WO) JEM__STORE(lane[o] + l, s[o]);
+        JEM__REPEAT(o, JEM__OUTS) JEM__STORE(lane[o] + l, s[o]);
     }
-    for (int o = 0; o < JEM__WO && o0 + o < w->q->co; o++) w->db[o0 + o] += jem__sum_lanes(lane[o]);
+    for (int o = 0; o < JEM__OUTS && o0 + o < w->q->co; o++)
+        w->db[o0 + o] += jem__sum_lanes(lane[o]);
 }
 
 /* Adds the sums of the block of output channels from o0 and input channels from i0 on to dw. */
 JEM__KERNEL void JEM__FN(weight_sums)(const jem__weight_grad *w, const float *acc, int o0, int i0) {
     const int taps = w->q->k * w->q->k;
-    const int cells = JEM__WO * JEM__WI;
+    const int cells = JEM__OUTS * JEM__INS;
     const int ci = w->q->ci;
-    const int out = jem__min(w->q->co - o0, JEM__WO);
-    const int in = jem__min(ci - i0, JEM__WI);
+    const int out = jem__min(w->q->co - o0, JEM__OUTS);
+    const int in = jem__min(ci - i0, JEM__INS);
     float sum[32];
     float *dw = w->dw + ((ptrdiff_t)o0 * ci + i0) * taps;
     for (int t = 0; t < taps; t++, dw++) {
         JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, (ptrdiff_t)taps * cells * JEM__VL, sum);
         for (int o = 0; o < out; o++) {
             for (int i = 0; i < in; i++)
-                dw[((ptrdiff_t)o * ci + i) * taps] += sum[o * JEM__WI + i];
+                dw[((ptrdiff_t)o * ci + i) * taps] += sum[o * JEM__INS + i];
         }
     }
 }
@@ -16024,17 +16058,17 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weight_grad *w, int block) 
     const jem__conv d = jem__conv_dealt(w->q);
     const jem__conv *q = &d;
     const int taps = q->k * q->k;
-    const int cells = JEM__WO * JEM__WI;
+    const int cells = JEM__OUTS * JEM__INS;
     const int panel = jem__direct_panel(w);
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
-    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
+    const int oblocks = (q->co + JEM__OUTS - 1) / JEM__OUTS;
+    const int iblocks = (q->ci + JEM__INS - 1) / JEM__INS;
     const int by_x = jem__direct_by_x(w, q);
     const int others = by_x ? oblocks : iblocks;
-    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi * JEM__WI * JEM__VL;       /* of a block */
-    const ptrdiff_t py = (ptrdiff_t)q->ho * q->wo * JEM__WO * JEM__VL;
+    const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi * JEM__INS * JEM__VL;       /* of a block */
+    const ptrdiff_t py = (ptrdiff_t)q->ho * q->wo * JEM__OUTS * JEM__VL;
     const ptrdiff_t strip = (ptrdiff_t)taps * cells * JEM__VL;
     const ptrdiff_t all = (ptrdiff_t)taps * cells * 16;
-    const ptrdiff_t row = (ptrdiff_t)q->wi * q->stride * JEM__WI + (ptrdiff_t)q->wo * JEM__WO;
+    const ptrdiff_t row = (ptrdiff_t)q->wi * q->stride * JEM__INS + (ptrdiff_t)q->wo * JEM__OUTS;
     float *acc = w->product + block * w->product_step;
     int rows = (int)(20480 / (row * JEM__VL * 4));
     if (rows < 1) rows = 1;
@@ -16057,11 +16091,11 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weight_grad *w, int block) 
         for (int b = 0; b < n; b++) {
             const int ob = by_x ? b0 + b : block;
             const int ib = by_x ? block : b0 + b;
-            JEM__FN(weight_sums)(w, acc + b * all, ob * JEM__WO, ib * JEM__WI);
+            JEM__FN(weight_sums)(w, acc + b * all, ob * JEM__OUTS, ib * JEM__INS);
         }
     }
     for (int ob = block; w->db && ob < oblocks; ob += w->products)
-        JEM__FN(bias_gradient)(w, ob * JEM__WO, w->y + ob * py, oblocks * py);
+        JEM__FN(bias_gradient)(w, ob * JEM__OUTS, w->y + ob * py, oblocks * py);
 }
 
 static const jem__method JEM__FN(direct) = { 0, jem__pack_size, jem__direct_pack,
@@ -16116,33 +16150,34 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int si
    lanes, in [point][o][c]. */
 JEM__KERNEL void JEM__FN(wino_weights)(const jem__weight_grad *w, int i) {
     const jem__conv *q = w->q;
-    const int iblocks = (q->ci + JEM__WI - 1) / JEM__WI;
-    const int oblocks = (q->co + JEM__WO - 1) / JEM__WO;
+    const int iblocks = (q->ci + JEM__INS - 1) / JEM__INS;
+    const int oblocks = (q->co + JEM__OUTS - 1) / JEM__OUTS;
     const int point = i / oblocks;
     const int ob = i % oblocks;
-    const int cells = JEM__WO * JEM__WI;
+    const int cells = JEM__OUTS * JEM__INS;
     const ptrdiff_t all = w->product_step;
-    float *to = w->product + point * jem__wino_sums_step(q) + (ptrdiff_t)ob * JEM__WO * q->ci;
+    float *to = w->product + point * jem__wino_sums_step(q) + (ptrdiff_t)ob * JEM__OUTS * q->ci;
     for (int ib = 0; ib < iblocks; ib++) {
-        float lanes[JEM__WO * JEM__WI * JEM_LANES], sum[32];
+        float lanes[JEM__OUTS * JEM__INS * JEM_LANES], sum[32];
         for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
             const float *v = w->x + point * w->x_plane +
-                             ((ptrdiff_t)s * iblocks + ib) * all * JEM__WI * JEM__VL;
+                             ((ptrdiff_t)s * iblocks + ib) * all * JEM__INS * JEM__VL;
             const float *g = w->y + point * w->y_plane +
-                             ((ptrdiff_t)s * oblocks + ob) * all * JEM__WO * JEM__VL;
-            JEM__V acc[JEM__WO][JEM__WI];
-            JEM__REPEAT(o, JEM__WO) JEM__REPEAT(c, JEM__WI) acc[o][c] = JEM__SET(0.0f);
-            JEM__FN(correlate)(g, v, all, JEM__WI, NULL, 0, acc);
-            JEM__REPEAT(o, JEM__WO)
-                JEM__REPEAT(c, JEM__WI)
-                    JEM__STORE(lanes + (s * cells + o * JEM__WI + c) * JEM__VL, acc[o][c]);
+                             ((ptrdiff_t)s * oblocks + ob) * all * JEM__OUTS * JEM__VL;
+            JEM__V acc[JEM__OUTS][JEM__INS];
+            JEM__REPEAT(o, JEM__OUTS) JEM__REPEAT(c, JEM__INS) acc[o][c] = JEM__SET(0.0f);
+            JEM__FN(correlate)(g, v, all, JEM__INS, NULL, 0, acc);
+            JEM__REPEAT(o, JEM__OUTS)
+                JEM__REPEAT(c, JEM__INS)
+                    JEM__STORE(lanes + (s * cells + o * JEM__INS + c) * JEM__VL, acc[o][c]);
         }
         JEM__FN(sums)(lanes, cells * JEM__VL, sum);
-        const int in = q->ci - ib * JEM__WI;
-        for (int o = 0; o < JEM__WO && ob * JEM__WO + o < q->co; o++) {
-            float *row = to + (ptrdiff_t)o * q->ci + ib * JEM__WI;
-            if (in >= JEM__WI) memcpy(row, sum + o * JEM__WI, JEM__WI * sizeof *row); /* one move */
-            else memcpy(row, sum + o * JEM__WI, (size_t)in * sizeof *row);
+        const int in = q->ci - ib * JEM__INS;
+        for (int o = 0; o < JEM__OUTS && ob * JEM__OUTS + o < q->co; o++) {
+            float *row = to + (ptrdiff_t)o * q->ci + ib * JEM__INS;
+            const float *from = sum + o * JEM__INS;
+            if (in >= JEM__INS) memcpy(row, from, JEM__INS * sizeof *row);     /* one move */
+            else memcpy(row, from, (size_t)in * sizeof *row);
         }
     }
 }
@@ -16746,7 +16781,7 @@ JEM__KERNEL void JEM__FN(symmetric_product)(const jem__matrix *x, const float *a
 }
 
 static const jem__kernels JEM__FN(kernels) = {
-    (jem_isa)JEM__PASS, JEM__WI, &JEM__FN(direct), &JEM__FN(winograd), JEM__FN(fill),
+    (jem_isa)JEM__PASS, JEM__INS, &JEM__FN(direct), &JEM__FN(winograd), JEM__FN(fill),
     JEM__FN(map), JEM__FN(map_back), JEM__FN(drop), JEM__FN(pair), JEM__FN(pair_back),
     JEM__FN(shift), JEM__FN(dot), JEM__FN(logsumexp), JEM__FN(logsumexp_back), JEM__FN(pool),
     JEM__FN(pool_back), JEM__FN(moment), JEM__FN(normalize), JEM__FN(normalize_sums),
@@ -16760,7 +16795,7 @@ static const jem__kernels JEM__FN(kernels) = {
 #undef JEM__VL
 #undef JEM__MM
 #undef JEM__PX
-#undef JEM__WI
+#undef JEM__INS
 #undef JEM__LOAD
 #undef JEM__STORE
 #undef JEM__SET
@@ -17515,7 +17550,7 @@ static void jem__bf16_deal_x(const jem__weight_grad *w, int g, const jem__operan
         for (int c = 0; c < q->ci; c += 16, out += jem__bf16_x_tile(q)) {
             for (int i = 0; i < columns * stride; i++)
                 jem__bf16_turn(&x, c, y, i - q->pad, 0,
-                               out + (i % stride * columns + i / stride) * 256, NULL);
+                               out + ((ptrdiff_t)(i % stride) * columns + i / stride) * 256, NULL);
         }
     }
 }
@@ -17529,7 +17564,8 @@ static void jem__bf16_deal_dy(const jem__weight_grad *w, int g, const jem__opera
         for (int c = 0; c < q->co; c += 16, out += jem__bf16_y_tile(q)) {
             float *sums = w->sums + ((ptrdiff_t)g * q->co + c) * JEM_LANES;
             for (int i = 0; i < (q->wo + 1) / 2 * 2; i++) {
-                const int at = tiled ? i / 2 * 512 + i % 2 * 16 : i * 256;
+                ptrdiff_t at = (ptrdiff_t)i * 256;
+                if (tiled) at = (ptrdiff_t)(i / 2) * 512 + i % 2 * 16;
                 jem__bf16_turn(&dy, c, y, i, tiled, out + at, sums);
             }
         }
@@ -17667,7 +17703,7 @@ static double jem__reading_cost(const jem__conv *q, int weights, int units) {
 /* Returns the cost of Winograd with M = m, in multiplications, as the mean of output and input
    gradient. Four tiles are computed together, or a last one alone. Measured with AVX-512: the
    transformations of a tile of inputs with a rows cost 2.5 a^3, those of outputs half of that. All
-   numbers are exact, so every processor chooses the same. */
+   numbers are exact, so every processor makes the same choice. */
 static double jem__wino_cost(const jem__conv *q, int m) {
     const int a = m + jem__wino_kernel(q) - 1;
     const int tiles = ((q->ho + m - 1) / m) * ((q->wo + m - 1) / m);
@@ -17709,9 +17745,9 @@ static int jem__wino_fits(const jem__conv *q) {
     return q->k % q->stride == 0 && (r == 2 || r == 3) && q->pad < q->k && q->ci >= 8 && q->co >= 8;
 }
 
-/* Chooses the methods. Where bf16 is only twice as fast as fp32, Winograd is at least as fast for
-   r = 3. Linear layers of vectors are not computed in bf16: they are too little work to round
-   operands for. */
+/* Chooses the methods. Where bf16 is only twice as fast as fp32, Winograd is at least as fast for r
+   = 3. Linear layers of vectors are not computed in bf16: they do too little work to repay rounding
+   the operands. */
 static void jem__conv_choose(const jem_ctx *ctx, jem__conv *q) {
     const jem__bf16 *bf16 = ctx->bf16;
     const jem__method *direct = ctx->k->direct;
@@ -17762,8 +17798,8 @@ static int jem__engine_open(jem_ctx *ctx) {
         if (!ctx->bf16) {
             ctx->desc.precision = JEM_PRECISION_FAST;
             if (ctx->desc.log)
-                ctx->desc.log(ctx->desc.user, "bf16: needs AMX or AVX-512 BF16; JEM_PRECISION_FAST "
-                                              "instead");
+                ctx->desc.log(ctx->desc.user, "bf16: needs AMX or AVX-512 BF16; using "
+                                              "JEM_PRECISION_FAST instead");
         }
     }
     ctx->isa = ctx->bf16 ? ctx->bf16->isa : ctx->desc.isa;

@@ -191,6 +191,40 @@ static void test_fresh_chains(jem_ctx *ctx) {
     }
 }
 
+/* Chains that were put into the buffer before the first update remain; empty slots get samples. */
+static void test_put_chains(jem_ctx *ctx) {
+    printf("chains that a program puts into an empty buffer\n");
+    enum { SLOTS = 40, PIXELS = 4 };
+    for (int first = 0; first < 2; first++) {
+        jem_net *net = line_net(ctx, 2, 2, 0.1f, NULL);
+        jem_train_desc d = jem_train_desc_default();
+        d.negatives = 2;
+        d.buffer_size = SLOTS;
+        d.reinit = 0;
+        d.restart_denoise.steps = 2;
+        d.sgld.steps = 0;                          /* chains stay where they are */
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        jem_buffer *b = jem_trainer_buffer(tr);
+        float before[SLOTS * PIXELS];
+        const float put[2 * PIXELS] = { 7, 7, 7, 7, 8, 8, 8, 8 };
+        const int slot[2] = { first ? 0 : 3, 5 };
+        const int label = 0;
+        const float x[PIXELS] = { 0 };
+        int filled = 0;
+        CHECK(jem_buffer_put(b, 2, slot, put) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(b->visits[5] == 1 && b->visits[6] == -1, "%d, %d visits", b->visits[5], b->visits[6]);
+        memcpy(before, b->data, sizeof before);
+        CHECK(jem_train_step(tr, x, &label, 1).status == JEM_OK, "%s", jem_error(ctx));
+        CHECK(same_bits(put, b->data + slot[0] * PIXELS, PIXELS) &&
+              same_bits(put + PIXELS, b->data + slot[1] * PIXELS, PIXELS), "they remain");
+        for (int i = 0; i < SLOTS; i++)
+            filled += !same_bits(before + i * PIXELS, b->data + i * PIXELS, PIXELS);
+        CHECK(filled == SLOTS - 2, "the others are samples: %d", filled);
+        jem_trainer_free(tr);
+        jem_net_free(net);
+    }
+}
+
 static void test_restart(jem_ctx *ctx) {
     printf("chains begin and restart in their range\n");
     enum { SLOTS = 100, PIXELS = 4 };
@@ -1507,7 +1541,7 @@ static void test_odd_address(jem_ctx *ctx) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_label_noise), TEST_IN(test_label_smoothing),
-        TEST_IN(test_fresh_chains), TEST_IN(test_restart),
+        TEST_IN(test_fresh_chains), TEST_IN(test_put_chains), TEST_IN(test_restart),
         TEST_IN(test_chain_label), TEST_IN(test_batch_accuracy), TEST_IN(test_score_step),
         TEST_IN(test_large_kernels), TEST_IN(test_large_windows), TEST_IN(test_functions),
         TEST_IN(test_walk_watches), TEST_IN(test_impute_watches), TEST_IN(test_impute_watched),

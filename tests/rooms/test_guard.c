@@ -486,6 +486,28 @@ static void test_hostile_file(void) {
     }
 }
 
+/* An archive of a trainer points into it, also after the trainer has read another one, or this. */
+static void test_own_archive(void) {
+    printf("a trainer reads its own archive, twice\n");
+    moons m;
+    begin(&m, -1);
+    for (int i = 0; i < 105; i++) step(&m);
+    jem_archive *a = jem_archive_create(m.ctx);
+    CHECK(jem_trainer_to_archive(m.tr, a) == JEM_OK, "%s", jem_error(m.ctx));
+    size_t size[2] = { 0, 0 };
+    char *bytes[2];
+    bytes[0] = (char *)jem_archive_to_memory(a, &size[0]);
+    for (int i = 0; i < 2; i++)
+        CHECK(jem_trainer_from_archive(m.tr, a) == JEM_OK, "%s", jem_error(m.ctx));
+    bytes[1] = (char *)jem_archive_to_memory(a, &size[1]);
+    CHECK(size[0] == size[1] && bytes[0] && bytes[1] && !memcmp(bytes[0], bytes[1], size[0]),
+          "nothing has changed");
+    CHECK(step(&m).status == JEM_OK, "%s", jem_error(m.ctx));
+    for (int i = 0; i < 2; i++) jem_release(m.ctx, bytes[i]);
+    jem_archive_free(a);
+    end(&m);
+}
+
 static void test_scale(void) {
     printf("jem_train_desc_score and a network of scale 1\n");
     moons m;
@@ -510,7 +532,7 @@ int main(int argc, char **argv) {
         TEST(test_same_program), TEST(test_without), TEST(test_resumed_late),
         TEST(test_resumed_early), TEST(test_resumed_older), TEST(test_poisoned),
         TEST(test_reasons), TEST(test_gap), TEST(test_forgotten), TEST(test_hostile_file),
-        TEST(test_scale), TEST(test_first_program), TEST(test_unstable)
+        TEST(test_own_archive), TEST(test_scale), TEST(test_first_program), TEST(test_unstable)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));
 }

@@ -377,12 +377,27 @@ static jem_tensor *steep(jem_ctx *ctx, jem_tensor *x, void *user) {
     return jem_sum_image(ctx, jem_add(ctx, far, jem_scale(ctx, jem_square(ctx, x), -0.5f)));
 }
 
+static int stop_at_5(void *user, int step, jem_tensor *x) {
+    (void)user;
+    (void)x;
+    return step == 5;
+}
+/* The message about a walk that was stopped counts the steps that were taken. */
+static void check_stopped_walk(jem_ctx *ctx, jem_sgld_desc d) {
+    jem_rng rng = jem_rng_seed(5);
+    jem_tensor *x = random_leaf(ctx, &rng, shape(3, 2, 1, 1), 1, 2);
+    d.watch = stop_at_5;
+    CHECK(jem_sgld(ctx, upward, NULL, x, &d, &rng) == JEM_DIVERGED && says(ctx, "after 6 steps"),
+          "6 of %d steps", d.steps);
+}
+
 static void test_walk_errors(jem_ctx *ctx) {
     printf("walks that go wrong\n");
     jem_rng rng = jem_rng_seed(5);
     const jem_sgld_desc d = walk_of(50, 10, 0.1f);
     jem_tensor *x = random_leaf(ctx, &rng, shape(3, 2, 1, 1), 1, 2);
     CHECK(jem_sgld(ctx, upward, NULL, x, &d, &rng) == JEM_DIVERGED && says(ctx, "(3,2,1,1)"), "up");
+    check_stopped_walk(ctx, d);
     x = random_leaf(ctx, &rng, shape(3, 2, 1, 1), 1, 2);
     CHECK(jem_sgld(ctx, one_number, NULL, x, &d, &rng) == JEM_BAD_SHAPE && says(ctx, "(1,1,1,1)"),
           "one number for three images");
