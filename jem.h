@@ -99,7 +99,8 @@
        - GPUs; second derivatives; grouped or dilated convolutions; kernels larger than 32 x 32
        - image files (the examples use stb_image), data sets, plots
        - thread safety within a context: use one context per thread; contexts share nothing
-       - 32-bit ARM; SIMD with compilers other than gcc and clang
+       - 32-bit ARM; SIMD with compilers other than gcc and clang, or, without a macro (below),
+         with gcc for Windows
 
    MACROS to define before the #include
        JEM_IMPLEMENTATION   compiles the implementation here; define it in exactly one file
@@ -108,6 +109,8 @@
        JEM_STATIC           makes all functions static, private to the implementing file
        JEM_NO_STDIO         removes file input and output (keeps jem_archive_parse and _to_memory)
        JEM_NO_SIMD          compiles only the scalar kernels
+       JEM_WINDOWS_SIMD     also compiles AVX2 and AVX-512 with gcc for Windows, which needs its
+                            option -Wa,-muse-unaligned-vector-move (clang needs neither)
        JEM_FILE "name.h"    names this file if you rename it (it includes itself once per
                             instruction set)
 
@@ -1143,14 +1146,15 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
    before the optimiser's step, for the gradients and the numbers of jem_stats as one array. So all
    ranks have the same state, including chains: any of them can save it, and any number of them can
    continue from it. With whole groups of 16 images per rank, the result is that of one process up
-   to rounding, except with batch norm. Divergence on one rank is an error on all. Any other error
-   of one rank (no memory, a term that fails) ends its update before the sum, for which the others
-   then wait: end them, as examples/mpi.c does. The function may call jem_fail. */
+   to rounding, except with batch norm. If the network has buffers, each rank computes the whole
+   first update, and the function is not called for it. Divergence on one rank is an error on all.
+   Any other error of one rank (no memory, a term that fails) ends its update before the sum, for
+   which the others then wait: end them, as examples/mpi.c does. The function may call jem_fail. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
 /* Inputs of a loss term of your own, on the tape; an input that the update does not have is NULL.
    x, x_data and sample are leaves, so a term may differentiate (jem_grad, jem_slope_along). With
-   several ranks, each has its own share of images. */
+   several ranks, each has its own share of images, except in such a first update. */
 typedef struct jem_term_inputs {
     jem_net *net;
     jem_tensor *x;                                 /* labelled images as cross-entropy sees them, */
@@ -1275,8 +1279,8 @@ typedef struct jem_stats {
     float gap;                                     /* mean f_data - f_sample of ten updates or so */
     int returned;                                  /* 1: the guard returned at this update */
     int returns;                                   /* of the guard so far */
-    const char *reason;                            /* why it returned, or ""; the trainer's, until
-                                                      the next update */
+    const char *reason;                            /* why it returned, or ""; belongs to the
+                                                      trainer, valid until the next update */
 } jem_stats;
 
 typedef struct jem_trainer jem_trainer;
@@ -1491,8 +1495,8 @@ typedef struct jem_pixels_desc {                   /* zero means default, NULL i
                                                       pixels are blended; black ink on a
                                                       transparent canvas needs 255 */
     int invert;                                    /* 1: black on white becomes white on black */
-    /* Framing. > 0: share of the image's side that the picture's subject gets; 0: as in the
-       training images (jem_net_fit_framing), unless the picture has the network's size; < 0: no
+    /* Framing. > 0 (at most 2): share of the image's side that the picture's subject gets; 0: as in
+       the training images (jem_net_fit_framing), unless the picture has the network's size; < 0: no
        framing. */
     float subject;
 } jem_pixels_desc;
@@ -1511,7 +1515,8 @@ enum {                                             /* what was done to a picture
    mass moves to that of the training images (for subject > 0, to the middle). The ground is the
    darkest or the brightest grey of the picture, whichever has more pixels close to it. Ink becomes
    bright on dark, or dark on bright if the training images are, in full contrast. A picture of
-   which fewer than half of the pixels are close to the ground remains whole. */
+   which fewer than half of the pixels are close to the ground remains whole, as does one whose
+   greys span fewer than 32 of 256. */
 /* Measures the framing of n images x[n][1][h][w] of the training data, n > 0, and stores it with
    the network as the text "jem.framing": ground (0 dark, 1 bright), share of the side (median), row
    and column of the centre (means, as shares). Images without a plain border, or of several
@@ -1692,10 +1697,17 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #include <omp.h>
 #endif
 
-#if !defined(JEM_NO_SIMD) && defined(__GNUC__) && defined(__x86_64__)
+/* gcc for Windows aligns the stack to 16 bytes, but may save vectors of 32 there as if they were
+   aligned (gcc bug 54412): see JEM_WINDOWS_SIMD. */
+#if defined(_WIN32) && !defined(__clang__) && !defined(JEM_WINDOWS_SIMD)
+#define JEM__UNALIGNED_STACK 1
+#endif
+#if !defined(JEM_NO_SIMD) && !defined(JEM__UNALIGNED_STACK) && defined(__GNUC__) && \
+    defined(__x86_64__)
 #define JEM__X86 1
 /* AVX-512 BF16 and AMX; gcc for Windows writes tile addresses that cannot be assembled. */
-#if defined(__clang__) || (__GNUC__ >= 11 && !defined(_WIN32))
+#if (defined(__clang__) && __clang_major__ >= 12) || \
+    (!defined(__clang__) && __GNUC__ >= 11 && !defined(_WIN32))
 #define JEM__X86_BF16 1
 #endif
 #include <cpuid.h>

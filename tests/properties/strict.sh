@@ -52,7 +52,9 @@ for who in gcc clang gcc-arm clang-arm gcc-windows gcc-32 wasm wasm-simd128; do
             echo "SKIPPED $who -std=$std: not on this machine" >&2
             continue
         fi
-        for macro in JEM_PLAIN JEM_STATIC JEM_NO_STDIO JEM_NO_SIMD; do
+        extra=""
+        [ $who != gcc-windows ] || extra=JEM_WINDOWS_SIMD
+        for macro in JEM_PLAIN JEM_STATIC JEM_NO_STDIO JEM_NO_SIMD $extra; do
             # Static functions without bodies are of no use to anyone, as gcc rightly says.
             [ $macro = JEM_STATIC ] || echo $who $std $macro interface
             echo $who $std $macro implementation
@@ -99,9 +101,11 @@ windows() {
     return 1
 }
 if command -v wine >/dev/null && command -v x86_64-w64-mingw32-gcc >/dev/null; then
-    for test in rng ops; do
-        name="Windows, under Wine: test_$test"
-        if x86_64-w64-mingw32-gcc -std=c99 -O2 $flags -I. tests/*/test_$test.c \
+    simd="-DJEM_WINDOWS_SIMD -Wa,-muse-unaligned-vector-move"
+    for test in rng ops "ops simd"; do
+        name="Windows, under Wine: test_$test" also=""
+        case $test in *simd) also=$simd test=${test% simd} ;; esac
+        if x86_64-w64-mingw32-gcc -std=c99 -O2 $flags $also -I. tests/*/test_$test.c \
                 -o "$dir/test_$test.exe" -lm >"$dir/wine_$test.txt" 2>&1 && windows $test
         then echo "ok $name"
         else echo "FAILED $name"; tail -n 8 "$dir/wine_$test.txt"
