@@ -123,8 +123,10 @@
        Start each jem_..._desc from jem_..._desc_default() and change the fields you need; zero is a
        value, not a default. A field's comment gives the default first or after a colon. A NULL
        desc means all defaults. (The descs of contexts, convolutions, scores and pixels have no such
-       function: there zero means default.) An rng is required unless the function says that it may
-       be NULL.
+       function: there zero means default.) Unless a comment says otherwise, numbers are finite, at
+       least 0 and, for rates of decay, shares and probabilities, at most 1; a step size, a scale
+       and a noise level that is divided by must be above 0. Another value is an error, which names
+       the field and its range. An rng is required unless the function says that it may be NULL.
    MEMORY
        Everything belongs to a context and is allocated with the context's `allocate` (default:
        calloc). Tensors live on the context's tape, an arena: jem_end frees all tensors made since
@@ -871,7 +873,8 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
    memory (>>tape), padding included. For a schedule of your own, call jem_sgld with steps = 1. */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
-    float step_size, noise_std;                    /* 1, .01, as in the JEM paper */
+    float step_size, noise_std;                    /* 1, .01, as in the JEM paper; a negative step
+                                                      walks to lower densities */
     float clamp_grad;                              /* 0: off; else limits gradients to +- this */
     float clamp_lo, clamp_hi;                      /* lo < hi: limits x to this range; 0, 0 */
     float decay_b, decay_gamma;                    /* 0: off */
@@ -935,7 +938,8 @@ JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
    desc for a network. */
 typedef struct jem_generate_desc {
     float lo, hi;                                  /* lo < hi: starts from U(lo,hi) instead: 0, 0 */
-    float mean;                                    /* mean pixel of the data: 0. See jem_net.mean */
+    float mean;                                    /* mean pixel of the data: 0. See jem_net.mean.
+                                                      lo, hi and mean: from -1e4 to 1e4 */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
     float last_sigma;                              /* .24, twice the smallest noise level of score
@@ -1031,7 +1035,7 @@ typedef struct jem_mcmc_desc {
     float step_size;                               /* .1 */
     int leapfrog;                                  /* 1 */
     int temperatures;                              /* 1; more: replica exchange, see below */
-    float hottest;                                 /* highest temperature: 10 */
+    float hottest;                                 /* highest temperature, 1 to 1e30: 10 */
     float *swapped;                                /* NULL, or [temperatures - 1]: see below */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
     void *watch_user;
@@ -1055,9 +1059,11 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
    move from q = N(mean, std^2 I) to p through q^(1-b) p^b, with b = (k/levels)^2 at level k. The
    expected weight is Z for any number of levels; more levels reduce the noise of the estimate. */
 typedef struct jem_ais_desc {
-    int levels;                                    /* 500 */
-    float mean, std;                               /* of q, which should cover p: 0, 1 */
-    jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 steps of .1 */
+    int levels;                                    /* 500; at least 1 */
+    float mean, std;                               /* of q, which should cover p: 0, 1. Up to 1e4;
+                                                      1e-15 to 1e15 */
+    jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 steps of .1; a
+                                                      single temperature */
 } jem_ais_desc;
 typedef struct jem_ais_result {
     double log_z;
@@ -1079,7 +1085,8 @@ typedef enum jem_optimizer { JEM_OPTIMIZER_ADAM = 0, JEM_OPTIMIZER_SGD,
 
 typedef struct jem_optim_desc {
     jem_optimizer kind;
-    float beta1, beta2, eps;                       /* Adam (Kingma & Ba 2015): .9, .999, 1e-8 */
+    float beta1, beta2, eps;                       /* Adam (Kingma & Ba 2015): .9, .999, 1e-8;
+                                                      beta1, beta2, muon_momentum, ema < 1 */
     float momentum;                                /* SGD, PyTorch's convention: 0 */
     float weight_decay;                            /* L2 added to the gradient: 0; Muon: below */
     float clip;                                    /* 0: off; else limits the gradient's L2 norm */
@@ -1099,7 +1106,8 @@ typedef struct jem_optim_desc {
     float muon_momentum;                           /* .95, Nesterov's */
     const char *adam_names;                        /* "output": the last layers; NULL or "": no
                                                       others; read at creation */
-    float adam_rate;                               /* Muon: Adam's rate, in units of lr: 1 */
+    float adam_rate;                               /* Muon: Adam's rate, in units of lr, up to 1e6:
+                                                      1 */
 } jem_optim_desc;
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
@@ -1439,9 +1447,10 @@ typedef struct jem_attack_desc {
     float eps;             /* largest distance from the image, in the network's units, as are
                               step_size, lo and hi: .2. HUGE_VALF: any, with a step_size */
     int l2;                /* norm of that distance: 0: L-infinity (each pixel); 1: L2 */
-    int steps;             /* 40; 1 without random_start is FGSM (Goodfellow et al. 2015) */
+    int steps;             /* 40, at least 1, which without random_start is FGSM (Goodfellow et al.
+                              2015) */
     float step_size;       /* 0: 2.5 eps / steps, and eps for a single step */
-    int restarts;          /* 1: attempts in all */
+    int restarts;          /* 1: attempts in all, at least 1 */
     int random_start;      /* 1: anywhere within eps, if that is finite; 0: at the image */
     int all_steps;         /* 0: an image stops at its first success; 1: each attempt takes all its
                               steps, for a `classify` with random answers, whose first error
