@@ -103,7 +103,7 @@ static void gzip(bytes *to, const bytes *from, int flags, int stored) {
         for (int i = 2; z && i < n - 4; i++) add(to, z[i]);
         stb_free(z);
     }
-    add_little(to, data_crc32(from->at, from->n));
+    add_little(to, crc32_of(0, from->at, from->n));
     add_little(to, (unsigned long)from->n);
 }
 
@@ -898,7 +898,7 @@ static void test_cifar10_itself(void) {
             records[(ptrdiff_t)i * RECORD] = (unsigned char)d.labels[k];
             memcpy(records + (ptrdiff_t)i * RECORD + 1, d.pixels + k * 3072, 3072);
         }
-        CHECK(data_crc32(records, (size_t)RECORD * COUNT) == crc[file], "file %d", file);
+        CHECK(crc32_of(0, records, (size_t)RECORD * COUNT) == crc[file], "file %d", file);
         if (file >= 4) data_free(&d);
     }
     free(records);

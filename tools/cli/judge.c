@@ -9,6 +9,7 @@
 #include "tools/cli/memory.h"
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
+#include "tools/support/crc32.h"
 #include "tools/support/judge.h"
 #include "tools/support/measures.h"
 #include "tools/support/pictures.h"
@@ -341,7 +342,7 @@ static void kept_describe(const uses *s, int n, char text[KEPT_SIZE]) {
     unsigned long sum = 0;
     for (int i = 0; i < jem_archive_count(s->m.archive); i++) {
         const jem_entry *e = jem_archive_at(s->m.archive, i);
-        sum = sum * 31 + data_crc32((const unsigned char *)e->data, e->bytes);
+        sum = sum * 31 + crc32_of(0, (const unsigned char *)e->data, e->bytes);
     }
     snprintf(text, KEPT_SIZE, "%d samples of model %08lx, seed %d, %d noise-blind steps of %g, a "
              "walk of %d, guidance %g, precision %d", n, sum & 0xffffffffUL, s->u->seed,

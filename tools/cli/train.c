@@ -18,6 +18,7 @@
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
 #include "tools/support/chart.h"
+#include "tools/support/crc32.h"
 #include "tools/support/new_file.h"
 #include "tools/support/options.h"
 #include "tools/support/table.h"
@@ -199,7 +200,7 @@ static int order_by_pixels(const data_set *d, int *order) {
     keyed_image *all = (keyed_image *)malloc(((size_t)d->n + 1) * sizeof *all);
     if (!all) return 0;
     for (int i = 0; i < d->n; i++) {
-        jem_rng rng = jem_rng_seed(data_crc32(d->pixels + (size_t)i * size, size));
+        jem_rng rng = jem_rng_seed(crc32_of(0, d->pixels + (size_t)i * size, size));
         all[i].key = jem_rng_u32(&rng);
         all[i].index = i;
     }
@@ -470,10 +471,10 @@ static void mark_data(run *r) {
     const data_set *s = &r->data;
     const size_t n = (size_t)s->n * (size_t)(s->c * s->h * s->w);
     const unsigned long of_x = s->values
-        ? data_crc32((const unsigned char *)s->values, n * sizeof *s->values)
-        : data_crc32(s->pixels, n);
-    const unsigned long of_y = data_crc32((const unsigned char *)s->labels,
-                                          (size_t)s->n * sizeof *s->labels);
+        ? crc32_of(0, (const unsigned char *)s->values, n * sizeof *s->values)
+        : crc32_of(0, s->pixels, n);
+    const unsigned long of_y = crc32_of(0, (const unsigned char *)s->labels,
+                                        (size_t)s->n * sizeof *s->labels);
     snprintf(r->data_mark, sizeof r->data_mark, "%d images, checksum %08lx", s->n, of_x ^ of_y);
 }
 
@@ -1074,10 +1075,10 @@ static int same_everywhere(run *r) {
     unsigned long hash = 0;
     for (const char *c = r->data_mark; *c; c++) hash = hash * 31 + (unsigned char)*c;
     for (const jem_param *p = r->net->params; p; p = p->next)
-        hash = hash * 31 + data_crc32((const unsigned char *)p->value,
-                                       (size_t)p->size * sizeof *p->value);
-    if (b) hash = hash * 31 + data_crc32((const unsigned char *)b->data,
-                                          (size_t)b->capacity * sizeof *b->data *
+        hash = hash * 31 + crc32_of(0, (const unsigned char *)p->value,
+                                    (size_t)p->size * sizeof *p->value);
+    if (b) hash = hash * 31 + crc32_of(0, (const unsigned char *)b->data,
+                                       (size_t)b->capacity * sizeof *b->data *
                                           (size_t)(b->channels * b->height * b->width));
     const float mine[2] = { (float)(hash & 4095), (float)(hash >> 12 & 4095) };
     const float n = (float)team.ranks;

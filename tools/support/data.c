@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "jem.h"
+#include "tools/support/crc32.h"
 #include "tools/support/data.h"
 #include "tools/support/stb.h"
 #include "tools/support/table.h"
@@ -192,16 +193,6 @@ static int data__list(data__job *job, const char *folder, char kind, data__names
 
 /* ---- bytes of a file, gzip ------------------------------------------------------------------- */
 
-unsigned long data_crc32(const unsigned char *p, size_t n) {
-    unsigned long step[256];
-    unsigned long crc = 0xffffffffUL;
-    for (unsigned i = 0; i < 256; i++) {
-        step[i] = i;
-        for (int k = 0; k < 8; k++) step[i] = step[i] >> 1 ^ (step[i] & 1 ? 0xedb88320UL : 0);
-    }
-    for (size_t i = 0; i < n; i++) crc = step[(crc ^ p[i]) & 255] ^ crc >> 8;
-    return crc ^ 0xffffffffUL;
-}
 static unsigned long data__little(const unsigned char *p) {
     return (unsigned long)p[0] | (unsigned long)p[1] << 8 | (unsigned long)p[2] << 16 |
            (unsigned long)p[3] << 24;
@@ -239,7 +230,7 @@ static const char *data__gunzip(const unsigned char *in, size_t n, size_t most,
     const int got = stbi_zlib_decode_noheader_buffer((char *)*out, (int)size,
                                                      (const char *)in + at, (int)(n - at));
     *out_n = size;
-    if (got >= 0 && (unsigned long)got == size && data_crc32(*out, size) == crc) return NULL;
+    if (got >= 0 && (unsigned long)got == size && crc32_of(0, *out, size) == crc) return NULL;
     free(*out);
     *out = NULL;
     return "is cut short, damaged, or made of several gzip members (gunzip unpacks those)";
@@ -1024,9 +1015,9 @@ typedef struct data__item { char *path; int label; } data__item;
 
 /* Returns a random number that depends only on the names of a class and a file. */
 static double data__draw_of_name(const char *class_name, const char *file) {
-    const unsigned long of_class = data_crc32((const unsigned char *)class_name,
-                                              strlen(class_name));
-    const unsigned long of_file = data_crc32((const unsigned char *)file, strlen(file));
+    const unsigned long of_class = crc32_of(0, (const unsigned char *)class_name,
+                                            strlen(class_name));
+    const unsigned long of_file = crc32_of(0, (const unsigned char *)file, strlen(file));
     jem_rng rng = jem_rng_seed((uint64_t)of_class << 32 | of_file);
     return jem_rng_uniform(&rng);
 }

@@ -118,13 +118,11 @@ int data_is_blank(const unsigned char *planes, int c, size_t plane, int range);
    failure. */
 int data_fit_image(data_set *d, const data_desc *desc, char *error, size_t error_size);
 
-/* ---- paths, checksums ------------------------------------------------------------------------ */
+/* ---- paths ------------------------------------------------------------------------ */
 
 enum { DATA_PATH = 1024 };                         /* bytes of a path */
 
 /* Quotes a word of a command for a shell, if necessary, in `to`; cuts it if `size` is too small. */
 const char *data_quoted(const char *word, char *to, size_t size);
-
-unsigned long data_crc32(const unsigned char *p, size_t n);
 
 #endif

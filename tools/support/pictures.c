@@ -1,4 +1,5 @@
 /* Digits, image grids, films, plots of the plane. */
+#include "tools/support/crc32.h"
 #include "tools/support/new_file.h"
 #include "tools/support/pictures.h"
 
@@ -223,13 +224,6 @@ int picture_grid(const char *path, const float *x, int n, int columns, int c, in
 static void picture__u32(unsigned char *to, unsigned v) {
     for (int k = 0; k < 4; k++) to[k] = (unsigned char)(v >> (24 - 8 * k));
 }
-static unsigned picture__crc(unsigned crc, const unsigned char *bytes, int n) {
-    for (int i = 0; i < n; i++) {
-        crc ^= bytes[i];
-        for (int k = 0; k < 8; k++) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0);
-    }
-    return crc;
-}
 /* Writes a chunk: its length, type, up to 28 bytes, then n more, and a checksum of all but the
    length. */
 static void picture__chunk(new_file *f, const char *type, const unsigned char *first, int few,
@@ -238,10 +232,10 @@ static void picture__chunk(new_file *f, const char *type, const unsigned char *f
     picture__u32(head, (unsigned)(few + n));
     memcpy(head + 4, type, 4);
     if (few) memcpy(head + 8, first, (size_t)few);
-    const unsigned crc = picture__crc(picture__crc(0xffffffffu, head + 4, few + 4), rest, n);
+    const unsigned long crc = crc32_of(crc32_of(0, head + 4, (size_t)few + 4), rest, (size_t)n);
     new_file_put(f, head, (size_t)few + 8);
     if (n) new_file_put(f, rest, (size_t)n);
-    picture__u32(head, ~crc);
+    picture__u32(head, (unsigned)crc);
     new_file_put(f, head, 4);
 }
 /* Copies rows of n bytes, which are `stride` bytes apart, each behind a 0: it has no filter. */
@@ -509,7 +503,7 @@ int picture_film_add(const char *path, const float *x, int n, int columns, int c
     picture__u32(head + 20, (unsigned)size[1]);
     head[24] = 8;
     head[25] = (unsigned char)(c == 1 ? 0 : 2);    /* grey or RGB, 8 bits */
-    picture__u32(head + 29, ~picture__crc(0xffffffffu, head + 12, 17));
+    picture__u32(head + 29, (unsigned)crc32_of(0, head + 12, 17));
     unsigned char *old = picture__read(path, &old_size);
     const unsigned frames = picture__frames(old, old_size, head, number, &from, &to);
     int ok = new_file_open(&p, path) && new_file_put(&p, head, sizeof head);
