@@ -594,12 +594,13 @@ typedef struct jem_query {
    separately: see `energy`. One that sets `features` to what enters its last linear layer gives
    jem_calibrate more to compare. */
 struct jem_net {
-    jem_query query;                               /* this network, no labels: as the first field it
-                                                      makes a jem_net * a jem_query * (>>losses) */
+    jem_query query;                               /* this network, no labels: being the first
+                                                      field, it lets a jem_net * serve as a
+                                                      jem_query * (>>losses) */
     jem_ctx *ctx;
     int channels, height, width, classes;
-    float scale;                                   /* 1. This and the next six are saved; a file can
-                                                      hold 1e-6..1e6 */
+    float scale;                                   /* 1; in a file, 1e-6..1e6. This and the next six
+                                                      fields are saved */
     float noise_lo, noise_hi, mean;                /* noise levels and mean pixel from which a score
                                                       was learned; 0, 0, 0 without a score */
     float guidance;                                /* weight of log p(y|x) in samples of a class; 0:
@@ -655,7 +656,7 @@ typedef struct jem_wrn_desc {
     int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper;
                                                       at most 8 */
     int separate_energy;                           /* 0; 1: log p(x) from a separate head, the
-                                                      parameter "energy_output" */
+                                                      layer "energy_output" */
     jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
     int unet;                                      /* 0; 1: adds e(x) = sum of x U(x) to log p(x),
                                                       see jem_net.shift. U is a U-Net's decoder on
@@ -665,7 +666,7 @@ typedef struct jem_wrn_desc {
                                                       Sides are multiples of 4 * stem_stride. Not
                                                       with separate_energy */
 } jem_wrn_desc;
-/* The U-Net, with the parameters u.up1, u.up2 (3x3), u.skip1, u.skip2 (1x1), u.energy_output (3x3),
+/* The U-Net, with the layers u.up1, u.up2 (3x3), u.skip1, u.skip2 (1x1), u.energy_output (3x3),
    the features h1, h2 of the first stages, before their activation, and h3 as it enters the head:
        y2 = act(up2 * upsample(h3) + skip2 * act(h2))          upsample: nearest, by 2
        y1 = act(up1 * upsample(y2) + skip1 * act(h1))
@@ -687,11 +688,12 @@ typedef struct jem_convnet_desc {
     float quadratic;                               /* 0; q adds -q/2 ||x||^2 to log p(x), as
                                                       jem_net.shift: far from the data it falls as
                                                       a normal density does */
-    int student;                                   /* 0; nu, at most 1000, in an MLP of vectors
-                                                      (height and width 1, up to 1024 numbers), not
-                                                      with quadratic: adds the log-density of a
-                                                      Student distribution with nu degrees of
-                                                      freedom to log p(x), as jem_net.shift. Its
+    int student;                                   /* 0; 1..1000: adds to log p(x), as
+                                                      jem_net.shift, the log-density of a Student
+                                                      distribution with this many degrees of
+                                                      freedom. Only for an MLP of vectors (height
+                                                      and width 1, up to 1024 numbers), without
+                                                      quadratic. Its
                                                       argument, and that of f, is z = A u, where
                                                       u is x in the network's units.
                                                       jem_net_fit_units sets A, the buffer
@@ -765,19 +767,19 @@ JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
 
 /* Units. A network learns best from numbers of mean 0 and standard deviation 1; sensors measure
    volts and bars. Once units are fitted to training data, every function that takes or returns
-   numbers x[n][c][h][w] of a network (jem_train_step, jem_classify, jem_ood_score, ...) has them in
-   the data's own units, and computes with
+   numbers x[n][c][h][w] of a network (jem_train_step, jem_classify, jem_ood_score, ...) uses the
+   data's own units; it computes with
 
        u = (x - mean[c]) / scale[c],      log p(x) = log p(u) - height * width * sum of log scale[c]
 
-   with mean and standard deviation of channel c (of a vector, channels = its length and height =
-   width = 1: of each value). Tensors, samplers, replay buffers, and the steps, noise, distances and
-   ranges in descs stay in the network's units, u: jem_standardize and jem_unstandardize convert.
-   The text "jem.units", which is saved with the network, holds mean and scale of each channel; to
-   return to a network without units, remove it (jem_net_set_meta). */
-/* Fits units to x[n][c][h][w], n > 0, numbers of up to 1e12: the training data, before training. A
-   channel that is constant gets its own absolute value as the scale, or 1. In a network with
-   `student`, also sets A. */
+   where mean and scale are the mean and standard deviation of channel c; a vector (height and width
+   1) has a channel for each value. Tensors, samplers, replay buffers, and the steps, noise,
+   distances and ranges in descs stay in the network's units, u: jem_standardize and
+   jem_unstandardize convert. The text "jem.units", which is saved with the network, holds mean and
+   scale of each channel; to return to a network without units, remove it (jem_net_set_meta). */
+/* Fits units to the training data x[n][c][h][w], n > 0, before training. No number may exceed 1e12
+   in size. A channel that is constant gets its own absolute value as the scale, or 1. In a network
+   with `student`, also sets A. */
 JEM_API jem_status jem_net_fit_units(jem_net *net, const float *x, int n);
 /* Convert x[n][c][h][w] to u, in the network's units, and back; u may be x. u is limited to
    -10^4 .. 10^4. Without units they copy. */
@@ -1350,7 +1352,7 @@ typedef enum jem_reason {
     JEM_REASON_SLOPE,      /* the slope of log p(x), without or with noise */
     JEM_REASON_FEATURES,   /* the last layer's features */
     JEM_REASON_VALUES,     /* of a vector: its numbers */
-    JEM_REASON_SHADES,     /* shares of dark and bright pixels, flat ones, the border */
+    JEM_REASON_SHADES,     /* shares of dark and bright pixels, flat ones, the border, colours */
     JEM_REASON_LAYOUT      /* where it is dark and bright, its symmetry, its edges' directions */
 } jem_reason;
 JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
@@ -1358,20 +1360,20 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
 #define JEM_AUTO (-1)
 /* Stores statistics of n images x[n][c][h][w], from which jem_answer.familiarity is computed. The
    images must resemble those to be judged, and should not have been used in training; p-values are
-   accurate from about 500 images on, and more images give smaller ones. `gradients` is the cost of
-   an answer, in gradients of log p(x). 0: it uses logits, features and the image itself; 1, or
-   JEM_AUTO: also the slope at the image, from the same pass: a batch then takes less than three
-   times the time of its logits; 2 and 3: also the slope at one and at two noise levels, only for
-   networks that have learned a score. For vectors (height and width 1), their numbers are compared
-   instead of the details of an image; the centre of the data is familiar. A detector of
-   anomalies for sensors is jem_mlp_desc_vectors, jem_net_fit_units, jem_train_desc_vectors, and
-   jem_calibrate with rows that were held out (examples/vectors.c; compared with scikit-learn in
-   tests/tools/sklearn_sensors.py). Networks without `features` are judged by the rest. The
-   calibration is saved with the network, as the texts "jem.statistics", "jem.usual" and
-   "jem.familiar". Training does not update it: after training, calibrate again. A calibration from
-   a file of an older version still works, with fewer statistics. Errors: n < 2, more than 32768
-   classes, gradients out of range or above 1 without a score, numbers that are not finite, or that
-   a file cannot hold (above 1e12). */
+   accurate with about 500 images or more; the more images, the smaller the p-values that can be distinguished. `gradients` is the cost of an answer, in gradients of log p(x). 0: it uses logits,
+   features and the image itself; 1, or JEM_AUTO: also the slope at the image, from the same pass: a
+   batch then takes less than three times the time of its logits; 2 and 3: also the slope at one and
+   at two noise levels, only for networks that have learned a score. For vectors (height and width
+   1), their numbers are compared instead of the details of an image (above 32, only the variance of
+   these numbers); the centre of the data is familiar. A detector of anomalies for sensors is
+   jem_mlp_desc_vectors, jem_net_fit_units, jem_train_desc_vectors, and jem_calibrate with rows that
+   were held out (examples/vectors.c; compared with scikit-learn in tests/tools/sklearn_sensors.py).
+   Networks without `features` are judged by the rest. The calibration is saved with the network, as
+   the texts "jem.statistics", "jem.usual" and "jem.familiar". Training does not update it: after
+   training, calibrate again. A calibration from a file of an older version still works, with fewer
+   statistics. Errors: n < 2, more than 32768 classes, gradients out of range or above 1 without a
+   score, numbers that are not finite, log p(x) or a mean logit of 1e8 or more in size, or
+   statistics that a file cannot hold (above 1e12). */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 /* Returns the gradients that an answer of the calibrated network costs (0 with the calibration of
    an older version); -1: not calibrated. */
@@ -1381,9 +1383,10 @@ JEM_API int jem_calibrated(const jem_net *net);
 typedef enum jem_ood {
     JEM_OOD_LOGP = 0,      /* log p(x) */
     JEM_OOD_MAXP,          /* the highest p(y|x), as log odds (Hendrycks & Gimpel 2017) */
-    JEM_OOD_MASS,          /* -||d log p(x)/dx||: approximate mass (Grathwohl et al. 2020) */
+    JEM_OOD_MASS,          /* -||d log p(x)/dx||: approximate mass (Grathwohl et al.
+                              2020). MASS and MOVE are in the network's units */
     JEM_OOD_RISE,          /* minus the gain of log p(x) during a walk without noise */
-    JEM_OOD_MOVE,          /* minus the length of that walk */
+    JEM_OOD_MOVE,          /* minus the distance between its start and end */
     JEM_OOD_USUAL,         /* minus the Mahalanobis distance of (log p(x), mean logit) from those of
                               calibration images that get the same label. This and the rest require
                               jem_calibrate */
@@ -6075,7 +6078,7 @@ static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *
 /* Returns the number of features entering the linear layers; 0 after an error. */
 static int jem__features(jem__fields *f, double features) {
     if (features > 1e9)
-        jem__fields_fail(f, "jem.features", NULL, features, "too many for the last layer");
+        jem__fields_fail(f, "jem.features", NULL, features, "too many inputs for a linear layer");
     if (f->status) return 0;
     return (int)features;
 }
@@ -6105,7 +6108,8 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     if (d->unet && d->separate_energy)
         jem__fields_fail(f, "jem.unet", NULL, 1, "cannot be combined with separate_energy");
     if (d->unet && (d->height % shrink || d->width % shrink))
-        jem__fields_fail(f, "jem.unet", NULL, 1, "sides must be multiples of 4 stem strides");
+        jem__fields_fail(f, "jem.unet", NULL, 1, "height and width must be multiples of 4 * "
+                         "stem_stride");
     if (f->status) return 0;
     const int height = jem__wrn_side(d, d->height);
     const int width = jem__wrn_side(d, d->width);
@@ -6141,7 +6145,7 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
     if (!strcmp(f->kind, "convnet"))               /* layers after the first halve the sides */
         features = (double)d->widths[last] * (d->height >> last) * (d->width >> last);
     if (features < 1)
-        jem__fields_fail(f, "jem.layers", NULL, d->layers, "the images are too small for it");
+        jem__fields_fail(f, "jem.layers", NULL, d->layers, "too many for images of this size");
     return jem__features(f, features);
 }
 
@@ -6433,17 +6437,15 @@ static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings, doubl
 /* ---- logits ---------------------------------------------------------------------------------- */
 
 /* Checks an optional output of a forward function: NULL, or one number per image. */
-static int jem__is_per_image(jem_net *net, const jem_tensor *t, const char *what, int n) {
+static int jem__per_image_good(const jem_net *net, const jem_tensor *t, const char *what, int n) {
     if (!t || (t->n == n && t->c == 1 && t->h == 1 && t->w == 1)) return 1;
-    net->energy = NULL;
-    net->shift = NULL;
     jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: the network returned %s as %s, not (%d,1,1,1)",
               jem__shape_text(t).s, what, n);
     return 0;
 }
 
-/* Checks the output of a network's function for n images. */
-static int jem__are_logits(jem_net *net, const jem_tensor *logits, int n) {
+/* Checks the outputs of a network's function for n images. */
+static int jem__outputs_good(const jem_net *net, const jem_tensor *logits, int n) {
     if (!logits) {
         if (jem_ok(net->ctx))
             jem__fail(net->ctx, JEM_BAD_ARGUMENT, "forward: the network's function returned NULL");
@@ -6455,8 +6457,19 @@ static int jem__are_logits(jem_net *net, const jem_tensor *logits, int n) {
                   jem__shape_text(logits).s, n, net->classes);
         return 0;
     }
-    return jem__is_per_image(net, net->energy, "energy", n) &&
-           jem__is_per_image(net, net->shift, "shift", n);
+    if (net->features && net->features->n != n) {
+        jem__fail(net->ctx, JEM_BAD_SHAPE, "forward: the network returned features %s, not "
+                  "(%d,c,h,w)", jem__shape_text(net->features).s, n);
+        return 0;
+    }
+    return jem__per_image_good(net, net->energy, "energy", n) &&
+           jem__per_image_good(net, net->shift, "shift", n);
+}
+
+static void jem__forget_outputs(jem_net *net) {
+    net->energy = NULL;
+    net->shift = NULL;
+    net->features = NULL;
 }
 
 jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
@@ -6468,15 +6481,11 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     if (!net->forward)
         return jem__refuse(net->ctx, JEM_BAD_ARGUMENT, "forward: this network was created without "
                            "a function");
-    net->energy = NULL;
-    net->shift = NULL;
-    net->features = NULL;
+    jem__forget_outputs(net);
     jem_tensor *logits = net->forward(net, x, training, net->user);
-    if (!jem__are_logits(net, logits, x->n)) return NULL;
-    if (net->features && net->features->n != x->n)
-        return jem__refuse(net->ctx, JEM_BAD_SHAPE, "forward: the network returned features %s, "
-                           "not (%d,c,h,w)", jem__shape_text(net->features).s, x->n);
-    return logits;
+    if (jem__outputs_good(net, logits, x->n)) return logits;
+    jem__forget_outputs(net);
+    return NULL;
 }
 
 /* Returns the values per image. */
@@ -6514,14 +6523,14 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
 
 /* ---- units ----------------------------------------------------------------------------------- */
 
-#define JEM__MOST_WRITTEN 1e12f                   /* limit of numbers in texts */
+#define JEM__MOST_WRITTEN 1e12                     /* limit of numbers in texts */
 /* Reads up to n numbers of a text and returns their count; 0 if the text contains more numbers,
    anything else, or a number beyond the limit. */
 static int jem__numbers_in(const char *s, float *q, int n) {
     int i = 0;
     for (double v; s && *s; i++) {
         const char *end = jem__scan_number(s, &v);
-        if (end == s || i == n || fabs(v) > (double)JEM__MOST_WRITTEN) return 0;
+        if (end == s || i == n || fabs(v) > JEM__MOST_WRITTEN) return 0;
         q[i] = (float)v;
         s = end + (*end == ' ');
     }
@@ -6600,7 +6609,8 @@ static jem_status jem__convert(const jem_net *net, const char *what, const float
                                float *to, int back) {
     if (!net) return JEM_BAD_ARGUMENT;
     if (!from || !to || n < 0)
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: n = %d is negative, or a pointer is NULL",
+                         what, n);
     if (jem__images_check(net, what, from, n) != JEM_OK) return net->ctx->status;
     const jem_mark mark = jem_begin(net->ctx);
     const float *units = jem__units(net);
@@ -6871,16 +6881,25 @@ typedef struct jem__stack {
     jem_param *whiten;                             /* A, (d,d), lower triangular; or NULL */
 } jem__stack;
 
+#define JEM__PI 3.14159265358979
+
+/* Returns log gamma(m/2), m > 0. The lgamma of C may write a variable of all threads. */
+static double jem__log_gamma(int m) {
+    double sum = m % 2 ? 0.5 * log(JEM__PI) : 0;
+    for (int k = m - 2; k > 0; k -= 2) sum += log(k / 2.0);
+    return sum;
+}
+
 /* Records the log-density of Student's distribution in u, for z = A u. */
 static jem_tensor *jem__student_logp(jem_net *net, const jem__stack *stack, jem_tensor *z) {
     jem_ctx *ctx = net->ctx;
     const int d = net->channels;
-    const double nu = stack->desc.student;
-    double constant = lgamma((nu + d) / 2) - lgamma(nu / 2) - d / 2.0 * log(nu * 3.14159265358979);
+    const int nu = stack->desc.student;
+    double constant = jem__log_gamma(nu + d) - jem__log_gamma(nu) - d / 2.0 * log(nu * JEM__PI);
     for (int i = 0; i < d; i++) constant += log(fabs((double)stack->whiten->value[i * d + i]));
     jem_tensor *square = jem_sum_image(ctx, jem_square(ctx, z));
-    jem_tensor *base = jem_add_constant(ctx, jem_scale(ctx, square, (float)(1 / nu)), 1);
-    jem_tensor *log_power = jem_scale(ctx, jem_log(ctx, base), (float)(-(nu + d) / 2));
+    jem_tensor *base = jem_add_constant(ctx, jem_scale(ctx, square, (float)(1.0 / nu)), 1);
+    jem_tensor *log_power = jem_scale(ctx, jem_log(ctx, base), (float)(-(nu + d) / 2.0));
     return jem_add_constant(ctx, log_power, (float)constant);
 }
 
@@ -6897,8 +6916,8 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
         net->shift = jem__student_logp(net, stack, x);
     }
     if (stack->convs && !training) x = jem__cut_few(net->ctx, x, d->layers - 1, 1.25);
+    if (!stack->convs) x = jem_flatten(net->ctx, x);
     for (int i = 0; i < d->layers; i++) {
-        if (i == stack->convs) x = jem_flatten(net->ctx, x);
         x = jem_apply(&stack->layer[i], x, training);
         x = jem_activate(net->ctx, x, d->activation, d->leak);
     }
@@ -6955,10 +6974,7 @@ static void jem__whiten_factor(double *cov, int d) {
     for (int i = 0; i < d; i++)
         for (int k = 0; k <= i; k++) {
             double sum = cov[i * d + k];
-            for (int j = 0; j < k; j++) {
-                const double product = cov[i * d + j] * cov[k * d + j];
-                sum -= product;
-            }
+            for (int j = 0; j < k; j++) sum = fma(-cov[i * d + j], cov[k * d + j], sum);
             if (k < i) cov[i * d + k] = sum / cov[k * d + k];
             else cov[i * d + i] = sqrt(fmax(sum, 1e-6));
         }
@@ -6967,8 +6983,9 @@ static void jem__whiten_factor(double *cov, int d) {
 /* Computes A for n vectors x on the tape: the inverse of L, where L L^T is their covariance in
    these units. Returns NULL if the network has no A, or after an error. */
 static float *jem__whiten_fit(const jem_net *net, const float *units, const float *x, int n) {
-    enum { ROWS = 16384 };                         /* enough for any covariance */
+    enum { ROWS = 16384 };                         /* rows that are read, at most */
     if (!jem__student(net)) return NULL;
+    jem_rng rng = jem_rng_seed(43);
     const int d = net->channels;
     const int step = (n - 1) / ROWS + 1;
     const int rows = (n - 1) / step + 1;
@@ -6977,7 +6994,9 @@ static float *jem__whiten_fit(const jem_net *net, const float *units, const floa
     double *cov = (double *)jem__push(net->ctx, (size_t)d * (size_t)d * sizeof *cov);
     if (!a || !u || !cov) return NULL;
     for (int i = 0; i < d * d; i++) cov[i] = i % (d + 1) ? 0 : 1e-4;
-    for (int row = 0; row < n; row += step) {
+    for (int from = 0; from < n; from += step) {   /* one of each `step`: labels may alternate */
+        const int left = n - from;
+        const int row = from + jem_rng_below(&rng, left < step ? left : step);
         jem__units_apply(net, units, x + (ptrdiff_t)row * d, 1, u, 0);
         for (int i = 0; i < d; i++)
             for (int k = 0; k <= i; k++) cov[i * d + k] += (double)u[i] * (double)u[k] / rows;
@@ -6986,7 +7005,7 @@ static float *jem__whiten_fit(const jem_net *net, const float *units, const floa
     for (int k = 0; k < d; k++)                    /* column k of the inverse */
         for (int i = 0; i < d; i++) {
             double sum = i == k;
-            for (int j = k; j < i; j++) sum -= cov[i * d + j] * (double)a[j * d + k];
+            for (int j = k; j < i; j++) sum = fma(-cov[i * d + j], (double)a[j * d + k], sum);
             a[i * d + k] = i < k ? 0 : (float)(sum / cov[i * d + i]);
         }
     return a;
@@ -7012,7 +7031,7 @@ static jem_status jem__student_draw(const jem_net *net, jem_rng *rng, int n, flo
         float *x = u + (ptrdiff_t)row * d;
         float sum = 0;
         for (int k = 0; k < nu; k++) sum = jem__fmaf(chi[row * nu + k], chi[row * nu + k], sum);
-        const float factor = sqrtf((float)nu / fmaxf(sum, 1e-6f));
+        const float factor = sqrtf((float)nu / fmaxf(sum, 1e-20f));
         for (int i = 0; i < d; i++) {
             const float *a = stack->whiten->value + i * d;
             float left = x[i] * factor;
@@ -7510,9 +7529,11 @@ static void jem__score_sides(void *arg, int g) {
     k->dot(1, r, grad, sums->rg, 0, n);
     for (int l = 0; l < JEM_LANES; l++) h[l] = s->h_per_sigma * d.step[l];
     jem__step_aside(k, n, s->noisy->value + g * n, r, minus, h, sums->rr);
+    jem__fill_padding(r, n, jem__live_lanes(s->x->t.n, g));
+    jem__fill_padding(minus, n, jem__live_lanes(s->x->t.n, g));
 }
 
-/* Draws each level from an n-th of the range of its own, so that the loss varies less. */
+/* Draws each level from its own n-th of the range, so that the loss varies less. */
 void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
     const double log_range = log((double)hi / (double)lo);
     for (int i = 0; sigma && i < n; i++) {
@@ -7533,7 +7554,7 @@ static double jem__score_weights(const jem__score *s, const float *weights, doub
         const double rg = (double)sums->rg[i % JEM_LANES];
         const double weight = (weights ? (double)weights[i] : 1) / n;
         s->sides.weight->node->value[i] = (float)(weight * sqrt(rr) / (2 * (double)s->h_per_sigma));
-        constant += weight * fma((double)-s->sigma[i], rg, 0.5 * rr);
+        constant = fma(weight, fma((double)-s->sigma[i], rg, 0.5 * rr), constant);
         *mean_rr += rr / n;
     }
     return constant;
@@ -7541,11 +7562,11 @@ static double jem__score_weights(const jem__score *s, const float *weights, doub
 
 /* Checks the noise levels of n images, and the step. */
 static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
-    int good = d && d->sigma && !(d->difference < 0);
+    int good = d && d->sigma && d->difference >= 0 && d->difference <= 1e6f;
     for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
     if (!good)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a noise level for each image, "
-                  "above 0 and below 1e6, and a difference >= 0");
+                  "above 0 and below 1e6, and a difference from 0 to 1e6");
     return good;
 }
 
@@ -7614,6 +7635,8 @@ jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
         memcpy(copy, x->node->value + g * n, (size_t)n * sizeof *copy);
         memcpy(plus, v->node->value + g * n, (size_t)n * sizeof *copy);
         jem__step_aside(ctx->k, n, copy, plus, minus, distance, vv);
+        jem__fill_padding(plus, n, jem__live_lanes(x->n, g));
+        jem__fill_padding(minus, n, jem__live_lanes(x->n, g));
         for (int l = 0; l < JEM_LANES; l++) weight[l] = sqrtf(vv[l]) / (2 * h);
     }
     return jem__sides_sum(ctx, what, &s, logp, user);
@@ -8931,7 +8954,7 @@ float jem_learning_rate(const jem_schedule *s, float lr, int update) {
         const double low = (double)s->floor;
         double t = 1;
         if (update < end) t = ((double)update - begin) / (end - begin);
-        const double above = (1 - low) * 0.5 * (1 + cos(3.14159265358979 * t));
+        const double above = (1 - low) * 0.5 * (1 + cos(JEM__PI * t));
         rate *= low + above;
     }
     if (update - begin < s->warmup) rate *= ((double)update - begin + 1) / s->warmup;
@@ -10461,7 +10484,7 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
              matching: Mahmood, Oliva & Styner 2021). z is the same for every image, so an image
              always gets the same answer.
    FEATURES  the means over pixels of what enters the last linear layer; the numbers of SLOPES
-             again. Without features this part is empty.
+             again, without the layout. Without features this part is empty.
    IMAGE     the details of the image. Of a vector: its numbers, or the logarithm of their variance
              if there are more than JEM__MOST_VALUES.
    SHADES    the image as a whole: shares of five shades, from the darkest to the brightest; flat
@@ -11338,7 +11361,7 @@ static float jem__join(const jem__known *k, const double *surprise) {
     double sum = 0;
     double most = 0;
     for (int part = 0; part < JEM__PARTS; part++) {
-        sum += k->weight[part] * surprise[part];
+        sum = fma(k->weight[part], surprise[part], sum);
         most = fmax(most, surprise[part]);
     }
     return -(float)(sum + most);
@@ -11384,6 +11407,7 @@ static jem_reason jem__slopes_reason(const jem_net *net, int i, int shared) {
     if (i < logits) return JEM_REASON_CLASSES;
     if (i == logits) return JEM_REASON_DENSITY;
     if (i >= shared) return JEM_REASON_LAYOUT;
+    if (image > 0 && net->channels > 1 && i == logits + 1) return JEM_REASON_SHADES;
     if (i < logits + 1 + image) return JEM_REASON_EDGES;
     return JEM_REASON_SLOPE;
 }
@@ -11406,6 +11430,9 @@ static jem_reason jem__known_reason(const jem_net *net, const jem__known *k, con
             worst -= k->features;
         }
         reason = jem__slopes_reason(net, worst, r->shared);
+    } else if (!jem__is_vector(net) && net->channels > 1 &&
+               jem__worst(k->part + most, row[most], label) == 0) {
+        return JEM_REASON_SHADES;                  /* the colourfulness, which is first */
     }
     if (reason != JEM_REASON_EDGES) return reason;
     if (jem__is_vector(net)) return JEM_REASON_VALUES;
@@ -11744,7 +11771,7 @@ static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, i
         for (int i = 0; i < n; i++) {
             if ((seen[i].label != c && !p->pooled) || seen[i].fold == without) continue;
             const double d = (double)scores[i] - (double)p->shift[c];
-            squares += d * d;
+            squares = fma(d, d, squares);
         }
         p->scale[c] = jem__shorten((float)(sqrt(squares / count) + 1e-6));
     }
@@ -11823,9 +11850,9 @@ static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const j
     for (int i = 0; i < n; i++) sums[i] = jem__join(&k, surprise + (ptrdiff_t)i * JEM__PARTS);
     jem__strange_quantiles(sums, n, k.q);
     for (int i = 0; i < size; i++) {
-        if (fabsf(all[i]) < JEM__MOST_WRITTEN) continue;
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: a feature differs so rarely that its "
-                         "distances are %g; at most 1e12 can be stored", (double)all[i]);
+        if (fabs((double)all[i]) < JEM__MOST_WRITTEN) continue;
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: a statistic is %g, but a file can hold "
+                         "at most 1e12: does a feature vary in too few images?", (double)all[i]);
     }
     return jem__numbers_write(net, list, jem__known_key, all, size);
 }
@@ -11885,7 +11912,8 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     for (int i = 0; i < n && s == JEM_OK; i++) {
         if (!(fabsf(seen[i].logp) < 1e8f && fabsf(seen[i].mean) < 1e8f))
             s = jem__fail(ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g, its mean "
-                          "logit %g", i, (double)seen[i].logp, (double)seen[i].mean);
+                          "logit %g; their size must be below 1e8", i, (double)seen[i].logp,
+                          (double)seen[i].mean);
     }
     if (s == JEM_OK) s = jem__usual_calibrate(net, seen, n, &texts);
     int *order = (int *)jem__push(ctx, (size_t)n * sizeof *order);
@@ -12037,7 +12065,8 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
     if (net->noise_lo > 0) d.step_size = net->noise_lo * net->noise_lo;
     if (walk) d = *walk;
     if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_FAMILIAR)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d images, score %d", n, (int)kind);
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: n = %d, kind = %d, or a pointer is "
+                         "NULL", n, (int)kind);
     if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
     for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
         int m = n - i;

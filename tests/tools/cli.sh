@@ -124,7 +124,7 @@ refuses 2 "labels-per-class 5000: class" train --labels-per-class 5000 "$@"
 refuses 2 "shift must be smaller" train --shift 28 "$@"
 refuses 2 "cutout must not be larger" train --cutout 29 --batches separate "$@"
 refuses 2 "cutout needs --batches separate" train --cutout 8 "$@"
-refuses 2 "layers = 8: the images are too small for it" train --widths 8,8,8,8,8,8,8,8 "$@"
+refuses 2 "layers = 8: too many for images of this size" train --widths 8,8,8,8,8,8,8,8 "$@"
 refuses 2 "out starts a new run" train --resume somewhere "$@"
 refuses 2 "init starts a new run" train --resume somewhere --init something
 refuses 2 "jem sample MODEL" sample
