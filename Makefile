@@ -97,9 +97,11 @@ $(BUILD)/jem-mpi: examples/mpi.c tools/cli/jem.c $(CLI)
 	    $(BUILD)/jem.o -o $@ -lm
 
 # A program that does not compile is one failed test of many: hence -k; run.sh checks for programs.
+# If what they share does not compile, programs of an earlier build would run: run.sh reports that.
+INCOMPLETE = touch $(BUILD)/incomplete
 test: stb   ## build and run every test; the last line is: N passed, N failed
-	$(AGAIN) -k tests examples tools || true
-	$(AGAIN) $(BUILD)/libjem.so || true
+	$(AGAIN) -k tests examples tools || $(INCOMPLETE)
+	$(AGAIN) $(BUILD)/libjem.so || $(INCOMPLETE)
 	$(AGAIN) mpi || true
 	@tests/run.sh $(EXAMPLES) $(TOOLS) $(QUICK) $(filter-out $(QUICK),$(TESTS)) \
 		documents two_units sanitized python cmake cli uses \
@@ -122,7 +124,7 @@ CHECK_WITH = $(WARN) -DJEM_IMPLEMENTATION -fsyntax-only
 check: stb  ## after an edit, in under two minutes: strict compilation, the quick tests
 	$(CC) -std=c99 $(CHECK_WITH) -x c jem.h
 	$(CXX) -std=c++11 $(CHECK_WITH) -x c++ jem.h
-	$(AGAIN) -k -j2 $(CHECK:%=$(BUILD)/test_%) || true
+	$(AGAIN) -k -j2 $(CHECK:%=$(BUILD)/test_%) || $(INCOMPLETE)
 	@tests/run.sh $(CHECK:%=$(BUILD)/test_%)
 
 strict:     ## compile jem.h alone: gcc and clang, C and C++, each macro, all warnings
@@ -162,7 +164,7 @@ soak:       ## train, save, load, sample in a loop; SECONDS=60 for less than an 
 coverage: stb  ## lines and branches of jem.h that the test programs run
 	$(AGAIN) BUILD=build/coverage covered CFLAGS="-Og --coverage"
 covered:
-	$(AGAIN) -k tests $(BUILD)/jem || true
+	$(AGAIN) -k tests $(BUILD)/jem || $(INCOMPLETE)
 	@rm -f $(BUILD)/*.gcda
 	@TEST_SECONDS=$${TEST_SECONDS:-3600} tests/run.sh $(TESTS) cli uses
 	@python3 tests/coverage.py $(BUILD) --least 95
@@ -171,7 +173,7 @@ sanitize: stb  ## the test programs under the address and undefined-behaviour sa
 	$(AGAIN) BUILD=build/sanitize sanitized CFLAGS="-O1 -g -fno-omit-frame-pointer \
 	    -fsanitize=address,undefined -fno-sanitize-recover=all"
 sanitized:
-	$(AGAIN) -k tests $(BUILD)/jem || true
+	$(AGAIN) -k tests $(BUILD)/jem || $(INCOMPLETE)
 	@TEST_SECONDS=$${TEST_SECONDS:-3600} tests/run.sh $(TESTS) cli uses report
 
 bench: $(BUILD)/bench  ## GFLOP/s of every layer and pass, and times of the rest
@@ -222,7 +224,8 @@ playground: $(BUILD)/playground.html  ## build/playground.html: draw, dream, bre
 # page.c contains the implementation of jem.h, which takes longest to compile: a separate object.
 PAGE_CC = $(WASM_CC) -msimd128 -O2 -std=c99 $(WARN) -I. -DJEM_NO_STDIO
 PAGE_O  = $(PAGE_C:examples/playground/%.c=$(BUILD)/wasm/page_%.o)
-$(BUILD)/wasm/page_%.o: examples/playground/%.c examples/playground/page.h examples/points.h jem.h
+$(BUILD)/wasm/page_%.o: examples/playground/%.c examples/playground/page.h examples/points.h \
+        tools/support/measures.h jem.h
 	@tools/get_package.sh wasm
 	@mkdir -p $(@D)
 	$(PAGE_CC) -c $< -o $@
@@ -289,6 +292,7 @@ $(BUILD)/cli.a: $(PARTS)
 	$(AR) -rcs $@ $^
 # For tools/jem.py.
 $(BUILD)/libjem.so: jem.h $(BUILD)/command
+	@rm -f $@
 	$(COMPILE) -fPIC -shared -x c -DJEM_IMPLEMENTATION jem.h -o $@ -lm
 
 # A failed compilation must not leave the old program: run.sh would run it.

@@ -360,7 +360,8 @@ def tried(bench, place, mutant, known, original, quick):
 
 def report(rows):
     count = lambda what: sum(r["result"].startswith(what) for r in rows)
-    caught, survived, same = count("caught"), count("survived"), count("equivalent")
+    caught, survived = count("caught"), count("survived")
+    equivalent = count("equivalent")
     tests = {}
     for r in rows:
         if r["result"].startswith("caught"):
@@ -379,10 +380,11 @@ def report(rows):
     print("%d tried; not counted: %d do not compile, %d are the same code" %
           (len(rows), count("does not"), count("same")))
     print("%d caught (%d by hanging, %d by sanitizers), %d equivalent, %d survived: %.1f%% caught" %
-          (caught, count("caught: hangs"), count("caught: sanitized"), same, survived,
+          (caught, count("caught: hangs"), count("caught: sanitized"), equivalent,
+           survived,
            100 * caught / max(1, caught + survived)))
     print("                       %.1f%% with those listed as equivalent counted as survivors" %
-          (100 * caught / max(1, caught + survived + same)))
+          (100 * caught / max(1, caught + survived + equivalent)))
 
 
 def save(rows):
@@ -427,7 +429,7 @@ def main():
     ask.add_argument("--minutes", type=float, default=1e9, help="time limit; --go-on continues")
     ask.add_argument("--go-on", action="store_true", help="keep what build/mutate.csv has of these")
     ask.add_argument("--survivors", action="store_true", help="try again those that survived there")
-    ask.add_argument("--smoke", action="store_true", help="is this program itself well?")
+    ask.add_argument("--smoke", action="store_true", help="test this program itself")
     ask.add_argument("--list", action="store_true", help="show the mutants, try none")
     o = ask.parse_args()
     os.makedirs(BUILD, exist_ok=True)

@@ -268,7 +268,7 @@ s390x() { emulated s390x s390x "$S390X_TESTS" -fexcess-precision=fast; }
 # plain C, `rng` and `ops` pass too, if named: in a minute. A page's module needs no imports.
 wasm() {
     cc="${WASM_CC:-clang --target=wasm32-wasi --sysroot=/usr} -std=c99 $WARN -O2 -I."
-    if ! tools/get_package.sh wasm; then skipped wasm "needs the above"; return; fi
+    if ! tools/get_package.sh wasm; then skipped wasm "needs clang for WebAssembly and node"; return; fi
     mkdir -p "$BUILD/wasm"
     for test in $WASM_TESTS; do
         program=$BUILD/wasm/$test.wasm
@@ -510,7 +510,7 @@ torch_graphs() {
 users_projects() {
     if command -v cmake >/dev/null
     then run cmake tests/tools/cmake.sh
-    else skipped cmake "it is not there"
+    else skipped cmake "needs cmake"
     fi
 }
 
@@ -537,7 +537,9 @@ slides() {
 }
 site() {
     if command -v python3 >/dev/null && tools/get_package.sh wasm
-    then try "make site" ${MAKE:-make} -s site BUILD="$BUILD" &&
+    then
+        rm -rf "$BUILD/site"
+        try "make site" ${MAKE:-make} -s site BUILD="$BUILD"
         run site python3 tests/tools/test_site.py "$BUILD/site"
     else skipped site "needs python3 and clang for WebAssembly"
     fi
@@ -563,6 +565,12 @@ case " $* " in
     *) about="" ;;
 esac
 [ -n "$BESIDE" ] || echo "== $items items$about"
+if [ -z "$BESIDE" ] && [ -e "$BUILD/incomplete" ]; then
+    rm -f "$BUILD/incomplete"
+    count 0 1
+    broken="$broken, make"
+    echo "FAILED make: not everything compiles, so programs of an earlier build may run"
+fi
 
 # Not shown as it comes: two at once would be unreadable.
 here="" beside=""

@@ -144,7 +144,7 @@ static void serve(subject *all, const request *r) {
     if (!wrong) {
         if (!strcmp(r->what, "answers")) answers(s, r->argument);
         else if (file) jem_save(s->net, r->argument);
-        else if (count < 1) wrong = "how often?";
+        else if (count < 1) wrong = "the number of runs must be 1 or more";
         else if (!strcmp(r->what, "memory")) {
             subject_sgld(s, count);
             result = before > 0 ? resident("VmHWM:") - before

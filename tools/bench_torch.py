@@ -122,7 +122,7 @@ class Torch:
 
     def sgld(self, x, steps=1):
         for _ in range(steps):
-            x.requires_grad_()
+            x = x.detach().requires_grad_()        # the caller's needs no gradient later
             gradient, = torch.autograd.grad(self.net(x).logsumexp(1).sum(), x)
             x = x.detach()
             x.add_(gradient).add_(torch.randn_like(x), alpha=0.01)

@@ -16,8 +16,11 @@ for browser in chromium chromium-browser google-chrome; do
     $browser --headless $sandbox --disable-gpu --no-first-run --disable-background-networking \
         --disable-component-update --disable-sync --user-data-dir="$profile" \
         --dump-dom "file://$(realpath "$dir/wasm/bench.html")" 2>/dev/null |
-        sed -n 's/^.*<pre>//; s/<\/pre>.*//; /^  wasm/p'
+        sed -n 's/^.*<pre>//; s/<\/pre>.*//; /^  wasm/p' >"$dir/wasm/browser.txt"
     rm -rf "$profile"
+    cat "$dir/wasm/browser.txt"
+    [ -s "$dir/wasm/browser.txt" ] || echo "  ($browser printed nothing)"
+    test -s "$dir/wasm/browser.txt"
     exit
 done
 echo "  (no Chromium here)"

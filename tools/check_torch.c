@@ -73,7 +73,7 @@ static int make(jem_ctx *ctx, const char *name, const char *norm, int seed, int 
     int which = 0;
     while (norms[which] && strcmp(norms[which], norm)) which++;
     if (!norms[which] || sscanf(name, "wrn-%d-%d", &shape.depth, &shape.widen) != 2)
-        return complain("which network, which norm?");
+        return complain("unknown network or norm");
     shape.norm = (jem_norm)which;
     if (!digits_open(&d)) return 0;
     jem_net *net = jem_wrn_create(ctx, &shape, (uint64_t)seed);

@@ -219,8 +219,11 @@ def check_files():
             told = subprocess.run([sys.executable, os.path.join(HERE, "pt2safetensors.py"),
                                    path("reference.pt"), path("model.safetensors"), "--norm", norm],
                                   stdout=subprocess.DEVNULL)
+            if told.returncode:
+                bad.append("pt2safetensors, norm %s: status %d" % (norm, told.returncode))
+                continue
             state = read_safetensors(path("model.safetensors"))
-            if told.returncode or not torch.equal(state["replay_buffer"], buffer):
+            if not torch.equal(state["replay_buffer"], buffer):
                 bad.append("pt2safetensors, norm %s: not the same replay buffer" % norm)
             compare("torch.save %s, norm %s" % ("(zip)" if zipped else "(old)", norm), net,
                     path("model.safetensors"), images(5), 1e-5)

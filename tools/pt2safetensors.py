@@ -687,7 +687,7 @@ def main():
     except OSError as wrong:
         sys.exit("%s: %s" % (wrong.filename or options.out, wrong.strerror))
     except (MemoryError, RecursionError):
-        sys.exit("%s: too large for the memory there is" % options.checkpoint)
+        sys.exit("%s: too large for the available memory" % options.checkpoint)
 
 
 if __name__ == "__main__":

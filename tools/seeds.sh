@@ -27,7 +27,9 @@ judged() {
     [ "$kind" = demo ] && kind=mnist
     [ "${JUDGE:-}" != none ] && [ -f "examples/models/judge-$kind.safetensors" ] || return 0
     # shellcheck disable=SC2086
-    "$build/jem" eval "$1" samples --dataset "$kind" --n 200 --out "$out.png" ${JUDGE:-} 2>>"$log" |
+    told=$("$build/jem" eval "$1" samples --dataset "$kind" --n 200 --out "$out.png" ${JUDGE:-} \
+        2>>"$log") || return 1
+    echo "$told" |
         awk '$1 == "from" && $2 == "noise" { print "of " $3 " samples " $4 " recognised, " $5 \
             " of the class asked for" }'
 }
@@ -55,11 +57,18 @@ for seed in $seeds; do
     else
         trained "$build/jem" train --preset fast --dataset "$dataset" --seed "$seed" --out "$out" \
             "$@" || continue
-        "$build/jem" export "$out/last.safetensors" "$out.safetensors" >>"$log" 2>&1
+        "$build/jem" export "$out/last.safetensors" "$out.safetensors" >>"$log" 2>&1 || {
+            failed=1
+            echo "seed $seed: cannot be exported"
+            continue
+        }
         said=$(sed -n 's/^trained in .*test images: //p' "$log")
     fi
     [ -n "$said" ] || said="trained, and there are no test images"
-    echo "seed $seed: $said; $(judged "$out.safetensors")" | sed 's/; $//' >>"$table"
+    if seen=$(judged "$out.safetensors")
+    then echo "seed $seed: $said; $seen" | sed 's/; $//' >>"$table"
+    else failed=1; echo "seed $seed: its samples cannot be judged"; tail -n 3 "$log"
+    fi
 done
 cat "$table"
 exit $failed

@@ -45,7 +45,7 @@ static int held_out_images(const uses *s, int n, float *x, const char **what) {
     int there = d.n;
     if (own && valid && atoi(valid) > 1) there = smaller(atoi(valid), d.n);
     n = smaller(n, there);
-    if (own && changed) *what = "images of a data set that has changed: some may be trained on";
+    if (own && changed) *what = "images of a changed data set, which training may have used";
     else if (there < d.n) *what = "images that training held out";
     else if (own) *what = "training images";
     else *what = "images of another data set";
@@ -1167,7 +1167,7 @@ static void impute_show(imputing *p, int row, const float *x) {
 static int impute_plainly(imputing *p) {
     static const char *const hides[3] = { "the lower half", "a block", "pixels at random" };
     const uses *s = p->s;
-    char name[64];
+    char name[96];
     const int n = held_out_images(s, IMPUTE_HELD, p->held, &p->from);
     if (n <= 0) return 0;
     make_mask(s, p->known);

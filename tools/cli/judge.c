@@ -152,12 +152,11 @@ typedef struct verdict {
 
 /* Computes the verdict from logp[n][classes + 1]. */
 static verdict judge_verdict(const float *logp, int n, int classes, const int *labels) {
+    static double mean[JUDGE_CLASSES_MOST + 1], count[JUDGE_CLASSES_MOST + 1];
     verdict v = { 0, 0, 0, 0, 0 };
-    double *mean = (double *)calloc(2 * (size_t)classes + 2, sizeof *mean);
-    double *count;
     double entropy = 0;
-    if (!mean) return v;
-    count = mean + classes + 1;
+    memset(mean, 0, sizeof mean);
+    memset(count, 0, sizeof count);
     for (int i = 0; i < n; i++) {
         const float *p = logp + (ptrdiff_t)i * (classes + 1);
         int best = 0;
@@ -181,7 +180,6 @@ static verdict judge_verdict(const float *logp, int n, int classes, const int *l
         if (count[k] > 0) entropy -= count[k] / real * log(count[k] / real);
     if (real > 0) v.classes = exp(entropy);
     v.score = exp(v.score);
-    free(mean);
     return v;
 }
 

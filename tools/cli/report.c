@@ -324,6 +324,8 @@ enum { OF_RUN = 1, OF_BUFFER = 2, OF_DATA = 4, OF_TWO = 8, OF_JUDGE = 16, COUNTS
        BY_CLASS = 64, DRAWS = 128, CHART = 256, ACCURACY = 512, SMALLEST_TOO = 1024,
        ALWAYS = 2048 };                            /* in any time: as a draft if it is short */
 
+enum { ALL_IMAGES = 1000000 };
+
 static const struct section {
     const char *id, *title, *help, *command;
     int (*run)(int argc, char **argv);
@@ -349,7 +351,7 @@ static const struct section {
       10 },
     { "accuracy", "Accuracy", "On test images. A lower -log p(y|x) is better; log p(x) is up "
       "to a constant, which is the same for all images.", "eval", eval_command,
-      OF_DATA | COUNTS | ACCURACY, 1000000, .5f, 1 },
+      OF_DATA | COUNTS | ACCURACY, ALL_IMAGES, .5f, 1 },
     { "calibration", "Calibration", "Of the images with a confidence of 80%, 80% should be right: "
       "the grey diagonal. ECE is the mean distance from it, MCE the largest, NLL is -log p(y|x); "
       "logits are divided by T.", "eval calibration", uses_command,
@@ -379,6 +381,7 @@ typedef struct card {
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];        /* the model's own */
     int is_run, buffer, by_class, score, classes;  /* buffer: its chains */
     int shape[3];                                  /* of the images it takes: (c,h,w) */
+    int test_n;                                    /* number of test images; 0: unknown */
     int planned, done, failed;
     double began, gradient;                        /* seconds; of one image's gradient */
     FILE *body, *links, *left_out;                 /* parts of the page */
@@ -477,7 +480,10 @@ static void measure(const card *r, const struct section *s, const char *path, in
 }
 
 /* Returns the number of images for a section if time is not limited. */
-static int images_of(const card *r, const struct section *s) { return r->o->n ? r->o->n : s->n; }
+static int images_of(const card *r, const struct section *s) {
+    const int n = r->o->n ? r->o->n : s->n;
+    return s->flags & OF_DATA && r->test_n ? smaller(n, r->test_n) : n;
+}
 
 /* Returns the part of the remaining seconds for section s. The rest is left to later sections. */
 static double section_share(const card *r, const struct section *s, double left) {
@@ -587,7 +593,10 @@ static void html_limits(const card *r, const struct section *s, const outcome *r
     if (result->draft)
         fprintf(r->body, "<p class=\"help\">A draft in a tenth of the steps, which is noisier: "
                 "--minutes %g gave no time for all steps.</p>\n", minutes);
-    if (result->asked < most && most < 1000000)
+    if (result->asked < most && most == ALL_IMAGES)
+        fprintf(r->body, "<p class=\"help\">%d images: --minutes %g gave no time for all.</p>\n",
+                result->n, minutes);
+    else if (result->asked < most)
         fprintf(r->body, "<p class=\"help\">%d images, not %d: --minutes %g gave no time for "
                 "more.</p>\n", result->n, most, minutes);
     else if (result->n < most && r->o->n)
@@ -597,6 +606,9 @@ static void html_limits(const card *r, const struct section *s, const outcome *r
 /* Writes the output of a section's command. */
 static void section_write(card *r, const struct section *s, outcome *result) {
     char *printed = result->said[0];
+    const char *count = strstr(printed, ", test, ");           /* then the number of images */
+    if (s->flags & ACCURACY && count && atoi(count + 8) < result->asked)
+        r->test_n = atoi(count + 8);
     if (s->flags & ACCURACY)
         snprintf(r->accuracy, sizeof r->accuracy, "%.*s", (int)strcspn(printed, "\n"), printed);
     begin_section(r, s);

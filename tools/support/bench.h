@@ -1,5 +1,5 @@
-/* Shared code of the two benchmarks: a clock, networks by name, and the main operations of a JEM.
-   Define JEM_IMPLEMENTATION and include jem.h before. */
+/* Shared code of the benchmarks and of check_torch.c: a clock, networks by name, and the main
+   operations of a JEM. Define JEM_IMPLEMENTATION and include jem.h before. */
 #ifndef BENCH_H
 #define BENCH_H
 

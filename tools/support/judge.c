@@ -167,7 +167,7 @@ void judge_damage(jem_rng *rng, int kind, const float *a, const float *b, int ch
         case 0: x[i] = 2 * jem_rng_uniform(rng) - 1; break;                  /* noise */
         case 1: x[i] = share * a[i] + (1 - share) * b[i]; break;             /* two, blended */
         case 2: x[i] = a[i] > b[i] ? a[i] : b[i]; break;                     /* two, on another */
-        case 3: x[i] = a[plane + jem_rng_below(rng, pixels)]; break;         /* pixels shuffled */
+        case 3: x[i] = a[plane + jem_rng_below(rng, pixels)]; break;         /* random pixels */
         case 4: x[i] = a[i]; break;                                          /* blurred below */
         case 5: x[i] = y < h / 2 ? a[i] : b[plane + (y - h / 2) * w + z]; break; /* two tops */
         case 6: x[i] = -a[i]; break;                                         /* inverted */
