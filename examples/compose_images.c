@@ -134,7 +134,8 @@ static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int 
     last.sigma_max = 0.3f;     /* final steps without noise */
     jem_generate(ctx, together, m, t, &how, &rng);
     jem_denoise(ctx, together, m, t, &last, NULL);
-    for (int i = 0; jem_read(t, x) == JEM_OK && i < SAMPLES; i++) {
+    const int ok = jem_read(t, x) == JEM_OK;
+    for (int i = 0; ok && i < SAMPLES; i++) {
         scene s;
         const float explained = scene_nearest(x + i * SHAPE_NUMBERS, &s);
         hits += explained > SHAPE_SEEN && words_hold(m->asked, &s);
@@ -165,11 +166,14 @@ int main(int argc, char **argv) {
     }
     if (!plot_create(&paper, wide, high, 0, (float)wide, (float)high, 0)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
-    for (int k = 0; k < FACTORS && jem_ok(ctx); k++)
-        m.net[k] = learn(ctx, k, (int)(effort[k] * (float)updates));
+    for (int k = 0; k < FACTORS && jem_ok(ctx); k++) {
+        const int of_net = (int)(effort[k] * (float)updates);
+        m.net[k] = learn(ctx, k, of_net > 0 ? of_net : 1);
+    }
     for (int row = 0; row < ROWS && jem_ok(ctx); row++)
         hits += draw(ctx, &m, rows + row, &paper, 4 + CELL * row);
-    printf("of all samples, %d%% match the request\n", 100 * hits / (ROWS * SAMPLES));
+    if (jem_ok(ctx))
+        printf("of all samples, %d%% match the request\n", 100 * hits / (ROWS * SAMPLES));
     const int failed = report(ctx) || !plot_write(&paper, "build/pictures/compose_images.png");
     for (int k = 0; k < FACTORS; k++) jem_net_free(m.net[k]);
     plot_free(&paper);

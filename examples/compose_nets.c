@@ -7,11 +7,11 @@
              Z is unknown; we shift both to one level, that of their own samples.
 
    LOOK FOR  A row for each expression, ten chains from the same noise; both networks then classify
-             the samples or rate their familiarity. They meet halfway: 1s like one or two trouser
-             legs, 0s with the outline of a bag, 7s with the sole of a boot. 'Digit and clothes'
-             gives digits or pieces of digits: the sharper density dominates, that of the digits.
-             And 'or' gives only clothes: the two Z are still unknown after the shift, and one of
-             the densities receives nearly all of the probability.
+             the samples or rate their familiarity. The samples are compromises: 1s like one or two
+             trouser legs, 0s with the outline of a bag, 7s with the sole of a boot. 'Digit and
+             clothes' gives digits or pieces of digits: the sharper density dominates, that of the
+             digits. And 'or' gives only clothes: the two Z are still unknown after the shift, and
+             one of the densities receives nearly all of the probability.
 
    TRY       Other classes: 0..9, and T-shirt, trouser, pullover, dress, coat, sandal, shirt,
              sneaker, bag, boot. WEIGHT of the class 1 or 50. STEPS 1000.

@@ -185,7 +185,10 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
     digits d;
     if (!digits_load(DIGITS_PATH, &d)) return 0;
     jem_net *net = jem_convnet_create(ctx, NULL, seed);
-    if (!net) return 0;
+    if (!net) {
+        digits_free(&d);
+        return 0;
+    }
     /* First learn the score, without chains: the direction from a noisy digit back to the digit.
        Then chains, started from samples of that density, reveal its errors. */
     jem_train_desc how = jem_train_desc_score(updates);

@@ -10,7 +10,7 @@
              improve to the end; the density was best after 430 updates, then the outer circle fades
              until it is gone. No chain crosses the gap, so the samples do not show how much
              probability is on either side. The loss does not show it, either: it only compares f
-             at the samples with f at the data. film.png moves: truth, density, samples.
+             at the samples with f at the data. film.png is animated: truth, density, samples.
 
    TRY       build/film gaussians: which of the eight are lost? pinwheel: why does that succeed?
              how.reinit = 1 in world_recipe: no chain is kept. Does the outer circle stay?
@@ -32,7 +32,7 @@ typedef struct film {
     float at[FRAMES], by_grid[FRAMES], by_ais[FRAMES], best[FRAMES];
 } film;
 
-/* Returns the update of frame k: closer at the beginning, where more changes. */
+/* Returns the update of frame k: frames are denser at the beginning, where more changes. */
 static int moment(int k, int count, int updates) {
     const double t = k / (count - 1.0);
     return (int)(updates * t * t * t + 0.5);

@@ -9,7 +9,7 @@
 
    TRY       HOTTEST 3: do the chains still cross? PER_SHOT 100: how close to 70% do they get?
 
-   RUN       build/films                 Pictures: build/pictures/films_*.png (they move) */
+   RUN       build/films                 Pictures: build/pictures/films_*.png (animated) */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 

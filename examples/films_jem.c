@@ -22,7 +22,7 @@
 #define CD_WEIGHT 1.0f
 enum { UPDATES = 1000, SHOTS = 28, SIZE = 140, SEEN = 2000, SHOWN = 120 };
 
-/* Returns the update of a shot: closer at the beginning, where more changes. */
+/* Returns the update of a shot: shots are denser at the beginning, where more changes. */
 static int moment(int shot, int updates) {
     const double t = shot / (SHOTS - 1.0);
     return (int)(updates * t * t + 0.5);

@@ -33,7 +33,6 @@ static void roll_forward(const jem_call *call) {
    have other uses. */
 static void roll_backward(const jem_call *call) {
     const int size = call->out.c * JEM_LANES;
-    if (!call->dx[0]) return;
     for (int k = 0; k < call->out.h * call->out.w; k++)
         for (int i = 0; i < size; i++)
             call->dx[0][roll_from(call, k) * size + i] += call->dy[k * size + i];

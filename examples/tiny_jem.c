@@ -85,14 +85,15 @@ static int best_class(batch *f, int n) {
 }
 
 /* Runs Langevin dynamics: uphill in f, and noise. With labels, uphill in f[label]: log p(x,y).
-   Langevin's equation has the step a/2 and noise sqrt(a); a step of s with noise t samples p^(1/T),
-   T = t^2/2s. The paper's 1 and .01 have T = 5e-5: nearly gradient ascent. */
+   Langevin's equation has the step a/2 and noise sqrt(a); a step of s with noise sigma samples
+   p^(1/T), T = sigma^2/2s. The paper's 1 and .01 have T = 5e-5: nearly gradient ascent. */
 static void langevin(batch *x, const int *labels, int steps) {
     static batch dx[PIXELS], p[CLASSES];
     float total[N];
     for (int step = 0; step < steps; step++) {
         density(forward(x), total, p);
-        for (int i = 0; labels && i < CLASSES * N; i++) p[i / N][i % N] = labels[i % N] == i / N;
+        for (int c = 0; labels && c < CLASSES; c++)
+            for (int n = 0; n < N; n++) p[c][n] = labels[n] == c;
         backward(x, p, dx, 0);
         for (int i = 0; i < PIXELS; i++)
             for (int n = 0; n < N; n++)
@@ -120,7 +121,8 @@ static float push(batch *x, const int *labels, float sign, stats *s) {
     float total[N], mean = 0;
     batch *f = forward(x);
     density(f, total, p);
-    for (int i = 0; i < CLASSES * N; i++) df[i / N][i % N] = sign * CD_WEIGHT * p[i / N][i % N] / N;
+    for (int c = 0; c < CLASSES; c++)
+        for (int n = 0; n < N; n++) df[c][n] = sign * CD_WEIGHT * p[c][n] / N;
     for (int n = 0; n < N; n++) {
         mean += total[n] / N;
         if (!labels) continue;
@@ -184,12 +186,16 @@ static void add_product(float *restrict to, const float *restrict a, const float
 enum { FORWARD, TO_INPUT, TO_WEIGHTS };
 static void connect(const layer *L, int way, float *w, batch *x, batch *y) {
     for (int k = 0; k < weights(L); k++) {
-        const int u = k / L->k % L->k - L->pad, v = k % L->k - L->pad;
-        batch *from = x + k / (L->k * L->k) % L->in * L->size * L->size;
-        batch *to = y + k / (L->k * L->k * L->in) * L->high * L->high;
+        const int window_row = k / L->k % L->k;
+        const int window_column = k % L->k;
+        const int input_channel = k / (L->k * L->k) % L->in;
+        const int output_channel = k / (L->k * L->k * L->in);
+        batch *from = x + input_channel * L->size * L->size;
+        batch *to = y + output_channel * L->high * L->high;
         batch product = { 0 };
         for (int i = 0; i < L->high * L->high; i++) {
-            const int row = i / L->high * L->stride + u, column = i % L->high * L->stride + v;
+            const int row = i / L->high * L->stride + window_row - L->pad;
+            const int column = i % L->high * L->stride + window_column - L->pad;
             if (row < 0 || row >= L->size || column < 0 || column >= L->size) continue;
             float *a = from[row * L->size + column];
             if (way == FORWARD) add(to[i], w[k], a);
@@ -263,7 +269,8 @@ static void train(const float *images, const int *labels, int count, int updates
         memset(grad, 0, sizeof grad);
         const stats s = learn(images, labels, count);
         adam(i, 2e-3f * (1 - (float)i / (float)updates));
-        if ((i + 1) % (updates < 200 ? 50 : 100) && i != 49) continue;
+        const int every = updates < 200 ? 50 : 100;
+        if ((i + 1) % every && i != 49) continue;
         printf("update %4d  cross-entropy %.3f  f(x): data %+7.2f, samples %+7.2f  "
                "accuracy %3.0f%%\n", i + 1, (double)s.ce, (double)s.data, (double)s.sample,
                100 * (double)s.right);

@@ -42,8 +42,8 @@ static int compare_densities(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Trains a network on x[n][length] without labels: four of five rows, in random order, teach it,
-   the last fifth calibrates it. Shuffles x. limit (may be NULL) receives the value of log p(x) that
+/* Trains a network on x[n][length] without labels: on four fifths of the rows, in random order;
+   the others calibrate it. Shuffles x. limit (may be NULL) receives the value of log p(x) that
    1% of the last fifth are below. */
 static jem_net *learn(jem_ctx *ctx, float *x, int n, int length, int updates, float *limit) {
     const jem_mlp_desc shape = jem_mlp_desc_vectors(length, 1);

@@ -192,8 +192,9 @@ PAGE(int, fill_in)(int ways, int seed) {
 /* ---- dream ----------------------------------------------------------------------------------- */
 
 enum { ANY, CLASS, EACH, OR, AND, NOT };
-typedef struct wish { int kind, a, b, labels[CHAINS], others[CHAINS]; float weight, heat; } wish;
-static wish wanted = { 0, 0, 0, { 0 }, { 0 }, 1, 1 };
+typedef struct wish { int kind, a, b, labels[CHAINS], others[CHAINS]; float weight; } wish;
+static wish wanted = { 0, 0, 0, { 0 }, { 0 }, 1 };
+static float heat = 1;                             /* temperature of the walk: 1 is the usual */
 static int age[CHAINS];
 
 /* [wish] The target of the chains: a density composed of p(x) and p(y|x). */
@@ -213,7 +214,7 @@ static jem_tensor *wished(jem_ctx *c, jem_tensor *x, void *user) {
             a = jem_sub(c, a, jem_log(c, jem_add_constant(c, jem_exp(c, b), 1e-3f)));
         logp = jem_add(c, logp, jem_scale(c, a, w->weight));
     }
-    return jem_scale(c, logp, 1 / w->heat);
+    return logp;
 }
 /* [end] */
 
@@ -222,7 +223,7 @@ PAGE(void, dream_wish)(int kind, int a, int b, float weight, float temperature) 
     wanted.a = a;
     wanted.b = b;
     wanted.weight = weight;
-    wanted.heat = temperature;
+    heat = temperature;
 }
 
 /* [fresh] Starts a chain from noise. */
@@ -291,7 +292,7 @@ PAGE(int, dream)(int steps, float step, float noise) {
             jem_sgld_desc d = jem_sgld_desc_default();
             d.steps = steps;
             d.step_size = step;
-            d.noise_std = noise;
+            d.noise_std = noise * sqrtf(heat);     /* twice the noise is four times as hot */
             d.clamp_lo = -2;
             d.clamp_hi = 2;
             jem_sgld(ctx, wished, &w, t, &d, &rng);

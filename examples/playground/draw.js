@@ -151,7 +151,7 @@ panels.draw = (() => {
   }
   async function tellStory() {
     const mine = ++telling, still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    const wait = async (ms) => { if (!still) await new Promise((go) => setTimeout(go, ms)); };
+    const wait = (ms) => new Promise((go) => setTimeout(go, ms));
     told = true;
     lift(), hidden.fill(0), before = null, stopFilling(), paint();
     for (const [k, scene] of scenes.entries()) {
@@ -161,7 +161,7 @@ panels.draw = (() => {
         lines.push([]);
         for (const at of line) {
           lines.at(-1).push(at), paintPad();
-          await wait(14);
+          if (!still) await wait(14);
           if (mine !== telling) return;
         }
       }
@@ -233,8 +233,9 @@ panels.draw = (() => {
     filling = 0;
     if (!got) return stopFilling(), paintSeen();
     paintWays(got.shown);
-    const again = await worker("answers").ask("see", { pixels: filled });
-    if (again) answer = { ...again, seen: before ?? seen }, paintAnswer(), paintSeen();
+    const shown = filled;
+    const again = await worker("answers").ask("see", { pixels: shown });
+    if (again && filled === shown) answer = { ...again, seen: before ?? seen }, paintAnswer(), paintSeen();
   }
   function seenEvents() {
     const canvas = $("seen");
@@ -285,6 +286,7 @@ panels.draw = (() => {
     c.textAlign = "left", c.fillText("0", 0, h - 2);
     c.textAlign = "center", c.fillText("1%", px(.01), h - 2), c.fillText("10%", px(.1), h - 2);
     c.textAlign = "right", c.fillText("100%", w, h - 2);
+    canvas.setAttribute("aria-label", "Familiarity");
     if (!answer || answer.familiar < 0) return;
     const x = Math.min(w - 6, Math.max(6, px(answer.familiar)));
     c.fillStyle = colour("ink");
@@ -345,7 +347,7 @@ panels.draw = (() => {
     async show(state) {
       if (Object.keys(state).length) stopStory();
       setDrawing(state);
-      if (state.slope !== undefined) $("slope").checked = state.slope === "1";
+      if (Object.keys(state).length) $("slope").checked = state.slope === "1";
       paint();
       if (!location.hash && !any()) return tellStory();
       await ask();

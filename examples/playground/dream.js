@@ -1,6 +1,7 @@
 /* ---- Dream ---- */
 panels.dream = (() => {
   const kinds = ["any", "class", "each", "or", "and", "not"];     /* as in digits.c */
+  const first = { kind: "each", a: 7, b: 9, temp: 1, rate: 60, seed: 1 };
   let now, usual, running = false, paused = false, started = null, frame = null;
 
   /* Defaults of the model: see jem_net_generate_desc in jem.h. */
@@ -36,6 +37,7 @@ panels.dream = (() => {
     $("dream-clean").checked = now.clean;
     $("dream-clean-label").hidden = !model.score;
     $("dream-run").textContent = running ? "Pause" : "Resume";
+    sayValues();
   }
   function changed() { controls(), tell(), look(), writeUrl(); }
   /* Requests the current state of paused chains, to show a change. */
@@ -107,7 +109,7 @@ panels.dream = (() => {
   return {
     begin() {
       usual = defaults();
-      now = { kind: "each", a: 7, b: 9, temp: 1, rate: 60, seed: 1, ...usual };
+      now = { ...first, ...usual };
       for (let k = 0; k < 10; k++) $("chains").append(chainCanvas(k));
       for (const id of ["dream-a", "dream-b"])
         $(id).innerHTML = words.map((w, k) => `<option value="${k}">${w}</option>`).join("");
@@ -132,6 +134,7 @@ panels.dream = (() => {
       };
     },
     show(state) {
+      if (Object.keys(state).length) Object.assign(now, first, usual);
       if (kinds.includes(state.kind)) now.kind = state.kind;
       for (const name of ["a", "b", "step", "noise", "temp", "rate", "seed"]) {
         const v = Number(state[name]);

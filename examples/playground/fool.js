@@ -1,7 +1,7 @@
 /* ---- Fool it ---- */
 panels.fool = (() => {
   const names = ["JEM", "Plain classifier"], order = [1, 0];      /* nets as in digits.c; shown */
-  const now = { eps: .2, steps: 10, norm: "inf" };
+  const usual = { eps: .2, steps: 10, norm: "inf" }, now = { ...usual };
   const LEVELS = 10;
   let round = 0, results = [], curve = [[], []];
   let first = [];                                 /* answer of each network without an attack */
@@ -14,6 +14,7 @@ panels.fool = (() => {
     $("fool-eps-out").textContent = now.eps.toFixed(now.norm === "inf" ? 2 : 1);
     $("fool-steps").value = now.steps, $("fool-steps-out").textContent = now.steps;
     $("fool-norm").value = now.norm;
+    sayValues();
   }
   const ask = (which, eps, key, on = 0) => worker("answers").ask("fool", {
     seen: seen(), which, label: first[which] ?? 0,
@@ -35,12 +36,15 @@ panels.fool = (() => {
       if (got && mine === round) results[which] = got, paint();
     }));
     if (order.some((which) => first[which] === undefined)) return;
+    if (mine === round && current === "fool" && order.every((which) => results[which]))
+      say(order.map((which) => `${names[which]}: ${words[results[which].label]}`).join("; "));
     for (let k = 0; k <= LEVELS; k++)             /* then the curve, a point at a time */
       for (const which of order) {
         if (mine !== round || current !== "fool") return;
         const got = await ask(which, most() * k / LEVELS, "curve", 1);
         if (!got || mine !== round) return;
         const p = got.chance[first[which]];
+        /* what a smaller distance allows, a larger one does, too */
         curve[which].push(Math.min(p, curve[which].at(-1) ?? 1)), paintCurve();
       }
   }
@@ -106,6 +110,7 @@ panels.fool = (() => {
     },
     show(state) {
       panels.draw.setDrawing(state);
+      if (Object.keys(state).length) Object.assign(now, usual);
       if (["inf", "2"].includes(state.norm)) now.norm = state.norm;
       const eps = Number(state.eps), steps = Number(state.steps);
       if (state.eps !== undefined && eps >= 0) now.eps = Math.min(eps, most());

@@ -12,6 +12,11 @@ function trouble(error) {
 }
 /* Announces results to screen readers: final ones, not those that change many times a second. */
 function say(text) { if ($("said").textContent !== text) $("said").textContent = text; }
+/* Gives sliders the text that is displayed beside them, instead of their positions. */
+function sayValues() {
+  for (const shown of document.querySelectorAll("output[id$='-out']"))
+    $(shown.id.slice(0, -4))?.setAttribute("aria-valuetext", shown.textContent);
+}
 addEventListener("error", (event) => trouble(event.error ?? event.message));
 addEventListener("unhandledrejection", (event) => trouble(event.reason));
 
@@ -87,6 +92,7 @@ function writeUrl() {
 function open_(name, state) {
   if (current && current !== name) panels[current].hide?.();
   current = name, say("");
+  if (document.body.dataset.ready) $("trouble").hidden = true;     /* of another panel */
   for (const other of Object.keys(panels)) {
     $(other).hidden = other !== name;
     $("tab-" + other).setAttribute("aria-selected", other === name);

@@ -24,7 +24,8 @@ panels.plane = (() => {
       "Twenty steps from noise reach the data; the weights of the modes remain wrong."],
     healthy: [{}, "Twenty steps, with noise, of chains that continue from update to update."],
   };
-  let now = { world: "moons", left: "alone", right: "cd", ...healthy }, own = [], kind = 0,
+  const usual = { world: "moons", left: "alone", right: "cd", ...healthy };
+  let now = { ...usual }, own = [], kind = 0,
     running = false, paused = false, round = 0;
   let points = new Float32Array(0), truth = NaN, views = null, cursor = null, why = "";
   let series = [[], []];                          /* ce, f(data) - f(sample), residual */
@@ -58,8 +59,9 @@ panels.plane = (() => {
       button.setAttribute("aria-pressed", button.dataset.break === now.broken);
     $("plane-why").textContent = breaks[now.broken]?.[1] ?? "";
     document.querySelectorAll("#plane-own .chips button").forEach((chip, k) => {
-      chip.setAttribute("aria-checked", k === kind), chip.setAttribute("aria-pressed", k === kind);
+      chip.setAttribute("aria-pressed", k === kind);
     });
+    sayValues();
   }
 
   async function restart() {
@@ -160,7 +162,7 @@ panels.plane = (() => {
     for (let k = 0; k < 101; k++)
       c.fillStyle = css(heat[k]), c.fillRect(w * k / 101, 0, w / 101 + 1, 12);
     c.fillStyle = colour("soft"), c.textBaseline = "alphabetic";
-    [["log p(x) \u2212" + "6 or less", "left", 0], ["0.3 or more", "right", w]]
+    [["log p(x): \u22126 or less", "left", 0], ["0.3 or more", "right", w]]
       .forEach(([text, side, x]) => { c.textAlign = side, c.fillText(text, x, 29); });
   }
   function curves() {
@@ -238,7 +240,8 @@ panels.plane = (() => {
   }
 
   async function knob(name, value) {
-    now[name] = value, now.broken = undefined, controls(), writeUrl();
+    now.broken = undefined, now.fresh = healthy.fresh, now.l2 = healthy.l2;  /* without sliders */
+    now[name] = value, controls(), writeUrl();
     if (can() && updates) {
       await plan();
       if (why) restart();
@@ -250,7 +253,7 @@ panels.plane = (() => {
       $("plane-world").innerHTML = worlds.map((w, k) =>
         `<option value="${w}">${titles[k]}</option>`).join("");
       document.querySelector("#plane-own .chips").innerHTML = [0, 1, 2, 3].map((k) =>
-        `<button role="radio" aria-label="Class ${k + 1}">
+        `<button aria-label="Class ${k + 1}">
         <i style="background:${css(palette[k])}"></i></button>`).join("");
       document.querySelectorAll("#plane-own .chips button").forEach((chip, k) => {
         chip.onclick = () => { kind = k, controls(); };
@@ -287,6 +290,7 @@ panels.plane = (() => {
     },
     show(state) {
       const before = JSON.stringify([now, own]);
+      if (Object.keys(state).length) now = { ...usual };
       if (worlds.includes(state.world)) now.world = state.world;
       if (breaks[state.broken])
         Object.assign(now, healthy, breaks[state.broken][0], { broken: state.broken });

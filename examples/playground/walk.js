@@ -33,6 +33,7 @@ panels.walk = (() => {
     $("walk-run").textContent = running ? "Pause" : "Resume";
     $("walk-own").hidden = now.density !== "own";
     $("walk-why").textContent = why[now.kind];
+    sayValues();
   }
   async function place() {
     placed = JSON.stringify([now.density, own]);
@@ -165,6 +166,7 @@ panels.walk = (() => {
       : !ready ? "" : rhat > 1.05
         ? "The chains do not agree yet: neither their mean nor its \u03c3 is reliable."
         : far ? "The chains agree, but are wrong." : "Correct, within the current error.";
+    if (!running && current === "walk") say($("walk-note").textContent);
     Object.assign($("walk").dataset, { steps: steps ?? 0, off: ready ? off : "", rhat: rhat ?? "",
       accepted: accepted ?? "", tau: tau ?? "",
       summits: frame ? [...frame.chain].filter((v, k) => k % 2 === 0).map((v) => v.toFixed(2))
@@ -227,6 +229,7 @@ panels.walk = (() => {
       canvas.onblur = () => { cursor = null, paint(); };
     },
     show(state) {
+      if (Object.keys(state).length) now = { ...usual };
       if (densities.includes(state.density)) now.density = state.density;
       if (kinds.includes(state.kind)) now.kind = state.kind;
       for (const [name, lo, hi] of [["a", .001, 1], ["noise", 0, 2], ["leaps", 1, 40],

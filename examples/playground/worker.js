@@ -88,7 +88,10 @@ const jobs = {
   renew({ which }) { C.dream_fresh(which, 0); },
   dream({ on }, tell) {
     clearTimeout(chains.timer);
-    if (!on) return tellChains(tell);              /* the current state */
+    if (!on) {                                     /* the current state */
+      chains.speed = 0;
+      return tellChains(tell);
+    }
     chains.last = chains.mark = performance.now(), chains.made = chains.speed = 0;
     chainStep(tell);
   },
