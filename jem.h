@@ -1360,7 +1360,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
 #define JEM_AUTO (-1)
 /* Stores statistics of n images x[n][c][h][w], from which jem_answer.familiarity is computed. The
    images must resemble those to be judged, and should not have been used in training; p-values are
-   accurate with about 500 images or more; the more images, the smaller the p-values that can be distinguished. `gradients` is the cost of an answer, in gradients of log p(x). 0: it uses logits,
+   accurate with about 500 images or more; the more images, the smaller the p-values that can be
+   distinguished. `gradients` is the cost of an answer, in gradients of log p(x). 0: it uses logits,
    features and the image itself; 1, or JEM_AUTO: also the slope at the image, from the same pass: a
    batch then takes less than three times the time of its logits; 2 and 3: also the slope at one and
    at two noise levels, only for networks that have learned a score. For vectors (height and width
