@@ -17897,6 +17897,9 @@ JEM__COMPILE_END
                  channels, are rounded differently than before. A single chain of a network with
                  wide layers is up to a third faster: weights are prefetched.
                  jem_file writes files of your own, which are never half-written.
+                 gcc for Windows compiles the scalar kernels, unless JEM_WINDOWS_SIMD is defined:
+                 its AVX2 code can crash. Shades of paper no longer move the framing of a picture.
+                 A Student network's A is fitted to random rows of more than 16,384.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...
