@@ -6146,7 +6146,7 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
     if (!strcmp(f->kind, "convnet"))               /* layers after the first halve the sides */
         features = (double)d->widths[last] * (d->height >> last) * (d->width >> last);
     if (features < 1)
-        jem__fields_fail(f, "jem.layers", NULL, d->layers, "too many for images of this size");
+        jem__fields_fail(f, "jem.layers", NULL, d->layers, "too many: the images are too small");
     return jem__features(f, features);
 }
 
@@ -12828,13 +12828,14 @@ static int jem__framing_in(const char *text, float *f) {
 /* Sums of ink: its amount and moments, and its bounding box. */
 typedef struct jem__ink { double mass, y, x; int top, bottom, left, right; } jem__ink;
 
-/* Adds a pixel with `ink` from 0 to 1. Up to a quarter is paper: on a large photo, its shades would
+/* Adds a pixel with `ink` from 0 to 1. A quarter of it is paper: on a large photo, its shades would
    outweigh a small subject. */
 static void jem__ink_add(jem__ink *s, int row, int column, double ink) {
-    if (ink <= 0.25) return;
-    s->mass += ink;
-    s->y += ink * (row + 0.5);
-    s->x += ink * (column + 0.5);
+    const double more = ink - 0.25;
+    if (more <= 0) return;
+    s->mass += more;
+    s->y += more * (row + 0.5);
+    s->x += more * (column + 0.5);
     if (ink <= 0.5) return;
     if (s->top > row) s->top = row;
     if (s->bottom <= row) s->bottom = row + 1;

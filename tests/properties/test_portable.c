@@ -245,7 +245,7 @@ static void files(jem_ctx *ctx) {
 
 /* Of the convnet in JEM_PRECISION_EXACT, of the WRN in JEM_PRECISION_FAST. */
 static const uint64_t known[2][3] = {
-    { 0x5b03608cbc37fc88u, 0x7b6eb038f9ecc911u, 0xae779ef8bde48f2bu },
+    { 0xbe06dace1ae7fda6u, 0x7b6eb038f9ecc911u, 0x43bd7b4074bc835du },
     { 0x10694d882de57ed4u, 0x8bf49ab002c1df05u, 0xfe08e87f0f871167u }
 };
 

@@ -124,7 +124,7 @@ refuses 2 "labels-per-class 5000: class" train --labels-per-class 5000 "$@"
 refuses 2 "shift must be smaller" train --shift 28 "$@"
 refuses 2 "cutout must not be larger" train --cutout 29 --batches separate "$@"
 refuses 2 "cutout needs --batches separate" train --cutout 8 "$@"
-refuses 2 "layers = 8: too many for images of this size" train --widths 8,8,8,8,8,8,8,8 "$@"
+refuses 2 "layers = 8: too many: the images are too small" train --widths 8,8,8,8,8,8,8,8 "$@"
 refuses 2 "out starts a new run" train --resume somewhere "$@"
 refuses 2 "init starts a new run" train --resume somewhere --init something
 refuses 2 "jem sample MODEL" sample
@@ -727,12 +727,12 @@ refuses 2 "--adam-rate is for --optimizer muon" train $tiny --optimizer adam --a
 refuses 2 "--decay-rate is for --schedule steps" train $tiny --schedule cosine --decay-rate .1 --out new
 refuses 2 "--chains-lr is for --schedule cosine" train $tiny --schedule steps --chains-lr .1 --out new
 refuses 2 "--entropy is for --kl-weight" train $tiny --entropy .5 --out new
-refuses 2 "--cutout is for --p-y-given-x-weight" train $tiny --p-y-given-x-weight 0 --cutout 4 --out new
+refuses 2 "--cutout is for --p-y-given-x-weight" train $tiny --p-y-given-x-weight 0 --cutout 4 \
+    --batches separate --out new
 refuses 2 "--sample-steps is for --score-weight" train $tiny --sample-steps 9 --out new
 refuses 2 "--guidance is for p(x,y)" train $tiny --uncond --guidance 3 --out new
 refuses 2 "--move-chains is for --shift" train $tiny --shift 0 --move-chains .5 --out new
 refuses 2 "--plain-p-x is for training of p(x)" train $tiny --p-x-weight 0 --plain-p-x --out new
-refuses 2 "--batches shared is without effect" train $tiny --plain-p-x --batches shared --out new
 status 0 "what is off is no mistake" train $tiny --iters 1 --p-x-weight 0 --p-x-batch 0 --entropy 0 \
     --out idle
 refuses 2 "--min-visits is for --from buffer" sample $model --min-visits 3 --out new

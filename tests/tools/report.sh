@@ -119,8 +119,8 @@ for i in 00 01 02 03 04 05 06 07 08 09 10 11 12 13 14 15 16 17 18 19; do
     mv some/0000$i.png "data/$one/"
 done
 mv some/*.png "data/$two/"
-"$jem" train --dataset ./data --iters 2 --widths 8,8 --n-steps 1 --n-valid 0 --out 'x<i>&' \
-    >out 2>err
+"$jem" train --dataset ./data --test-split tenth --iters 2 --widths 8,8 --n-steps 1 --n-valid 0 \
+    --out 'x<i>&' >out 2>err
 mv 'x<i>&/last.safetensors' "$unkind.safetensors"
 status 0 "report" "$unkind.safetensors" --n 4 --out unkind.html
 check "no judge" grep -q "judge-.*cannot be opened" err

@@ -378,9 +378,7 @@ static int options_have_uses(const options *o, const train_options *t) {
     static const char *const of_score[] = { "sample-steps", "sample-fraction", NULL };
     static const char *const of_classes[] = { "guidance", NULL };
     static const char *const of_moves[] = { "move-chains", NULL };
-    static const char *const of_one_batch[] = { "batches", NULL };
     const int learns_x = t->w_x > 0 || t->w_xy > 0 || t->w_kl > 0 || t->w_score > 0 || t->w_nce > 0;
-    const int own_images = t->labels_per_class > 0 || t->plain_px || t->batch_x;
     return options_used(o, t->optimizer == OPTIMIZER_MUON, "is for --optimizer muon", of_muon) &&
            options_used(o, t->schedule == SCHEDULE_STEPS, "is for --schedule steps", of_steps) &&
            options_used(o, t->schedule == SCHEDULE_COSINE, "is for --schedule cosine", of_cosine) &&
@@ -389,10 +387,7 @@ static int options_have_uses(const options *o, const train_options *t) {
            options_used(o, learns_x, "is for training of p(x), which is off", of_density) &&
            options_used(o, t->w_score > 0 || *t->init, "is for --score-weight", of_score) &&
            options_used(o, !t->uncond, "is for p(x,y), which --uncond excludes", of_classes) &&
-           options_used(o, t->shift || t->flip, "is for --shift or --flip", of_moves) &&
-           options_used(o, t->batches != BATCHES_SHARED || !own_images,
-                        "shared is without effect with --labels-per-class, --plain-p-x or "
-                        "--p-x-batch", of_one_batch);
+           options_used(o, t->shift || t->flip, "is for --shift or --flip", of_moves);
 }
 
 int train_combination(const options *o, const train_options *t) {

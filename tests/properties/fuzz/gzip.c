@@ -27,7 +27,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *in, size_t n, size_t most, unsigned seed
         memcpy(in, head, 10);
         memcpy(in + 10, packed + 2, stream);
         n = 10 + stream;
-        n += put_little(in + n, data_crc32(plain, size));
+        n += put_little(in + n, crc32_of(0, plain, size));
         n += put_little(in + n, (unsigned long)size);
     }
     stb_free(packed);

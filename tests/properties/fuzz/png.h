@@ -12,7 +12,7 @@ static size_t png_chunk(uint8_t *to, const char *type, const uint8_t *bytes, siz
     png_word(to, (unsigned long)n);
     memcpy(to + 4, type, 4);
     if (n) memcpy(to + 8, bytes, n);
-    png_word(to + 8 + n, data_crc32(to + 4, n + 4));
+    png_word(to + 8 + n, crc32_of(0, to + 4, n + 4));
     return 12 + n;
 }
 
