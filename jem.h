@@ -1526,7 +1526,8 @@ enum {                                             /* what was done to a picture
    the training images do. Ink is what differs from the ground by more than half of the contrast:
    the larger side of its bounding box becomes the given share of the image's, and its centre of
    mass moves to that of the training images (for subject > 0, to the middle). The ground is the
-   darkest or the brightest grey of the picture, whichever has more pixels close to it. Ink becomes
+   median of the greys within a quarter of the range from its dark or its bright end, whichever has
+   more pixels; the centre of mass counts ink above a quarter of the contrast. Ink becomes
    bright on dark, or dark on bright if the training images are, in full contrast. A picture of
    which fewer than half of the pixels are close to the ground remains whole, as does one whose
    greys span fewer than 32 of 256. */
@@ -1712,7 +1713,7 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 
 /* gcc for Windows aligns the stack to 16 bytes, but may save vectors of 32 there as if they were
    aligned (gcc bug 54412): see JEM_WINDOWS_SIMD. */
-#if defined(_WIN32) && !defined(__clang__) && !defined(JEM_WINDOWS_SIMD)
+#if (defined(_WIN32) || defined(__CYGWIN__)) && !defined(__clang__) && !defined(JEM_WINDOWS_SIMD)
 #define JEM__UNALIGNED_STACK 1
 #endif
 #if !defined(JEM_NO_SIMD) && !defined(JEM__UNALIGNED_STACK) && defined(__GNUC__) && \
@@ -1720,7 +1721,7 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #define JEM__X86 1
 /* AVX-512 BF16 and AMX; gcc for Windows writes tile addresses that cannot be assembled. */
 #if (defined(__clang__) && __clang_major__ >= 12) || \
-    (!defined(__clang__) && __GNUC__ >= 11 && !defined(_WIN32))
+    (!defined(__clang__) && __GNUC__ >= 11 && !defined(_WIN32) && !defined(__CYGWIN__))
 #define JEM__X86_BF16 1
 #endif
 #include <cpuid.h>
@@ -9452,8 +9453,8 @@ static void jem__set_slot(jem_buffer *b, int slot, const float *image) {
     b->visits[slot] = 0;
 }
 
-/* Fills an empty buffer with copies of about n new samples, at least 64 and at least two of each
-   class. Copies of one sample soon diverge from each other. */
+/* Fills the empty slots of the buffer with copies of about n new samples, at least 64 and at least
+   two of each class. Copies of one sample soon diverge from each other. */
 static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
     const int by_class = jem__by_class(&tr->desc);
@@ -9496,7 +9497,7 @@ static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
     return JEM_OK;
 }
 
-/* Replaces chains by new samples if restart_denoise requests it: all before the first walk, n of
+/* Replaces chains by new samples if restart_denoise requests it: the empty ones first, then n of
    them every 1/reinit updates; never again if reinit is 1e-6 or less. */
 static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     const jem_train_desc *d = &tr->desc;
@@ -12828,8 +12829,8 @@ static int jem__framing_in(const char *text, float *f) {
 /* Sums of ink: its amount and moments, and its bounding box. */
 typedef struct jem__ink { double mass, y, x; int top, bottom, left, right; } jem__ink;
 
-/* Adds a pixel with `ink` from 0 to 1. A quarter of it is paper: on a large photo, its shades would
-   outweigh a small subject. */
+/* Adds a pixel with `ink` from 0 to 1. The first quarter counts as paper: on a large photo, its
+   shades would outweigh a small subject. */
 static void jem__ink_add(jem__ink *s, int row, int column, double ink) {
     const double more = ink - 0.25;
     if (more <= 0) return;
@@ -14752,20 +14753,23 @@ static void jem__state_read(jem__arrays *v, const jem_trainer *tr, int64_t *stat
     }
 }
 
-/* Gives the trainer a guard that was read. Copies it if there is memory in the trainer for it: an
-   archive of this trainer points there. Otherwise exchanges the two. */
+/* Gives the trainer a guard that was read. If the trainer has memory for it, the guard is copied
+   there, since an archive of this trainer may point there. Otherwise the two are exchanged. */
 static void jem__guard_take(jem_trainer *tr, jem__guard *from) {
     const jem__guard old = tr->guard;
     tr->guard = *from;
-    if (!old.kept || !from->kept) {
+    if (!old.kept) {
         *from = old;
         return;
     }
-    const size_t visits = (size_t)jem__guard_slots(tr->buffer) * sizeof *old.visits;
-    memcpy(old.kept, from->kept, (size_t)old.size * sizeof *old.kept);
-    if (visits) memcpy(old.visits, from->visits, visits);
+    if (from->kept) {
+        const size_t slots = (size_t)jem__guard_slots(tr->buffer);
+        memcpy(old.kept, from->kept, (size_t)old.size * sizeof *old.kept);
+        memcpy(old.visits, from->visits, slots * sizeof *old.visits);
+    }
     tr->guard.kept = old.kept;
     tr->guard.visits = old.visits;
+    tr->guard.size = old.size;
 }
 
 jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {

@@ -569,7 +569,7 @@ if [ -z "$BESIDE" ] && [ -e "$BUILD/incomplete" ]; then
     rm -f "$BUILD/incomplete"
     count 0 1
     broken="$broken, make"
-    echo "FAILED make: not everything compiles, so programs of an earlier build may run"
+    echo "FAILED make: what programs share does not compile; those of an earlier build run"
 fi
 
 # Not shown as it comes: two at once would be unreadable.

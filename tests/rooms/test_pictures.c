@@ -381,7 +381,8 @@ static void check_photos(jem_net *net, framing *t, jem_rng *rng) {
         familiar += framed.familiarity > 0.01f;
     }
     printf("    of %d photos: %d right, %d not strange\n", DIGITS, right, familiar);
-    CHECK(right >= 0.9 * DIGITS, "%d of %d photos", right, DIGITS);
+    CHECK(right >= 0.9 * DIGITS && familiar >= 0.9 * DIGITS, "of %d photos %d are right, %d not "
+          "strange", DIGITS, right, familiar);
 }
 
 /* Checks pictures that need no frame or have none: of the network's size, noise, blank ones. */

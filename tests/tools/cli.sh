@@ -200,6 +200,9 @@ says "150 noise-blind steps that remove 0.4 of the noise"
 status 0 "another network" train $short --net wrn --depth 10 --width 1 --stem-stride 4 --out other
 status 0 "its info" info other/last.safetensors
 check "stores no sampler" sh -c "! grep -q -e guidance -e noise-blind out"
+status 0 "no score" train $short --score-weight 0 --scale 10 --out unscored
+status 0 "its info" info unscored/last.safetensors
+check "stores no sampler either" sh -c "! grep -q -e guidance -e noise-blind out"
 status 0 "another scale, its own guidance" train $short --scale 5 --guidance 3 --out rescaled
 status 0 "its info" info rescaled/last.safetensors
 says "guidance   3 log p(y|x)"
@@ -838,6 +841,8 @@ check "rows are scored as they arrive" test "$first/$second/$third" = \
 status 0 "classes by name" train rows.csv --label state $brief --out t4
 says "600 rows of 4 numbers, 3 classes; 120 for validation, 480 labels"
 check "four curves are drawn" test "$(height t4/curves.png)" = 1190
+{ head -n 3 rows.csv; echo "1,2,3,4,"; } >unlabelled.csv
+refuses 1 "column .state. has no label" eval t4/last.safetensors --dataset unlabelled.csv
 status 0 "their labels" score t4/last.safetensors rows.csv --out s.csv
 accuracy=$(sed -n 's/.*accuracy \([0-9]*\).*/\1/p' out)
 check "accuracy $accuracy%" test "${accuracy:-0}" -ge 95

@@ -1351,7 +1351,7 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
     return 0;
 }
 
-/* Checks that no output replaces a model or a run. */
+/* Checks that no output replaces a run, and no picture a model. */
 static int may_write_all(const struct use *what, const uses_options *u, const char *path) {
     const int draws_smallest = what->run == eval_attack;       /* only its table has --smallest */
     const int reads_judge = what->run == eval_samples;         /* in `other` */

@@ -64,7 +64,6 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
         desc->label = jem_archive_meta(m->archive, OPTION_PREFIX "label");
         desc->label_optional = 1;
     }
-    desc->any_label = 1;
 }
 
 enum { QUOTED_SIZE = 2 * NAME_SIZE + 3, ROW_SIZE = 2 * QUOTED_SIZE + 200 };
@@ -199,18 +198,23 @@ static void print_detection(FILE *to, const score_run *s) {
 /* Names labels that are no classes of the model. */
 static void note_unknown(const score_run *s) {
     const jem_net *net = s->m->net;
+    enum { MOST_NAMED = 20 };
     char name[NAME_SIZE];
     char number[16];
+    int unknown = 0;
     for (int k = 0; k < s->t.classes; k++) {
         const char *label = label_name(&s->t, k, number);
         int count = 0;
         int known = 0;
         for (int i = 0; i < s->t.rows; i++) count += s->t.labels[i] == k;
         for (int c = 0; c < net->classes; c++) known |= !strcmp(class_name(net, c, name), label);
-        if (count && !known)
+        if (!count || known) continue;
+        if (unknown++ < MOST_NAMED)
             fprintf(stderr, "jem score: the label '%s' of %d rows is no class of the model\n",
                     label, count);
     }
+    if (unknown > MOST_NAMED)
+        fprintf(stderr, "jem score: so are %d other labels\n", unknown - MOST_NAMED);
 }
 
 /* Returns the percentage of labelled rows whose label is the model's class; -1: none is. */
@@ -253,7 +257,7 @@ static void print_summary(FILE *to, const score_run *s) {
     fprintf(to, "\n");
     if (s->t.unlabelled)
         fprintf(stderr, "jem score: the labels of %d rows are not names or whole numbers from 0 "
-                "on: they do not count\n", s->t.unlabelled);
+                "on, or beyond the first %d: they do not count\n", s->t.unlabelled, TABLE_CLASSES);
     if (s->answers && s->m->net->classes == 1) print_detection(to, s);
     if (s->answers && s->m->net->classes > 1) note_unknown(s);
 }
@@ -371,7 +375,7 @@ static int describe(const model *m, const score_options *o, table_desc *desc) {
     if (names) columns_of(m, names, &of_model);
     desc->label = of_model.label;
     desc->label_optional = of_model.label_optional;
-    desc->any_label = of_model.any_label;
+    desc->any_label = 1;
     desc->n_columns = of_model.n_columns;
     desc->drop = of_model.drop;
     desc->bad = on_bad_row;

@@ -1692,18 +1692,20 @@ static int fits_data(run *r, const char *path, const jem_archive *from) {
     return 1;
 }
 
-/* Warns if the run of the file held out other test images of a folder: it has learned many of
-   those that this run holds out. */
+/* Warns if the run of the file held out other test images of this folder: it has learned many of
+   those that this run holds out. Names decide the same for more images, a count does not. */
 static void note_split(run *r, const char *path, const jem_archive *from) {
     const char *mine = r->table->text[option_find(r->table, "test-split")];
     const char *dataset = jem_archive_meta(from, OPTION_PREFIX "dataset");
     const char *split = jem_archive_meta(from, OPTION_PREFIX "test-split");
     const char *seed = jem_archive_meta(from, OPTION_PREFIX "seed");
+    const char *mark = jem_archive_meta(from, "run.data");
     char text[160];
-    if (!r->data.held_out || !dataset) return;
+    if (!r->data.held_out || !dataset || strcmp(dataset, r->o->dataset)) return;
     if (!split) split = OLD_SPLIT;
     const int same_seed = strcmp(mine, "random") || (seed && atoi(seed) == r->o->seed);
-    if (!strcmp(split, mine) && same_seed) return;
+    const int same_images = !mark || !strcmp(mark, r->data_mark);
+    if (!strcmp(split, mine) && (r->data.by_name || (same_seed && same_images))) return;
     snprintf(text, sizeof text, ": may have learned some of the images held out here: it was "
              "trained with --test-split %.10s --seed %.12s", split, seed ? seed : "?");
     say(r, path, text);

@@ -1299,10 +1299,13 @@ static const options *usual_options(const jem_archive *a) {
 /* Prints the options of training that differ from the defaults of its preset and data set. */
 static void info_options_of(const jem_archive *a) {
     const options *o = usual_options(a);
+    const char *preset = jem_archive_meta(a, OPTION_PREFIX "preset");
+    const int fast = preset && !strcmp(preset, "fast");
     printf("  options   ");
     for (int i = 0; i < train_count; i++) {
         const option *t = &train_table[i];
-        const char *usual = o ? o->text[i] : t->value[0];
+        const char *usual = fast && t->value[1] ? t->value[1] : t->value[0];
+        if (o) usual = o->text[i];
         char key[64], clear[NAME_SIZE];
         if (t->kind == OPTION_TITLE) continue;
         snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);

@@ -1022,8 +1022,8 @@ static double data__draw_of_name(const char *class_name, const char *file) {
     return jem_rng_uniform(&rng);
 }
 
-/* Marks the pictures whose number is below 0.1; if there are none, the one with the least. Marks
-   never all of them. */
+/* Marks the pictures whose number is below 0.1; if there are none, the one with the least. Never
+   marks all of them. */
 static void data__hold_out_by_name(const char *class_name, const data__names *files,
                                    unsigned char *held) {
     int least = 0;
@@ -1273,7 +1273,6 @@ static int data__load_table(data__job *job, const char *path) {
     how.label = want->label;
     how.drop = want->drop;
     how.label_optional = want->label_optional;
-    how.any_label = want->any_label;
     how.n_columns = want->n_columns;
     if (want->columns) {
         how.columns = (char (*)[TABLE_NAME])data__alloc((size_t)want->n_columns, TABLE_NAME);

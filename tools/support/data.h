@@ -86,7 +86,7 @@ typedef struct data_desc {
     double picture_mb;         /* limit on a picture's pixels: 100 */
     double memory_mb;          /* limit on all images (0: no limit) */
     const char *label, *drop;  /* of a table, as in table_desc */
-    int label_optional, any_label;
+    int label_optional;
     const char *const *columns;                    /* [n_columns], as in table_desc; or NULL */
     int n_columns;
     /* Called with a message for each picture of a folder that cannot be read, before data_load

@@ -37,7 +37,8 @@ typedef struct table_desc {
                                   "none"; "label" if there is one */
     int label_optional;        /* 1: a file without that column is accepted */
     int any_label;             /* 1: a row whose label is missing or no class has the label -1 */
-    const char *drop;          /* names of columns to skip, separated by commas and blanks */
+    const char *drop;          /* names of columns to skip, separated by commas, each of
+                                  which blanks may follow */
     /* Takes these columns, by name and in this order, and skips others; without names, in the
        desc or in the file, their count must be equal. */
     char (*columns)[TABLE_NAME];

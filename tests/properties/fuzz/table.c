@@ -13,6 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *in, size_t n) {
     memset(&desc, 0, sizeof desc);
     desc.label = labels[in[0] % 5];
     desc.label_optional = in[0] >> 3 & 1;
+    desc.any_label = in[0] >> 6 & 1;
     if (in[0] >> 4 & 1) desc.drop = "b,c";
     if (in[0] >> 5 & 1) {
         desc.columns = columns;
@@ -28,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *in, size_t n) {
     for (ptrdiff_t i = 0; i < (ptrdiff_t)t.rows * t.columns; i++)
         FUZZ_CHECK(t.x[i] >= -1e12f && t.x[i] <= 1e12f);
     for (int i = 0; t.labels && i < t.rows; i++)
-        FUZZ_CHECK(t.labels[i] >= -desc.label_optional && t.labels[i] < t.classes);
+        FUZZ_CHECK(t.labels[i] >= -desc.any_label && t.labels[i] < t.classes);
     for (int k = 0; k < t.columns; k++) FUZZ_CHECK(memchr(t.names[k], 0, TABLE_NAME) != NULL);
     for (int k = 0; t.class_names && k < t.classes; k++)
         FUZZ_CHECK(memchr(t.class_names[k], 0, TABLE_NAME) != NULL);
