@@ -693,9 +693,8 @@ typedef struct jem_convnet_desc {
                                                       distribution with this many degrees of
                                                       freedom. Only for an MLP of vectors (height
                                                       and width 1, up to 1024 numbers), without
-                                                      quadratic. Its
-                                                      argument, and that of f, is z = A u, where
-                                                      u is x in the network's units.
+                                                      quadratic. Its argument, and that of f, is
+                                                      z = A u, where u is x in the network's units.
                                                       jem_net_fit_units sets A, the buffer
                                                       "whiten.weight", so that the data's z have
                                                       uncorrelated coordinates of variance 1 */
@@ -1527,10 +1526,10 @@ enum {                                             /* what was done to a picture
    the larger side of its bounding box becomes the given share of the image's, and its centre of
    mass moves to that of the training images (for subject > 0, to the middle). The ground is the
    median of the greys within a quarter of the range from its dark or its bright end, whichever has
-   more pixels; the centre of mass counts ink above a quarter of the contrast. Ink becomes
-   bright on dark, or dark on bright if the training images are, in full contrast. A picture of
-   which fewer than half of the pixels are close to the ground remains whole, as does one whose
-   greys span fewer than 32 of 256. */
+   more pixels; the centre of mass counts ink above a quarter of the contrast. Ink becomes bright on
+   dark, or dark on bright if the training images are, in full contrast. A picture of which fewer
+   than half of the pixels are close to the ground remains whole, as does one whose greys span fewer
+   than 32 of 256. */
 /* Measures the framing of n images x[n][1][h][w] of the training data, n > 0, and stores it with
    the network as the text "jem.framing": ground (0 dark, 1 bright), share of the side (median), row
    and column of the centre (means, as shares). Images without a plain border, or of several
