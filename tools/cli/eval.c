@@ -132,22 +132,35 @@ static int uses_draw(const char *path, panel *panels, int n, int height) {
 
 enum { BINS_MOST = 100, RELIABLE_MOST = 4, FEW = 10 };
 
-/* Computes rows and curves of a model: without a temperature, and with the temperature fitted to
-   the first half of the test images. All results are for the other half. */
-static int calibration_of(uses *s, reliability_bin *bin, int row) {
+/* Divides the logits of each half of the images by the temperature that was fitted to the other
+   half. Returns the mean of both temperatures; after an error 0. */
+static double divide_by_fitted(const uses *s, float *f) {
+    jem_net *net = s->m.net;
     const int half = s->n / 2;
+    const ptrdiff_t logits = (ptrdiff_t)s->n * net->classes;
+    const ptrdiff_t of_first = (ptrdiff_t)half * net->classes;
+    const float *last = s->x + half * image_size(net);
+    const float t_first = jem_fit_temperature(net, s->x, s->labels, half);
+    const float t_last = jem_fit_temperature(net, last, s->labels + half, s->n - half);
+    if (!(t_first > 0 && t_last > 0)) return 0;
+    for (ptrdiff_t i = 0; i < logits; i++) f[i] /= i < of_first ? t_last : t_first;
+    return .5 * ((double)t_first + (double)t_last);
+}
+
+/* Computes rows and curves of a model: without a temperature, and with fitted temperatures. */
+static int calibration_of(uses *s, reliability_bin *bin, int row) {
     const int k = s->m.net->classes;
-    float *f = uses_floats((ptrdiff_t)(s->n - half) * k);
+    float *f = uses_floats((ptrdiff_t)s->n * k);
     double t = 1;
     const char *const names[2] = { s->name, "T fitted" };
     int ok = f != NULL;
     jem_net_set_meta(s->m.net, "jem.temperature", NULL);
-    ok = ok && jem_logits(s->m.net, s->x + half * image_size(s->m.net), s->n - half, f) == JEM_OK;
+    ok = ok && jem_logits(s->m.net, s->x, s->n, f) == JEM_OK;
     for (int fit = 0; ok && fit < 2; fit++) {
-        if (fit) t = (double)jem_fit_temperature(s->m.net, s->x, s->labels, half);
+        if (fit) t = divide_by_fitted(s, f);
         ok = t > 0;
         if (!ok) break;
-        predictions p = { f, s->labels + half, s->n - half, k, t };
+        predictions p = { f, s->labels, s->n, k, 1 };
         reliability_bin other[20];
         const reliability r20 = measure_reliability(&p, 20, other);
         const reliability r = measure_reliability(&p, s->u->bins, bin + (row + fit) * BINS_MOST);
@@ -220,8 +233,8 @@ static int eval_calibration(uses *s, uses *beside) {
         fprintf(stderr, "jem eval: calibration needs at least 4 images\n");
         return 2;
     }
-    printf("%d bins; T fitted to %d test images, all numbers of the other %d\n", s->u->bins,
-           s->n / 2, s->n - s->n / 2);
+    printf("%d bins, %d test images; each half has the T that was fitted to the other half\n",
+           s->u->bins, s->n);
     printf("  %-22s  %5s  %8s  %10s  %7s  %12s  %6s  %6s  %6s\n", "", "T", "accuracy", "confidence",
            "ECE", "ECE, 20 bins", "MCE", "NLL", "Brier");
     for (int b = 0; b < models; b++) {
@@ -1333,7 +1346,9 @@ static const struct use {
     { "samples", "quality of its samples", samples_table, sizeof samples_table, eval_samples }
 };
 
-static int uses_open(uses *s, options *o, const uses_options *u, const char *path) {
+/* `halves` are at random, since those of MNIST in order have different sources: the writers of one
+   half were employees, those of the other students. */
+static int uses_open(uses *s, options *o, const uses_options *u, const char *path, int halves) {
     s->o = o;
     s->u = u;
     if (!model_open(&s->m, "jem eval", path, u->e.threads, u->e.precision, u->e.max_memory))
@@ -1342,7 +1357,8 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
     if (!model_has("jem eval", &s->m, 0)) return 2;
     const int status = data_for(&s->m, o, &u->e, &s->test);
     if (status) return status;
-    mix_classes(&s->test);
+    if (halves) shuffle_images(&s->test);
+    else mix_classes(&s->test);
     s->n = smaller(u->e.n, s->test.n);
     s->labels = s->test.labels;
     s->x = uses_floats(s->n * image_size(s->m.net));
@@ -1384,10 +1400,11 @@ static int run_use(const struct use *what, options *o, const uses_options *u, co
     memset(s, 0, sizeof s);
     limit_memory(u->e.max_memory);
     if (!eval_options_used(what, o, u) || !may_write_all(what, u, path)) return 2;
-    int status = uses_open(&s[0], o, u, path);
+    const int halves = what->run == eval_calibration;
+    int status = uses_open(&s[0], o, u, path, halves);
     const int two = !status && *u->beside;
     for (int i = 0; i < 2; i++) o->given[i] = 1;   /* dataset and data: the same for both */
-    if (two) status = uses_open(&s[1], o, u, u->beside);
+    if (two) status = uses_open(&s[1], o, u, u->beside, halves);
     if (!status) status = what->run(&s[0], two ? &s[1] : NULL);
     for (int i = 0; i <= two; i++) {
         free(s[i].x);

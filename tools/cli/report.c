@@ -354,7 +354,7 @@ static const struct section {
       OF_DATA | COUNTS | ACCURACY, ALL_IMAGES, .5f, 1 },
     { "calibration", "Calibration", "Of the images with a confidence of 80%, 80% should be right: "
       "the grey diagonal. ECE is the mean distance from it, MCE the largest, NLL is -log p(y|x); "
-      "logits are divided by T.", "eval calibration", uses_command,
+      "logits are divided by T, fitted to other images.", "eval calibration", uses_command,
       OF_DATA | OF_TWO | COUNTS | DRAWS | CHART, 10000, .6f, 1 },
     { "ood", "Out of distribution", "AUROC is the probability that a test image has a higher score "
       "than an image of another kind: 1 is perfect, .5 is chance, less is inverted.",

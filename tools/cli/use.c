@@ -889,13 +889,9 @@ static int label_as(const jem_net *net, data_set *d) {
     return ok;
 }
 
-void mix_classes(data_set *d) {
-    if (d->values) return;
+void shuffle_images(data_set *d) {
     const size_t size = (size_t)d->c * (size_t)d->h * (size_t)d->w;
     jem_rng rng = jem_rng_seed(1);
-    int runs = 1;
-    for (int i = 1; i < d->n; i++) runs += d->labels[i] != d->labels[i - 1];
-    if (runs > d->classes) return;                 /* mixed already */
     for (int at = d->n - 1; at > 0; at--) {
         const int k = jem_rng_below(&rng, at + 1);
         const int label = d->labels[at];
@@ -909,6 +905,13 @@ void mix_classes(data_set *d) {
             b[p] = one;
         }
     }
+}
+
+void mix_classes(data_set *d) {
+    if (d->values) return;
+    int runs = 1;
+    for (int i = 1; i < d->n; i++) runs += d->labels[i] != d->labels[i - 1];
+    if (runs <= d->classes) shuffle_images(d);     /* not mixed already */
 }
 
 /* Loads the rows of a table for a model of rows. */

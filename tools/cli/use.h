@@ -78,6 +78,8 @@ typedef struct eval_options {
     int split, n, mirror, threads, precision, max_memory, max_file, max_picture;
 } eval_options;
 
+/* Shuffles the images of a data set, with their labels, always in the same way. */
+void shuffle_images(data_set *d);
 /* Shuffles the images of a folder, which are sorted by class, so that the first n are of all
    classes. */
 void mix_classes(data_set *d);
