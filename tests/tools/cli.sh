@@ -264,6 +264,11 @@ status 0 "a run without chains" train $small --widths 8,8 --iters 5 --p-x-weight
 check "and so without pictures of them" sh -c '! ls plain | grep -q samples'
 status 0 "L_KL alone" train $small --widths 8,8 --iters 3 --p-x-weight 0 --p-y-given-x-weight 0 \
     --kl-weight .1 --out kl
+status 0 "in batches of its own" train $small --widths 8,8 --iters 3 --p-x-weight 0 \
+    --p-y-given-x-weight 0 --kl-weight .1 --batches separate --out kl2
+sums=$(md5sum plain/last.safetensors)
+status 0 "a run that is complete" train --resume plain
+check "stays as it was, with its validation" test "$(md5sum plain/last.safetensors)" = "$sums"
 status 0 "a score alone" train $small --widths 8,8 --iters 5 --p-x-weight 0 --score-weight .01 \
     --fresh-steps 5 --out dreams
 check "dreams all the same" sh -c 'ls dreams | grep -q samples_film.png'
@@ -694,6 +699,11 @@ status 0 "begun with it, other test images" train $flat --init flat1/last.safete
 check "is reported" grep -q "flat1/last.safetensors: may have learned .*--test-split random" err
 status 0 "the same ones" train $flat --init flat2/last.safetensors --out flat3
 check "is not" sh -c "! grep -q 'may have learned' err"
+mkdir -p mixed && cp -r easy/train/dark easy/train/light mixed
+status 0 "a tenth at random" train $flat --dataset mixed --test-split random --seed 4 --out mixed1
+status 0 "a tenth by name" train $flat --dataset mixed --out mixed2
+refuses 2 "mixed1 and mixed2 have different test images of mixed" eval mixed1/last.safetensors attack \
+    --beside mixed2/last.safetensors --out new
 status 0 "a judge of them" judge --dataset flat --iters 1 --threads 1 --out judge.safetensors
 refuses 2 "need --size" judge --dataset flat --crop --out new
 mkdir -p wide/train/a wide/train/b
@@ -745,6 +755,14 @@ refuses 2 "--chains is for --refine" eval $model attack --chains 3 --out new
 refuses 2 "--share is for --hide random" eval $model impute --share .5 --out new
 refuses 2 "new would be written twice" sample $model --out new --chains new
 refuses 2 "new would be written twice" eval $model samples --keep new --out new
+refuses 2 "./new would be written twice" sample $model --out new --chains ./new
+refuses 1 "enlarged 32 times, are too much for a picture" \
+    sample examples/models/cifar10.safetensors --n 400 --zoom 32 --out new
+refuses 2 "--fresh-steps is for models that learned a score" export idle/last.safetensors new \
+    --fresh-steps 9
+refuses 2 "--guidance is for models of p(x,y)" export m/last.safetensors new --guidance 3
+refuses 2 "--chains-lr is for chains that begin later" train $tiny --chains-from 0 --chains-lr .1 \
+    --schedule cosine --out new
 refuses 2 "is a model, and would be replaced" sample $model --out idle/best.safetensors
 check "it is still there" sh -c "'$jem' info idle/best.safetensors | grep -q network"
 refuses 2 "--onnx writes an ONNX graph" export $model new.onnx
@@ -903,6 +921,15 @@ says "other.csv, 600 rows: accuracy [0-9.]*%, -log p(y|x) [0-9.]*, mean log p(x)
 refuses 2 "other.csv is a table" eval t4/last.safetensors --dataset other.csv --mirror
 status 0 "a default folder" train plain.csv $brief --iters 3
 check "is of the file's name" test -s runs/plain/last.safetensors
+status 0 "the last column by its name" train rows.csv --label last --drop temp $brief --iters 20 \
+    --out t13
+awk -F, -v OFS=, '{ print $5, $1, $2, $3 }' rows.csv >first.csv
+status 0 "the same, first" score t13/last.safetensors first.csv
+check "are labels" grep -q "accuracy" err
+status 0 "another one, last" score t13/last.safetensors plain.csv
+check "is no label" sh -c "! grep -q accuracy err"
+status 0 "the paper's preset" train rows.csv --label state --preset paper --net mlp --iters 3 \
+    --n-valid 100 --print-every 1 --out t14
 refuses 2 "rows.csv: the model has learned its rows: --dataset OTHER.csv" eval t4/last.safetensors
 refuses 1 "rows.csv, line 2: 'idle' in column 'state' is not a number (--drop skips columns" \
     train rows.csv --out new

@@ -746,6 +746,48 @@ static void test_one_image(void) {
     refuses(ROOT "/one", "train", NULL, "one", "is not a data set");
 }
 
+/* stb_image 2.27 reads other PNMs than these, but not right. */
+static void test_pnm(void) {
+    static const char *const wrong[] = {
+        "P5 2 2 100\nabcd", "P5\n2 2\n65535\nabcdefgh", "P5\n2 2\n255\nabc",
+        "P6 2 2 255\nabcdefghijk", "P5 2 2", "P5 -2 2 255\nabcd"
+    };
+    static const char right[] = "P5\n# 2 2 9\n2 2 # two\n255\nabcd";
+    data_set d;
+    put_text("one", "right.pgm", right);
+    if (CHECK(data_load_image(&d, in("one", "right.pgm"), NULL, NULL, error, sizeof error), "%s",
+              error)) {
+        CHECK(d.c == 1 && d.h == 2 && d.w == 2 && !memcmp(d.pixels, "abcd", 4), "its pixels");
+        data_free(&d);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        put_text("one", "wrong.pgm", wrong[i]);
+        CHECK(!data_load_image(&d, in("one", "wrong.pgm"), NULL, NULL, error, sizeof error) &&
+              strstr(error, "whose maximum is not 255"), "%s: %s", wrong[i], error);
+    }
+}
+
+/* A Huffman table of 17 * 16 codes, for which stb_image 2.27 has no space. */
+static void test_jpeg_tables(void) {
+    data_set d;
+    for (int repeated = 0; repeated < 2; repeated++) {
+        static bytes b;
+        memset(&b, 0, sizeof b);
+        for (int i = 0; i <= repeated; i++) add(&b, 0xff);
+        add(&b, 0xd8);
+        add(&b, 0xff);
+        add(&b, 0xc4);
+        add(&b, 3);
+        add(&b, 0);
+        add(&b, 0);
+        for (int i = 0; i < 16; i++) add(&b, 17);
+        add_noise(&b, 1000);
+        put("one", "tables.jpg", &b);
+        CHECK(!data_load_image(&d, in("one", "tables.jpg"), NULL, NULL, error, sizeof error) &&
+              strstr(error, "is damaged"), "%d: %s", repeated, error);
+    }
+}
+
 /* ---- resizing: known answers ----------------------------------------------------------------- */
 
 static void test_resize(void) {
@@ -985,7 +1027,8 @@ static void test_limits(void) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_digits), TEST(test_idx), TEST(test_cifar), TEST(test_sheets),
-        TEST(test_folders), TEST(test_one_image), TEST(test_resize), TEST(test_limits),
+        TEST(test_folders), TEST(test_one_image), TEST(test_pnm), TEST(test_jpeg_tables),
+        TEST(test_resize), TEST(test_limits),
         TEST(test_damage), TEST(test_cifar10_itself)
     };
     test_begin(argc, argv);

@@ -116,6 +116,9 @@ status 0 "ood, not calibrated" t/last.safetensors ood --n 100 --other digits --o
     --save c.jem
 says "calibrated with 5000 training images"
 before=$(number 6 mean)
+echo "1,2" >table.csv
+refuses 1 "table.csv is a table; the model has images" $model ood --n 20 --dataset digits \
+    --other table.csv
 cp -r t again && cp t/last.safetensors t.jem
 refuses 2 "t/last.safetensors and t/../t/last.safetensors are the same file" t/last.safetensors ood \
     --n 20 --other digits --save t/../t/last.safetensors
@@ -307,14 +310,14 @@ idx few/train 16384 8 pixels zeros
 idx few/test 16384 8 pixels "most rest"
 "$jem" judge --dataset ./few --iters 300 --out few.jem >out 2>err
 says "10000 test images: 100.0% recognised, 7[0-9]\.[0-9]% correctly"
-refuses 1 "no such folder\|judge-digits.safetensors: cannot be opened" $model samples \
-    --dataset digits
+refuses 1 "nowhere.safetensors: cannot be opened" $model samples --dataset digits \
+    --judge nowhere.safetensors
 refuses 1 "holds no judge" $model samples --dataset digits --judge $model
 judge=examples/models/judge-mnist.safetensors
 "$jem" train --dataset digits --size 16 --iters 1 --widths 8,8 --n-steps 1 --n-valid 0 --out small \
     >out 2>err
 refuses 1 "judges (1,28,28) of 10 classes" small/last.safetensors samples --judge $judge
-status 0 "samples" $model samples --dataset digits --n 40 --judge $judge --out s.png
+status 0 "samples, by the judge of MNIST" $model samples --dataset digits --n 40 --out s.png
 check "s.png" is_png s.png
 holds "test images are recognised" "$(number 2 'test images   ')" ">" 90
 holds "samples are recognised" "$(number 2 'from noise   ')" ">" 80

@@ -28,14 +28,14 @@ int uses_no_memory(void) {
     return 1;
 }
 
-/* Loads up to n images into x: those that `jem train` held out; if it held out no images, training
-   images; or images of another data set. Returns their number; 0 after an error, which it
-   prints. */
-static int held_out_images(const uses *s, int n, float *x, const char **what) {
+/* Loads up to n images, to be freed: those that `jem train` held out; if it held out no images,
+   training images; or images of another data set. Sets n to their number, and what to their kind.
+   Returns NULL after an error, which it prints. */
+static float *held_out_images(const uses *s, int *n, const char **what) {
     eval_options e = s->u->e;
     data_set d;
     e.split = 1;
-    if (data_for(&s->m, s->o, &e, &d)) return 0;
+    if (data_for(&s->m, s->o, &e, &d)) return NULL;
     int *order = (int *)malloc((size_t)d.n * sizeof *order);
     const char *valid = jem_archive_meta(s->m.archive, OPTION_PREFIX "n-valid");
     const char *name = jem_archive_meta(s->m.archive, OPTION_PREFIX "dataset");
@@ -44,19 +44,21 @@ static int held_out_images(const uses *s, int n, float *x, const char **what) {
     const int changed = trained && atoi(trained) != d.n;
     int there = d.n;
     if (own && valid && atoi(valid) > 1) there = smaller(atoi(valid), d.n);
-    n = smaller(n, there);
+    *n = smaller(*n, there);
+    float *x = uses_floats(*n * image_size(s->m.net));
     if (own && changed) *what = "images of a changed data set, which training may have used";
     else if (there < d.n) *what = "images that training held out";
     else if (own) *what = "training images";
     else *what = "images of another data set";
-    if (order && order_images(&d, 0, order)) data_floats(&d, order, n, x);
+    const int ok = x && order && order_images(&d, 0, order);
+    if (ok) data_floats(&d, order, *n, x);
     else {
         uses_no_memory();
-        n = 0;
+        free(x);
     }
     data_free(&d);
     free(order);
-    return n;
+    return ok ? x : NULL;
 }
 
 /* Returns a walk of `steps` steps, with the step size and the noise of the model's training. */
@@ -322,8 +324,13 @@ static int other_open(other_set *to, const uses *s, const char *left_out) {
     data_set d;
     data_desc desc;
     char error[512];
+    if (data_is_table(to->name)) {
+        fprintf(stderr, "jem eval: %s%s is a table; the model has images\n", left_out, to->name);
+        return 0;
+    }
     memset(&desc, 0, sizeof desc);
     limit_data(&desc, s->u->e.max_file, s->u->e.max_picture);
+    describe_look(&s->m, &desc);
     desc.root = s->u->e.data;
     desc.channels = s->m.net->channels;
     desc.resize = DATA_FIT;
@@ -344,8 +351,7 @@ static int other_open(other_set *to, const uses *s, const char *left_out) {
     return 1;
 }
 
-/* the sheet of digits is from MNIST */
-static const char *drawn_from(const char *set) { return strcmp(set, "digits") ? set : "mnist"; }
+const char *drawn_from(const char *set) { return strcmp(set, "digits") ? set : "mnist"; }
 
 /* Opens all data sets of --other except the model's own; returns their number; -1: one cannot be
    opened. The default: those available that do not contain the model's own images. */
@@ -627,17 +633,16 @@ static int ood_alarms(const uses *s) {
 /* Calibrates with images that training held out: a model without calibration, or to be saved, or
    with a given number of images or gradients. */
 static int uses_calibrate(uses *s) {
-    int images = 5000;
-    if (s->u->calibrate > 0) images = s->u->calibrate;
+    int n = 5000;
+    if (s->u->calibrate > 0) n = s->u->calibrate;
     else if (jem_net_meta(s->m.net, "jem.statistics") && !*s->u->save && !s->u->gradients) return 1;
     const char *what = "";
-    float *x = uses_floats(images * image_size(s->m.net));
-    const int n = x ? held_out_images(s, images, x, &what) : 0;
-    if (!x) uses_no_memory();
-    else if (n == 1) fprintf(stderr, "jem eval: %s is not calibrated, which needs two images or "
+    float *x = held_out_images(s, &n, &what);
+    if (x && n == 1) fprintf(stderr, "jem eval: %s is not calibrated, which needs two images or "
                              "more\n", s->name);
-    const int gradients = s->u->gradients - 1;     /* auto is JEM_AUTO */
-    const int ok = n > 1 && (jem_calibrate(s->m.net, x, n, gradients) == JEM_OK ||
+    int gradients = s->u->gradients - 1;           /* auto is JEM_AUTO */
+    if (gradients < 0 && jem_calibrated(s->m.net) >= 0) gradients = jem_calibrated(s->m.net);
+    const int ok = x && n > 1 && (jem_calibrate(s->m.net, x, n, gradients) == JEM_OK ||
                              model_fail("jem eval", &s->m));
     if (ok) printf("calibrated with %d %s\n", n, what);
     free(x);
@@ -1137,7 +1142,7 @@ typedef struct imputing {
     int shown;
     float *known, *filled, *mean;                  /* [all] */
     float *grid;                                   /* [IMPUTE_ROWS][shown][size] */
-    float *held;                                   /* [IMPUTE_HELD][size]: other images */
+    float *held;                                   /* other images, at most IMPUTE_HELD */
     double *pixel;                                 /* [size]: their mean */
     const char *from;                              /* what they are */
 } imputing;
@@ -1155,9 +1160,8 @@ static int impute_create(imputing *p, uses *s, uses *beside) {
     p->filled = uses_floats(p->all);
     p->mean = uses_floats(p->all);
     p->grid = uses_floats(IMPUTE_ROWS * p->shown * p->size);
-    p->held = uses_floats(IMPUTE_HELD * p->size);
     p->pixel = (double *)calloc((size_t)p->size, sizeof *p->pixel);
-    if (p->known && p->filled && p->mean && p->grid && p->held && p->pixel) return 1;
+    if (p->known && p->filled && p->mean && p->grid && p->pixel) return 1;
     uses_no_memory();
     return 0;
 }
@@ -1181,8 +1185,9 @@ static int impute_plainly(imputing *p) {
     static const char *const hides[3] = { "the lower half", "a block", "pixels at random" };
     const uses *s = p->s;
     char name[96];
-    const int n = held_out_images(s, IMPUTE_HELD, p->held, &p->from);
-    if (n <= 0) return 0;
+    int n = IMPUTE_HELD;
+    p->held = held_out_images(s, &n, &p->from);
+    if (!p->held || n <= 0) return 0;
     make_mask(s, p->known);
     for (ptrdiff_t i = 0; i < n * p->size; i++) p->pixel[i % p->size] += (double)p->held[i] / n;
     for (ptrdiff_t i = 0; i < p->all; i++) p->filled[i] = p->known[i] != 0 ? s->x[i] : 0;
@@ -1271,7 +1276,8 @@ static const option ood_table_options[] = {
       "columns of the table: logp,maxp,mass,rise,move,usual,slopes,features,image,shades,familiar "
       "(default: all; rise and move take most of the time)" },
     { "calibrate", OPTION_INT, OPTION_NOW, USES_AT(calibrate), "N", NO_PRESETS("0"), 0, 1e6,
-      "recalibrate with N images (0: 5000 images, only if the model is not calibrated)" },
+      "recalibrate with N images (0: 5000 images, if the model is not calibrated, or with "
+      "--gradients or --save)" },
     { "gradients", OPTION_CHOICE, OPTION_NOW, USES_AT(gradients), "auto|0|1|2|3",
       NO_PRESETS("auto"), 0, 0, "gradients per answer for recalibration (auto: unchanged)" },
     { "save", OPTION_TEXT, OPTION_NOW, USES_AT(save), "FILE", NO_PRESETS(""), 0, 0,
@@ -1395,16 +1401,31 @@ static int eval_options_used(const struct use *what, const options *o, const use
     return options_used(o, u->fresh_steps != 0, "is for --fresh-steps above 0", of_steps);
 }
 
+/* Checks that two models have the same test images: those of a folder depend on options of the
+   training, and may be training images of the other model. */
+static int same_test_images(const uses *a, const uses *b) {
+    const data_set *s = &a->test;
+    const data_set *t = &b->test;
+    const size_t size = (size_t)s->n * (size_t)s->c * (size_t)s->h * (size_t)s->w;
+    int same = s->n == t->n && !memcmp(s->labels, t->labels, (size_t)s->n * sizeof *s->labels);
+    if (same && uses_one_shape(a, b)) same = !memcmp(s->pixels, t->pixels, size);
+    if (!same)
+        fprintf(stderr, "jem eval: %s and %s have different test images of %s: trained with "
+                "different --test-split, --seed, --size, --crop, --pad or --background?\n", a->name,
+                b->name, a->u->e.dataset);
+    return same;
+}
+
 static int run_use(const struct use *what, options *o, const uses_options *u, const char *path) {
     static uses s[2];
     memset(s, 0, sizeof s);
-    limit_memory(u->e.max_memory);
     if (!eval_options_used(what, o, u) || !may_write_all(what, u, path)) return 2;
     const int halves = what->run == eval_calibration;
     int status = uses_open(&s[0], o, u, path, halves);
     const int two = !status && *u->beside;
     for (int i = 0; i < 2; i++) o->given[i] = 1;   /* dataset and data: the same for both */
     if (two) status = uses_open(&s[1], o, u, u->beside, halves);
+    if (two && !status && !same_test_images(&s[0], &s[1])) status = 2;
     if (!status) status = what->run(&s[0], two ? &s[1] : NULL);
     for (int i = 0; i <= two; i++) {
         free(s[i].x);

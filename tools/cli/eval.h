@@ -33,6 +33,9 @@ float *uses_floats(ptrdiff_t n);
 /* Reports the lack of memory; returns the exit status. */
 int uses_no_memory(void);
 
+/* Returns the data set that a set of images is drawn from: the sheet of digits is from MNIST. */
+const char *drawn_from(const char *set);
+
 /* Checks that both models can use the same images. */
 int uses_alike(const uses *s, const uses *beside);
 

@@ -407,8 +407,10 @@ static int samples_make(const uses *s, int n, int kinds, int by_class, int keep,
             const int batch = smaller(end - done, SAMPLE_AT_ONCE);
             const int label = by_class ? c : -1;
             if (done + batch > kept) {
-                if (!samples_of(s, label, batch, seed, bytes + done * size)) return 0;
-                if (keep && !kept_write(s, n, done + batch, bytes)) return 0;
+                const int ok = samples_of(s, label, batch, seed, bytes + done * size) &&
+                               (!keep || kept_write(s, n, done + batch, bytes));
+                if (!ok) fprintf(stderr, "\n");          /* after the progress */
+                if (!ok) return 0;
             }
             seed++;
             done += batch;
@@ -639,7 +641,8 @@ int eval_samples(uses *s, uses *beside) {
     jem_net *judge = NULL;
     e.split = 1;
     if (*s->u->other) snprintf(path, sizeof path, "%s", s->u->other);
-    else snprintf(path, sizeof path, "examples/models/judge-%.200s.safetensors", s->test.name);
+    else snprintf(path, sizeof path, "examples/models/judge-%.200s.safetensors",
+                  drawn_from(s->test.name));
     jem_ctx *ctx = make_ctx(s->u->e.threads, JEM_PRECISION_FAST);
     if (ctx) judge = judge_load(ctx, path);
     if (!judge) fprintf(stderr, "jem eval: %s (jem judge trains one)\n",

@@ -62,6 +62,7 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
     if (!named) desc->drop = jem_archive_meta(m->archive, OPTION_PREFIX "drop");
     if (!desc->label || !*desc->label) {
         desc->label = jem_archive_meta(m->archive, OPTION_PREFIX "label");
+        desc->label_name = jem_net_meta(m->net, LABEL_COLUMN);
         desc->label_optional = 1;
     }
 }
@@ -374,6 +375,7 @@ static int describe(const model *m, const score_options *o, table_desc *desc) {
     of_model.label = o->label;
     if (names) columns_of(m, names, &of_model);
     desc->label = of_model.label;
+    desc->label_name = of_model.label_name;
     desc->label_optional = of_model.label_optional;
     desc->any_label = 1;
     desc->n_columns = of_model.n_columns;

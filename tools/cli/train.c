@@ -634,12 +634,12 @@ static int load_data(run *r) {
 /* Returns log p(u) - log p(x) of a row x: the logarithm of the volume of the network's units. */
 static double log_volume(jem_net *net, const float *x) {
     jem_answer a;
-    float *u = new_floats((double)net->channels);
+    float *u = new_floats((double)net->channels * net->height * net->width);
     float logp = 0;
     if (!u) jem_fail(net->ctx, JEM_NO_MEMORY, "out of memory for the evaluation");
     if (u && jem_classify(net, x, 1, &a) == JEM_OK && jem_standardize(net, x, 1, u) == JEM_OK) {
         const jem_mark mark = jem_begin(net->ctx);
-        jem_tensor *t = jem_input(net->ctx, u, 1, net->channels, 1, 1);
+        jem_tensor *t = jem_input(net->ctx, u, 1, net->channels, net->height, net->width);
         jem_read(jem_logp(net->ctx, t, net), &logp);
         jem_end(net->ctx, mark);
     }
@@ -721,7 +721,7 @@ int evaluate(jem_net *net, const data_set *s, const int *which, int n, int reque
         const int m = smaller(n - i, AT_ONCE);
         for (int k = 0; k < m; k++) one[k] = which ? which[i + k] : i + k;
         data_floats(s, one, m, x);
-        if (with_logp && i == 0 && s->values) volume = log_volume(net, x);
+        if (with_logp && i == 0 && jem_net_meta(net, "jem.units")) volume = log_volume(net, x);
         jem_standardize(net, x, m, x);
         if (with_logp) evaluate_logp(net, x, m, logp);
         evaluate_logits(net, x, m, (requests & EVALUATE_MIRRORED) != 0, f);
@@ -1552,7 +1552,7 @@ static int step(run *r) {
     const train_options *t = r->o;
     const int two = draws_twice(t);
     const int for_labels = uses_labels(t);
-    const int for_x = two && (t->w_x > 0 || t->w_score > 0 || t->w_nce > 0);
+    const int for_x = two && (t->w_x > 0 || t->w_score > 0 || t->w_nce > 0 || t->w_kl > 0);
     const double start = now();
     deck *labels = two ? &r->few : &r->all;
     const int n_labels = for_labels ? labels->batch : 0;
@@ -1591,6 +1591,7 @@ static int is_stopped(void) {
 static int train(run *r) {
     const train_options *t = r->o;
     const int stop = t->stop_at ? smaller(t->stop_at, r->total) : r->total;
+    const int begun = r->update;
     const int eval_every = updates_of(r, t->eval_every);
     while (r->update < stop && !is_stopped()) {
         if (r->update % COMPARE_EVERY == 0 && !same_everywhere(r)) return 0;
@@ -1604,7 +1605,7 @@ static int train(run *r) {
         if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) &&
             is_calm(r) && !save(r)) return 0;
     }
-    return save(r);
+    return (*t->resume && r->update == begun) || save(r);
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
@@ -1791,15 +1792,17 @@ static int divisible(run *r) {
     return complain(r, 2, text, "");
 }
 
-/* Stores n names in the network, with keys of this prefix and their numbers, except names that a
-   file cannot store: `a` is an archive to try. */
+/* Stores a name in the network, unless a file cannot store it: `a` is an archive to try. */
+static void store_name(run *r, jem_archive *a, const char *key, const char *name) {
+    if (jem_archive_set_meta(a, key, name) == JEM_OK) jem_net_set_meta(r->net, key, name);
+    else if (jem_error_status(r->ctx) == JEM_BAD_ARGUMENT) jem_clear_error(r->ctx);
+}
+/* Stores n names, with keys of this prefix and their numbers. */
 static void store_names(run *r, jem_archive *a, const char *prefix, char *const *names, int n) {
     char key[32];
     for (int i = 0; i < n; i++) {
         snprintf(key, sizeof key, "%s%d", prefix, i);
-        if (jem_archive_set_meta(a, key, names[i]) == JEM_OK)
-            jem_net_set_meta(r->net, key, names[i]);
-        else if (jem_error_status(r->ctx) == JEM_BAD_ARGUMENT) jem_clear_error(r->ctx);
+        store_name(r, a, key, names[i]);
     }
 }
 
@@ -1809,6 +1812,7 @@ static int name_outputs(run *r) {
     jem_archive *a = jem_archive_create(r->ctx);
     if (a) store_names(r, a, CLASS_PREFIX, s->class_names, smaller(s->classes, 1000));
     if (a && s->column_names) store_names(r, a, COLUMN_PREFIX, s->column_names, s->c);
+    if (a && *s->label && !table_is_number(s->label)) store_name(r, a, LABEL_COLUMN, s->label);
     jem_archive_free(a);
     return jem_ok(r->ctx) || fail(r, 0);
 }

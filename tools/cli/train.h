@@ -77,6 +77,7 @@ int evaluate(jem_net *net, const data_set *s, const int *which, int n, int reque
 #define OPTION_PREFIX "train."
 #define CLASS_PREFIX "class."                      /* class.7: its name */
 #define COLUMN_PREFIX "column."                    /* column.0: its name, in a table */
+#define LABEL_COLUMN COLUMN_PREFIX "label"         /* the name of that of labels */
 
 /* ---- reports --------------------------------------------------------------------------------- */
 

@@ -318,6 +318,9 @@ int train_defaults(options *o, train_options *t) {
         const int at = option_find(o, train_csv[i].name);
         if (!option_default(o, at, train_csv[i].value)) return 0;
     }
+    static const char *const of_pictures[2][2] = { { "shift", "0" }, { "flip", "off" } };
+    for (int i = 0; data_is_table(t->dataset) && i < 2; i++)
+        if (!option_default(o, option_find(o, of_pictures[i][0]), of_pictures[i][1])) return 0;
     /* the sampler of a preset suits the preset's own log p(x), and its chains follow a score */
     static const char *const of_sampler[] = { "guidance", "sample-steps", "sample-fraction" };
     static const char *const of_score[] = { "chains-from", "fresh-steps" };
@@ -370,7 +373,7 @@ static const char *table_combination(const options *o, const train_options *t, c
 static int options_have_uses(const options *o, const train_options *t) {
     static const char *const of_muon[] = { "adam-rate", NULL };
     static const char *const of_steps[] = { "decay-epochs", "decay-rate", NULL };
-    static const char *const of_cosine[] = { "chains-lr", NULL };
+    static const char *const of_chains[] = { "chains-lr", NULL };
     static const char *const of_kl[] = { "entropy", NULL };
     static const char *const of_labels[] = { "label-smoothing", "label-noise", "label-wide",
                                              "cutout", NULL };
@@ -381,7 +384,9 @@ static int options_have_uses(const options *o, const train_options *t) {
     const int learns_x = t->w_x > 0 || t->w_score > 0 || t->w_nce > 0;
     return options_used(o, t->optimizer == OPTIMIZER_MUON, "is for --optimizer muon", of_muon) &&
            options_used(o, t->schedule == SCHEDULE_STEPS, "is for --schedule steps", of_steps) &&
-           options_used(o, t->schedule == SCHEDULE_COSINE, "is for --schedule cosine", of_cosine) &&
+           options_used(o, t->schedule == SCHEDULE_COSINE, "is for --schedule cosine", of_chains) &&
+           options_used(o, t->chains_from > 0 && (t->w_x > 0 || t->w_xy > 0 || t->w_kl > 0),
+                        "is for chains that begin later (--chains-from)", of_chains) &&
            options_used(o, t->w_kl > 0, "is for --kl-weight", of_kl) &&
            options_used(o, t->w_y > 0 || t->w_xy > 0, "is for --p-y-given-x-weight", of_labels) &&
            options_used(o, learns_x, "is for training of p(x), which is off", of_density) &&

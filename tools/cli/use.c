@@ -85,10 +85,27 @@ void model_close(model *m) {
     jem_ctx_free(m->ctx);
 }
 
+/* Returns the length of the folder in a path, with its last slash; 0: the current folder. */
+static size_t folder_length(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? (size_t)(slash + 1 - path) : 0;
+}
+static int stat_folder(const char *path, struct stat *s) {
+    char folder[OPTION_TEXT_SIZE];
+    const size_t n = folder_length(path);
+    if (n >= sizeof folder) return -1;
+    snprintf(folder, sizeof folder, "%.*s", (int)n, path);
+    return stat(n ? folder : ".", s);
+}
+
+/* Returns 1 if two paths name the same file, which need not exist yet. */
 static int is_same_file(const char *a, const char *b) {
     struct stat x, y;
     if (!strcmp(a, b)) return 1;
-    return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    int both = !stat(a, &x) && !stat(b, &y);
+    if (!both) both = !strcmp(a + folder_length(a), b + folder_length(b)) && !stat_folder(a, &x) &&
+                      !stat_folder(b, &y);
+    return both && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 int outputs_differ(const char *command, const char *const *out, int n) {
@@ -485,6 +502,15 @@ static int make_images(sampling *s, int shown) {
     return 0;
 }
 
+/* Checks the sizes of the grid and the strips, before samples take their time. */
+static int sampled_fit(const sampling *s, int shown) {
+    const jem_net *net = s->m.net;
+    const sample_options *o = s->o;
+    return picture_grid_fits(o->out, shown, o->columns, net->channels, net->height, net->width,
+                             o->zoom) &&
+           (!s->strips || picture_grid_fits(o->chains, s->rows * SHOTS, SHOTS, net->channels,
+                                            net->height, net->width, o->zoom));
+}
 /* Draws the grid and the strips. */
 static int draw_sampled(const sampling *s, int shown) {
     const jem_net *net = s->m.net;
@@ -533,6 +559,7 @@ static int sample_all(sampling *s) {
         return 1;
     }
     if (!make_images(s, shown)) return 1;
+    if (!sampled_fit(s, shown)) return 1;
     jem_rng rng = jem_rng_seed((uint64_t)o->seed);
     if (o->from == FROM_BUFFER && !jem_archive_find(s->m.archive, "replay_buffer")) {
         fprintf(stderr, "jem sample: %s: has no replay buffer (last.safetensors of a run has)\n",
@@ -674,6 +701,12 @@ static data_shape shape_of(const jem_archive *a) {
     return pad && !strcmp(pad, "on") ? DATA_PAD : DATA_STRETCH;
 }
 
+void describe_look(const model *m, data_desc *desc) {
+    const char *background = jem_archive_meta(m->archive, OPTION_PREFIX "background");
+    if (background) desc->background = atoi(background) & 255;
+    desc->shape = shape_of(m->archive);
+}
+
 /* A picture, and the answer of the network. */
 typedef struct classified {
     const char *path;
@@ -757,6 +790,7 @@ static int answer_picture(const model *m, classified *p) {
     float factor = 1;
     if (divisor) factor = 1 / strtof(divisor, NULL);
     if (jem_classify(net, p->x, 1, &p->answer) != JEM_OK) return picture_fail(m, p);
+    jem_standardize(net, p->x, 1, p->x);           /* from here on in units of the network */
     const jem_mark mark = jem_begin(m->ctx);
     jem_tensor *t = jem_input(m->ctx, p->x, 1, net->channels, net->height, net->width);
     t = jem_scale(m->ctx, jem_forward(net, t, 0), factor);
@@ -966,11 +1000,9 @@ static void describe_as_trained(const model *m, const eval_options *e, data_desc
     const char *trained_on = jem_archive_meta(a, OPTION_PREFIX "dataset");
     const char *split = jem_archive_meta(a, OPTION_PREFIX "test-split");
     const char *seed = jem_archive_meta(a, OPTION_PREFIX "seed");
-    const char *background = jem_archive_meta(a, OPTION_PREFIX "background");
     const char *size = jem_archive_meta(a, OPTION_PREFIX "size");
     const char *grey = jem_archive_meta(a, OPTION_PREFIX "grey");
-    if (background) desc->background = atoi(background) & 255;
-    desc->shape = shape_of(a);
+    describe_look(m, desc);
     if (!split && trained_on) split = OLD_SPLIT;
     if (split) describe_split(split, seed ? atoi(seed) : 0, desc);
     if (size && atoi(size)) {
@@ -1474,6 +1506,15 @@ static int export_combination(const options *o, const export_options *how, const
     return 1;
 }
 
+/* Refuses options of a sampler that the model does not use. */
+static int export_options_used(const options *o, const jem_net *net) {
+    static const char *const of_score[] = { "fresh-steps", "fraction", NULL };
+    static const char *const of_classes[] = { "guidance", NULL };
+    return options_used(o, net->noise_hi > 0, "is for models that learned a score", of_score) &&
+           options_used(o, net->classes > 1 && !jem_net_meta(net, "jem.uncond"),
+                        "is for models of p(x,y)", of_classes);
+}
+
 int export_command(int argc, char **argv) {
     static const char usage[] = "jem export FROM TO [OPTIONS]: copies the network of a checkpoint, "
                                 "without optimiser and buffer";
@@ -1489,7 +1530,8 @@ int export_command(int argc, char **argv) {
     if (!export_combination(o, &values, words[1])) return 2;
     if (!may_write(o->command, words[0], words[1])) return 2;
     if (model_open(&m, o->command, words[0], 1, 0, values.max_memory)) {
-        status = !export_to(&m, o->command, words[1], &values);
+        if (!export_options_used(o, m.net)) status = 2;
+        else status = !export_to(&m, o->command, words[1], &values);
         if (!status) printf("%s: %ld parameters\n", words[1], (long)jem_net_size(m.net));
     }
     model_close(&m);

@@ -84,6 +84,9 @@ void shuffle_images(data_set *d);
    classes. */
 void mix_classes(data_set *d);
 
+/* Describes transparent pictures, and those of other proportions, as in the model's training. */
+void describe_look(const model *m, data_desc *desc);
+
 /* Loads the images that the options name, or those of the model, in the network's format. Returns
    0, or prints the reason and returns the exit status. */
 int data_for(const model *m, options *o, const eval_options *e, data_set *d);

@@ -707,8 +707,10 @@ static int data__cifar_classes(data__job *job, const char *folder, int classes) 
    256 codes. Stops at markers of unknown length. */
 static int data__jpeg_tables(const unsigned char *p, size_t n) {
     enum { TABLES = 0xc4, FIRST = 0xc0, LAST = 0xfe };
-    if (n < 2 || p[0] != 0xff || p[1] != 0xd8) return 1;
-    for (size_t i = 2; i + 3 < n; ) {              /* from marker to marker */
+    size_t i = 0;
+    while (i < n && p[i] == 0xff) i++;             /* stb_image skips repeated ones */
+    if (i == 0 || i == n || p[i] != 0xd8) return 1;
+    for (i++; i + 3 < n; ) {                       /* from marker to marker */
         const int marker = p[i + 1];
         const int restart = marker >= 0xd0 && marker <= 0xd9;
         const size_t length = (size_t)p[i + 2] << 8 | p[i + 3];
@@ -740,6 +742,33 @@ static int data__png_chunks(const unsigned char *p, size_t n) {
     return 1;
 }
 
+/* Reads the next number of a PNM's header, after blanks and comments; -1: there is none. */
+static long data__pnm_number(const unsigned char *p, size_t n, size_t *at) {
+    long number = -1;
+    int is_comment = 0;
+    for (; *at < n; ++*at) {
+        const int is_blank = p[*at] == ' ' || (p[*at] >= '\t' && p[*at] <= '\r');
+        is_comment |= p[*at] == '#';
+        if (!is_comment && !is_blank) break;
+        is_comment &= p[*at] != '\n' && p[*at] != '\r';
+    }
+    for (; *at < n && p[*at] >= '0' && p[*at] <= '9' && number < 1000000; ++*at)
+        number = 10 * (number < 0 ? 0 : number) + (p[*at] - '0');
+    return number;
+}
+
+/* Checks a PNM: stb_image 2.27 swaps the bytes of 16-bit pixels, takes any maximum for 255, and
+   makes missing pixels black. */
+static int data__pnm_pixels(const unsigned char *p, size_t n) {
+    if (n < 2 || p[0] != 'P' || (p[1] != '5' && p[1] != '6')) return 1;
+    size_t at = 2;
+    const double width = (double)data__pnm_number(p, n, &at);
+    const double height = (double)data__pnm_number(p, n, &at);
+    const long maximum = data__pnm_number(p, n, &at);
+    const double pixels = width * height * (p[1] == '6' ? 3 : 1);
+    return maximum == 255 && (double)(n - at) >= pixels + 1;       /* and a blank before them */
+}
+
 /* Returns the planes of a picture, 1 or 3, without transparency. */
 static int data__planes_of(int channels) { return channels < 3 ? 1 : 3; }
 
@@ -751,6 +780,8 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
     int w, h, channels;
     if (!data__jpeg_tables(bytes, size) || !data__png_chunks(bytes, size))
         return data__bad(job, path, "is damaged");
+    if (!data__pnm_pixels(bytes, size))
+        return data__bad(job, path, "is a PGM or PPM that is damaged, or whose maximum is not 255");
     if (!stbi_info_from_memory(bytes, (int)size, &w, &h, &channels))
         return data__fail(job, "%s: is not a picture that can be read: %s", path,
                           stbi_failure_reason());
@@ -1253,6 +1284,7 @@ static int data__take_table(data__job *job, csv_table *t) {
     t->labels = NULL;
     d->column_names = (char **)calloc((size_t)d->c, sizeof *d->column_names);
     int ok = names && d->labels && d->column_names;
+    snprintf(d->label, sizeof d->label, "%s", t->label);
     for (int i = 0; ok && i < d->c; i++) {
         d->column_names[i] = data__copy(t->names[i]);
         ok = d->column_names[i] != NULL;
@@ -1271,6 +1303,7 @@ static int data__load_table(data__job *job, const char *path) {
     size_t size;
     memset(&how, 0, sizeof how);
     how.label = want->label;
+    how.label_name = want->label_name;
     how.drop = want->drop;
     how.label_optional = want->label_optional;
     how.n_columns = want->n_columns;

@@ -40,6 +40,7 @@ typedef struct data_set {
     int *labels;               /* [n], 0..classes-1 */
     char **class_names;        /* [classes] */
     char **column_names;       /* [c] of a table; or NULL */
+    char label[64];            /* name of the column of labels of a table, or "" */
     int stretched;             /* pictures whose proportions were changed */
     int grey;                  /* pictures of a folder without colours, in a set in colour */
     int blended, blank;        /* pictures with transparent pixels; of these, nearly one colour */
@@ -85,7 +86,7 @@ typedef struct data_desc {
     double file_mb;            /* limit on files, also unpacked: 1000 */
     double picture_mb;         /* limit on a picture's pixels: 100 */
     double memory_mb;          /* limit on all images (0: no limit) */
-    const char *label, *drop;  /* of a table, as in table_desc */
+    const char *label, *label_name, *drop;         /* of a table, as in table_desc */
     int label_optional;
     const char *const *columns;                    /* [n_columns], as in table_desc; or NULL */
     int n_columns;

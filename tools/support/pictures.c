@@ -166,22 +166,30 @@ int picture_write(const char *path, const unsigned char *bytes, int w, int h, in
     return picture__done(&n, ok);
 }
 
+enum { PICTURE_MARGIN = 2 };
+
+int picture_grid_fits(const char *path, int n, int columns, int c, int h, int w, int zoom) {
+    if (n < 1 || columns < 1 || (c != 1 && c != 3) || h < 1 || w < 1 || zoom < 1) {
+        fprintf(stderr, "%s: cannot draw a grid of %d images (%d,%d,%d) in %d columns at zoom %d\n",
+                path, n, c, h, w, columns, zoom);
+        return 0;
+    }
+    if (((double)w * zoom + PICTURE_MARGIN) * columns * ((double)h * zoom + PICTURE_MARGIN) *
+        ((double)n / columns + 1) * c > 1e9) {
+        fprintf(stderr, "%s: %d images of %d x %d, enlarged %d times, are too much for a picture\n",
+                path, n, w, h, zoom);
+        return 0;
+    }
+    return 1;
+}
+
 /* Makes the pixels of a grid, [height][width][c], to be freed; returns NULL and prints the reason
    if that is not possible. Many parameters: those of picture_grid, and the size, a result. */
 static unsigned char *picture__grid(const char *path, const float *x, int n, int columns, int c,
                                     int h, int w, int zoom, int size[2]) {
-    const int MARGIN = 2;
+    const int MARGIN = PICTURE_MARGIN;
     const int GREY = PICTURE_GREY;
-    if (n < 1 || columns < 1 || (c != 1 && c != 3) || h < 1 || w < 1 || zoom < 1) {
-        fprintf(stderr, "%s: cannot draw a grid of %d images (%d,%d,%d) in %d columns at zoom %d\n",
-                path, n, c, h, w, columns, zoom);
-        return NULL;
-    }
-    if (((double)w * zoom + MARGIN) * columns * ((double)h * zoom + MARGIN) *
-        ((double)n / columns + 1) * c > 1e9) {
-        fprintf(stderr, "%s: %d images of %d x %d are too much for a picture\n", path, n, w, h);
-        return NULL;
-    }
+    if (!picture_grid_fits(path, n, columns, c, h, w, zoom)) return NULL;
     const int cell_w = w * zoom + MARGIN;
     const int cell_h = h * zoom + MARGIN;
     const int width = columns * cell_w + MARGIN;

@@ -74,6 +74,8 @@ int picture_write(const char *path, const unsigned char *bytes, int w, int h, in
 
 enum { PICTURE_GREY = 72 };                        /* between the images of a grid */
 
+/* Returns 1 if picture_grid can draw a grid of this size, or prints the reason. */
+int picture_grid_fits(const char *path, int n, int columns, int c, int h, int w, int zoom);
 /* Writes n images x[n][c][h][w] in [-1,1] (clamped), c = 1 or 3, `columns` per row; each pixel is a
    square of zoom x zoom. */
 int picture_grid(const char *path, const float *x, int n, int columns, int c, int h,

@@ -26,8 +26,9 @@ struct table_reader {
     int all;                                       /* columns of a line; 0: not known */
     int role[TABLE_COLUMNS + 1];                   /* [all] */
     char (*names)[TABLE_NAME];                     /* [all] */
-    int has_label;                                 /* 1: a column has labels .. */
-    char label[TABLE_NAME];                        /* .. under this name, which may be "" */
+    int has_label;                                 /* 1: a column has labels */
+    int after_return;                              /* 1: the last line so far ends in \r, and a \n
+                                                      may follow */
     int texts;                                     /* distinct labels, as text: t->class_names */
     int is_text;                                   /* 1: one of them is no number */
     size_t room, label_room;                       /* rows and labels for which there is memory */
@@ -144,10 +145,11 @@ static int column_of(const table_reader *r, const char *name) {
     return -1;
 }
 
-/* Returns the column of this number from 1, or -1. A name of a column that the desc lists says that
-   it holds values: it may be another file with columns in another order. */
-static int column_numbered(const table_reader *r, const char *number) {
-    const int at = number[strspn(number, "0123456789")] ? -1 : atoi(number) - 1;
+/* Returns the column of this number from 1, or the "last" one, or -1. A name of a column that the
+   desc lists says that it holds values: it may be another file with columns in another order. */
+static int column_placed(const table_reader *r, const char *place) {
+    int at = r->all - 1;
+    if (strcmp(place, "last")) at = place[strspn(place, "0123456789")] ? -1 : atoi(place) - 1;
     if (at < 0 || at >= r->all) return -1;
     for (int k = 0; r->desc->label_optional && r->desc->columns && k < r->desc->n_columns; k++)
         if (!strcmp(r->names[at], r->desc->columns[k])) return -1;
@@ -155,13 +157,12 @@ static int column_numbered(const table_reader *r, const char *number) {
 }
 
 /* Gives the column of labels its role. */
-static int find_label(table_reader *r) {
-    const char *asked = r->desc->label;
+static int find_label(table_reader *r, int has_header) {
+    const char *asked = has_header && r->desc->label_name ? r->desc->label_name : r->desc->label;
     const char *name = asked && *asked ? asked : "label";
     const int is_extra = !r->desc->label_optional || r->all > r->desc->n_columns;
     int at = column_of(r, name);
-    if (at < 0 && asked && !strcmp(asked, "last") && is_extra) at = r->all - 1;
-    if (at < 0 && is_extra) at = column_numbered(r, name);
+    if (at < 0 && is_extra) at = column_placed(r, name);
     if (asked && !strcmp(asked, "none")) {
         if (at < 0) at = column_of(r, "label");
         if (at >= 0) r->role[at] = SKIPPED;
@@ -175,7 +176,7 @@ static int find_label(table_reader *r) {
     }
     if (at < 0) return 1;
     r->role[at] = LABEL;
-    memcpy(r->label, r->names[at], TABLE_NAME);
+    memcpy(r->t->label, r->names[at], TABLE_NAME);
     r->has_label = 1;
     return 1;
 }
@@ -228,7 +229,7 @@ static int find_columns(table_reader *r, int has_header) {
 /* Gives every column its role. */
 static int find_roles(table_reader *r, int has_header) {
     csv_table *t = r->t;
-    if (!find_label(r) || !find_dropped(r)) return 0;
+    if (!find_label(r, has_header) || !find_dropped(r)) return 0;
     if (r->desc->n_columns > 0) {
         if (!find_columns(r, has_header)) return 0;
     } else {
@@ -342,7 +343,7 @@ static int class_numbered(table_reader *r, const char *text) {
     if (r->texts == TABLE_CLASSES && r->desc->any_label) return -1;
     if (r->texts == TABLE_CLASSES) {
         r->failed = 1;
-        wrong_at(r, "more than %d classes in column '%s'", TABLE_CLASSES, r->label);
+        wrong_at(r, "more than %d classes in column '%s'", TABLE_CLASSES, r->t->label);
         return -1;
     }
     memcpy(t->class_names[r->texts], name, TABLE_NAME);
@@ -364,7 +365,7 @@ static int take_label(table_reader *r, const char *text) {
         t->unlabelled++;
         return 1;
     }
-    if (!*text) return wrong_at(r, "column '%s' has no label", r->label);
+    if (!*text) return wrong_at(r, "column '%s' has no label", r->t->label);
     if (!is_known)
         return wrong_at(r, "label %g is not a whole number from 0 to %d", number,
                         TABLE_CLASSES - 1);
@@ -481,7 +482,7 @@ static int complete(table_reader *r) {
 
 static void begin(table_reader *r, csv_table *t, const char *path, const table_desc *desc,
                   char *error, size_t error_size) {
-    static const table_desc usual = { NULL, 0, 0, NULL, NULL, 0, NULL, NULL };
+    static const table_desc usual = { NULL, NULL, 0, 0, NULL, NULL, 0, NULL, NULL };
     memset(t, 0, sizeof *t);
     memset(r, 0, sizeof *r);
     t->classes = 1;
@@ -527,6 +528,10 @@ int table_reader_take(table_reader *r, const char *bytes, size_t n) {
     while (whole > 0 && !is_line_end(all[whole - 1])) whole--;
     r->at = all;
     r->end = all + whole;
+    if (whole > 0) {
+        r->at += r->after_return && *all == '\n';
+        r->after_return = all[whole - 1] == '\r';
+    }
     if (!read_lines(r)) return 0;
     r->n_kept -= whole;
     memmove(all, all + whole, r->n_kept);

@@ -29,12 +29,15 @@ typedef struct csv_table {
     int classes;                                   /* largest label + 1; 1 without labels */
     char (*class_names)[TABLE_NAME];               /* [classes], sorted; NULL: numbers */
     char (*names)[TABLE_NAME];                     /* [columns]; "1", "2", ... without a header */
+    char label[TABLE_NAME];                        /* the name of the column of labels, or "" */
 } csv_table;
 
 /* Zero or NULL means default. */
 typedef struct table_desc {
     const char *label;         /* the column of labels: its name, its number from 1, "last", or
                                   "none"; "label" if there is one */
+    const char *label_name;    /* the column's name, which replaces `label` in files with a header;
+                                  or NULL */
     int label_optional;        /* 1: a file without that column is accepted */
     int any_label;             /* 1: a row whose label is missing or no class has the label -1 */
     const char *drop;          /* names of columns to skip, separated by commas, each of
