@@ -969,7 +969,7 @@ typedef struct jem_sampler {
 } jem_sampler;
 /* Limits of one call of jem_sampler_step. The call takes at least one step, unless all are taken,
    so a frame must have room for one gradient of the network (tools/BENCHMARKS.md, 'Few images', has
-   the times of the models that ship). For many images, create several samplers of a few each, and
+   the times of most models that ship). For many images, create several samplers of a few each, and
    step them in turn. The time of a step is an estimate from recent ones: leave a margin, and take
    the first step, which is slower, before the first frame. */
 typedef struct jem_budget {
