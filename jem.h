@@ -258,7 +258,8 @@ typedef struct jem_ctx_desc {
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
     int threads;           /* at most 4096 (more become 4096); below 1, the default: OpenMP's thread
-                              count, or 1 without OpenMP, so set it if you set parallel_for */
+                              count, or 1 without OpenMP, so set it if you set parallel_for.
+                              Without both always 1 */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
     int plain_tape;        /* 1: runs ops one by one as recorded, without fusion or planning: slow,
@@ -389,7 +390,7 @@ typedef struct jem_shape { int n, c, h, w; } jem_shape;
 typedef struct jem_call {
     jem_ctx *ctx;
     void *user;                                    /* the tape's copy of your data */
-    int group, live;                               /* index of the 16 images; count of real ones */
+    int group, live;                               /* number of these 16; count of real images */
     int inputs;
     jem_shape in[JEM_MAX_INPUTS], out;
     const float *x[JEM_MAX_INPUTS];                /* forward: all; backward: those in `keeps`, the
@@ -512,7 +513,7 @@ JEM_API jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride)
 JEM_API jem_tensor *jem_global_pool(jem_ctx *ctx, jem_tensor *x);  /* (n,c,1,1), mean over h,w */
 /* Computes the maximum of each window, k <= 15; its first occurrence receives the gradient. */
 JEM_API jem_tensor *jem_max_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride);
-/* Repeats each pixel k x k times; y (n,c,k*h,k*w). */
+/* Repeats each pixel k x k times; y (n,c,k*h,k*w), with sides of at most 65536. */
 JEM_API jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k);
 /* Changes (n,c,h,w) to (n,c*h*w,1,1), in PyTorch's order. */
 JEM_API jem_tensor *jem_flatten(jem_ctx *ctx, jem_tensor *x);
@@ -2301,12 +2302,14 @@ static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t
 
 enum { JEM__MAX_THREADS = 1 << 12 };
 
-/* Returns the thread count for a desc. */
-static int jem__thread_count(int requested) {
+/* Returns the thread count for a desc: 1 if there is no way to run tasks side by side. */
+static int jem__thread_count(const jem_ctx_desc *desc) {
     int threads = 1;
-    if (requested > 0) threads = requested;
 #ifdef _OPENMP
-    else threads = omp_get_max_threads();
+    threads = omp_get_max_threads();
+    if (desc->threads > 0) threads = desc->threads;
+#else
+    if (desc->threads > 0 && desc->parallel_for) threads = desc->threads;
 #endif
     if (threads > JEM__MAX_THREADS) return JEM__MAX_THREADS;
     return threads;
@@ -2318,7 +2321,7 @@ jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
     if (seed.desc.precision > JEM_PRECISION_BF16 || (int)seed.desc.precision < 0) return NULL;
     if (!seed.desc.allocate != !seed.desc.release) return NULL;
     if (!jem__engine_open(&seed)) return NULL;
-    seed.threads = jem__thread_count(seed.desc.threads);
+    seed.threads = jem__thread_count(&seed.desc);
     seed.params_left = HUGE_VAL;
     jem_ctx *ctx = (jem_ctx *)jem__alloc(&seed, sizeof *ctx);
     if (ctx) *ctx = seed;
@@ -2609,7 +2612,7 @@ typedef struct jem__run {
 /* Properties of built-in ops. */
 enum {
     JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx starts at 0) */
-    JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy */
+    JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] (of a sum, dx[1]) with dy */
     JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
     JEM__OP_WHOLE = 4,     /* called once for all groups, because it combines them */
     JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32,       /* kinds that can be fused */
@@ -2730,12 +2733,12 @@ static jem__words jem__shape_text(const jem_tensor *t) {
 /* Returns the shape of a parameter as text, such as "(16,3,3,3)". */
 static jem__words jem__param_text(const jem_param *p) {
     jem__words text;
-    int n = snprintf(text.s, sizeof text.s, "(");
+    int n = snprintf(text.s, sizeof text.s, p ? "(" : "NULL");
     for (int i = 0; p && i < p->ndim; i++) {
         const char *format = i ? ",%d" : "%d";
         n += snprintf(text.s + n, sizeof text.s - (size_t)n, format, p->shape[i]);
     }
-    snprintf(text.s + n, sizeof text.s - (size_t)n, ")");
+    if (p) snprintf(text.s + n, sizeof text.s - (size_t)n, ")");
     return text;
 }
 
@@ -2833,14 +2836,15 @@ static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape sha
     return node;
 }
 
-/* Records an op, and returns its output. Many parameters: a node stores all of them. */
+/* Records an op, and returns its output. Many parameters: a node stores all of these. */
 static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, jem_param *const *params, int n_params,
                                const void *user, size_t user_bytes, size_t aux_bytes) {
     for (int i = 0; i < n_inputs; i++) {
-        if (!jem__live(inputs[i], op->name)) return NULL;
+        if (!inputs[i]) return NULL;
         if (inputs[i]->ctx != ctx)
             return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: a tensor of another context", op->name);
+        if (!jem__live(inputs[i], op->name)) return NULL;
     }
     for (int i = 0; i < n_params; i++)
         if (params[i] && params[i]->ctx != ctx)
@@ -2865,7 +2869,7 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
     return &node->t;
 }
 
-/* Records a custom op. Many parameters: each op calls it in only one place. */
+/* Records a custom op. Many parameters, but each op has only one such call. */
 jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
     const char *name = "jem_custom";
@@ -2930,11 +2934,13 @@ static void jem__copy_in(const jem__node *node, float *lanes, const float *nchw)
 }
 JEM__COMPILE_END
 
-/* Marks every value recorded after the leaf as outdated. */
-static void jem__leaf_changed(const jem__node *leaf) {
-    const jem_ctx *ctx = leaf->t.ctx;
-    for (int i = leaf->index + 1; i < ctx->n_nodes; i++)
+/* Marks all computed values from node `first` on as outdated. */
+static void jem__outdate(const jem_ctx *ctx, int first) {
+    for (int i = first; i < ctx->n_nodes; i++)
         if (ctx->nodes[i]->op) ctx->nodes[i]->ready = 0;
+}
+static void jem__leaf_changed(const jem__node *leaf) {
+    jem__outdate(leaf->t.ctx, leaf->index + 1);
 }
 
 /* Records a leaf of zeros. */
@@ -3022,8 +3028,8 @@ static void jem__mark_needs(jem__run *r) {
     }
 }
 
-/* Unmarks, from the target back, the steps that no gradient reaches: gradients stop at an op
-   without a backward. */
+/* Clears `needs` of the steps that no gradient reaches, from the target back: an op without a
+   backward stops it. */
 static void jem__mark_receives(jem__run *r) {
     r->target->receives = 1;
     for (int i = r->target->node->index; i >= 0; i--) {
@@ -3074,7 +3080,7 @@ static int jem__keeps_value(const jem__run *r, const jem__step *s) {
     return s->runs && (s == r->target || s->node->keep || is_small);
 }
 
-/* Gives a place to the values and the leaf's gradient that remain after the run. */
+/* Gives memory to what outlives the run: kept values and the leaf's gradient. */
 static jem_status jem__run_kept(jem__run *r) {
     for (jem__step *s = r->ctx->steps; s <= r->target; s++) {
         jem__node *node = s->node;
@@ -3281,8 +3287,8 @@ static jem_status jem__tape_plain(jem__run *r) {
      - takes 16 images at a time, a group, depth-first through steps that treat images separately.
        In jem_grad a group then goes straight back: a thread needs one region, for one group,
        whatever the batch. In jem_backward every group has its region, because a weight's gradient
-       sums over all of them. Where threads would idle, with few groups, each step runs for all
-       groups before the next one, and convolutions are divided;
+       sums over all of them. With too few groups to occupy all threads, each step runs for
+       all groups before the next step begins, and convolutions are split among threads;
      - fuses a convolution with the addition and activation after it, and its input gradient with
        that of the activation before it;
      - passes bf16 from convolution to convolution, where both compute in it. */
@@ -3566,8 +3572,8 @@ static void jem__plan_gradient16(jem__run *r, jem__step *conv) {
 /* Returns 1 if the gradient is stored in fp32, rather than in registers or in bf16 only. */
 static int jem__stores_gradient(const jem__step *s) { return !s->back_conv && !s->grad16_only; }
 
-/* Returns 1 if a step other than the sum writes to the gradient of `a` before that of `b` has been
-   read. */
+/* Returns 1 if another reader of `a` than the sum may add to a's gradient before b's gradient is
+   read; then the two cannot share a buffer. */
 static int jem__changes_gradient_before(const jem__run *r, const jem__step *sum, const jem__step *a,
                                         const jem__step *b) {
     for (int j = a->pos + 1; j < r->n; j++)
@@ -3754,8 +3760,8 @@ static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int pa
     main_step->node->op->forward(&call);
 }
 
-/* Does the same backward: the input gradients of the step's op, or of a convolution and of the
-   activation before it. */
+/* Computes a part of a group backward: the input gradient of the step's op or, if a convolution is
+   fused with it, that of the convolution and then of the activation before it. */
 static void jem__plan_backward(const jem__run *r, jem__step *s, int group, int part) {
     if (s->back_fused_into || part >= jem__parts(r, s, 1)) return;
     if (!jem__has(jem__backward_node(s), JEM__OP_CONV)) {
@@ -3844,13 +3850,13 @@ static void jem__span_in_parts(jem__run *r, int back) {
     r->from = from;
 }
 
-/* Returns how many tasks of 1/parts of the work of a group each thread computes, at most. */
+/* Splits each group into `parts` tasks; returns the largest number of tasks of one thread. */
 static int jem__rounds(int threads, int groups, int parts) {
     return (groups * parts + threads - 1) / threads;
 }
 
-/* Returns the number of parts with which threads idle least; 1 with two or more groups per thread,
-   since groups that go depth-first remain in the caches. */
+/* Returns the number of parts that leaves threads idle the least: 1 from two groups per thread on,
+   since undivided groups go depth-first and remain in the caches. */
 static int jem__parts_for(const jem__run *r, int groups) {
     const int threads = r->ctx->threads;
     const int least = (threads + groups - 1) / groups;
@@ -3869,7 +3875,8 @@ static void jem__plan_span(jem__run *r, int back) {
     else jem__span_in_parts(r, back);
 }
 
-/* Returns 1 if steps i and j can go depth-first together: neither needs the whole batch. */
+/* Returns 1 if steps i and j can go depth-first together: neither needs the whole batch, and both
+   have as many groups. */
 static int jem__together(const jem__run *r, int i, int j) {
     const jem__node *a = r->list[i]->node;
     const jem__node *b = r->list[j]->node;
@@ -4061,6 +4068,9 @@ jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
     if (!x) return JEM_BAD_ARGUMENT;
     if (!jem__live(x, "read_grad")) return x->ctx->status;
     if (!nchw) return jem__fail(x->ctx, JEM_BAD_ARGUMENT, "read_grad: nchw is NULL");
+    if (x->node->op)
+        return jem__fail(x->ctx, JEM_BAD_ARGUMENT, "read_grad: this tensor is computed (by %s): "
+                         "only leaves have gradients", x->node->op->name);
     if (!x->node->grad)
         return jem__fail(x->ctx, JEM_BAD_ARGUMENT,
                          "read_grad: this %s leaf has no gradient: call jem_grad first",
@@ -4106,6 +4116,7 @@ static void jem__check_tape(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor
 static void jem__check_put(jem_tensor *x, jem_param *p, const float *elements) {
     if (p) {
         jem_param_changed(p);
+        jem__outdate(p->ctx, 0);
         return;
     }
     jem__copy_in(x->node, x->node->value, elements);
@@ -4133,7 +4144,7 @@ float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x
                          float step) {
     const int is_leaf = jem__is_leaf(x, "check_gradient");   /* reports a freed tensor */
     const int trainable = !p || p->grad;
-    if (!ctx || !fn || !is_leaf || !trainable || !(step > 0)) {
+    if (!ctx || !fn || !is_leaf || !trainable || !jem__finite(step) || !(step > 0)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
                   "parameter (or none) and a step > 0");
         return -1;
@@ -4211,11 +4222,12 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the
    Convolutions do so too, forward and backward, but read a copy that has a border from the
    neighbouring blocks, that is, from other lanes.
 
-   If the image's sides are not 4 times the blocks', a margin on the right and at the bottom fills
-   the blocks. Convolutions that read neighbours must find it 0, as the padding of an image is, and
-   their input gradient must leave it 0, since no value depends on it: `trim`, which precedes them,
-   does both. In other ops, values of the margin come only from the margin, and gradients of 0
-   remain 0, so that sums over pixels (of a bias's gradient) may include it. */
+   If an image's side is not 4 times a block's, a margin at the right and bottom fills up the last
+   blocks. A convolution that reads neighbours must see zeros there, as in padding, and its input
+   gradient must be zero there, since no output depends on the margin: the op `trim`, recorded
+   before such a convolution, ensures both. In other ops, values of the margin come only from the
+   margin, and gradients of 0 remain 0, so that sums over pixels (of a bias's gradient) may include
+   it. */
 
 enum { JEM__GRID = 4 };
 
@@ -4308,8 +4320,8 @@ static jem_tensor *jem__join_blocks(jem_ctx *ctx, jem_tensor *x) {
     return y;
 }
 
-/* Multiplies pixels in the margin of blocks by 0 and others by 1: y = or, with `add`, y +=. A pixel
-   that is in the image for the last row and column of blocks is in it for all lanes. */
+/* Multiplies pixels in the margin by 0 and all others by 1: y = or, with `add`, y +=. A position
+   inside the image in the last row and column of blocks is inside it in every lane. */
 static void jem__trim_pixels(const jem_call *call, const float *x, float *y, int add) {
     enum { LAST = JEM__GRID - 1 };
     const int *image = (const int *)call->user;
@@ -4907,6 +4919,9 @@ void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t
 
 jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
     if (!x || !jem_ok(ctx) || !jem__live(x, "clamp")) return NULL;
+    if (jem__is_nan(lo) || jem__is_nan(hi))
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g or hi = %g is not a number",
+                           (double)lo, (double)hi);
     if (!(lo <= hi))
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g exceeds hi = %g", (double)lo,
                            (double)hi);
@@ -4941,7 +4956,7 @@ JEM__OP(dropout, drop, JEM_KEEPS_NOTHING, &jem__stores);
 jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
     if (!x || !jem_ok(ctx)) return NULL;
     if (!rng) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "dropout: rng is NULL");
-    if (!(p >= 0 && p < 1))
+    if (!jem__finite(p) || !(p >= 0 && p < 1))
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "dropout: p = %g is not in [0,1)", (double)p);
     const jem_rng own = jem_rng_split(rng, rng->counter);
     rng->counter++;
@@ -5316,12 +5331,12 @@ jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
         return jem__refuse(ctx, JEM_BAD_SHAPE, "gather: x is %s, not (n,c,1,1)",
                            jem__shape_text(x).s);
     if (!jem__labels_good(ctx, "gather", labels, x->n, x->c)) return NULL;
-    const int lanes = jem__groups(x->n) * JEM_LANES;
+    const ptrdiff_t lanes = (ptrdiff_t)jem__groups(x->n) * JEM_LANES;
     const size_t bytes = (size_t)lanes * sizeof(int);
     jem_tensor *y = jem__op1(ctx, &jem__op_gather, x, jem__shape(x->n, 1, 1, 1), NULL, bytes, 0);
     if (!y) return NULL;
     int *own = (int *)y->node->user;
-    for (int i = 0; i < lanes; i++) own[i] = labels[i < x->n ? i : x->n - 1];
+    for (ptrdiff_t i = 0; i < lanes; i++) own[i] = labels[i < x->n ? i : x->n - 1];
     return y;
 }
 
@@ -5380,9 +5395,10 @@ jem_tensor *jem_mean(jem_ctx *ctx, jem_tensor *x) {
 jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) { return jem__total(ctx, &jem__op_sum, x, 1); }
 
 /* ---- normalisation: y = (x - mean) rstd gamma + beta ----------------------------------------- */
-/* All four norms compute this. They differ in the source of mean and rstd = 1/sqrt(var + 1e-5):
-   x itself (instance, layer; in training the batch), running statistics, or parameters (act norm:
-   mean = -loc, rstd = 1). aux holds mean[c][16], rstd[c][16], and the two sums of the backward. */
+/* All four norms compute this. They differ in where mean and rstd = 1/sqrt(var + 1e-5) come from:
+   x itself (instance norm, layer norm, batch norm in training), running statistics (batch norm
+   otherwise), or parameters (act norm: mean = -loc, rstd = 1). aux holds mean[c][16], rstd[c][16],
+   and the two sums of the backward. */
 
 typedef struct jem__norm_user { jem_norm kind; int training; float momentum; } jem__norm_user;
 #define JEM__NORM_EPS 1e-5f
@@ -5547,7 +5563,7 @@ static jem_status jem__norm_param_grad(const jem_call *call) {
 }
 
 /* Computes in all lanes of out[c][16] the average, over images and pixels, of x - mean, or of its
-   square; mean NULL: 0. Sums in double. */
+   square; mean NULL: 0. Sums over lanes and groups are in double. */
 static void jem__norm_batch_moment(const jem_call *call, const float *mean, int squared,
                                    float *out) {
     const int groups = jem__groups(call->out.n);

@@ -18,6 +18,7 @@ typedef struct things {
     int a, b;
     float f;
     int labels[17], more_labels[17];
+    jem_tensor *earlier;                           /* than the function */
 } things;
 
 static float noise[1 << 12];                       /* weighs outputs, so that every one counts */
@@ -382,6 +383,26 @@ static void check_convolution(jem_ctx *ctx, jem_rng *rng, int i) {
     jem_net_free(t.net);
 }
 
+static jem_tensor *of_earlier(jem_ctx *ctx, jem_tensor *x, const things *t) {
+    return jem_mul(ctx, x, t->earlier);
+}
+
+/* Checks the gradient of a weight that the function uses by a value from before it. */
+static void check_value_of_weight(jem_ctx *ctx, jem_rng *rng) {
+    const jem_shape s = { 3, 2, 1, 1 };
+    float z[6];
+    things t;
+    memset(&t, 0, sizeof t);
+    t.net = bag_create(ctx);
+    t.build = of_earlier;
+    t.p[0] = random_param(t.net, rng, 1, 2, 2, 2, 1, -1, 1);
+    t.earlier = jem_linear(ctx, random_leaf(ctx, rng, s, -1, 1), t.p[0], NULL);
+    jem_read(t.earlier, z);
+    check_gradient(ctx, "a value", &t, random_leaf(ctx, rng, s, -1, 1), t.p[0], 0.5f, 1e-3);
+    jem_reset(ctx);
+    jem_net_free(t.net);
+}
+
 static void test_convolutions(jem_ctx *ctx) {
     printf("gradients: convolutions and linear layers\n");
     jem_rng rng = jem_rng_seed(2);
@@ -400,6 +421,7 @@ static void test_convolutions(jem_ctx *ctx) {
         jem_reset(ctx);
         jem_net_free(t.net);
     }
+    check_value_of_weight(ctx, &rng);
     for (int channels = 2; channels <= 9; channels += 7) {
         t.net = bag_create(ctx);
         t.build = of_two_convs;
@@ -2284,7 +2306,7 @@ static void test_more_errors(void) {
     REFUSED(jem_dropout(ctx, y, -0.1f, &f.rng), JEM_BAD_ARGUMENT, "dropout", "-0.1");
     REFUSED(jem_dropout(ctx, y, 0.1f, NULL), JEM_BAD_ARGUMENT, "dropout", "rng");
     REFUSED(jem_clamp(ctx, y, 1, 0.5f), JEM_BAD_ARGUMENT, "clamp", "lo = 1");
-    REFUSED(jem_clamp(ctx, y, 0, NAN), JEM_BAD_ARGUMENT, "clamp", "hi");
+    REFUSED(jem_clamp(ctx, y, 0, NAN), JEM_BAD_ARGUMENT, "clamp", "hi = nan is not a number");
     REFUSED(jem_avg_pool(ctx, y, 5, 1), JEM_BAD_SHAPE, "avg_pool", "(2,3,4,5)");
     REFUSED(jem_avg_pool(ctx, y, 0, 1), JEM_BAD_SHAPE, "avg_pool", "(2,3,4,5)");
     REFUSED(jem_avg_pool(ctx, y, 2, -1), JEM_BAD_SHAPE, "avg_pool", "-1");
@@ -2325,6 +2347,8 @@ static void check_other_context(jem_ctx *ctx, jem_tensor *y, jem_tensor *per) {
     jem_end(other, mark);
     CHECK(jem_grad(per, late) == JEM_BAD_ARGUMENT && says(other, "has freed"),
           "another's, too late");
+    REFUSED(jem_add(ctx, y, theirs), JEM_BAD_ARGUMENT, "add", "another");    /* in its error, too */
+    jem_clear_error(ctx);
     close_ctx(other, &count2, "another context");
 }
 
@@ -2339,6 +2363,9 @@ static void test_gradient_errors(void) {
     float number[17 * 10];
     CHECK(isnan(jem_item(y)) && says(ctx, "(2,3,4,5)"), "item of many");
     CHECK(isnan(jem_item(NULL)) && jem_ok(ctx), "item of NULL");
+    CHECK(jem_read_grad(jem_exp(ctx, x), number) == JEM_BAD_ARGUMENT &&
+          says(ctx, "is computed (by exp): only leaves"), "the gradient of a computed tensor");
+    jem_clear_error(ctx);
     CHECK(jem_backward(y) == JEM_BAD_SHAPE && says(ctx, "(2,3,4,5)"), "backward of many");
     CHECK(jem_backward(NULL) == JEM_BAD_ARGUMENT && jem_ok(ctx), "backward of NULL");
     CHECK(jem_backward(jem_sum(ctx, y)) == JEM_BAD_ARGUMENT && says(ctx, "no parameter"), "none");
