@@ -278,6 +278,11 @@ static void test_details(void) {
           table_reader_end(r) && t.rows == 1 && !strcmp(t.names[0], "volt"), "%s", error);
     table_reader_free(r);
     table_free(&t);
+    r = table_reader_create(&t, "a pipe", NULL, error, sizeof error);
+    CHECK(r && table_reader_take(r, "volt\r", 5) && table_reader_take(r, "\n3\r", 3) &&
+          !table_reader_take(r, "\nx\r\n", 4) && strstr(error, "line 3"), "%s", error);
+    table_reader_free(r);
+    table_free(&t);
 }
 
 static void test_hostile(void) {
