@@ -195,7 +195,7 @@ static void test_r_hat(void) {
     printf("    E u is %.3f, R-hat %.4f\n", c.mean, c.rhat);
     CHECK(c.rhat < 1.005, "R-hat is %g", c.rhat);
     CHECK_CLOSE(c.mean, -1.8, 0.05, "E u");
-    quoted("R-hat of 1.00, although E u is −1.8 instead of 0.72");
+    quoted("R-hat of 1.00, although the mean of the first coordinate is −1.8 instead of 0.72");
     jem_ctx_free(ctx);
 }
 

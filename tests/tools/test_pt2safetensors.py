@@ -559,6 +559,7 @@ def test_reader():
 
     class FakeModule(types.ModuleType):
         float32, int32, int64, uint8 = "f", "i", "q", "B"
+        float16, bfloat16 = "H", "H"               # their bits
 
     fake = FakeModule("torch")
     fake.frombuffer = frombuffer
