@@ -259,7 +259,7 @@ typedef struct jem_ctx_desc {
     void *user;            /* passed to the four functions */
     int threads;           /* at most 4096 (more become 4096); below 1, the default: OpenMP's thread
                               count, or 1 without OpenMP, so set it if you set parallel_for.
-                              Without both always 1 */
+                              With neither, always 1 */
     jem_precision precision;
     jem_isa isa;           /* default: the best */
     int plain_tape;        /* 1: runs ops one by one as recorded, without fusion or planning: slow,
@@ -390,7 +390,7 @@ typedef struct jem_shape { int n, c, h, w; } jem_shape;
 typedef struct jem_call {
     jem_ctx *ctx;
     void *user;                                    /* the tape's copy of your data */
-    int group, live;                               /* number of these 16; count of real images */
+    int group, live;                               /* index of these 16 images; how many are real */
     int inputs;
     jem_shape in[JEM_MAX_INPUTS], out;
     const float *x[JEM_MAX_INPUTS];                /* forward: all; backward: those in `keeps`, the
@@ -3028,8 +3028,8 @@ static void jem__mark_needs(jem__run *r) {
     }
 }
 
-/* Clears `needs` of the steps that no gradient reaches, from the target back: an op without a
-   backward stops it. */
+/* Clears `needs` of the steps that no gradient reaches, from the target back: gradients stop at an
+   op without a backward. */
 static void jem__mark_receives(jem__run *r) {
     r->target->receives = 1;
     for (int i = r->target->node->index; i >= 0; i--) {
@@ -3572,7 +3572,7 @@ static void jem__plan_gradient16(jem__run *r, jem__step *conv) {
 /* Returns 1 if the gradient is stored in fp32, rather than in registers or in bf16 only. */
 static int jem__stores_gradient(const jem__step *s) { return !s->back_conv && !s->grad16_only; }
 
-/* Returns 1 if another reader of `a` than the sum may add to a's gradient before b's gradient is
+/* Returns 1 if a reader of `a` other than the sum may add to a's gradient before b's gradient is
    read; then the two cannot share a buffer. */
 static int jem__changes_gradient_before(const jem__run *r, const jem__step *sum, const jem__step *a,
                                         const jem__step *b) {
@@ -4146,7 +4146,7 @@ float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x
     const int trainable = !p || p->grad;
     if (!ctx || !fn || !is_leaf || !trainable || !jem__finite(step) || !(step > 0)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
-                  "parameter (or none) and a step > 0");
+                  "parameter (or none) and a finite step > 0");
         return -1;
     }
     ptrdiff_t n = x->n * x->node->stride / JEM_LANES;

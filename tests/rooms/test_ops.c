@@ -2306,7 +2306,7 @@ static void test_more_errors(void) {
     REFUSED(jem_dropout(ctx, y, -0.1f, &f.rng), JEM_BAD_ARGUMENT, "dropout", "-0.1");
     REFUSED(jem_dropout(ctx, y, 0.1f, NULL), JEM_BAD_ARGUMENT, "dropout", "rng");
     REFUSED(jem_clamp(ctx, y, 1, 0.5f), JEM_BAD_ARGUMENT, "clamp", "lo = 1");
-    REFUSED(jem_clamp(ctx, y, 0, NAN), JEM_BAD_ARGUMENT, "clamp", "hi = nan is not a number");
+    REFUSED(jem_clamp(ctx, y, 0, NAN), JEM_BAD_ARGUMENT, "clamp", "is not a number");
     REFUSED(jem_avg_pool(ctx, y, 5, 1), JEM_BAD_SHAPE, "avg_pool", "(2,3,4,5)");
     REFUSED(jem_avg_pool(ctx, y, 0, 1), JEM_BAD_SHAPE, "avg_pool", "(2,3,4,5)");
     REFUSED(jem_avg_pool(ctx, y, 2, -1), JEM_BAD_SHAPE, "avg_pool", "-1");

@@ -1352,8 +1352,8 @@ static const struct use {
     { "samples", "quality of its samples", samples_table, sizeof samples_table, eval_samples }
 };
 
-/* `halves` are at random, since those of MNIST in order have different sources: the writers of one
-   half were employees, those of the other students. */
+/* Opens a model and its test images. If `halves` is 1, it shuffles all images: the two halves of
+   MNIST's test set have different writers, employees and students. */
 static int uses_open(uses *s, options *o, const uses_options *u, const char *path, int halves) {
     s->o = o;
     s->u = u;
@@ -1410,9 +1410,9 @@ static int same_test_images(const uses *a, const uses *b) {
     int same = s->n == t->n && !memcmp(s->labels, t->labels, (size_t)s->n * sizeof *s->labels);
     if (same && uses_one_shape(a, b)) same = !memcmp(s->pixels, t->pixels, size);
     if (!same)
-        fprintf(stderr, "jem eval: %s and %s have different test images of %s: trained with "
-                "different --test-split, --seed, --size, --crop, --pad or --background?\n", a->name,
-                b->name, a->u->e.dataset);
+        fprintf(stderr, "jem eval: %s and %s have different test images of %s (trained "
+                "with a different --test-split, --seed, --crop, --pad or --background, say)\n",
+                a->name, b->name, a->u->e.dataset);
     return same;
 }
 

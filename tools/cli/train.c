@@ -969,12 +969,26 @@ static int unpack_state(run *r, const jem_archive *a) {
     return 1;
 }
 
+/* Reads the results of the validation of this update, if the file has them. */
+static void unpack_validation(run *r, const jem_archive *a) {
+    const char *text = jem_archive_meta(a, "run.validation");
+    double accuracy, nll, residual;
+    int n;
+    if (!text || sscanf(text, "%d %lf %lf %lf %lf", &n, &accuracy, &nll, &residual,
+                        &r->valid_logp) < 4) return;
+    r->valid_accuracy = (float)accuracy;
+    r->valid_ce = (float)nll;
+    r->valid_score = (float)residual;
+    r->valid_at = r->update;
+}
+
 static int unpack(run *r, const jem_archive *a) {
     if (jem_net_load(r->net, a) != JEM_OK) return 0;
     set_fields(r, r->net);
     if (jem_trainer_from_archive(r->tr, a) != JEM_OK) return 0;
     if (asked_now(r, "lr")) jem_trainer_set_lr(r->tr, r->o->lr);  /* in full */
     r->update = jem_trainer_updates(r->tr);
+    unpack_validation(r, a);
     jem_trainer_use_average(r->tr, 0);
     return jem_ok(r->ctx);
 }
@@ -1591,7 +1605,6 @@ static int is_stopped(void) {
 static int train(run *r) {
     const train_options *t = r->o;
     const int stop = t->stop_at ? smaller(t->stop_at, r->total) : r->total;
-    const int begun = r->update;
     const int eval_every = updates_of(r, t->eval_every);
     while (r->update < stop && !is_stopped()) {
         if (r->update % COMPARE_EVERY == 0 && !same_everywhere(r)) return 0;
@@ -1605,7 +1618,7 @@ static int train(run *r) {
         if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) &&
             is_calm(r) && !save(r)) return 0;
     }
-    return (*t->resume && r->update == begun) || save(r);
+    return save(r);
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */

@@ -381,7 +381,7 @@ static int options_have_uses(const options *o, const train_options *t) {
     static const char *const of_score[] = { "sample-steps", "sample-fraction", NULL };
     static const char *const of_classes[] = { "guidance", NULL };
     static const char *const of_moves[] = { "move-chains", NULL };
-    const int learns_x = t->w_x > 0 || t->w_score > 0 || t->w_nce > 0;
+    const int learns_x = t->w_x > 0 || t->w_score > 0 || t->w_nce > 0 || t->w_kl > 0;
     return options_used(o, t->optimizer == OPTIMIZER_MUON, "is for --optimizer muon", of_muon) &&
            options_used(o, t->schedule == SCHEDULE_STEPS, "is for --schedule steps", of_steps) &&
            options_used(o, t->schedule == SCHEDULE_COSINE, "is for --schedule cosine", of_chains) &&

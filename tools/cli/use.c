@@ -508,7 +508,7 @@ static int sampled_fit(const sampling *s, int shown) {
     const sample_options *o = s->o;
     return picture_grid_fits(o->out, shown, o->columns, net->channels, net->height, net->width,
                              o->zoom) &&
-           (!s->strips || picture_grid_fits(o->chains, s->rows * SHOTS, SHOTS, net->channels,
+           (!*o->chains || picture_grid_fits(o->chains, s->rows * SHOTS, SHOTS, net->channels,
                                             net->height, net->width, o->zoom));
 }
 /* Draws the grid and the strips. */
@@ -554,12 +554,12 @@ static int sample_all(sampling *s) {
     }
     if (!choose_classes(s)) return 2;
     plan_chains(s);
+    if (!sampled_fit(s, shown)) return 1;
     if (*o->each && !make_folder(o->each)) {
         fprintf(stderr, "jem sample: %s: cannot be created: %s\n", o->each, strerror(errno));
         return 1;
     }
     if (!make_images(s, shown)) return 1;
-    if (!sampled_fit(s, shown)) return 1;
     jem_rng rng = jem_rng_seed((uint64_t)o->seed);
     if (o->from == FROM_BUFFER && !jem_archive_find(s->m.archive, "replay_buffer")) {
         fprintf(stderr, "jem sample: %s: has no replay buffer (last.safetensors of a run has)\n",
