@@ -817,8 +817,8 @@ JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_ten
 
        L = mean over images of weight/2 ||r||^2,    r = sigma d log p(x~)/dx~ + z,    z ~ N(0,I)
 
-   The density is not conditioned on sigma, which an image of hundreds of pixels reveals by itself.
-   Here and in >>samplers, `pixels` counts all c*h*w values of an image. */
+   The density is not conditioned on sigma, since sigma can be estimated from an image of hundreds
+   of pixels. Here and in >>samplers, `pixels` counts all c*h*w values of an image. */
 typedef struct jem_score_desc {
     const float *sigma;    /* [n], 0 < sigma < 1e6: noise of each image, from invisible to
                               dominant: .12 to 2 for pixels in [-1,1] */
@@ -906,10 +906,10 @@ JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
 JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *desc, float entropy, jem_rng *rng);
 
-/* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1), for a density trained by score
-   matching over a range of noise levels. The gradient g of log p estimates the noise in an image of
-   d pixels, sigma = sqrt(d)/||g||, and x + sigma^2 g estimates the clean image. Each step covers a
-   fraction h of that distance, and adds some noise again:
+/* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1, with a constant h), for a
+   density trained by score matching over a range of noise levels. The gradient g of log p estimates
+   the noise in an image of d pixels, sigma = sqrt(d)/||g||, and x + sigma^2 g estimates the clean
+   image. Each step covers a fraction h of that distance, and adds some noise again:
 
        x <- x + h sigma^2 g + gamma N(0,I),     gamma^2 = ((1 - beta h)^2 - (1 - h)^2) sigma^2
 
@@ -1114,8 +1114,9 @@ typedef struct jem_optim_desc {
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
 typedef struct jem_optim jem_optim;
-/* Creates an optimiser of the trainable parameters of a network, which it does not own. NULL if a
-   field of desc is out of its range, or no parameter is selected. */
+/* Creates an optimiser of the trainable parameters of a network, which it does not own, and before
+   which it must be freed. NULL if a field of desc is out of its range, or no parameter is
+   selected. */
 JEM_API jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc);
 JEM_API void jem_optim_free(jem_optim *opt);                             /* NULL is allowed */
 /* Updates the net's parameters from their gradients, which remain (scaled, if clipped); lr is the
@@ -1158,8 +1159,9 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
    continue from it. With whole groups of 16 images per rank, the result is that of one process up
    to rounding, except with batch norm. If the network has buffers, each rank computes the whole
    first update, and the function is not called for it. Divergence on one rank is an error on all.
-   Any other error of one rank (no memory, a term that fails) ends its update before the sum, for
-   which the others then wait: end them, as examples/mpi.c does. The function may call jem_fail. */
+   Any other error of one rank (no memory, a term that fails) ends its run, while the others
+   diverge, or wait for it: end them, as examples/mpi.c does. The function may call jem_fail; it may
+   be called once more afterwards. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
 /* Inputs of a loss term of your own, on the tape; an input that the update does not have is NULL.
@@ -1174,8 +1176,8 @@ typedef struct jem_term_inputs {
     jem_tensor *sample;                            /* chains after their walk */
     jem_rng *rng;                                  /* source of the term's random numbers */
 } jem_term_inputs;
-/* Builds one number on the tape, best a mean over images; the update adds w_term times it to the
-   loss. Called once per update, unless w_term is 0; NULL is an error. */
+/* Builds one number on the tape, preferably a mean over images; the update adds w_term times this
+   number to the loss. Called once per update, unless w_term is 0; NULL is an error. */
 typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
 
 /* Settings of a training run; defaults are those of the paper. The batch size may vary by step. */
@@ -1300,7 +1302,8 @@ JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc
 JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL is allowed */
 /* Makes one update from n labelled images x[n][c][h][w] with labels 0..classes-1, in random order:
    the first images of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here
-   and wherever a network's images are given as x), or with units finite. First it puts the trained
+   and wherever a network's images are given as x), or with units finite. No parameters may have
+   been added to the network since the trainer was created. Before the update it puts the trained
    weights back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged
    (unless memory runs out when the guard measures the chains: then the update is complete, and
    jem_trainer_updates counts it). When the guard returns, status is JEM_OK, the count of updates
@@ -1962,6 +1965,12 @@ static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, doubl
 #define JEM__TINY 1e-30    /* lower limit of numbers that must be above 0 */
 #define JEM__MOST 3.4e38   /* upper limit of numbers that have no other: almost FLT_MAX */
 
+enum { JEM__MANY = 1 << 30 };                      /* upper limit of counts of updates and visits */
+/* Adds 1 to a count below its limit. */
+static void jem__count(int *n) {
+    if (*n < JEM__MANY) ++*n;
+}
+
 /* Returns 1 if there are n > 0 labels, each 0..classes-1; otherwise reports what is wrong. */
 static int jem__labels_good(jem_ctx *ctx, const char *what, const int *labels, int n, int classes) {
     if (!labels || n <= 0) {
@@ -2498,6 +2507,11 @@ static void *jem__push_array(jem_ctx *ctx, int n, size_t size) {
 }
 static float *jem__push_floats(jem_ctx *ctx, ptrdiff_t n) {
     return (float *)jem__push(ctx, jem__float_bytes(n));
+}
+/* Allocates n images of `size` floats, whose number can exceed a 32-bit ptrdiff_t. */
+static float *jem__push_images(jem_ctx *ctx, int n, ptrdiff_t size) {
+    if ((double)n * (double)size > (double)JEM__FLOATS) n = -1;
+    return jem__push_floats(ctx, n * size);
 }
 
 jem_memory_stats jem_memory(const jem_ctx *ctx) {
@@ -6305,6 +6319,13 @@ ptrdiff_t jem_net_size(const jem_net *net) {
     return n;
 }
 
+/* Returns the number of values of all parameters and buffers. */
+static ptrdiff_t jem__net_values(const jem_net *net) {
+    ptrdiff_t n = 0;
+    for (const jem_param *p = net->params; p; p = p->next) n += p->size;
+    return n;
+}
+
 void jem_zero_grad(jem_net *net) {
     if (!net) return;
     for (jem_param *p = net->params; p; p = p->next)
@@ -7046,8 +7067,9 @@ static jem_status jem__student_draw(const jem_net *net, jem_rng *rng, int n, flo
     jem_fill_normal(net->ctx, rng, chi, (ptrdiff_t)n * nu, 0, 1);
     for (int row = 0; row < n; row++) {
         float *x = u + (ptrdiff_t)row * d;
+        const float *normal = chi + (ptrdiff_t)row * nu;
         float sum = 0;
-        for (int k = 0; k < nu; k++) sum = jem__fmaf(chi[row * nu + k], chi[row * nu + k], sum);
+        for (int k = 0; k < nu; k++) sum = jem__fmaf(normal[k], normal[k], sum);
         const float factor = sqrtf((float)nu / fmaxf(sum, 1e-20f));
         for (int i = 0; i < d; i++) {
             const float *a = stack->whiten->value + i * d;
@@ -7352,10 +7374,14 @@ static float jem__sigma(const jem__node *x, const float *sigma, int group, int l
     return sigma[i < x->t.n ? i : x->t.n - 1];
 }
 
-/* Checks the inputs of a walk. has_rng: 1 also if the walk needs no rng. */
+/* Checks the inputs of a walk. has_rng: 1 if there is an rng, or the walk needs none. */
 static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_logp_fn logp, const jem_tensor *x,
                            int has_rng) {
     if (!ctx || ctx->status != JEM_OK) return 0;
+    if (x && x->ctx != ctx) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: x is a tensor of another context", what);
+        return 0;
+    }
     if (logp && jem__is_leaf(x, what) && has_rng) return 1;
     jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a log-density, a leaf x%s", what,
               has_rng ? "" : ", an rng");
@@ -7631,8 +7657,10 @@ jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
                             jem_tensor *v, float h) {
     const char *const what = "slope_along";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
-    if (!jem__is_leaf(v, what) || v->n != x->n || v->c != x->c || v->h != x->h || v->w != x->w) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope_along: x and v must be leaves of one shape");
+    if (!jem__is_leaf(v, what) || v->ctx != ctx || v->n != x->n || v->c != x->c || v->h != x->h ||
+        v->w != x->w) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope_along: x and v must be leaves of one shape and one "
+                  "context");
         return NULL;
     }
     const ptrdiff_t n = x->node->stride;
@@ -7710,7 +7738,7 @@ static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float
 
 /* Walks with the step and noise of d if sigma_max is 0. Otherwise walks noise-blind: the step of d
    is in units of sigma^2 and its noise in units of sigma, where sigma is estimated for each image,
-   and is at most sigma_max. Many parameters: those of jem_sgld, the name of the walk, and
+   and is at most sigma_max. Its parameters are those of jem_sgld, the name of the walk, and
    sigma_max. */
 static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *d, jem_rng *rng, const char *what,
@@ -7861,18 +7889,19 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
     jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
     jem_sgld_desc last = d;
     const char *const what = "kl_walk";
-    if (!ctx || !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
+    if (!jem__walk_ready(ctx, what, logp, x, 1) || !jem__sgld_good(ctx, what, d) ||
+        !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
         !JEM__IN(d.temperature_from, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
     d.steps--;
     last.steps = 1;
     last.watch = NULL;
-    if (jem_sgld(ctx, logp, user, x, &d, rng) != JEM_OK) return NULL;
+    if (jem__walk_all(ctx, logp, user, x, &d, rng, what, 0) != JEM_OK) return NULL;
     jem__kl kl;
     if (!jem__kl_open(&kl, x)) return NULL;
     jem__node *node = x->node;
     const size_t bytes = (size_t)(node->groups * node->stride) * sizeof(float);
     memcpy(kl.before->node->value, node->value, bytes);
-    if (jem_sgld(ctx, logp, user, x, &last, rng) != JEM_OK) return NULL;
+    if (jem__walk_all(ctx, logp, user, x, &last, rng, what, 0) != JEM_OK) return NULL;
     memcpy(kl.gradient, node->grad, bytes);
     if (d.watch) d.watch(d.watch_user, d.steps, x);
     const jem_mark mark = jem_begin(ctx);
@@ -7918,8 +7947,8 @@ jem_generate_desc jem_generate_desc_default(void) {
 static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
     const char *const what = "generate";
     return JEM__IN(d.lo, -1e4, 1e4) && JEM__IN(d.hi, d.lo, 1e4) && JEM__IN(d.mean, -1e4, 1e4) &&
-           JEM__IN(d.last_sigma, 0, JEM__MOST) && jem__denoise_good(ctx, "generate: denoise",
-                                                                    d.denoise) &&
+           (d.last_sigma == 0 || JEM__IN(d.last_sigma, JEM__TINY, JEM__MOST)) &&
+           jem__denoise_good(ctx, "generate: denoise", d.denoise) &&
            jem__sgld_good(ctx, "generate: walk", d.walk);
 }
 
@@ -8005,7 +8034,7 @@ jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
     if (b.steps < 0 || !jem__finite((float)b.microseconds) || b.microseconds < 0 ||
         (b.microseconds > 0 && !b.clock))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: %d steps, %g microseconds: both "
-                         "must be 0 or more, and a time limit needs a clock", b.steps,
+                         "must be finite and at least 0, and a time limit needs a clock", b.steps,
                          b.microseconds);
     const jem_sampler before = *s;
     const jem_mark mark = jem_begin(ctx);
@@ -8178,7 +8207,8 @@ jem_status jem_buffer_draw(jem_buffer *b, jem_rng *rng, int n, const int *labels
     int *visits = (int *)jem__push(b->ctx, (size_t)n * sizeof *visits);
     if (visits) jem__buffer_draw(b, rng, n, labels, reinit, x, slot, visits);
     for (int i = 0; visits && i < n; i++) {
-        if (!jem__drawn_again(slot, i, n)) b->visits[slot[i]] = visits[i];
+        const int is_empty = b->visits[slot[i]] < 0;
+        if (!is_empty && !jem__drawn_again(slot, i, n)) b->visits[slot[i]] = visits[i];
     }
     jem_end(b->ctx, mark);
     return visits ? JEM_OK : b->ctx->status;
@@ -8194,7 +8224,7 @@ static void jem__buffer_put(jem_buffer *b, int n, const int *slot, const int *vi
         memcpy(b->data + slot[i] * size, x + i * size, (size_t)size * sizeof *x);
         if (visits) b->visits[slot[i]] = visits[i];
         else if (b->visits[slot[i]] < 0) b->visits[slot[i]] = 0;
-        b->visits[slot[i]]++;
+        jem__count(&b->visits[slot[i]]);
     }
 }
 jem_status jem_buffer_put(jem_buffer *b, int n, const int *slot, const float *x) {
@@ -8883,7 +8913,7 @@ static void jem__optim_prepare(jem_optim *o, float lr) {
     double keep = t / (t + 10);
     if ((double)o->desc.ema < keep) keep = (double)o->desc.ema;
     o->weight = (float)(1 - keep);
-    o->updates++;
+    jem__count(&o->updates);
     jem__update *u = &o->update;
     u->beta1 = o->desc.beta1;
     u->beta2 = o->desc.beta2;
@@ -9028,6 +9058,8 @@ struct jem_trainer {
     int updates;
     int64_t state[9];                              /* what jem_trainer_to_archive points at */
     int has_buffers;                               /* 1: the network has buffers */
+    ptrdiff_t values;                              /* of all parameters and buffers of the network,
+                                                      which may not grow afterwards */
     jem__guard guard;
 };
 
@@ -9139,6 +9171,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(negatives, 0, INT32_MAX),
         JEM__LIMIT(buffer_size, (double)jem__needs_samples(d), INT32_MAX),
         JEM__LIMIT(reinit, 0, 1),
+        JEM__LIMIT(restart_hi, -most, most),
         JEM__LIMIT(restart_lo, -most, (double)d->restart_hi),
         JEM__LIMIT(diverged, tiny, most),
         JEM__LIMIT(max_gap, tiny, most),
@@ -9269,12 +9302,11 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     tr->guard.now = jem__first_pulse;
     tr->optim = jem_optim_create(net, &d.optim);
     if (jem__needs_samples(&d)) jem__create_chains(tr);
-    ptrdiff_t size = sizeof(jem_stats) / sizeof(float);
-    for (const jem_param *p = net->params; p; p = p->next) {
-        size += p->size;
-        if (!p->grad) tr->has_buffers = 1;
-    }
-    if (d.ranks > 1) tr->flat = jem__alloc_floats(ctx, size);
+    tr->values = jem__net_values(net);
+    tr->has_buffers = tr->values > jem_net_size(net);
+    if (d.ranks > 1)
+        tr->flat = jem__alloc_floats(ctx, (ptrdiff_t)(sizeof(jem_stats) / sizeof(float)) +
+                                     tr->values);
     if (jem_ok(ctx)) return tr;
     jem_trainer_free(tr);
     return NULL;
@@ -9323,7 +9355,8 @@ static jem_tensor *jem__rank_images(const jem_trainer *tr, const float *x, int n
     return jem__images(net, x, n / (1 + net->ctx->others));
 }
 
-/* Collects the samples t of all ranks in x[n]. A rank that failed sends the others an infinity. */
+/* Collects the samples t of all ranks in x[n]. A rank that failed sends the others an infinity:
+   they diverge, and it keeps its own error. */
 static jem_status jem__collect_ranks(jem_trainer *tr, jem_tensor *t, int n, float *x) {
     jem_ctx *ctx = tr->net->ctx;
     const ptrdiff_t image = jem__buffer_image_size(tr->buffer);
@@ -9333,7 +9366,8 @@ static jem_status jem__collect_ranks(jem_trainer *tr, jem_tensor *t, int n, floa
     if (jem_read(t, x + jem__rank_first(tr, n) * image) != JEM_OK) *x = HUGE_VALF;
     tr->desc.sum(tr->desc.sum_user, x, size);
     for (ptrdiff_t i = 0; i < size && jem_ok(ctx); i++) {
-        if (!jem__finite(x[i])) jem__fail(ctx, JEM_DIVERGED, "sgld: diverged on another rank");
+        if (!jem__finite(x[i]))
+            jem__fail(ctx, JEM_DIVERGED, "train_step: the chains failed on another rank");
     }
     return ctx->status;
 }
@@ -9342,6 +9376,12 @@ static jem_status jem__collect_ranks(jem_trainer *tr, jem_tensor *t, int n, floa
 static float *jem__scaled_copy(float *to, const float *x, ptrdiff_t n, float factor) {
     for (ptrdiff_t i = 0; i < n; i++) to[i] = factor * x[i];
     return to + n;
+}
+
+/* Fills the message of a rank whose update failed: the others, which wait for it, diverge. */
+static void jem__announce_failure(jem_trainer *tr, ptrdiff_t n) {
+    for (ptrdiff_t i = 0; i < n; i++) tr->flat[i] = HUGE_VALF;
+    tr->desc.sum(tr->desc.sum_user, tr->flat, n);
 }
 
 /* Replaces gradients and statistics of the update by their means over all ranks, and buffers
@@ -9354,7 +9394,10 @@ static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
     const float part = 1 / (float)(1 + ctx->others);
     const float of_first = (float)!ctx->rank;
     float *flat = tr->flat;
-    if (!jem_ok(ctx)) return ctx->status;
+    if (!jem_ok(ctx)) {
+        jem__announce_failure(tr, COUNT + tr->values);
+        return ctx->status;
+    }
     for (int i = 0; i < COUNT; i++) flat = jem__scaled_copy(flat, numbers[i], 1, part);
     for (const jem_param *p = tr->net->params; p; p = p->next) {
         if (p->grad) flat = jem__scaled_copy(flat, p->grad, p->size, part);
@@ -9410,7 +9453,7 @@ typedef struct jem__target {
     jem_query query;
 } jem__target;
 
-/* Returns the density for this rank's chains of n; labels[n] may be NULL. */
+/* Returns the density for this rank's part of n chains; labels[n] may be NULL. */
 static jem__target jem__chain_target(const jem_trainer *tr, int n, const int *labels) {
     jem__target t;
     t.logp = jem_logp;
@@ -9443,7 +9486,7 @@ static jem_status jem__generate_chains(jem_trainer *tr, int n, const int *labels
 /* New samples for the buffer. */
 typedef struct jem__new_chains {
     float *x;                                      /* [drawn][c][h][w] */
-    int *labels;                                   /* [drawn]; 0 without classes */
+    int *labels;                                   /* [drawn], all 0 without classes */
     int n;                                         /* used */
     int drawn;                                     /* n, rounded up to whole groups of all ranks */
 } jem__new_chains;
@@ -9455,8 +9498,7 @@ static int jem__push_new_chains(jem_trainer *tr, int n, jem__new_chains *f) {
     if (ctx->others) multiple = (1 + ctx->others) * JEM_LANES;
     f->n = n;
     f->drawn = (n + multiple - 1) / multiple * multiple;
-    const ptrdiff_t size = f->drawn * jem__buffer_image_size(tr->buffer);
-    f->x = jem__push_floats(ctx, size);
+    f->x = jem__push_images(ctx, f->drawn, jem__buffer_image_size(tr->buffer));
     f->labels = (int *)jem__push_zero(ctx, (size_t)f->drawn * sizeof *f->labels);
     return f->x && f->labels;
 }
@@ -9557,7 +9599,7 @@ static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tenso
     jem_ctx *ctx = tr->net->ctx;
     const ptrdiff_t image = jem__buffer_image_size(tr->buffer);
     if (jem__renew_chains(tr, n) != JEM_OK) return NULL;
-    float *x = jem__push_floats(ctx, n * image);
+    float *x = jem__push_images(ctx, n, image);
     int *slot = (int *)jem__push(ctx, (size_t)n * sizeof *slot);
     int *visits = (int *)jem__push(ctx, (size_t)n * sizeof *visits);
     if (!x || !slot || !visits) return NULL;
@@ -9764,8 +9806,7 @@ static jem_status jem__guard_memory(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
     const jem_buffer *b = tr->buffer;
     if (g->kept) return JEM_OK;
-    ptrdiff_t size = jem__optim_copy(tr->optim, NULL, 0);
-    for (const jem_param *p = tr->net->params; p; p = p->next) size += p->size;
+    ptrdiff_t size = jem__optim_copy(tr->optim, NULL, 0) + tr->values;
     if (b) size += b->capacity * jem__buffer_image_size(b);
     float *kept = jem__alloc_floats(ctx, size);
     int *visits = (int *)jem__alloc(ctx, (size_t)jem__guard_slots(b) * sizeof *visits);
@@ -9812,14 +9853,12 @@ static void jem__guard_restore(jem_trainer *tr) { jem__guard_copy(tr, 1); }
    optimiser can continue from them. */
 static int jem__guard_sound(const jem_trainer *tr, const jem__guard *copy) {
     const jem_buffer *b = tr->buffer;
-    ptrdiff_t params = 0;
-    for (const jem_param *p = tr->net->params; p; p = p->next) {
-        params += p->size;
-        if (!copy && !jem__all_finite(p->value, p->size)) return 0;
-    }
     if (copy)
         return jem__all_finite(copy->kept, copy->size) &&
-               jem__optim_good(tr->optim, copy->kept + params);
+               jem__optim_good(tr->optim, copy->kept + tr->values);
+    for (const jem_param *p = tr->net->params; p; p = p->next) {
+        if (!jem__all_finite(p->value, p->size)) return 0;
+    }
     if (b && !jem__all_finite(b->data, b->capacity * jem__buffer_image_size(b))) return 0;
     return jem__optim_good(tr->optim, NULL);
 }
@@ -9888,7 +9927,7 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
 }
 
 /* Returns how far (rms) a step of SGLD, without noise or a range for x, moves values of some
-   chains, as a fraction of the range where they start; 0, which is no reason for shorter steps,
+   chains, as a fraction of the range where they start; 0, so that steps stay as long as they are,
    before the first update with chains, or if the gradient is not finite. Before the first walk the
    chains are still noise, which already shows whether steps are too wide. Only for a context
    without an error. */
@@ -10011,7 +10050,7 @@ static int jem__guard_shorten(jem_trainer *tr, float travel) {
 /* Begins an update. After a return, steps may be too wide in the good state, too. */
 static void jem__guard_begin(jem_trainer *tr) {
     if (tr->guard.fresh) jem__guard_shorten(tr, jem__travel(tr));
-    tr->guard.fresh = 0;
+    if (jem_ok(tr->net->ctx)) tr->guard.fresh = 0;
 }
 
 /* Returns to the good state for the reason in g->why. */
@@ -10081,9 +10120,7 @@ static void jem__guard_watch(jem_trainer *tr, const jem__batch *b, jem_stats *s)
 
 /* Copies all parameters and buffers of a network to the tape; NULL without memory. */
 static float *jem__keep_params(const jem_net *net) {
-    ptrdiff_t size = 0;
-    for (const jem_param *p = net->params; p; p = p->next) size += p->size;
-    float *kept = jem__push_floats(net->ctx, size);
+    float *kept = jem__push_floats(net->ctx, jem__net_values(net));
     float *at = kept;
     for (const jem_param *p = net->params; kept && p; p = p->next) {
         memcpy(at, p->value, (size_t)p->size * sizeof *at);
@@ -10134,6 +10171,13 @@ static int jem__batch_ready(const jem_trainer *tr, jem__batch *b, const float *x
     const int missing = (b->n > 0 && (!b->x || !b->labels)) || (n > 0 && !x);
     const int ranks = tr->desc.ranks;
     jem_ctx *ctx = tr->net->ctx;
+    const ptrdiff_t values = jem__net_values(tr->net);
+    if (values != tr->values) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: the network has %.0f values, and had %.0f "
+                  "when its trainer was created: add parameters before", (double)values,
+                  (double)tr->values);
+        return 0;
+    }
     if (missing || b->n < 0 || n < 0 || (!b->n && !n) || b->n % ranks || n % ranks) {
         if (ranks > 1 && !missing && b->n >= 0 && n >= 0 && (b->n || n))
             jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images: not "
@@ -10199,10 +10243,11 @@ static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s)
     jem_status status = ctx->status;
     if (loss) status = jem_backward(loss);
     if (status == JEM_OK) status = jem__update_stats(tr, loss, &t, b->labels, s);
+    else if (ctx->others) jem__average_ranks(tr, s);
     if (status == JEM_OK && tr->desc.sam > 0) status = jem__sharpness(tr, loss, before);
     if (status == JEM_OK && tr->desc.max_returns) status = jem__guard_memory(tr);
     if (status == JEM_OK) status = jem_optim_step(tr->optim, s->lr, &s->grad_norm);
-    if (status == JEM_OK) tr->updates++;
+    if (status == JEM_OK) jem__count(&tr->updates);
     return status;
 }
 
@@ -14297,9 +14342,6 @@ static jem__arrays jem__arrays_in(jem_ctx *ctx, const char *kind, const jem_arch
     v.in = a;
     return v;
 }
-
-enum { JEM__MANY = 1 << 30 };                      /* largest count in a file: larger ones could
-                                                      overflow in training */
 
 /* Returns 1 if training could have written the numbers of an array: floats are finite, squares at
    least 0, visits at least -1. dtype: that of the array in memory. */

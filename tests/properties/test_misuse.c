@@ -63,6 +63,8 @@ static void test_trainer_options(jem_ctx *ctx) {
     d = jem_train_desc_default();
     d.restart_lo = 2;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "restart_lo = 2"), "restart");
+    d.restart_hi = NAN;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "restart_hi = nan"), "restart");
     d = jem_train_desc_default();
     d.w_score = d.sam = 1;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "sam = 1"), "sharpness of a score");
@@ -137,6 +139,22 @@ static void test_trainer_data(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* The guard has memory for the values that the network had. */
+static void test_late_parameter(jem_ctx *ctx) {
+    printf("trainers: a parameter that is added after them\n");
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
+    const float x[2] = { 0 };
+    const int label = 0;
+    jem_trainer *tr = jem_trainer_create(net, NULL);
+    CHECK(jem_train_step(tr, x, &label, 1).status == JEM_OK, "%s", jem_error(ctx));
+    const int shape[2] = { 100, 100 };
+    jem_net_param(net, "late", 2, shape, 1);
+    const jem_stats s = jem_train_step(tr, x, &label, 1);
+    CHECK(s.status == JEM_BAD_ARGUMENT && says(ctx, "add parameters before"), "%s", jem_error(ctx));
+    jem_trainer_free(tr);
+    jem_net_free(net);
+}
+
 static void test_walks(jem_ctx *ctx) {
     printf("samplers: the same\n");
     jem_net *net = small_mlp(ctx, two_numbers, 1);
@@ -170,6 +188,16 @@ static void test_walks(jem_ctx *ctx) {
     CHECK(!jem_kl_walk(NULL, jem_logp, net, x, NULL, 1, &rng) &&
           !jem_slope_along(NULL, jem_logp, net, x, x, 0), "no context");
     CHECK(!jem_slope_along(ctx, jem_logp, net, x, NULL, 0) && says(ctx, "leaves"), "no direction");
+    jem_sgld_desc frozen = jem_sgld_desc_default();
+    frozen.step_size = NAN;
+    CHECK(!jem_kl_walk(ctx, jem_logp, net, x, &frozen, 1, &rng) && says(ctx, "kl_walk: step_size"),
+          "the walk's name");
+    jem_ctx *other = jem_ctx_create(NULL);
+    jem_tensor *theirs = jem_zeros(other, 3, 2, 1, 1);
+    CHECK(jem_sgld(ctx, jem_logp, net, theirs, NULL, &rng) && says(ctx, "another context") &&
+          !jem_slope_along(ctx, jem_logp, net, x, theirs, 0) && says(ctx, "one context"),
+          "two contexts");
+    jem_ctx_free(other);
     CHECK(jem_sgld(ctx, jem_logp_class, net, x, NULL, &rng) && says(ctx, "logp_class"), "a net");
     jem_query nothing = { NULL, &label, 0 };
     CHECK(jem_sgld(ctx, jem_logp, &nothing, x, NULL, &rng) && says(ctx, "net is NULL"), "no net");
@@ -204,8 +232,8 @@ static void test_descs(jem_ctx *ctx) {
 #define FRESH(name, value) { #name, offsetof(jem_generate_desc, name), value }
     static const setting fresh[] = {
         FRESH(lo, NAN), FRESH(hi, -1), FRESH(mean, NAN), FRESH(mean, 1e5f), FRESH(last_sigma, -1),
-        FRESH(last_sigma, NAN), FRESH(denoise.beta, 2), FRESH(denoise.fraction, 0),
-        FRESH(walk.noise_std, -1)
+        FRESH(last_sigma, NAN), FRESH(last_sigma, 1e-35f), FRESH(denoise.beta, 2),
+        FRESH(denoise.fraction, 0), FRESH(walk.noise_std, -1)
     };
 #define IMPUTE(name, value) { #name, offsetof(jem_impute_desc, name), value }
     static const setting impute[] = {
@@ -601,6 +629,7 @@ static void test_full_arena(void) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_trainer), TEST_IN(test_trainer_options), TEST_IN(test_trainer_data),
+        TEST_IN(test_late_parameter),
         TEST_IN(test_walks), TEST_IN(test_descs), TEST_IN(test_attacks), TEST_IN(test_little),
         TEST_IN(test_null), TEST_IN(test_escapes), TEST(test_half_made), TEST(test_large_run),
         TEST(test_many_threads), TEST(test_full_arena)

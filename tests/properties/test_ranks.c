@@ -96,6 +96,9 @@ typedef struct plan {
     int diverges;                                  /* this rank walks with .. or -1 */
     float noise;                                   /* .. noise so large */
     int stranger;                                  /* this rank has another seed, or -1 */
+    int bad_term;                                  /* the loss term of this rank diverges, or -1 */
+    int fails_at;                                  /* .. at this update */
+    int no_guard;                                  /* .. which is an error */
     const unsigned char *from;                     /* a checkpoint, and its bytes */
     size_t from_size;
     int returns_checkpoint;                        /* .. instead of parameters and chains */
@@ -145,6 +148,20 @@ static jem_net *make_net(jem_ctx *ctx, int kind) {
     return net;
 }
 
+/* The update that runs, and its plan, for bad_term below. */
+static struct { const plan *p; int rank, update; } now;
+
+/* The mean of the logits' squares; or, where the plan says so, an error. */
+static jem_tensor *bad_term(const jem_term_inputs *in, void *user) {
+    jem_ctx *ctx = in->net->ctx;
+    (void)user;
+    if (now.rank == now.p->bad_term && now.update == now.p->fails_at) {
+        now.update = -1;                           /* the next try succeeds */
+        jem_fail(ctx, JEM_DIVERGED, "the term diverged");
+    }
+    return jem_mean(ctx, jem_mul(ctx, in->logits, in->logits));
+}
+
 static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
     jem_train_desc d = p->kind == SCORE ? jem_train_desc_score(8) : jem_train_desc_default();
     if (p->kind == ROWS) d = jem_train_desc_vectors(8);
@@ -172,6 +189,11 @@ static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
     if (p->diverges >= 0) d.max_returns = 0;       /* its divergence is an error */
     if (rank == p->diverges) d.sgld.noise_std = p->noise;
     if (rank == p->stranger) d.seed = 99;
+    if (p->bad_term >= 0) {
+        d.term = bad_term;
+        d.w_term = .01f;
+        if (p->no_guard) d.max_returns = 0;
+    }
     return d;
 }
 
@@ -228,7 +250,10 @@ static void be_rank(const plan *p, int rank, const pipes *link) {
     }
     jem_archive_free(a);
     ptrdiff_t n = 0;
+    now.p = p;
+    now.rank = rank;
     for (int i = jem_trainer_updates(tr); i < p->updates; i++) {
+        now.update = i;
         make_batch(i + 500, more, y, p->batch);
         make_batch(i, x, y, p->batch);
         const jem_stats s = jem_train_step_semi(tr, x, y, p->batch, more,
@@ -290,7 +315,7 @@ static plan plan_of(int kind, int ranks) {
     p.ranks = ranks;
     p.updates = UPDATES;
     p.batch = BATCH;
-    p.diverges = p.stranger = -1;
+    p.diverges = p.stranger = p.bad_term = -1;
     return p;
 }
 
@@ -414,6 +439,29 @@ static void test_divergence(void) {
     }
 }
 
+/* A loss term that diverges on one rank: an error on all, or a return of all to the good state. */
+static void test_bad_term(void) {
+    for (int k = 0; k < 4; k++) {
+        outcome out[MOST_RANKS];
+        plan p = plan_of(k & 1 ? SCORE : CHAINS, 4);
+        p.bad_term = 1;
+        p.fails_at = 3;
+        p.no_guard = k >> 1;
+        CHECK(run(&p, out), "case %d: ranks do not send the same", k);
+        for (int r = 0; r < 4; r++) {
+            const float status = out[r].x[3 * NUMBERS + NUMBERS - 1];
+            const jem_status wanted = p.no_guard ? JEM_DIVERGED : JEM_OK;
+            CHECK(status == (float)wanted, "case %d, rank %d: %g", k, r, (double)status);
+        }
+        if (!p.no_guard) {                         /* the numbers of the failed update differ */
+            for (int r = 1; r < 4; r++)
+                memcpy(out[r].x + 3 * NUMBERS, out[0].x + 3 * NUMBERS, NUMBERS * sizeof(float));
+            CHECK(all_equal(out, 4), "case %d: the ranks returned to different states", k);
+        }
+        outcome_free(out);
+    }
+}
+
 static void fails(void *user, float *x, ptrdiff_t n) {
     (void)x;
     (void)n;
@@ -489,7 +537,7 @@ static void test_resumed(void) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_curves), TEST(test_chains_to_the_bit), TEST(test_resumed),
-        TEST(test_odd_shares), TEST(test_divergence), TEST(test_misuse)
+        TEST(test_odd_shares), TEST(test_divergence), TEST(test_bad_term), TEST(test_misuse)
     };
     signal(SIGPIPE, SIG_IGN);
     return test_main(argc, argv, all, TEST_COUNT(all));

@@ -778,6 +778,17 @@ static void test_training_mistakes(void) {
     CHECK(outside == 0, "chains begin and restart in the buffer's range: %d do not", outside);
     CHECK(jem_buffer_restart(b, &rng, 1, 1) == JEM_BAD_ARGUMENT && says(ctx, "U(1,1)"), "no range");
     jem_buffer_free(b);
+    jem_train_desc late = jem_train_desc_score(20);
+    late.reinit = 0;
+    net->scale = 10;
+    jem_trainer *tr = jem_trainer_create(net, &late);
+    b = jem_trainer_buffer(tr);
+    float chain[SIDE * SIDE];
+    CHECK(b && jem_buffer_draw(b, &rng, 1, NULL, 0, chain, slot) == JEM_OK, "%s", jem_error(ctx));
+    int filled = 0;
+    for (int i = 0; b && i < b->capacity; i++) filled += b->visits[i] >= 0;
+    CHECK(filled == 0, "%d empty slots count as filled after a draw", filled);
+    jem_trainer_free(tr);
     jem_net_free(net);
     close_ctx(ctx, &count, "mistakes in training");
 }
