@@ -53,8 +53,8 @@ END
     [ "$dataset" = cifar10 ] && networks
 }
 # Networks of .2 to 2.6 million parameters, with the optimiser that suits them. The preset has a
-# width of 3, half of Muon's rate here, and 16 images for the score, like unet-2-half; other rows
-# have 32.
+# width of 3, half of Muon's rate here, and 16 images for the score, like the rows named half; other
+# rows have 32, or 8 (few).
 networks() {
     wrn="--net wrn --depth 10 --head pooled --p-x-batch 32" muon="--optimizer muon --lr 3e-3"
     adam="--optimizer adam --lr 1.2e-3"
@@ -65,6 +65,7 @@ convnet*|$convnet $adam
 convnet-muon*|$convnet $muon
 wrn-2*|$wrn --width 2 --blocks wrn $other $adam
 zero-2*|$wrn --width 2 --blocks zero $other $muon
+zero-2-half*|$wrn --width 2 --blocks zero $other $muon --p-x-batch 16
 unet-2-adam*|$wrn --width 2 $unet $adam
 unet-1*|$wrn --width 1 $unet $muon
 unet-2*|$wrn --width 2 $unet $muon

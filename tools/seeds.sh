@@ -53,7 +53,7 @@ for seed in $seeds; do
     if [ "$dataset" = demo ]; then
         trained "$build/demo" --seed "$seed" || continue
         cp build/digits.safetensors "$out.safetensors"
-        said=$(sed -n 's/^trained in .*accuracy /accuracy /p' "$log")
+        said=$(sed -n 's/^trained in .* s, \(rollbacks: [0-9]*\); held-out \(.*\)/\2; \1/p' "$log")
     else
         trained "$build/jem" train --preset fast --dataset "$dataset" --seed "$seed" --out "$out" \
             "$@" || continue

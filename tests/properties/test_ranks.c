@@ -14,9 +14,9 @@
 #include "tests/support/common.h"
 
 enum { MOST_RANKS = 4, SIDE = 8, PIXELS = SIDE * SIDE, CLASSES = 3, BATCH = 64, UPDATES = 6 };
-enum { CHAINS = 0, SCORE, BY_CLASS, SGD, DROPOUT, ACT_NORM, BATCH_NORM, ROWS, KINDS };
+enum { CHAINS = 0, SCORE, BY_CLASS, SGD, MUON, DROPOUT, ACT_NORM, BATCH_NORM, ROWS, KINDS };
 static const char *const kind_name[KINDS] = { "chains", "score, fresh chains", "chains by class",
-                                              "sgd", "dropout", "act norm", "batch norm",
+                                              "sgd", "muon", "dropout", "act norm", "batch norm",
                                               "vectors" };
 
 /* ---- processes ------------------------------------------------------------------------------- */
@@ -175,6 +175,7 @@ static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
         d.reinit = .5f;
     }
     if (p->kind == SGD) d.optim.kind = JEM_OPTIMIZER_SGD;  /* Adam ignores a gradient's scale */
+    if (p->kind == MUON) d.optim.kind = JEM_OPTIMIZER_MUON;
     if (p->kind == BY_CLASS) {
         d.class_conditional = 1;
         d.weights.cd_class = .5f;

@@ -15,6 +15,7 @@ typedef struct shipped {
 
 static const shipped models[] = {
     { "examples/models/mnist.safetensors", "mnist", "0", "9", 1, 28, 60, 10 },
+    { "examples/models/mnist-wide.safetensors", "mnist", "0", "9", 1, 28, 60, 10 },
     { "examples/models/fashion-mnist.safetensors", "fashion-mnist", "T-shirt", "ankle boot", 1, 28,
       60, 10 },
     { "examples/models/fashion-mnist-unet.safetensors", "fashion-mnist", "T-shirt", "ankle boot", 1,

@@ -112,7 +112,7 @@ const option train_table[] = {
     { "sigma", OPTION_FLOAT, OPTION_FREE, AT(sigma), "X", NO_PRESETS(".03"), 0, 1e3,
       "std of the noise added to images" },
     { "shift", OPTION_INT, OPTION_FIXED, AT(shift), "N", { "4", "1" }, 0, 64,
-      "shift images by up to N pixels" },
+      "shift images by up to N pixels; borders are reflected" },
     { "flip", OPTION_FLAG, OPTION_FIXED, AT(flip), "", { "on", "off" }, 0, 0,
       "mirror each image in every second epoch (--no-flip: off)" },
     { "plain-p-x", OPTION_FLAG, OPTION_FIXED, AT(plain_px), "", NO_PRESETS("off"), 0, 0,
