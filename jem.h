@@ -1347,7 +1347,7 @@ JEM_API const char *jem_verdict_name(jem_verdict verdict);   /* "not calibrated"
 
 /* Statistic that contributed most to an image being odd or strange. */
 typedef enum jem_reason {
-    JEM_REASON_NONE = 0,   /* familiar, not calibrated, or calibrated by an older version */
+    JEM_REASON_NONE = 0,   /* familiar, not calibrated, or calibrated without "jem.statistics" */
     JEM_REASON_CLASSES,    /* logits unlike those of any class: between classes */
     JEM_REASON_DENSITY,    /* log p(x) */
     JEM_REASON_SMOOTH,     /* fewer details than its class has */
@@ -1379,8 +1379,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    score, numbers that are not finite, log p(x) or a mean logit of 1e8 or more in size, or
    statistics that a file cannot hold (above 1e12). */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
-/* Returns the gradients that an answer of the calibrated network costs (0 with the calibration of
-   an older version); -1: not calibrated. */
+/* Returns the gradients that an answer of the calibrated network costs (0 with a calibration
+   without "jem.statistics", of an early version); -1: not calibrated. */
 JEM_API int jem_calibrated(const jem_net *net);
 
 /* Scores of images, higher for more familiar ones. */
@@ -1394,11 +1394,11 @@ typedef enum jem_ood {
     JEM_OOD_USUAL,         /* minus the Mahalanobis distance of (log p(x), mean logit) from those of
                               calibration images that get the same label. This and the rest require
                               jem_calibrate */
-    JEM_OOD_SLOPES,        /* minus such a distance of logits, log p(x), slopes and details,
-                              standardised by label (Mahmood, Oliva & Styner 2021; Lee et al.
-                              2018) */
-    JEM_OOD_FEATURES,      /* the last layer's features and the numbers of SLOPES: relative
-                              Mahalanobis distance (Ren et al. 2021) */
+    JEM_OOD_SLOPES,        /* minus such a distance of logits, log p(x), slopes, details and, of
+                              images, the layout, standardised by label (Mahmood, Oliva & Styner
+                              2021; Lee et al. 2018) */
+    JEM_OOD_FEATURES,      /* the last layer's features and the numbers of SLOPES but for the
+                              layout: relative Mahalanobis distance (Ren et al. 2021) */
     JEM_OOD_IMAGE,         /* the details of the image alone; of the network, only the label */
     JEM_OOD_SHADES,        /* dark and bright pixels of the image, its flat ones, its border and its
                               colourfulness, whatever the label: log density of a mixture */
@@ -1435,10 +1435,9 @@ JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
    value alone is replaced by its most likely one; better[n][channels] (may be NULL) that
    replacement, in units of x. If a single value is wrong, its gain is usually the largest.
    Replacements are searched in the network's units (jem_net_fit_units): first 64 from -3 to 3, then
-   64 around the best of them, .003 apart. If all are less likely, the value remains, with a gain of
-   0. Each value costs 128 evaluations of log p(x). For a normal density of mean m and inverse
-   covariance P, the gain is
-   (P (x - m))[i]^2 / (2 P[i][i]). */
+   64, .003 apart, around the best value so far, which may be the original one. If all are less
+   likely, the value remains, with a gain of 0. Each value costs 128 evaluations of log p(x). For a
+   normal density of mean m and inverse covariance P, the gain is (P (x - m))[i]^2 / (2 P[i][i]). */
 JEM_API jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain,
                                     float *better);
 /* Fits, and returns, the temperature, .01 to 100: dividing the logits by it minimises -log p(y|x)
@@ -1506,7 +1505,8 @@ JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_te
 /* Pictures as programs have them: 8-bit pixels, row by row from the top left, of `channels` bytes:
    1 grey, 2 grey and alpha, 3 RGB, 4 RGBA (as stb_image gives them). */
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
-    float lo, hi;                                  /* values of bytes 0 and 255 in x: -1, 1 */
+    float lo, hi;                                  /* values of bytes 0 and 255 in x; both 0: -1,
+                                                      1 */
     int background;                                /* 0: grey, 0 to 255, with which transparent
                                                       pixels are blended; black ink on a
                                                       transparent canvas needs 255 */
@@ -1676,7 +1676,8 @@ JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
    buffer, random numbers, counts, and the guard's good state, once it has one (which nearly doubles
    the file). With jem_net_to_archive this makes a checkpoint: load the network, create a trainer
    with the same desc, call jem_trainer_from_archive last, and training continues bit for bit. The
-   archive points into net and trainer: write it before the next step. If jem_trainer_from_archive
+   archive points into net and trainer: write it before the next step, and read it back before
+   loading it into them. If jem_trainer_from_archive
    fails, nothing changes. */
 JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
@@ -2508,7 +2509,7 @@ static void *jem__push_array(jem_ctx *ctx, int n, size_t size) {
 static float *jem__push_floats(jem_ctx *ctx, ptrdiff_t n) {
     return (float *)jem__push(ctx, jem__float_bytes(n));
 }
-/* Allocates n images of `size` floats, whose number can exceed a 32-bit ptrdiff_t. */
+/* Allocates n arrays of `size` floats, whose product can exceed a 32-bit ptrdiff_t. */
 static float *jem__push_images(jem_ctx *ctx, int n, ptrdiff_t size) {
     if ((double)n * (double)size > (double)JEM__FLOATS) n = -1;
     return jem__push_floats(ctx, n * size);
@@ -10301,6 +10302,11 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 /* ==== >>familiar: calibration, familiarity, out-of-distribution scores ======================== */
 
 #define JEM__EVAL_BATCH 256
+/* Returns the size of the batch of n images that begins at image i. */
+static int jem__batch_from(int i, int n) {
+    if (n - i < JEM__EVAL_BATCH) return n - i;
+    return JEM__EVAL_BATCH;
+}
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
 static const char *const jem__usual_key = "jem.usual";        /* see jem__usual */
@@ -11146,7 +11152,7 @@ static int jem__rows_create(jem_net *net, const char *what, int n, const jem__kn
     int good = 1;
     for (int i = 0; i < JEM__PARTS; i++) {
         r->dims[i] = k->part[i].own.dims;
-        r->v[i] = jem__push_floats(ctx, (ptrdiff_t)n * r->dims[i] + 1);
+        r->v[i] = jem__push_images(ctx, n, r->dims[i]);
         good = good && r->v[i];
     }
     r->z = jem__push_floats(ctx, jem__image_size(net));
@@ -11310,9 +11316,9 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
     if (features != 0 && jem__feature_count(net) != features && ctx->status == JEM_OK)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the calibration has %d features, which the network "
                   "does not have", all->what, features);
-    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
-        int m = n - i;
-        if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
+    int m = 0;
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += m) {
+        m = jem__batch_from(i, n);
         const jem__rows r = jem__rows_from(all, i);
         const jem_mark batch = jem_begin(ctx);
         const float *u = jem__in_units(net, x + i * size, m);
@@ -12130,9 +12136,9 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: n = %d, kind = %d, or a pointer is "
                          "NULL", n, (int)kind);
     if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
-    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
-        int m = n - i;
-        if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
+    int m = 0;
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += m) {
+        m = jem__batch_from(i, n);
         const jem_mark mark = jem_begin(ctx);
         if (kind >= JEM_OOD_MASS && kind <= JEM_OOD_MOVE)
             jem__ood_walk(net, kind, &d, x + i * size, m, score + i);
@@ -12253,7 +12259,7 @@ static int jem__blame_some(jem_net *net, const float *u, const jem__trials *tria
                            int count, float *best, float *most) {
     const int size = net->channels;
     const int n = count * JEM__TRIALS;
-    float *copies = jem__push_floats(net->ctx, (ptrdiff_t)n * size);
+    float *copies = jem__push_images(net->ctx, n, size);
     float *logp = jem__push_floats(net->ctx, n);
     for (int k = 0; copies && k < n; k++) {
         const int i = at + k / JEM__TRIALS;
@@ -12358,7 +12364,7 @@ float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n
     if (!net || !jem__labels_good(net->ctx, "fit_temperature", labels, n, net->classes)) return -1;
     jem_ctx *ctx = net->ctx;
     const jem_mark mark = jem_begin(ctx);
-    float *f = jem__push_floats(ctx, (ptrdiff_t)n * net->classes);
+    float *f = jem__push_images(ctx, n, net->classes);
     double lo = log(0.01);                         /* of log(1/T) */
     double hi = log(100);
     int matters = 0;                               /* 1 if logits differ: then T has an effect */
@@ -12597,9 +12603,9 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
     if (jem__images_check(net, "attack", x, n) != JEM_OK) return ctx->status;
     if (n > 0 && !jem__labels_good(ctx, "attack", labels, n, net->classes)) return ctx->status;
     if (found != x) memcpy(found, x, (size_t)(n * size) * sizeof *x);
-    for (int i = 0; i < n && ctx->status == JEM_OK; i += JEM__EVAL_BATCH) {
-        int m = n - i;
-        if (m > JEM__EVAL_BATCH) m = JEM__EVAL_BATCH;
+    int m = 0;
+    for (int i = 0; i < n && ctx->status == JEM_OK; i += m) {
+        m = jem__batch_from(i, n);
         int done[JEM__EVAL_BATCH] = { 0 };
         jem__attack_batch(net, x + i * size, labels + i, m, &d, rng, found + i * size, done);
         if (fooled) memcpy(fooled + i, done, (size_t)m * sizeof *done);
@@ -13045,7 +13051,7 @@ static int jem__greys_next(const jem__bitmap *p, const jem_pixels_desc *d, jem__
     return 1;
 }
 
-/* Returns the median of the greys from lo to hi, of which there are n > 0. */
+/* Returns the median of the greys from lo to hi, of which there are n; lo if n is 0. */
 static int jem__median_grey(const ptrdiff_t histogram[256], int lo, int hi, ptrdiff_t n) {
     ptrdiff_t below = histogram[lo];
     int v = lo;
@@ -13221,9 +13227,9 @@ jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
         for (ptrdiff_t p = 0; p < size; p++) {
             for (int c = 0; c < net->channels; c++) {
                 double v = ((double)image[c * size + p] - (double)d.lo) / range;
+                if (d.invert) v = 1 - v;
                 if (!(v > 0)) v = 0;               /* NaN is black */
                 if (v > 1) v = 1;
-                if (d.invert) v = 1 - v;
                 *pixels++ = (unsigned char)(255 * v + 0.5);
             }
         }
@@ -13305,7 +13311,7 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
     const jem_mark mark = jem_begin(ctx);
     int *labels = NULL;
     if (label >= 0) {
-        labels = (int *)jem__push(ctx, (size_t)n * sizeof(int));
+        labels = (int *)jem__push_array(ctx, n, sizeof *labels);
         for (int i = 0; labels && i < n; i++) labels[i] = label;
     }
     jem_generate_desc how = jem_net_generate_desc(net);
@@ -13502,11 +13508,16 @@ static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
     const int64_t most = PTRDIFF_MAX / 16;         /* of at most 8 bytes; half of the addresses
                                                       remain for everything else */
     int64_t n = 1;
+    int empty = 0;
     for (int i = 0; i < ndim; i++) {
-        if (shape[i] < 0 || (shape[i] > 0 && n > most / shape[i])) return -1;
+        if (shape[i] < 0) return -1;
+        if (!shape[i]) empty = 1;
+    }
+    for (int i = 0; i < ndim && !empty; i++) {
+        if (n > most / shape[i]) return -1;
         n *= shape[i];
     }
-    return (ptrdiff_t)n;
+    return empty ? 0 : (ptrdiff_t)n;
 }
 
 /* Makes room for one more entry. Returns 0 if memory is short. */
@@ -14587,8 +14598,11 @@ jem_status jem_net_set_kind(jem_net *net, const char *kind) {
     if (now && !jem__kind_good(now)) kind = now;   /* the library's networks: refused below */
     if (!jem__kind_good(kind)) return jem__kind_refused(net->ctx, "net_set_kind", kind);
     jem_net copy = *net;
-    jem__fields f = { net->ctx, kind, kind, NULL, &net->meta, JEM_OK };
+    jem__fields f = { net->ctx, kind, kind, NULL, NULL, JEM_OK };
     jem__size_fields(&f, &copy.channels, &copy.height, &copy.width, &copy.classes);
+    f.out = &net->meta;                            /* written only if all are in range */
+    if (!f.status)
+        jem__size_fields(&f, &copy.channels, &copy.height, &copy.width, &copy.classes);
     if (f.status) return f.status;
     return jem__meta_set(net->ctx, &net->meta, "jem.net", kind);
 }

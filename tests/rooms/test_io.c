@@ -480,7 +480,8 @@ static const struct { const char *header; size_t data; } good_headers[] = {
     { TWO(ENTRY("", "I64", "[0]", "[0,0]"), ENTRY("a", "U8", "[1]", "[0,1]")), 1 },
     { TWO(ENTRY("a", "U8", "[1]", "[0,1]"), ENTRY("z", "F32", "[0]", "[1,1]")), 1 },
     { TWO(ENTRY("a", "U8", "[1]", "[0,1]"), ENTRY("z", "F32", "[0]", "[0,0]")), 1 },
-    { "{" ENTRY("a", "U8", "[0,9223372036854775807]", "[0,0]") "}", 0 }
+    { "{" ENTRY("a", "U8", "[0,9223372036854775807]", "[0,0]") "}", 0 },
+    { "{" ENTRY("a", "U8", "[9223372036854775807,0]", "[0,0]") "}", 0 }
 };
 
 static const struct { const char *header; size_t data; const char *says; } bad_headers[] = {

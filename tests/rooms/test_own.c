@@ -394,6 +394,10 @@ static void test_names(jem_ctx *ctx) {
               "set %s", bad[i] ? bad[i] : "NULL");
     }
     CHECK(jem_net_set_kind(mlp, "own") == JEM_BAD_ARGUMENT && says(ctx, "\"mlp\""), "an MLP");
+    jem_net *wide = jem_net_create(ctx, own_forward, NULL, 0, 1, 1, 1, (1 << 24) + 1, 1);
+    CHECK(jem_net_set_kind(wide, "own") == JEM_BAD_ARGUMENT, "%s", jem_error(ctx));
+    CHECK(says(ctx, "classes") && !jem_net_meta(wide, "jem.channels"), "a refused description");
+    jem_net_free(wide);
     CHECK(!strcmp(jem_net_meta(net, "jem.net"), "own"), "the name stayed");
     CHECK(jem_net_set_kind(net, "Own_2-x") == JEM_OK &&
           !strcmp(jem_net_meta(net, "jem.net"), "Own_2-x"), "%s", jem_error(ctx));

@@ -200,13 +200,17 @@ static void test_back(jem_ctx *ctx) {
     }
     static const float beyond[3] = { 1e9f, -1e9f, (float)NAN };
     for (int i = 0; i < 60; i++) x[i] = beyond[i % 3];
-    jem_floats_to_pixels(net, x, 1, NULL, q);
-    int bad = 0;
-    for (int i = 0; i < 60; i++) {                 /* q is [h][w][c], x is [c][h][w] */
-        const int at = i % 3 * 20 + i / 3;
-        bad += q[i] != (at % 3 == 0 ? 255 : 0);
+    for (int invert = 0; invert < 2; invert++) {   /* NaN is black in both */
+        jem_pixels_desc d = { -2, 3, 0, 0, 0 };
+        int bad = 0;
+        d.invert = invert;
+        jem_floats_to_pixels(net, x, 1, &d, q);
+        for (int i = 0; i < 60; i++) {             /* q is [h][w][c], x is [c][h][w] */
+            const int at = i % 3 * 20 + i / 3;
+            bad += q[i] != (at % 3 == invert ? 255 : 0);
+        }
+        CHECK(bad == 0, "%d pixels out of range, invert = %d", bad, invert);
     }
-    CHECK(bad == 0, "%d pixels out of range", bad);
     jem_net_free(net);
 }
 
