@@ -106,9 +106,11 @@ descendants() {
             print sum, parent[root]
         }'
 }
-# skip_late NAME: true, with a warning, if the machine was too busy for it.
+# skip_late NAME [LOG]: true, with a warning, if the machine was too busy for it, and nothing in
+# the log has failed.
 skip_late() {
     grep -q '^late' "$outcome" 2>/dev/null || return 1
+    [ -z "${2:-}" ] || ! grep -q FAILED "$2" || return 1
     late="$late, $1"
     echo "WARNING $1: SKIPPED, the machine is too busy ($(cat "$outcome"))"
 }
@@ -122,7 +124,7 @@ run() {
     limited "$@" >"$log" 2>&1 </dev/null
     status=$?
     cat "$log"
-    skip_late "$name" && return
+    skip_late "$name" "$log" && return
     counts=$(tail -n 1 "$log" |
         sed -n 's/^\([0-9]\{1,9\}\) passed, \([0-9]\{1,9\}\) failed$/\1 \2/p')
     case "$status:$counts" in

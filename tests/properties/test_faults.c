@@ -637,19 +637,30 @@ static void check_run(const state *before, const state *after, const char *what)
     free(now.bytes);
 }
 
-/* One command, with every stride-th failure of every kind. */
+/* Files that a command makes. */
+enum { MOST_MADE = 2 };
+static const char *const checkpoint[MOST_MADE] = { "run/last.safetensors" };
+
+/* One command, with every stride-th failure of every kind. Where it reports success, all files that
+   it makes must be there, as without a failure. */
 static void test_command(const char *line, const state *before, const state *after,
-                         const long stride[2]) {
+                         const long stride[2], const char *const *made) {
     char what[600];
+    file wanted[MOST_MADE] = { { 0 } };
     begin_world(0, 0, 0);
     put_back(before);
     const int well = command(line);
     CHECK(well == 0, "jem %s: status %d: %s", line, well, said());
+    for (int i = 0; i < MOST_MADE && made[i]; i++) {
+        wanted[i] = slurp(made[i]);
+        CHECK(wanted[i].bytes, "jem %s: no %s", line, made[i]);
+    }
     long most[KINDS], tried = 0, refused = 0;
     for (int k = 0; k < KINDS; k++) most[k] = world->calls[k];
     for (int k = 0; k < KINDS; k++)
         for (int on = 0; on < 2; on++)
             for (long n = 1; n <= most[k]; n += thorough ? 1 : stride[k != MEMORY]) {
+                for (int i = 0; i < MOST_MADE && made[i]; i++) remove(made[i]);
                 put_back(before);
                 begin_world(k, n, on);
                 const int status = command(line);
@@ -659,9 +670,16 @@ static void test_command(const char *line, const state *before, const state *aft
                 CHECK(status == 0 || *said(), "%s: status %d, and nothing said", what, status);
                 CHECK(!leftovers("run", 1) && !leftovers(".", 1), "%s: a file is left", what);
                 check_run(before, after, what);
+                for (int i = 0; i < MOST_MADE && made[i] && status == 0; i++) {
+                    const file now = slurp(made[i]);
+                    CHECK(same_file(now, wanted[i]), "%s: success, but %s is another", what,
+                          made[i]);
+                    free(now.bytes);
+                }
                 tried++;
                 refused += status != 0;
             }
+    for (int i = 0; i < MOST_MADE; i++) free(wanted[i].bytes);
     printf("jem %.40s...: %ld allocations, %ld + %ld + %ld + %ld + %ld + %ld calls for files: %ld "
            "failures, %ld of them reported\n", line, most[MEMORY], most[OPEN], most[READ],
            most[WRITE], most[SYNC], most[CLOSE], most[RENAME], tried, refused);
@@ -713,8 +731,10 @@ static void test_rows(void) {
     state begun = look();
     CHECK(command("train --resume run") == 0, "%s", said());
     state done = look();
-    test_command("train --resume run", &begun, &done, stride);
-    test_command("score run/last.safetensors rows.csv --threads 1 --out scores", &done, &done, use);
+    static const char *const scores[MOST_MADE] = { "scores" };
+    test_command("train --resume run", &begun, &done, stride, checkpoint);
+    test_command("score run/last.safetensors rows.csv --threads 1 --out scores", &done, &done, use,
+                 scores);
     forget(&begun);
     forget(&done);
     remove_all("run");
@@ -742,15 +762,23 @@ static void test_commands(void) {
     CHECK(done.at[0].bytes && done.at[1].bytes && done.at[2].n > further.at[2].n, "three stages");
 
     remove_all("run");
-    test_command(resumed, &begun, &further, train);
-    test_command(ended, &further, &done, once);    /* validates, draws */
+    static const char *const none_made[MOST_MADE] = { NULL };
+    static const char *const samples[MOST_MADE] = { "s.png", "c.png" };
+    static const char *const small[MOST_MADE] = { "small" };
+    static const char *const onnx[MOST_MADE] = { "net.onnx" };
+    static const char *const chart[MOST_MADE] = { "plot.png" };
+    test_command(resumed, &begun, &further, train, checkpoint);
+    test_command(ended, &further, &done, once, checkpoint);    /* validates, draws */
     test_command_kills(resumed, &begun, &further, 3);
     test_command("sample run/last.safetensors --n 3 --steps 1 --zoom 1 --threads 1 --out s.png "
-                 "--chains c.png", &done, &done, use);
-    test_command("classify run/best.safetensors --threads 1 s.png", &done, &done, use);
-    test_command("eval run/best.safetensors --threads 1", &done, &done, use);
-    test_command("info run/last.safetensors", &done, &done, use);
-    test_command("export run/last.safetensors small", &done, &done, use);
+                 "--chains c.png", &done, &done, use, samples);
+    test_command("classify run/best.safetensors --threads 1 s.png", &done, &done, use, none_made);
+    test_command("eval run/best.safetensors --threads 1", &done, &done, use, none_made);
+    test_command("eval run/best.safetensors calibration --threads 1 --out plot.png", &done, &done,
+                 use, chart);
+    test_command("info run/last.safetensors", &done, &done, use, none_made);
+    test_command("export run/last.safetensors small", &done, &done, use, small);
+    test_command("export run/last.safetensors net.onnx --onnx", &done, &done, use, onnx);
     forget(&begun);
     forget(&further);
     forget(&done);
@@ -759,6 +787,8 @@ static void test_commands(void) {
     remove("s.png");
     remove("c.png");
     remove("small");
+    remove("net.onnx");
+    remove("plot.png");
     remove("said");
 }
 
