@@ -297,11 +297,12 @@ check "more noise, fewer steps" test "$(loss d)" != "$(loss dd)"
 cp b/last.safetensors kept.safetensors
 
 echo "each option has an effect"
-# rows NAME OPTIONS: a run's log, without the seconds.
+# rows NAME OPTIONS: a run's log, without the seconds; of a network of this shape.
+shape="--widths 8,8 --iters 15"
 rows() {
     to=rows_$1 && shift
     rm -rf told
-    status 0 "$*" train $small --widths 8,8 --iters 15 "$@" --out told
+    status 0 "$*" train $small $shape "$@" --out told
     sed 's/,[^,]*$//' told/log.csv >$to
 }
 # each BASE OPTION...: a run with BASE alone, and with each of the options; none does nothing.
@@ -316,7 +317,17 @@ each() {
 each "" "--weight-decay 1" "--clip-grad .01" "--reinit-freq 1" "--energy-l2 1" "--clf-only" \
     "--spectral-norm .5" "--optimizer sgd" "--move-chains 1" "--plain-p-x" "--shift 0" "--flip" \
     "--label-smoothing .5" "--sam .5" "--clamp-grad .001" "--informative 5" \
-    "--class-cond-p-x-sample" "--sigma .3" "--labels-per-class 5" "--uncond" "--ema .9"
+    "--class-cond-p-x-sample" "--sigma .3" "--labels-per-class 5" "--uncond" "--ema .9" \
+    "--seed 2" "--activation tanh" "--batch-size 16" "--lr 1e-2" "--warmup-iters 9" \
+    "--p-x-batch 8" "--p-y-given-x-weight 3" "--p-x-weight .3" "--p-x-y-weight 1" "--n-steps 4" \
+    "--sgld-lr .3" "--sgld-std .3" "--negatives 8" "--buffer-size 50" "--schedule steps" \
+    "--score-weight .01"
+shape="--net wrn --batch-size 8 --negatives 8 --n-steps 1 --iters 5"
+each "--depth 10 --width 1" "--stem-stride 2" "--blocks zero" "--unet" "--norm layer" \
+    "--norm act" "--dropout-rate .5" "--head pooled"
+each "--depth 10" "--width 1"
+each "--width 1" "--depth 16"
+shape="--widths 8,8 --iters 15"
 each "--n-valid 8900 --schedule steps --decay-epochs 99" "--decay-epochs 1" \
     "--decay-epochs 1 --decay-rate .9"
 each "--batches separate" "--cutout 9"
