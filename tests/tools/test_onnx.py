@@ -4,6 +4,7 @@ library's, in a numpy interpreter, and in onnxruntime if it is in build/onnxrunt
 
 Needs numpy; the arguments are build/jem and build/libjem.so.
 """
+import json
 import os
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def off(a, b):
 
 # ---- networks ----
 
-SHIPPED = ["mnist", "mnist-plain", "fashion-mnist", "fashion-mnist-unet", "cifar10",
+SHIPPED = ["mnist", "mnist-wide", "mnist-plain", "fashion-mnist", "fashion-mnist-unet", "cifar10",
            "cifar10-unet"]
 WRN = ["--net", "wrn", "--depth", "10", "--width", "1"]
 TRAINED = {
@@ -163,6 +164,19 @@ def network(name, path, folder, runtime):
                         RUNTIME_TOLERANCE)
 
 
+def quadratic(folder):
+    """Writes the digits' convnet with a quadratic term in log p(x), which `jem train` has not."""
+    with open(os.path.join(ROOT, "examples/models/mnist.safetensors"), "rb") as f:
+        size = int.from_bytes(f.read(8), "little")
+        header, data = json.loads(f.read(size)), f.read()
+    header["__metadata__"]["jem.quadratic"] = "0.25"
+    text = json.dumps(header).encode()
+    path = os.path.join(folder, "quadratic.safetensors")
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
 def refusals(folder):
     model = os.path.join(ROOT, "examples/models/mnist.safetensors")
     graph = os.path.join(folder, "forward.onnx")
@@ -193,6 +207,7 @@ def main():
                     runtime)
         for name, path in trained(folder):
             network(name, path, folder, runtime)
+        network("quadratic", quadratic(folder), folder, runtime)
         refusals(folder)
     if runtime:
         runtime.end()
