@@ -387,6 +387,7 @@ static void bench_error(jem_isa isa, const layer *l) {
 /* ---- the rest of an iteration ---------------------------------------------------------------- */
 
 enum { IMAGES = 64, IMAGE = 3 * 32 * 32, PIECES = IMAGES * IMAGE };
+enum { PHOTO_WIDTH = 1920, PHOTO_HEIGHT = 1080 };
 
 typedef struct piece {
     jem_ctx *ctx;
@@ -396,6 +397,8 @@ typedef struct piece {
     jem_buffer *buffer;
     int slot[IMAGES];
     subject *s;
+    jem_optim *muon;
+    unsigned char *photo;                          /* RGB */
 } piece;
 
 static void piece_normal(void *arg) {
@@ -414,6 +417,29 @@ static void piece_buffer(void *arg) {
     jem_buffer_put(p->buffer, IMAGES, p->slot, p->x);
 }
 static void piece_optim(void *arg) { jem_optim_step(((piece *)arg)->s->optim, 1e-6f, NULL); }
+static void piece_muon(void *arg) { jem_optim_step(((piece *)arg)->muon, 1e-6f, NULL); }
+static void piece_photo(void *arg) {
+    piece *p = (piece *)arg;
+    jem_pixels_to_floats(p->s->net, p->photo, PHOTO_WIDTH, PHOTO_HEIGHT, 3, NULL, p->x, NULL);
+}
+
+/* Creates the optimisers, and gradients for them. */
+static void pieces_optim(piece *p) {
+    jem_net *net = p->s->net;
+    jem_optim_desc muon = jem_optim_desc_default();
+    muon.kind = JEM_OPTIMIZER_MUON;
+    p->s->optim = jem_optim_create(net, NULL);
+    p->muon = jem_optim_create(net, &muon);
+    for (jem_param *q = net->params; q; q = q->next)
+        if (q->grad) jem_fill_normal(p->ctx, &p->rng, q->grad, q->size, 0, 1);
+}
+
+/* Creates a picture of noise. */
+static void pieces_photo(piece *p) {
+    const size_t bytes = (size_t)PHOTO_WIDTH * PHOTO_HEIGHT * 3;
+    p->photo = (unsigned char *)malloc(bytes);
+    for (size_t i = 0; p->photo && i < bytes; i++) p->photo[i] = jem_rng_u32(&p->rng) & 255;
+}
 
 static void bench_pieces(jem_isa isa) {
     static const struct {
@@ -427,7 +453,9 @@ static void bench_pieces(jem_isa isa) {
         { "64 images to lanes", "ms", piece_write, 1e3, 3 },
         { "64 images from lanes", "ms", piece_read, 1e3, 3 },
         { "buffer: 64 out and in", "ms", piece_buffer, 1e3, 3 },
-        { "Adam WRN-16-2", "ms", piece_optim, 1e3, 3 }
+        { "Adam WRN-16-2", "ms", piece_optim, 1e3, 3 },
+        { "Muon WRN-16-2", "ms", piece_muon, 1e3, 3 },
+        { "1920 x 1080 to 32 x 32", "ms", piece_photo, 1e3, 3 }
     };
     static subject s;
     piece p;
@@ -441,8 +469,9 @@ static void bench_pieces(jem_isa isa) {
     p.slopes = floats(s.ctx, &p.rng, PIECES, 1);
     p.leaf = jem_input(s.ctx, p.x, IMAGES, 3, 32, 32);
     p.buffer = jem_buffer_create(s.ctx, 10000, 3, 32, 32, 0, &p.rng);
-    s.optim = jem_optim_create(s.net, NULL);
-    const int ok = jem_ok(s.ctx);
+    pieces_optim(&p);
+    pieces_photo(&p);
+    const int ok = jem_ok(s.ctx) && p.photo;
     if (!ok) {
         failed = 1;
         fprintf(stderr, "%s\n", jem_error(s.ctx));
@@ -454,6 +483,8 @@ static void bench_pieces(jem_isa isa) {
                all[i].unit);
         csv_row("piece", all[i].name, "", isa, "", 1, value, all[i].unit, 0);
     }
+    free(p.photo);
+    jem_optim_free(p.muon);
     jem_buffer_free(p.buffer);
     subject_close(&s);
 }
