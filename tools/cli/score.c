@@ -157,24 +157,10 @@ static const char *label_name(const csv_table *t, int label, char number[16]) {
     return number;
 }
 
-/* Returns the label of usual rows: 0, or the most frequent name, since names are sorted. */
-static int usual_label(const csv_table *t) {
-    int best = 0;
-    int most = 0;
-    for (int label = 0; t->class_names && label < t->classes; label++) {
-        int n = 0;
-        for (int i = 0; i < t->rows; i++) n += t->labels[i] == label;
-        if (n <= most) continue;
-        best = label;
-        most = n;
-    }
-    return best;
-}
-
 /* Prints AUROC of log p(x) and of familiarity, if rows have the usual label and others. */
 static void print_detection(FILE *to, const score_run *s) {
     const int rows = s->t.rows;
-    const int usual_one = usual_label(&s->t);
+    const int usual_one = table_usual_label(&s->t);
     char number[16];
     float *score = new_floats(2 * (double)rows);
     detection by_density;

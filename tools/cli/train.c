@@ -59,6 +59,7 @@ typedef struct run {
     double valid_logp;                             /* mean of log p(x); NaN: not learned by NCE */
     int valid_at;                                  /* update of these four; -1: no update */
     int calibrated_at;                             /* update of the network's calibration */
+    int bad_pictures;                              /* that cannot be read */
     char data_mark[64];                            /* identifies the data set */
     int lock;                                      /* of the directory, locked during the run */
     FILE *log;
@@ -401,7 +402,7 @@ static void note_clocks(const run *r) {
     for (int c = 0; c < s->c; c++) {
         if (!only_rises(s, c)) continue;
         printf("%s: column '%s' never falls from row to row: if it is a clock or a counter, all "
-               "new rows will be strange; --drop %s skips it\n", r->o->dataset,
+               "new rows will be strange; a run (--out) with --drop %s skips it\n", r->o->dataset,
                s->column_names[c], data_quoted(s->column_names[c], word, sizeof word));
     }
 }
@@ -440,7 +441,9 @@ static void space_validations(run *r) {
 }
 
 static void on_bad_picture(void *user, const char *message) {
-    if (!team.rank) say((const run *)user, "", message);
+    run *r = (run *)user;
+    r->bad_pictures++;
+    if (!team.rank) say(r, "", message);
 }
 
 /* Describes the data set that the options name. */
@@ -478,19 +481,22 @@ static void mark_data(run *r) {
     snprintf(r->data_mark, sizeof r->data_mark, "%d images, checksum %08lx", s->n, of_x ^ of_y);
 }
 
-/* Loads the test images, if there are any, in the shape of the training images. */
-static void load_test(run *r, data_desc *desc) {
+/* Loads the test images, if there are any, in the shape of the training images. Returns 0 if some
+   of them are pictures that cannot be read. */
+static int load_test(run *r, data_desc *desc) {
     char error[512];
     desc->height = r->data.h;
     desc->width = r->data.w;
     desc->channels = r->data.c;
     if (!data_load(&r->test, r->o->dataset, "test", desc, error, sizeof error)) {
+        if (r->bad_pictures) return complain(r, 1, "test images: ", error);
         say(r, "no final test: ", error);
-        return;
+        return 1;
     }
-    if (r->test.classes <= r->data.classes) return;
+    if (r->test.classes <= r->data.classes) return 1;
     say(r, "no final test: ", "test images have more classes than training images");
     data_free(&r->test);
+    return 1;
 }
 
 /* Reports how pictures were changed, and the options that change them otherwise. */
@@ -625,7 +631,7 @@ static int load_data(run *r) {
         return complain(r, 1, r->o->dataset, ": neither grey nor colour");
     mark_data(r);
     if (s->values && !prepare_table(r)) return 0;
-    if (!s->values) load_test(r, &desc);
+    if (!s->values && !load_test(r, &desc)) return 0;
     note_pictures(r);
     fit_score_weight(r);
     return fit_sizes(r) && split_data(r) && make_batches(r);
@@ -1545,9 +1551,9 @@ static int follow_rollback(run *r, const jem_stats *s) {
    good state, which is saved. */
 static int give_up(run *r) {
     char text[512];
-    snprintf(text, sizeof text, "%s. Possible remedies: --resume with --sigma .1 and a smaller "
-             "--lr; another run with --activation silu, --head flat, --warmup-iters, --energy-l2 "
-             ".1", jem_error(r->ctx));
+    snprintf(text, sizeof text, "%s. Possible remedies: --resume with --sigma %g and --lr %g; "
+             "another run with a smaller --p-x-weight, or with --energy-l2 .1", jem_error(r->ctx),
+             2 * fmax(0.05, (double)r->o->sigma), (double)r->o->lr / 2);
     jem_clear_error(r->ctx);
     if (r->last.returns && !save(r)) return 0;
     return complain(r, 1, text, "");

@@ -822,7 +822,9 @@ static unsigned char *data__decode(data__job *job, const char *path,
     if (!data__look(job, path, bytes, size, shape)) return NULL;
     unsigned char *in = stbi_load_from_memory(bytes, (int)size, &w, &h, &have, 0);
     if (!in) {
-        data__fail(job, "%s: is damaged or cut short: %s", path, stbi_failure_reason());
+        const char *why = stbi_failure_reason();
+        if (why && *why) data__fail(job, "%s: is damaged or cut short: %s", path, why);
+        else data__fail(job, "%s: is damaged or cut short", path);
         return NULL;
     }
     const int c = data__planes_of(have);

@@ -156,6 +156,14 @@ static int column_placed(const table_reader *r, const char *place) {
     return at;
 }
 
+/* Reports a column that the table does not have. */
+static int no_column(table_reader *r, const char *name, const char *use) {
+    const int two = r->all > 1;
+    return wrong_at(r, "has no column '%.31s' %s (its columns: %.31s%s%.31s%s)", name, use,
+                    r->names[0], two ? ", " : "", two ? r->names[1] : "",
+                    r->all > 2 ? ", ..." : "");
+}
+
 /* Gives the column of labels its role. */
 static int find_label(table_reader *r, int has_header) {
     const char *asked = has_header && r->desc->label_name ? r->desc->label_name : r->desc->label;
@@ -170,9 +178,7 @@ static int find_label(table_reader *r, int has_header) {
     }
     if (at < 0 && r->desc->label_optional) return 1;
     if (at < 0 && asked && *asked) {
-        return wrong_at(r, "has no column '%.31s' of labels (its columns: %.31s%s%.31s%s)", asked,
-                    r->names[0], r->all > 1 ? ", " : "", r->all > 1 ? r->names[1] : "",
-                    r->all > 2 ? ", ..." : "");
+        return no_column(r, asked, "of labels");
     }
     if (at < 0) return 1;
     r->role[at] = LABEL;
@@ -191,7 +197,7 @@ static int find_dropped(table_reader *r) {
         const size_t n = strcspn(drop, ",");
         snprintf(name, sizeof name, "%.*s", n < TABLE_NAME ? (int)n : TABLE_NAME - 1, drop);
         const int at = column_of(r, name);
-        if (at < 0) return wrong_at(r, "has no column '%.31s' to drop", name);
+        if (at < 0) return no_column(r, name, "to drop");
         if (r->role[at] == LABEL) return wrong_at(r, "'%.31s' has the labels: it is needed", name);
         r->role[at] = SKIPPED;
         drop += n;
@@ -598,4 +604,17 @@ void table_free(csv_table *t) {
     free(t->names);
     free(t->class_names);
     memset(t, 0, sizeof *t);
+}
+
+int table_usual_label(const csv_table *t) {
+    int best = 0;
+    int most = 0;
+    for (int label = 0; t->class_names && label < t->classes; label++) {
+        int n = 0;
+        for (int i = 0; i < t->rows; i++) n += t->labels[i] == label;
+        if (n <= most) continue;
+        best = label;
+        most = n;
+    }
+    return best;
 }
