@@ -456,8 +456,10 @@ typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
    the largest gradient: 1e-4 to 1e-2 if correct (in fp32, step 0.02), 0.1 to 1 if a backward is
-   wrong, NaN if a value is NaN; negative on an error. With p, gradients are also added to the grad
-   of all other parameters. */
+   wrong, NaN if a value is NaN; negative on an error. The error of rounding falls as 1/step: for
+   log p(x) of a whole untrained network, 0.3 is better. A backward that sets dx instead of adding
+   to it is found if fn also uses x after the op, as in f(x) + x. With p, gradients are also added
+   to the grad of all other parameters. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
                                  jem_param *p, float step);
 
@@ -716,7 +718,8 @@ JEM_API void jem_net_free(jem_net *net);                           /* accepts NU
 /* Creates a network without parameters, for your own architecture: add layers, and write the
    forward function (examples/own_net.c). user_bytes of `user` are copied to net->user, which is
    passed to your forward function; with NULL they start as zeros, and you fill them in, for
-   instance with the layers. forward may be NULL if the net only holds parameters. */
+   instance with the layers. forward may be NULL if the net only holds parameters. It computes whole
+   groups of 16 images: only the library's own networks are faster for few. */
 JEM_API jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user,
                                 size_t user_bytes, int channels, int height, int width, int classes,
                                 uint64_t seed);
@@ -953,16 +956,19 @@ JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
                                 const jem_generate_desc *desc, jem_rng *rng);
 
 /* jem_generate in pieces, for programs that draw frames; gives the same bits, however the steps are
-   divided. Each step computes one gradient of log p for all images. */
+   divided. Each step computes one gradient of log p for all images. Do not copy the struct: a copy
+   has the same images. */
 typedef struct jem_sampler {
     jem_ctx *ctx;
     int n, channels, height, width;
     float *x;                                      /* [n][c][h][w]: the images as they are now. May
-                                                      be read, and changed, between steps */
+                                                      be read, and changed, between steps. May
+                                                      exceed the range of pixels: clamp a copy
+                                                      for jem_classify */
     int step, steps;                               /* count of steps taken so far, and of all */
     double slowest;                                /* time of the slowest recent step, microseconds
-                                                      of the budget's clock; 0 before the first; may
-                                                      be changed */
+                                                      of the budget's clock; 0 before the first one
+                                                      with a clock; may be changed */
     jem_rng rng;
     jem_logp_fn logp;                              /* private from here */
     void *user, *owned;
@@ -1114,9 +1120,8 @@ typedef struct jem_optim_desc {
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
 typedef struct jem_optim jem_optim;
-/* Creates an optimiser of the trainable parameters of a network, which it does not own, and before
-   which it must be freed. NULL if a field of desc is out of its range, or no parameter is
-   selected. */
+/* Creates an optimiser of the trainable parameters of a network, which it does not own; free it
+   before the network. NULL if a field of desc is out of its range, or no parameter is selected. */
 JEM_API jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc);
 JEM_API void jem_optim_free(jem_optim *opt);                             /* NULL is allowed */
 /* Updates the net's parameters from their gradients, which remain (scaled, if clipped); lr is the
@@ -1158,7 +1163,7 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
    ranks have the same state, including chains: any of them can save it, and any number of them can
    continue from it. With whole groups of 16 images per rank, the result is that of one process up
    to rounding, except with batch norm. If the network has buffers, each rank computes the whole
-   first update, and the function is not called for it. Divergence on one rank is an error on all.
+   first update, and the function is not called for it. Divergence on one rank is divergence on all.
    Any other error of one rank (no memory, a term that fails) ends its run, while the others
    diverge, or wait for it: end them, as examples/mpi.c does. The function may call jem_fail; it may
    be called once more afterwards. */
@@ -1519,7 +1524,7 @@ typedef struct jem_pixels_desc {                   /* zero means default, NULL i
 enum {                                             /* what was done to a picture, added up */
     JEM_DID_RESIZE = 1, JEM_DID_STRETCH = 2,       /* to the network's size; of other proportions */
     JEM_DID_GREY = 4, JEM_DID_COLOUR = 8,          /* colour made grey; grey to every channel */
-    JEM_DID_BLEND = 16, JEM_DID_INVERT = 32,       /* laid over the background; inverted */
+    JEM_DID_BLEND = 16, JEM_DID_INVERT = 32,       /* had an alpha channel; inverted */
     JEM_DID_FRAME = 64,
     JEM_DID_BLANK = 128                            /* the result has one colour: nothing to see */
 };
@@ -1676,9 +1681,8 @@ JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
    buffer, random numbers, counts, and the guard's good state, once it has one (which nearly doubles
    the file). With jem_net_to_archive this makes a checkpoint: load the network, create a trainer
    with the same desc, call jem_trainer_from_archive last, and training continues bit for bit. The
-   archive points into net and trainer: write it before the next step, and read it back before
-   loading it into them. If jem_trainer_from_archive
-   fails, nothing changes. */
+   archive points into net and trainer: write it before the next step; to restore them, read what
+   was written. If jem_trainer_from_archive fails, nothing changes. */
 JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 
@@ -9059,6 +9063,8 @@ struct jem_trainer {
     int updates;
     int64_t state[9];                              /* what jem_trainer_to_archive points at */
     int has_buffers;                               /* 1: the network has buffers */
+    int awaits_chains;                             /* 1: the update's chains are not yet those of
+                                                      all ranks */
     ptrdiff_t values;                              /* of all parameters and buffers of the network,
                                                       which may not grow afterwards */
     jem__guard guard;
@@ -9590,7 +9596,9 @@ static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, f
     if (d->w_kl > 0)
         *kl = jem_kl_walk(ctx, target.logp, &target.query, t, &walk, d->kl_entropy, &tr->rng);
     else jem_sgld(ctx, target.logp, &target.query, t, &walk, &tr->rng);
-    return jem__collect_ranks(tr, t, n, x) == JEM_OK ? t : NULL;
+    const jem_status status = jem__collect_ranks(tr, t, n, x);
+    tr->awaits_chains = 0;
+    return status == JEM_OK ? t : NULL;
 }
 
 /* Draws n chains from the buffer, walks them, and stores them again. labels: NULL, or receives
@@ -9732,8 +9740,9 @@ static jem_tensor *jem__own_term(jem_trainer *tr, const jem_term_inputs *in) {
     if (!(tr->desc.w_term > 0) || !jem_ok(ctx)) return NULL;
     jem_tensor *term = tr->desc.term(in, tr->desc.term_user);
     if (jem_ok(ctx) && !(term && jem__live(term, "train_step: term") && jem__one_number(term)))
-        jem__fail(ctx, JEM_BAD_SHAPE, "train_step: the term returned %s, not one number",
-                  jem__shape_text(term).s);
+        jem__fail(ctx, JEM_BAD_SHAPE, "train_step: the term returned %s, not one number%s",
+                  jem__shape_text(term).s,
+                  in->sample ? "" : " (this update has no samples: in->sample is NULL)");
     if (!jem_ok(ctx)) return NULL;
     return term;
 }
@@ -9765,6 +9774,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     }
     if (b->n) b->labels += jem__rank_first(tr, b->n);
     jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image_size(tr->net));
+    tr->awaits_chains = has_samples;
     if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
     if (b->n) labelled = jem__labelled(tr, b->x, b->n);
     if (b->separate || (noisy_labelled && needs_data))
@@ -10244,7 +10254,7 @@ static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s)
     jem_status status = ctx->status;
     if (loss) status = jem_backward(loss);
     if (status == JEM_OK) status = jem__update_stats(tr, loss, &t, b->labels, s);
-    else if (ctx->others) jem__average_ranks(tr, s);
+    else if (ctx->others && !tr->awaits_chains) jem__average_ranks(tr, s);
     if (status == JEM_OK && tr->desc.sam > 0) status = jem__sharpness(tr, loss, before);
     if (status == JEM_OK && tr->desc.max_returns) status = jem__guard_memory(tr);
     if (status == JEM_OK) status = jem_optim_step(tr->optim, s->lr, &s->grad_norm);

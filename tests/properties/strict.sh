@@ -67,7 +67,7 @@ for who in gcc clang gcc-arm clang-arm gcc-windows gcc-32 wasm wasm-simd128; do
 done >"$dir/asked.txt"
 xargs -n 4 -P "$jobs" "$0" <"$dir/asked.txt" >"$dir/all.txt"
 asked=$(wc -l <"$dir/asked.txt") answered=$(grep -c -e '^ok ' -e '^FAILED ' "$dir/all.txt")
-[ "$asked" = "$answered" ] || echo "FAILED $asked compilations, $answered results" >>"$dir/all.txt"
+[ "$asked" -eq "$answered" ] || echo "FAILED $asked compilations, $answered results" >>"$dir/all.txt"
 # What an object refers to; what it defines.
 never='_*(v|f|vf|d)?printf(_chk)?|f?puts|f?putc|putchar|fwrite|perror|std(out|err)'
 never="$never|_*(exit|Exit|quick_exit|abort|assert_fail|assert_rtn)"

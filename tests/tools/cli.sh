@@ -664,8 +664,9 @@ mv moved/train/light moved/train/airy; mv moved/test/light moved/test/airy
 refuses 1 "not the data that this run started with" train --resume k
 refuses 2 "class 'airy': the model's are" eval k/last.safetensors
 echo "no picture" >moved/test/airy/broken.png
-refuses 1 "broken.png: is not a picture" train $tiny --dataset ./moved --size 16 \
-    --batch-size 8 --n-valid 0 --iters 2 --out broken
+status 1 "a damaged test picture" train $tiny --dataset ./moved --size 16 --batch-size 8 \
+    --n-valid 0 --iters 2 --out broken
+check "is named" grep -q "broken.png: is not a picture" err
 check "of the test images" grep -q "test images: ./moved: 1 of 3 pictures cannot be read" err
 check "and nothing begins" test ! -e broken/log.csv
 rm -r moved/test

@@ -165,7 +165,7 @@ def network(name, path, folder, runtime):
 
 
 def quadratic(folder):
-    """Writes the digits' convnet with a quadratic term in log p(x), which `jem train` has not."""
+    """Writes the digits' convnet with a quadratic term in log p(x), which `jem train` does not offer."""
     with open(os.path.join(ROOT, "examples/models/mnist.safetensors"), "rb") as f:
         size = int.from_bytes(f.read(8), "little")
         header, data = json.loads(f.read(size)), f.read()
