@@ -915,7 +915,20 @@ refuses 1 "not the data that this run started with: 600 rows then, 600 now" \
 awk -F, -v OFS=, '{ print (NR == 1 ? "clock" : NR), $0 }' plain.csv >clock.csv
 status 0 "a clock" train clock.csv $brief --iters 1 --out t9
 says "column 'clock' never falls from row to row: .* --drop clock skips it"
-check "and no sensor" test "$(grep -c 'never falls' out)" = 1
+check "and no sensor" test "$(grep -c 'never falls' out)" = 2
+check "again at the end" test "$(tail -n 1 out | grep -c 'never falls')" = 1
+sed '5s/^[^,]*//; 9s/^[^,]*/x/' rows.csv >holes.csv
+refuses 1 "holes.csv, line 5: '' in column .*; 2 of 600 rows cannot be read (--skip-rows leaves" \
+    train holes.csv --label state --out new
+status 0 "rows without a value left out" train holes.csv --label state --skip-rows $brief \
+    --iters 20 --out t15
+says "holes.csv: 2 rows cannot be read, and are left out; the first: holes.csv, line 5: '' in"
+says "598 rows of 4 numbers, 3 classes"
+status 0 "and from a test set" eval t15/last.safetensors --dataset holes.csv --split train
+says "holes.csv, 598 rows: accuracy"
+check "counted" grep -q "holes.csv: 2 rows cannot be read, and are left out" err
+refuses 1 "2 of 600 rows cannot be read" eval t4/last.safetensors --dataset holes.csv
+refuses 2 "--skip-rows is for a CSV file, not for images" train digits --skip-rows --out new
 sed 1d rows.csv >bare.csv
 sed 1d plain.csv >numbers.csv
 status 0 "a column dropped, without a header" train numbers.csv --drop 2 --label none $brief \

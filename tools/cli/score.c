@@ -65,6 +65,8 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
         desc->label_name = jem_net_meta(m->net, LABEL_COLUMN);
         desc->label_optional = 1;
     }
+    const char *skip = jem_archive_meta(m->archive, OPTION_PREFIX "skip-rows");
+    desc->skip_rows = skip && !strcmp(skip, "on");
 }
 
 enum { QUOTED_SIZE = 2 * NAME_SIZE + 3, ROW_SIZE = 2 * QUOTED_SIZE + 200 };

@@ -456,6 +456,7 @@ static data_desc describe_data(run *r) {
     describe_pictures(&t->pictures, t->seed, &desc);
     desc.label = t->label;
     desc.drop = t->drop;
+    desc.skip_rows = t->skip_rows;
     desc.bad = on_bad_picture;
     desc.user = r;
     return desc;
@@ -465,7 +466,8 @@ static data_desc describe_data(run *r) {
 static int refuse_data(run *r, const char *error) {
     const int has_text = strstr(error, "is not a number") && !strstr(error, "decimal comma");
     const char *hint = "";
-    if (has_text) hint = " (--drop skips columns, --label names that of labels)";
+    if (strstr(error, "rows cannot be read")) hint = " (--skip-rows leaves them out)";
+    else if (has_text) hint = " (--drop skips columns, --label names that of labels)";
     return complain(r, 1, error, hint);
 }
 
@@ -630,6 +632,9 @@ static int load_data(run *r) {
     if (!s->values && s->c != 1 && s->c != 3)
         return complain(r, 1, r->o->dataset, ": neither grey nor colour");
     mark_data(r);
+    if (s->skipped)
+        printf("%s: %d rows cannot be read, and are left out; the first: %s\n", r->o->dataset,
+               s->skipped, s->first_skipped);
     if (s->values && !prepare_table(r)) return 0;
     if (!s->values && !load_test(r, &desc)) return 0;
     note_pictures(r);
@@ -1888,8 +1893,10 @@ static int final_test(run *r) {
     time_text(took, elapsed(r));
     if (r->data.values) {
         char word[DATA_PATH];
-        return printf("trained in %s; to score other rows: jem score %s/last.safetensors "
-                      "FILE.csv\n", took, data_quoted(r->o->out, word, sizeof word)) > 0;
+        printf("trained in %s; to score other rows: jem score %s/last.safetensors FILE.csv\n",
+               took, data_quoted(r->o->out, word, sizeof word));
+        note_clocks(r);                            /* again: the first note scrolls past */
+        return 1;
     }
     if (!r->test.n) return printf("trained in %s; no test images\n", took) > 0;
     if (team.rank) return 1;

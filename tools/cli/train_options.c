@@ -21,6 +21,8 @@ const option train_table[] = {
       "CSV: column of labels: name, number, last, none (label)" },
     { "drop", OPTION_TEXT, OPTION_FIXED, AT(drop), "NAMES", NO_PRESETS(""), 0, 0,
       "CSV: columns to skip, separated by commas" },
+    { "skip-rows", OPTION_FLAG, OPTION_FIXED, AT(skip_rows), "", NO_PRESETS("off"), 0, 0,
+      "CSV: leave out rows that cannot be read, such as rows with missing values" },
     { "epochs", OPTION_INT, OPTION_FREE, AT(epochs), "N", { "200", "0" }, 0, 1e6,
       "length of the run in epochs; schedules depend on it" },
     { "iters", OPTION_INT, OPTION_FREE, AT(iters), "N", { "0", "1500" }, 0, 1e9,
@@ -351,7 +353,7 @@ static const char *table_combination(const options *o, const train_options *t, c
         "size", "crop", "pad", "grey", "background", "test-split", "shift", "flip", "cutout",
         "plain-p-x", "move-chains", "informative"
     };
-    static const char *const of_tables[] = { "label", "drop", "nce-weight" };
+    static const char *const of_tables[] = { "label", "drop", "skip-rows", "nce-weight" };
     static char text[128];
     if (!is_table && t->n_valid < 0) wrong = "--n-valid -1 is for a CSV file";
     if (is_table && t->net != NET_MLP) wrong = "a CSV file needs --net mlp";

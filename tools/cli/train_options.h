@@ -18,6 +18,7 @@ typedef struct train_options {
     char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], out[OPTION_TEXT_SIZE];
     char resume[OPTION_TEXT_SIZE], init[OPTION_TEXT_SIZE];
     char label[OPTION_TEXT_SIZE], drop[OPTION_TEXT_SIZE];
+    int skip_rows;
     int net, depth, width, stem_stride, blocks, unet, norm, activation, head;
     option_list widths;
     float dropout;

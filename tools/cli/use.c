@@ -971,6 +971,9 @@ static int table_for(const model *m, const eval_options *e, data_desc *desc, dat
         fprintf(stderr, "jem eval: %s\n", error);
         return 1;
     }
+    if (d->skipped)
+        fprintf(stderr, "jem eval: %s: %d rows cannot be read, and are left out\n", e->dataset,
+                d->skipped);
     int ok = m->net->classes == 1 || d->has_labels;
     if (!ok) fprintf(stderr, "jem eval: %s: has no labels (jem score needs none)\n", e->dataset);
     const int has_names = jem_net_meta(m->net, CLASS_PREFIX "0") != NULL;
@@ -1018,6 +1021,7 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     const jem_net *net = m->net;
     data_desc desc;
     char error[512];
+    const int is_stored = !o->given[option_find(o, "dataset")] && !o->given[option_find(o, "data")];
     if (!as_in_training(o, m->archive, "dataset", NULL) ||
         !as_in_training(o, m->archive, "data", NULL))
         return 1;
@@ -1033,7 +1037,8 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     if (data_is_table(e->dataset)) return table_for(m, e, &desc, d);
     describe_as_trained(m, e, &desc);
     if (!data_load(d, e->dataset, e->split ? "train" : "test", &desc, error, sizeof error)) {
-        fprintf(stderr, "jem eval: %s\n", error);
+        fprintf(stderr, "jem eval: %s%s\n", error, is_stored
+                ? " (that path is from the training; --dataset or --data gives another)" : "");
         return 1;
     }
     int ok = d->c == net->channels && d->h == net->height && d->w == net->width &&

@@ -1298,12 +1298,40 @@ static int data__take_table(data__job *job, csv_table *t) {
     return ok;
 }
 
+/* Counts rows that cannot be read, and keeps the message about the first. */
+static void data__bad_row(void *user, const char *message) {
+    data_set *d = (data_set *)user;
+    if (!d->skipped++) snprintf(d->first_skipped, sizeof d->first_skipped, "%s", message);
+}
+
+/* Leaves out rows that cannot be read, if the desc says so; otherwise they are an error. */
+static int data__skip_rows(data__job *job, csv_table *t) {
+    const data_set *d = job->d;
+    const size_t width = (size_t)t->columns;
+    int kept = 0;
+    if (!d->skipped) return 1;
+    if (d->skipped == t->rows) return data__fail(job, "%s", d->first_skipped);
+    if (!job->desc.skip_rows)
+        return data__fail(job, "%s; %d of %d rows cannot be read", d->first_skipped, d->skipped,
+                          t->rows);
+    for (int i = 0; i < t->rows; i++) {
+        if (isnan(t->x[(size_t)i * width])) continue;
+        memmove(t->x + (size_t)kept * width, t->x + (size_t)i * width, width * sizeof *t->x);
+        if (t->labels) t->labels[kept] = t->labels[i];
+        kept++;
+    }
+    t->rows = kept;
+    return 1;
+}
+
 static int data__load_table(data__job *job, const char *path) {
     const data_desc *want = &job->desc;
     csv_table t;
     table_desc how;
     size_t size;
     memset(&how, 0, sizeof how);
+    how.bad = data__bad_row;
+    how.user = job->d;
     how.label = want->label;
     how.label_name = want->label_name;
     how.drop = want->drop;
@@ -1321,8 +1349,9 @@ static int data__load_table(data__job *job, const char *path) {
     free(bytes);
     free(how.columns);
     if (!ok) return 0;
+    ok = data__skip_rows(job, &t);
     const double mb = (double)t.rows * t.columns * sizeof *t.x / 1e6;
-    if (want->memory_mb > 0 && mb > want->memory_mb)
+    if (ok && want->memory_mb > 0 && mb > want->memory_mb)
         ok = data__fail(job, "%s: %d rows of %d numbers take %.0f MB, more than %.0f "
                         "(--max-memory allows more)", path, t.rows, t.columns, ceil(mb),
                         want->memory_mb);

@@ -47,6 +47,8 @@ typedef struct data_set {
     int has_labels;            /* 0: a table without them; labels are then 0 */
     int held_out;              /* 1: test images are from the folder of the training images */
     int by_name;               /* 1: and their names decide which are for testing */
+    int skipped;               /* rows of a table that cannot be read, left out */
+    char first_skipped[256];   /* the message about the first of them */
     char name[64];
 } data_set;
 
@@ -88,6 +90,8 @@ typedef struct data_desc {
     double memory_mb;          /* limit on all images (0: no limit) */
     const char *label, *label_name, *drop;         /* of a table, as in table_desc */
     int label_optional;
+    int skip_rows;             /* 1: rows of a table that cannot be read are left out; 0: an error,
+                                  with their number */
     const char *const *columns;                    /* [n_columns], as in table_desc; or NULL */
     int n_columns;
     /* Called with a message for each picture of a folder that cannot be read, before data_load
