@@ -1236,6 +1236,11 @@ typedef struct jem_train_desc {
     void (*chain)(void *user, jem_rng *rng, int visits, int label, float *x);
     void *chain_user;
     int class_conditional;                         /* 0; 1: slots by class, chains of p(x|y) */
+    /* If > 0: while the mean gap (jem_stats.gap) exceeds pause_gap times the network's scale, the
+       contrastive terms have no weight, and chains walk on and catch up: 0. Without a limit, a
+       network can learn to separate samples from data faster than the samples can improve. Energy
+       Matching (Balcerak et al. 2025) bounds this loss from below instead. Needs w_score. */
+    float pause_gap;
     float diverged;                                /* |loss| above this is an error: 1e8 */
     /* The guard. After the first update, and after every 100, the trainer copies its state if it is
        good: all numbers are finite; the mean gap (jem_stats.gap) is at most max_gap/20 times the
@@ -9120,6 +9125,7 @@ jem_train_desc jem_train_desc_score(int updates) {
     d.buffer_size = 200;
     d.reinit = 0.025f;
     d.restart_denoise.steps = 200;
+    d.pause_gap = 5;
     d.least_scale = 2;
     return d;
 }
@@ -9180,6 +9186,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(reinit, 0, 1),
         JEM__LIMIT(restart_hi, -most, most),
         JEM__LIMIT(restart_lo, -most, (double)d->restart_hi),
+        JEM__LIMIT(pause_gap, 0, most),
         JEM__LIMIT(diverged, tiny, most),
         JEM__LIMIT(max_gap, tiny, most),
         JEM__LIMIT(max_returns, 0, 1000000),
@@ -9221,6 +9228,9 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     if (d->cd_from > 0 && !(before > 0))
         jem__fail(ctx, bad, "trainer: cd_from = %d, but no term without chains has a weight",
                   d->cd_from);
+    if (d->pause_gap > 0 && !(d->w_score > 0))
+        jem__fail(ctx, bad, "trainer: pause_gap = %g, but w_score is 0: a pause would have no loss",
+                  (double)d->pause_gap);
     if (d->schedule.kind == JEM_SCHEDULE_COSINE && d->schedule.total < 1)
         jem__fail(ctx, bad, "trainer: schedule.total = %d: a cosine needs the length of the run",
                   d->schedule.total);
@@ -9755,6 +9765,18 @@ static jem_tensor *jem__smoothing(jem_ctx *ctx, jem_tensor *logits, const int *l
     return jem_sub(ctx, jem_mean(ctx, jem_gather(ctx, logits, labels)), mean_logit);
 }
 
+/* Returns the weights of this update's loss: without contrastive terms in a pause. The gap of the
+   updates before it decides, which all ranks share. */
+static jem_loss_weights jem__weights_now(const jem_trainer *tr) {
+    jem_loss_weights w = tr->desc.weights;
+    const float most = tr->desc.pause_gap * fabsf(tr->net->scale);
+    if (most > 0 && tr->guard.now.gap > most) {
+        w.cd = 0;
+        w.cd_class = 0;
+    }
+    return w;
+}
+
 /* Records the whole loss: samples first, then the terms that depend on data. Each rank does the
    whole of the first update if the network has buffers: act norm sets its parameters then. */
 static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *terms,
@@ -9765,6 +9787,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     const int has_samples = jem__needs_samples(d) && tr->updates >= d->cd_from;
     const int noisy_labelled = d->label_noise > 0 || d->label_all_noise > 0;
     const int needs_data = has_samples || d->weights.energy_l2 > 0 || d->w_term > 0;
+    const jem_loss_weights weights = jem__weights_now(tr);
     jem__samples sample = { NULL, NULL };
     jem_tensor *labelled = NULL;
     jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
@@ -9782,7 +9805,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     if (sets_buffers) jem__set_act_norm(tr->net, labelled ? labelled : data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
     if (d->w_nce > 0) terms->nce = jem__nce_term(tr, b->x_data, b->n_data);
-    jem_tensor *loss = jem__loss(tr->net, &d->weights, labelled, b->labels, data, sample.x,
+    jem_tensor *loss = jem__loss(tr->net, &weights, labelled, b->labels, data, sample.x,
                                  sample.labels, &terms->loss);
     jem_term_inputs in = { tr->net, labelled, NULL, terms->loss.logits, data, sample.x, &tr->rng };
     if (labelled) in.labels = b->labels;
@@ -17960,6 +17983,8 @@ JEM__COMPILE_END
                  jem_compute_exp, _tanh and _sigmoid; jem_mask_controls.
                  The loss can have a term of your own, and files can hold networks of your own
                  (jem_register_net). jem_sampler takes as many steps as a frame has time for.
+                 Contrastive terms can pause until chains catch up (jem_train_desc.pause_gap), and
+                 do in jem_train_desc_score.
                  The guard also checks chains, gradients, cross-entropy, the residual of the score
                  and the SGLD step; a return takes the count of updates back as well, and
                  jem_stats.reason says why.

@@ -154,12 +154,12 @@ static void test_training_descs(jem_ctx *ctx) {
           t.buffer_size == 10000 && t.reinit == 0.05f && t.restart_lo == -1 && t.restart_hi == 1 &&
           is_denoise(&t.restart_denoise, 0, 0.05f, 0.3f, 2) && !t.chain && !t.chain_user &&
           !t.class_conditional, "jem_train_desc: chains");
-    CHECK(t.diverged == 1e8f && t.max_gap == 100 && t.max_returns == 20 && t.least_scale == 0 &&
-          t.seed == 1 && t.rank == 0 && t.ranks == 1 && !t.sum && !t.sum_user,
+    CHECK(t.diverged == 1e8f && t.pause_gap == 0 && t.max_gap == 100 && t.max_returns == 20 &&
+          t.least_scale == 0 && t.seed == 1 && t.rank == 0 && t.ranks == 1 && !t.sum && !t.sum_user,
           "jem_train_desc: the guard, the seed, ranks");
     const jem_train_desc s = jem_train_desc_score(1000);
     CHECK(s.optim.kind == JEM_OPTIMIZER_MUON && s.w_score > 0 && s.weights.cd > 0 &&
-          s.cd_from == 600 && s.least_scale == 2, "jem_train_desc_score");
+          s.cd_from == 600 && s.pause_gap == 5 && s.least_scale == 2, "jem_train_desc_score");
     const jem_train_desc v = jem_train_desc_vectors(1000);
     CHECK(v.w_nce > 0 && v.weights.cd == 0 && v.weights.cd_class == 0 && v.w_kl == 0 &&
           v.w_score == 0 && v.optim.ema > 0, "jem_train_desc_vectors");

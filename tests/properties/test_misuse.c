@@ -35,6 +35,7 @@ static void test_trainer(jem_ctx *ctx) {
         FIELD(optim.adam_rate, 0), FIELD(optim.muon_momentum, 0), FIELD(w_nce, 0),
         FIELD(w_term, 0), FIELD(label_all_noise, 0), FIELD(noise_hi, 0), FIELD(restart_lo, 1),
         FIELD(restart_denoise.fraction, 0), FIELD(max_gap, 0), FIELD(least_scale, 0),
+        FIELD(pause_gap, 0),
         FIELD(sgld.clamp_hi, 1), FIELD(sgld.decay_b, 0), FIELD(sgld.decay_gamma, 0),
         FIELD(sgld.temperature_from, 0), FIELD(sgld.temperature_to, 0)
     };
@@ -57,6 +58,9 @@ static void test_trainer_options(jem_ctx *ctx) {
     jem_train_desc d = jem_train_desc_default();
     d.optim.kind = (jem_optimizer)7;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "kind = 7"), "an optimiser");
+    d = jem_train_desc_default();
+    d.pause_gap = 5;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "pause_gap = 5, but w_score is 0"), "a pause");
     d = jem_train_desc_default();
     d.optim.beta2 = 1;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "beta2 = 1"), "beta2");

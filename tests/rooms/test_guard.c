@@ -354,23 +354,24 @@ static void fill_line(moons *m, float place) {
     }
 }
 
-/* Checks when it returns if log p(x) is 2 higher or lower for data than for chains: as soon as the
-   mean gap is above half of the scale, and for no other reason. */
-static void check_gap(float scale, float side, int returns_at) {
-    enum { UPDATES = 18 };
+/* Makes a network whose log p(x) is 2 x[0] + constant at this scale. */
+static void begin_slanted(moons *m, float scale) {
     const int shape[2] = { 2, 2 };
-    moons m;
     jem_ctx_desc one;
     memset(&one, 0, sizeof one);
     one.threads = 1;
-    m.ctx = jem_ctx_create(&one);
-    m.net = jem_net_create(m.ctx, slanted, NULL, 0, 2, 1, 1, 2, 1);
-    m.rng = jem_rng_seed(7);
-    m.flipped = 0;
-    m.net->scale = scale;
-    jem_param *w = jem_net_param(m.net, "w", 2, shape, 1);
+    m->ctx = jem_ctx_create(&one);
+    m->net = jem_net_create(m->ctx, slanted, NULL, 0, 2, 1, 1, 2, 1);
+    m->rng = jem_rng_seed(7);
+    m->flipped = 0;
+    m->net->scale = scale;
+    jem_param *w = jem_net_param(m->net, "w", 2, shape, 1);
     w->value[0] = w->value[2] = 2 / scale;
     jem_param_changed(w);
+}
+
+/* Describes contrastive training that changes nothing, with chains that stay. */
+static jem_train_desc slanted_desc(void) {
     jem_train_desc how = jem_train_desc_default();
     how.lr = 1e-20f;
     how.weights.ce = 0;
@@ -379,6 +380,16 @@ static void check_gap(float scale, float side, int returns_at) {
     how.sgld.step_size = .01f;
     how.negatives = how.buffer_size = BATCH;
     how.reinit = 0;
+    return how;
+}
+
+/* Checks when it returns if log p(x) is 2 higher or lower for data than for chains: as soon as the
+   mean gap is above half of the scale, and for no other reason. */
+static void check_gap(float scale, float side, int returns_at) {
+    enum { UPDATES = 18 };
+    moons m;
+    jem_train_desc how = slanted_desc();
+    begin_slanted(&m, scale);
     how.max_gap = .5f;
     m.tr = jem_trainer_create(m.net, &how);
     if (!CHECK(m.tr != NULL, "%s", jem_error(m.ctx))) return;
@@ -409,6 +420,47 @@ static void test_gap(void) {
         check_gap(2, (float)side, 7);
         check_gap(10, (float)side, 0);
     }
+}
+
+/* Contrastive terms have no weight while the mean gap before the update is above pause_gap times
+   the scale; chains walk on, and their statistics are there. The gap is 2 from update 1 on. */
+static void check_pause(float scale, float pause_gap, int pauses_at) {
+    enum { UPDATES = 12 };
+    moons m;
+    jem_train_desc how = slanted_desc();
+    begin_slanted(&m, scale);
+    how.w_score = 1e-9f;                           /* too little to change the loss */
+    how.noise_lo = how.noise_hi = .1f;
+    how.pause_gap = pause_gap;
+    m.tr = jem_trainer_create(m.net, &how);
+    if (!CHECK(m.tr != NULL, "%s", jem_error(m.ctx))) return;
+    int first = 0;
+    float gap = 0;                                 /* before this update */
+    for (int i = 0; i < UPDATES; i++) {
+        fill_line(&m, i ? -1 : 0);
+        const jem_stats s = step(&m);
+        const int paused = pause_gap > 0 && gap > pause_gap * scale;
+        CHECK(s.status == JEM_OK && !s.returned, "%s%s", jem_error(m.ctx), s.reason);
+        CHECK_CLOSE(s.loss, paused ? 0 : s.cd, 1e-4, "scale %g, update %d: the loss", (double)scale,
+                    i);
+        if (i) CHECK(s.cd < -1 && s.f_sample < s.f_data - 1, "update %d: cd %g", i, (double)s.cd);
+        int walked = 0;
+        for (int k = 0; k < BATCH; k++) walked += jem_trainer_buffer(m.tr)->visits[k] == 2;
+        CHECK(walked > BATCH / 4, "update %d: %d chains have walked", i, walked);
+        if (paused && !first) first = i;
+        gap = s.gap;
+    }
+    CHECK(first == pauses_at, "scale %g: the first pause is at %d", (double)scale, first);
+    end(&m);
+}
+
+static void test_pause(void) {
+    printf("pauses while the mean gap is above pause_gap, in units of the network's scale\n");
+    check_pause(1, 0, 0);
+    check_pause(1, .1f, 2);
+    check_pause(1, .5f, 4);
+    check_pause(2, .25f, 4);
+    check_pause(1, 3, 0);
 }
 
 /* A score that is forgotten: the residual is 1 again. */
@@ -543,8 +595,9 @@ int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_same_program), TEST(test_without), TEST(test_resumed_late),
         TEST(test_resumed_early), TEST(test_resumed_older), TEST(test_poisoned),
-        TEST(test_reasons), TEST(test_gap), TEST(test_forgotten), TEST(test_hostile_file),
-        TEST(test_own_archive), TEST(test_scale), TEST(test_first_program), TEST(test_unstable)
+        TEST(test_reasons), TEST(test_gap), TEST(test_pause), TEST(test_forgotten),
+        TEST(test_hostile_file), TEST(test_own_archive), TEST(test_scale),
+        TEST(test_first_program), TEST(test_unstable)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));
 }

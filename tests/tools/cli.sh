@@ -423,6 +423,7 @@ status 1 "one more attempt" train --resume g --retries 1
 check "fails like it" grep -q "the guard has already rolled back 1 times" err
 check "and no more" sh -c '! grep -q "rollback to update" err'
 worse="$tiny --batch-size 8 --negatives 4 --n-valid 8900 --print-every 12 --iters 120 --lr .02"
+refuses 1 "pause_gap = 5, but w_score is 0" train digits --pause-gap 5 --score-weight 0 --out new
 status 0 "it gets worse" train $worse --max-gap 8 --p-x-weight .5 --seed 2 --retries 40 --out best
 left=$(cut -d, -f11 best/log.csv | grep '^[0-9]' | sort -n | head -n 1)
 status 0 "the best is kept" info best/last.safetensors

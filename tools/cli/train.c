@@ -940,6 +940,7 @@ static jem_trainer *make_trainer(run *r) {
     set_optimizer(t, &d.optim);
     set_losses(t, &d);
     set_chains(r, &d);
+    d.pause_gap = t->pause_gap;
     d.max_gap = t->max_gap;
     d.max_returns = t->retries;
     d.rank = team.rank;

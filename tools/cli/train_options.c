@@ -191,6 +191,8 @@ const option train_table[] = {
       "epochs between validations and pictures" },
     { "save-minutes", OPTION_FLOAT, OPTION_FREE, AT(save_minutes), "X", NO_PRESETS("10"), 0, 1e6,
       "minutes between further checkpoints" },
+    { "pause-gap", OPTION_FLOAT, OPTION_FREE, AT(pause_gap), "X", NO_PRESETS("0"), 0, 1e30,
+      "f(x+) - f(x-), / scale, above which chains only walk (0: no limit)" },
     { "max-gap", OPTION_FLOAT, OPTION_FREE, AT(max_gap), "X", NO_PRESETS("100"), 1e-6, 1e30,
       "|f(x+) - f(x-)| / scale above this is divergence" },
     { "retries", OPTION_INT, OPTION_FREE, AT(retries), "N", NO_PRESETS("8"), 0, 1e6,
@@ -255,7 +257,7 @@ static const struct { const char *name, *value; } train_folder[] = {
     { "scale", "10" }, { "score-weight", ".016" }, { "sigma", ".12" }, { "label-noise", ".1" },
     { "label-wide", ".25" }, { "p-y-given-x-weight", "2" }, { "p-x-weight", ".005" },
     { "chains-from", ".6" }, { "fresh-steps", "200" }, { "sgld-lr", ".01" }, { "sgld-std", ".1" },
-    { "buffer-size", "200" }
+    { "buffer-size", "200" }, { "pause-gap", "5" }
 };
 
 /* The recipe for a table, in the fast preset: jem_train_desc_vectors's. */

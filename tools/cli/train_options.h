@@ -33,7 +33,7 @@ typedef struct train_options {
     int fresh_steps, sample_steps;
     int precision, threads, n_valid, print_every, eval_every, retries;
     int max_memory, max_file, max_picture;
-    float save_minutes, max_gap;
+    float save_minutes, max_gap, pause_gap;
 } train_options;
 
 enum { PRESET_PAPER = 0, PRESET_FAST };
