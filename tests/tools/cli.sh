@@ -422,6 +422,10 @@ status 0 "what is left is whole" info g/last.safetensors
 status 1 "one more attempt" train --resume g --retries 1
 check "fails like it" grep -q "the guard has already rolled back 1 times" err
 check "and no more" sh -c '! grep -q "rollback to update" err'
+status 0 "chains in the middle of a row" train $tiny --sgld-std .01 --iters 120 --print-every 100 \
+    --chains-from .825 --score-weight .01 --scale 10 --out middle
+check "means since they began" awk -F, '$1 == 100 { a = $8 } $1 == 120 { b = $8 }
+    END { exit !(a / b > .1 && a / b < 10) }' middle/log.csv
 worse="$tiny --batch-size 8 --negatives 4 --n-valid 8900 --print-every 12 --iters 120 --lr .02"
 refuses 1 "pause_gap = 5, but w_score is 0" train digits --pause-gap 5 --score-weight 0 --out new
 status 0 "it gets worse" train $worse --max-gap 8 --p-x-weight .5 --seed 2 --retries 40 --out best

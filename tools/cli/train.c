@@ -1190,6 +1190,15 @@ static double mean_of(const run *r, int sum, float last) {
     return (double)(n > 0 ? r->state[sum] / n : last);
 }
 
+/* Returns the mean of log p(x), of data or of samples: since chains began, if they did in this
+   row. */
+static double mean_f(const run *r, int sum, float last) {
+    const float since = (float)(r->update - chains_from(r));
+    const float n = r->state[STATE_COUNT];
+    if (!chains_walked(r) || since >= n) return mean_of(r, sum, last);
+    return (double)(r->state[sum] / since);
+}
+
 /* Writes a row of means since the last complete one. A validation between two of those also has a
    row, with means if there are enough updates. */
 static int log_row(run *r, int evaluated) {
@@ -1205,14 +1214,14 @@ static int log_row(run *r, int evaluated) {
     char nce[32] = "";
     char logp[32] = "";
     if (n > 0 && (whole || 2 * n >= (float)r->o->print_every)) {
-        const double f_data = mean_of(r, STATE_F_DATA, 0);
+        const double f_data = mean_f(r, STATE_F_DATA, 0);
         snprintf(loss, sizeof loss, "%.6g", mean_of(r, STATE_LOSS, 0));
         if (learns_classes(r))
             snprintf(labels, sizeof labels, "%.6g,%.5f", mean_of(r, STATE_CE, 0),
                      mean_of(r, STATE_ACCURACY, 0));
         if (r->o->w_nce > 0) snprintf(nce, sizeof nce, "%.6g", mean_of(r, STATE_NCE, 0));
         if (chains_walked(r))
-            snprintf(sample, sizeof sample, "%.6g", mean_of(r, STATE_F_SAMPLE, 0));
+            snprintf(sample, sizeof sample, "%.6g", mean_f(r, STATE_F_SAMPLE, 0));
         if (f_data != 0) snprintf(data, sizeof data, "%.6g", f_data);
         snprintf(others, sizeof others, "%s,%s,%.6g", data, sample, mean_of(r, STATE_GRAD_NORM, 0));
     }
@@ -1431,8 +1440,8 @@ static void progress(run *r) {
         snprintf(score, sizeof score, "  score error %.3f", (double)s->residual);
     if (r->o->w_nce > 0) snprintf(score, sizeof score, "  NCE %.3f", (double)s->nce);
     if (chains_walked(r))
-        snprintf(sample, sizeof sample, "  f(x-) %.1f", mean_of(r, STATE_F_SAMPLE, s->f_sample));
-    const double f_data = mean_of(r, STATE_F_DATA, s->f_data);
+        snprintf(sample, sizeof sample, "  f(x-) %.1f", mean_f(r, STATE_F_SAMPLE, s->f_sample));
+    const double f_data = mean_f(r, STATE_F_DATA, s->f_data);
     if (f_data != 0) snprintf(data, sizeof data, "  f(x+) %.1f", f_data);
     snprintf(line, sizeof line, "epoch %d  %d/%d  %s%s left  %.3g/s%s%s%s%s%s%s",
              r->update / r->per_epoch, r->update, r->total, awaits_chains(r) ? "at least " : "",
@@ -1599,6 +1608,7 @@ static int step(run *r) {
     r->last = s;
     r->update = jem_trainer_updates(r->tr);
     if (s.returned) return follow_rollback(r, &s);
+    if (r->update == chains_from(r) + 1) r->state[STATE_F_DATA] = 0;     /* see mean_f */
     const float add[STATE_SUMS] = { s.ce, s.accuracy, s.f_data, s.f_sample, s.grad_norm, s.loss };
     for (int i = 0; i < STATE_SUMS; i++) r->state[i] += add[i];
     r->state[STATE_NCE] += s.nce;
