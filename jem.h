@@ -9125,7 +9125,6 @@ jem_train_desc jem_train_desc_score(int updates) {
     d.buffer_size = 200;
     d.reinit = 0.025f;
     d.restart_denoise.steps = 200;
-    d.pause_gap = 5;
     d.least_scale = 2;
     return d;
 }
@@ -17983,8 +17982,7 @@ JEM__COMPILE_END
                  jem_compute_exp, _tanh and _sigmoid; jem_mask_controls.
                  The loss can have a term of your own, and files can hold networks of your own
                  (jem_register_net). jem_sampler takes as many steps as a frame has time for.
-                 Contrastive terms can pause until chains catch up (jem_train_desc.pause_gap), and
-                 do in jem_train_desc_score.
+                 Contrastive terms can pause until chains catch up (jem_train_desc.pause_gap).
                  The guard also checks chains, gradients, cross-entropy, the residual of the score
                  and the SGLD step; a return takes the count of updates back as well, and
                  jem_stats.reason says why.

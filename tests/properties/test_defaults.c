@@ -159,7 +159,7 @@ static void test_training_descs(jem_ctx *ctx) {
           "jem_train_desc: the guard, the seed, ranks");
     const jem_train_desc s = jem_train_desc_score(1000);
     CHECK(s.optim.kind == JEM_OPTIMIZER_MUON && s.w_score > 0 && s.weights.cd > 0 &&
-          s.cd_from == 600 && s.pause_gap == 5 && s.least_scale == 2, "jem_train_desc_score");
+          s.cd_from == 600 && s.pause_gap == 0 && s.least_scale == 2, "jem_train_desc_score");
     const jem_train_desc v = jem_train_desc_vectors(1000);
     CHECK(v.w_nce > 0 && v.weights.cd == 0 && v.weights.cd_class == 0 && v.w_kl == 0 &&
           v.w_score == 0 && v.optim.ema > 0, "jem_train_desc_vectors");

@@ -736,6 +736,7 @@ for i in 1 2 3 4 5 6; do
 done
 status 0 "larger images" train $easy --dataset wide --size 40 --grey --n-valid 2 --iters 1 --out easy3
 says "1600 numbers an image: --score-weight 0.0078"
+says "1600 numbers an image: --p-x-weight 0.0024"
 check "grey on purpose" sh -c '! grep -q "are grey" out'
 cp easy/train/dark/1.pgm wide/train/a
 status 0 "grey and colour" train $easy --dataset wide --size 40 --n-valid 2 --iters 1 --out easy4

@@ -353,18 +353,26 @@ static int load_starts(run *r) {
     return ok;
 }
 
-/* Adapts the weight of score matching, whose loss is a sum over pixels: larger images get a smaller
-   weight than the 28 x 28 of the preset. */
-static void fit_score_weight(run *r) {
-    enum { USUAL = 28 * 28 };
-    const int i = option_find(r->table, "score-weight");
-    const int pixels = r->data.c * r->data.h * r->data.w;
+enum { USUAL_SIZE = 28 * 28 };                     /* numbers in a digit of 28 x 28 */
+
+/* Divides the weight of the preset for an image of 28 x 28 by the relative size of the images. */
+static void fit_weight(run *r, const char *name, float weight, double larger) {
+    const int i = option_find(r->table, name);
     char text[32];
-    if (r->table->given[i] || *r->o->resume || r->o->preset != PRESET_FAST) return;
-    if (!needs_folder_recipe(r->o->dataset) || pixels <= USUAL) return;
-    snprintf(text, sizeof text, "%.2g", (double)r->o->w_score * USUAL / pixels);
-    printf("%s: %d numbers an image: --score-weight %s\n", r->o->dataset, pixels, text);
+    if (r->table->given[i]) return;
+    snprintf(text, sizeof text, "%.2g", (double)weight / larger);
+    printf("%s: %.0f numbers an image: --%s %s\n", r->o->dataset, larger * USUAL_SIZE, name, text);
     option_set(r->table, i, text);
+}
+
+/* Adapts the weights of losses on log p(x), which are sums over pixels: larger images get smaller
+   weights. */
+static void fit_weights(run *r) {
+    const double larger = (double)r->data.c * r->data.h * r->data.w / USUAL_SIZE;
+    if (*r->o->resume || r->o->preset != PRESET_FAST || !needs_folder_recipe(r->o->dataset) ||
+        larger <= 1) return;
+    fit_weight(r, "score-weight", r->o->w_score, larger);
+    fit_weight(r, "p-x-weight", r->o->w_x, larger);
 }
 
 /* Returns 1 if a column never falls from a row to the next, and has several values. Rows next to
@@ -638,7 +646,7 @@ static int load_data(run *r) {
     if (s->values && !prepare_table(r)) return 0;
     if (!s->values && !load_test(r, &desc)) return 0;
     note_pictures(r);
-    fit_score_weight(r);
+    fit_weights(r);
     return fit_sizes(r) && split_data(r) && make_batches(r);
 }
 

@@ -257,7 +257,7 @@ static const struct { const char *name, *value; } train_folder[] = {
     { "scale", "10" }, { "score-weight", ".016" }, { "sigma", ".12" }, { "label-noise", ".1" },
     { "label-wide", ".25" }, { "p-y-given-x-weight", "2" }, { "p-x-weight", ".005" },
     { "chains-from", ".6" }, { "fresh-steps", "200" }, { "sgld-lr", ".01" }, { "sgld-std", ".1" },
-    { "buffer-size", "200" }, { "pause-gap", "5" }
+    { "buffer-size", "200" }, { "pause-gap", "10" }
 };
 
 /* The recipe for a table, in the fast preset: jem_train_desc_vectors's. */
