@@ -427,7 +427,7 @@ status 0 "chains in the middle of a row" train $tiny --sgld-std .01 --iters 120 
 check "means since they began" awk -F, '$1 == 100 { a = $8 } $1 == 120 { b = $8 }
     END { exit !(a / b > .1 && a / b < 10) }' middle/log.csv
 worse="$tiny --batch-size 8 --negatives 4 --n-valid 8900 --print-every 12 --iters 120 --lr .02"
-refuses 1 "pause_gap = 5, but w_score is 0" train digits --pause-gap 5 --score-weight 0 --out new
+refuses 2 "pause-gap is for --score-weight and chains" train digits --pause-gap 5 --out new
 status 0 "it gets worse" train $worse --max-gap 8 --p-x-weight .5 --seed 2 --retries 40 --out best
 left=$(cut -d, -f11 best/log.csv | grep '^[0-9]' | sort -n | head -n 1)
 status 0 "the best is kept" info best/last.safetensors
@@ -707,6 +707,7 @@ check "with a score" sh -c "grep -q 'f_sample' easy1/log.csv && head -c 200000 e
 status 0 "its best" info easy1/best.safetensors
 says "update 40"
 says "use        classification (100.00% of 8 validation images.*score error.*with score and chains"
+status 0 "chains alone" train $easy --iters 1 --score-weight 0 --n-steps 1 --out easy0
 status 0 "without chains" train $easy --iters 10 --eval-every 5 --p-x-weight 0 --score-weight 0 \
     --out easy2
 status 0 "is good for less" info easy2/best.safetensors

@@ -327,7 +327,7 @@ int train_defaults(options *o, train_options *t) {
         if (!option_default(o, option_find(o, of_pictures[i][0]), of_pictures[i][1])) return 0;
     /* the sampler of a preset suits the preset's own log p(x), and its chains follow a score */
     static const char *const of_sampler[] = { "guidance", "sample-steps", "sample-fraction" };
-    static const char *const of_score[] = { "chains-from", "fresh-steps" };
+    static const char *const of_score[] = { "chains-from", "fresh-steps", "pause-gap" };
     const int no_score = o->given[option_find(o, "score-weight")] && t->w_score == 0;
     const int other_density = o->given[option_find(o, "net")] ||
                               o->given[option_find(o, "unet")] ||
@@ -385,6 +385,7 @@ static int options_have_uses(const options *o, const train_options *t) {
     static const char *const of_score[] = { "sample-steps", "sample-fraction", NULL };
     static const char *const of_classes[] = { "guidance", NULL };
     static const char *const of_moves[] = { "move-chains", NULL };
+    static const char *const of_pauses[] = { "pause-gap", NULL };
     const int learns_x = t->w_x > 0 || t->w_score > 0 || t->w_nce > 0 || t->w_kl > 0;
     return options_used(o, t->optimizer == OPTIMIZER_MUON, "is for --optimizer muon", of_muon) &&
            options_used(o, t->schedule == SCHEDULE_STEPS, "is for --schedule steps", of_steps) &&
@@ -395,6 +396,8 @@ static int options_have_uses(const options *o, const train_options *t) {
            options_used(o, t->w_y > 0 || t->w_xy > 0, "is for --p-y-given-x-weight", of_labels) &&
            options_used(o, learns_x, "is for training of p(x), which is off", of_density) &&
            options_used(o, t->w_score > 0 || *t->init, "is for --score-weight", of_score) &&
+           options_used(o, t->w_score > 0 && (t->w_x > 0 || t->w_xy > 0),
+                        "is for --score-weight and chains", of_pauses) &&
            options_used(o, !t->uncond, "is for p(x,y), which --uncond excludes", of_classes) &&
            options_used(o, t->shift || t->flip, "is for --shift or --flip", of_moves);
 }
