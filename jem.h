@@ -1239,7 +1239,8 @@ typedef struct jem_train_desc {
     /* If > 0: while the mean gap (jem_stats.gap) exceeds pause_gap times the network's scale, the
        contrastive terms have no weight, and chains walk on and catch up: 0. Without a limit, a
        network can learn to separate samples from data faster than the samples can improve. Energy
-       Matching (Balcerak et al. 2025) bounds this loss from below instead. Needs w_score. */
+       Matching (Balcerak et al. 2025) bounds this loss from below instead. Needs w_score. With at
+       most max_gap/20, pauses end in states that the guard keeps. */
     float pause_gap;
     float diverged;                                /* |loss| above this is an error: 1e8 */
     /* The guard. After the first update, and after every 100, the trainer copies its state if it is
@@ -9228,8 +9229,11 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
         jem__fail(ctx, bad, "trainer: cd_from = %d, but no term without chains has a weight",
                   d->cd_from);
     if (d->pause_gap > 0 && !(d->w_score > 0))
-        jem__fail(ctx, bad, "trainer: pause_gap = %g, but w_score is 0: a pause would have no loss",
-                  (double)d->pause_gap);
+        jem__fail(ctx, bad, "trainer: pause_gap = %g needs w_score: without it, nothing trains log "
+                  "p(x) in a pause", (double)d->pause_gap);
+    if (d->pause_gap >= d->max_gap)
+        jem__fail(ctx, bad, "trainer: pause_gap = %g is not below max_gap = %g",
+                  (double)d->pause_gap, (double)d->max_gap);
     if (d->schedule.kind == JEM_SCHEDULE_COSINE && d->schedule.total < 1)
         jem__fail(ctx, bad, "trainer: schedule.total = %d: a cosine needs the length of the run",
                   d->schedule.total);
@@ -9764,8 +9768,8 @@ static jem_tensor *jem__smoothing(jem_ctx *ctx, jem_tensor *logits, const int *l
     return jem_sub(ctx, jem_mean(ctx, jem_gather(ctx, logits, labels)), mean_logit);
 }
 
-/* Returns the weights of this update's loss: without contrastive terms in a pause. The gap of the
-   updates before it decides, which all ranks share. */
+/* Returns the weights of this update's loss: without contrastive terms in a pause. All ranks have
+   the same gap, that of earlier updates, so they decide alike. */
 static jem_loss_weights jem__weights_now(const jem_trainer *tr) {
     jem_loss_weights w = tr->desc.weights;
     const float most = tr->desc.pause_gap * fabsf(tr->net->scale);

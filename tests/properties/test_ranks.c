@@ -173,7 +173,7 @@ static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
         d.cd_from = 2;
         d.restart_denoise.steps = 5;
         d.reinit = .5f;
-        d.pause_gap = 1e-3f;
+        d.pause_gap = 1e-6f;
     }
     if (p->kind == SGD) d.optim.kind = JEM_OPTIMIZER_SGD;  /* Adam ignores a gradient's scale */
     if (p->kind == MUON) d.optim.kind = JEM_OPTIMIZER_MUON;

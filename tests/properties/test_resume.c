@@ -41,7 +41,7 @@ static void choose_training(jem_rng *rng, jem_train_desc *d) {
     d->buffer_size = between(rng, 10, 30);
     d->reinit = one_of(rng, 0, 0.05f, 0.5f);
     d->w_score = one_of(rng, 0, 0, 0.5f);
-    if (d->w_score > 0) d->pause_gap = one_of(rng, 0, 1e-4f, 1);
+    if (d->w_score > 0) d->pause_gap = one_of(rng, 0, 1e-4f, 1e-4f);
     d->cd_from = jem_rng_below(rng, 3);
     d->max_gap = one_of(rng, 100, 100, 0.004f);    /* so small that some runs have no good state */
 }

@@ -423,9 +423,10 @@ static void test_gap(void) {
 }
 
 /* Contrastive terms have no weight while the mean gap before the update is above pause_gap times
-   the scale; chains walk on, and their statistics are there. The gap is 2 from update 1 on. */
+   the scale; chains walk on, and their statistics are there. The gap is 2 from update 1 on, and -2
+   in the second half, where chains have caught up. */
 static void check_pause(float scale, float pause_gap, int pauses_at) {
-    enum { UPDATES = 12 };
+    enum { UPDATES = 24 };
     moons m;
     jem_train_desc how = slanted_desc();
     begin_slanted(&m, scale);
@@ -435,22 +436,29 @@ static void check_pause(float scale, float pause_gap, int pauses_at) {
     m.tr = jem_trainer_create(m.net, &how);
     if (!CHECK(m.tr != NULL, "%s", jem_error(m.ctx))) return;
     int first = 0;
+    int last_paused = 0;
     float gap = 0;                                 /* before this update */
     for (int i = 0; i < UPDATES; i++) {
-        fill_line(&m, i ? -1 : 0);
+        const int caught_up = i >= UPDATES / 2;
+        float place = caught_up ? 1.f : -1.f;
+        if (!i) place = 0;
+        fill_line(&m, place);
         const jem_stats s = step(&m);
         const int paused = pause_gap > 0 && gap > pause_gap * scale;
         CHECK(s.status == JEM_OK && !s.returned, "%s%s", jem_error(m.ctx), s.reason);
         CHECK_CLOSE(s.loss, paused ? 0 : s.cd, 1e-4, "scale %g, update %d: the loss", (double)scale,
                     i);
-        if (i) CHECK(s.cd < -1 && s.f_sample < s.f_data - 1, "update %d: cd %g", i, (double)s.cd);
+        if (i) CHECK((caught_up ? s.cd : -s.cd) > 1, "update %d: cd %g", i, (double)s.cd);
+        CHECK_CLOSE(s.cd, s.f_sample - s.f_data, 1e-4, "update %d: cd", i);
         int walked = 0;
         for (int k = 0; k < BATCH; k++) walked += jem_trainer_buffer(m.tr)->visits[k] == 2;
         CHECK(walked > BATCH / 4, "update %d: %d chains have walked", i, walked);
         if (paused && !first) first = i;
+        last_paused = paused;
         gap = s.gap;
     }
-    CHECK(first == pauses_at, "scale %g: the first pause is at %d", (double)scale, first);
+    CHECK(first == pauses_at && !last_paused, "scale %g: the first pause is at %d%s", (double)scale,
+          first, last_paused ? ", the last does not end" : "");
     end(&m);
 }
 

@@ -424,10 +424,18 @@ check "fails like it" grep -q "the guard has already rolled back 1 times" err
 check "and no more" sh -c '! grep -q "rollback to update" err'
 status 0 "chains in the middle of a row" train $tiny --sgld-std .01 --iters 120 --print-every 100 \
     --chains-from .825 --score-weight .01 --scale 10 --out middle
-check "means since they began" awk -F, '$1 == 100 { a = $8 } $1 == 120 { b = $8 }
-    END { exit !(a / b > .1 && a / b < 10) }' middle/log.csv
+same_size="END { exit !(a * a < 100 * b * b) }"
+check "means of samples since then" \
+    awk -F, "\$1 == 100 { a = \$8 } \$1 == 120 { b = \$8 } $same_size" middle/log.csv
+check "and of data" awk -F, "\$1 == 100 { a = \$7 } \$1 == 120 { b = \$7 } $same_size" middle/log.csv
+for from in .825 0; do
+    status 0 "no chains, from $from" train $tiny --iters 120 --print-every 100 --chains-from $from \
+        --p-x-weight 0 --score-weight .01 --scale 10 --out none$from
+    cut -d, -f7 none$from/log.csv >f$from
+done
+check "have the same means" cmp f.825 f0
 worse="$tiny --batch-size 8 --negatives 4 --n-valid 8900 --print-every 12 --iters 120 --lr .02"
-refuses 2 "pause-gap is for --score-weight and chains" train digits --pause-gap 5 --out new
+refuses 2 "pause-gap is for --score-weight with --p-x-weight or --p-x-y-weight" train digits --pause-gap 5 --out new
 status 0 "it gets worse" train $worse --max-gap 8 --p-x-weight .5 --seed 2 --retries 40 --out best
 left=$(cut -d, -f11 best/log.csv | grep '^[0-9]' | sort -n | head -n 1)
 status 0 "the best is kept" info best/last.safetensors
@@ -704,6 +712,12 @@ status 0 "an easy folder" train $easy --iters 40 --eval-every 5 --chains-from .5
 check "it is right early" sh -c "sed -n 6p easy1/log.csv | cut -d, -f10 | grep -q '^1'"
 check "with a score" sh -c "grep -q 'f_sample' easy1/log.csv && head -c 200000 easy1/last.safetensors |
     LC_ALL=C grep -aq '\"train.score-weight\":\".016\"'"
+check "with pauses" \
+    sh -c "head -c 200000 easy1/last.safetensors | LC_ALL=C grep -aq '\"train.pause-gap\":\"5\"'"
+mv easy elsewhere
+refuses 1 "easy: no such folder.*that path is from the training" eval easy1/last.safetensors
+refuses 1 "gone: no such folder[^;]*$" eval easy1/last.safetensors --dataset gone
+mv elsewhere easy
 status 0 "its best" info easy1/best.safetensors
 says "update 40"
 says "use        classification (100.00% of 8 validation images.*score error.*with score and chains"
@@ -927,6 +941,9 @@ check "again at the end" test "$(tail -n 1 out | grep -c 'never falls')" = 1
 sed '5s/^[^,]*//; 9s/^[^,]*/x/' rows.csv >holes.csv
 refuses 1 "holes.csv, line 5: '' in column .*; 2 of 600 rows cannot be read (--skip-rows leaves" \
     train holes.csv --label state --out new
+awk -F, -v OFS=, 'NR > 1 && NR % 3 { $1 = "id" NR } 1' rows.csv >ids.csv
+refuses 1 "ids.csv, line 2: 'id2' in column .* is not a number (--drop skips columns" \
+    train ids.csv --label state --out new
 status 0 "rows without a value left out" train holes.csv --label state --skip-rows $brief \
     --iters 20 --out t15
 says "holes.csv: 2 rows cannot be read, and are left out; the first: holes.csv, line 5: '' in"

@@ -1616,7 +1616,8 @@ static int step(run *r) {
     r->last = s;
     r->update = jem_trainer_updates(r->tr);
     if (s.returned) return follow_rollback(r, &s);
-    if (r->update == chains_from(r) + 1) r->state[STATE_F_DATA] = 0;     /* see mean_f */
+    if (chains_walked(r) && r->update == chains_from(r) + 1)
+        r->state[STATE_F_DATA] = 0;                /* see mean_f */
     const float add[STATE_SUMS] = { s.ce, s.accuracy, s.f_data, s.f_sample, s.grad_norm, s.loss };
     for (int i = 0; i < STATE_SUMS; i++) r->state[i] += add[i];
     r->state[STATE_NCE] += s.nce;

@@ -192,7 +192,7 @@ const option train_table[] = {
     { "save-minutes", OPTION_FLOAT, OPTION_FREE, AT(save_minutes), "X", NO_PRESETS("10"), 0, 1e6,
       "minutes between further checkpoints" },
     { "pause-gap", OPTION_FLOAT, OPTION_FREE, AT(pause_gap), "X", NO_PRESETS("0"), 0, 1e30,
-      "f(x+) - f(x-), / scale, above which chains only walk (0: no limit)" },
+      "(f(x+) - f(x-)) / scale above this pauses the contrastive loss (0: never)" },
     { "max-gap", OPTION_FLOAT, OPTION_FREE, AT(max_gap), "X", NO_PRESETS("100"), 1e-6, 1e30,
       "|f(x+) - f(x-)| / scale above this is divergence" },
     { "retries", OPTION_INT, OPTION_FREE, AT(retries), "N", NO_PRESETS("8"), 0, 1e6,
@@ -251,13 +251,13 @@ static const struct { const char *dataset, *name, *value; } train_fast[] = {
     { "cifar10", "buffer-size", "200" }, { "cifar10", "max-gap", "3000" }
 };
 
-/* The recipe for a folder of images, in the fast preset: jem_train_desc_score's. */
+/* The recipe for a folder of images, in the fast preset: jem_train_desc_score's, with pauses. */
 static const struct { const char *name, *value; } train_folder[] = {
     { "iters", "2000" }, { "optimizer", "muon" }, { "lr", "5e-3" }, { "ema", ".996" },
     { "scale", "10" }, { "score-weight", ".016" }, { "sigma", ".12" }, { "label-noise", ".1" },
     { "label-wide", ".25" }, { "p-y-given-x-weight", "2" }, { "p-x-weight", ".005" },
     { "chains-from", ".6" }, { "fresh-steps", "200" }, { "sgld-lr", ".01" }, { "sgld-std", ".1" },
-    { "buffer-size", "200" }, { "pause-gap", "10" }
+    { "buffer-size", "200" }, { "pause-gap", "5" }
 };
 
 /* The recipe for a table, in the fast preset: jem_train_desc_vectors's. */
@@ -397,7 +397,7 @@ static int options_have_uses(const options *o, const train_options *t) {
            options_used(o, learns_x, "is for training of p(x), which is off", of_density) &&
            options_used(o, t->w_score > 0 || *t->init, "is for --score-weight", of_score) &&
            options_used(o, t->w_score > 0 && (t->w_x > 0 || t->w_xy > 0),
-                        "is for --score-weight and chains", of_pauses) &&
+                        "is for --score-weight with --p-x-weight or --p-x-y-weight", of_pauses) &&
            options_used(o, !t->uncond, "is for p(x,y), which --uncond excludes", of_classes) &&
            options_used(o, t->shift || t->flip, "is for --shift or --flip", of_moves);
 }

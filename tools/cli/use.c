@@ -1017,11 +1017,16 @@ static void describe_as_trained(const model *m, const eval_options *e, data_desc
         desc->channels = m->net->channels;
 }
 
+/* Returns 1 if the data set that the model names, and the command does not, is not there. */
+static int is_gone(const options *o, const char *error) {
+    const int named = o->given[option_find(o, "dataset")] || o->given[option_find(o, "data")];
+    return !named && strstr(error, "no such folder") != NULL;
+}
+
 int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     const jem_net *net = m->net;
     data_desc desc;
     char error[512];
-    const int is_stored = !o->given[option_find(o, "dataset")] && !o->given[option_find(o, "data")];
     if (!as_in_training(o, m->archive, "dataset", NULL) ||
         !as_in_training(o, m->archive, "data", NULL))
         return 1;
@@ -1037,7 +1042,7 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     if (data_is_table(e->dataset)) return table_for(m, e, &desc, d);
     describe_as_trained(m, e, &desc);
     if (!data_load(d, e->dataset, e->split ? "train" : "test", &desc, error, sizeof error)) {
-        fprintf(stderr, "jem eval: %s%s\n", error, is_stored
+        fprintf(stderr, "jem eval: %s%s\n", error, is_gone(o, error)
                 ? " (that path is from the training; --dataset or --data gives another)" : "");
         return 1;
     }

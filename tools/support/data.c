@@ -1304,13 +1304,16 @@ static void data__bad_row(void *user, const char *message) {
     if (!d->skipped++) snprintf(d->first_skipped, sizeof d->first_skipped, "%s", message);
 }
 
-/* Leaves out rows that cannot be read, if the desc says so; otherwise they are an error. */
+/* Leaves out rows that cannot be read, if the desc says so; otherwise they are an error. If they
+   are most rows, it does not give their number: the columns or decimal points are to blame. */
 static int data__skip_rows(data__job *job, csv_table *t) {
     const data_set *d = job->d;
     const size_t width = (size_t)t->columns;
     int kept = 0;
     if (!d->skipped) return 1;
-    if (d->skipped == t->rows) return data__fail(job, "%s", d->first_skipped);
+    const int most = 2 * (int64_t)d->skipped > t->rows;
+    if (d->skipped == t->rows || (most && !job->desc.skip_rows))
+        return data__fail(job, "%s", d->first_skipped);
     if (!job->desc.skip_rows)
         return data__fail(job, "%s; %d of %d rows cannot be read", d->first_skipped, d->skipped,
                           t->rows);
