@@ -39,7 +39,7 @@ def off(a, b):
 # ---- networks ----
 
 SHIPPED = ["mnist", "mnist-wide", "mnist-plain", "fashion-mnist", "fashion-mnist-unet", "cifar10",
-           "cifar10-unet", "cifar10-wrn"]
+           "cifar10-unet", "cifar10-wrn", "cifar10-wide"]
 WRN = ["--net", "wrn", "--depth", "10", "--width", "1"]
 TRAINED = {
     "wrn": WRN,
