@@ -435,7 +435,8 @@ for from in .825 0; do
 done
 check "have the same means" cmp f.825 f0
 worse="$tiny --batch-size 8 --negatives 4 --n-valid 8900 --print-every 12 --iters 120 --lr .02"
-refuses 2 "pause-gap is for --score-weight with --p-x-weight or --p-x-y-weight" train digits --pause-gap 5 --out new
+refuses 2 "pause-gap is for --score-weight with --p-x-weight or --p-x-y-weight" \
+    train digits --pause-gap 5 --out new
 status 0 "it gets worse" train $worse --max-gap 8 --p-x-weight .5 --seed 2 --retries 40 --out best
 left=$(cut -d, -f11 best/log.csv | grep '^[0-9]' | sort -n | head -n 1)
 status 0 "the best is kept" info best/last.safetensors
