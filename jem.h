@@ -1625,6 +1625,10 @@ JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
    the largest bf16, 3.39e38. Reading gives JEM_DTYPE_F32 again. Not for a trainer's archive:
    training would not resume bit for bit. */
 JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
+/* Makes an exception from jem_archive_set_bf16: writes the array of this name in full. For the last
+   layer of a network: its rounding errors grow with the logits, of which p(y|x) only sees the
+   differences. JEM_BAD_ARGUMENT if the archive has no such array. */
+JEM_API jem_status jem_archive_keep_f32(jem_archive *a, const char *name);
 /* Returns the bytes of the file, and their count in size (may be NULL). They are allocated by the
    context's allocator: free them with jem_release. NULL after an error. */
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
@@ -13404,6 +13408,7 @@ typedef struct jem__entry {
     int dtype;                                     /* in the file: index into jem__dtypes; -1 if
                                                       it is not one of these */
     size_t begin, end;                             /* in the file: data_offsets */
+    int keep_f32;                                  /* 1: never written as BF16 */
 } jem__entry;
 
 struct jem_archive {
@@ -13516,16 +13521,29 @@ const jem_entry *jem_archive_at(const jem_archive *a, int i) {
     if (!a || i < 0 || i >= a->count) return NULL;
     return &a->entries[i]->e;
 }
-const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
+static jem__entry *jem__archive_find(const jem_archive *a, const char *name) {
     for (int i = 0; a && name && i < a->count; i++) {
-        if (!strcmp(a->entries[i]->e.name, name)) return &a->entries[i]->e;
+        if (!strcmp(a->entries[i]->e.name, name)) return a->entries[i];
     }
     return NULL;
+}
+const jem_entry *jem_archive_find(const jem_archive *a, const char *name) {
+    const jem__entry *entry = jem__archive_find(a, name);
+    return entry ? &entry->e : NULL;
 }
 
 jem_status jem_archive_set_bf16(jem_archive *a, int on) {
     if (!a) return JEM_BAD_ARGUMENT;
     a->bf16 = on != 0;
+    return JEM_OK;
+}
+jem_status jem_archive_keep_f32(jem_archive *a, const char *name) {
+    if (!a) return JEM_BAD_ARGUMENT;
+    jem__entry *entry = jem__archive_find(a, name);
+    if (!entry)
+        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_keep_f32: the archive has no array "
+                         "\"%.80s\"", name ? name : "");
+    entry->keep_f32 = 1;
     return JEM_OK;
 }
 
@@ -13653,9 +13671,9 @@ static void jem__put_list(jem__text *t, const char *brackets, int n, const int64
 }
 
 /* Returns the dtype in which an entry is written, as an index into jem__dtypes. */
-static int jem__written_as(const jem_archive *a, const jem_entry *e) {
-    if (a->bf16 && e->dtype == JEM_DTYPE_F32) return JEM__BF16;
-    return (int)e->dtype;
+static int jem__written_as(const jem_archive *a, const jem__entry *entry) {
+    if (a->bf16 && entry->e.dtype == JEM_DTYPE_F32 && !entry->keep_f32) return JEM__BF16;
+    return (int)entry->e.dtype;
 }
 
 /* Writes an entry's numbers as dtype `as`, in the file's byte order. */
@@ -13693,7 +13711,7 @@ static void jem__put_header(jem__text *t, const jem_archive *a) {
         const int64_t offsets[2] = { (int64_t)entry->begin, (int64_t)entry->end };
         jem__put_json(t, comma, entry->e.name);
         jem__put(t, ":{\"dtype\":\"%s\",\"shape\":",
-                 jem__dtypes[jem__written_as(a, &entry->e)].name);
+                 jem__dtypes[jem__written_as(a, entry)].name);
         jem__put_list(t, "[]", entry->e.ndim, entry->e.shape);
         jem__put(t, ",\"data_offsets\":");
         jem__put_list(t, "[]", 2, offsets);
@@ -13712,7 +13730,7 @@ static ptrdiff_t jem__archive_layout(const jem_archive *a) {
         for (int i = 0; i < a->count; i++) {
             jem__entry *entry = a->entries[i];
             const size_t count = entry->e.bytes / jem__dtypes[entry->e.dtype].size;
-            if (jem__dtypes[jem__written_as(a, &entry->e)].size != width) continue;
+            if (jem__dtypes[jem__written_as(a, entry)].size != width) continue;
             if (count > (PTRDIFF_MAX / 2 - total) / width) return -1;
             entry->begin = total;
             total += count * width;
@@ -13743,8 +13761,8 @@ void *jem_archive_to_memory(const jem_archive *a, size_t *size) {
     text.n = 0;
     jem__put_header(&text, a);
     for (int i = 0; i < a->count; i++) {
-        const jem_entry *e = &a->entries[i]->e;
-        jem__put_numbers(out + 8 + n + a->entries[i]->begin, e, jem__written_as(a, e));
+        const jem__entry *entry = a->entries[i];
+        jem__put_numbers(out + 8 + n + entry->begin, &entry->e, jem__written_as(a, entry));
     }
     if (size) *size = 8 + n + (size_t)total;
     return out;

@@ -719,6 +719,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_archive_add, got = jem_archive_add(ARCHIVE(), TEXT("x"), (jem_dtype)KIND(0), INT(2), \
                                                SIZES64(), IN())) \
     ROW(jem_archive_set_bf16, got = jem_archive_set_bf16(ARCHIVE(), INT(1))) \
+    ROW(jem_archive_keep_f32, got = jem_archive_keep_f32(ARCHIVE(), TEXT("class_output.weight"))) \
     ROW(jem_archive_set_meta, got = jem_archive_set_meta(ARCHIVE(), TEXT("key"), TEXT("value"))) \
     ROW(jem_archive_meta, ptr = jem_archive_meta(ARCHIVE(), TEXT("key"))) \
     ROW(jem_archive_to_memory, to_memory(ARCHIVE())) \

@@ -755,6 +755,13 @@ static void test_rounded(void) {
     jem_archive_set_bf16(b, 1);
     char *again = (char *)jem_archive_to_memory(b, &m);
     CHECK(again && m == n && !memcmp(again, bytes, n), "rounded again: the same bytes");
+    CHECK(jem_archive_keep_f32(a, "x") == JEM_OK, "%s", jem_error(ctx));
+    jem_release(ctx, jem_archive_to_memory(a, &m));
+    CHECK(m == full, "in full, as an exception");
+    CHECK(jem_archive_keep_f32(NULL, "x") == JEM_BAD_ARGUMENT, "no archive");
+    CHECK(jem_archive_keep_f32(a, NULL) == JEM_BAD_ARGUMENT && says(ctx, "no array \"\""),
+          "no name");
+    CHECK(jem_archive_keep_f32(a, "y") == JEM_BAD_ARGUMENT && says(ctx, "no array \"y\""), "y");
     jem_archive_set_bf16(a, 0);
     jem_release(ctx, jem_archive_to_memory(a, &m));
     CHECK(m == full, "in full again");

@@ -1,6 +1,6 @@
 #!/bin/sh
-# `jem eval MODEL calibration|ood|attack|impute|samples`, end to end, on the MNIST model and the digits that
-# ship. Says what failed, and ends with the line `N passed, N failed`.
+# `jem eval MODEL calibration|ood|attack|impute|noise|samples`, end to end, on the MNIST model and the
+# digits that ship. Says what failed, and ends with the line `N passed, N failed`.
 BUILD=${BUILD:-build}
 export OMP_NUM_THREADS=1
 passed=0 failed=0
@@ -58,7 +58,7 @@ idx() {
 
 echo "help and what cannot be"
 status 0 "eval --help" $model --help
-says "calibration|ood|attack|impute|samples"
+says "calibration|ood|attack|impute|noise|samples"
 status 0 "options first" --n 100 $model calibration --dataset digits --out first.png
 says "ECE"
 check "and a picture" is_png first.png
@@ -71,7 +71,7 @@ status 0 "and behind --" --dataset digits --n 20 --out first.png $model -- calib
 says "ECE"
 status 2 "a value that is a name" $model --out ood --nowhere
 check "is none: it is no option of eval alone" grep -q "unknown option --out" err
-for what in calibration ood attack impute samples; do
+for what in calibration ood attack impute noise samples; do
     status 0 "$what --help" $model $what --help
     says "jem eval MODEL $what"
     refuses 1 "nowhere.safetensors: cannot be opened" nowhere.safetensors $what
@@ -269,6 +269,29 @@ refuses 2 "noise-step" $model impute --noise-step 1.5
 status 0 "impute beside" $model impute --dataset digits --n 16 --steps 60 --beside $plain \
     --out i.png
 says "one sample of mnist-plain  .*%"
+
+echo "noise"
+# level X COLUMN: a number of the row for noise X.
+level() { awk -v x="$1" -v k="$2" '$1 == x { print $k + 0 }' out; }
+status 0 "noise" $model noise --dataset digits --n 65 --out n.png
+check "n.png" is_png n.png
+says "65 test images; its score was learned with 0.12 to 2"
+holds "log p(x) falls with noise" "$(level 0.5 2)" "<" "$(level 0.12 2)"
+holds "and below that" "$(level 0.12 2)" "<" "$(level 0 2)"
+holds "the change is the difference" "$(level 1 3)" "<" -1000
+holds "a learned score" "$(level 0.15 4)" "<" .25
+holds "no slope without noise" "$(level 0.01 4)" ">" .9
+holds "accuracy" "$(level 0 5)" ">" 97
+holds "accuracy in noise" "$(level 2 5)" "<" "$(level 1 5)"
+check "no wall" test -z "$(grep wall out)"
+"$jem" train --dataset digits --iters 1 --widths 8,8 --n-steps 1 --n-valid 0 --scale 1e4 \
+    --out steep >out 2>err
+status 0 "a steep density, beside" $model noise --dataset digits --n 8 --out n.png \
+    --beside steep/last.safetensors
+says "steep: noise added to 8 test images"
+says "a wall: with noise of 0.*to 2, the slope of log p(x) is worse than none"
+refuses 2 "digits has images (1,28,28)" \
+    $model noise --beside examples/models/cifar10.safetensors --dataset digits
 
 echo "judge, samples"
 "$jem" judge --dataset digits --iters 30 --out judge.jem >out 2>err

@@ -1,4 +1,4 @@
-/* calibration, ood, attack, impute. */
+/* calibration, ood, attack, impute; noise is in noise.c, samples in judge.c. */
 #include "tools/cli/system.h"
 
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include "tools/cli/eval.h"
 #include "tools/cli/judge.h"
 #include "tools/cli/memory.h"
+#include "tools/cli/noise.h"
 #include "tools/cli/score.h"
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
@@ -17,8 +18,7 @@
 #include "tools/support/measures.h"
 #include "tools/support/robust.h"
 
-enum { USES_CURVES = 8 };
-static const unsigned uses_colours[USES_CURVES] = {
+const unsigned uses_colours[USES_CURVES] = {
     0x1f5fb4, 0xd2491e, 0x2e8b57, 0x8b3a8b, 0xb8860b, 0x777777, 0x008b8b, 0xb22222
 };
 
@@ -105,8 +105,8 @@ static void outline(const double *heights, int bins, double lo, double hi, float
     y[0] = y[2 * bins + 1] = 0;
 }
 
-static panel uses_panel(const char *title, const char *x_name, float top, float bottom,
-                        const curve *curves, int n) {
+panel uses_panel(const char *title, const char *x_name, float top, float bottom,
+                 const curve *curves, int n) {
     panel q;
     memset(&q, 0, sizeof q);
     q.title = title;
@@ -119,7 +119,7 @@ static panel uses_panel(const char *title, const char *x_name, float top, float 
     q.n = n;
     return q;
 }
-static int uses_draw(const char *path, panel *panels, int n, int height) {
+int uses_draw(const char *path, panel *panels, int n, int height) {
     plot p;
     if (!plot_create(&p, 900, height, 0, 900, (float)height, 0)) return uses_no_memory();
     for (int i = 0; i < n; i++) draw_panel(&p, panels + i);
@@ -1320,7 +1320,7 @@ static const option impute_table[] = {
     { "steps", OPTION_INT, OPTION_NOW, USES_AT(steps), "N", NO_PRESETS("300"), 0, 1e6,
       "steps of SGLD after them" }
 };
-
+static const option noise_table[] = { USES_COMMON("500", "noise.png"), USES_BESIDE };
 static const option samples_table[] = {
     USES_COMMON("10000", "samples.png"), USES_BESIDE,
     { "judge", OPTION_TEXT, OPTION_NOW, USES_AT(other), "FILE", NO_PRESETS(""), 0, 0,
@@ -1349,6 +1349,8 @@ static const struct use {
       eval_ood },
     { "attack", "robustness to attacks", attack_table, sizeof attack_table, eval_attack },
     { "impute", "imputation of missing pixels", impute_table, sizeof impute_table, eval_impute },
+    { "noise", "log p(x) and its score over the noise of the images", noise_table,
+      sizeof noise_table, eval_noise },
     { "samples", "quality of its samples", samples_table, sizeof samples_table, eval_samples }
 };
 

@@ -1,11 +1,13 @@
-/* Measurements of a JEM: `jem eval MODEL calibration|ood|attack|impute|samples`, each with a table
-   and a picture; --beside OTHER adds the results of another model, for example a plain classifier.
+/* Measurements of a JEM: `jem eval MODEL calibration|ood|attack|impute|noise|samples`, each with a
+   table and a picture; --beside OTHER adds the results of another model, for example a plain
+   classifier.
    A printed line that begins with two blanks is a row of a table, whose cells are separated by two
    blanks or more: report.c converts it to a table of a page. */
 #ifndef CLI_EVAL_H
 #define CLI_EVAL_H
 
 #include "tools/cli/use.h"
+#include "tools/support/chart.h"
 
 typedef struct uses_options {
     eval_options e;                                /* first: data_for reads it */
@@ -38,6 +40,16 @@ const char *drawn_from(const char *set);
 
 /* Checks that both models can use the same images. */
 int uses_alike(const uses *s, const uses *beside);
+
+/* ---- pictures -------------------------------------------------------------------------------- */
+
+enum { USES_CURVES = 8 };
+extern const unsigned uses_colours[USES_CURVES];
+/* Returns a panel over the whole width of the picture, between these heights. */
+panel uses_panel(const char *title, const char *x_name, float top, float bottom,
+                 const curve *curves, int n);
+/* Draws n panels into a picture of this height, and prints its path; returns the exit status. */
+int uses_draw(const char *path, panel *panels, int n, int height);
 
 /* ---- ood ------------------------------------------------------------------------------------- */
 

@@ -36,7 +36,7 @@ static const struct command {
     { "score", "MODEL FILE.csv", "log p(x), verdict, and which column is to blame, of each row",
       score_command },
     { "eval", "MODEL [WHAT] [OPTIONS]", "measure accuracy; or WHAT: calibration, ood, "
-      "attack, impute, samples", uses_command },
+      "attack, impute, noise, samples", uses_command },
     { "judge", "[OPTIONS]", "train a judge of samples", judge_command },
     { "report", "RUN|MODEL [OPTIONS]", "write a model card: one HTML page with all results",
       report_command },

@@ -1099,7 +1099,7 @@ int eval_command(int argc, char **argv) {
     model m;
     options *o = options_begin(&table, "jem eval", eval_table, sizeof eval_table, &values);
     const int read = read_options(o, argc, argv, &words, &n, 1, 1,
-                                  "jem eval MODEL [calibration|ood|attack|impute|samples] "
+                                  "jem eval MODEL [calibration|ood|attack|impute|noise|samples] "
                                   "[OPTIONS]: accuracy and log-likelihood, or the named "
                                   "measurement");
     if (read >= 0) return read;
@@ -1439,7 +1439,8 @@ enum { EXPORT_F32 = 0, EXPORT_BF16 };
 
 static const option export_table[] = {
     { "dtype", OPTION_CHOICE, OPTION_NOW, offsetof(export_options, dtype), "f32|bf16",
-      { "f32", NULL }, 0, 0, "full precision, or rounded to bf16, in half the bytes" },
+      { "f32", NULL }, 0, 0,
+      "full precision, or rounded to bf16, in half the bytes, except for the last layer" },
     { "onnx", OPTION_FLAG, OPTION_NOW, offsetof(export_options, onnx), "", { "off", NULL }, 0, 0,
       "an ONNX graph instead, in fp32: from x, logits, logp and slope = d logp / dx" },
     { "slope", OPTION_FLAG, OPTION_NOW, offsetof(export_options, slope), "", { "on", NULL }, 0, 0,
@@ -1453,11 +1454,14 @@ static const option export_table[] = {
     LIMIT_MEMORY(export_options, "4000")
 };
 
-/* Writes a network to a file; the new file replaces the old one when it is complete. */
+/* Writes a network to a file; the new file replaces the old one when it is complete. In bf16, the
+   logits' layer remains in fp32 (see jem_archive_keep_f32). */
 static jem_status export_net(const jem_net *net, const char *path, int dtype) {
+    static const char *const kept = "class_output.weight";
     jem_archive *a = jem_archive_create(net->ctx);
     jem_status status = a ? jem_net_to_archive(net, a) : JEM_NO_MEMORY;
     if (!status) status = jem_archive_set_bf16(a, dtype == EXPORT_BF16);
+    if (!status && jem_archive_find(a, kept)) status = jem_archive_keep_f32(a, kept);
     if (!status) status = jem_archive_write(a, path);
     jem_archive_free(a);
     return status;

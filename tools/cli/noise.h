@@ -1,0 +1,9 @@
+/* `jem eval MODEL noise`: log p(x), its slope and the classes of noisy images. */
+#ifndef CLI_NOISE_H
+#define CLI_NOISE_H
+
+#include "tools/cli/eval.h"
+
+int eval_noise(uses *s, uses *beside);
+
+#endif
