@@ -270,6 +270,13 @@ header plain/last.safetensors | grep -o '"run.validation":"[^"]*"' >before
 status 0 "a run that is complete" train --resume plain
 header plain/last.safetensors | grep -o '"run.validation":"[^"]*"' >after
 check "keeps its validation" sh -c '[ -s before ] && cmp before after'
+status 0 "a steep density" train --dataset digits --n-valid 64 --widths 8,8 --iters 1 \
+    --p-x-weight 0 --score-weight 1e-6 --scale 1e4 --out steep
+check "a wall below the score's noise" grep -q "noise of 0.015 to 0.12, .*a wall" err
+check "a remedy" grep -q "noise-lo 0.03 --sigma 0.06 may remove it" err
+status 0 "a flat one" train --dataset digits --n-valid 64 --widths 8,8 --iters 1 \
+    --p-x-weight 0 --score-weight 1e-6 --scale 10 --out flat
+check "has no wall" sh -c '! grep -q wall err'
 status 0 "a score alone" train $small --widths 8,8 --iters 5 --p-x-weight 0 --score-weight .01 \
     --fresh-steps 5 --out dreams
 check "dreams all the same" sh -c 'ls dreams | grep -q samples_film.png'

@@ -59,6 +59,7 @@ typedef struct run {
     double valid_logp;                             /* mean of log p(x); NaN: not learned by NCE */
     int valid_at;                                  /* update of these four; -1: no update */
     int calibrated_at;                             /* update of the network's calibration */
+    int warned;                                    /* 1: of a wall, see seek_wall */
     int bad_pictures;                              /* that cannot be read */
     char data_mark[64];                            /* identifies the data set */
     int lock;                                      /* of the directory, locked during the run */
@@ -1466,9 +1467,10 @@ static void progress(run *r) {
 
 enum { COMPARE_EVERY = 100 };
 
-/* Measures the remaining error of the score on the validation images, per pixel: 1 for an untrained
-   density. Noise is the same at every update, so that the results are comparable. */
-static int score_residual(const run *r, double *residual) {
+/* Measures the remaining error of the score on the validation images, per pixel, with noise of lo
+   to hi: 1 for an untrained density. Noise is the same at every update, so that the results are
+   comparable. */
+static int score_residual(const run *r, float lo, float hi, double *residual) {
     enum { AT_ONCE = 64, MOST = 512 };
     const data_set *s = &r->data;
     const int n = smaller(r->o->n_valid, MOST);
@@ -1483,7 +1485,7 @@ static int score_residual(const run *r, double *residual) {
         float some = 0;
         data_floats(s, r->order + i, m, x);
         const jem_mark mark = jem_begin(r->ctx);
-        jem_noise_levels(&rng, m, r->o->noise_lo, r->o->noise_hi, sigma);
+        jem_noise_levels(&rng, m, lo, hi, sigma);
         jem_tensor *t = jem_input(r->ctx, x, m, s->c, s->h, s->w);
         jem_score_matching(r->ctx, jem_logp, r->net, t, &how, &rng, &some);
         jem_end(r->ctx, mark);
@@ -1496,6 +1498,26 @@ static int score_residual(const run *r, double *residual) {
         *residual = HUGE_VAL;
     }
     return jem_ok(r->ctx);
+}
+
+/* Warns once of a wall. Images have noise below --noise-lo only from --sigma and --label-noise; at
+   levels that training does not use, log p(x) may rise away from the images. Chains from noise then
+   stop there, and chains near the images diverge. */
+static int seek_wall(run *r) {
+    const train_options *t = r->o;
+    char text[320];
+    double residual = 0;
+    if (r->warned || r->data.values || t->n_valid < 1 || t->w_score <= 0) return 1;
+    if (!score_residual(r, t->noise_lo / 8, t->noise_lo, &residual)) return 0;
+    if (!(residual > 1.1)) return 1;
+    r->warned = 1;
+    snprintf(text, sizeof text, "update %d: with noise of %.2g to %g, the slope of log p(x) is "
+             "worse than none (residual %.3g): a wall, at which chains may diverge, or stop; "
+             "`jem eval FILE noise` shows it, and --noise-lo %.2g --sigma %.2g may remove it",
+             r->update, (double)t->noise_lo / 8, (double)t->noise_lo, residual,
+             (double)t->noise_lo / 4, (double)t->noise_lo / 2);
+    say(r, text, "");
+    return 1;
 }
 
 /* Returns 0 if the run is close to the limit of divergence: until its end, no file is replaced
@@ -1542,7 +1564,8 @@ static int validate(run *r) {
         evaluation e;
         double residual = 0;
         ok = evaluate(r->net, &r->data, r->order, t->n_valid, requests, &e);
-        ok = ok && (t->w_score <= 0 || score_residual(r, &residual));
+        ok = ok && (t->w_score <= 0 || score_residual(r, t->noise_lo, t->noise_hi, &residual)) &&
+             seek_wall(r);
         if (ok) {
             r->valid_accuracy = (float)e.accuracy;
             r->valid_ce = (float)e.nll;
