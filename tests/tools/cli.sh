@@ -819,6 +819,9 @@ refuses 2 "--chains-lr is for chains that begin later" train $tiny --chains-from
 refuses 2 "is a model, and would be replaced" sample $model --out idle/best.safetensors
 check "it is still there" sh -c "'$jem' info idle/best.safetensors | grep -q network"
 refuses 2 "--onnx writes an ONNX graph" export $model new.onnx
+status 0 "a graph" export --onnx $model graph.onnx
+refuses 1 "graph.onnx is an ONNX graph, for other programs" classify graph.onnx s1.png
+refuses 1 "none.onnx: cannot be opened" classify none.onnx s1.png
 
 echo "rows of a table"
 # rows N SHIFT SEED: three kinds of machine as CSV without a header: four sensors, then the kind.

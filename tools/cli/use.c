@@ -44,6 +44,11 @@ static int model_fits(const model *m, const char *command) {
     return 0;
 }
 
+static int ends_in_onnx(const char *path) {
+    const size_t n = strlen(path);
+    return n >= 5 && !strcmp(path + n - 5, ".onnx");
+}
+
 int model_open(model *m, const char *command, const char *path, int threads, int precision,
                int max_memory) {
     memset(m, 0, sizeof *m);
@@ -57,6 +62,11 @@ int model_open(model *m, const char *command, const char *path, int threads, int
     if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
         fprintf(stderr, "%s: %s is a folder; the model of a run is the file last.safetensors in "
                 "it\n", command, path);
+        return 0;
+    }
+    if (!m->archive && ends_in_onnx(path) && !stat(path, &status)) {
+        fprintf(stderr, "%s: %s is an ONNX graph, for other programs; use the .safetensors file "
+                "that it was exported from\n", command, path);
         return 0;
     }
     return model_fail(command, m);
@@ -1490,11 +1500,6 @@ static int export_to(model *m, const char *command, const char *path, const expo
     if (how->fraction > 0) m->net->denoise_fraction = how->fraction;
     if (forget_machine(m->net) && export_net(m->net, path, how->dtype) == JEM_OK) return 1;
     return model_fail(command, m);
-}
-
-static int ends_in_onnx(const char *path) {
-    const size_t n = strlen(path);
-    return n >= 5 && !strcmp(path + n - 5, ".onnx");
 }
 
 /* Rejects options that the requested format does not have; prints the reason. */
