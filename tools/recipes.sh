@@ -52,9 +52,9 @@ fp32*|--precision fast
 END
     [ "$dataset" = cifar10 ] && networks
 }
-# Networks of .2 to 2.6 million parameters, with the optimiser that suits them. The preset has a
-# width of 3, half of Muon's rate here, and 16 images for the score, like the rows named half; other
-# rows have 32, or 8 (few).
+# Networks of .2 to 2.6 million parameters, with the optimiser that suits them. The preset is zero-3
+# with half of Muon's rate here, and 16 images for the score, like the rows named half; other rows
+# have 32, or 8 (few).
 networks() {
     wrn="--net wrn --depth 10 --head pooled --p-x-batch 32" muon="--optimizer muon --lr 3e-3"
     adam="--optimizer adam --lr 1.2e-3"
@@ -72,6 +72,7 @@ unet-2*|$wrn --width 2 $unet $muon
 unet-4*|$wrn --width 4 $unet $muon
 unet-2-few*|$wrn --width 2 $unet $muon --p-x-batch 8
 unet-2-half*|$wrn --width 2 $unet $muon --p-x-batch 16
+unet-3-half*|$wrn --width 3 $unet --optimizer muon --lr 1.5e-3 --p-x-batch 16
 END
 }
 

@@ -83,7 +83,7 @@ for command in train sample classify score eval info export; do
 done
 for arguments in "--help --dataset cifar10" "--dataset cifar10 --help"; do
     status 0 "train $arguments" train $arguments
-    says "14000 "
+    says "14400 "
 done
 status 2 "no command"
 refuses 2 "unknown command nonsense" nonsense
@@ -822,6 +822,11 @@ refuses 2 "--onnx writes an ONNX graph" export $model new.onnx
 status 0 "a graph" export --onnx $model graph.onnx
 refuses 1 "graph.onnx is an ONNX graph, for other programs" classify graph.onnx s1.png
 refuses 1 "none.onnx: cannot be opened" classify none.onnx s1.png
+
+status 0 "another network than the preset's" info examples/models/cifar10-unet.safetensors
+says "options .* --unet .* --scale 1 "
+status 0 "the preset's network" info examples/models/mnist-wide.safetensors
+says "options *--preset fast --dataset mnist --precision bf16$"
 
 echo "rows of a table"
 # rows N SHIFT SEED: three kinds of machine as CSV without a header: four sensors, then the kind.

@@ -232,23 +232,24 @@ static const struct { const char *dataset, *name, *value; } train_fast[] = {
     { "fashion-mnist", "sgld-lr", ".01" }, { "fashion-mnist", "sgld-std", ".1" },
     { "fashion-mnist", "buffer-size", "200" }, { "fashion-mnist", "max-gap", "3000" },
     { "fashion-mnist", "guidance", "7" },          /* without: a quarter of the requested class */
-    { "cifar10", "net", "wrn" }, { "cifar10", "blocks", "zero" }, { "cifar10", "unet", "on" },
+    { "cifar10", "net", "wrn" }, { "cifar10", "blocks", "zero" },
     { "cifar10", "head", "pooled" }, { "cifar10", "width", "3" },
-    { "cifar10", "iters", "14000" }, { "cifar10", "optimizer", "muon" },
+    { "cifar10", "iters", "14400" }, { "cifar10", "optimizer", "muon" },
     { "cifar10", "lr", "1.5e-3" },                 /* twice that is too high at this width */
     { "cifar10", "warmup-iters", "150" }, { "cifar10", "plain-p-x", "on" },
     { "cifar10", "ema", ".99" },                   /* forgets the weights from before the chains */
     { "cifar10", "shift", "4" }, { "cifar10", "flip", "on" }, { "cifar10", "p-x-batch", "16" },
     { "cifar10", "n-valid", "5000" }, { "cifar10", "print-every", "100" },
     { "cifar10", "eval-every", "2" },
-    { "cifar10", "scale", "1" }, { "cifar10", "score-weight", ".003" },
-    { "cifar10", "sigma", ".1" }, { "cifar10", "label-noise", ".05" },
+    { "cifar10", "scale", "10" }, { "cifar10", "score-weight", ".003" },
+    { "cifar10", "noise-lo", ".03" },              /* from .12 on, log p(x) has a wall below it */
+    { "cifar10", "sigma", ".06" }, { "cifar10", "label-noise", ".05" },
     { "cifar10", "label-wide", ".25" }, { "cifar10", "label-smoothing", ".03" },
-    { "cifar10", "p-x-weight", ".003" },
-    { "cifar10", "chains-from", ".957" }, { "cifar10", "chains-lr", "5e-4" },
+    { "cifar10", "p-x-weight", ".001" },
+    { "cifar10", "chains-from", ".93" }, { "cifar10", "chains-lr", "2e-4" },
     { "cifar10", "class-cond-p-x-sample", "on" }, { "cifar10", "fresh-steps", "200" },
-    { "cifar10", "sgld-lr", ".006" }, { "cifar10", "sgld-std", ".08" },
-    { "cifar10", "buffer-size", "200" }, { "cifar10", "max-gap", "3000" }
+    { "cifar10", "sgld-lr", ".003" }, { "cifar10", "sgld-std", ".0566" },
+    { "cifar10", "buffer-size", "200" }, { "cifar10", "max-gap", "300" }
 };
 
 /* The recipe for a folder of images, in the fast preset: jem_train_desc_score's, with pauses. */

@@ -1329,8 +1329,9 @@ static int always_listed(const char *name) {
     return !strcmp(name, "preset") || !strcmp(name, "dataset");
 }
 
-/* Fills in the options that a run with this preset, data set and network has without others.
-   Returns NULL if they are unknown. */
+/* Fills in the options that a run with this preset, data set and network has without others; marks
+   those as given that choose the network and differ from the preset. Returns NULL if they are
+   unknown. */
 static const options *usual_options(const jem_archive *a) {
     static const char *const names[] = { "preset", "dataset", "net", "unet", "scale",
                                          "score-weight" };
@@ -1353,7 +1354,7 @@ static const options *usual_options(const jem_archive *a) {
 
 /* Prints the options of training that differ from the defaults of its preset and data set. */
 static void info_options_of(const jem_archive *a) {
-    const options *o = usual_options(a);
+    const options *o = usual_options(a);           /* NULL: unknown */
     const char *preset = jem_archive_meta(a, OPTION_PREFIX "preset");
     const int fast = preset && !strcmp(preset, "fast");
     printf("  options   ");
@@ -1365,7 +1366,8 @@ static void info_options_of(const jem_archive *a) {
         if (t->kind == OPTION_TITLE) continue;
         snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
         const char *text = jem_archive_meta(a, key);
-        if (!text || (!strcmp(text, usual) && !always_listed(t->name))) continue;
+        const int listed = always_listed(t->name) || (o && o->given[i]);
+        if (!text || (!strcmp(text, usual) && !listed)) continue;
         if (t->kind == OPTION_FLAG) printf(" --%s%s", strcmp(text, "on") ? "no-" : "", t->name);
         else printf(" --%s %s", t->name, clean(text, clear));
     }
