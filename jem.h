@@ -1625,9 +1625,9 @@ JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
    the largest bf16, 3.39e38. Reading gives JEM_DTYPE_F32 again. Not for a trainer's archive:
    training would not resume bit for bit. */
 JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
-/* Makes an exception from jem_archive_set_bf16: writes the array of this name in full. For the last
-   layer of a network: its rounding errors grow with the logits, of which p(y|x) only sees the
-   differences. JEM_BAD_ARGUMENT if the archive has no such array. */
+/* Makes an exception from jem_archive_set_bf16: writes the array of this name in full. Use it for
+   the last layer of a network: rounding errors grow with the logits, but p(y|x) depends only on
+   their differences. JEM_BAD_ARGUMENT if the archive has no such array. */
 JEM_API jem_status jem_archive_keep_f32(jem_archive *a, const char *name);
 /* Returns the bytes of the file, and their count in size (may be NULL). They are allocated by the
    context's allocator: free them with jem_release. NULL after an error. */
@@ -18000,7 +18000,8 @@ JEM__COMPILE_END
                  Answers have a verdict and its reason (jem_judge, jem_answer.reason). Vectors have
                  networks, units and training of their own (jem_mlp_desc_vectors,
                  jem_net_fit_units, jem_train_desc_vectors); jem_blame_values finds the value that
-                 makes one unlikely. Archives can hold bf16 (jem_archive_set_bf16).
+                 makes one unlikely. Archives can hold bf16 (jem_archive_set_bf16,
+                 jem_archive_keep_f32).
                  jem_compute_exp, _tanh and _sigmoid; jem_mask_controls.
                  The loss can have a term of your own, and files can hold networks of your own
                  (jem_register_net). jem_sampler takes as many steps as a frame has time for.

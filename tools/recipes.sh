@@ -23,9 +23,11 @@ if [ "$(cat "$asked")" != "$seconds s $*" ]; then
 fi
 
 # name, * where an update costs something else | what is changed
+noise="noise-from-.05|--noise-lo .05 --sigma .05" gap=3000
 case $dataset in
-cifar10) half=7.5e-4 twice=3e-3 weak=.001 strong=.01 other=--no-class-cond-p-x-sample ;;
-mnist) half=2.5e-3 twice=1e-2 weak=.005 strong=.05 other=--no-class-cond-p-x-sample ;;
+cifar10) half=7.5e-4 twice=3e-3 weak=.001 strong=.01 other=--no-class-cond-p-x-sample
+    noise="noise-from-.12|--noise-lo .12 --sigma .1" ;;
+mnist) half=2.5e-3 twice=1e-2 weak=.005 strong=.05 other=--no-class-cond-p-x-sample gap=100 ;;
 *) half=1.5e-3 twice=6e-3 weak=.005 strong=.05 other=--no-class-cond-p-x-sample ;;
 esac
 rows() {
@@ -37,10 +39,11 @@ chains-from-start*|--chains-from 0
 chains-from-noise*|--fresh-steps 0
 other-chains*|$other
 cd-alone*|--score-weight 0 --scale 1 --p-x-weight .1 --label-noise 0 --label-wide 0 --sigma .03 \
---p-y-given-x-weight 1 --chains-from 0 --fresh-steps 0 --sgld-lr 1 --sgld-std .01 --buffer-size 1000
+--p-y-given-x-weight 1 --chains-from 0 --fresh-steps 0 --sgld-lr 1 --sgld-std .01 \
+--buffer-size 1000 --max-gap $gap
 scale-3|--scale 3
 scale-30|--scale 30
-noise-from-.05|--noise-lo .05 --sigma .05
+$noise
 noise-to-1|--noise-hi 1
 noise-to-4|--noise-hi 4
 weak-score|--score-weight $weak
@@ -52,13 +55,13 @@ fp32*|--precision fast
 END
     [ "$dataset" = cifar10 ] && networks
 }
-# Networks of .2 to 2.6 million parameters, with the optimiser that suits them. The preset is zero-3
-# with half of Muon's rate here, and 16 images for the score, like the rows named half; other rows
-# have 32, or 8 (few).
+# Networks of .2 to 2.6 million parameters, with the optimiser that suits them. The preset is
+# zero-2-half with a width of 3 and half of Muon's rate. Rows named half have 16 images for the
+# score; others have 32, or 8 (few).
 networks() {
     wrn="--net wrn --depth 10 --head pooled --p-x-batch 32" muon="--optimizer muon --lr 3e-3"
     adam="--optimizer adam --lr 1.2e-3"
-    unet="--blocks zero --unet --scale 1" other="--no-unet --scale 10"
+    unet="--blocks zero --unet --scale 1 --max-gap 3000" other="--no-unet --scale 10"
     convnet="--net convnet --widths 32,96,192,256 --scale 10 --p-x-batch 32"
     cat <<END
 convnet*|$convnet $adam

@@ -224,6 +224,7 @@ static int world_clock(clockid_t clock, struct timespec *t) {
 #include "tools/cli/use.c"
 #include "tools/cli/score.c"
 #include "tools/cli/eval.c"
+#include "tools/cli/noise.c"
 #include "tools/cli/judge.c"
 #include "tools/cli/report.c"
 #include "tools/cli/jem.c"
@@ -775,6 +776,8 @@ static void test_commands(void) {
     test_command("classify run/best.safetensors --threads 1 s.png", &done, &done, use, none_made);
     test_command("eval run/best.safetensors --threads 1", &done, &done, use, none_made);
     test_command("eval run/best.safetensors calibration --threads 1 --out plot.png", &done, &done,
+                 use, chart);
+    test_command("eval run/best.safetensors noise --n 2 --threads 1 --out plot.png", &done, &done,
                  use, chart);
     test_command("info run/last.safetensors", &done, &done, use, none_made);
     test_command("export run/last.safetensors small", &done, &done, use, small);

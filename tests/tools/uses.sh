@@ -1,6 +1,6 @@
 #!/bin/sh
-# `jem eval MODEL calibration|ood|attack|impute|noise|samples`, end to end, on the MNIST model and the
-# digits that ship. Says what failed, and ends with the line `N passed, N failed`.
+# `jem eval MODEL calibration|ood|attack|impute|noise|samples`, end to end, on the MNIST model and
+# the digits that ship. Says what failed, and ends with the line `N passed, N failed`.
 BUILD=${BUILD:-build}
 export OMP_NUM_THREADS=1
 passed=0 failed=0
@@ -289,7 +289,7 @@ check "no wall" test -z "$(grep wall out)"
 status 0 "a steep density, beside" $model noise --dataset digits --n 8 --out n.png \
     --beside steep/last.safetensors
 says "steep: noise added to 8 test images"
-says "a wall: with noise of 0.*to 2, the slope of log p(x) is worse than none"
+says "a wall: between 0.*and 2 of noise, the slope of log p(x) is worse than none"
 refuses 2 "digits has images (1,28,28)" \
     $model noise --beside examples/models/cifar10.safetensors --dataset digits
 

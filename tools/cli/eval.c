@@ -1,4 +1,5 @@
-/* calibration, ood, attack, impute; noise is in noise.c, samples in judge.c. */
+/* Measures calibration, detection of unfamiliar images, robustness and imputation; noise.c measures
+   noise, judge.c samples. */
 #include "tools/cli/system.h"
 
 #include <errno.h>

@@ -5,9 +5,9 @@
        build/jem classify runs/a/last.safetensors picture.png
 
    train.c is the training run, train_options.h its options, use.c the other commands, score.c
-   `jem score`, eval.c the measurements of `jem eval MODEL WHAT`, judge.c the judges of samples,
-   report.c the model card, onnx.c ONNX files, memory.c the limit on memory; options are read by
-   tools/support/options.c.
+   `jem score`, eval.c and noise.c the measurements of `jem eval MODEL WHAT`, judge.c the judges of
+   samples, report.c the model card, onnx.c ONNX files, memory.c the limit on memory; options are
+   read by tools/support/options.c.
    Exit status: 0; 1 after a failure; 2 for an impossible request; 128 + signal if interrupted. */
 #include "tools/cli/system.h"
 

@@ -1,4 +1,4 @@
-/* The measurement of noise.h. */
+/* Measures log p(x), its slope and the classes of noisy images. */
 #include "tools/cli/system.h"
 
 #include <math.h>
@@ -10,8 +10,6 @@
 #include "tools/support/chart.h"
 
 enum { LEVELS = 19, NOISE_BATCH = 64 };
-#define NOISE_WALL 1.1                             /* a residual; 1 is that of a constant
-                                                      log p(x) */
 static const float noise_levels[LEVELS] = {
     0, .01f, .015f, .02f, .03f, .04f, .05f, .06f, .08f, .1f, .12f, .15f, .2f, .3f, .5f, .7f, 1,
     1.5f, 2
@@ -30,8 +28,8 @@ static void noise_add(const uses *s, int from, int n, float sigma, float *out) {
         out[k] = s->x[from * size + k] + sigma * jem_rng_normal(&rng);
 }
 
-/* Returns the mean over pixels of (sigma d log p/dx + noise)^2 for n images, from image `from` on.
-   Advances rng. */
+/* Returns the mean over pixels of (sigma d log p/dx + z)^2 for n images, from image `from` on, with
+   the noise sigma z, z ~ N(0,1); infinity if it is not finite. Advances rng. */
 static float noise_residual(const uses *s, int from, int n, float sigma, jem_rng *rng) {
     jem_net *net = s->m.net;
     const jem_mark mark = jem_begin(net->ctx);
@@ -45,6 +43,10 @@ static float noise_residual(const uses *s, int from, int n, float sigma, jem_rng
     desc.sigma = levels;
     jem_score_matching(net->ctx, jem_logp, net, x, &desc, rng, &residual);
     jem_end(net->ctx, mark);
+    if (jem_error_status(net->ctx) == JEM_DIVERGED) {
+        jem_clear_error(net->ctx);
+        return HUGE_VALF;
+    }
     return residual;
 }
 
@@ -70,27 +72,30 @@ static int noise_level(uses *s, int level, float *noisy, float *logp, noise_curv
 }
 
 /* Names the levels at which the slope of log p(x) is a worse estimate of the score than 0. Such a
-   slope may point away from the images: a wall around them, at which SGLD from noise stops. */
-static void noise_wall(const noise_curve *c) {
+   slope may point away from the images; SGLD from noise then stops at this wall around them. */
+static void noise_wall(const jem_net *net, const noise_curve *c) {
     int first = 0;
     int last = 0;
     for (int i = 1; i < LEVELS; i++) {
-        if (!(c->residual[i] > NOISE_WALL)) continue;
+        if (c->residual[i] <= SCORE_WALL) continue;
         if (!first) first = i;
         last = i;
     }
-    if (first)
-        printf("a wall: with noise of %g to %g, the slope of log p(x) is worse than none (residual "
-               "above %g); score matching with such noise (--noise-lo) removes it\n",
-               (double)noise_levels[first], (double)noise_levels[last], NOISE_WALL);
+    if (!first) return;
+    printf("a wall: between %g and %g of noise, the slope of log p(x) is worse than none (residual "
+           "above %g)", (double)noise_levels[first], (double)noise_levels[last], SCORE_WALL);
+    if (net->noise_hi > 0 && noise_levels[first] < net->noise_lo)
+        printf("; training with a lower --noise-lo may remove it");
+    printf("\n");
 }
 
-/* Prints the table of one model, a row per level. */
-static int noise_table(uses *s, noise_curve *c) {
+/* Prints the table of one model, a row per level. Returns 0 after an error, which it prints. */
+static int noise_print(uses *s, noise_curve *c) {
     const jem_net *net = s->m.net;
     float *noisy = uses_floats(NOISE_BATCH * image_size(net));
     float logp[NOISE_BATCH];
-    int ok = noisy || !uses_no_memory();
+    int ok = 1;
+    if (!noisy) return !uses_no_memory();
     printf("%s: noise added to %d test images", s->name, s->n);
     if (net->noise_hi > 0)
         printf("; its score was learned with %g to %g", (double)net->noise_lo,
@@ -107,7 +112,7 @@ static int noise_table(uses *s, noise_curve *c) {
         printf("  %7.1f%%\n", 100.0 * (double)c->accuracy[i]);
         fflush(stdout);
     }
-    if (ok) noise_wall(c);
+    if (ok) noise_wall(net, c);
     free(noisy);
     return ok;
 }
@@ -144,7 +149,7 @@ static int noise_draw(const uses *const both[2], const noise_curve *c, int model
 int eval_noise(uses *s, uses *beside) {
     noise_curve curves[2];
     const uses *const both[2] = { s, beside };
-    if (!noise_table(s, &curves[0])) return 1;
-    if (beside && !noise_table(beside, &curves[1])) return 1;
+    if (!noise_print(s, &curves[0])) return 1;
+    if (beside && !noise_print(beside, &curves[1])) return 1;
     return noise_draw(both, curves, beside ? 2 : 1);
 }

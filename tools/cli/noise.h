@@ -4,6 +4,8 @@
 
 #include "tools/cli/eval.h"
 
+/* Prints the table of a model, and of another one beside it (may be NULL), and draws both. Returns
+   the exit status. */
 int eval_noise(uses *s, uses *beside);
 
 #endif

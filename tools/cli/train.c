@@ -59,7 +59,7 @@ typedef struct run {
     double valid_logp;                             /* mean of log p(x); NaN: not learned by NCE */
     int valid_at;                                  /* update of these four; -1: no update */
     int calibrated_at;                             /* update of the network's calibration */
-    int warned;                                    /* 1: of a wall, see seek_wall */
+    int warned;                                    /* 1: of a wall, see check_wall */
     int bad_pictures;                              /* that cannot be read */
     char data_mark[64];                            /* identifies the data set */
     int lock;                                      /* of the directory, locked during the run */
@@ -1500,22 +1500,23 @@ static int score_residual(const run *r, float lo, float hi, double *residual) {
     return jem_ok(r->ctx);
 }
 
-/* Warns once of a wall. Images have noise below --noise-lo only from --sigma and --label-noise; at
-   levels that training does not use, log p(x) may rise away from the images. Chains from noise then
-   stop there, and chains near the images diverge. */
-static int seek_wall(run *r) {
+/* Measures the residual below --noise-lo; warns once if there is a wall. Images have noise below
+   that level only from --sigma and --label-noise; at levels that training does not use, log p(x)
+   may rise away from the images. Chains from noise then stop there, and chains near the images
+   diverge. */
+static int check_wall(run *r) {
     const train_options *t = r->o;
     char text[320];
     double residual = 0;
     if (r->warned || r->data.values || t->n_valid < 1 || t->w_score <= 0) return 1;
     if (!score_residual(r, t->noise_lo / 8, t->noise_lo, &residual)) return 0;
-    if (!(residual > 1.1)) return 1;
+    if (residual <= SCORE_WALL) return 1;
     r->warned = 1;
     snprintf(text, sizeof text, "update %d: with noise of %.2g to %g, the slope of log p(x) is "
              "worse than none (residual %.3g): a wall, at which chains may diverge, or stop; "
-             "`jem eval FILE noise` shows it, and --noise-lo %.2g --sigma %.2g may remove it",
-             r->update, (double)t->noise_lo / 8, (double)t->noise_lo, residual,
-             (double)t->noise_lo / 4, (double)t->noise_lo / 2);
+             "`jem eval FILE noise` shows it, and a run with --noise-lo %.2g --sigma %.2g may have "
+             "none", r->update, (double)t->noise_lo / 8, (double)t->noise_lo, residual,
+             (double)t->noise_lo / 4, fmin((double)t->sigma, (double)t->noise_lo / 2));
     say(r, text, "");
     return 1;
 }
@@ -1565,7 +1566,7 @@ static int validate(run *r) {
         double residual = 0;
         ok = evaluate(r->net, &r->data, r->order, t->n_valid, requests, &e);
         ok = ok && (t->w_score <= 0 || score_residual(r, t->noise_lo, t->noise_hi, &residual)) &&
-             seek_wall(r);
+             check_wall(r);
         if (ok) {
             r->valid_accuracy = (float)e.accuracy;
             r->valid_ce = (float)e.nll;

@@ -42,6 +42,8 @@ int make_folder(const char *path);
 
 /* Returns the smaller of two numbers. */
 int smaller(int a, int b);
+/* A residual of the score above which log p(x) has a wall; a constant log p(x) has 1. */
+#define SCORE_WALL 1.1
 
 /* Shuffles a[0..n-1]. */
 void shuffle(int *a, int n, jem_rng *rng);

@@ -242,7 +242,7 @@ static const struct { const char *dataset, *name, *value; } train_fast[] = {
     { "cifar10", "n-valid", "5000" }, { "cifar10", "print-every", "100" },
     { "cifar10", "eval-every", "2" },
     { "cifar10", "scale", "10" }, { "cifar10", "score-weight", ".003" },
-    { "cifar10", "noise-lo", ".03" },              /* from .12 on, log p(x) has a wall below it */
+    { "cifar10", "noise-lo", ".03" },              /* with .12, log p(x) has a wall below it */
     { "cifar10", "sigma", ".06" }, { "cifar10", "label-noise", ".05" },
     { "cifar10", "label-wide", ".25" }, { "cifar10", "label-smoothing", ".03" },
     { "cifar10", "p-x-weight", ".001" },

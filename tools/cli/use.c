@@ -44,6 +44,7 @@ static int model_fits(const model *m, const char *command) {
     return 0;
 }
 
+/* Returns 1 if the path ends in .onnx. */
 static int ends_in_onnx(const char *path) {
     const size_t n = strlen(path);
     return n >= 5 && !strcmp(path + n - 5, ".onnx");
@@ -1329,9 +1330,9 @@ static int always_listed(const char *name) {
     return !strcmp(name, "preset") || !strcmp(name, "dataset");
 }
 
-/* Fills in the options that a run with this preset, data set and network has without others; marks
-   those as given that choose the network and differ from the preset. Returns NULL if they are
-   unknown. */
+/* Fills in the options that a run with this preset, data set and network has without others. Marks
+   the options of the network and the density that differ from the preset as given. Returns NULL if
+   the options are unknown. */
 static const options *usual_options(const jem_archive *a) {
     static const char *const names[] = { "preset", "dataset", "net", "unet", "scale",
                                          "score-weight" };
@@ -1452,7 +1453,7 @@ enum { EXPORT_F32 = 0, EXPORT_BF16 };
 static const option export_table[] = {
     { "dtype", OPTION_CHOICE, OPTION_NOW, offsetof(export_options, dtype), "f32|bf16",
       { "f32", NULL }, 0, 0,
-      "full precision, or rounded to bf16, in half the bytes, except for the last layer" },
+      "full precision, or rounded to bf16, in half the bytes, except for the layer of the logits" },
     { "onnx", OPTION_FLAG, OPTION_NOW, offsetof(export_options, onnx), "", { "off", NULL }, 0, 0,
       "an ONNX graph instead, in fp32: from x, logits, logp and slope = d logp / dx" },
     { "slope", OPTION_FLAG, OPTION_NOW, offsetof(export_options, slope), "", { "on", NULL }, 0, 0,
@@ -1467,13 +1468,14 @@ static const option export_table[] = {
 };
 
 /* Writes a network to a file; the new file replaces the old one when it is complete. In bf16, the
-   logits' layer remains in fp32 (see jem_archive_keep_f32). */
+   layer of the logits remains in fp32 (see jem_archive_keep_f32). */
 static jem_status export_net(const jem_net *net, const char *path, int dtype) {
-    static const char *const kept = "class_output.weight";
+    static const char *const kept[2] = { "class_output.weight", "class_output.bias" };
     jem_archive *a = jem_archive_create(net->ctx);
     jem_status status = a ? jem_net_to_archive(net, a) : JEM_NO_MEMORY;
     if (!status) status = jem_archive_set_bf16(a, dtype == EXPORT_BF16);
-    if (!status && jem_archive_find(a, kept)) status = jem_archive_keep_f32(a, kept);
+    for (int i = 0; i < 2 && !status; i++)
+        if (jem_archive_find(a, kept[i])) status = jem_archive_keep_f32(a, kept[i]);
     if (!status) status = jem_archive_write(a, path);
     jem_archive_free(a);
     return status;

@@ -143,15 +143,18 @@ static int chart__compare(const void *a, const void *b) {
     const float y = *(const float *)b;
     return (x > y) - (x < y);
 }
-/* Computes the range of all curves' finite values, x or y; returns 0 if there are none. Of y, cuts
-   off the most extreme hundredth at either end, so that single jumps do not flatten the rest, and
-   enlarges the range slightly. */
-static int chart__range(const panel *q, int of_y, double *lo, double *hi) {
+/* Computes the range of all curves' finite values, x or y. Leaves it as it is if there are none, or
+   without memory, which it notes in the plot. Of y, cuts off the most extreme hundredth at either
+   end, so that single jumps do not flatten the rest, and enlarges the range slightly. */
+static void chart__range(plot *p, const panel *q, int of_y, double *lo, double *hi) {
     size_t total = 0;
     size_t n = 0;
     for (int k = 0; k < q->n; k++) total += (size_t)q->curves[k].n;
     float *all = (float *)malloc((total + 1) * sizeof *all);
-    if (!all) return 0;
+    if (!all) {
+        p->failed = 1;
+        return;
+    }
     for (int k = 0; k < q->n; k++) {
         const float *v = of_y ? q->curves[k].y : q->curves[k].x;
         for (int i = 0; i < q->curves[k].n; i++)
@@ -174,7 +177,6 @@ static int chart__range(const panel *q, int of_y, double *lo, double *hi) {
         }
     }
     free(all);
-    return n > 0;
 }
 
 void draw_panel(plot *p, const panel *q) {
@@ -184,13 +186,13 @@ void draw_panel(plot *p, const panel *q) {
 /* What a panel shows: from x0 to x1 and from y0 to y1; sx, sy: pixels of a unit. */
 typedef struct chart__scale { double x0, x1, y0, y1, sx, sy; } chart__scale;
 
-static chart__scale chart__scale_of(const panel *q) {
+static chart__scale chart__scale_of(plot *p, const panel *q) {
     chart__scale s = { 0, 1, (double)q->y_lo, (double)q->y_hi, 0, 0 };
-    chart__range(q, 0, &s.x0, &s.x1);
+    chart__range(p, q, 0, &s.x0, &s.x1);
     if (!(s.y1 > s.y0)) {
         s.y0 = 0;
         s.y1 = 1;
-        chart__range(q, 1, &s.y0, &s.y1);
+        chart__range(p, q, 1, &s.y0, &s.y1);
     }
     s.sx = (double)(q->right - q->left) / (s.x1 - s.x0);
     s.sy = (double)(q->bottom - q->top) / (s.y1 - s.y0);
@@ -254,7 +256,7 @@ static void chart__curve(plot *p, const panel *q, const chart__scale *s, const c
 }
 
 void draw_panel_in(plot *p, const panel *q, float unit) {
-    const chart__scale s = chart__scale_of(q);
+    const chart__scale s = chart__scale_of(p, q);
     text(p, q->left, q->top - 20 * unit, unit / .75f, 0x000000, q->title);
     chart__axes(p, q, &s, unit);
     chart__legend(p, q, unit);

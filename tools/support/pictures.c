@@ -543,6 +543,7 @@ int plot_create(plot *p, int w, int h, float x0, float x1, float y0, float y1) {
     p->x1 = x1;
     p->y0 = y0;
     p->y1 = y1;
+    p->failed = 0;
     p->rgb = (unsigned char *)malloc(pixels * 3);
     p->values = (float *)calloc(pixels, sizeof *p->values);
     if (p->rgb && p->values) {
@@ -664,6 +665,7 @@ void plot_contour(plot *p, float level, float width, unsigned colour) {
 }
 
 int plot_write(const plot *p, const char *path) {
+    if (p->failed) return 0;
     stbi_write_force_png_filter = 0;               /* few colours: smaller without a filter */
     const int ok = picture_write(path, p->rgb, p->w, p->h, 3);
     stbi_write_force_png_filter = -1;

@@ -107,6 +107,7 @@ typedef struct plot {
     float x0, x1, y0, y1;
     unsigned char *rgb;    /* [h][w][3] */
     float *values;         /* [h][w]: the last result of plot_function */
+    int failed;            /* 1: something could not be drawn; plot_write then fails */
 } plot;
 
 void plot_free(plot *p);
