@@ -52,9 +52,10 @@ static int record(void *user, int step, jem_tensor *x) {
 static int film_cross(jem_ctx *ctx) {
     static history both[2];
     reel r = { NULL, 0, 0, 0, CROSS };
-    plot p = { 0, 0, 0, 0, 0, 0, NULL, NULL };
-    plot empty = p;
+    plot p, empty;
     sheet s;
+    memset(&p, 0, sizeof p);
+    empty = p;
     int ok = world_grid(&p, SIZE) && world_grid(&empty, SIZE);
     for (int k = 0; k < 2 && ok; k++) {
         jem_rng rng = jem_rng_seed(1);
