@@ -1564,7 +1564,8 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
 /* Return how to sample a network: noise-blind from its largest noise if it has learned a score, by
-   its denoise_steps and denoise_fraction, otherwise 300 steps of SGLD from U(-1,1); and the query
+   its denoise_steps and denoise_fraction, then a walk with noise of .1, or of 2 noise_lo if that is
+   less, and a step of its square; otherwise 300 steps of SGLD from U(-1,1); and the query
    for jem_logp_guided, which points to labels. Its weight is net->guidance; if that is 0, 7 with a
    score and a scale above 1, for clear specimens of a class, and otherwise 1, which is p(x,y)
    itself. */
@@ -13297,6 +13298,10 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
         if (net->denoise_steps > 0) d.denoise.steps = net->denoise_steps;
         if (net->denoise_fraction > 0) d.denoise.fraction = net->denoise_fraction;
         d.last_sigma = 2 * net->noise_lo;
+        if (d.walk.noise_std > d.last_sigma) {     /* more than the last phase removes */
+            d.walk.noise_std = d.last_sigma;
+            d.walk.step_size = d.last_sigma * d.last_sigma;
+        }
         return d;
     }
     d.lo = -1;

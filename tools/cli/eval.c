@@ -67,11 +67,8 @@ static jem_sgld_desc uses_walk(const uses *s, int steps) {
     jem_sgld_desc d = jem_sgld_desc_default();
     const char *size = jem_archive_meta(s->m.archive, OPTION_PREFIX "sgld-lr");
     const char *noise = jem_archive_meta(s->m.archive, OPTION_PREFIX "sgld-std");
+    if (s->m.net->noise_hi > 0) d = jem_net_generate_desc(s->m.net).walk;
     d.steps = steps;
-    if (s->m.net->noise_hi > 0) {                  /* it learned a score */
-        d.step_size = .01f;
-        d.noise_std = .1f;
-    }
     if (s->m.net->noise_hi > 0 && !had_chains(s->m.archive)) return d;
     if (size) d.step_size = strtof(size, NULL);
     if (noise) d.noise_std = strtof(noise, NULL);

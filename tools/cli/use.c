@@ -615,11 +615,15 @@ int had_chains(const jem_archive *a) {
    which training never used. */
 static int walk_as_in_training(options *o, const model *m) {
     const int score = m->net->noise_hi > 0;
+    const jem_sgld_desc walk = jem_net_generate_desc(m->net).walk;
+    char step[32], noise[32];
+    snprintf(step, sizeof step, "%.6g", (double)walk.step_size);
+    snprintf(noise, sizeof noise, "%.6g", (double)walk.noise_std);
     if (score && !had_chains(m->archive))
-        return option_default(o, option_find(o, "sgld-lr"), ".01") &&
-               option_default(o, option_find(o, "sgld-std"), ".1");
-    return as_in_training(o, m->archive, "sgld-lr", score ? ".01" : NULL) &&
-           as_in_training(o, m->archive, "sgld-std", score ? ".1" : NULL) &&
+        return option_default(o, option_find(o, "sgld-lr"), step) &&
+               option_default(o, option_find(o, "sgld-std"), noise);
+    return as_in_training(o, m->archive, "sgld-lr", score ? step : NULL) &&
+           as_in_training(o, m->archive, "sgld-std", score ? noise : NULL) &&
            as_in_training(o, m->archive, "clamp", NULL);
 }
 
