@@ -946,7 +946,8 @@ typedef struct jem_generate_desc {
     float mean;                                    /* mean pixel of the data: 0. See jem_net.mean.
                                                       lo, hi and mean: from -1e4 to 1e4 */
     jem_denoise_desc denoise;
-    jem_sgld_desc walk;                            /* 300 steps of .01, noise .1 */
+    jem_sgld_desc walk;                            /* 300 steps of .01, noise .1;
+                                                      jem_net_generate_desc may shorten them */
     float last_sigma;                              /* .24, twice the smallest noise level of score
                                                       matching; 0: skips the third phase */
 } jem_generate_desc;
@@ -1564,11 +1565,11 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
 /* Return how to sample a network: noise-blind from its largest noise if it has learned a score, by
-   its denoise_steps and denoise_fraction, then a walk with noise of .1, or of 2 noise_lo if that is
-   less, and a step of its square; otherwise 300 steps of SGLD from U(-1,1); and the query
-   for jem_logp_guided, which points to labels. Its weight is net->guidance; if that is 0, 7 with a
-   score and a scale above 1, for clear specimens of a class, and otherwise 1, which is p(x,y)
-   itself. */
+   its denoise_steps and denoise_fraction, then a walk whose noise is .1, or 2 noise_lo if that is
+   less, and whose step size is the square of its noise; otherwise 300 steps of SGLD from U(-1,1);
+   and the query for jem_logp_guided, which points to labels. Its weight is net->guidance; if that
+   is 0, 7 with a score and a scale above 1, for clear specimens of a class, and otherwise 1, which
+   is p(x,y) itself. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
 /* Creates a sampler of n images of classes labels[n] (copied; NULL: any), in the network's units. A
@@ -1626,8 +1627,8 @@ JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
    the largest bf16, 3.39e38. Reading gives JEM_DTYPE_F32 again. Not for a trainer's archive:
    training would not resume bit for bit. */
 JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
-/* Makes an exception from jem_archive_set_bf16: writes the array of this name in full. Use it for
-   the last layer of a network: rounding errors grow with the logits, but p(y|x) depends only on
+/* Exempts the array of this name from jem_archive_set_bf16: it is written in full. Use it for the
+   last layer of a network: rounding errors grow with the logits, but p(y|x) depends only on
    their differences. JEM_BAD_ARGUMENT if the archive has no such array. */
 JEM_API jem_status jem_archive_keep_f32(jem_archive *a, const char *name);
 /* Returns the bytes of the file, and their count in size (may be NULL). They are allocated by the
@@ -13298,7 +13299,8 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
         if (net->denoise_steps > 0) d.denoise.steps = net->denoise_steps;
         if (net->denoise_fraction > 0) d.denoise.fraction = net->denoise_fraction;
         d.last_sigma = 2 * net->noise_lo;
-        if (d.walk.noise_std > d.last_sigma) {     /* more than the last phase removes */
+        const int removed = d.walk.noise_std <= d.last_sigma;          /* by the last phase */
+        if (d.last_sigma > 0 && !removed) {
             d.walk.noise_std = d.last_sigma;
             d.walk.step_size = d.last_sigma * d.last_sigma;
         }
@@ -18001,7 +18003,8 @@ JEM__COMPILE_END
 /* 0.3  pending  Residual networks without norms, a U-Net's energy, Muon; a trainer's guard;
                  pictures are framed as the training images were (jem_net_fit_framing);
                  jem_train_desc_score trains with Muon; a network stores the guidance of its samples
-                 (jem_net.guidance) and their noise-blind steps (denoise_steps, denoise_fraction).
+                 (jem_net.guidance) and their noise-blind steps (denoise_steps, denoise_fraction);
+                 the walk of a network with noise_lo below .05 has less noise.
                  Answers have a verdict and its reason (jem_judge, jem_answer.reason). Vectors have
                  networks, units and training of their own (jem_mlp_desc_vectors,
                  jem_net_fit_units, jem_train_desc_vectors); jem_blame_values finds the value that

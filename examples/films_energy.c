@@ -221,7 +221,7 @@ static int bowl_frame(reel *r, jem_net *net, float half, const char *title) {
         plot_line(&paper, at, right.top, at, right.bottom, 1.5f, INK_RED);
     }
     text(&paper, 16, 14, 2.2f, 0x111111, title);
-    const int ok = reel_add(r, paper.w, paper.h, paper.rgb);
+    const int ok = !paper.failed && reel_add(r, paper.w, paper.h, paper.rgb);
     plot_free(&paper);
     if (ok && (r->taken % GROW == 0 || r->taken == 1)) printf("%s: Z = %.2f\n", title, z);
     return ok;

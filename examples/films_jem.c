@@ -159,7 +159,7 @@ static int turn_frame(reel *r, int shown, const float *x, const jem_answer *a) {
                               { "", INK_RED, angle, familiar, ANGLES, 3 } };
     const panel q = { "", "degrees", 280, 30, 620, HIGH - 56, 0, 1.02f, curves, 2 };
     draw_panel_in(&p, &q, 2);
-    const int ok = reel_add(r, WIDE, HIGH, p.rgb);
+    const int ok = !p.failed && reel_add(r, WIDE, HIGH, p.rgb);
     plot_free(&p);
     return ok;
 }

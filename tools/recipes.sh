@@ -61,7 +61,7 @@ END
 networks() {
     wrn="--net wrn --depth 10 --head pooled --p-x-batch 32" muon="--optimizer muon --lr 3e-3"
     adam="--optimizer adam --lr 1.2e-3"
-    unet="--blocks zero --unet --scale 1 --max-gap 3000" other="--no-unet --scale 10"
+    unet="--blocks zero --unet --scale 1 --max-gap 3000" other="--no-unet --scale 10 --guidance 3"
     convnet="--net convnet --widths 32,96,192,256 --scale 10 --p-x-batch 32"
     cat <<END
 convnet*|$convnet $adam

@@ -684,13 +684,14 @@ typedef struct defaults {
 
 static void test_generate_defaults(jem_ctx *ctx) {
     printf("the defaults for samples of a network, without noise and with it\n");
-    static const defaults expected[3] = {
+    static const defaults expected[4] = {
         { 0, 0, 0, 1, 0.01f, -1, 1, 0, 0, 1, 0, 0.05f },
         { 0.2f, 3, -0.5f, 0.01f, 0.1f, 0, 0, 300, 0.4f, 7, 150, 0.4f },
-        { 0.03125f, 3, -0.5f, 0.00390625f, 0.0625f, 0, 0, 300, 0.0625f, 7, 150, 0.4f }
+        { 0.03125f, 3, -0.5f, 0.00390625f, 0.0625f, 0, 0, 300, 0.0625f, 7, 150, 0.4f },
+        { 0, 3, -0.5f, 0.01f, 0.1f, 0, 0, 300, 0, 7, 150, 0.4f }
     };
     jem_net *net = line_net(ctx, 8, 2, 0, NULL);
-    for (int score = 0; score < 3; score++) {
+    for (int score = 0; score < 4; score++) {
         const defaults want = expected[score];
         net->noise_lo = want.noise_lo;
         net->noise_hi = want.noise_hi;

@@ -289,7 +289,7 @@ check "no wall" test -z "$(grep wall out)"
 status 0 "a steep density, beside" $model noise --dataset digits --n 8 --out n.png \
     --beside steep/last.safetensors
 says "steep: noise added to 8 test images"
-says "a wall: between 0.*and 2 of noise, the slope of log p(x) is worse than none"
+says "a wall: at noise levels from 0.*to 2, the slope of log p(x) is worse than none"
 refuses 2 "digits has images (1,28,28)" \
     $model noise --beside examples/models/cifar10.safetensors --dataset digits
 

@@ -1,5 +1,5 @@
 /* Measures calibration, detection of unfamiliar images, robustness and imputation; noise.c measures
-   noise, judge.c samples. */
+   noisy images, judge.c samples. */
 #include "tools/cli/system.h"
 
 #include <errno.h>
@@ -62,7 +62,8 @@ static float *held_out_images(const uses *s, int *n, const char **what) {
     return ok ? x : NULL;
 }
 
-/* Returns a walk of `steps` steps, with the step size and the noise of the model's training. */
+/* Returns a walk of `steps` steps as in the model's training; for a score without chains, as in its
+   samples. */
 static jem_sgld_desc uses_walk(const uses *s, int steps) {
     jem_sgld_desc d = jem_sgld_desc_default();
     const char *size = jem_archive_meta(s->m.archive, OPTION_PREFIX "sgld-lr");

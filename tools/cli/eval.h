@@ -43,7 +43,7 @@ int uses_alike(const uses *s, const uses *beside);
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
-/* Colours of curves, as far as there are different ones. */
+/* Colours of the first USES_CURVES curves. */
 enum { USES_CURVES = 8 };
 extern const unsigned uses_colours[USES_CURVES];
 /* Returns a panel over the whole width of the picture, between these heights. */

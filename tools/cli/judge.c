@@ -343,8 +343,9 @@ static void kept_describe(const uses *s, int n, char text[KEPT_SIZE]) {
         sum = sum * 31 + crc32_of(0, (const unsigned char *)e->data, e->bytes);
     }
     snprintf(text, KEPT_SIZE, "%d samples of model %08lx, seed %d, %d noise-blind steps of %g, a "
-             "walk of %d, guidance %g, precision %d", n, sum & 0xffffffffUL, s->u->seed,
-             how.denoise.steps, (double)how.denoise.fraction, how.walk.steps,
+             "walk of %d steps of %g, noise %g, guidance %g, precision %d", n, sum & 0xffffffffUL,
+             s->u->seed, how.denoise.steps, (double)how.denoise.fraction, how.walk.steps,
+             (double)how.walk.step_size, (double)how.walk.noise_std,
              (double)jem_net_query(s->m.net, NULL).weight, s->u->e.precision);
 }
 

@@ -82,8 +82,9 @@ static void noise_wall(const jem_net *net, const noise_curve *c) {
         last = i;
     }
     if (!first) return;
-    printf("a wall: between %g and %g of noise, the slope of log p(x) is worse than none (residual "
-           "above %g)", (double)noise_levels[first], (double)noise_levels[last], SCORE_WALL);
+    printf("a wall: at noise levels from %g to %g, the slope of log p(x) is worse than none "
+           "(residual above %g)", (double)noise_levels[first], (double)noise_levels[last],
+           SCORE_WALL);
     if (net->noise_hi > 0 && noise_levels[first] < net->noise_lo)
         printf("; training with a lower --noise-lo may remove it");
     printf("\n");
