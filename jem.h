@@ -13299,8 +13299,8 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
         if (net->denoise_steps > 0) d.denoise.steps = net->denoise_steps;
         if (net->denoise_fraction > 0) d.denoise.fraction = net->denoise_fraction;
         d.last_sigma = 2 * net->noise_lo;
-        const int removed = d.walk.noise_std <= d.last_sigma;          /* by the last phase */
-        if (d.last_sigma > 0 && !removed) {
+        /* the walk adds no more noise than the last phase removes */
+        if (d.last_sigma > 0 && d.walk.noise_std > d.last_sigma) {
             d.walk.noise_std = d.last_sigma;
             d.walk.step_size = d.last_sigma * d.last_sigma;
         }

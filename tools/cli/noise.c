@@ -28,41 +28,22 @@ static void noise_add(const uses *s, int from, int n, float sigma, float *out) {
         out[k] = s->x[from * size + k] + sigma * jem_rng_normal(&rng);
 }
 
-/* Returns the mean over pixels of (sigma d log p/dx + z)^2 for n images, from image `from` on, with
-   the noise sigma z, z ~ N(0,1); infinity if it is not finite. Advances rng. */
-static float noise_residual(const uses *s, int from, int n, float sigma, jem_rng *rng) {
-    jem_net *net = s->m.net;
-    const jem_mark mark = jem_begin(net->ctx);
-    jem_tensor *x = jem_input(net->ctx, s->x + from * image_size(net), n, net->channels,
-                              net->height, net->width);
-    float levels[NOISE_BATCH];
-    float residual = 0;
-    jem_score_desc desc;
-    memset(&desc, 0, sizeof desc);
-    for (int i = 0; i < n; i++) levels[i] = sigma;
-    desc.sigma = levels;
-    jem_score_matching(net->ctx, jem_logp, net, x, &desc, rng, &residual);
-    jem_end(net->ctx, mark);
-    if (jem_error_status(net->ctx) == JEM_DIVERGED) {
-        jem_clear_error(net->ctx);
-        return HUGE_VALF;
-    }
-    return residual;
-}
-
 /* Measures a model at one level. noisy[NOISE_BATCH images] and logp[NOISE_BATCH] are scratch.
    Returns 0 after an error, which it prints. */
 static int noise_level(uses *s, int level, float *noisy, float *logp, noise_curve *c) {
     jem_net *net = s->m.net;
     const float sigma = noise_levels[level];
     jem_rng rng = jem_rng_seed((uint64_t)s->u->seed);
+    float levels[NOISE_BATCH];
     double sum[3] = { 0, 0, 0 };
+    for (int i = 0; i < NOISE_BATCH; i++) levels[i] = sigma;
     for (int from = 0; from < s->n && jem_ok(net->ctx); from += NOISE_BATCH) {
         const int n = smaller(NOISE_BATCH, s->n - from);
         noise_add(s, from, n, sigma, noisy);
         if (jem_ood_score(net, JEM_OOD_LOGP, NULL, noisy, n, logp) != JEM_OK) break;
         for (int i = 0; i < n; i++) sum[0] += (double)logp[i] / s->n;
-        if (sigma > 0) sum[1] += n * (double)noise_residual(s, from, n, sigma, &rng) / s->n;
+        const float *x = s->x + from * image_size(net);
+        if (sigma > 0) sum[1] += n * batch_residual(net, x, n, levels, &rng) / s->n;
         sum[2] += n * (double)jem_accuracy(net, noisy, s->labels + from, n) / s->n;
     }
     c->logp[level] = (float)sum[0];

@@ -1467,6 +1467,18 @@ static void progress(run *r) {
 
 enum { COMPARE_EVERY = 100 };
 
+double batch_residual(jem_net *net, const float *x, int n, const float *sigma, jem_rng *rng) {
+    const jem_score_desc how = { sigma, NULL, 0 };
+    const jem_mark mark = jem_begin(net->ctx);
+    jem_tensor *t = jem_input(net->ctx, x, n, net->channels, net->height, net->width);
+    float residual = 0;
+    jem_score_matching(net->ctx, jem_logp, net, t, &how, rng, &residual);
+    jem_end(net->ctx, mark);
+    if (jem_error_status(net->ctx) != JEM_DIVERGED) return (double)residual;
+    jem_clear_error(net->ctx);
+    return HUGE_VAL;
+}
+
 /* Measures the remaining error of the score on the validation images, per pixel, with noise of lo
    to hi: 1 for an untrained density. Noise is the same at every update, so that the results are
    comparable. */
@@ -1481,22 +1493,12 @@ static int score_residual(const run *r, float lo, float hi, double *residual) {
     if (!x) jem_fail(r->ctx, JEM_NO_MEMORY, "out of memory for the validation");
     for (int i = 0; i < n && jem_ok(r->ctx); i += AT_ONCE) {
         const int m = smaller(n - i, AT_ONCE);
-        const jem_score_desc how = { sigma, NULL, 0 };
-        float some = 0;
         data_floats(s, r->order + i, m, x);
-        const jem_mark mark = jem_begin(r->ctx);
         jem_noise_levels(&rng, m, lo, hi, sigma);
-        jem_tensor *t = jem_input(r->ctx, x, m, s->c, s->h, s->w);
-        jem_score_matching(r->ctx, jem_logp, r->net, t, &how, &rng, &some);
-        jem_end(r->ctx, mark);
-        sum += (double)m * (double)some;
+        sum += m * batch_residual(r->net, x, m, sigma, &rng);
     }
     free(x);
-    *residual = sum / n;
-    if (jem_error_status(r->ctx) == JEM_DIVERGED) {  /* worse than any, but no failure */
-        jem_clear_error(r->ctx);
-        *residual = HUGE_VAL;
-    }
+    *residual = sum / n;                           /* infinity: worse than any, but no failure */
     return jem_ok(r->ctx);
 }
 

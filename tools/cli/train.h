@@ -42,6 +42,10 @@ int make_folder(const char *path);
 
 /* Returns the smaller of two numbers. */
 int smaller(int a, int b);
+/* Returns the mean over pixels of (sigma d log p/dx + z)^2 for n images x, each with noise sigma z,
+   z ~ N(0,1): 1 for a constant log p(x); infinity if it is not finite. Advances rng. Other errors
+   remain in the context. */
+double batch_residual(jem_net *net, const float *x, int n, const float *sigma, jem_rng *rng);
 /* A residual of the score above which log p(x) has a wall; a constant log p(x) has 1. */
 #define SCORE_WALL 1.1
 
