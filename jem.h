@@ -115,18 +115,20 @@
                             instruction set)
 
    ERRORS
-       Nothing exits, asserts or prints. A function that can fail returns a jem_status or NULL. The
-       context keeps the FIRST error, with the op's name and the shapes or the file: jem_error(ctx).
+       Nothing exits, asserts or prints. A function that can fail returns a jem_status, NULL, or the
+       value that its comment names (NaN, a negative number, a struct with a status). The context
+       keeps the FIRST error, with the op's name and the shapes or the file: jem_error(ctx).
        After an error all ops return NULL until jem_clear_error(ctx), and an op whose input is NULL
        returns NULL, so you can write a whole expression and check once at its end.
    DESCRIPTIONS
        Start each jem_..._desc from jem_..._desc_default() and change the fields you need; zero is a
-       value, not a default. A field's comment gives the default first or after a colon. A NULL
-       desc means all defaults. (The descs of contexts, convolutions, scores and pixels have no such
-       function: there zero means default.) Unless a comment says otherwise, numbers are finite, at
-       least 0 and, for rates of decay, shares and probabilities, at most 1; a step size, a scale
-       and a noise level that is divided by must be above 0. Another value is an error, which names
-       the field and its range. An rng is required unless the function says that it may be NULL.
+       value, not a default. A field's comment gives the default first, or after its description and
+       a colon. A NULL desc means all defaults, except where sigma is required (jem_score_desc).
+       (The descs of contexts, convolutions, scores and pixels have no such function: there zero
+       means default.) Unless a comment says otherwise, numbers are finite, at least 0 and, for
+       rates of decay, shares and probabilities, at most 1; a step size, a scale and a noise level
+       that is divided by must be above 0. Another value is an error, which names the field and its
+       range. An rng is required unless the function says that it may be NULL.
    MEMORY
        Everything belongs to a context and is allocated with the context's `allocate` (default:
        calloc). Tensors live on the context's tape, an arena: jem_end frees all tensors made since
@@ -155,17 +157,17 @@
        >>platform   status, context, instruction sets      >>optim       Adam, SGD, Muon, schedules
        >>rng        counter-based random numbers           >>train       one step at a time
        >>memory     the tape's arena                       >>familiar    calibration, OOD scores
-       >>tape       recording ops, and the plain walk      >>eval        classify, accuracy
-       >>plan       the same, faster                       >>uses        attack, impute, pictures
+       >>tape       recording ops, and running them        >>eval        classify, accuracy
+       >>plan       running them faster                    >>uses        attack, impute, pictures
        >>ops        building blocks of networks            >>io          safetensors
        >>text       strings, numbers, fields               >>checkpoint  networks, trainers in files
        >>nets       wide-resnet, convnet, MLP, your own    >>engine      kernels of the processor
        >>losses     log-densities, CE, CD, score           >>bf16        convolutions in bf16
        >>samplers   SGLD, HMC, AIS, buffer                 >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
-   last. Each room uses only the rooms above it, with one exception: >>engine and >>bf16, the
-   kernels for every instruction set, are last; their interface is declared in >>platform and, for
-   convolutions, in >>ops.
+   last. Each room (a section with a mark) uses only the rooms above it, with one exception:
+   >>engine and >>bf16, the kernels for every instruction set, are last; their interface is declared
+   in >>platform and, for convolutions, in >>ops.
 */
 #ifdef JEM_DECLARATIONS
 #undef JEM_IMPLEMENTATION
@@ -213,8 +215,8 @@ typedef enum jem_isa {
     JEM_ISA_AVX2,          /* AVX2 with FMA */
     JEM_ISA_AVX512,        /* AVX-512 F, BW, DQ, VL */
     JEM_ISA_NEON,          /* AArch64 */
-    JEM_ISA_AVX512_BF16,   /* AVX-512 with BF16; differs from it only in JEM_PRECISION_BF16 */
-    JEM_ISA_AMX,           /* AVX-512 with AMX; differs from it only in JEM_PRECISION_BF16 */
+    JEM_ISA_AVX512_BF16,   /* JEM_ISA_AVX512; in JEM_PRECISION_BF16, BF16 instructions, too */
+    JEM_ISA_AMX,           /* JEM_ISA_AVX512; in JEM_PRECISION_BF16, AMX tiles, too */
     JEM_ISA_WASM           /* WebAssembly with -msimd128. It has no fma: a product and a sum round
                               twice, so its results are close to the others', not identical */
 } jem_isa;
@@ -228,10 +230,10 @@ typedef enum jem_isa {
    (weight gradients: any padding); other convolutions, and jem_linear, are computed in fp32. By
    instruction set:
        AMX              all of these convolutions
-       AVX-512 BF16     these convolutions, except that fp32 computes those that write fewer than 8
-                        channels (weight gradients: that read or write fewer), and Winograd, where
-                        JEM_PRECISION_FAST uses it with a kernel of 3 times the stride, computes
-                        outputs and input gradients: it is as fast there
+       AVX-512 BF16     these convolutions, with two exceptions, computed in fp32: those that write
+                        fewer than 8 channels (weight gradients: that read or write fewer); and,
+                        where the kernel is 3 times the stride and JEM_PRECISION_FAST uses
+                        Winograd, outputs and input gradients, for which Winograd is as fast
        JEM_ISA_SCALAR   the same convolutions as with AVX-512 BF16, in plain C
        others           not available: replaced by JEM_PRECISION_FAST, and a note is logged
    Memory: sampling also keeps packed copies of the weights. For output and input gradient together
@@ -240,7 +242,7 @@ typedef enum jem_isa {
 typedef enum jem_precision {
     JEM_PRECISION_EXACT = 0,   /* M = 2: as exact as direct, about half the multiplications */
     JEM_PRECISION_FAST,        /* M = 2 or 4: a quarter of the multiplications, at best */
-    JEM_PRECISION_DIRECT,      /* the plain sum, the reference for the other two */
+    JEM_PRECISION_DIRECT,      /* the plain sum, the reference for the others */
     JEM_PRECISION_BF16         /* operands of convolutions in bf16 (error 2e-2), sums in fp32 */
 } jem_precision;
 
@@ -435,9 +437,9 @@ JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const
 JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
 /* Returns the value of a tensor with n = c = h = w = 1; NaN and an error for any other tensor. */
 JEM_API float jem_item(jem_tensor *t);
-/* Keeps t's values, from the next pass on, so that they can be read after it. Small tensors (up to
-   128 numbers per image) are always kept. A larger tensor is computed when it is first read, from
-   the kept values of that pass and the parameters at the time of reading. */
+/* Keeps t's values when a later request computes them, so that they can be read after it. Small
+   tensors (up to 128 numbers per image) are always kept. Without jem_keep, a larger tensor is
+   computed again when it is read, from kept values and the parameters at that time. */
 JEM_API void jem_keep(jem_tensor *t);
 
 /* Adds d loss / d parameter to the grad of every parameter on which the loss (one number) depends.
@@ -579,8 +581,8 @@ typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;
 
 typedef struct jem_net jem_net;
 /* Builds the logits (n,classes,1,1) of x (n,channels,height,width) on the tape. user: net->user.
-   May set net->energy, shift and features. After an error, which it reports with jem_fail, it
-   returns NULL. */
+   May set net->energy, shift and features to tensors of the tape; they are NULL when it is called.
+   After an error, which it reports with jem_fail, it returns NULL. */
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
 /* Argument of the log-densities in >>losses: the network, the label of each image, and, for
@@ -645,8 +647,8 @@ typedef enum jem_blocks {
 
 /* Shape of the wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by
    default without batch norm: conv3x3; three stages of (depth-4)/6 blocks with 16, 32, 64 times
-   `widen` channels; activation, head, linear. The second convolution of a block has the stride. A
-   field's comment begins with its default. */
+   `widen` channels; activation, head, linear. The first block of stages 2 and 3 has a stride of 2,
+   in its second convolution and its shortcut. A field's comment begins with its default. */
 typedef struct jem_wrn_desc {
     int depth, widen;                              /* 28, 10; depth = 6k + 4 up to 1000, widen up to
                                                       100 */
@@ -760,12 +762,12 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
 /* Builds the logits (n,classes,1,1) of x (n,channels,height,width) on the tape. training = 1: with
    batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
-/* Stores a string that is saved with the network, UTF-8; a value of NULL removes it. Key and value
-   are copied. At most 3840 strings. Keys that begin with "jem." are the library's: they can only be
+/* Stores a text (UTF-8) that is saved with the network; a value of NULL removes it. Key and value
+   are copied. At most 3840 texts. Keys that begin with "jem." are the library's: they can only be
    read and removed. The tools store and read names: "class.0", "class.1", ... of the classes and,
    for rows of a table, "column.0", "column.1", ... of its columns. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
-/* Returns the string stored under the key, or NULL. It is valid until it is set or removed. */
+/* Returns the text stored under the key, or NULL. It is valid until it is set or removed. */
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
 
 /* Units. A network learns best from numbers of mean 0 and standard deviation 1; sensors measure
@@ -830,7 +832,7 @@ typedef struct jem_score_desc {
                               below; 0: .03, JEM_PRECISION_BF16 .1 */
 } jem_score_desc;
 /* Draws n noise levels into sigma[n], ascending: one from each of n equal parts of lo .. hi on a
-   logarithmic scale; 0 < lo <= hi. The images must be in random order. */
+   logarithmic scale; 0 < lo <= hi. Level i is for image i, so images must be in random order. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
 /* Adds sigma[i] N(0,I) to image i of a leaf. sigma[n] is finite. Advances rng. */
 JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng);
@@ -854,8 +856,9 @@ typedef struct jem_loss_weights {
     float cd, cd_class;    /* of contrastive divergence on p(x), on p(x,y) */
     float energy_l2;       /* of mean (log p(x))^2 of data, plus that of samples, without log Z */
 } jem_loss_weights;
-/* Terms of a loss, without their weights: one number each, except logits (n,classes,1,1). A term is
-   NULL if its inputs are not given; f_data also if an x_data is given that no term uses. */
+/* Terms of a loss, without their weights, one number each: cross-entropy, and mean log p(x) of data
+   and of samples, without log Z. Also the logits (n,classes,1,1). NULL if the inputs are not given;
+   f_data also if x_data is given, but no term uses it. */
 typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } jem_loss_terms;
 /* Records the loss of a JEM from given data and samples, as one number for jem_backward, in
    training mode; for training loops of your own. x(n,c,h,w) and labels[n] are for cross-entropy and
@@ -922,7 +925,7 @@ typedef struct jem_denoise_desc {
     int steps;                                     /* 300 */
     float fraction;                                /* .05: h, the part of the noise that a step
                                                       removes, 0 < h <= 1 */
-    float beta;                                    /* .3. 1: a step adds no noise; near 0:
+    float beta;                                    /* .3. With 1, a step adds no noise; near 0,
                                                       almost as much as it removes */
     float sigma_max;                               /* 2: upper limit of the estimated sigma */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
@@ -1052,8 +1055,9 @@ typedef struct jem_mcmc_desc {
 JEM_API jem_mcmc_desc jem_mcmc_desc_default(void);
 /* Walks each image of the leaf x, in place, as a separate chain. accepted[n] (may be NULL) receives
    each chain's acceptance rate. In many dimensions, the best step has an acceptance rate of .23
-   with leapfrog 0, .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013). If
-   logp fails, x may hold a proposal. */
+   with leapfrog 0, .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013).
+   JEM_DIVERGED if log p of an image is not finite at the start. If logp fails, x may hold a
+   proposal. */
 JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                             const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
 /* Replica exchange, for modes that single chains do not connect (Swendsen & Wang 1986; Geyer 1991):
@@ -1144,12 +1148,13 @@ typedef struct jem_schedule {
     int warmup;                                    /* linear up to lr over this many updates */
     int total;                                     /* cosine: length of the run, in updates */
     float floor;                                   /* cosine: ends at floor*lr */
-    float rate;                                    /* factor of the rate at each of `at`: 0 */
-    int at[4];                                     /* updates (0: unused). steps: the rate is
-                                                      multiplied there. cosine: there it ends and
-                                                      starts again, with warm-up, at `rate` times
-                                                      the rate of its last start (Loshchilov &
-                                                      Hutter 2017) */
+    float rate;                                    /* factor of the learning rate at each of `at`:
+                                                      0, so set both */
+    int at[4];                                     /* updates (0: unused). steps: the learning rate
+                                                      is multiplied by `rate` there. cosine: a
+                                                      cosine ends there, and the next one starts,
+                                                      with warm-up, at `rate` times the start of the
+                                                      last (Loshchilov & Hutter 2017) */
 } jem_schedule;
 /* Returns the rate of update number `update`, from 0. lr is the rate that the schedule multiplies;
    without a schedule (NULL), returns lr. */
@@ -1157,22 +1162,24 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
 
 /* ==== >>train: one step at a time ============================================================= */
 
-/* Sums x[n] over all ranks, in place. Several machines train one model if each runs the same
-   program on the same data, with its own rank. Each computes a part of a step's images and chains;
-   the function is called for new samples (restart_denoise), for the chains after their walk, and,
-   before the optimiser's step, for the gradients and the numbers of jem_stats as one array. So all
-   ranks have the same state, including chains: any of them can save it, and any number of them can
-   continue from it. With whole groups of 16 images per rank, the result is that of one process up
-   to rounding, except with batch norm. If the network has buffers, each rank computes the whole
-   first update, and the function is not called for it. Divergence on one rank is divergence on all.
-   Any other error of one rank (no memory, a term that fails) ends its run, while the others
-   diverge, or wait for it: end them, as examples/mpi.c does. The function may call jem_fail; it may
-   be called once more afterwards. */
+/* Sums x[n] over all ranks (processes), in place. Several ranks train one model if each runs the
+   same program on the same data, with its own desc.rank. Each computes a part of an update's images
+   and chains; the function is called for new samples (restart_denoise), for the chains after their
+   walk, and, before the optimiser's step, for the gradients and the numbers of jem_stats as one
+   array. So all ranks have the same state, including chains: any of them can save it, and any
+   number of them can continue from it. With whole groups of 16 images per rank, the result is that
+   of one process up to rounding, except with batch norm. If the network has buffers (arrays that
+   are not trained, as the averages of batch norm), each rank computes the whole first update, and
+   the function is not called for it. Divergence on one rank is divergence on all. Any other error
+   of one rank (no memory, a term that fails) ends its run, while the others diverge, or wait for
+   it: end them, as examples/mpi.c does. The function may call jem_fail; it may be called once more
+   afterwards. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
 /* Inputs of a loss term of your own, on the tape; an input that the update does not have is NULL.
    x, x_data and sample are leaves, so a term may differentiate (jem_grad, jem_slope_along). With
-   several ranks, each has its own share of images, except in such a first update. */
+   several ranks, each has its own share of images, except in the first update of a network with
+   buffers (see jem_sum_fn). */
 typedef struct jem_term_inputs {
     jem_net *net;
     jem_tensor *x;                                 /* labelled images as cross-entropy sees them, */
@@ -1202,8 +1209,8 @@ typedef struct jem_train_desc {
                                                       with `student` and jem_net_fit_units */
     float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
                                                       0, 1 */
-    /* A term of your own, and its weight, not negative: NULL, 0. Checkpoints contain neither it nor
-       data of its own, and the guard does not restore such data: to resume, give the same term. */
+    /* Weight of a loss term of your own, and the term: 0, NULL. Checkpoints contain neither the
+       term nor its data, and the guard does not restore its data. To resume, give the same term. */
     float w_term;
     jem_term_fn term;
     void *term_user;
@@ -1212,10 +1219,10 @@ typedef struct jem_train_desc {
        most. Not with w_score. sam and w_kl need ranks = 1. */
     float sam;
     float data_noise;                              /* std of the noise added to data: .03 */
-    /* If one of them is > 0, cross-entropy uses noisy images of its own: a fraction label_all_noise
-       of them gets noise levels as in score matching, the others noise whose std is drawn from
-       U(0, label_noise): 0, 0. A network that recognises classes in noise can generate samples by
-       class, and better ones. Not with weights.cd_class. */
+    /* If label_noise or label_all_noise is > 0, cross-entropy uses noisy images of its own: a
+       fraction label_all_noise of them gets noise levels as in score matching, the others noise
+       whose std is drawn from U(0, label_noise): 0, 0. A network that recognises classes in noise
+       can generate samples by class, and better ones. Not with weights.cd_class. */
     float label_noise, label_all_noise;
     float label_smoothing;                         /* fraction of cross-entropy's target that is
                                                       shared by all classes (Szegedy et al. 2016):
@@ -1224,10 +1231,12 @@ typedef struct jem_train_desc {
                                                       .12, 2 */
     int cd_from;                                   /* the first update with chains: 0 */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
-    int negatives;                                 /* chains per step (64); 0: one per data image */
+    int negatives;                                 /* 64: chains per update; 0: one per data
+                                                      image */
     int buffer_size;                               /* 10000 */
-    float reinit;                                  /* fraction of chains restarted: .05 */
-    float restart_lo, restart_hi;                  /* from U(lo,hi), the range of data: -1, 1 */
+    float reinit;                                  /* .05: probability that a chain restarts */
+    float restart_lo, restart_hi;                  /* it restarts from U(lo,hi), the range of data:
+                                                      -1, 1 */
     /* If steps > 0 (default 0), chains restart from noise-blind samples instead: every 1/reinit
        updates, new samples replace as many random slots of the buffer as a walk has chains. */
     jem_denoise_desc restart_denoise;
@@ -1240,14 +1249,14 @@ typedef struct jem_train_desc {
     /* If > 0: while the mean gap (jem_stats.gap) exceeds pause_gap times the network's scale, the
        contrastive terms have no weight, and chains walk on and catch up: 0. Without a limit, a
        network can learn to separate samples from data faster than the samples can improve. Energy
-       Matching (Balcerak et al. 2025) bounds this loss from below instead. Needs w_score. With at
-       most max_gap/20, pauses end in states that the guard keeps. */
+       Matching (Balcerak et al. 2025) bounds this loss from below instead. Needs w_score. Must be
+       below max_gap; up to max_gap/20, pauses end in states that the guard keeps. */
     float pause_gap;
     float diverged;                                /* |loss| above this is an error: 1e8 */
-    /* The guard. After the first update, and after every 100, the trainer copies its state if it is
-       good: all numbers are finite; the mean gap (jem_stats.gap) is at most max_gap/20 times the
-       network's scale in size; and the residual of the score is at most three times its lowest. The
-       trainer returns to the copy if
+    /* The guard. After every update until there is a first copy, then after every 100, the trainer
+       copies its state if it is good: all numbers are finite; the mean gap (jem_stats.gap) is at
+       most max_gap/20 times the network's scale in size; and the residual of the score is at most
+       three times its lowest. The trainer rolls back to the copy if
            an update diverges;
            the mean gap of about ten updates exceeds max_gap times that scale;
            cross-entropy, once below 3/4 log(classes), is back at log(classes), a guess (at most
@@ -1257,14 +1266,14 @@ typedef struct jem_train_desc {
            the chains are far from all images, or all equal;
            or a step of SGLD moves them by a quarter of the range restart_lo .. restart_hi
            (measured every 20 updates).
-       After a return, training uses other random numbers and, from the second return on, half the
-       rate and half the step of SGLD (with noise of the same temperature). The rate recovers, the
-       step does not. If the step was too wide, however, only the step is shortened, and it grows
+       After a rollback, training uses other random numbers. Each rollback from the second on also
+       halves the learning rate, which recovers, and the step of SGLD, which does not (with noise of
+       the same temperature). After steps that were too wide, only the step is shortened; it grows
        again when the gradients allow it. The copy has the size of the parameters, the optimiser's
-       state and the buffer, and is part of checkpoints. An error in the first update is reported as
-       such, since there is no copy yet. */
+       state and the buffer, and is part of checkpoints. An error before the first copy is reported
+       as such. */
     float max_gap;                                 /* 100; without chains, the gap is 0 */
-    int max_returns;                               /* 20; after these, an error. 0: no guard */
+    int max_returns;                               /* 20 rollbacks; then an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
                                                       for a network with a shift: 0 */
     uint64_t seed;                                 /* 1; a network with the same seed uses
@@ -1282,8 +1291,8 @@ JEM_API jem_train_desc jem_train_desc_default(void);
 JEM_API jem_train_desc jem_train_desc_score(int updates);
 /* Returns the desc for a run of this many updates, 2000 for example, with batches of 64 vectors and
    a network of jem_mlp_desc_vectors that has units (jem_net_fit_units): noise-contrastive
-   estimation, no chains, averaged weights. log p(x) is normalised. One class without labels:
-   classes = 1 and labels of 0. */
+   estimation, no chains, averaged weights. log p(x) is normalised. For data without labels, create
+   the network with classes = 1, and give each vector the label 0. */
 JEM_API jem_train_desc jem_train_desc_vectors(int updates);
 
 /* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
@@ -1301,9 +1310,9 @@ typedef struct jem_stats {
     float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: after the guard's reductions */
     float gap;                                     /* mean f_data - f_sample of ten updates or so */
-    int returned;                                  /* 1: the guard returned at this update */
-    int returns;                                   /* of the guard so far */
-    const char *reason;                            /* why it returned, or ""; belongs to the
+    int returned;                                  /* 1: the guard rolled back at this update */
+    int returns;                                   /* rollbacks so far */
+    const char *reason;                            /* why it rolled back, or ""; belongs to the
                                                       trainer, valid until the next update */
 } jem_stats;
 
@@ -1313,15 +1322,16 @@ typedef struct jem_trainer jem_trainer;
 JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc);
 JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL is allowed */
 /* Makes one update from n labelled images x[n][c][h][w] with labels 0..classes-1, in random order:
-   the first images of a batch get other noise than the last. Images must be in -10^4 .. 10^4 (here
-   and wherever a network's images are given as x), or with units finite. No parameters may have
-   been added to the network since the trainer was created. Before the update it puts the trained
-   weights back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged
-   (unless memory runs out when the guard measures the chains: then the update is complete, and
-   jem_trainer_updates counts it). When the guard returns, status is JEM_OK, the count of updates
-   goes back with the state, the numbers are those that led to the return (0 if not finite), and the
-   context's log receives a note. After the last return that desc.max_returns allows, status is
-   JEM_DIVERGED, and the parameters are those of the last good state. */
+   the first images of a batch get other noise than the last. Numbers in x must be in -10^4 .. 10^4
+   or, if the network has units, finite; the same applies to x in every function that takes images
+   of a network. No parameters may have been added to the network since the trainer was created.
+   Before the update it puts the trained weights back, as jem_trainer_use_average(.., 0) does; if
+   status is an error, they are unchanged (unless memory runs out when the guard measures the
+   chains: then the update is complete, and jem_trainer_updates counts it). When the guard rolls
+   back, status is JEM_OK, the count of updates goes back with the state, the numbers are those that
+   led to the rollback (0 if not finite), and the context's log receives a note. If another rollback
+   is due after desc.max_returns of them, status is JEM_DIVERGED, and the parameters are those of
+   the last good state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* Does the same with other images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
    may then be 0. With n_unlabelled = 0, the labelled images are used. */
@@ -1391,11 +1401,12 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    score, numbers that are not finite, log p(x) or a mean logit of 1e8 or more in size, or
    statistics that a file cannot hold (above 1e12). */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
-/* Returns the gradients that an answer of the calibrated network costs (0 with a calibration
-   without "jem.statistics", of an early version); -1: not calibrated. */
+/* Returns how many gradients of log p(x) an answer of jem_classify costs: 0 to 3, and 0 for a
+   calibration from an early version, without "jem.statistics"; -1: not calibrated. */
 JEM_API int jem_calibrated(const jem_net *net);
 
-/* Scores of images, higher for more familiar ones. */
+/* Scores of images, higher for more familiar ones. (The score that a network learns is another
+   thing: the gradient of log p, see >>losses.) */
 typedef enum jem_ood {
     JEM_OOD_LOGP = 0,      /* log p(x) */
     JEM_OOD_MAXP,          /* the highest p(y|x), as log odds (Hendrycks & Gimpel 2017) */
@@ -1417,7 +1428,7 @@ typedef enum jem_ood {
     JEM_OOD_FAMILIAR       /* the last four joined: what familiarity ranks */
 } jem_ood;
 /* Writes a score per image of x[n][c][h][w] to score[n]. walk: of RISE and MOVE; NULL is 10 steps
-   of 1, or of noise_lo^2 for a network that has learned a score. Errors: no calibration where one
+   of 1, or of noise_lo^2 for a network trained by score matching. Errors: no calibration where one
    is required; FEATURES of a network without features; SHADES of vectors.
    tools/support/measures.h has AUROC. */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
@@ -1499,8 +1510,9 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
    missing pixels are sampled noise-blind from sigma_max down, while the known ones get the same
    amount of noise. Each step removes most of the noise and adds nearly all of it again, which gives
    the sampled pixels time to agree with the known ones (as in RePaint, Lugmayr et al. 2022). A walk
-   follows, in which log p sees the known pixels without noise. After denoising, a last step then
-   removes the remaining noise, at most .25. A watch that stops ends the imputation. */
+   follows, in which log p sees the known pixels without noise. If denoise.steps > 0, a last step
+   after the walk removes the remaining noise, at most .25. If the watch of any phase returns
+   nonzero, the imputation ends. */
 typedef struct jem_impute_desc {
     jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019; for a
                                                       density with a score, set 300, after which
@@ -1564,13 +1576,14 @@ JEM_API jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int 
 JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int width,
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
-/* Return how to sample a network: noise-blind from its largest noise if it has learned a score, by
-   its denoise_steps and denoise_fraction, then a walk whose noise is .1, or 2 noise_lo if that is
-   less, and whose step size is the square of its noise; otherwise 300 steps of SGLD from U(-1,1);
-   and the query for jem_logp_guided, which points to labels. Its weight is net->guidance; if that
-   is 0, 7 with a score and a scale above 1, for clear specimens of a class, and otherwise 1, which
-   is p(x,y) itself. */
+/* Returns how to sample a network. With a learned score: noise-blind steps from its largest noise,
+   by its denoise_steps and denoise_fraction; a walk whose noise is .1, or 2 noise_lo if that is
+   less, and whose step size is the square of its noise; a last step that removes the remaining
+   noise, at most 2 noise_lo. Without a score: 300 steps of SGLD from U(-1,1). */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
+/* Returns the query for jem_logp_guided. It points to labels, which must stay valid. Its weight is
+   net->guidance; if that is 0, 7 for a network with a score and a scale above 1, for clear
+   specimens of a class, and 1 for others, which is p(x,y) itself. */
 JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
 /* Creates a sampler of n images of classes labels[n] (copied; NULL: any), in the network's units. A
    NULL desc is jem_net_generate_desc's. Free it before the network. Returns NULL on an error.
@@ -1659,12 +1672,12 @@ JEM_API const char *jem_file_temporary(const jem_file *f);
 #endif
 
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
-/* Adds a network's parameters and description (every field of its desc, exactly) to an archive, and
-   creates the network from it. Loading accepts the descs that jem_*_create accepts, and no others.
-   The archive points to the parameters: write it before they change. If adding them fails, the
-   archive has only a part of them: free it. jem_net_from_archive returns NULL after an error, as
-   for a file without a description (such as PyTorch's): create the net first, and use
-   jem_net_load. */
+/* Add a network's parameters and description (every field of its desc, exactly) to an archive, and
+   create a network, which is yours, from an archive. Loading accepts the descs that jem_*_create
+   accepts, and no others. The archive points to the parameters: write it before they change. If
+   adding them fails, the archive has only a part of them: free it. jem_net_from_archive returns
+   NULL after an error, as for a file without a description (such as PyTorch's): create the net
+   first, and use jem_net_load. */
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* Loads the parameters of a network. The archive must have every parameter of the net, with its
@@ -1688,7 +1701,7 @@ JEM_API jem_status jem_register_net(jem_ctx *ctx, const char *kind, jem_construc
 /* Names the kind of a network of your own, as jem_register_net accepts it, for its files. */
 JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
 
-/* Adds the state of a trainer, without the network's parameters, to an archive, and reads it: the
+/* Add the state of a trainer, without the network's parameters, to an archive, and restore it: the
    optimiser's moments and averages (or trained weights, see jem_trainer_use_average), the replay
    buffer, random numbers, counts, and the guard's good state, once it has one (which nearly doubles
    the file). With jem_net_to_archive this makes a checkpoint: load the network, create a trainer
