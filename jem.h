@@ -9052,8 +9052,11 @@ typedef struct jem__pulse {
     float gap;                                     /* mean f(x+) - f(x-) of about 10 updates */
     float ce, norm;                                /* means over 20: cross-entropy, gradient */
     float least, kept_least;                       /* lowest ce from update 20; the kept state's */
-    float lr_factor, step_factor, travel_factor;   /* of the learning rate; of SGLD's step after
-                                                      returns, and for its width */
+    float lr_factor;                               /* of the learning rate: halved by returns,
+                                                      doubled by good states */
+    float step_factor;                             /* of SGLD's step: halved by returns, for good */
+    float travel_factor;                           /* of SGLD's step, too: below 1 while it would
+                                                      otherwise be too wide (JEM__WIDE) */
     float residual;                                /* mean residual of the score over 20 updates */
     float least_residual, kept_least_residual;     /* as `least` */
 } jem__pulse;
@@ -9262,6 +9265,9 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
         jem__fail(ctx, bad, "trainer: ranks = %d, but sum is NULL", d->ranks);
     if (d->ranks > 1 && (d->sam > 0 || d->w_kl > 0))
         jem__fail(ctx, bad, "trainer: sam and w_kl need ranks = 1, not %d", d->ranks);
+    if (!(d->restart_lo < d->restart_hi))
+        jem__fail(ctx, bad, "trainer: restart_lo = %g is not below restart_hi = %g",
+                  (double)d->restart_lo, (double)d->restart_hi);
     if (d->negatives % d->ranks)
         jem__fail(ctx, bad, "trainer: negatives = %d is not a multiple of ranks = %d", d->negatives,
                   d->ranks);
@@ -9449,6 +9455,7 @@ static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
     for (jem_param *p = tr->net->params; p; p = p->next) {
         float *to = p->grad ? p->grad : p->value;
         memcpy(to, flat, (size_t)p->size * sizeof *to);
+        if (!p->grad) jem_param_changed(p);
         flat += p->size;
     }
     return ctx->status;
@@ -9991,7 +9998,7 @@ static float jem__travel(const jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
     jem_ctx *ctx = tr->net->ctx;
     double sum = 0;
-    if (!b || tr->updates < tr->desc.cd_from) return 0;
+    if (!b || !tr->desc.sgld.steps || tr->updates < tr->desc.cd_from) return 0;
     const int n = b->capacity < JEM_LANES ? b->capacity : JEM_LANES;
     const ptrdiff_t size = n * jem__buffer_image_size(b);
     const float step = jem__guarded_walk(tr).step_size;
@@ -10017,6 +10024,8 @@ static float jem__travel(const jem_trainer *tr) {
 /* Largest jem__travel with which SGLD can find images; the guard shortens wider steps to a tenth of
    this limit. */
 #define JEM__WIDE 0.25f
+/* Lowest factor of learning rate and SGLD step: many returns must not halve them to 0. */
+#define JEM__LEAST_FACTOR 1e-6f
 
 /* Updates a running mean over about 20 updates; below 0: unknown. */
 static void jem__follow(float *mean, float value) {
@@ -10024,7 +10033,8 @@ static void jem__follow(float *mean, float value) {
     else *mean += (value - *mean) / 20;
 }
 
-/* Follows a loss that should fall; a single update counts for at most `most`. */
+/* Updates the running mean of a loss and, if it already covers enough updates (begun), the lowest
+   mean so far. A single update counts for at most `most`. */
 static void jem__follow_least(float *mean, float *least, float value, float most, int begun) {
     jem__follow(mean, fminf(value, most));
     if (begun && (*least < 0 || *mean < *least)) *least = *mean;
@@ -10058,15 +10068,12 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
     if (!(fabsf(now->gap) <= d->max_gap * fabsf(tr->net->scale)))
         jem__print(g->why, sizeof g->why, "the mean of f(x+) - f(x-) is %.3g", (double)now->gap);
     else if (gone) jem__print(g->why, sizeof g->why, "%s", gone);
-    else if (g->travel > JEM__WIDE)
-        jem__print(g->why, sizeof g->why, "a step of SGLD moves the chains by %.2g times the range "
-                 "of images", (double)g->travel);
     else if (begun && usual > 0 && norm > 1000 * usual)
         jem__print(g->why, sizeof g->why, "the norm of the gradient is %.3g, and was %.3g",
                  (double)norm, (double)usual);
     else if (g->guesses < MOST_GUESSES && begun && now->least >= 0 &&
              now->least < 0.75f * guess && now->ce > 0.99f * guess) {
-        g->guesses++;
+        if (g->good) g->guesses++;                 /* otherwise it does not return */
         jem__print(g->why, sizeof g->why, "cross-entropy is %.3g, and was %.3g; a guess has %.3g",
                  (double)now->ce, (double)now->least, (double)guess);
     } else if (now->least_residual >= 0 && now->least_residual < 0.5f && now->residual > 0.9f) {
@@ -10075,8 +10082,10 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
     }
 }
 
-/* Keeps the state after an update, if it is good; afterwards the rate may recover, one doubling for
-   each good state, and the steps of SGLD if gradients allow longer ones. All ranks decide alike. */
+/* Copies the state if it is good: the gap is small, the score is not being forgotten, all numbers
+   are finite. A copy doubles a reduced learning rate, and lengthens shortened steps of SGLD, at
+   most four times, as far as gradients allow. All ranks have the same numbers, so they decide
+   alike. */
 static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
     const float most = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
@@ -10103,7 +10112,7 @@ static int jem__guard_shorten(jem_trainer *tr, float travel) {
     return 1;
 }
 
-/* Begins an update. After a return, steps may be too wide in the good state, too. */
+/* Shortens the steps of SGLD if they are too wide in a state to which the last update returned. */
 static void jem__guard_begin(jem_trainer *tr) {
     if (tr->guard.fresh) jem__guard_shorten(tr, jem__travel(tr));
     if (jem_ok(tr->net->ctx)) tr->guard.fresh = 0;
@@ -10123,14 +10132,14 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     const int given_up = g->returns >= tr->desc.max_returns;
     if (!given_up) g->returns++;
     g->now.gap = 0;
-    g->now.ce = -1;
     g->now.norm = -1;
     g->now.least = g->now.kept_least;
-    g->now.residual = -1;
+    g->now.ce = g->now.least;                      /* means begin at the lowest: no single update */
     g->now.least_residual = g->now.kept_least_residual;
+    g->now.residual = g->now.least_residual;       /* is bad */
     if (!jem__guard_shorten(tr, g->travel) && g->returns > 1) {
-        g->now.lr_factor *= 0.5f;
-        g->now.step_factor *= 0.5f;
+        g->now.lr_factor = fmaxf(0.5f * g->now.lr_factor, JEM__LEAST_FACTOR);
+        g->now.step_factor = fmaxf(0.5f * g->now.step_factor, JEM__LEAST_FACTOR);
     }
     g->travel = 0;
     g->fresh = 1;
@@ -10155,17 +10164,26 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     s->returned = 1;
 }
 
-/* Watches an update that succeeded or diverged; without a good state, it cannot return. */
+/* Ends an update: judges it if it succeeded, copies the state if it is good and a copy is due
+   (until there is one: always), and returns to the copy if the update diverged or was judged bad.
+   Without a copy, divergence remains an error, and a bad judgement has no effect. */
 static void jem__guard_watch(jem_trainer *tr, const jem__batch *b, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
     *g->why = 0;
-    if (s->status == JEM_DIVERGED) snprintf(g->why, sizeof g->why, "%.150s", ctx->message);
+    if (s->status == JEM_DIVERGED) {
+        snprintf(g->why, sizeof g->why, "%.150s", ctx->message);
+        jem__mask_controls(g->why, 0);             /* a character may have been cut */
+    }
     else if (s->status == JEM_OK) jem__guard_check(tr, b, s);
     s->gap = g->now.gap;
     if (!tr->desc.max_returns) return;
+    const int usable = !*g->why;                   /* also with steps that are too wide */
+    if (usable && g->travel > JEM__WIDE)
+        jem__print(g->why, sizeof g->why, "a step of SGLD moves the chains by %.2g times the range "
+                 "of images", (double)g->travel);
     const int due = !*g->why && tr->updates % JEM__GUARD_EVERY == 0;
-    if (s->status == JEM_OK && (due || !g->good)) s->status = jem__guard_keep(tr);
+    if (s->status == JEM_OK && (due || (usable && !g->good))) s->status = jem__guard_keep(tr);
     if (*g->why && g->good && (s->status == JEM_OK || s->status == JEM_DIVERGED))
         jem__guard_return(tr, s);
     if (s->status == JEM_OK) s->status = ctx->status;
@@ -10370,9 +10388,12 @@ static const char *const jem__temperature_key = "jem.temperature";
 
 /* ---- lists of numbers as texts --------------------------------------------------------------- */
 
+/* Returns 1 if q[n] never falls. */
 static int jem__rises(const float *q, int n) {
-    while (n > 1 && q[n - 2] <= q[n - 1]) n--;
-    return n < 2;
+    for (int i = 1; i < n; i++) {
+        if (!(q[i - 1] <= q[i])) return 0;
+    }
+    return 1;
 }
 
 /* Rounds to five significant digits, so that a list of thousands of numbers stays short. */
@@ -10508,6 +10529,7 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
    logits are rarely as low. */
 typedef struct jem__usual { float l[3], q[JEM__QUANTILES], m[2]; } jem__usual;
 
+/* Returns -d of an image. m: u->m, of which the array has 2 numbers for each class. */
 static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) {
     const float a = (s.logp - m[2 * s.label]) / u->l[0];
     const float b = jem__fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
@@ -10640,7 +10662,7 @@ enum { JEM__FOLDS = 10, JEM__MOST_RATED = 32768, JEM__MOST_LOGITS = 32,
        JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128, JEM__MOST_VALUES = 32,
        JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
        JEM__TAIL = 14,                             /* its quantile, (14/64)^2, begins the tail */
-       JEM__HEAD = 2,                              /* numbers before the parts */
+       JEM__HEAD = 2,                              /* numbers that determine the layout */
        JEM__SHRUNK = 50,                           /* images that the common covariance counts as */
        JEM__FORM = 10, JEM__TONES = 5,
        JEM__SHADE_DIMS = JEM__TONES + 6, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
@@ -10652,10 +10674,12 @@ enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__SHADES, JEM__PARTS };
 /* Contents of the calibrations of a version. */
 typedef struct jem__form {
     int parts;
-    int range;                                     /* 2: darkest and brightest value; or 0 */
-    int relative;                                  /* 1: jem__trait.relative; or 0 */
-    int layout, shades;                            /* count of numbers of a grey image */
-    int rim;                                       /* 1: SHADES has jem__look_rim; or 0 */
+    int range;                                     /* count of numbers: 2, the darkest and the
+                                                      brightest value, or 0 */
+    int relative;                                  /* 1: FEATURES has jem__trait.relative */
+    int layout, shades;                            /* counts of numbers of a grey image: of its
+                                                      layout, which ends SLOPES; of SHADES */
+    int rim;                                       /* 1: SHADES contains jem__look_rim */
     int blends;                                    /* Gaussians of SHADES; 0: one per class */
     double least_colour;                           /* a colourfulness too small to matter */
     double weight[JEM__PARTS];                     /* of an image */
@@ -10692,11 +10716,13 @@ typedef struct jem__trait {
     jem__gauss own, all;                           /* all: of features of two classes or more,
                                                       otherwise without dims */
     int mixed;                                     /* 1 if `own` is a mixture */
-    int pooled;                                    /* 1: shift and scale are those of all labels */
-    int shifts;                                    /* 0: distances, whose shift is 0; 1: relative
-                                                      ones, or log densities */
-    float *relative;                               /* NULL, or points to 1; to 0 if `all` has no
-                                                      distance, as all images had one label */
+    int pooled;                                    /* 1: all labels have the same shift and scale */
+    int shifts;                                    /* 1: `shift` is the mean score (relative
+                                                      distances, log densities); 0: it is 0
+                                                      (distances) */
+    float *relative;                               /* NULL in older forms; else points to 1, or to 0
+                                                      if all calibration images had one label: then
+                                                      `all` is not used */
     int labels;
     float *shift, *scale;                          /* [labels]: of the score */
     float *q;                                      /* [JEM__QUANTILES] of the standardised score */
@@ -10823,6 +10849,7 @@ static void jem__known_constants(const jem_net *net, jem__known *k, int shared) 
         k->part[JEM__SHADES].own.error = jem__shades_error;
         return;
     }
+    /* The table begins with zeros for the most logits possible: skip those that are not there. */
     const signed char *side = jem__vector_sides + JEM__MOST_LOGITS - jem__logit_dims(net);
     k->weight[JEM__FEATURES] = 1;
     k->weight[JEM__IMAGE] = 0.25;
@@ -11862,9 +11889,9 @@ static void jem__strange_quantiles(float *scores, int n, float *q) {
     }
 }
 
-/* Computes shift and scale of each label from the scores of all folds but `without`, as if sixteen
-   images of the mean and spread of all were its own; if the part is pooled, as if all images had
-   each label. */
+/* Computes the mean score (shift) and its spread (scale) of each label, over all folds except
+   `without`. Sixteen images with the mean and spread of all are added to a label's own, so that a
+   rare label has usable numbers. If the part is pooled, every image counts for every label. */
 static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, int without,
                                   const float *scores) {
     double mean = 0;
@@ -12222,16 +12249,25 @@ static void jem__answer(const jem__seen *seen, jem_answer *a) {
 /* Classifies with a calibration by jem_calibrate. */
 static jem_status jem__classify_known(jem_net *net, const jem__known *k, const float *x, int n,
                                       jem__seen *seen, jem_answer *answers) {
-    jem__rows r;
-    if (!jem__rows_create(net, "classify", n, k, &r)) return JEM_NO_MEMORY;
-    const jem_status s = jem__look(net, &r, x, n, seen);
-    for (int i = 0; s == JEM_OK && i < n; i++) {
-        jem_answer *a = answers + i;
-        jem__answer(seen + i, a);
-        double surprise[JEM__PARTS];
-        a->familiarity = jem__fraction(k->q, jem__known_score(k, &r, i, a->label, surprise));
-        if (jem_judge(a->familiarity) != JEM_FAMILIAR)
-            a->reason = jem__known_reason(net, k, &r, i, a->label, surprise);
+    const ptrdiff_t size = jem__image_size(net);
+    jem_status s = jem__images_check(net, "classify", x, n);
+    int m = 0;
+    for (int from = 0; from < n && s == JEM_OK; from += m) {
+        jem__rows r;
+        m = jem__batch_from(from, n);
+        const jem_mark mark = jem_begin(net->ctx);
+        s = JEM_NO_MEMORY;
+        if (jem__rows_create(net, "classify", m, k, &r))
+            s = jem__look(net, &r, x + from * size, m, seen + from);
+        for (int i = 0; s == JEM_OK && i < m; i++) {
+            jem_answer *a = answers + from + i;
+            jem__answer(seen + from + i, a);
+            double surprise[JEM__PARTS];
+            a->familiarity = jem__fraction(k->q, jem__known_score(k, &r, i, a->label, surprise));
+            if (jem_judge(a->familiarity) != JEM_FAMILIAR)
+                a->reason = jem__known_reason(net, k, &r, i, a->label, surprise);
+        }
+        jem_end(net->ctx, mark);
     }
     return s;
 }
@@ -12423,7 +12459,7 @@ float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n
     double lo = log(0.01);                         /* of log(1/T) */
     double hi = log(100);
     int matters = 0;                               /* 1 if logits differ: then T has an effect */
-    const int ok = f && jem_logits(net, x, n, f) == JEM_OK;
+    const int ok = f && jem__see(net, "fit_temperature", x, n, f, NULL) == JEM_OK;
     for (int round = 0; ok && round < 40; round++) {
         const double middle = (lo + hi) / 2;
         const double slope = jem__temperature_slope(f, labels, n, net->classes, exp(middle));
@@ -12540,8 +12576,9 @@ static const float *jem__attack_along(const jem_attack_desc *d, const float *g, 
     return sum;
 }
 
-/* Attacks m images once, from x, and writes the last images to `found`. Step -1 finds those that
-   need no step (not with all_steps), and starts the others; step d->steps only checks. */
+/* Attacks m images once, from x, and writes the last images to `found`. Every pass of the loop
+   classifies first. Pass -1 sets done[i] of images at the goal (not with all_steps), and moves the
+   others to their start; passes 0 .. steps-1 take a step; pass d->steps only classifies. */
 static void jem__attack_once(jem_net *net, const float *x, const int *labels, int m,
                              const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
@@ -12743,7 +12780,7 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *x, const f
         jem_denoise(ctx, h->logp, h->user, x, &one, rng);
         jem_read(x, u);
         if (d->watch && jem_ok(ctx)) h->stopped = d->watch(d->watch_user, step, x);
-        sigma *= 1 - d->beta * d->fraction;
+        sigma *= jem__fmaf(-d->beta, d->fraction, 1);
     }
 }
 
@@ -14594,7 +14631,7 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     jem_net copy = *net;
     jem__arrays v = jem__arrays_in(net->ctx, "network", a);
     v.f.in = a->meta;
-    jem__net_fields(&v.f, &copy);
+    if (a->meta) jem__net_fields(&v.f, &copy);
     for (jem_param *p = net->params; p; p = p->next) jem__array_like(&v, "", p, p->value);
     jem__meta *fitted = NULL;
     if (!v.f.status) v.f.status = jem__fitted_read(&copy, a, &fitted);
@@ -14606,7 +14643,7 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
         jem__array_like(&v, "", p, p->value);
         jem_param_changed(p);
     }
-    jem__net_fields(&v.f, net);
+    if (a->meta) jem__net_fields(&v.f, net);
     for (int i = 0; i < JEM__FITTED; i++) {
         if (!jem_archive_meta(a, *jem__fitted[i])) jem_net_set_meta(net, *jem__fitted[i], NULL);
     }

@@ -291,6 +291,10 @@ static void check_flipped(void) {
         CHECK(strstr(s.reason, "a guess has 0.693") != NULL, "cross-entropy: '%s'", s.reason);
     }
     CHECK(!m.flipped, "labels that are wrong do not make it return");
+    m.flipped = 1;                                 /* a single update does not */
+    const jem_stats s = step(&m);
+    m.flipped = 0;
+    CHECK(s.status == JEM_OK && !s.returned && s.ce > .7f, "%g: '%s'", (double)s.ce, s.reason);
     end(&m);
 }
 
@@ -342,6 +346,27 @@ static jem_tensor *slanted(jem_net *net, jem_tensor *x, int training, void *user
     (void)training;
     (void)user;
     return jem_linear(net->ctx, x, net->params, NULL);
+}
+
+/* A bad state is not kept, also if there is no other; training goes on. */
+static void test_bad_first(void) {
+    printf("the first update leaves chains far from all images\n");
+    moons m;
+    begin_with(&m, -1, .03f, .1f);
+    fill_chains(&m, 12);
+    const jem_stats s = step(&m);
+    jem_archive *a = jem_archive_create(m.ctx);
+    CHECK(s.status == JEM_OK && !s.returned, "'%s'", s.reason);
+    CHECK(jem_trainer_to_archive(m.tr, a) == JEM_OK, "%s", jem_error(m.ctx));
+    CHECK(!jem_archive_find(a, "guard.state"), "it is not kept");
+    jem_archive_free(a);
+    fill_chains(&m, 0);
+    step(&m);
+    a = jem_archive_create(m.ctx);
+    CHECK(jem_trainer_to_archive(m.tr, a) == JEM_OK && jem_archive_find(a, "guard.state"),
+          "a later one is");
+    jem_archive_free(a);
+    end(&m);
 }
 
 /* Puts all chains at x[0] = place; x[1] varies. */
@@ -409,6 +434,23 @@ static void check_gap(float scale, float side, int returns_at) {
     CHECK(first == returns_at, "scale %g: the first return is at %d", (double)scale, first);
     if (!returns_at)
         CHECK_CLOSE(s.gap, -2 * side * (1 - powf(.9f, UPDATES - 1)), .2, "the mean gap");
+    end(&m);
+}
+
+/* A step that no chain takes cannot be too wide. */
+static void test_no_steps(void) {
+    printf("chains that do not walk\n");
+    moons m;
+    jem_train_desc how = slanted_desc();
+    begin_slanted(&m, 1);
+    how.sgld.step_size = 1e4f;
+    m.tr = jem_trainer_create(m.net, &how);
+    if (!CHECK(m.tr != NULL, "%s", jem_error(m.ctx))) return;
+    for (int i = 0; i < 45; i++) {
+        fill_line(&m, 0);
+        const jem_stats s = step(&m);
+        CHECK(s.status == JEM_OK && !s.returned, "update %d: '%s'", i, s.reason);
+    }
     end(&m);
 }
 
@@ -603,7 +645,8 @@ int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_same_program), TEST(test_without), TEST(test_resumed_late),
         TEST(test_resumed_early), TEST(test_resumed_older), TEST(test_poisoned),
-        TEST(test_reasons), TEST(test_gap), TEST(test_pause), TEST(test_forgotten),
+        TEST(test_reasons), TEST(test_bad_first), TEST(test_no_steps), TEST(test_gap),
+        TEST(test_pause), TEST(test_forgotten),
         TEST(test_hostile_file), TEST(test_own_archive), TEST(test_scale),
         TEST(test_first_program), TEST(test_unstable)
     };

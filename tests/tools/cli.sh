@@ -355,7 +355,7 @@ rm -rf told first
 status 0 "chains late" train $small --widths 8,8 --score-weight .016 --chains-from .5 --iters 20 \
     --stop-at 8 --out told
 says "5/20  at least .* left"
-refuses 2 "the chains would start at once, at update 8 instead of 10; possible: 16 or more" \
+refuses 2 "would start its chains now, at update 8 instead of 10; it needs 16 updates or more" \
     train --resume told --iters 10
 status 0 "not earlier" train --resume told --iters 16
 check "with chains: the time left" sh -c '! grep -q "at least" out'
@@ -709,7 +709,7 @@ refuses 1 "no such folder" train --resume k
 status 0 "elsewhere" train --resume k --dataset moved/ --stop-at 3
 mv moved/train/light moved/train/airy; mv moved/test/light moved/test/airy
 refuses 1 "not the data that this run started with" train --resume k
-refuses 2 "class 'airy': the model's are" eval k/last.safetensors
+refuses 2 "the model has no class 'airy'; its classes are" eval k/last.safetensors
 echo "no picture" >moved/test/airy/broken.png
 status 1 "a damaged test picture" train $tiny --dataset ./moved --size 16 --batch-size 8 \
     --n-valid 0 --iters 2 --out broken
@@ -784,8 +784,8 @@ for i in 1 2 3 4 5 6; do
     cp examples/gallery/score.png wide/train/b/$i.png
 done
 status 0 "larger images" train $easy --dataset wide --size 40 --grey --n-valid 2 --iters 1 --out easy3
-says "1600 numbers an image: --score-weight 0.0078"
-says "1600 numbers an image: --p-x-weight 0.0024"
+says "an image has 1600 numbers, more than 28 x 28: --score-weight is lowered to 0.0078"
+says "an image has 1600 numbers, more than 28 x 28: --p-x-weight is lowered to 0.0024"
 check "grey on purpose" sh -c '! grep -q "are grey" out'
 cp easy/train/dark/1.pgm wide/train/a
 status 0 "grey and colour" train $easy --dataset wide --size 40 --n-valid 2 --iters 1 --out easy4
@@ -821,6 +821,22 @@ refuses 2 "--move-chains is for --shift" train $tiny --shift 0 --move-chains .5 
 refuses 2 "--plain-p-x is for training of p(x)" train $tiny --p-x-weight 0 --plain-p-x --out new
 status 0 "what is off is no mistake" train $tiny --iters 1 --p-x-weight 0 --p-x-batch 0 --entropy 0 \
     --out idle
+refuses 2 "--fraction is for models that learned a score" eval idle/last.safetensors samples \
+    --fraction .5 --judge none --out new
+refuses 2 "--noise-step is for models that learned a score" eval idle/last.safetensors impute \
+    --noise-step .5 --out new
+mkdir -p drawn
+refuses 2 "drawn/000001.png is the name of a sample of --each" sample $model --each drawn \
+    --out drawn/000001.png
+refuses 2 "/drawn/000002.png is the name of a sample of --each" sample $model --each drawn/ \
+    --out "$dir/drawn/000002.png"
+touch wall
+refuses 1 "wall/j.safetensors: cannot be created" judge --dataset digits --out wall/j.safetensors
+refuses 1 "wall/c.safetensors: cannot be created" export $model wall/c.safetensors
+refuses 1 "wall/s.safetensors: cannot be created" eval $model ood --save wall/s.safetensors
+printf '12345678{}' >looks.bin
+status 0 "a file that begins like a model is none" export $model looks.bin
+status 0 "a folder that is missing" export $model made/for/it.safetensors
 refuses 2 "--min-visits is for --from buffer" sample $model --min-visits 3 --out new
 refuses 2 "--fraction is for models that learned" sample $model --fraction .5 --out new
 refuses 2 "--sgld-lr is for --steps" sample $model --steps 0 --sgld-lr .5 --out new
@@ -969,6 +985,13 @@ status 0 "their limit" score t10/last.safetensors plain.csv
 check "cannot be 1%" grep -q "with only 12 rows: 'strange' cannot mean 1 in 100 .* but 1 in 13" err
 check "nor in the summary" \
     grep -q "^600 rows: .*; about 46 of 600 usual rows are strange by chance, not 6 (12 calibration" err
+status 0 "stopped before a validation" train plain.csv --n-valid 12 --iters 9 --stop-at 5 --out t16
+status 0 "their limit, too" score t16/last.safetensors plain.csv
+check "cannot be 1%, either" grep -q "with only 12 rows: 'strange' cannot mean 1 in 100" err
+status 0 "help for a table" train plain.csv --help; says "and fast (for plain.csv)"
+awk -F, -v OFS=, 'NR > 1 { $5 = NR % 2 ? "low" : "inf" } 1' rows.csv >words.csv
+status 0 "a class named inf" train words.csv --label state --iters 3 --n-valid 12 --out t17
+says "600 rows of 4 numbers, 2 classes"
 refuses 1 "column 1 of the model is 'volt', of the data 'temp'" \
     train new.csv --label none --drop when --init t1/last.safetensors --out new
 refuses 1 "t1/last.safetensors: the model has 1 class, the data 3" \
@@ -984,7 +1007,7 @@ sed '5s/^[^,]*//; 9s/^[^,]*/x/' rows.csv >holes.csv
 refuses 1 "holes.csv, line 5: '' in column .*; 2 of 600 rows cannot be read (--skip-rows leaves" \
     train holes.csv --label state --out new
 awk -F, -v OFS=, 'NR > 1 && NR % 3 { $1 = "id" NR } 1' rows.csv >ids.csv
-refuses 1 "ids.csv, line 2: 'id2' in column .* is not a number (--drop skips columns" \
+refuses 1 "'id2' in column .*; 400 of 600 rows (most) cannot be read (--skip-rows leaves them out, --drop skips" \
     train ids.csv --label state --out new
 status 0 "rows without a value left out" train holes.csv --label state --skip-rows $brief \
     --iters 20 --out t15

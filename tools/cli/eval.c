@@ -1244,7 +1244,7 @@ static int eval_impute(uses *s, uses *beside) {
     { "data", OPTION_TEXT, OPTION_NOW, USES_AT(e.data), "DIR", NO_PRESETS("data"), 0, 0, \
       "the folder that tools/get-data filled" }, \
     { "n", OPTION_INT, OPTION_NOW, USES_AT(e.n), "N", NO_PRESETS(count), 1, 1e9, \
-      "number of test images, and of what is made beside them" }, \
+      "number of test images, and of samples or changed images" }, \
     { "out", OPTION_TEXT, OPTION_NOW, USES_AT(out), "FILE.png", NO_PRESETS(out_file), 0, 0, \
       "the picture to draw" }, \
     { "seed", OPTION_INT, OPTION_NOW, USES_AT(seed), "N", NO_PRESETS("1"), 0, 2147483647, \
@@ -1315,7 +1315,7 @@ static const option impute_table[] = {
     { "noise-step", OPTION_FLOAT, OPTION_NOW, USES_AT(noise_step), "X", NO_PRESETS(".8"), 0, 1,
       "fraction of the noise that each step removes" },
     { "noise-beta", OPTION_FLOAT, OPTION_NOW, USES_AT(noise_beta), "X", NO_PRESETS(".019"), 0, 1,
-      "fraction of that which is not restored" },
+      "1: a step adds no noise again; near 0: almost all" },
     { "steps", OPTION_INT, OPTION_NOW, USES_AT(steps), "N", NO_PRESETS("300"), 0, 1e6,
       "steps of SGLD after them" }
 };
@@ -1364,7 +1364,7 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
     if (!model_has("jem eval", &s->m, 0)) return 2;
     const int status = data_for(&s->m, o, &u->e, &s->test);
     if (status) return status;
-    if (halves) shuffle_images(&s->test);
+    if (halves) shuffle_images(&s->test, u->seed);
     else mix_classes(&s->test);
     s->n = smaller(u->e.n, s->test.n);
     s->labels = s->test.labels;
@@ -1417,6 +1417,23 @@ static int same_test_images(const uses *a, const uses *b) {
     return same;
 }
 
+/* Refuses options of denoising if no model has learned a score. */
+static int eval_models_use(const struct use *what, const options *o, const uses *s, int two) {
+    static const char *const of_samples[] = { "fresh-steps", "fraction", NULL };
+    static const char *const of_impute[] = { "noise-steps", "noise-step", "noise-beta", NULL };
+    const int score = s[0].m.net->noise_hi > 0 || (two && s[1].m.net->noise_hi > 0);
+    const char *const reason = "is for models that learned a score";
+    if (what->run == eval_samples) return options_used(o, score, reason, of_samples);
+    if (what->run == eval_impute) return options_used(o, score, reason, of_impute);
+    return 1;
+}
+
+/* Checks, before the measurements, that the outputs can be created. */
+static int can_create_all(const uses_options *u) {
+    return (!*u->save || can_create("jem eval", u->save)) &&
+           (!*u->out || can_create("jem eval", u->out));
+}
+
 static int run_use(const struct use *what, options *o, const uses_options *u, const char *path) {
     static uses s[2];
     memset(s, 0, sizeof s);
@@ -1427,6 +1444,8 @@ static int run_use(const struct use *what, options *o, const uses_options *u, co
     for (int i = 0; i < 2; i++) o->given[i] = 1;   /* dataset and data: the same for both */
     if (two) status = uses_open(&s[1], o, u, u->beside, halves);
     if (two && !status && !same_test_images(&s[0], &s[1])) status = 2;
+    if (!status && !eval_models_use(what, o, s, two)) status = 2;
+    if (!status && !can_create_all(u)) status = 1;
     if (!status) status = what->run(&s[0], two ? &s[1] : NULL);
     for (int i = 0; i <= two; i++) {
         free(s[i].x);

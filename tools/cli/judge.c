@@ -213,6 +213,15 @@ static int judge_test(jem_net *judge, const judge_options *o, const data_set *te
     return ok;
 }
 
+/* Checks that a judge can have the shape of the images; prints the reason if not. */
+static int judge_fits(const judge_options *o, const data_set *d) {
+    if (judge_takes(d->h, d->w, d->classes)) return 1;
+    fprintf(stderr, "jem judge: %s has images of %d x %d and %d classes; %d x %d to %d x %d and 1 "
+            "to %d are possible\n", o->dataset, d->w, d->h, d->classes, JUDGE_SIDE_LEAST,
+            JUDGE_SIDE_LEAST, JUDGE_SIDE_MOST, JUDGE_SIDE_MOST, JUDGE_CLASSES_MOST);
+    return 0;
+}
+
 static int judge_make(const judge_options *o) {
     data_set train, test;
     data_desc desc;
@@ -233,11 +242,7 @@ static int judge_make(const judge_options *o) {
         fprintf(stderr, "jem judge: %s\n", error);
         return 1;
     }
-    if (!judge_takes(train.h, train.w, train.classes)) {
-        fprintf(stderr, "jem judge: %s has images of %d x %d and %d classes; %d x %d to %d x %d "
-                "and 1 to %d are possible\n", o->dataset, train.w, train.h, train.classes,
-                JUDGE_SIDE_LEAST, JUDGE_SIDE_LEAST, JUDGE_SIDE_MOST, JUDGE_SIDE_MOST,
-                JUDGE_CLASSES_MOST);
+    if (!judge_fits(o, &train)) {
         data_free(&train);
         return 2;
     }
@@ -247,6 +252,7 @@ static int judge_make(const judge_options *o) {
     int ok = data_load(&test, o->dataset, "test", &desc, error, sizeof error);
     if (!ok) fprintf(stderr, "jem judge: %s\n", error);
     else mix_classes(&test);
+    ok = ok && can_create("jem judge", o->out);
     jem_ctx *ctx = make_ctx(o->threads, o->precision);
     jem_net *judge = NULL;
     if (ok) {

@@ -908,7 +908,7 @@ int report_command(int argc, char **argv) {
     options *o = options_begin(&table, "jem report", report_table, sizeof report_table, &values);
     const int read = read_options(o, argc, argv, &words, &n, 1, 1,
                                   "jem report RUN|MODEL [OPTIONS]: a model card, one HTML page "
-                                  "with all measurements of jem eval");
+                                  "with the measurements of jem eval");
     if (read >= 0) return read;
     r.o = &values;
     r.began = now();

@@ -224,7 +224,9 @@ static double accuracy_of(const score_run *s) {
 
 /* Returns the count of rows that calibrated the model; 0: unknown. */
 static int rows_calibrated(const model *m) {
-    const char *validation = jem_archive_meta(m->archive, "run.validation");
+    const char *calibrated = jem_archive_meta(m->archive, "run.calibrated");
+    const char *validation = jem_archive_meta(m->archive, "run.validation");   /* older files */
+    if (calibrated) return atoi(calibrated);
     return validation ? atoi(validation) : 0;
 }
 
@@ -245,8 +247,9 @@ static void print_summary(FILE *to, const score_run *s) {
                 "rows)", (double)read / (calibrated + 1), read, .01 * read, calibrated);
     fprintf(to, "\n");
     if (s->t.unlabelled)
-        fprintf(stderr, "jem score: the labels of %d rows are not names or whole numbers from 0 "
-                "on, or beyond the first %d: they do not count\n", s->t.unlabelled, TABLE_CLASSES);
+        fprintf(stderr, "jem score: %d rows count as unlabelled: their label is missing, is "
+                "neither a name nor a whole number from 0 to %d, or comes after the first %d "
+                "different labels\n", s->t.unlabelled, TABLE_CLASSES - 1, TABLE_CLASSES);
     if (s->answers && s->m->net->classes == 1) print_detection(to, s);
     if (s->answers && s->m->net->classes > 1) note_unknown(s);
 }
@@ -389,10 +392,7 @@ static int score_rows(const model *m, const score_options *o, const char *path) 
     s.out = o->out;
     s.blames = o->blame;
     s.gain = new_floats(2 * (double)m->net->channels);
-    if (!s.gain) {
-        fprintf(stderr, "jem score: out of memory\n");
-        return 1;
-    }
+    if (!s.gain) return !context_fail("jem score", NULL);
     s.better = s.gain + m->net->channels;
     const int input = is_input ? 0 : open(path, O_RDONLY);
     if (input < 0) {

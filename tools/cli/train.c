@@ -362,7 +362,8 @@ static void fit_weight(run *r, const char *name, float weight, double larger) {
     char text[32];
     if (r->table->given[i]) return;
     snprintf(text, sizeof text, "%.2g", (double)weight / larger);
-    printf("%s: %.0f numbers an image: --%s %s\n", r->o->dataset, larger * USUAL_SIZE, name, text);
+    printf("%s: an image has %.0f numbers, more than 28 x 28: --%s is lowered to %s\n",
+           r->o->dataset, larger * USUAL_SIZE, name, text);
     option_set(r->table, i, text);
 }
 
@@ -476,6 +477,8 @@ static int refuse_data(run *r, const char *error) {
     const int has_text = strstr(error, "is not a number") && !strstr(error, "decimal comma");
     const char *hint = "";
     if (strstr(error, "rows cannot be read")) hint = " (--skip-rows leaves them out)";
+    else if (strstr(error, "(most) cannot be read") && has_text)
+        hint = " (--skip-rows leaves them out, --drop skips columns, --label names that of labels)";
     else if (has_text) hint = " (--drop skips columns, --label names that of labels)";
     return complain(r, 1, error, hint);
 }
@@ -613,9 +616,10 @@ static int make_batches(run *r) {
     const int most = is_larger ? batch_x : t->batch_size;
     const ptrdiff_t size = (ptrdiff_t)s->c * s->h * s->w;
     const ptrdiff_t n = most + 1;
-    char text[160];
+    char text[160], hint[80];
     r->moved = (float *)malloc((size_t)size * sizeof(float));
-    if (!r->moved || !load_starts(r)) return complain(r, 1, "out of memory for the data", "");
+    if (!r->moved || !load_starts(r))
+        return complain(r, 1, "out of memory for the data", memory_hint(hint));
     if (most > r->n_train) {
         snprintf(text, sizeof text, "--%s %d is more than the %d training %s: take a smaller one",
                  is_larger ? "p-x-batch" : "batch-size", most, r->n_train, kind_of_data(r));
@@ -628,7 +632,7 @@ static int make_batches(run *r) {
     if (!r->x || !r->x_few || !r->y || !r->y_few ||
         !deck_create(&r->all, r->order + t->n_valid, r->n_train, batch_x, 10) ||
         !deck_create(&r->few, r->labelled, r->n_labelled, t->batch_size, 20))
-        return complain(r, 1, "out of memory for the data", "");
+        return complain(r, 1, "out of memory for the data", memory_hint(hint));
     return 1;
 }
 
@@ -1037,6 +1041,9 @@ static int awaits_chains(const run *r) {
     return jem_trainer_buffer(r->tr) && r->update <= chains_from(r) && chains_from(r) < r->total;
 }
 
+/* Returns the number of validation images that calibrate the network. */
+static int calibration_images(const run *r) { return smaller(r->o->n_valid, 1000); }
+
 /* Stores the update of a file, and its measurements. */
 static int store_moment(const run *r, jem_archive *a) {
     const int score = r->o->w_score > 0;
@@ -1050,6 +1057,8 @@ static int store_moment(const run *r, jem_archive *a) {
     snprintf(text, sizeof text, "%d", r->update);
     if (jem_archive_set_meta(a, "run.updates", text) != JEM_OK) return 0;
     if (jem_archive_set_meta(a, "run.density", density) != JEM_OK) return 0;
+    snprintf(text, sizeof text, "%d", calibration_images(r));
+    if (jem_archive_set_meta(a, "run.calibrated", text) != JEM_OK) return 0;
     if (r->valid_at != r->update) return 1;
     int n = snprintf(text, sizeof text, "%d %.6g %.6g %.6g", r->o->n_valid,
                      (double)r->valid_accuracy, (double)r->valid_ce, (double)r->valid_score);
@@ -1058,13 +1067,14 @@ static int store_moment(const run *r, jem_archive *a) {
     return jem_archive_set_meta(a, "run.validation", text) == JEM_OK;
 }
 
-/* Calibrates the network, with the averaged weights in it, on at most 1,000 validation images. */
+/* Calibrates the network, with the averaged weights in it, on validation images. */
 static int calibrate(run *r) {
-    const int n = smaller(r->o->n_valid, 1000);
+    const int n = calibration_images(r);
+    char hint[80];
     r->calibrated_at = r->update;
     if (n < 2) return 1;
     float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
-    if (!x) return complain(r, 1, "out of memory for the validation", "");
+    if (!x) return complain(r, 1, "out of memory for the validation", memory_hint(hint));
     data_floats(&r->data, r->order, n, x);
     if (jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) jem_clear_error(r->ctx);
     free(x);
@@ -1524,8 +1534,8 @@ static int check_wall(run *r) {
     return 1;
 }
 
-/* Returns 0 if the run is close to the limit of divergence: until its end, no file is replaced
-   then. */
+/* Returns 0 while the run is close to the limit of divergence. Neither best.safetensors nor, before
+   the end of the run, last.safetensors is replaced then. */
 static int is_calm(const run *r) {
     return fabsf(r->state[STATE_GAP]) / r->o->scale < r->o->max_gap / 4;
 }
@@ -1557,6 +1567,7 @@ static int keep_best(run *r, const evaluation *e) {
    the best network; draws pictures. */
 static int validate(run *r) {
     const train_options *t = r->o;
+    char hint[80];
     int ok = 1;
     if (team.rank) return 1;
     r->valid_accuracy = r->valid_ce = -1;
@@ -1580,7 +1591,8 @@ static int validate(run *r) {
             ok = calibrate(r) && keep_best(r, &e);
         }
     }
-    if (ok) ok = draw_samples(r) || complain(r, 1, "the pictures cannot be written", "");
+    if (ok) ok = draw_samples(r) ||
+                 complain(r, 1, "the pictures cannot be written", memory_hint(hint));
     jem_trainer_use_average(r->tr, 0);
     if (!ok && !r->status) fail(r, 1);
     return ok;
@@ -1818,10 +1830,10 @@ static int keeps_chains_back(run *r, const jem_archive *a) {
     if (iters) before = atoi(iters);
     if (!before && epochs) before = updates_of(r, atoi(epochs));
     const int planned = chains_of(r, before);
-    if (t->w_x <= 0 && t->w_xy <= 0) return 1;
+    if (!walks_chains(t)) return 1;
     if (r->update >= planned || r->update <= chains_from(r)) return 1;
-    snprintf(text, sizeof text, "%d updates: the chains would start at once, at update %d instead "
-             "of %d; possible: %.0f or more", r->total, r->update, planned,
+    snprintf(text, sizeof text, "a run of %d updates would start its chains now, at update %d "
+             "instead of %d; it needs %.0f updates or more", r->total, r->update, planned,
              ceil(r->update / (double)t->chains_from));
     return complain(r, 2, text, "");
 }
@@ -2013,8 +2025,9 @@ static int read_train_options(options *o, train_options *t, int argc, char **arg
     char **words = argv + 2;
     int n_words = 0;
     const int parsed = options_parse(o, argc, argv, 2, &n_words);
-    if (parsed < 0) return train_help(o, t);
     if (!parsed) return 2;
+    if (parsed < 0 && n_words == 1) take_data_set(o, words[0]);      /* it has its own defaults */
+    if (parsed < 0) return train_help(o, t);
     if (!n_words || (n_words == 1 && take_data_set(o, words[0]))) return -1;
     fprintf(stderr, "jem train: unexpected '%s': not a data set, a folder or a .csv file that is "
             "there (one at most); options begin with --\n", words[n_words - 1]);

@@ -16,6 +16,7 @@
 #include "tools/cli/train_options.h"
 #include "tools/cli/use.h"
 #include "tools/support/chart.h"
+#include "tools/support/new_file.h"
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
@@ -130,8 +131,31 @@ int outputs_differ(const char *command, const char *const *out, int n) {
     return 1;
 }
 
+int can_create(const char *command, const char *path) {
+    struct stat target;
+    new_file n;
+    if (stat(path, &target) == 0 && !S_ISREG(target.st_mode) && !S_ISDIR(target.st_mode)) return 1;
+    const int ok = new_file_open(&n, path);
+    new_file_done(&n, 0);
+    if (!ok) fprintf(stderr, "%s: %s\n", command, n.message);
+    return ok;
+}
+
+/* Returns 1 if a file begins like a model, 0 if not, -1 if it cannot be read. */
+static int begins_as_model(const char *path) {
+    enum { LENGTH = 8 };                           /* bytes before the text of safetensors */
+    unsigned char head[LENGTH + 1];
+    FILE *f = fopen(path, "rb");
+    if (!f) return -1;
+    const size_t n = fread(head, 1, sizeof head, f);
+    const int failed = ferror(f);
+    fclose(f);
+    if (failed) return -1;
+    return n == sizeof head && head[LENGTH] == '{';
+}
+
 /* Returns 1 if a file may be written: it is not the one that is read, nor a run, nor, unless
-   is_model, a model. */
+   is_model, a model. A file that cannot be read may be a run. */
 static int may_replace(const char *command, const char *from, const char *to, int is_model) {
     struct stat target;
     if (stat(to, &target)) return 1;
@@ -141,17 +165,23 @@ static int may_replace(const char *command, const char *from, const char *to, in
     }
     jem_ctx *ctx = NULL;
     jem_archive *a = NULL;
-    if (S_ISREG(target.st_mode)) ctx = make_ctx(1, 0);
+    const int begins = S_ISREG(target.st_mode) ? begins_as_model(to) : 0;
+    if (begins > 0) ctx = make_ctx(1, 0);
     if (ctx) a = jem_archive_read(ctx, to);
+    const int no_memory = begins > 0 && (!ctx || jem_error_status(ctx) == JEM_NO_MEMORY);
+    const int unknown = begins < 0 || no_memory;
     const int goes_on = a && jem_archive_find(a, "run.state");
     const int replaced = a && !is_model;
     if (goes_on)
         fprintf(stderr, "%s: %s: contains a run that jem train --resume can continue\n", command,
                 to);
     else if (replaced) fprintf(stderr, "%s: %s: is a model, and would be replaced\n", command, to);
+    else if (unknown)
+        fprintf(stderr, "%s: %s: may be a run, and cannot be read%s\n", command, to,
+                no_memory ? ": out of memory" : "");
     jem_archive_free(a);
     jem_ctx_free(ctx);
-    return !goes_on && !replaced;
+    return !goes_on && !replaced && !unknown;
 }
 int may_write(const char *command, const char *from, const char *to) {
     return may_replace(command, from, to, 1);
@@ -403,7 +433,7 @@ static int write_each(const sampling *s, int n) {
     const ptrdiff_t size = image_size(net);
     const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
     unsigned char *bytes = (unsigned char *)malloc((size_t)size);
-    int ok = bytes != NULL;
+    int ok = bytes != NULL || context_fail("jem sample", NULL);
     for (int i = 0; ok && i < n; i++) {
         char path[512];
         for (ptrdiff_t k = 0; k < size; k++)       /* NCHW to NHWC */
@@ -644,6 +674,19 @@ static int sample_options_used(const options *o, const sampling *s) {
            options_used(o, walks, "is for --steps N", of_walk);
 }
 
+/* Returns 1 if the grid would be among the samples of --each, as one more sample. */
+static int grid_is_sample(const sample_options *v) {
+    const char *slash = strrchr(v->out, '/');
+    const char *name = slash ? slash + 1 : v->out;
+    char folder[OPTION_TEXT_SIZE] = ".";
+    if (slash) snprintf(folder, sizeof folder, "%.*s", (int)(slash - v->out), v->out);
+    if (!*v->each || strspn(name, "0123456789") != 6 || strcmp(name + 6, ".png") != 0) return 0;
+    if (strcmp(folder, v->each) != 0 && !is_same_file(folder, v->each)) return 0;
+    fprintf(stderr, "jem sample: %s is the name of a sample of --each: give --out another one\n",
+            v->out);
+    return 1;
+}
+
 int sample_command(int argc, char **argv) {
     static options table;
     static sample_options values;
@@ -658,7 +701,7 @@ int sample_command(int argc, char **argv) {
     s.o = &values;
     int status = 1;
     const char *const out[] = { values.out, values.chains };
-    if (!outputs_differ(o->command, out, 2) ||
+    if (!outputs_differ(o->command, out, 2) || grid_is_sample(&values) ||
         !may_write_other(o->command, words[0], values.out) ||
         (*values.chains && !may_write_other(o->command, words[0], values.chains))) return 2;
     if (model_open(&s.m, o->command, words[0], values.threads, values.precision,
@@ -789,7 +832,7 @@ static int fit_picture(const model *m, const classify_options *o, classified *p)
     desc.width = m->net->width;
     desc.resize = DATA_FIT;
     desc.shape = shape_of(m->archive);
-    if (!data_fit_image(&p->d, &desc, error, sizeof error)) {
+    if (!data_fit_image(&p->d, p->path, &desc, error, sizeof error)) {
         fprintf(stderr, "jem classify: %s\n", error);
         return 0;
     }
@@ -850,6 +893,7 @@ static void print_picture(const jem_net *net, const classify_options *o, const c
 static int classify_one(const model *m, const classify_options *o, const char *path) {
     const jem_net *net = m->net;
     classified p;
+    char hint[80];
     memset(&p, 0, sizeof p);
     p.path = path;
     if (!load_picture(o, &p)) return 0;
@@ -857,7 +901,7 @@ static int classify_one(const model *m, const classify_options *o, const char *p
     p.logp_class = new_floats(net->classes);
     p.order = (int *)malloc((size_t)net->classes * sizeof *p.order);
     int ok = p.x && p.logp_class && p.order;
-    if (!ok) fprintf(stderr, "jem classify: out of memory for %s\n", path);
+    if (!ok) fprintf(stderr, "jem classify: out of memory for %s%s\n", path, memory_hint(hint));
     if (ok && o->frame && jem_net_meta(net, "jem.framing")) ok = frame_picture(m, &p);
     if (ok && !p.framed) ok = fit_picture(m, o, &p);
     ok = ok && answer_picture(m, &p);
@@ -928,8 +972,8 @@ static int label_as(const jem_net *net, data_set *d) {
         to[k] = class_named(net, d->class_names[k]);
         if (to[k] < 0 && k < net->classes && !jem_net_meta(net, key)) to[k] = k;
         if (to[k] < 0) {
-            fprintf(stderr, "jem eval: %s: class '%s': the model's are %s, ...\n", d->name,
-                    d->class_names[k], class_name(net, 0, name));
+            fprintf(stderr, "jem eval: %s: the model has no class '%s'; its classes are %s, ...\n",
+                    d->name, d->class_names[k], class_name(net, 0, name));
             ok = 0;
         }
     }
@@ -938,9 +982,9 @@ static int label_as(const jem_net *net, data_set *d) {
     return ok;
 }
 
-void shuffle_images(data_set *d) {
+void shuffle_images(data_set *d, int seed) {
     const size_t size = (size_t)d->c * (size_t)d->h * (size_t)d->w;
-    jem_rng rng = jem_rng_seed(1);
+    jem_rng rng = jem_rng_seed((uint64_t)seed);
     for (int at = d->n - 1; at > 0; at--) {
         const int k = jem_rng_below(&rng, at + 1);
         const int label = d->labels[at];
@@ -960,7 +1004,7 @@ void mix_classes(data_set *d) {
     if (d->values) return;
     int runs = 1;
     for (int i = 1; i < d->n; i++) runs += d->labels[i] != d->labels[i - 1];
-    if (runs <= d->classes) shuffle_images(d);     /* not mixed already */
+    if (runs <= d->classes) shuffle_images(d, 1);     /* not mixed already */
 }
 
 /* Loads the rows of a table for a model of rows. */
@@ -1221,18 +1265,22 @@ static void info_uses(const jem_archive *a, int classes) {
     const char *validation = jem_archive_meta(a, "run.validation");
     const char *density = jem_archive_meta(a, "run.density");
     char clear[NAME_SIZE];
-    int n;
-    double accuracy, nll, residual;
+    int n = 0;
+    double accuracy = 0;
+    double nll = 0;
+    double residual = 0;
+    double logp = 0;
+    int numbers = 0;
     if (!density) return;                          /* an older file */
+    if (validation) numbers = sscanf(validation, "%d %lf %lf %lf %lf", &n, &accuracy, &nll,
+                                     &residual, &logp);
     const char *by_noise = "noise-contrastive estimation";
     if (!strcmp(density, by_noise)) {
-        double logp;
         printf("  use        log p(x) of rows (%s), familiarity\n", by_noise);
-        if (validation && sscanf(validation, "%d %lf %lf %lf %lf", &n, &accuracy, &nll, &residual,
-                                 &logp) == 5)
+        if (numbers == 5)
             printf("  validation mean log p(x) %.3f of %d rows%s\n", logp, n,
                    classes > 1 ? "; of their classes:" : "");
-        if (validation && classes > 1)
+        if (numbers == 5 && classes > 1)
             printf("             accuracy %.2f%%, -log p(y|x) %.4f\n", 100 * accuracy, nll);
         return;
     }
@@ -1241,7 +1289,7 @@ static void info_uses(const jem_archive *a, int classes) {
         return;
     }
     printf("  use        classification");
-    if (validation && sscanf(validation, "%d %lf %lf %lf", &n, &accuracy, &nll, &residual) == 4) {
+    if (numbers >= 4) {
         printf(" (%.2f%% of %d validation images, -log p(y|x) %.4f", 100 * accuracy, n, nll);
         if (residual > 0) printf(", score error %.3f", residual);
         printf(")");
@@ -1367,14 +1415,18 @@ static void info_options_of(const jem_archive *a) {
         const option *t = &train_table[i];
         const char *usual = fast && t->value[1] ? t->value[1] : t->value[0];
         if (o) usual = o->text[i];
-        char key[64], clear[NAME_SIZE];
+        char key[64], clear[OPTION_TEXT_SIZE];
         if (t->kind == OPTION_TITLE) continue;
         snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
         const char *text = jem_archive_meta(a, key);
         const int listed = always_listed(t->name) || (o && o->given[i]);
         if (!text || (!strcmp(text, usual) && !listed)) continue;
         if (t->kind == OPTION_FLAG) printf(" --%s%s", strcmp(text, "on") ? "no-" : "", t->name);
-        else printf(" --%s %s", t->name, clean(text, clear));
+        else {
+            snprintf(clear, sizeof clear, "%s", text);
+            harmless(clear, 0);
+            printf(" --%s %s", t->name, clear);
+        }
     }
     printf("\n");
 }
@@ -1465,9 +1517,9 @@ static const option export_table[] = {
     { "guidance", OPTION_FLOAT, OPTION_NOW, offsetof(export_options, guidance), "X", { "0", NULL },
       0, 1e6, "weight of log p(y|x) in samples of a class, stored in the copy (0: as it was)" },
     { "fresh-steps", OPTION_INT, OPTION_NOW, offsetof(export_options, fresh_steps), "N",
-      { "0", NULL }, 0, 1e6, "noise-blind steps of its samples, likewise" },
+      { "0", NULL }, 0, 1e6, "noise-blind steps per sample, stored in the copy (0: unchanged)" },
     { "fraction", OPTION_FLOAT, OPTION_NOW, offsetof(export_options, fraction), "X", { "0", NULL },
-      0, 1, "of the noise that such a step removes, likewise" },
+      0, 1, "fraction of the noise that each of them removes (0: unchanged)" },
     LIMIT_MEMORY(export_options, "4000")
 };
 
@@ -1558,6 +1610,7 @@ int export_command(int argc, char **argv) {
     if (!may_write(o->command, words[0], words[1])) return 2;
     if (model_open(&m, o->command, words[0], 1, 0, values.max_memory)) {
         if (!export_options_used(o, m.net)) status = 2;
+        else if (!can_create(o->command, words[1])) status = 1;
         else status = !export_to(&m, o->command, words[1], &values);
         if (!status) printf("%s: %ld parameters\n", words[1], (long)jem_net_size(m.net));
     }

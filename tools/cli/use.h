@@ -40,6 +40,9 @@ void model_close(model *m);
 int may_write(const char *command, const char *from, const char *to);
 /* The same for a picture, a page or a table, which must not replace any model. */
 int may_write_other(const char *command, const char *from, const char *to);
+/* Checks, before long work, that a file can be created; creates its missing folders. Returns 0 and
+   prints the reason if it cannot. */
+int can_create(const char *command, const char *path);
 /* Returns 1 if no two of n outputs are the same file; otherwise prints which. "" is not written. */
 int outputs_differ(const char *command, const char *const *out, int n);
 
@@ -79,7 +82,7 @@ typedef struct eval_options {
 } eval_options;
 
 /* Shuffles the images of a data set, with their labels, always in the same way. */
-void shuffle_images(data_set *d);
+void shuffle_images(data_set *d, int seed);
 /* Shuffles the images of a folder, which are sorted by class, so that the first n are of all
    classes. */
 void mix_classes(data_set *d);

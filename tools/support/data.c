@@ -792,8 +792,7 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
     const double mb = (double)deep * w * h * channels / 1e6;
     if (mb > most)
         return data__fail(job, "%s: is %d x %d, which takes %.0f MB, more than %.0f (--max-picture "
-                          "%.0f reads it; jem train --size N --crop (or --pad) shrinks it)",
-                          path, w, h, ceil(mb), floor(most), ceil(mb));
+                          "%.0f allows it)", path, w, h, ceil(mb), floor(most), ceil(mb));
     shape[0] = data__planes_of(channels);
     shape[1] = h;
     shape[2] = w;
@@ -1305,18 +1304,17 @@ static void data__bad_row(void *user, const char *message) {
 }
 
 /* Leaves out rows that cannot be read, if the desc says so; otherwise they are an error. If they
-   are most rows, it does not give their number: the columns or decimal points are to blame. */
+   are most rows, columns or decimal points may be to blame, so the message says so. */
 static int data__skip_rows(data__job *job, csv_table *t) {
     const data_set *d = job->d;
     const size_t width = (size_t)t->columns;
     int kept = 0;
     if (!d->skipped) return 1;
     const int most = 2 * (int64_t)d->skipped > t->rows;
-    if (d->skipped == t->rows || (most && !job->desc.skip_rows))
-        return data__fail(job, "%s", d->first_skipped);
+    if (d->skipped == t->rows) return data__fail(job, "%s", d->first_skipped);
     if (!job->desc.skip_rows)
-        return data__fail(job, "%s; %d of %d rows cannot be read", d->first_skipped, d->skipped,
-                          t->rows);
+        return data__fail(job, "%s; %d of %d rows %scannot be read", d->first_skipped, d->skipped,
+                          t->rows, most ? "(most) " : "");
     for (int i = 0; i < t->rows; i++) {
         if (isnan(t->x[(size_t)i * width])) continue;
         memmove(t->x + (size_t)kept * width, t->x + (size_t)i * width, width * sizeof *t->x);
@@ -1427,13 +1425,14 @@ int data_load_image(data_set *d, const char *path, const data_desc *desc, int wa
     return ok;
 }
 
-int data_fit_image(data_set *d, const data_desc *desc, char *error, size_t error_size) {
+int data_fit_image(data_set *d, const char *path, const data_desc *desc, char *error,
+                   size_t error_size) {
     data__job job;
     data_set old = *d;
     const int shape[3] = { old.c, old.h, old.w };
-    int ok = data__begin(&job, d, "the picture", desc, error, error_size);
-    ok = ok && data__shape(&job, "the picture", 1, old.c, old.h, old.w) &&
-         data__put(&job, "the picture", 0, old.pixels, 0, 1, shape);
+    int ok = data__begin(&job, d, path, desc, error, error_size);
+    ok = ok && data__shape(&job, path, 1, old.c, old.h, old.w) &&
+         data__put(&job, path, 0, old.pixels, 0, 1, shape);
     d->blended = old.blended;
     d->blank = old.blank;
     data_free(&old);
@@ -1450,6 +1449,7 @@ static int data__load_folder(data__job *job, const char *folder) {
     data__names files;
     if (data__kind(folder) == 'f')
         return data__bad(job, folder, "is a file, but no table: names of tables end in .csv, .tsv");
+    if (data__kind(folder) != 'd' && job->known) return data__bad(job, folder, "is not there");
     if (data__kind(folder) != 'd')
         return data__bad(job, folder, "no such folder, and no data set "
                          "(digits, mnist, fashion-mnist, cifar10)");

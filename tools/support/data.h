@@ -119,9 +119,10 @@ int data_load_image(data_set *d, const char *path, const data_desc *desc, int wa
    colour. */
 int data_is_blank(const unsigned char *planes, int c, size_t plane, int range);
 
-/* Converts the picture that data_load_image has loaded to the shape of desc. Frees it on
+/* Converts the picture that data_load_image has loaded from path to the shape of desc. Frees it on
    failure. */
-int data_fit_image(data_set *d, const data_desc *desc, char *error, size_t error_size);
+int data_fit_image(data_set *d, const char *path, const data_desc *desc, char *error,
+                   size_t error_size);
 
 /* ---- paths ------------------------------------------------------------------------ */
 

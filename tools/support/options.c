@@ -204,7 +204,7 @@ static int option__named(const options *o, const char *word, char name[64], cons
 }
 
 /* Takes the value of option i from the words after argv[*k]; that of a list is all the next ones
-   that begin with a digit, joined in `list`. Returns NULL and prints the reason if there is no
+   that consist of numbers, joined in `list`. Returns NULL and prints the reason if there is no
    value. */
 static const char *option__taken(const options *o, int i, const char *name, int argc, char **argv,
                                  int *k, char list[OPTION_TEXT_SIZE]) {
@@ -215,6 +215,7 @@ static const char *option__taken(const options *o, int i, const char *name, int 
     const char *value = argv[++*k];
     while (o->table[i].kind == OPTION_LIST && *k + 1 < argc &&
            isdigit((unsigned char)*argv[*k + 1]) &&
+           strspn(argv[*k + 1], "0123456789.,eE+-") == strlen(argv[*k + 1]) &&
            strlen(value) + strlen(argv[*k + 1]) + 2 < OPTION_TEXT_SIZE) {
         char longer[OPTION_TEXT_SIZE];
         snprintf(longer, sizeof longer, "%.120s %.120s", value, argv[++*k]);

@@ -81,8 +81,8 @@ int options_defaults(options *o, int preset);
    unknown or has an invalid value; -1 if help is requested. */
 int options_parse(options *o, int argc, char **argv, int first, int *n_words);
 
-/* Refuses options of a list that NULL ends if they were given though nothing uses them (used: 0),
-   unless they turn something off (off, 0, -1) or repeat a default. Returns 0 and prints
+/* If used is 0, refuses each given option of the list `names`, which NULL ends, unless its value
+   turns something off (off, 0, -1) or repeats a default. Returns 0 and prints
    "COMMAND: --NAME REASON". */
 int options_used(const options *o, int used, const char *reason, const char *const *names);
 

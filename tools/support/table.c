@@ -362,7 +362,7 @@ static int take_label(table_reader *r, const char *text) {
     if (!t->class_names)
         t->class_names = (char (*)[TABLE_NAME])calloc(TABLE_CLASSES, sizeof *t->class_names);
     if (!t->class_names) return no_memory(r);
-    const int is_number = number_in(text, &number);
+    const int is_number = number_in(text, &number) && isfinite(number);
     const int is_known = *text && (!is_number || (number >= 0 && number < TABLE_CLASSES &&
                                                   floor(number) == number));
     const int label = is_known ? class_numbered(r, text) : -1;
