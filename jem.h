@@ -10213,6 +10213,16 @@ static void jem__restore_params(jem_net *net, const float *kept, int all) {
     }
 }
 
+/* Moves v[n] by `distance` in the direction of g[n], whose norm is given. */
+static void jem__move_along(float *v, const float *g, ptrdiff_t n, float distance, float norm) {
+    const float share = distance / norm;
+    const int overflows = !jem__finite(share);     /* a gradient at a minimum may be 1e-40 */
+    for (ptrdiff_t i = 0; i < n; i++) {
+        if (overflows) v[i] = jem__fmaf(distance, g[i] / norm, v[i]);
+        else v[i] = jem__fmaf(share, g[i], v[i]);
+    }
+}
+
 /* Replaces the gradient g by that of the same loss (images, samples, noise) at w + sam g/||g||, the
    point at this distance from the weights w where the loss is about largest. Weights and running
    statistics are restored; the loss is computed with `before`, the statistics before the update. */
@@ -10221,15 +10231,9 @@ static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss, const float 
     const float norm = jem__gradient_norm(tr->optim);
     const float *kept = jem__keep_params(net);
     if (!kept || !(norm > 0) || !jem__finite(norm)) return net->ctx->status;
-    const float step = tr->desc.sam / norm;
-    const int overflows = !jem__finite(step);      /* at a minimum the norm may be 1e-40 */
     for (int i = 0; i < tr->optim->count; i++) {
         jem_param *p = tr->optim->moments[i].param;
-        for (ptrdiff_t j = 0; j < p->size; j++) {
-            if (overflows)
-                p->value[j] = jem__fmaf(tr->desc.sam, p->grad[j] / norm, p->value[j]);
-            else p->value[j] = jem__fmaf(step, p->grad[j], p->value[j]);
-        }
+        jem__move_along(p->value, p->grad, p->size, tr->desc.sam, norm);
         jem_param_changed(p);
     }
     jem__restore_params(net, before, 0);
@@ -12507,13 +12511,7 @@ static void jem__attack_move(const jem_attack_desc *d, const float *x, const flo
                              float *v, ptrdiff_t n) {
     if (d->l2) {
         const float length = jem__norm_of(g, NULL, n);
-        float share = 0;
-        if (length > 0) share = step / length;
-        const int overflows = !jem__finite(share); /* a confident network's slope may be 1e-40 */
-        for (ptrdiff_t i = 0; i < n; i++) {
-            if (overflows) v[i] = jem__fmaf(step, g[i] / length, v[i]);
-            else v[i] = jem__fmaf(share, g[i], v[i]);
-        }
+        if (length > 0) jem__move_along(v, g, n, step, length);
     } else {
         for (ptrdiff_t i = 0; i < n; i++) {
             if (g[i] > 0) v[i] += step;
@@ -13226,6 +13224,18 @@ static double jem__view_mean(const jem__bitmap *p, const jem_pixels_desc *d,
     return fmin(ink, 1) * inside / (frame->pixel * frame->pixel);
 }
 
+/* Returns the sum of JEM_DID_... for a conversion without framing. */
+static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert) {
+    int did = 0;
+    if (p->width != net->width || p->height != net->height) did |= JEM_DID_RESIZE;
+    if ((int64_t)p->width * net->height != (int64_t)p->height * net->width) did |= JEM_DID_STRETCH;
+    if (p->channels > 2 && net->channels == 1) did |= JEM_DID_GREY;
+    if (p->channels < 3 && net->channels == 3) did |= JEM_DID_COLOUR;
+    if (p->channels % 2 == 0) did |= JEM_DID_BLEND;
+    if (invert) did |= JEM_DID_INVERT;
+    return did;
+}
+
 /* Converts a picture as a framing demands; returns 0 if it cannot have one. */
 static int jem__pixels_framed(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
                               float *x, int *did) {
@@ -13239,25 +13249,10 @@ static int jem__pixels_framed(const jem_net *net, const jem__bitmap *p, const je
             if (bright) v = 1 - v;
             x[i * net->width + j] = (float)((double)d->lo + ((double)d->hi - (double)d->lo) * v);
         }
-    *did = JEM_DID_FRAME;
-    if (p->width != net->width || p->height != net->height) *did |= JEM_DID_RESIZE;
-    if (p->channels > 2) *did |= JEM_DID_GREY;
-    if (p->channels % 2 == 0) *did |= JEM_DID_BLEND;
     const int ground_was_bright = (frame.contrast < 0) != (d->invert != 0);
-    if (ground_was_bright != bright) *did |= JEM_DID_INVERT;
+    *did = jem__pixels_did(net, p, ground_was_bright != bright);
+    *did = (*did & ~JEM_DID_STRETCH) | JEM_DID_FRAME;
     return 1;
-}
-
-/* Returns the sum of JEM_DID_... for a conversion without framing. */
-static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert) {
-    int did = 0;
-    if (p->width != net->width || p->height != net->height) did |= JEM_DID_RESIZE;
-    if ((int64_t)p->width * net->height != (int64_t)p->height * net->width) did |= JEM_DID_STRETCH;
-    if (p->channels > 2 && net->channels == 1) did |= JEM_DID_GREY;
-    if (p->channels < 3 && net->channels == 3) did |= JEM_DID_COLOUR;
-    if (p->channels % 2 == 0) did |= JEM_DID_BLEND;
-    if (invert) did |= JEM_DID_INVERT;
-    return did;
 }
 
 /* Returns 1 if an image of several pixels has only one colour. */

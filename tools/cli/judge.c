@@ -214,7 +214,7 @@ static int judge_test(jem_net *judge, const judge_options *o, const data_set *te
 }
 
 /* Checks that a judge can have the shape of the images; prints the reason if not. */
-static int judge_fits(const judge_options *o, const data_set *d) {
+static int judge_shape_fits(const judge_options *o, const data_set *d) {
     if (judge_takes(d->h, d->w, d->classes)) return 1;
     fprintf(stderr, "jem judge: %s has images of %d x %d and %d classes; %d x %d to %d x %d and 1 "
             "to %d are possible\n", o->dataset, d->w, d->h, d->classes, JUDGE_SIDE_LEAST,
@@ -242,7 +242,7 @@ static int judge_make(const judge_options *o) {
         fprintf(stderr, "jem judge: %s\n", error);
         return 1;
     }
-    if (!judge_fits(o, &train)) {
+    if (!judge_shape_fits(o, &train)) {
         data_free(&train);
         return 2;
     }
