@@ -5,9 +5,10 @@
              1970). Each op computes its own dy/dx; the tape records the order of the calls.
              Then gradient descent, by hand: w <- w - rate dL/dw.
 
-   LOOK FOR  A curve through noisy points, after more and more steps: the slow waves appear first.
-             Printed: the largest difference between the tape's gradient and finite differences,
-             and the loss, which cannot fall much below the variance of the noise, 0.01.
+   LOOK FOR  A curve through noisy points, after more and more steps: first the slope and a shallow
+             wave, at last the full peaks. Printed: the largest difference between the tape's
+             gradient and finite differences, and the loss on these points. Below 0.01, the variance
+             of the noise, the network fits the noise.
 
    TRY       A rate of 0.02f, or 2. HIDDEN 4. jem_silu in place of jem_tanh. Omit jem_zero_grad.
 

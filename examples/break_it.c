@@ -7,17 +7,17 @@
                  f(data) far above   chains do not reach the maxima of f, so f is not lowered there
                  f(data) far below   chains sit on a spike without data: f has run away
 
-   LOOK FOR  Each panel: log p(x) and the samples of the last update (white).
+   LOOK FOR  Each panel: log p(x) and 300 chains of the replay buffer (white).
              rate x 30     the landscape changes faster than the chains can follow, becomes steep,
                            and throws them into two corners of the box (two dots there). The trainer
                            stops, and restores the weights from before that
              no noise      chains climb to a ridge and stay there: samples on thin lines
-             one step      from noise: the samples are noise, so f rises at the data without limit,
-                           and all probability is in one spot
+             one step      from noise: the samples are noise, so f at the data runs away from f at
+                           the samples, until all probability is in one spot
              L2 on f       a remedy for the first: adding 0.1 mean f^2 to the loss keeps f flat
                            (Du and Mordatch 2019)
-             20 steps      a remedy for 'one step'; still from noise, so the weights of the modes
-                           remain wrong
+             20 steps      better than 'one step', but no cure: still from noise, so the samples
+                           are on the rings, but the density is a blob in the middle
 
    TRY       Other remedies for rate x 30: how.optim.clip = 0.3f, how.sgld.clamp_grad = 10 (neither
              is enough, nor are both), how.schedule with a warm-up. The moons instead of the rings.

@@ -40,11 +40,7 @@ static int calibrate(jem_net *net, const digits *d, plot *p) {
     jem_fill_normal(ctx, &rng, x, DIGITS_TEST * DIGIT_PIXELS, 0, 1.2f);
     for (int i = 0; i < DIGITS_TEST * DIGIT_PIXELS; i++) x[i] += d->test_x[i];
     const float t = jem_fit_temperature(net, x, d->test_y, HALF);      /* kept by the network */
-    const jem_mark mark = jem_begin(ctx);
-    jem_tensor *asked = jem_input(ctx, x + HALF * DIGIT_PIXELS, HALF, 1, DIGIT, DIGIT);
-    jem_read(jem_forward(net, asked, 0), logits);
-    jem_end(ctx, mark);
-    if (t < 0 || !jem_ok(ctx)) return 0;
+    if (t < 0 || jem_logits(net, x + HALF * DIGIT_PIXELS, HALF, logits) != JEM_OK) return 0;
     char title[32];
     predictions predicted = { logits, d->test_y + HALF, HALF, CLASSES, 1 };
     draw_reliability(&predicted, "uncalibrated:", p, 0x1f5fb4);

@@ -118,7 +118,7 @@ static jem_net *learn(jem_ctx *ctx, int k, int updates) {
     return net;
 }
 
-/* Samples from noise; returns the percentage that match the request. */
+/* Samples from noise; returns the number that match the request. */
 static int draw(jem_ctx *ctx, model *m, const struct row *row, plot *paper, int top) {
     static float x[SAMPLES * SHAPE_NUMBERS];
     char note[80];

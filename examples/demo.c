@@ -109,13 +109,13 @@ static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed, i
 
 /* ---- sampling -------------------------------------------------------------------------------- */
 
-/* Steps at which the first chain of each class is recorded: noise, ten steps on the way, and the
-   end without its last noise (which no watch function receives: it is recorded afterwards). */
+/* Steps at which the first chain of each class is recorded: the first step, ten later ones, and the
+   final image, which is recorded separately: no watch function is called after the last phase. */
 static const int moments[SHOTS] = { 1, 5, 9, 13, 17, 22, 28, 40, 70, FROM_NOISE,
                                     FROM_NOISE + WALK, FROM_NOISE + WALK + 1 };
 
-/* Samples ten images per class: from noise, uphill on log p(x) and, seven times as steeply, on
-   log p(y|x). */
+/* Samples ten images per class: chains from noise follow log p(x) + 7 log p(y|x) (jem_net_query
+   chooses the 7). */
 static int dream(jem_net *net, uint64_t seed) {
     jem_ctx *ctx = net->ctx;
     jem_rng rng = jem_rng_seed(seed);

@@ -3,9 +3,9 @@
    FORMULA   dL/du = dL/dv dv/du, box by box, from the loss back to the beginning; then
              w <- w - rate dL/dw.   p(x) = exp f(x) / Z, if Z = integral of exp f(x) dx < infinity.
 
-   LOOK FOR  films_chain.png: a network of one weight. Values (blue) are computed from left to
-             right, gradients (orange) from right to left: each is the one on its right, times the
-             slope of the box between them. A step against the gradient lowers the loss.
+   LOOK FOR  films_chain.png: a network of one weight and one bias. Values (blue) are computed from
+             left to right, gradients (orange) from right to left: each is the one on its right,
+             times the slope of the box between them. A step against the gradient lowers the loss.
              films_bowl.png: the logits of a linear classifier. Z grows with the box that it is
              summed over: there is no density. With a bowl, -x^2/4, added to both logits, Z
              converges. A steeper bowl changes p(x), but no answer p(y|x).

@@ -12,8 +12,8 @@ enum { MAX_SHOWN = 6 };
 
 /* Converts a picture to 28 x 28 like the images of MNIST: white on black, the larger side of the
    ink 20 pixels, its centre of mass in the middle. (A network that `jem train` made knows how its
-   images were framed, and needs no number here.) Transparency is laid over black, as everywhere,
-   and over white if that hides the ink. Returns 0 if there is no ink, or after an error. */
+   images were framed, and needs no number here.) A transparent picture is laid over black or, if
+   its ink does not show there, over white. Returns 0 if there is no ink, or after an error. */
 static int to_digit(const jem_net *net, const char *path, const unsigned char *pixels, int w, int h,
                     int channels, float *x) {
     jem_pixels_desc how = { 0, 0, 0, 0, 20.0f / DIGIT };

@@ -34,7 +34,8 @@ static inline jem_tensor *loss__along(jem_ctx *ctx, jem_logp_fn f, void *user, i
        L = E[ sum_k d2f/dx_k^2 + (df/dx_k)^2 / 2 ]                 implicit (Hyvarinen 2005)
          = E[ v'Hv + (v'g)^2 / 2 ],  v ~ N(0,I)                    sliced (Song & others 2019)
 
-   the first along each axis, the second (rng is not NULL) along one random direction each. */
+   Without rng, computes the first, along both axes; with rng, the second, along one random
+   direction per point. */
 static inline jem_tensor *loss_score(jem_ctx *ctx, jem_logp_fn f, void *user, int n, const float *x,
                                      float h, jem_rng *rng) {
     float v[2 * LOSS_MOST];
@@ -59,7 +60,8 @@ static inline jem_tensor *loss_score(jem_ctx *ctx, jem_logp_fn f, void *user, in
 
        L = mean log(1 + exp(-g(data))) + mean log(1 + exp(g(noise)))
 
-   log Z is learned like any weight. weight (1,1), a buffer, is 1; bias (1) is -log Z. */
+   log Z is learned like any weight: the layer log_z adds its bias, -log Z; its weight is fixed at
+   1, in a buffer. */
 static inline jem_tensor *loss_nce(jem_ctx *ctx, jem_logp_fn f, void *user, const jem_layer *log_z,
                                    int n, const float *x, float box, jem_rng *rng) {
     float noise[2 * LOSS_MOST];

@@ -1,10 +1,10 @@
 /* QUESTION  Which statistic detects which unfamiliar image?
 
-   FORMULA   Familiarity joins four scores, each as a p-value. Three are distances from the digits
-             of the predicted class: of the logits, log p(x), its slope and the image's details and
-             layout (slopes); of these, except the layout, with the last layer's features
-             (features); of the details alone (image). The fourth is the density of its shades
-             among those of all digits. Familiarity is the fraction of known digits that are
+   FORMULA   Familiarity joins four scores, each as a p-value. Three measure how far x is from the
+             digits of its predicted class: 'slopes' by the logits, log p(x), its slope, the details
+             and the layout of x; 'features' by the last layer's features and all of these but the
+             layout; 'image' by the details alone. The fourth compares the shades of x with those of
+             all digits. Familiarity is the fraction of known digits that are
              stranger.
 
    LOOK FOR  Blue: the percentage of each kind that is flagged when 1% of digits are. The details of

@@ -4,8 +4,8 @@
    FORMULA   A flat head has a weight for each feature at each place; a pooled one has
                  f(x)[y] = w[y] . mean over places of h(place) = mean of a score per window.
              So log p(x,y) counts patterns; that is a model of textures (Zhu, Wu and Mumford 1998,
-             'FRAME'). Each of the sixteen windows here, 12 x 12 pixels each, is independent of
-             those that do not overlap it: none of them knows whether there is a shape elsewhere.
+             'FRAME'). Each score sees only its own window of 12 x 12 pixels: none of the sixteen
+             knows whether there is a shape elsewhere.
 
    LOOK FOR  Data; samples of the flat head; samples of the pooled one: one shape, two, two that
              touch, or nothing. The networks differ only in the head, learned the colours as

@@ -11,11 +11,11 @@
 
    LOOK FOR  All use the same number of gradients. A column per sampler: the path of its first
              chain, and the ends of all chains (white); above, the error of a mean in standard
-             errors (by tau). Beyond 4 it is not due to chance: SGLD and ULA have small standard
-             errors, but are wrong, however short their tau. On two modes R-hat shows it, as does
-             tau. Under that, for each density, traces of five chains: a hairy caterpillar is good,
-             a slow snake is not, two levels are two modes without transitions. Then the
-             autocorrelation: how fast a chain forgets.
+             errors (by tau). An error above 4 is not chance: SGLD has a short tau and is wrong, and
+             so is ULA on the narrow density. On two modes, R-hat and tau show the failure. Under
+             that, for each density, traces of five chains: a hairy caterpillar is good, a slow
+             snake is not, two levels are two modes without transitions. Then the autocorrelation:
+             how fast a chain forgets.
 
    TRY       STEP .1f and .5f: which diverge, and which reject? All chains start left of 0 (START):
              what is the R-hat of two modes now? HOTTEST 2: does the ladder still reach across?

@@ -68,7 +68,7 @@ static double distance(const float *a, const float *b) {
 }
 
 /* Moves the points. One large step leads to the mean of the possible originals; small steps
-   continue to climb to the ridge: the line gets thinner than the data, and no closer to them. */
+   continue to climb, to the ridge: the points reach the line, but not their originals. */
 static jem_status denoise(jem_net *net, const float *from, int steps, float share, float *to) {
     jem_ctx *ctx = net->ctx;
     jem_sgld_desc how = jem_sgld_desc_default();   /* uphill, without noise: no rng */

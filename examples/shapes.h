@@ -72,8 +72,8 @@ static inline void scene_draw(const scene *s, float *x) {
 
 /* Identifies the scene in x: the nearest of all pictures, on a grid of places and sizes. Returns
    the fraction of x that it explains, 1 - distance^2 / (distance from black)^2: above .9 if
-   scene_draw drew x; 0 or less if black is nearer, or if a shape in the other half explains a
-   twentieth: there are two shapes. Below SHAPE_SEEN x shows no known scene. */
+   scene_draw drew x; 0 or less if a black picture is nearer; 0 if a shape in the other half
+   explains more than a twentieth: there are two shapes. Below SHAPE_SEEN x shows no known scene. */
 #define SHAPE_SEEN 0.67f
 static inline float scene_nearest(const float *x, scene *found) {
     enum { ROWS = 13, COLUMNS = 8, RADII = 4, ALL = 3 * ROWS * COLUMNS * RADII };

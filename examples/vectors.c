@@ -1,16 +1,16 @@
 /* QUESTION  Which readings of a machine's sensors are unusual?
 
-   FORMULA   log p(x) = log t(x) + logsumexp f(x), with Student's distribution t of the data's
-             covariance. The network learns to tell data from draws of t: noise-contrastive
-             estimation (Gutmann and Hyvarinen 2010). A reading is unusual if log p(x) is below that
-             of 99% of readings that were held out.
+   FORMULA   log p(x) = log t(x) + logsumexp f(x), with a Student density t whose scale matrix is
+             the covariance of the data. The network learns to tell data from draws of t:
+             noise-contrastive estimation (Gutmann and Hyvarinen 2010). A reading is unusual if log
+             p(x) is below that of 99% of readings that were held out.
 
    LOOK FOR  Left: log p(x) of two sensors whose readings form two rings, and the limit as a white
              line. Right: log p(x) of twelve sensors, usual readings on top, then four kinds of
              failures. 'A stuck sensor' shows a value that is usual for it; log p(x) falls because
              the value does not fit those of the others. Which sensor has failed? The one whose
-             replacement raises log p(x) most: of strange readings with one wrong sensor, the table
-             shows how often that is the right one.
+             replacement raises log p(x) most is named; the table shows how often that is the right
+             one, of strange readings with one wrong sensor.
 
    TRY       RINGS instead of CIRCLES in draw_rings(): how many updates do four rings need? Fewer
              ROWS: with how many does log p(x) become worse than familiarity?
@@ -142,6 +142,7 @@ static int draw_rings(jem_ctx *ctx, plot *page) {
         jem_net_free(net);
         return 0;
     }
+    /* log p(u) - log p(x) is a constant, measured at the first point: the limit is one of x */
     jem_answer answer = { 0, 0, 0, 0, JEM_REASON_NONE };
     jem_standardize(net, x, ROWS, u);
     jem_classify(net, x, 1, &answer);

@@ -1,11 +1,12 @@
 /* QUESTION  How close does each method of learning a density get to the truth, and which of them
              tolerate a high learning rate?
 
-   FORMULA   All look for the maximum of E[log p(data)], log p = f - log Z; all but the exact one
-             avoid Z:
+   FORMULA   The exact way maximises E[log p(data)], log p = f - log Z. The others replace this aim
+             by one that needs no integral Z:
              CD-k         f(sample) - f(data); k Langevin steps from the data (Hinton 2002)
              short-run    the same from noise; persistent: chains continue (Tieleman 2008)
-             + KL         + E(sample; held) - H(sample), through the last step (Du & others 2021)
+             + KL         adds -f(sample), f held, minus the entropy of the samples: a gradient
+                          through the last step (Du & others 2021)
              score, NCE   examples/losses.h; denoising: jem_score_matching
 
    LOOK FOR  A row is a method, its lines are learning rates, which fall to a hundredth in 2,000
@@ -13,10 +14,11 @@
              starts at the worst value in the second half. The black line is the truth: the
              maximum. A cross: off the chart, or diverged. At its best rate, the exact way ends
              0.05 below the truth, the implicit score 0.09, informed chains and denoising 0.15, NCE
-             0.20, other persistent chains 0.3. Short-run chains make good samples of a wrong
-             density. KL has little effect after ten steps, and harms after one, which moves samples
-             too little: f only gets steeper. The highest rate is too much for scores and CD-10,
-             which do not constrain f far from the data.
+             0.20, most other persistent chains 0.3 (with clipped steps 0.4, with a spectral norm
+             0.8). Short-run chains make good samples of a wrong density. With ten steps, the KL
+             term changes little; with one it does harm, since the samples hardly move and f only
+             gets steeper. The highest rate is too much for scores and CD-10, which do not
+             constrain f far from the data, and for chains with clipped steps or moved ones.
 
    TRY       UPDATES 6000, with the middle rate alone: most ways come closer to the truth, but
              plain persistent chains fall far below it (numbers: examples/README.md, appendix).
