@@ -96,7 +96,7 @@
        - reports errors as results: a bad shape, a damaged file or a diverging run gives a clear
          message
    WHAT IT DOES NOT SUPPORT
-       - GPUs; second derivatives; grouped or dilated convolutions; kernels larger than 32 x 32
+       - GPUs; exact second derivatives; grouped or dilated convolutions; kernels above 32 x 32
        - image files (the examples use stb_image), data sets, plots
        - thread safety within a context: use one context per thread; contexts share nothing
        - 32-bit ARM; SIMD with compilers other than gcc and clang, or, without a macro (below),
