@@ -20,6 +20,8 @@ static const shipped models[] = {
       60, 10 },
     { "examples/models/fashion-mnist-unet.safetensors", "fashion-mnist", "T-shirt", "ankle boot", 1,
       28, 60, 10 },
+    { "examples/models/fashion-mnist-wide.safetensors", "fashion-mnist", "T-shirt", "ankle boot", 1,
+      28, 60, 10 },
     { "examples/models/cifar10-unet.safetensors", "cifar10", "airplane", "truck", 3, 32, 60, 4 },
     { "examples/models/cifar10-wrn.safetensors", "cifar10", "airplane", "truck", 3, 32, 60, 4 },
     { "examples/models/cifar10-wide.safetensors", "cifar10", "airplane", "truck", 3, 32, 60, 4 },

@@ -244,7 +244,7 @@ static const struct { const char *dataset, *name, *value; } train_fast[] = {
     { "cifar10", "scale", "10" }, { "cifar10", "score-weight", ".003" },
     { "cifar10", "noise-lo", ".03" },              /* with .12, log p(x) has a wall below it */
     { "cifar10", "sigma", ".06" }, { "cifar10", "label-noise", ".05" },
-    { "cifar10", "label-wide", ".25" }, { "cifar10", "label-smoothing", ".03" },
+    { "cifar10", "label-wide", ".25" }, { "cifar10", "label-smoothing", ".01" },
     { "cifar10", "p-x-weight", ".001" },
     { "cifar10", "chains-from", ".93" }, { "cifar10", "chains-lr", "2e-4" },
     { "cifar10", "class-cond-p-x-sample", "on" }, { "cifar10", "fresh-steps", "200" },
