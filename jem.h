@@ -857,8 +857,8 @@ typedef struct jem_loss_weights {
     float energy_l2;       /* of mean (log p(x))^2 of data, plus that of samples, without log Z */
 } jem_loss_weights;
 /* Terms of a loss, without their weights, one number each: cross-entropy, and mean log p(x) of data
-   and of samples, without log Z. Also the logits (n,classes,1,1). NULL if the inputs are not given;
-   f_data also if x_data is given, but no term uses it. */
+   and of samples, without log Z. Also the logits (n,classes,1,1). A term is NULL if its inputs are
+   not given; f_data is also NULL if no term uses x_data. */
 typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } jem_loss_terms;
 /* Records the loss of a JEM from given data and samples, as one number for jem_backward, in
    training mode; for training loops of your own. x(n,c,h,w) and labels[n] are for cross-entropy and
@@ -1056,7 +1056,7 @@ JEM_API jem_mcmc_desc jem_mcmc_desc_default(void);
 /* Walks each image of the leaf x, in place, as a separate chain. accepted[n] (may be NULL) receives
    each chain's acceptance rate. In many dimensions, the best step has an acceptance rate of .23
    with leapfrog 0, .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013).
-   JEM_DIVERGED if log p of an image is not finite at the start. If logp fails, x may hold a
+   Returns JEM_DIVERGED if log p of an image is not finite at the start. If logp fails, x may hold a
    proposal. */
 JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                             const jem_mcmc_desc *desc, jem_rng *rng, float *accepted);
@@ -10096,7 +10096,7 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
     g->now.kept_least = g->now.least;
     g->now.kept_least_residual = g->now.least_residual;
     g->good = 1;
-    if (g->now.lr_factor < 1) g->now.lr_factor *= 2;
+    if (g->now.lr_factor < 1) g->now.lr_factor = fminf(1, 2 * g->now.lr_factor);
     if (g->now.travel_factor >= 1) return JEM_OK;
     const float travel = jem__travel(tr);
     if (travel > 0)

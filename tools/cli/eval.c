@@ -1428,7 +1428,7 @@ static int eval_models_use(const struct use *what, const options *o, const uses 
     return 1;
 }
 
-/* Checks, before the measurements, that the outputs can be created. */
+/* Checks, before the measurements, that --save and --out can be created. */
 static int can_create_all(const uses_options *u) {
     return (!*u->save || can_create("jem eval", u->save)) &&
            (!*u->out || can_create("jem eval", u->out));

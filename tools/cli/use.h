@@ -81,7 +81,7 @@ typedef struct eval_options {
     int split, n, mirror, threads, precision, max_memory, max_file, max_picture;
 } eval_options;
 
-/* Shuffles the images of a data set, with their labels, always in the same way. */
+/* Shuffles the images of a data set, with their labels; the seed determines the order. */
 void shuffle_images(data_set *d, int seed);
 /* Shuffles the images of a folder, which are sorted by class, so that the first n are of all
    classes. */
