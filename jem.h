@@ -10133,10 +10133,11 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     if (!given_up) g->returns++;
     g->now.gap = 0;
     g->now.norm = -1;
+    /* Means begin at their lowest value: the next update must not count as the mean of many. */
     g->now.least = g->now.kept_least;
-    g->now.ce = g->now.least;                      /* means begin at the lowest: no single update */
+    g->now.ce = g->now.least;
     g->now.least_residual = g->now.kept_least_residual;
-    g->now.residual = g->now.least_residual;       /* is bad */
+    g->now.residual = g->now.least_residual;
     if (!jem__guard_shorten(tr, g->travel) && g->returns > 1) {
         g->now.lr_factor = fmaxf(0.5f * g->now.lr_factor, JEM__LEAST_FACTOR);
         g->now.step_factor = fmaxf(0.5f * g->now.step_factor, JEM__LEAST_FACTOR);
