@@ -16,7 +16,8 @@ export PYTHONDONTWRITEBYTECODE=1                    # beside the sources
 mkdir -p "$BUILD/log"
 
 # Tests that would not finish by TEST_UNTIL (seconds since 1970; .ci/run sets it) on a slow machine are
-# left out, and listed. Without it everything runs.
+# left out, and listed. Without it everything runs. On a still slower one, those that run at TEST_STOP
+# are ended: the machine is too busy for them (limited).
 room() { [ -z "$TEST_UNTIL" ] || [ $(($(date +%s) + $(longest "$1"))) -lt "$TEST_UNTIL" ]; }
 longest() {                                         # seconds on a slow machine
     case $1 in
@@ -26,6 +27,7 @@ longest() {                                         # seconds on a slow machine
         playground | slides | python | mpi | get_data) echo 60 ;; *) echo 40 ;;
     esac
 }
+stopped() { [ -n "$TEST_STOP" ] && [ "$(date +%s)" -ge "$TEST_STOP" ]; }
 left_out() { echo "== $1: LEFT OUT for lack of time (make test runs it)"; }
 # skipped NAME WHY: a failure if MUST_RUN names it: .ci/run has installed what it needs.
 skipped() {
@@ -42,7 +44,8 @@ count() { passed=$((passed + $1)); failed=$((failed + $2)); }
 # limited COMMAND...: ends it, with status 124 and the reason in $outcome, if it
 #   spun: took more than 2 TEST_SECONDS (2 x 600) of processor time, all its processes together,
 #   hung: took hardly any for TEST_IDLE seconds (120), or
-#   late: took more than TEST_WALL seconds, by default 3 TEST_SECONDS times the load of the machine.
+#   late: took more than TEST_WALL seconds, by default 3 TEST_SECONDS times the load of the machine,
+#         or had not finished at TEST_STOP.
 # Only the last is due to the machine. Without /proc, processor time is unknown, and only the last is
 # detected. $outcome is a file, since many commands run in a subshell.
 outcome=$(cd "$BUILD/log" && pwd)/outcome.$$
@@ -51,6 +54,11 @@ trap 'rm -f "$outcome" "$outcome.pid" "$why"' EXIT
 limited() {
     command -v timeout >/dev/null || { "$@"; return; }
     wall=${TEST_WALL:-$((3 * ${TEST_SECONDS:-600} * $(busy) / 100))}
+    if [ -n "$TEST_STOP" ]; then
+        left=$((TEST_STOP - $(date +%s)))
+        [ $left -ge 1 ] || left=1
+        [ $left -ge $wall ] || wall=$left
+    fi
     rm -f "$outcome.pid"
     watcher=""
     if [ -r /proc/self/stat ]; then
@@ -145,7 +153,9 @@ try() {
     name=$1
     shift
     rm -f "$outcome"
-    if "$@"; then count 1 0; echo "ok $name"
+    if stopped; then echo "late: there was no time left for it" >"$outcome"; fi
+    if skip_late "$name"; then :
+    elif "$@"; then count 1 0; echo "ok $name"
     elif skip_late "$name"; then :
     else count 0 1; broken="$broken, $name"; echo "FAILED $name"
     fi
