@@ -152,8 +152,9 @@ resume: $(BUILD)/test_resume  ## 300 random training runs, interrupted and resum
 faults: $(BUILD)/test_faults  ## make every call that can fail do so: half an hour
 	$(BUILD)/test_faults all
 
-diverge: $(BUILD)/test_divergence  ## training that diverges, eleven causes, ten seeds: 110 runs
+diverge: $(BUILD)/test_divergence $(BUILD)/test_guard  ## training that diverges: 110 runs, two long ones
 	$(BUILD)/test_divergence all
+	$(BUILD)/test_guard long
 
 # MUTATE="--number 500 --seed 2 --room train --jobs 2"; python3 tests/mutate.py --help
 mutate: stb ## change jem.h in one place, run the tests, 250 times; some hours

@@ -35,8 +35,10 @@ one() {
     if [ $3 = JEM_FILE ]; then
         header=renamed.h define='-DJEM_FILE="renamed.h"' from=$dir/renamed object=../${object##*/}
     fi
+    # The newer of two standards adds no code: without an object, it takes a third of the time.
+    case $2 in c11 | c++17) how=-fsyntax-only ;; *) how=-c ;; esac
     if (cd "$from" && printf '%s\n#include "%s"\n' "$text" "$header" |
-        compile $1 $2 "$define" -c -o "$object") >"$dir/$1-$2-$3-$4.txt" 2>&1
+        compile $1 $2 "$define" $how -o "$object") >"$dir/$1-$2-$3-$4.txt" 2>&1
     then echo "ok $name"
     else echo "FAILED $name"; head -n 8 "$dir/$1-$2-$3-$4.txt"
     fi

@@ -4,7 +4,7 @@
    tools/cli/jem.c, each in a separate process. Required: a reported error, no leaks, no file left
    over or half-written, all objects usable. This test uses internals (jem__).
 
-       build/test_faults          some failures of the commands, in less than a minute
+       build/test_faults          some failures of the commands, in a minute or two
        build/test_faults all      all of them: half an hour (make faults) */
 #ifndef _XOPEN_SOURCE
 #define _XOPEN_SOURCE 700
@@ -159,9 +159,10 @@ static ssize_t world_write(int fd, const void *p, size_t n) {
     if (fails(WRITE)) return -1;
     return write(fd, p, world->piece && n > world->piece ? world->piece : n);
 }
+/* Does not wait for the disk: no process reads what only a power failure would lose. */
 static int world_fsync(int fd) {
     if (fails(SYNC)) return -1;
-    return fsync(fd);
+    return fcntl(fd, F_GETFD) < 0 ? -1 : 0;
 }
 static int world_close(int fd) {
     const int failed = fails(CLOSE);
@@ -746,6 +747,7 @@ static void test_rows(void) {
 
 static void test_commands(void) {
     static const long train[2] = { 17, 1 }, use[2] = { 17, 1 }, once[2] = { 100, 20 };
+    static const long often[2] = { 67, 1 };        /* thousands of allocations */
     static const char stopped[] = "train " SMALL " --stop-at 2 --out run";
     static const char resumed[] = "train --resume run --stop-at 4";
     static const char ended[] = "train --resume run";
@@ -776,9 +778,9 @@ static void test_commands(void) {
     test_command("classify run/best.safetensors --threads 1 s.png", &done, &done, use, none_made);
     test_command("eval run/best.safetensors --threads 1", &done, &done, use, none_made);
     test_command("eval run/best.safetensors calibration --threads 1 --out plot.png", &done, &done,
-                 use, chart);
+                 often, chart);
     test_command("eval run/best.safetensors noise --n 2 --threads 1 --out plot.png", &done, &done,
-                 use, chart);
+                 often, chart);
     test_command("info run/last.safetensors", &done, &done, use, none_made);
     test_command("export run/last.safetensors small", &done, &done, use, small);
     test_command("export run/last.safetensors net.onnx --onnx", &done, &done, use, onnx);

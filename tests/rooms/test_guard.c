@@ -1,11 +1,15 @@
 /* The guard of a trainer: a diverging run rolls back to a good state and continues, also across a
-   checkpoint; a healthy run has the same bits with and without the guard. */
+   checkpoint; a healthy run has the same bits with and without the guard.
+
+       build/test_guard           with long runs of 6,000 updates
+       build/test_guard long      of 20,000 (make diverge) */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tests/support/test.h"
 #include "tests/support/common.h"
 
-enum { BATCH = 64, LONG_RUN = 20000 };
+enum { BATCH = 64 };
+static int long_run = 6000;                        /* updates */
 
 typedef struct moons {
     jem_ctx *ctx;
@@ -96,7 +100,7 @@ static void test_same_program(void) {
 
 static void test_long_run(float data_noise, float energy_l2, int most_returns, float most_gap,
                           float least_accuracy) {
-    printf("%d updates with a data_noise of %g and an energy_l2 of %g\n", LONG_RUN,
+    printf("%d updates with a data_noise of %g and an energy_l2 of %g\n", long_run,
            (double)data_noise, (double)energy_l2);
     moons m;
     begin_with(&m, -1, data_noise, energy_l2);
@@ -105,7 +109,7 @@ static void test_long_run(float data_noise, float energy_l2, int most_returns, f
     float gap = 0;
     float worst = 0;
     float right = 0;
-    for (int i = 0; i < LONG_RUN; i++) {
+    for (int i = 0; i < long_run; i++) {
         const jem_stats s = step(&m);
         failed += s.status != JEM_OK;
         returns += s.returned;
@@ -115,7 +119,7 @@ static void test_long_run(float data_noise, float energy_l2, int most_returns, f
         gap += 0.1f * (-s.cd - gap);
         if (s.returned) gap = 0;
         worst = fmaxf(worst, fabsf(gap));
-        if (i >= LONG_RUN - 1000) right += s.accuracy / 1000;
+        if (i >= long_run - 1000) right += s.accuracy / 1000;
     }
     CHECK(failed == 0, "%d updates failed: %s", failed, jem_error(m.ctx));
     CHECK(worst <= most_gap, "f(x+) - f(x-) reached %g in the mean", (double)worst);
@@ -650,5 +654,6 @@ int main(int argc, char **argv) {
         TEST(test_hostile_file), TEST(test_own_archive), TEST(test_scale),
         TEST(test_first_program), TEST(test_unstable)
     };
+    if (argc == 2 && !strcmp(argv[1], "long")) long_run = 20000;
     return test_main(argc, argv, all, TEST_COUNT(all));
 }
