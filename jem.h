@@ -161,7 +161,7 @@
        >>plan       running them faster                    >>uses        attack, impute, pictures
        >>ops        building blocks of networks            >>io          safetensors
        >>text       strings, numbers, fields               >>checkpoint  networks, trainers in files
-       >>nets       wide-resnet, convnet, MLP, your own    >>engine      kernels of the processor
+       >>nets       wide-resnet, convnet, MLP, your own    >>engine      kernels by instruction set
        >>losses     log-densities, CE, CD, score           >>bf16        convolutions in bf16
        >>samplers   SGLD, HMC, AIS, buffer                 >>changelog   and licence
    First the API in this order, then the implementation in the same order: ideas first, machinery
@@ -667,7 +667,7 @@ typedef struct jem_wrn_desc {
                                                       see jem_net.shift. U is a U-Net's decoder on
                                                       the features of all stages, see below: an
                                                       energy of this form denoises as well as a
-                                                      score network (Guth & others 2025).
+                                                      score network (Guth et al. 2025).
                                                       Sides are multiples of 4 * stem_stride. Not
                                                       with separate_energy */
 } jem_wrn_desc;
@@ -763,9 +763,10 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
    batch statistics and dropout. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a text (UTF-8) that is saved with the network; a value of NULL removes it. Key and value
-   are copied. At most 3840 texts. Keys that begin with "jem." are the library's: they can only be
-   read and removed. The tools store and read names: "class.0", "class.1", ... of the classes and,
-   for rows of a table, "column.0", "column.1", ... of its columns. */
+   are copied. A network holds at most 3840 texts, the library's included. Keys that begin with
+   "jem." are the library's: they can only be read and removed. The tools store and read names:
+   "class.0", "class.1", ... of the classes and, for rows of a table, "column.0", "column.1", ... of
+   its columns. */
 JEM_API jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value);
 /* Returns the text stored under the key, or NULL. It is valid until it is set or removed. */
 JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
@@ -783,11 +784,11 @@ JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
    jem_unstandardize convert. The text "jem.units", which is saved with the network, holds mean and
    scale of each channel; to return to a network without units, remove it (jem_net_set_meta). */
 /* Fits units to the training data x[n][c][h][w], n > 0, before training. No number may exceed 1e12
-   in size. A channel that is constant gets its own absolute value as the scale, or 1. In a network
-   with `student`, also sets A. */
+   in size. The scale of a constant channel is its absolute value, or 1 if that is (nearly) 0. In a
+   network with `student`, also sets A. */
 JEM_API jem_status jem_net_fit_units(jem_net *net, const float *x, int n);
 /* Convert x[n][c][h][w] to u, in the network's units, and back; u may be x. u is limited to
-   -10^4 .. 10^4. Without units they copy. */
+   -10^4 .. 10^4. Without units they copy numbers from -10^4 to 10^4; others are an error. */
 JEM_API jem_status jem_standardize(const jem_net *net, const float *x, int n, float *u);
 JEM_API jem_status jem_unstandardize(const jem_net *net, const float *u, int n, float *x);
 
@@ -877,7 +878,7 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
    step t = 0, 1, ... is multiplied by s = (1 + t/b)^-gamma, its noise by sqrt(s); the bias then
    vanishes for gamma in (1/2,1] (Welling & Teh 2011). With temperature_from > 0, the noise is
    multiplied by sqrt(T), where the temperature T falls from temperature_from to temperature_to by
-   the same factor at every step (Kirkpatrick & others 1983). The noise is drawn in the order of
+   the same factor at every step (Kirkpatrick et al. 1983). The noise is drawn in the order of
    memory (>>tape), padding included. For a schedule of your own, call jem_sgld with steps = 1. */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
@@ -960,8 +961,8 @@ JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
                                 const jem_generate_desc *desc, jem_rng *rng);
 
 /* jem_generate in pieces, for programs that draw frames; gives the same bits, however the steps are
-   divided. Each step computes one gradient of log p for all images. Do not copy the struct: a copy
-   has the same images. */
+   divided. Each step computes one gradient of log p for all images. Do not copy the struct: both
+   copies would have the same x. */
 typedef struct jem_sampler {
     jem_ctx *ctx;
     int n, channels, height, width;
@@ -1035,7 +1036,7 @@ JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, co
 /* ---- exact samplers (tools/support/measures.h has the effective sample size of chains) ---- */
 
 /* A Langevin step has a bias that grows with its size. If a proposal x' is accepted with
-   probability min(1, ratio) and otherwise rejected (Metropolis & others 1953; Hastings 1970), the
+   probability min(1, ratio) and otherwise rejected (Metropolis et al. 1953; Hastings 1970), the
    chains converge to p exactly. These samplers differ only in the count of `leapfrog` steps before
    each decision (Neal 2011, section 5):
        0   random-walk Metropolis, which needs no gradient: x' = x + step_size N(0,I)
@@ -1055,7 +1056,7 @@ typedef struct jem_mcmc_desc {
 JEM_API jem_mcmc_desc jem_mcmc_desc_default(void);
 /* Walks each image of the leaf x, in place, as a separate chain. accepted[n] (may be NULL) receives
    each chain's acceptance rate. In many dimensions, the best step has an acceptance rate of .23
-   with leapfrog 0, .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos & others 2013).
+   with leapfrog 0, .57 with 1 (Roberts & Rosenthal 1998), .65 with more (Beskos et al. 2013).
    Returns JEM_DIVERGED if log p of an image is not finite at the start. If logp fails, x may hold a
    proposal. */
 JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
@@ -1073,8 +1074,8 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
    expected weight is Z for any number of levels; more levels reduce the noise of the estimate. */
 typedef struct jem_ais_desc {
     int levels;                                    /* 500; at least 1 */
-    float mean, std;                               /* of q, which should cover p: 0, 1. Up to 1e4;
-                                                      1e-15 to 1e15 */
+    float mean, std;                               /* of q, which should cover p: 0 (-1e4 to 1e4),
+                                                      1 (1e-15 to 1e15) */
     jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 steps of .1; a
                                                       single temperature */
 } jem_ais_desc;
@@ -1104,15 +1105,16 @@ typedef struct jem_optim_desc {
     float weight_decay;                            /* L2 added to the gradient: 0; Muon: below */
     float clip;                                    /* 0: off; else limits the gradient's L2 norm */
     float ema;                                     /* 0: off; else a running average of the
-                                                      weights, in which an update has the weight
-                                                      1 - ema; early on, update t: 10/(t + 10).
+                                                      weights: each update counts 1 - ema, and
+                                                      update t, from 0, at least 10/(t + 10), so
+                                                      that the first weights are soon forgotten.
                                                       Running statistics are not averaged */
     const char *only;                              /* NULL: all parameters; else those whose names
                                                       begin with this; read at creation only */
-    /* Muon (Jordan & others 2024): the momentum of a weight matrix, (O,I) or (O,I*k*k), is replaced
+    /* Muon (Jordan et al. 2024): the momentum of a weight matrix, (O,I) or (O,I*k*k), is replaced
        by nearly the closest matrix with orthogonal rows or columns, found by five Newton-Schulz
        steps: every direction is learned at the same rate. A step is .2 sqrt(max(rows, columns)) lr,
-       about as long as Adam's (Liu & others 2025), so one rate can serve both: Adam updates biases,
+       about as long as Adam's (Liu et al. 2025), so one rate can serve both: Adam updates biases,
        norms, weights of a single row or column, and those whose names contain `adam_names`. Weight
        decay is decoupled, and for the matrices only: a step multiplies them by 1 - lr *
        weight_decay. */
@@ -1165,15 +1167,15 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
 /* Sums x[n] over all ranks (processes), in place. Several ranks train one model if each runs the
    same program on the same data, with its own desc.rank. Each computes a part of an update's images
    and chains; the function is called for new samples (restart_denoise), for the chains after their
-   walk, and, before the optimiser's step, for the gradients and the numbers of jem_stats as one
-   array. So all ranks have the same state, including chains: any of them can save it, and any
-   number of them can continue from it. With whole groups of 16 images per rank, the result is that
-   of one process up to rounding, except with batch norm. If the network has buffers (arrays that
-   are not trained, as the averages of batch norm), each rank computes the whole first update, and
-   the function is not called for it. Divergence on one rank is divergence on all. Any other error
-   of one rank (no memory, a term that fails) ends its run, while the others diverge, or wait for
-   it: end them, as examples/mpi.c does. The function may call jem_fail; it may be called once more
-   afterwards. */
+   walk, and, before the optimiser's step, for one array of the gradients, the buffers and the
+   numbers of jem_stats. So all ranks have the same state, including chains: any of them can save
+   it, and any number of them can continue from it. With whole groups of 16 images per rank, the
+   result is that of one process up to rounding, except with batch norm. If the network has buffers
+   (arrays that are not trained, as the averages of batch norm), those of rank 0 are kept, each rank
+   computes the whole first update, and the function is not called for it. Divergence on one rank is
+   divergence on all. Any other error of one rank (no memory, a term that fails) ends its run, while
+   the others diverge, or wait for it: end them, as examples/mpi.c does. The function may call
+   jem_fail; it may be called once more afterwards. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
 /* Inputs of a loss term of your own, on the tape; an input that the update does not have is NULL.
@@ -1187,7 +1189,9 @@ typedef struct jem_term_inputs {
     jem_tensor *logits;                            /* and f(x), as jem_forward in training */
     jem_tensor *x_data;                            /* images for p(x): x, or images of their own */
     jem_tensor *sample;                            /* chains after their walk */
-    jem_rng *rng;                                  /* source of the term's random numbers */
+    jem_rng *rng;                                  /* source of the term's random numbers, the same
+                                                      on every rank; jem_add_noise gives the images
+                                                      of each rank noise of their own */
 } jem_term_inputs;
 /* Builds one number on the tape, preferably a mean over images; the update adds w_term times this
    number to the loss. Called once per update, unless w_term is 0; NULL is an error. */
@@ -1214,7 +1218,7 @@ typedef struct jem_train_desc {
     float w_term;
     jem_term_fn term;
     void *term_user;
-    /* 0: off; else sharpness-aware training (Foret & others 2021; Yang, Su & Ji 2023): the gradient
+    /* 0: off; else sharpness-aware training (Foret et al. 2021; Yang, Su & Ji 2023): the gradient
        is computed at this distance from the weights, in the direction in which the loss increases
        most. Not with w_score. sam and w_kl need ranks = 1. */
     float sam;
@@ -1222,7 +1226,8 @@ typedef struct jem_train_desc {
     /* If label_noise or label_all_noise is > 0, cross-entropy uses noisy images of its own: a
        fraction label_all_noise of them gets noise levels as in score matching, the others noise
        whose std is drawn from U(0, label_noise): 0, 0. A network that recognises classes in noise
-       can generate samples by class, and better ones. Not with weights.cd_class. */
+       can generate samples of a given class, and its samples are better. Not with weights.cd_class.
+       */
     float label_noise, label_all_noise;
     float label_smoothing;                         /* fraction of cross-entropy's target that is
                                                       shared by all classes (Szegedy et al. 2016):
@@ -1237,8 +1242,9 @@ typedef struct jem_train_desc {
     float reinit;                                  /* .05: probability that a chain restarts */
     float restart_lo, restart_hi;                  /* it restarts from U(lo,hi), the range of data:
                                                       -1, 1 */
-    /* If steps > 0 (default 0), chains restart from noise-blind samples instead: every 1/reinit
-       updates, new samples replace as many random slots of the buffer as a walk has chains. */
+    /* If steps > 0 (default 0), chains start from noise-blind samples instead. The first update
+       with chains fills the buffer with copies of about 64 of them; from then on, every 1/reinit
+       updates, as many new samples as a walk has chains replace random slots. */
     jem_denoise_desc restart_denoise;
     /* NULL, or called for each chain x[c][h][w] that is drawn, before its walk. May change it:
        start it elsewhere if visits is 0, or augment it as data are augmented (Du, Li, Tenenbaum &
@@ -1259,11 +1265,13 @@ typedef struct jem_train_desc {
        three times its lowest. The trainer rolls back to the copy if
            an update diverges;
            the mean gap of about ten updates exceeds max_gap times that scale;
-           cross-entropy, once below 3/4 log(classes), is back at log(classes), a guess (at most
-           six times: then the labels count as unlearnable);
+           cross-entropy, once below 3/4 log(classes), is back at log(classes), as for a guess
+           (this causes at most six rollbacks: then the labels count as unlearnable);
            the residual, once below .5, is above .9 again;
            the gradient's norm, after clipping, is a thousand times its mean;
-           the chains are far from all images, or all equal;
+           the chains are far from all images (most values are at a clamp that is much wider than
+           restart_lo .. restart_hi, or, without one, ten half widths of that range from its middle
+           and twice as far as any value of the images), or all equal;
            or a step of SGLD moves them by a quarter of the range restart_lo .. restart_hi
            (measured every 20 updates).
        After a rollback, training uses other random numbers. Each rollback from the second on also
@@ -1384,9 +1392,9 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
 
 #define JEM_AUTO (-1)
 /* Stores statistics of n images x[n][c][h][w], from which jem_answer.familiarity is computed. The
-   images must resemble those to be judged, and should not have been used in training; p-values are
-   accurate with about 500 images or more; the more images, the smaller the p-values that can be
-   distinguished. `gradients` is the cost of an answer, in gradients of log p(x). 0: it uses logits,
+   images must resemble those to be judged, and should not have been used in training. p-values are
+   accurate from about 500 images on; with more images, smaller p-values can be distinguished.
+   `gradients` is the cost of an answer, in gradients of log p(x). 0: it uses logits,
    features and the image itself; 1, or JEM_AUTO: also the slope at the image, from the same pass: a
    batch then takes less than three times the time of its logits; 2 and 3: also the slope at one and
    at two noise levels, only for networks that have learned a score. For vectors (height and width
@@ -1420,12 +1428,13 @@ typedef enum jem_ood {
     JEM_OOD_SLOPES,        /* minus such a distance of logits, log p(x), slopes, details and, of
                               images, the layout, standardised by label (Mahmood, Oliva & Styner
                               2021; Lee et al. 2018) */
-    JEM_OOD_FEATURES,      /* the last layer's features and the numbers of SLOPES but for the
-                              layout: relative Mahalanobis distance (Ren et al. 2021) */
+    JEM_OOD_FEATURES,      /* relative Mahalanobis distance (Ren et al. 2021) of the last layer's
+                              features and the numbers of SLOPES except the layout */
     JEM_OOD_IMAGE,         /* the details of the image alone; of the network, only the label */
     JEM_OOD_SHADES,        /* dark and bright pixels of the image, its flat ones, its border and its
-                              colourfulness, whatever the label: log density of a mixture */
-    JEM_OOD_FAMILIAR       /* the last four joined: what familiarity ranks */
+                              colourfulness, regardless of the label: log density of a mixture */
+    JEM_OOD_FAMILIAR       /* the four above combined; familiarity is the rank of this score among
+                              those of the calibration images */
 } jem_ood;
 /* Writes a score per image of x[n][c][h][w] to score[n]. walk: of RISE and MOVE; NULL is 10 steps
    of 1, or of noise_lo^2 for a network trained by score matching. Errors: no calibration where one
@@ -1457,10 +1466,11 @@ JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
    sensor that has failed. gain[n][channels] receives the rise of log p(x), at least 0, if this
    value alone is replaced by its most likely one; better[n][channels] (may be NULL) that
    replacement, in units of x. If a single value is wrong, its gain is usually the largest.
-   Replacements are searched in the network's units (jem_net_fit_units): first 64 from -3 to 3, then
-   64, .003 apart, around the best value so far, which may be the original one. If all are less
-   likely, the value remains, with a gain of 0. Each value costs 128 evaluations of log p(x). For a
-   normal density of mean m and inverse covariance P, the gain is (P (x - m))[i]^2 / (2 P[i][i]). */
+   Replacements are searched in the network's units (jem_net_fit_units), from -3 to 3: first 64,
+   then 64 more within .095 of the best value so far (the original one, if none is better). If all
+   are less likely, the value remains, with a gain of 0. Each value costs 128 evaluations of log
+   p(x). For a normal density of mean m and inverse covariance P, the gain is (P (x - m))[i]^2 / (2
+   P[i][i]). */
 JEM_API jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain,
                                     float *better);
 /* Fits, and returns, the temperature, .01 to 100: dividing the logits by it minimises -log p(y|x)
@@ -1516,7 +1526,8 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
 typedef struct jem_impute_desc {
     jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019; for a
                                                       density with a score, set 300, after which
-                                                      .01 of the noise remains */
+                                                      .01 of the noise remains. Missing pixels start
+                                                      from N(0, sigma_max^2) */
     jem_sgld_desc walk;                            /* 300 steps of 1, noise .01 */
     float lo, hi;                                  /* without denoise, missing pixels start from
                                                       U(lo,hi), or if lo = hi as in x: -1, 1 */
@@ -1540,7 +1551,7 @@ typedef struct jem_pixels_desc {                   /* zero means default, NULL i
        framing. */
     float subject;
 } jem_pixels_desc;
-enum {                                             /* what was done to a picture, added up */
+enum {                                             /* flags: what was done to a picture */
     JEM_DID_RESIZE = 1, JEM_DID_STRETCH = 2,       /* to the network's size; of other proportions */
     JEM_DID_GREY = 4, JEM_DID_COLOUR = 8,          /* colour made grey; grey to every channel */
     JEM_DID_BLEND = 16, JEM_DID_INVERT = 32,       /* had an alpha channel; inverted */
@@ -1569,7 +1580,8 @@ JEM_API jem_status jem_net_fit_framing(jem_net *net, const float *x, int n);
 JEM_API jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                         int height, int channels, const jem_pixels_desc *desc,
                                         float *x, int *did);
-/* Converts n images x[n][c][h][w] to pixels[n][h][w][c], limited to 0..255. */
+/* Converts n images x[n][c][h][w] to pixels[n][h][w][c], limited to 0..255. The network must have 1
+   or 3 channels. */
 JEM_API jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
                                         const jem_pixels_desc *desc, unsigned char *pixels);
 /* Classifies one picture: jem_pixels_to_floats, then jem_classify. */
@@ -6109,7 +6121,7 @@ static void jem__net_fields(jem__fields *f, jem_net *net) {
     net->scale = jem__optional_field(f, "jem.scale", net->scale, 1, 1e-6f, 1e6f, 0);
     net->noise_lo = jem__optional_field(f, "jem.noise_lo", net->noise_lo, 0, 0, 1e6f, 0);
     net->noise_hi = jem__optional_field(f, "jem.noise_hi", net->noise_hi, 0, 0, 1e6f, 0);
-    net->mean = jem__optional_field(f, "jem.mean", net->mean, 0, -1e6f, 1e6f, 0);
+    net->mean = jem__optional_field(f, "jem.mean", net->mean, 0, -1e4f, 1e4f, 0);
     net->guidance = jem__optional_field(f, "jem.guidance", net->guidance, 0, 0, 1e6f, 0);
     net->denoise_steps = (int)jem__optional_field(f, "jem.denoise_steps", (float)net->denoise_steps,
                                                   0, 0, 1e6f, 1);
@@ -6640,8 +6652,11 @@ static void jem__units_apply(const jem_net *net, const float *units, const float
     for (ptrdiff_t row = 0; row < (ptrdiff_t)n * net->channels; row++) {
         const float *unit = units + 2 * (row % net->channels);
         for (ptrdiff_t i = row * pixels; i < (row + 1) * pixels; i++) {
-            if (back) to[i] = jem__fmaf(from[i], unit[1], unit[0]);
-            else to[i] = fminf(fmaxf((from[i] - unit[0]) / unit[1], -JEM__LARGEST), JEM__LARGEST);
+            float v = from[i];
+            if (!back) v = (v - unit[0]) / unit[1];
+            v = fminf(fmaxf(v, -JEM__LARGEST), JEM__LARGEST);      /* v is in the network's units */
+            to[i] = v;
+            if (back) to[i] = jem__fmaf(v, unit[1], unit[0]);
         }
     }
 }
@@ -6714,7 +6729,7 @@ static void jem__units_of(const jem_net *net, const float *x, int n, int c, floa
     double scale = sqrt(square);
     if (!(scale > 1.2e-7 * fabs(mean))) scale = fabs(mean);        /* constant in float */
     unit[0] = (float)mean;
-    unit[1] = scale > 1e-12 ? (float)scale : 1;
+    unit[1] = scale > 1e-30 ? (float)scale : 1;
 }
 
 static float *jem__whiten_fit(const jem_net *net, const float *units, const float *x, int n);
@@ -6951,7 +6966,7 @@ typedef struct jem__stack {
 
 #define JEM__PI 3.14159265358979
 
-/* Returns log gamma(m/2), m > 0. The lgamma of C may write a variable of all threads. */
+/* Returns log gamma(m/2), m > 0. C's lgamma may write a global variable, which threads share. */
 static double jem__log_gamma(int m) {
     double sum = m % 2 ? 0.5 * log(JEM__PI) : 0;
     for (int k = m - 2; k > 0; k -= 2) sum += log(k / 2.0);
@@ -7633,13 +7648,16 @@ static double jem__score_weights(const jem__score *s, const float *weights, doub
     return constant;
 }
 
-/* Checks the noise levels of n images, and the step. */
+/* Checks the noise levels and weights of n images, and the step. */
 static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
     int good = d && d->sigma && d->difference >= 0 && d->difference <= 1e6f;
     for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
+    for (int i = 0; good && d->weight && i < n; i++)
+        good = d->weight[i] >= 0 && jem__finite(d->weight[i]);
     if (!good)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a noise level for each image, "
-                  "above 0 and below 1e6, and a difference from 0 to 1e6");
+                  "above 0 and below 1e6, weights that are at least 0, and a difference from 0 to "
+                  "1e6");
     return good;
 }
 
@@ -7803,6 +7821,7 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
 static int jem__sgld_good(jem_ctx *ctx, const char *what, jem_sgld_desc d) {
     return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) &&
            JEM__IN(d.noise_std, 0, JEM__MOST) && JEM__IN(d.clamp_grad, 0, JEM__MOST) &&
+           JEM__IN(d.clamp_lo, -JEM__MOST, JEM__MOST) &&
            JEM__IN(d.clamp_hi, d.clamp_lo, JEM__MOST) &&
            JEM__IN(d.temperature_from, 0, JEM__MOST) &&
            JEM__IN(d.decay_b, 0, JEM__MOST) && JEM__IN(d.decay_gamma, 0, JEM__MOST) &&
@@ -8755,7 +8774,8 @@ static ptrdiff_t jem__muon_at(const jem__places *s, int j) {
 
 /* Moves the momentum, m <- b m + (1 - b) g, and writes the look-ahead b m + (1 - b) g to the
    matrix, divided by its norm, so that no singular value is above 1. Returns 0 if all of it is 0.
-   A product of two floats is exact in double, so a contraction by the compiler changes no bit. */
+   A product of two floats is exact in double: fused with the addition or not, the bits are the
+   same. */
 static int jem__muon_load(const jem__moments *m, float momentum, const jem__muon_shape *shape,
                           float *x) {
     const jem_param *p = m->param;
@@ -8815,7 +8835,7 @@ static void jem__newton_product(jem_ctx *ctx, jem__matrix factor, jem__matrix fr
 }
 
 /* Runs `steps` Newton-Schulz steps on x(rows, columns) and writes what x becomes to `result`:
-   x <- (a I + F) x, where F = b A + c A^2 and A = x x^T. Coefficients: Jordan & others 2024. All
+   x <- (a I + F) x, where F = b A + c A^2 and A = x x^T. Coefficients: Jordan et al. 2024. All
    these matrices commute, so the steps run on A alone, A <- (a I + F)^2 A, and x is multiplied
    once, by the product of the factors a I + F. squares: scratch for four (rows, rows) matrices. */
 static void jem__newton_steps(jem_ctx *ctx, int steps, jem__matrix x, float *squares,
@@ -9047,7 +9067,8 @@ enum {
     JEM__GUARD_RESIDUALS = 3                       /* "guard.residual": older files lack it */
 };
 
-/* Numbers of the guard, in the order in checkpoints. A negative one is unknown, except gap. */
+/* Numbers of the guard, in the order in checkpoints. Except for gap, a negative number means
+   'unknown'. */
 typedef struct jem__pulse {
     float gap;                                     /* mean f(x+) - f(x-) of about 10 updates */
     float ce, norm;                                /* means over 20: cross-entropy, gradient */
@@ -9332,6 +9353,9 @@ static jem_rng jem__trainer_rng(uint64_t seed) {
     const jem_rng rng = jem_rng_seed(seed);
     return jem_rng_split(&rng, 0x747261696e);      /* "train" */
 }
+static jem_rng jem__dropout_rng(const jem_rng *of_trainer) {
+    return jem_rng_split(of_trainer, 0x64726f70);  /* "drop": no number of returns */
+}
 
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
@@ -9378,7 +9402,7 @@ jem_status jem_trainer_use_average(jem_trainer *tr, int on) {
 void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
     if (!tr) return;
     tr->rng = jem__trainer_rng(seed);
-    tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
+    tr->net->rng = jem__dropout_rng(&tr->rng);
 }
 
 void jem_trainer_set_lr(jem_trainer *tr, float lr) {
@@ -9556,8 +9580,9 @@ static void jem__set_slot(jem_buffer *b, int slot, const float *image) {
     b->visits[slot] = 0;
 }
 
-/* Fills the empty slots of the buffer with copies of about n new samples, at least 64 and at least
-   two of each class. Copies of one sample soon diverge from each other. */
+/* Fills the empty slots of the buffer with copies of about n new samples: about 64 or more, at
+   least two of each class, as many of each, and no more than there are slots. Copies of one sample
+   soon diverge from each other. */
 static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
     const int by_class = jem__by_class(&tr->desc);
@@ -9758,6 +9783,14 @@ typedef struct jem__samples {
     int *labels;                                   /* this rank's; NULL unless by class */
 } jem__samples;
 
+/* Records the images of an update, with their noise: labelled ones and, if `separate`, those of
+   p(x). */
+static void jem__update_images(jem_trainer *tr, const jem__batch *b, int separate,
+                               jem_tensor **labelled, jem_tensor **data) {
+    if (b->n) *labelled = jem__labelled(tr, b->x, b->n);
+    if (separate) *data = jem__noisy(tr, b->x_data, b->n_data);
+}
+
 /* Draws the samples of an update, and records the term `kl`. Returns 0 without memory. */
 static int jem__update_samples(jem_trainer *tr, int n_data, jem__samples *sample, jem_tensor **kl) {
     const jem_train_desc *d = &tr->desc;
@@ -9817,6 +9850,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     const int noisy_labelled = d->label_noise > 0 || d->label_all_noise > 0;
     const int needs_data = has_samples || d->weights.energy_l2 > 0 || d->w_term > 0;
     const jem_loss_weights weights = jem__weights_now(tr);
+    const int separate = b->separate || (noisy_labelled && needs_data);
     jem__samples sample = { NULL, NULL };
     jem_tensor *labelled = NULL;
     jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
@@ -9827,11 +9861,12 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     if (b->n) b->labels += jem__rank_first(tr, b->n);
     jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image_size(tr->net));
     tr->awaits_chains = has_samples;
+    if (sets_buffers) {                            /* before chains walk through the network */
+        jem__update_images(tr, b, separate, &labelled, &data);
+        jem__set_act_norm(tr->net, labelled ? labelled : data);
+    }
     if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
-    if (b->n) labelled = jem__labelled(tr, b->x, b->n);
-    if (b->separate || (noisy_labelled && needs_data))
-        data = jem__noisy(tr, b->x_data, b->n_data);
-    if (sets_buffers) jem__set_act_norm(tr->net, labelled ? labelled : data);
+    if (!sets_buffers) jem__update_images(tr, b, separate, &labelled, &data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
     if (d->w_nce > 0) terms->nce = jem__nce_term(tr, b->x_data, b->n_data);
     jem_tensor *loss = jem__loss(tr->net, &weights, labelled, b->labels, data, sample.x,
@@ -9952,6 +9987,15 @@ static double jem__half_range(const jem_train_desc *d) {
     return ((double)d->restart_hi - (double)d->restart_lo) / 2;
 }
 
+/* Returns the i-th slot of the buffer in an order in which classes take turns, so that the first
+   ones are of all classes. */
+static int jem__slot_in_turn(const jem_buffer *b, int i) {
+    const int classes = b->classes > 0 ? b->classes : 1;
+    const int count = b->capacity / classes;
+    if (i >= count * classes) return i;            /* of no class */
+    return i % classes * count + i / classes;
+}
+
 /* Returns the reason why the chains, whose values are finite, are useless, or NULL. Compares some
    that have walked with some of the n images x. */
 static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n) {
@@ -9970,12 +10014,15 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
     const ptrdiff_t size = jem__buffer_image_size(b);
     if (n > SOME) n = SOME;
     for (int i = 0; i < b->capacity && walked < SOME; i++) {
-        if (b->visits[i] > 0) chains[walked++] = b->data + i * size;
+        const int slot = jem__slot_in_turn(b, i);
+        if (b->visits[slot] > 0) chains[walked++] = b->data + slot * size;
     }
     if (walked < FEW) return NULL;
+    for (int i = 0; i < n; i++) images[i] = x + i * size;
     /* A value is far if it is at a clamp that is much wider than the range of images (`wall`), or,
-       without such a clamp, ten half ranges from the middle. */
+       without such a clamp, ten half ranges from the middle and twice as far as any image. */
     double limit = 10 * half;
+    for (ptrdiff_t i = 0; i < n * size; i++) limit = fmax(limit, 2 * fabs((double)x[i] - middle));
     if (wall > 1.5 * half) {
         limit = wall;
         middle = ((double)d->sgld.clamp_hi + (double)d->sgld.clamp_lo) / 2;
@@ -9983,16 +10030,15 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
     const double spread = jem__spread(chains, walked, size, middle, limit, &far);
     if (far > 0.9) return "the chains are far from all images";
     if (spread >= 0.02 * (half * half)) return NULL;         /* varied enough for any images */
-    for (int i = 0; i < n; i++) images[i] = x + i * size;
     const double usual = jem__spread(images, n, size, middle, limit, &unused);
     if (spread < 0.02 * usual) return "the chains are all equal";
     return NULL;
 }
 
-/* Returns how far (rms) a step of SGLD, without noise or a range for x, moves values of some
-   chains, as a fraction of the range where they start; 0, so that steps stay as long as they are,
-   before the first update with chains, or if the gradient is not finite. Before the first walk the
-   chains are still noise, which already shows whether steps are too wide. Only for a context
+/* Returns how far (rms) a step of SGLD moves the values of some chains, without noise and the clamp
+   of x, as a fraction of the range in which they start. Returns 0, which leaves the steps as they
+   are, before the first update with chains, or if the gradient is not finite. Before the first walk
+   the chains are still noise, which already shows whether steps are too wide. Only for a context
    without an error. */
 static float jem__travel(const jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
@@ -10000,12 +10046,18 @@ static float jem__travel(const jem_trainer *tr) {
     double sum = 0;
     if (!b || !tr->desc.sgld.steps || tr->updates < tr->desc.cd_from) return 0;
     const int n = b->capacity < JEM_LANES ? b->capacity : JEM_LANES;
-    const ptrdiff_t size = n * jem__buffer_image_size(b);
+    const ptrdiff_t image = jem__buffer_image_size(b);
+    const ptrdiff_t size = n * image;
     const float step = jem__guarded_walk(tr).step_size;
     const float clamp = tr->desc.sgld.clamp_grad;
     const jem_mark mark = jem_begin(ctx);
+    float *chains = jem__push_floats(ctx, size);
     float *slope = jem__push_floats(ctx, size);
-    jem_tensor *t = jem_input(ctx, b->data, n, b->channels, b->height, b->width);
+    for (int i = 0; chains && i < n; i++)
+        memcpy(chains + i * image, b->data + jem__slot_in_turn(b, i) * image,
+               (size_t)image * sizeof *chains);
+    jem_tensor *t = NULL;
+    if (chains) t = jem_input(ctx, chains, n, b->channels, b->height, b->width);
     if (slope && t && jem_grad(jem_logp(ctx, t, tr->net), t) == JEM_OK &&
         jem_read_grad(t, slope) == JEM_OK) {
         for (ptrdiff_t i = 0; i < size; i++) {
@@ -10040,7 +10092,8 @@ static void jem__follow_least(float *mean, float *least, float value, float most
     if (begun && (*least < 0 || *mean < *least)) *least = *mean;
 }
 
-/* Compares an update that succeeded with those before it. Writes the reason to return to g->why. */
+/* Compares a successful update with earlier ones. If the trainer must roll back, writes the reason
+   to g->why. */
 static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_stats *s) {
     enum {
         BEGIN = 20,                                /* updates before means are compared */
@@ -10057,7 +10110,8 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
     float norm = s->grad_norm;
     if (d->optim.clip > 0) norm = fminf(norm, d->optim.clip);
     const float gap_change = 0.1f * (-s->cd - now->gap);
-    now->gap += gap_change;
+    const int has_gap = jem__finite(gap_change);   /* in a pause, the loss does not contain it */
+    if (has_gap) now->gap += gap_change;
     jem__follow(&now->norm, norm);
     if (learns) jem__follow_least(&now->ce, &now->least, s->ce, HUGE_VALF, begun);
     if (d->w_score > 0)
@@ -10065,7 +10119,8 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
     if (!d->max_returns) return;
     const char *gone = jem__chains_gone(tr, b->x_data, b->n_data);
     if (tr->updates % TRAVEL_EVERY == 1) g->travel = jem__travel(tr);
-    if (!(fabsf(now->gap) <= d->max_gap * fabsf(tr->net->scale)))
+    if (!has_gap) jem__print(g->why, sizeof g->why, "f(x+) - f(x-) is not finite");
+    else if (!(fabsf(now->gap) <= d->max_gap * fabsf(tr->net->scale)))
         jem__print(g->why, sizeof g->why, "the mean of f(x+) - f(x-) is %.3g", (double)now->gap);
     else if (gone) jem__print(g->why, sizeof g->why, "%s", gone);
     else if (begun && usual > 0 && norm > 1000 * usual)
@@ -10118,7 +10173,7 @@ static void jem__guard_begin(jem_trainer *tr) {
     if (jem_ok(tr->net->ctx)) tr->guard.fresh = 0;
 }
 
-/* Returns to the good state for the reason in g->why. */
+/* Rolls back to the good state, for the reason in g->why. */
 static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
@@ -10145,7 +10200,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->travel = 0;
     g->fresh = 1;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
-    tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
+    tr->net->rng = jem__dropout_rng(&tr->rng);
     for (int i = 0; i < COUNT; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
     }
@@ -10643,13 +10698,14 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
 
    Details are the energies of a Haar pyramid's levels, in logarithms. SLOPES ends with the layout
    of an image: its means over 4 x 4 blocks; how much it is like its mirror images; the directions
-   of its edges. Scans have a cleaner background than samples or compressed files, so the variances
-   of shades and layout include that of an error (jem__shades_error). Each part but SHADES has a
+   of its edges. Scans have a cleaner background than samples or compressed files. So that this
+   alone does not make an image strange, the variances of shades and layout include that of a small
+   error of measurement (jem__shades_error, jem__layout_error). Each part but SHADES has a
    distance d from the mean of the predicted label (Mahalanobis: Lee et al. 2018). One covariance
    serves all labels; for SLOPES of few classes, each has its own, shrunk towards it. FEATURES has
    d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al. 2021), unless there
    is only one class. The distance is standardised by label, so that no class is strange as a whole.
-   SHADES has the log density of a mixture of Gaussians, whatever the label: photographs of one
+   SHADES has the log density of a mixture of Gaussians, regardless of the label: photographs of one
    class have shades of several kinds, and an image between two kinds is strange. Colourfulness and
    evenness are logarithms, which can be very low: images without colour, or with a border of one
    shade, are then a kind of their own, and those with both (drawings, products on a plain ground)
@@ -10658,16 +10714,17 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
    5%, by an exponential tail. The parts are joined as the sum of -log p (Fisher; tails of several
    statistics: Morningstar et al. 2021), weighted by jem__known.weight, plus the largest -log p
    (Tippett): one part alone can make an image strange. The joint score is ranked among those of the
-   calibration images. Their scores come from fits without them (ten folds), as new images' do.
+   calibration images. Each of these is scored by a fit that excludes it (ten folds), as new images
+   are.
 
-   The first number of a calibration is JEM__FORM times the index of its form, plus its
-   gradients. */
+   The first number of a calibration is JEM__FORM times the index of its form, plus its gradients;
+   the second is its count of features. */
 
 enum { JEM__FOLDS = 10, JEM__MOST_RATED = 32768, JEM__MOST_LOGITS = 32,
        JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128, JEM__MOST_VALUES = 32,
        JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
        JEM__TAIL = 14,                             /* its quantile, (14/64)^2, begins the tail */
-       JEM__HEAD = 2,                              /* numbers that determine the layout */
+       JEM__HEAD = 2,                              /* first numbers: how many follow */
        JEM__SHRUNK = 50,                           /* images that the common covariance counts as */
        JEM__FORM = 10, JEM__TONES = 5,
        JEM__SHADE_DIMS = JEM__TONES + 6, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
@@ -11502,7 +11559,7 @@ static float jem__fraction(const float *q, float score) {
     const float root = jem__familiarity(q, JEM__QUANTILES, score);
     return root * root;
 }
-/* Returns -log of the p-value of a part's score: 0 without numbers. */
+/* Returns -log of the p-value of a part's score: 0 for a part that has no numbers. */
 static double jem__part_surprise(const jem__trait *p, float score) {
     const double most = 60;
     if (!p->own.dims) return 0;
@@ -11687,6 +11744,12 @@ static void jem__gauss_units(const jem__gauss *g, double *cov, int count) {
     }
 }
 
+/* Shortens a mean, unless it is so large that five digits may be coarser than its spread. */
+static float jem__short_mean(float m) {
+    if (fabsf(m) >= 1e4f) return m;
+    return jem__shorten(m);
+}
+
 /* Fits means and covariances. The mean of a label is shrunk towards that of all images, as if the
    label had four more images with that mean, and its covariance as if it had JEM__SHRUNK more with
    the covariance of all. A ridge reduces the correlations, so that small differences between
@@ -11705,8 +11768,8 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
         if (g->classes == 1) label = -1;
         const int own = jem__gauss_sum(v, dims, seen, n, without, label, sum);
         for (int a = 0; a < dims; a++)
-            g->mean[(ptrdiff_t)c * dims + a] = jem__shorten((float)((sum[a] + 4 * mean[a]) /
-                                                                    (own + 4)));
+            g->mean[(ptrdiff_t)c * dims + a] =
+                jem__short_mean((float)((sum[a] + 4 * mean[a]) / (own + 4)));
     }
     jem__gauss_products(g, v, seen, n, without, -1, sum, cov);
     for (int a = 0; a < dims; a++)
@@ -12000,7 +12063,7 @@ static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const j
         if (jem__part_calibrate(p, ctx, r->v[part], seen, n, scores) != JEM_OK)
             return JEM_NO_MEMORY;
         for (int i = 0; i < n; i++)
-            surprise[i * JEM__PARTS + part] = jem__part_surprise(p, scores[i]);
+            surprise[(ptrdiff_t)i * JEM__PARTS + part] = jem__part_surprise(p, scores[i]);
     }
     for (int i = 0; i < n; i++) sums[i] = jem__join(&k, surprise + (ptrdiff_t)i * JEM__PARTS);
     jem__strange_quantiles(sums, n, k.q);
@@ -12361,7 +12424,7 @@ static int jem__blame_some(jem_net *net, const float *u, const jem__trials *tria
         const int i = at + k / JEM__TRIALS;
         float *copy = copies + (ptrdiff_t)k * size;
         memcpy(copy, u, (size_t)size * sizeof *u);
-        copy[i] = trials[i].from + (float)(k % JEM__TRIALS) * trials[i].step;
+        copy[i] = jem__fmaf((float)(k % JEM__TRIALS), trials[i].step, trials[i].from);
     }
     if (!copies || !logp || !jem__blame_logp(net, copies, n, logp)) return 0;
     for (int k = 0; k < n; k++) {
@@ -13070,6 +13133,7 @@ static int jem__framing_of_data(const jem_net *net, const float *x, int n, float
 
 jem_status jem_net_fit_framing(jem_net *net, const float *x, int n) {
     if (!net) return JEM_BAD_ARGUMENT;
+    if (!jem_ok(net->ctx)) return net->ctx->status;
     if (!x || n < 1)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "net_fit_framing: %d images%s", n,
                          x ? "" : ", x is NULL");
@@ -15601,7 +15665,7 @@ JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
 
 /* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
 
-/* Computes two words from key and counter by Threefry-2x32-20 (Salmon & others 2011): 20 rounds of
+/* Computes two words from key and counter by Threefry-2x32-20 (Salmon et al. 2011): 20 rounds of
    add, rotate, xor; the key is added after every 4. */
 JEM__VINLINE void JEM__FN(threefry)(const uint32_t *key, uint64_t counter, JEM__I *a, JEM__I *b) {
     static const unsigned rotate[8] = { 13, 15, 26, 6, 17, 29, 16, 24 };
@@ -15697,7 +15761,7 @@ JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, ui
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
 
 /* Finishes a sum v of channel o as f describes (see jem__finish), for a vector from lane l on; at:
-   its place in the tensor, including l. A mask and an addition are one fma, as without fusion.
+   its place in the tensor, including l. A mask followed by an addition is one fma, fused or not.
    Returns the last value. */
 JEM__VINLINE JEM__V JEM__FN(finish_one)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at,
                                         int l) {
@@ -15730,9 +15794,9 @@ JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff
 }
 
 /* Adds w[o] x[i] to acc[o][i], over n input channels of PX pixels or tiles x[i]. Channels of x are
-   `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per channel. For a
-   single x, the time is that of reading w: consecutive weights are prefetched 3 KB ahead, since a
-   processor's own prefetching comes too late, and stops at each page.
+   `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per channel. With a
+   single x, reading w takes most of the time: consecutive weights are prefetched 3 KB ahead, since
+   a processor's own prefetching comes too late, and stops at each page.
    Many parameters: the function is inlined, and most of them are constants. */
 JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int apart,
                                     int next, const float *const *x, int step, int n,
@@ -17563,7 +17627,8 @@ static int jem__bf16_fits(const jem__conv *q) {
 }
 /* Returns the size of A for one row of taps, in bf16. */
 static ptrdiff_t jem__bf16_span(const jem__conv *q, const jem__phase *s) {
-    return (s->nx * jem__bf16_pairs_of(q->ci) + 15) / 16 * 16 * JEM__BF16_PAIR;
+    const ptrdiff_t pairs = (ptrdiff_t)s->nx * jem__bf16_pairs_of(q->ci);
+    return (pairs + 15) / 16 * 16 * JEM__BF16_PAIR;
 }
 /* Returns the size of all packed weights, in floats. */
 static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
@@ -18073,9 +18138,9 @@ JEM__COMPILE_END
                  A checkpoint always holds the guard's numbers; without them a resumed run could
                  differ. A term of your own gets images of p(x) without cross-entropy's noise.
                  Contrastive divergence of p(x,y) uses e(x) of the data, not of the samples.
-                 Batches of few images are cut into blocks at any image size: one of 28 x 28 takes
-                 a tenth of the time. Attacks succeed on classifiers with random answers
-                 (jem_attack_desc.all_steps, .momentum). Labels can be smoothed
+                 Batches of few images are cut into blocks at any image size: a single image of
+                 28 x 28 takes a tenth of the time. Attacks succeed on classifiers with random
+                 answers (jem_attack_desc.all_steps, .momentum). Labels can be smoothed
                  (jem_train_desc.label_smoothing). Beyond Muon's matrices, Adam can have another
                  rate (jem_optim_desc.adam_rate).
                  Winograd for 4x4 with stride 2 (kernels of 2 or 3 times the stride): convnets
@@ -18086,6 +18151,8 @@ JEM__COMPILE_END
                  gcc for Windows compiles the scalar kernels, unless JEM_WINDOWS_SIMD is defined:
                  its AVX2 code can crash. Shades of paper no longer move the framing of a picture.
                  A Student network's A is fitted to random rows of more than 16,384.
+                 The guard judges chains of all classes, and does not call chains far that are
+                 where images are. Act norm is set before the first chains walk.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...

@@ -36,7 +36,8 @@ static void test_trainer(jem_ctx *ctx) {
         FIELD(w_term, 0), FIELD(label_all_noise, 0), FIELD(noise_hi, 0), FIELD(restart_lo, 1),
         FIELD(restart_denoise.fraction, 0), FIELD(max_gap, 0), FIELD(least_scale, 0),
         FIELD(pause_gap, 0),
-        FIELD(sgld.clamp_hi, 1), FIELD(sgld.decay_b, 0), FIELD(sgld.decay_gamma, 0),
+        FIELD(sgld.clamp_lo, 1), FIELD(sgld.clamp_hi, 1), FIELD(sgld.decay_b, 0),
+        FIELD(sgld.decay_gamma, 0),
         FIELD(sgld.temperature_from, 0), FIELD(sgld.temperature_to, 0)
     };
 #undef FIELD

@@ -373,6 +373,63 @@ static void test_bad_first(void) {
     end(&m);
 }
 
+/* A trainer whose chains do not walk, so that a test places them. */
+static void begin_still(moons *m, int by_class) {
+    begin_with(m, -1, .03f, .1f);
+    jem_train_desc how = jem_train_desc_default();
+    how.sgld.steps = 0;
+    how.reinit = 0;
+    how.class_conditional = by_class;
+    jem_trainer_free(m->tr);
+    m->tr = jem_trainer_create(m->net, &how);
+}
+
+/* Chains of the first class may be equal, as those of a class without variance. */
+static void test_classes(void) {
+    printf("chains of all classes are judged\n");
+    moons m;
+    begin_still(&m, 1);
+    fill_chains(&m, .3f);
+    jem_buffer *b = jem_trainer_buffer(m.tr);
+    CHECK(b->classes == 2, "slots by class");
+    for (int i = b->capacity / 2; i < b->capacity; i++) b->data[2 * i] = i % 2 ? .9f : -.9f;
+    for (int i = 0; i < 5; i++) {
+        const jem_stats s = step(&m);
+        CHECK(s.status == JEM_OK && !s.returned, "one class is equal: '%s'", s.reason);
+    }
+    fill_chains(&m, .3f);
+    const jem_stats s = step(&m);
+    CHECK(s.returned && strstr(s.reason, "all equal") != NULL, "both are equal: '%s'", s.reason);
+    end(&m);
+}
+
+/* Chains are not far from images if these are far from where chains start. */
+static void test_offset(void) {
+    printf("images far from the range in which chains start\n");
+    moons m;
+    begin_still(&m, 0);
+    for (int place = 0; place < 2; place++) {
+        fill_chains(&m, place ? 150.0f : 50.0f);
+        for (int i = 0; i < 4; i++) {
+            float x[BATCH][2];
+            int y[BATCH];
+            for (int k = 0; k < BATCH; k++) {
+                y[k] = k % 2;
+                x[k][0] = 50 + jem_rng_normal(&m.rng);
+                x[k][1] = 50 + jem_rng_normal(&m.rng);
+            }
+            jem_buffer *b = jem_trainer_buffer(m.tr);
+            for (int k = 0; k < b->capacity; k++) b->data[2 * k] += jem_rng_normal(&m.rng);
+            const jem_stats s = jem_train_step(m.tr, x[0], y, BATCH);
+            CHECK(place || (s.status == JEM_OK && !s.returned), "at the images: '%s'", s.reason);
+            if (!place) continue;
+            CHECK(s.returned && strstr(s.reason, "far from all images"), "far: '%s'", s.reason);
+            break;
+        }
+    }
+    end(&m);
+}
+
 /* Puts all chains at x[0] = place; x[1] varies. */
 static void fill_line(moons *m, float place) {
     jem_buffer *b = jem_trainer_buffer(m->tr);
@@ -650,7 +707,7 @@ int main(int argc, char **argv) {
         TEST(test_same_program), TEST(test_without), TEST(test_resumed_late),
         TEST(test_resumed_early), TEST(test_resumed_older), TEST(test_poisoned),
         TEST(test_reasons), TEST(test_bad_first), TEST(test_no_steps), TEST(test_gap),
-        TEST(test_pause), TEST(test_forgotten),
+        TEST(test_pause), TEST(test_forgotten), TEST(test_classes), TEST(test_offset),
         TEST(test_hostile_file), TEST(test_own_archive), TEST(test_scale),
         TEST(test_first_program), TEST(test_unstable)
     };

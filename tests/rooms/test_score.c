@@ -716,6 +716,12 @@ static void test_score_mistakes(void) {
     d.sigma = sigma;
     CHECK(!jem_score_matching(ctx, jem_logp, net, x, &d, &rng, NULL) && says(ctx, "above 0"), "0");
     sigma[1] = 1;
+    float weight[2] = { 1, NAN };
+    d.weight = weight;
+    for (int k = 0; k < 2; k++, weight[1] = -1)
+        CHECK(!jem_score_matching(ctx, jem_logp, net, x, &d, &rng, NULL) && says(ctx, "weights"),
+              "a weight of %g", (double)weight[1]);
+    d.weight = NULL;
     CHECK(!jem_score_matching(ctx, jem_logp, net, jem_exp(ctx, x), &d, &rng, NULL) &&
           says(ctx, "leaf"), "no leaf");
     CHECK(!jem_score_matching(ctx, one_number, net, x, &d, &rng, NULL) && says(ctx, "(1,1,1,1)"),

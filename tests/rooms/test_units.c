@@ -157,6 +157,15 @@ static void test_extremes(jem_ctx *ctx) {
     CHECK(jem_net_fit_units(net, x, 2) == JEM_OK, "%s", jem_error(ctx));
     CHECK(!strcmp(jem_net_meta(net, "jem.units"), "7 7 2 1"), "a constant: %s",
           jem_net_meta(net, "jem.units"));
+    const float back[2] = { 0, 1e38f };
+    CHECK(jem_unstandardize(net, back, 1, u) == JEM_OK && u[1] == 10002, "limited: %g",
+          (double)u[1]);
+    const float farads[4] = { 1e-12f, 0, 3e-12f, 0 };
+    CHECK(jem_net_fit_units(net, farads, 2) == JEM_OK &&
+          jem_standardize(net, farads, 2, u) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(fabsf(u[0] + 1) < 1e-3f && fabsf(u[2] - 1) < 1e-3f && u[1] == 0 && u[3] == 0,
+          "picofarads: %g, %g", (double)u[0], (double)u[2]);
+    CHECK(jem_net_fit_units(net, x, 2) == JEM_OK, "%s", jem_error(ctx));
     x[0] = 1e30f;
     CHECK(jem_standardize(net, x, 2, u) == JEM_OK && u[0] == 1e4f, "limited: %g", (double)u[0]);
     CHECK(jem_classify(net, x, 2, a) == JEM_OK && isfinite(a[0].log_density), "a broken sensor");
