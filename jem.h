@@ -78,12 +78,13 @@
            return 0;
        }
 
-   THE IDEA, IN FOUR LINES
+   THE IDEA, IN FOUR FORMULAS
        energy E(x,y) = -f(x)[y]     log p(y|x) = f(x)[y] - logsumexp f(x)       the classifier
        log p(x,y) = f(x)[y] - log Z       log p(x) = logsumexp f(x) - log Z     the two densities
        learn:   L = CE(f(x), y) + mean E(x_data) - mean E(x_sample)      lowers E of data, raises
                 with E(x) = -logsumexp f(x)                              E of samples
-       sample:  x <- x + step * d log p(x)/dx + noise_std * N(0,I)       (SGLD; Z cancels in both)
+       sample:  x <- x + step * d log p(x)/dx + noise_std * N(0,I)       (SGLD)
+       Z cancels in learning and in sampling.
 
    WHAT IT DOES
        - trains, samples and evaluates JEMs on small images or vectors, on the CPU, in fp32 or with
@@ -151,7 +152,8 @@
        which arguments are evaluated: if two ops are arguments of a third, give each its own line.
    IMAGES
        Functions take and return images as row-major NCHW floats, usually in [-1,1]. Internally, 16
-       images are interleaved ("lanes are images", see >>platform), so odd sizes cost nothing.
+       images are interleaved ("lanes are images", see >>platform), so in batches of 16 or more any
+       height and width is as fast as a multiple of a vector's length.
 
    TABLE OF CONTENTS                                          (search for a mark)
        >>platform   status, context, instruction sets      >>optim       Adam, SGD, Muon, schedules

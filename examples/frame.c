@@ -1,5 +1,6 @@
 /* Five digits that form while a game runs: they use the rest of each frame of 16 ms. The sampler
    takes as many steps as fit, and the pixels can be shown at any time.
+       make build/frame && build/frame
    Picture: build/pictures/frame.png: the digits after an eighth, two eighths, .. of all frames, and
    below it the time of each frame, with a line at 16 ms */
 #define _POSIX_C_SOURCE 200809L                    /* clock_gettime */
@@ -38,9 +39,9 @@ static jem_status play(jem_net *net) {
     const int labels[DIGITS] = { 2, 0, 2, 6, 7 };
     jem_sampler *s = jem_net_sampler(net, labels, DIGITS, 1, NULL);
     if (!s) return JEM_BAD_ARGUMENT;
-    const jem_budget one = { 1, 0, NULL, NULL };
-    jem_budget budget = { 0, FRAME - DRAWING, now, NULL };
-    jem_sampler_step(s, &one);                                 /* slower: before the first frame */
+    const jem_budget one = { 1, 0, NULL, NULL };               /* a single step */
+    jem_budget budget = { 0, FRAME - DRAWING, now, NULL };     /* as many as fit into this time */
+    jem_sampler_step(s, &one);                     /* before the first frame: it takes longer */
     while (s->step < s->steps && r.frames < MOST_FRAMES && jem_ok(net->ctx)) {
         const double start = now(NULL);
         jem_sampler_step(s, &budget);

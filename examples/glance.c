@@ -1,4 +1,4 @@
-/* QUESTION  What does a JEM detect that a classifier does not?
+/* QUESTION  What does familiarity detect that softmax does not?
 
    FORMULA   softmax of f(x) = p(y|x) names one of the classes for any x; logsumexp f(x) =
              log p(x) + log Z measures how likely x itself is. Familiarity: the fraction of held-out

@@ -80,7 +80,7 @@ int main(int argc, char **argv) {
         return 1;
     }
     jem_ctx *ctx = jem_ctx_create(NULL);
-    jem_net *net = digits_model(ctx, NULL);       /* build/digits.safetensors; explains a failure */
+    jem_net *net = digits_model(ctx, NULL);       /* explains a failure */
     int failed = !net || !ask(net, argc > 1 ? argv[1] : NULL);
     if (net) failed = report(ctx) || failed;
     jem_net_free(net);

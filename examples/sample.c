@@ -1,4 +1,5 @@
-/* Samples digits from noise, with the network that `make demo` trained.
+/* Samples digits from noise, with the network that `make demo` trained or, before that, with
+   examples/models/mnist.safetensors.
        build/sample          any digits, from p(x)           -> build/pictures/sample.png
        build/sample 7        sevens                          -> build/pictures/sample_7.png
    and how the first ten of them form                        -> build/pictures/sample_chains.png */
@@ -66,7 +67,7 @@ int main(int argc, char **argv) {
         snprintf(path, sizeof path, "build/pictures/sample_%d.png", label);
     }
     jem_ctx *ctx = jem_ctx_create(NULL);
-    jem_net *net = digits_model(ctx, NULL);       /* build/digits.safetensors; explains a failure */
+    jem_net *net = digits_model(ctx, NULL);       /* explains a failure */
     int failed = !net || !sample(net, label, path);
     if (net) failed = report(ctx) || failed;
     jem_net_free(net);

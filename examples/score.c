@@ -1,4 +1,4 @@
-/* QUESTION  How can a density be learned without samples of it?
+/* QUESTION  How can a network learn a density without drawing samples from the model?
 
    FORMULA   y = x + sigma z, z from N(0,I). Minimise E |sigma d log p(y)/dy + z|^2. The gradient at
              the minimum leads from y to the mean of all x that y may have come from: x = y +

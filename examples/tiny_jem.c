@@ -1,13 +1,13 @@
-/* A JEM from scratch: a classifier whose logits also define a density. jem.h computes nothing here;
-   the project's shared code only reads the digits and writes the picture.
+/* A JEM from scratch: a classifier whose logits also define a density. Nothing below calls jem.h;
+   it is included for the project's shared code, which reads the digits and writes the picture.
 
        L = -log p(y|x)  -  W log p(x)          p(x,y) = exp f(x)[y] / Z,   p(x) = sum over y
 
    The first term is a classifier's cross-entropy. The second contains Z, which is intractable; but
    its gradient needs only samples of the model (contrastive divergence, Hinton 2002):
 
-       grad -log p(x) = grad [f(x') - f(x)]     x' from the model,  f(x) = log-sum-exp over y
-       f(x)[y]
+       grad -log p(x) = grad [f(x') - f(x)]     x' from the model
+       f(x) = log-sum-exp over y of f(x)[y]
 
    and Langevin dynamics draws them. (JEM: Grathwohl and others, ICLR 2020, arXiv:1912.03263.) First
    the densities, then learning, then the network with its gradients by hand.

@@ -18,7 +18,10 @@
    RUN       build/vectors                          data made here; build/pictures/vectors.png
              build/vectors TRAIN.csv TEST.csv       a line per row of TEST.csv: log p(x),
                                                     familiarity, verdict; with a column `label`, 0
-                                                    for usual rows and 1 for others, AUROC too */
+                                                    for usual rows and 1 for others, AUROC too
+             build/vectors --write FOLDER           sensors.csv, usual readings of this machine, and
+                                                    new.csv, of which rows 17 to 20 are not usual,
+                                                    for `jem train` and `jem score` */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
@@ -244,6 +247,40 @@ static int show_machine(jem_ctx *ctx, plot *page) {
     return ok;
 }
 
+/* Writes readings as a table, with the names of the sensors in its first line. */
+static int write_table(jem_ctx *ctx, const char *folder, const char *name, const float *x, int n) {
+    char path[512];
+    char text[32];
+    snprintf(path, sizeof path, "%.400s/%s", folder, name);
+    jem_file *f = jem_file_create(ctx, path);
+    if (!f) return 0;
+    for (int i = 0; i < (n + 1) * SENSORS; i++) {
+        const char end = (i + 1) % SENSORS ? ',' : '\n';
+        if (i < SENSORS) snprintf(text, sizeof text, "sensor%d%c", i + 1, end);
+        else snprintf(text, sizeof text, "%.6g%c", (double)x[i - SENSORS], end);
+        jem_file_put(f, text, strlen(text));
+    }
+    const jem_status status = jem_file_commit(f);
+    jem_file_free(f);
+    if (status == JEM_OK) printf("%s: %d rows\n", path, n);
+    return status == JEM_OK;
+}
+
+/* Writes usual readings, and new ones, the last four with a failure of each kind. */
+static int write_tables(jem_ctx *ctx, const char *folder) {
+    enum { NEW = 20 };
+    static float x[ROWS * SENSORS], fresh[NEW * SENSORS];
+    static int which[ROWS];
+    jem_rng rng = jem_rng_seed(3);
+    const machine m = machine_create(&rng);
+    measure(&m, &rng, 0, ROWS, x, which);
+    measure(&m, &rng, 0, NEW, fresh, which);
+    for (int kind = 1; kind < KINDS; kind++)
+        measure(&m, &rng, kind, 1, fresh + (NEW - KINDS + kind) * SENSORS, which);
+    return write_table(ctx, folder, "sensors.csv", x, ROWS) &&
+           write_table(ctx, folder, "new.csv", fresh, NEW);
+}
+
 /* Trains on a file, and prints what it says about each row of another. */
 static int score_file(jem_ctx *ctx, const char *train_path, const char *test_path) {
     csv_table train, test;
@@ -297,9 +334,10 @@ static int score_file(jem_ctx *ctx, const char *train_path, const char *test_pat
 int main(int argc, char **argv) {
     jem_ctx *ctx = jem_ctx_create(NULL);
     int ok = ctx != NULL;
-    if (argc == 3) ok = ok && score_file(ctx, argv[1], argv[2]);
+    if (argc == 3 && !strcmp(argv[1], "--write")) ok = ok && write_tables(ctx, argv[2]);
+    else if (argc == 3) ok = ok && score_file(ctx, argv[1], argv[2]);
     else if (argc > 1) {
-        fprintf(stderr, "usage: vectors [TRAIN.csv TEST.csv]\n");
+        fprintf(stderr, "usage: vectors [TRAIN.csv TEST.csv | --write FOLDER]\n");
         ok = 0;
     } else {
         plot page;

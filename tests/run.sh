@@ -316,6 +316,8 @@ documents() {
     try "jem.h: it separates the moons" sh -c "cut -c 1-6 '$dir/header.txt' | tr '\n' , |
         grep -q '^moon 0,moon 1,'"
     try "README.md: the program compiles" document readme
+    try "README.md: it knows the seven" sh -c "'$dir/readme' examples/data/seven.png |
+        grep -qx 'a 7 (p = 1.00), familiar'"
     try "README.md: it rejects a photograph" sh -c "'$dir/readme' examples/gallery/cifar10.png |
         grep -q '^a [0-9] .*, strange'"
     try "README.md: without an argument, it prints its usage" sh -c "'$dir/readme' |
@@ -367,6 +369,10 @@ smoke() {
     refused "vectors ab.csv bc.csv" "bc.csv, line 1: has no column 'a'"
     try "examples: vectors finds columns by name" sh -c "cd '$dir' && '$root/$BUILD/vectors' ab.csv \
         ba.csv | awk -F , '{ logp[NR] = \$1 } END { exit !(NR == 2 && logp[1] > logp[2] + 9) }'"
+    try "examples: of the new readings that vectors writes, the last four are strange" sh -c "
+        cd '$dir' && '$root/$BUILD/vectors' --write . && '$root/$BUILD/jem' train sensors.csv --out s &&
+        '$root/$BUILD/jem' score s/last.safetensors new.csv >scores.txt &&
+        awk -F , '\$4 == \"strange\" { n++; if (\$1 < 17) bad = 1 } END { exit bad || n != 4 }' scores.txt"
     # What the examples printed: the numbers that their texts promise.
     claim vectors "mixed regimes are unusual" \
         '/two regimes mixed/ { seen = $4 > 0.99 && $6 > 0.97 } END { exit !seen }'
