@@ -359,6 +359,11 @@ refuses 2 "would start its chains now, at update 8 instead of 10; it needs 16 up
     train --resume told --iters 10
 status 0 "not earlier" train --resume told --iters 16
 check "with chains: the time left" sh -c '! grep -q "at least" out'
+chains() { tail -n 1 told/log.csv | cut -d, -f8 | grep -q '[0-9]'; }
+status 0 "longer, and chains have begun" train --resume told --iters 60 --stop-at 25
+check "they go on" chains
+status 0 "again" train --resume told --stop-at 35
+check "they still do" chains
 rm -rf told
 status 0 "dear chains" train $small --widths 8,8 --score-weight .016 --chains-from .7 --iters 10 \
     --n-steps 800 --print-every 1 --n-valid 0 --out told
@@ -752,6 +757,9 @@ check "with pauses" \
 mv easy elsewhere
 refuses 1 "easy: no such folder.*that path is from the training" eval easy1/last.safetensors
 refuses 1 "gone: no such folder[^;]*$" eval easy1/last.safetensors --dataset gone
+status 0 "images of the folder that moved" eval easy1/best.safetensors ood --dataset elsewhere \
+    --save moved.safetensors --n 4
+says "calibrated with .* images that training held out"
 mv elsewhere easy
 status 0 "its best" info easy1/best.safetensors
 says "update 40"
@@ -843,6 +851,13 @@ refuses 2 "--fraction is for models that learned" sample $model --fraction .5 --
 refuses 2 "--sgld-lr is for --steps" sample $model --steps 0 --sgld-lr .5 --out new
 refuses 2 "--chains is for --refine" eval $model attack --chains 3 --out new
 refuses 2 "--share is for --hide random" eval $model impute --share .5 --out new
+refuses 2 "--fraction is for --fresh-steps above 0" sample examples/models/mnist.safetensors \
+    --fresh-steps 0 --fraction .5 --out new
+refuses 2 "--noise-lo is for --score-weight" train $tiny --noise-lo .1 --out new
+mkdir -p taken
+refuses 1 "jem sample: taken: is a folder" sample $model --n 10000 --out taken
+refuses 1 "jem eval: taken: is a folder" eval $model attack --smallest taken
+refuses 2 "would be replaced" eval $model samples --judge kept.safetensors --keep kept.safetensors
 refuses 2 "new would be written twice" sample $model --out new --chains new
 refuses 2 "new would be written twice" eval $model samples --keep new --out new
 refuses 2 "./new would be written twice" sample $model --out new --chains ./new
@@ -959,6 +974,14 @@ says "600 rows of 4 numbers, 3 classes; 120 for validation, 480 labels"
 check "four curves are drawn" test "$(height t4/curves.png)" = 1190
 { head -n 3 rows.csv; echo "1,2,3,4,"; } >unlabelled.csv
 refuses 1 "column .state. has no label" eval t4/last.safetensors --dataset unlabelled.csv
+{ head -n 30 rows.csv; echo "1,2,3,4,NA"; } >unlabelled.csv
+refuses 1 "column .state. has no label" train unlabelled.csv --label state --out new
+awk -F, -v OFS=, 'NR == 1 { $5 = "label" } NR > 1 { $5 = 1 + NR % 2 } 1' rows.csv >from_one.csv
+status 0 "labels from 1 on" score t1/last.safetensors from_one.csv
+check "the lowest is usual" grep -q "label 1 against others: AUROC" err
+awk -F, -v OFS=, 'NR == 1 { $5 = "label" } NR > 1 { $5 = 1 } 1' rows.csv >one.csv
+status 0 "a single label, 1" train one.csv --iters 3 --n-valid 12 --out t18
+check "is reported" grep -q "all rows have the label 1: there is nothing to classify" err
 status 0 "their labels" score t4/last.safetensors rows.csv --out s.csv
 accuracy=$(sed -n 's/.*accuracy \([0-9]*\).*/\1/p' out)
 check "accuracy $accuracy%" test "${accuracy:-0}" -ge 95

@@ -30,8 +30,9 @@ int uses_no_memory(void) {
 }
 
 /* Loads up to n images, to be freed: those that `jem train` held out; if it held out no images,
-   training images; or images of another data set. Sets n to their number, and what to their kind.
-   Returns NULL after an error, which it prints. */
+   training images; or images of another data set. (The data set of the training may have moved to
+   another folder; rows of a table may be in another order.) Sets n to their number, and what to
+   their kind. Returns NULL after an error, which it prints. */
 static float *held_out_images(const uses *s, int *n, const char **what) {
     eval_options e = s->u->e;
     data_set d;
@@ -41,7 +42,9 @@ static float *held_out_images(const uses *s, int *n, const char **what) {
     const char *valid = jem_archive_meta(s->m.archive, OPTION_PREFIX "n-valid");
     const char *name = jem_archive_meta(s->m.archive, OPTION_PREFIX "dataset");
     const char *trained = jem_archive_meta(s->m.archive, "run.data");      /* N images, ... */
-    const int own = name && !strcmp(name, e.dataset);
+    char mark[DATA_MARK];
+    mark_data(&d, mark);
+    const int own = (name && !strcmp(name, e.dataset)) || (trained && !strcmp(trained, mark));
     const int changed = trained && atoi(trained) != d.n;
     int there = d.n;
     if (own && valid && atoi(valid) > 1) there = smaller(atoi(valid), d.n);
@@ -1377,12 +1380,15 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
 /* Checks that no output replaces a run, and no picture a model. */
 static int may_write_all(const struct use *what, const uses_options *u, const char *path) {
     const int draws_smallest = what->run == eval_attack;       /* only its table has --smallest */
-    const int reads_judge = what->run == eval_samples;         /* in `other` */
-    const char *const out[] = { u->save, u->keep, u->out, draws_smallest ? u->smallest : "",
-                                reads_judge ? u->other : "" };
-    if (!outputs_differ("jem eval", out, 5)) return 0;
+    const int reads_judge = what->run == eval_samples && *u->other;
+    const char *const out[] = { u->save, u->keep, u->out, draws_smallest ? u->smallest : "" };
+    if (!outputs_differ("jem eval", out, 4)) return 0;
     for (int i = 0; i < 4; i++) {
         if (!*out[i]) continue;
+        if (reads_judge && is_same_file(out[i], u->other)) {
+            fprintf(stderr, "jem eval: %s is the judge, which would be replaced\n", out[i]);
+            return 0;
+        }
         int (*may)(const char *, const char *, const char *) = i < 2 ? may_write : may_write_other;
         if (!may("jem eval", path, out[i])) return 0;
         if (*u->beside && !may("jem eval", u->beside, out[i])) return 0;
@@ -1428,10 +1434,12 @@ static int eval_models_use(const struct use *what, const options *o, const uses 
     return 1;
 }
 
-/* Checks, before the measurements, that --save and --out can be created. */
-static int can_create_all(const uses_options *u) {
+/* Checks, before the measurements, that --save, --out and --smallest can be created. */
+static int can_create_all(const struct use *what, const uses_options *u) {
+    const int draws_smallest = what->run == eval_attack && *u->smallest;
     return (!*u->save || can_create("jem eval", u->save)) &&
-           (!*u->out || can_create("jem eval", u->out));
+           (!*u->out || can_create("jem eval", u->out)) &&
+           (!draws_smallest || can_create("jem eval", u->smallest));
 }
 
 static int run_use(const struct use *what, options *o, const uses_options *u, const char *path) {
@@ -1445,7 +1453,7 @@ static int run_use(const struct use *what, options *o, const uses_options *u, co
     if (two) status = uses_open(&s[1], o, u, u->beside, halves);
     if (two && !status && !same_test_images(&s[0], &s[1])) status = 2;
     if (!status && !eval_models_use(what, o, s, two)) status = 2;
-    if (!status && !can_create_all(u)) status = 1;
+    if (!status && !can_create_all(what, u)) status = 1;
     if (!status) status = what->run(&s[0], two ? &s[1] : NULL);
     for (int i = 0; i <= two; i++) {
         free(s[i].x);

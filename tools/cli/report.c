@@ -113,7 +113,7 @@ static void html_picture(FILE *to, const char *path, int chart, const char *capt
     free(png);
 }
 
-/* ---- pages out of text ----------------------------------------------------------------------- */
+/* ---- pages from text ----------------------------------------------------------------------- */
 
 enum { WORDS_MOST = 32, WORD_SIZE = 512 };         /* of a command line */
 

@@ -376,6 +376,7 @@ static int describe(const model *m, const score_options *o, table_desc *desc) {
         desc->columns = (char (*)[TABLE_NAME])calloc((size_t)desc->n_columns, TABLE_NAME);
     for (int i = 0; desc->columns && i < desc->n_columns; i++)
         snprintf(desc->columns[i], TABLE_NAME, "%s", names[i]);
+    for (int i = 0; desc->columns && i < desc->n_columns; i++) harmless(desc->columns[i], 0);
     const int ok = names && (desc->columns || !of_model.columns);
     if (!ok) fprintf(stderr, "jem score: out of memory\n");
     free((void *)names);

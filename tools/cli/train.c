@@ -61,7 +61,8 @@ typedef struct run {
     int calibrated_at;                             /* update of the network's calibration */
     int warned;                                    /* 1: of a wall, see check_wall */
     int bad_pictures;                              /* that cannot be read */
-    char data_mark[64];                            /* identifies the data set */
+    char data_mark[DATA_MARK];
+    int chains_at;                                 /* the update at which chains begin */
     int lock;                                      /* of the directory, locked during the run */
     FILE *log;
 } run;
@@ -417,6 +418,19 @@ static void note_clocks(const run *r) {
     }
 }
 
+/* Warns if all rows have one label that is not the only class: 1, say, which is the second. */
+static void note_one_label(const run *r) {
+    const data_set *s = &r->data;
+    char text[200];
+    for (int i = 1; i < s->n; i++)
+        if (s->labels[i] != s->labels[0]) return;
+    if (s->classes < 2) return;
+    snprintf(text, sizeof text, ": all rows have the label %d: there is nothing to classify "
+             "(--label none --drop NAME leaves this column out, and learns p(x) alone)",
+             s->labels[0]);
+    say(r, r->o->dataset, text);
+}
+
 /* Adapts options to a table: the count of rows for validation, and no cross-entropy with a single
    class. */
 static int prepare_table(run *r) {
@@ -432,6 +446,7 @@ static int prepare_table(run *r) {
         option_set(r->table, option_find(r->table, "n-valid"), text);
     }
     if (!*r->o->resume) note_clocks(r);
+    note_one_label(r);
     if (s->classes > 1) return 1;
     if (r->o->w_xy > 0) return complain(r, 2, "--p-x-y-weight needs labels of several classes", "");
     if (r->o->w_nce == 0 && r->o->w_x == 0 && r->o->w_score == 0)
@@ -483,16 +498,14 @@ static int refuse_data(run *r, const char *error) {
     return complain(r, 1, error, hint);
 }
 
-/* Identifies the data set by its size and its checksum. */
-static void mark_data(run *r) {
-    const data_set *s = &r->data;
+void mark_data(const data_set *s, char mark[DATA_MARK]) {
     const size_t n = (size_t)s->n * (size_t)(s->c * s->h * s->w);
     const unsigned long of_x = s->values
         ? crc32_of(0, (const unsigned char *)s->values, n * sizeof *s->values)
         : crc32_of(0, s->pixels, n);
     const unsigned long of_y = crc32_of(0, (const unsigned char *)s->labels,
                                         (size_t)s->n * sizeof *s->labels);
-    snprintf(r->data_mark, sizeof r->data_mark, "%d images, checksum %08lx", s->n, of_x ^ of_y);
+    snprintf(mark, DATA_MARK, "%d images, checksum %08lx", s->n, of_x ^ of_y);
 }
 
 /* Loads the test images, if there are any, in the shape of the training images. Returns 0 if some
@@ -644,7 +657,7 @@ static int load_data(run *r) {
         return refuse_data(r, error);
     if (!s->values && s->c != 1 && s->c != 3)
         return complain(r, 1, r->o->dataset, ": neither grey nor colour");
-    mark_data(r);
+    mark_data(s, r->data_mark);
     if (s->skipped)
         printf("%s: %d rows cannot be read, and are left out; the first: %s\n", r->o->dataset,
                s->skipped, s->first_skipped);
@@ -859,7 +872,7 @@ static jem_net *make_net(const run *r) {
 static int chains_of(const run *r, int total) {
     return (int)((double)r->o->chains_from * total + .5);
 }
-static int chains_from(const run *r) { return chains_of(r, r->total); }
+static int chains_from(const run *r) { return r->chains_at; }
 
 static int updates_of(const run *r, int epochs) {
     if (epochs > INT_MAX / r->per_epoch) return INT_MAX;
@@ -1056,6 +1069,8 @@ static int store_moment(const run *r, jem_archive *a) {
     char text[128];
     snprintf(text, sizeof text, "%d", r->update);
     if (jem_archive_set_meta(a, "run.updates", text) != JEM_OK) return 0;
+    snprintf(text, sizeof text, "%d", chains_from(r));
+    if (jem_archive_set_meta(a, "run.chains", text) != JEM_OK) return 0;
     if (jem_archive_set_meta(a, "run.density", density) != JEM_OK) return 0;
     snprintf(text, sizeof text, "%d", calibration_images(r));
     if (jem_archive_set_meta(a, "run.calibrated", text) != JEM_OK) return 0;
@@ -1067,6 +1082,12 @@ static int store_moment(const run *r, jem_archive *a) {
     return jem_archive_set_meta(a, "run.validation", text) == JEM_OK;
 }
 
+/* Removes a calibration: one of other weights would find all images strange. */
+static void forget_calibration(jem_net *net) {
+    static const char *const texts[] = { "jem.statistics", "jem.usual", "jem.familiar" };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) jem_net_set_meta(net, texts[i], NULL);
+}
+
 /* Calibrates the network, with the averaged weights in it, on validation images. */
 static int calibrate(run *r) {
     const int n = calibration_images(r);
@@ -1076,12 +1097,15 @@ static int calibrate(run *r) {
     float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
     if (!x) return complain(r, 1, "out of memory for the validation", memory_hint(hint));
     data_floats(&r->data, r->order, n, x);
-    if (jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) jem_clear_error(r->ctx);
+    if (jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) {
+        jem_clear_error(r->ctx);
+        forget_calibration(r->net);
+    }
     free(x);
     return jem_ok(r->ctx);
 }
 
-/* Writes last.safetensors. A calibration of earlier weights would find all images strange. */
+/* Writes last.safetensors, calibrated with its own weights. */
 static int save(run *r) {
     char path[512], text[32];
     if (team.rank) return 1;
@@ -1107,6 +1131,7 @@ static int save_net(run *r, const char *name) {
     jem_archive *a = jem_archive_create(r->ctx);
     const int ok = a && path_in(path, r, name) && jem_net_to_archive(r->net, a) == JEM_OK &&
                    store_options(r, a) && store_moment(r, a) &&
+                   jem_archive_set_meta(a, "run.data", r->data_mark) == JEM_OK &&
                    jem_archive_write(a, path) == JEM_OK;
     jem_archive_free(a);
     return ok || fail(r, 1);
@@ -1534,8 +1559,8 @@ static int check_wall(run *r) {
     return 1;
 }
 
-/* Returns 0 while the run is close to the limit of divergence. Neither best.safetensors nor, before
-   the end of the run, last.safetensors is replaced then. */
+/* Returns 0 while the run is close to the limit of divergence. best.safetensors is not replaced
+   then, and last.safetensors only if the run ends or is stopped. */
 static int is_calm(const run *r) {
     return fabsf(r->state[STATE_GAP]) / r->o->scale < r->o->max_gap / 4;
 }
@@ -1800,8 +1825,6 @@ static void note_split(run *r, const char *path, const jem_archive *from) {
    are of the data at hand (weights learn to fit other units, but numbers that are far from 0 are
    hard to learn from), and a calibration is of the trained network. */
 static int start_from(run *r, const char *path) {
-    static const char *const fitted[4] = { "jem.temperature", "jem.statistics", "jem.usual",
-                                           "jem.familiar" };
     jem_archive *from = jem_archive_read(r->ctx, path);
     if (!from) return fail(r, 1);
     const int fits = fits_data(r, path, from);     /* prints what does not fit */
@@ -1809,8 +1832,8 @@ static int start_from(run *r, const char *path) {
     if (ok) note_split(r, path, from);
     jem_archive_free(from);
     if (ok) {
-        for (size_t i = 0; i < sizeof fitted / sizeof *fitted; i++)
-            jem_net_set_meta(r->net, fitted[i], NULL);
+        forget_calibration(r->net);
+        jem_net_set_meta(r->net, "jem.temperature", NULL);
         if (r->data.values) fit_units(r, r->net);
         else fit_framing(r, r->net);
         ok = jem_ok(r->ctx);
@@ -1820,16 +1843,33 @@ static int start_from(run *r, const char *path) {
     return ok;
 }
 
+/* Returns the update at which the chains of a checkpoint's run begin. */
+static int planned_chains(const run *r, const jem_archive *a) {
+    const char *at = jem_archive_meta(a, "run.chains");        /* older files have none */
+    const char *iters = jem_archive_meta(a, OPTION_PREFIX "iters");
+    const char *epochs = jem_archive_meta(a, OPTION_PREFIX "epochs");
+    int total = 0;
+    if (at) return atoi(at);
+    if (iters) total = atoi(iters);
+    if (!total && epochs) total = updates_of(r, atoi(epochs));
+    return chains_of(r, total);
+}
+
+/* Places the chains of a run, which may continue a checkpoint's. If those have begun, a longer run
+   must not stop them. */
+static void place_chains(run *r, const jem_archive *a) {
+    const char *updates = a ? jem_archive_meta(a, "run.updates") : NULL;
+    r->chains_at = chains_of(r, r->total);
+    if (!updates || atoi(updates) >= r->chains_at) return;
+    const int planned = planned_chains(r, a);
+    if (planned < atoi(updates)) r->chains_at = planned;
+}
+
 /* Refuses a shorter run whose chains would start at once, before the score is learned. */
 static int keeps_chains_back(run *r, const jem_archive *a) {
     const train_options *t = r->o;
-    const char *iters = jem_archive_meta(a, OPTION_PREFIX "iters");
-    const char *epochs = jem_archive_meta(a, OPTION_PREFIX "epochs");
-    int before = 0;                                /* the total of the run so far */
+    const int planned = planned_chains(r, a);
     char text[200];
-    if (iters) before = atoi(iters);
-    if (!before && epochs) before = updates_of(r, atoi(epochs));
-    const int planned = chains_of(r, before);
     if (!walks_chains(t)) return 1;
     if (r->update >= planned || r->update <= chains_from(r)) return 1;
     snprintf(text, sizeof text, "a run of %d updates would start its chains now, at update %d "
@@ -1909,6 +1949,7 @@ static int prepare(run *r, const jem_archive *a) {
     if (!options_storable(r) || !load_data(r)) return 0;
     if (a && !same_data(r, a)) return 0;
     r->total = t->iters ? t->iters : updates_of(r, t->epochs);
+    place_chains(r, a);
     if (!divisible(r)) return 0;
     if (a && !unpack_state(r, a)) return fail(r, 1);
     r->net = make_net(r);
@@ -2015,7 +2056,8 @@ static int take_data_set(options *o, const char *word) {
     struct stat s;
     const int at = option_find(o, "dataset");
     if (o->given[at]) return 0;
-    if (needs_folder_recipe(word) && stat(word, &s) && !data_is_table(word)) return 0;
+    const int is_known = data_is_known(word) || !needs_folder_recipe(word);
+    if (!is_known && stat(word, &s) && !data_is_table(word)) return 0;
     o->given[at] = 1;
     return option_set(o, at, word);
 }

@@ -58,6 +58,10 @@ void shuffle(int *a, int n, jem_rng *rng);
    few others between training and validation. Returns 0 without memory. */
 int order_images(const data_set *d, int seed, int *order);
 
+/* Identifies a data set by its size and its checksum, in `mark`. */
+enum { DATA_MARK = 64 };
+void mark_data(const data_set *s, char mark[DATA_MARK]);
+
 /* Copies image i of the data moved by (dy,dx), reflected beyond the border, and mirrored. */
 void move_image(const float *from, float *to, int c, int h, int w, int dy, int dx, int mirror);
 

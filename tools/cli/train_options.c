@@ -12,8 +12,8 @@ const option train_table[] = {
     { "preset", OPTION_CHOICE, OPTION_FIXED, AT(preset), "paper|fast", { "paper", "fast" }, 0, 0,
       "column of defaults (default: fast)" },
     { "dataset", OPTION_TEXT, OPTION_FREE, AT(dataset), "NAME", { "cifar10", "digits" }, 0, 0,
-      "digits, mnist, fashion-mnist, cifar10, a CSV file, or a folder, whose pictures must all be "
-      "readable" },
+      "digits, mnist, fashion-mnist, cifar10, cifar100, a CSV file, or a folder, whose pictures "
+      "must all be readable" },
     { "data", OPTION_TEXT, OPTION_FREE, AT(data), "DIR", NO_PRESETS("data"), 0, 0,
       "the folder that tools/get-data filled" },
     PICTURE_OPTIONS(train_options, OPTION_FIXED),
@@ -190,7 +190,7 @@ const option train_table[] = {
     { "eval-every", OPTION_INT, OPTION_FIXED, AT(eval_every), "N", NO_PRESETS("1"), 1, 1e6,
       "epochs between validations and pictures" },
     { "save-minutes", OPTION_FLOAT, OPTION_FREE, AT(save_minutes), "X", NO_PRESETS("10"), 0, 1e6,
-      "minutes between further checkpoints" },
+      "minutes between further checkpoints (0: after each update)" },
     { "pause-gap", OPTION_FLOAT, OPTION_FREE, AT(pause_gap), "X", NO_PRESETS("0"), 0, 1e30,
       "(f(x+) - f(x-)) / scale above this pauses the contrastive loss (0: never)" },
     { "max-gap", OPTION_FLOAT, OPTION_FREE, AT(max_gap), "X", NO_PRESETS("100"), 1e-6, 1e30,
@@ -386,6 +386,7 @@ static int options_have_uses(const options *o, const train_options *t) {
                                              "cutout", NULL };
     static const char *const of_density[] = { "p-x-batch", "plain-p-x", NULL };
     static const char *const of_score[] = { "sample-steps", "sample-fraction", NULL };
+    static const char *const of_noise[] = { "noise-lo", "noise-hi", NULL };
     static const char *const of_classes[] = { "guidance", NULL };
     static const char *const of_moves[] = { "move-chains", NULL };
     static const char *const of_pauses[] = { "pause-gap", NULL };
@@ -399,6 +400,8 @@ static int options_have_uses(const options *o, const train_options *t) {
            options_used(o, t->w_y > 0 || t->w_xy > 0, "is for --p-y-given-x-weight", of_labels) &&
            options_used(o, learns_x, "is for training of p(x), which is off", of_density) &&
            options_used(o, t->w_score > 0 || *t->init, "is for --score-weight", of_score) &&
+           options_used(o, t->w_score > 0 || t->label_wide > 0 || t->fresh_steps > 0,
+                        "is for --score-weight", of_noise) &&
            options_used(o, t->w_score > 0 && (t->w_x > 0 || t->w_xy > 0),
                         "is for --score-weight with --p-x-weight or --p-x-y-weight", of_pauses) &&
            options_used(o, !t->uncond, "is for p(x,y), which --uncond excludes", of_classes) &&

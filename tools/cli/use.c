@@ -110,8 +110,7 @@ static int stat_folder(const char *path, struct stat *s) {
     return stat(n ? folder : ".", s);
 }
 
-/* Returns 1 if two paths name the same file, which need not exist yet. */
-static int is_same_file(const char *a, const char *b) {
+int is_same_file(const char *a, const char *b) {
     struct stat x, y;
     if (!strcmp(a, b)) return 1;
     int both = !stat(a, &x) && !stat(b, &y);
@@ -134,7 +133,12 @@ int outputs_differ(const char *command, const char *const *out, int n) {
 int can_create(const char *command, const char *path) {
     struct stat target;
     new_file n;
-    if (stat(path, &target) == 0 && !S_ISREG(target.st_mode) && !S_ISDIR(target.st_mode)) return 1;
+    const int is_there = stat(path, &target) == 0;
+    if (is_there && S_ISDIR(target.st_mode)) {
+        fprintf(stderr, "%s: %s: is a folder\n", command, path);
+        return 0;
+    }
+    if (is_there && !S_ISREG(target.st_mode)) return 1;        /* a device or a pipe */
     const int ok = new_file_open(&n, path);
     new_file_done(&n, 0);
     if (!ok) fprintf(stderr, "%s: %s\n", command, n.message);
@@ -594,6 +598,13 @@ static int sample_all(sampling *s) {
         return 1;
     }
     if (!choose_classes(s)) return 2;
+    if (o->from == FROM_BUFFER && !jem_archive_find(s->m.archive, "replay_buffer")) {
+        fprintf(stderr, "jem sample: %s: has no replay buffer (last.safetensors of a run has)\n",
+                s->m.path);
+        return 2;
+    }
+    if ((*o->out && !can_create("jem sample", o->out)) ||
+        (*o->chains && !can_create("jem sample", o->chains))) return 1;
     plan_chains(s);
     if (!sampled_fit(s, shown)) return 1;
     if (*o->each && !make_folder(o->each)) {
@@ -602,11 +613,6 @@ static int sample_all(sampling *s) {
     }
     if (!make_images(s, shown)) return 1;
     jem_rng rng = jem_rng_seed((uint64_t)o->seed);
-    if (o->from == FROM_BUFFER && !jem_archive_find(s->m.archive, "replay_buffer")) {
-        fprintf(stderr, "jem sample: %s: has no replay buffer (last.safetensors of a run has)\n",
-                s->m.path);
-        return 2;
-    }
     if (o->from == FROM_BUFFER && !queue_buffer(s, &rng)) return 1;
     while (s->done < o->n) {
         if (!sample_some(s, smaller(o->n - s->done, SAMPLE_AT_ONCE), &rng)) return 1;
@@ -661,6 +667,7 @@ static int walk_as_in_training(options *o, const model *m) {
 static int sample_options_used(const options *o, const sampling *s) {
     static const char *const of_buffer[] = { "min-visits", NULL };
     static const char *const of_noise[] = { "fresh-steps", "fraction", NULL };
+    static const char *const of_steps[] = { "fraction", NULL };
     static const char *const of_class[] = { "guidance", NULL };
     static const char *const of_walk[] = { "sgld-lr", "sgld-std", "clamp", NULL };
     const int from_buffer = s->o->from == FROM_BUFFER;
@@ -669,6 +676,7 @@ static int sample_options_used(const options *o, const sampling *s) {
            options_used(o, !from_buffer, "is for --from noise", of_noise) &&
            options_used(o, s->m.net->noise_hi > 0, "is for models that learned a score",
                         of_noise) &&
+           options_used(o, s->o->fresh_steps != 0, "is for --fresh-steps above 0", of_steps) &&
            options_used(o, strcmp(s->o->label, "any"), "is for --class K or --class all",
                         of_class) &&
            options_used(o, walks, "is for --steps N", of_walk);
@@ -1013,7 +1021,9 @@ static int table_for(const model *m, const eval_options *e, data_desc *desc, dat
     const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
     const char **names = NULL;
     if (!model_has("jem eval", m, 1)) return 2;
-    if (trained_on && !strcmp(trained_on, e->dataset) && !e->split) {
+    const int is_own = trained_on && (!strcmp(trained_on, e->dataset) ||
+                                      is_same_file(trained_on, e->dataset));
+    if (is_own && !e->split) {
         fprintf(stderr, "jem eval: %s: the model has learned its rows: --dataset OTHER.csv, or "
                 "--split train\n", e->dataset);
         return 2;
@@ -1415,7 +1425,7 @@ static void info_options_of(const jem_archive *a) {
         const option *t = &train_table[i];
         const char *usual = fast && t->value[1] ? t->value[1] : t->value[0];
         if (o) usual = o->text[i];
-        char key[64], clear[OPTION_TEXT_SIZE];
+        char key[64], clear[OPTION_TEXT_SIZE], quoted[OPTION_TEXT_SIZE + 8];
         if (t->kind == OPTION_TITLE) continue;
         snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
         const char *text = jem_archive_meta(a, key);
@@ -1425,7 +1435,7 @@ static void info_options_of(const jem_archive *a) {
         else {
             snprintf(clear, sizeof clear, "%s", text);
             harmless(clear, 0);
-            printf(" --%s %s", t->name, clear);
+            printf(" --%s %s", t->name, data_quoted(clear, quoted, sizeof quoted));
         }
     }
     printf("\n");

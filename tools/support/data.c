@@ -40,6 +40,7 @@ static const struct data__known *data__find_known(const char *name) {
     while (k->name && strcmp(k->name, name)) k++;
     return k->name ? k : NULL;
 }
+int data_is_known(const char *what) { return data__find_known(what) != NULL; }
 
 typedef struct data__job {
     data_set *d;
@@ -178,6 +179,8 @@ static int data__list(data__job *job, const char *folder, char kind, data__names
         if (e->d_name[0] == '.' || (kind == 'i' && !data__is_image(e->d_name))) continue;
         if (!data__path(path, folder, e->d_name))
             ok = data__fail(job, "a name is too long: %s", e->d_name);
+        else if (kind == 'i' && !data__kind(path))
+            ok = data__fail(job, "%s: is neither a file nor a folder", path);
         else if (data__kind(path) == (kind == 'd' ? 'd' : 'f'))
             ok = data__names_add(names, e->d_name) || data__no_memory(job, folder);
     }
@@ -1452,7 +1455,7 @@ static int data__load_folder(data__job *job, const char *folder) {
     if (data__kind(folder) != 'd' && job->known) return data__bad(job, folder, "is not there");
     if (data__kind(folder) != 'd')
         return data__bad(job, folder, "no such folder, and no data set "
-                         "(digits, mnist, fashion-mnist, cifar10)");
+                         "(digits, mnist, fashion-mnist, cifar10, cifar100)");
     if (!data__list(job, folder, 'f', &files)) return 0;
     int idx = 0;
     int cifar10 = 0;

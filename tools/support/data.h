@@ -25,9 +25,9 @@
 
    Pictures in formats that cannot be read (.webp, .tif, .heic, ...) are errors, not skipped.
 
-   Images are converted to grey or colour, and resized, as requested. Transparency is put on black,
-   or another grey.
-   These functions do not print, and free everything if loading fails. */
+   Images are converted to grey or colour, and resized, as requested. Transparent pixels are laid
+   over black, or another grey. These functions do not print, and free everything if loading fails.
+   */
 #ifndef SUPPORT_DATA_H
 #define SUPPORT_DATA_H
 
@@ -105,6 +105,8 @@ typedef struct data_desc {
 int data_load(data_set *d, const char *what, const char *split, const data_desc *desc,
               char *error, size_t error_size);
 void data_free(data_set *d);
+/* Returns 1 if this names a data set that is not a folder of the user's: mnist, ... */
+int data_is_known(const char *what);
 /* Returns 1 if this is the name of a table: it ends in .csv or .tsv. */
 int data_is_table(const char *what);
 /* Copies images which[0..n-1] (NULL: the first n) to x[n][c][h][w] in [-1,1]; rows of a table in

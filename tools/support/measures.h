@@ -90,7 +90,8 @@ typedef struct detection {
     double auroc;                                  /* probability that a usual image has a higher
                                                       score than another; a tie counts half */
     double aupr;                                   /* average precision in retrieving usual ones */
-    double fpr95;                                 /* fraction of others accepted with 95% of them */
+    double fpr95;                                 /* fraction of others accepted if 95% of the
+                                                      usual ones are */
     double flagged;                              /* fraction of others rejected with 99% accepted */
 } detection;
 

@@ -203,9 +203,8 @@ static int option__named(const options *o, const char *word, char name[64], cons
     return i;
 }
 
-/* Takes the value of option i from the words after argv[*k]; that of a list is all the next ones
-   that consist of numbers, joined in `list`. Returns NULL and prints the reason if there is no
-   value. */
+/* Takes the value of option i from the words after argv[*k]; a list takes all following words that
+   are numbers, joined in `list`. Returns NULL and prints the reason if there is no value. */
 static const char *option__taken(const options *o, int i, const char *name, int argc, char **argv,
                                  int *k, char list[OPTION_TEXT_SIZE]) {
     if (*k + 1 == argc || !strncmp(argv[*k + 1], "--", 2)) {

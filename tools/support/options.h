@@ -10,7 +10,8 @@
 /* Masks control characters in names and contents of files (see jem_mask_controls). With lines = 0,
    a newline remains only at the end. */
 void harmless(char *text, int lines);
-/* Prints like fprintf; the only output function of the program. */
+/* Prints like fprintf, without control characters in names and contents; files, and rows for
+   standard output, are written otherwise. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif

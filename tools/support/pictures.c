@@ -246,7 +246,7 @@ static void picture__chunk(new_file *f, const char *type, const unsigned char *f
     picture__u32(head, (unsigned)crc);
     new_file_put(f, head, 4);
 }
-/* Copies rows of n bytes, which are `stride` bytes apart, each behind a 0: it has no filter. */
+/* Copies rows of n bytes, which are `stride` bytes apart, each after a 0 byte (no filter). */
 static void picture__rows(unsigned char *lines, const unsigned char *from, int rows, int n,
                           ptrdiff_t stride) {
     for (int i = 0; i < rows; i++) {

@@ -145,8 +145,9 @@ static int column_of(const table_reader *r, const char *name) {
     return -1;
 }
 
-/* Returns the column of this number from 1, or the "last" one, or -1. A name of a column that the
-   desc lists says that it holds values: it may be another file with columns in another order. */
+/* Returns the column of this number from 1, or the "last" one, or -1. A column
+   whose name the desc lists holds values, so it is not the label: the file may have its columns in
+   another order. */
 static int column_placed(const table_reader *r, const char *place) {
     int at = r->all - 1;
     if (strcmp(place, "last")) at = place[strspn(place, "0123456789")] ? -1 : atoi(place) - 1;
@@ -363,15 +364,15 @@ static int take_label(table_reader *r, const char *text) {
         t->class_names = (char (*)[TABLE_NAME])calloc(TABLE_CLASSES, sizeof *t->class_names);
     if (!t->class_names) return no_memory(r);
     const int is_number = number_in(text, &number) && isfinite(number);
-    const int is_known = *text && (!is_number || (number >= 0 && number < TABLE_CLASSES &&
-                                                  floor(number) == number));
+    const int is_class = number >= 0 && number < TABLE_CLASSES && floor(number) == number;
+    const int is_known = !is_missing(text) && (!is_number || is_class);
     const int label = is_known ? class_numbered(r, text) : -1;
     if (label < 0 && r->desc->any_label) {         /* only the row's values count */
         t->labels[t->rows] = -1;
         t->unlabelled++;
         return 1;
     }
-    if (!*text) return wrong_at(r, "column '%s' has no label", r->t->label);
+    if (is_missing(text)) return wrong_at(r, "column '%s' has no label", r->t->label);
     if (!is_known)
         return wrong_at(r, "label %g is not a whole number from 0 to %d", number,
                         TABLE_CLASSES - 1);
@@ -467,10 +468,12 @@ static int read_lines(table_reader *r) {
         if (r->at == r->end || is_line_end(*r->at)) continue;          /* after the names */
         const int texts = r->texts;
         const int is_text = r->is_text;
+        const int unlabelled = r->t->unlabelled;
         if (read_row(r)) continue;
         if (r->failed || !r->desc->bad) return 0;
         r->texts = texts;                          /* its label may be another value */
         r->is_text = is_text;
+        r->t->unlabelled = unlabelled;
         skip_row(r);
     }
     return 1;
@@ -607,7 +610,10 @@ void table_free(csv_table *t) {
 }
 
 int table_usual_label(const csv_table *t) {
-    int best = 0;
+    int best = -1;
+    for (int i = 0; !t->class_names && i < t->rows; i++)
+        if (t->labels[i] >= 0 && (best < 0 || t->labels[i] < best)) best = t->labels[i];
+    if (best < 0) best = 0;
     int most = 0;
     for (int label = 0; t->class_names && label < t->classes; label++) {
         int n = 0;

@@ -59,7 +59,8 @@ int table_load(csv_table *t, const char *path, const table_desc *desc, char *err
 int table_parse(csv_table *t, const char *bytes, size_t n, const char *path, const table_desc *desc,
                 char *error, size_t error_size);
 void table_free(csv_table *t);
-/* Returns the label of usual rows: 0, or the most frequent name, since names are sorted. */
+/* Returns the label of usual rows: of numbers, the lowest that occurs; of names, the most frequent,
+   since they are sorted. */
 int table_usual_label(const csv_table *t);
 /* Returns 1 if the name of a column is only its number, as in tables without a header. */
 int table_is_number(const char *name);
