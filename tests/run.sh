@@ -23,7 +23,8 @@ longest() {                                         # seconds on a slow machine
     case $1 in
         neon_kernels) echo 480 ;; lessons) echo 800 ;; strict) echo 330 ;; smoke) echo 240 ;;
         fuzz | portability | examine | report) echo 180 ;;
-        cli | cmake | wasm_*) echo 100 ;; uses | mutate) echo 240 ;;
+        test_kernels | test_models | test_faults) echo 120 ;;
+        cli | cmake | wasm_*) echo 100 ;; uses | mutate | sanitized) echo 240 ;;
         playground | slides | python | mpi | get_data) echo 60 ;; *) echo 40 ;;
     esac
 }
@@ -45,7 +46,7 @@ count() { passed=$((passed + $1)); failed=$((failed + $2)); }
 #   spun: took more than 2 TEST_SECONDS (2 x 600) of processor time, all its processes together,
 #   hung: took hardly any for TEST_IDLE seconds (120), or
 #   late: took more than TEST_WALL seconds, by default 3 TEST_SECONDS times the load of the machine,
-#         or had not finished at TEST_STOP.
+#         or had not finished at TEST_STOP, unless it had ample time until then.
 # Only the last is due to the machine. Without /proc, processor time is unknown, and only the last is
 # detected. $outcome is a file, since many commands run in a subshell.
 outcome=$(cd "$BUILD/log" && pwd)/outcome.$$
@@ -53,8 +54,9 @@ why=$outcome.why                                    # reasons, repeated at the e
 trap 'rm -f "$outcome" "$outcome.pid" "$why"' EXIT
 limited() {
     command -v timeout >/dev/null || { "$@"; return; }
-    wall=${TEST_WALL:-$((3 * ${TEST_SECONDS:-600} * $(busy) / 100))}
+    wall=${TEST_WALL:-$((3 * ${TEST_SECONDS:-600} * $(busy) / 100))} ample=$wall
     if [ -n "$TEST_STOP" ]; then
+        ample=${TEST_AMPLE:-$((4 * $(longest "$name") + 300))}
         left=$((TEST_STOP - $(date +%s)))
         [ $left -ge 1 ] || left=1
         [ $left -ge $wall ] || wall=$left
@@ -65,12 +67,18 @@ limited() {
         watch >/dev/null 2>&1 </dev/null &
         watcher=$!
     fi
+    began=$(date +%s)
     timeout -k 5 "$wall" sh -c 'echo $$ >"$0" && exec "$@"' "$outcome.pid" "$@"
     ended=$?
     [ -z "$watcher" ] || { kill "$watcher" && wait "$watcher"; } 2>/dev/null
     if [ -s "$outcome" ]; then ended=124
-    elif [ $ended = 124 ]; then
+    elif [ $ended = 137 ] && [ $(($(date +%s) - began)) -lt "$wall" ]; then :
+    elif [ $ended != 124 ] && [ $ended != 137 ]; then :        # 137: it had to be killed
+    elif [ $wall -gt $ample ]; then
+        echo "spun: it had not finished after $wall seconds, which is ample" >"$outcome"
+    else
         echo "late: it had not finished after $wall seconds, but was still working" >"$outcome"
+        ended=124
     fi
     return $ended
 }
@@ -135,9 +143,10 @@ run() {
     skip_late "$name" "$log" && return
     counts=$(tail -n 1 "$log" |
         sed -n 's/^\([0-9]\{1,9\}\) passed, \([0-9]\{1,9\}\) failed$/\1 \2/p')
-    case "$status:$counts" in
+    case "$name:$status:$counts" in
+        beside:0:"0 0") reason="" ;;               # all of it was left out
         *:"" | *:"0 0") reason="it does not end with a count of tests (status $status)" ;;
-        0:*" 0" | 1:*" "[1-9]*) count ${counts% *} ${counts#* }; reason="" ;;
+        *:0:*" 0" | *:1:*" "[1-9]*) count ${counts% *} ${counts#* }; reason="" ;;
         *) count ${counts% *} ${counts#* }; reason="its status is $status after '$counts'" ;;
     esac
     [ ! -s "$outcome" ] || reason=$(cat "$outcome")
@@ -215,6 +224,7 @@ sanitized() {
     rm -f "$dir"/*.[oa] "$dir"/test_*
     try "jem.h compiles with sanitizers" $cc -x c -DJEM_IMPLEMENTATION -c jem.h -o "$dir/jem.o"
     for test in calls details misuse uses; do
+        if stopped; then left_out "sanitized_$test"; continue; fi
         program=$dir/test_$test
         source=$(echo tests/*/test_$test.c)
         if $cc -DJEM_DECLARATIONS "$source" $(shared "$source" "$dir" ar $cc) "$dir/jem.o" \
@@ -628,10 +638,11 @@ for test in $here; do
 done
 if [ -n "$beside" ]; then
     wait "$other_half"                             # not $!: items run in the background, too
-    run beside sh -c "cat '$second'; exit $?"
+    other_status=$? TEST_STOP=""
+    run beside sh -c "cat '$second'; exit $other_status"
 fi
 [ -n "$late" ] && echo "skipped, the machine is too busy: ${late#, }"
 [ -n "$broken" ] && echo "failing: ${broken#, }"
 [ ! -s "$why" ] || sed '/^$/d; s/^/    /' "$why"
 echo "$passed passed, $failed failed"
-[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
+[ "$failed" = 0 ] && { [ "$passed" -gt 0 ] || [ -n "$BESIDE" ]; }

@@ -89,10 +89,11 @@ rank_of() {                             # rank_of N: process id of that rank in 
 begin() {                               # begin FOLDER: three processes, until they have saved
     JEM_TEST=$dir mpirun -n 3 "$jem" train $long --out "$1" >out 2>err </dev/null &
     job=$!
-    for i in $(seq 150); do
+    for i in $(seq 3000); do
         sleep .2
         [ "$(grep -c ^ "$1/log.csv" 2>/dev/null || echo 0)" -gt 3 ] && return
     done
+    kill -9 $job                        # or it would be waited for without end
 }
 begin asked
 kill -TERM "$(rank_of 2)"

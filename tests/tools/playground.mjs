@@ -252,8 +252,11 @@ async function dream() {
     for (let k = 0; k < 60 && after === before; k++) await sleep(100), after = await shown();
     check(`dreams: ${what} is visible while they are paused`, before !== after);
   }
-  await click("dream-clean"), await click("dream-run"), await sleep(700);
-  check("dreams: and they go on", still !== await shown());
+  await click("dream-clean"), await click("dream-run"), await sleep(300);
+  const resumed = await shown();
+  let next = resumed;
+  for (let k = 0; k < 200 && next === resumed; k++) await sleep(100), next = await shown();
+  check("dreams: and they go on", next !== resumed);
   await js("(() => { const k = document.getElementById('dream-kind'); " +
     "k.value = 'or', k.onchange(); })()");
   await sleep(400);

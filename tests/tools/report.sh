@@ -168,8 +168,7 @@ if [ "$(uname -s)" = Linux ] && ${CC:-cc} -D_GNU_SOURCE -shared -fPIC full.c -o 
 else echo "SKIPPED temporary files without room"
 fi
 
-if command -v ${CHROMIUM:-chromium} >/dev/null 2>&1 ||
-        (cd "$root" && tools/get_package.sh browser >/dev/null 2>&1); then
+if command -v ${CHROMIUM:-chromium} >/dev/null 2>&1; then
     echo "in a browser"
     look run 1100 940
     look run 390 390
