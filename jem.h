@@ -223,8 +223,8 @@ typedef enum jem_isa {
                               twice, so its results are close to the others', not identical */
 } jem_isa;
 
-/* Algorithm for convolutions whose kernel is 2 or 3 times the stride, as 3x3 with stride 1 or 4x4
-   with stride 2: the direct sum or, where it costs less, Winograd's, in tiles of M x M outputs
+/* Algorithm for convolutions whose kernel is 2 or 3 times the stride, such as 3x3 with stride 1 or
+   4x4 with stride 2: the direct sum or, where it costs less, Winograd's, in tiles of M x M outputs
    (Lavin & Gray 2015). Largest error, compared with double and relative to the output's rms: 9e-6
    (direct), 3e-6 (M = 2), 6e-5 (M = 4); see `make bench`. A batch of few images is cut into blocks
    with other tiles and so rounds differently from a large one, except with JEM_PRECISION_DIRECT.
@@ -275,7 +275,8 @@ typedef struct jem_ctx_desc {
 JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
 /* Frees the context and its tape. Free everything else made with it first. Accepts NULL. */
 JEM_API void jem_ctx_free(jem_ctx *ctx);
-/* Returns the first error since the context was created or cleared, or "". Owned by the context. */
+/* Returns the first error since the context was created or cleared, or "". Owned by the context. Of
+   NULL: "no context". */
 JEM_API const char *jem_error(const jem_ctx *ctx);
 /* Returns the status of that error, or JEM_OK; JEM_BAD_ARGUMENT if ctx is NULL. */
 JEM_API jem_status jem_error_status(const jem_ctx *ctx);
@@ -370,11 +371,13 @@ typedef struct jem_param {
     uint32_t version;      /* private: see jem_param_changed */
 } jem_param;
 
-/* Marks packed copies of p->value as outdated. Call it after writing to p->value yourself. */
+/* Marks packed copies of p->value as outdated. Call it after writing to p->value yourself. Values
+   on the tape that have been computed already stay as they are. */
 JEM_API void jem_param_changed(jem_param *p);
 
 /* Records a leaf, a tensor that no op computes, with a copy of n images nchw[n][c][h][w], or with
-   zeros. Returns NULL after an error: a size below 1, c*h*w above 1e8, no memory. */
+   zeros. Returns NULL after an error: a size below 1, c*h*w above 1e8, n*c*h*w above 1e12,
+   no memory. */
 JEM_API jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w);
 JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
 /* Replaces a leaf's images by a copy of nchw[n][c][h][w]. Tensors that depend on them are
@@ -437,7 +440,8 @@ JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const
 /* Computes t if necessary, and copies it to nchw[n][c][h][w], which is yours. After an error, nchw
    is unchanged. */
 JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
-/* Returns the value of a tensor with n = c = h = w = 1; NaN and an error for any other tensor. */
+/* Returns the value of a tensor with n = c = h = w = 1; NaN, and an error unless it is NULL, for
+   any other. */
 JEM_API float jem_item(jem_tensor *t);
 /* Keeps t's values when a later request computes them, so that they can be read after it. Small
    tensors (up to 128 numbers per image) are always kept. Without jem_keep, a larger tensor is
@@ -445,7 +449,8 @@ JEM_API float jem_item(jem_tensor *t);
 JEM_API void jem_keep(jem_tensor *t);
 
 /* Adds d loss / d parameter to the grad of every parameter on which the loss (one number) depends.
-   A loss that depends on no parameter is an error. */
+   A loss that depends on no parameter is an error. After any error the gradients may be incomplete:
+   call jem_zero_grad before the next jem_backward. */
 JEM_API jem_status jem_backward(jem_tensor *loss);
 /* Computes d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so
    each image receives the gradient of that number. Parameters receive no gradient. An error if y
@@ -505,7 +510,7 @@ JEM_API void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrd
 JEM_API void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
 /* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
-JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), never -0 */
+JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), not -0; x finite */
 /* Computes x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
@@ -654,9 +659,11 @@ typedef enum jem_blocks {
 typedef struct jem_wrn_desc {
     int depth, widen;                              /* 28, 10; depth = 6k + 4 up to 1000, widen up to
                                                       100 */
-    int channels, height, width, classes;          /* 3, 32, 32, 10; of images and logits */
+    int channels, height, width, classes;          /* 3, 32, 32, 10; of images and logits. At most
+                                                      65536 and, of classes, 2^24 */
     jem_activation activation;                     /* leaky ReLU */
-    float leak;                                    /* .2: slope of leaky ReLU for x < 0 */
+    float leak;                                    /* .2: slope of leaky ReLU for x < 0, from -1000
+                                                      to 1000 */
     jem_norm norm;                                 /* none */
     float dropout;                                 /* 0; probability, below 1 */
     jem_head head;                                 /* pooled; flat learns faster on small nets */
@@ -687,8 +694,9 @@ JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t
    followed by the activation; flat head, linear. The default, for 28x28 digits, has 113,000
    parameters. */
 typedef struct jem_convnet_desc {
-    int channels, height, width, classes;          /* 1, 28, 28, 10 */
-    int layers, widths[8];                         /* 4: 16, 32, 64, 64; channels of each layer */
+    int channels, height, width, classes;          /* 1, 28, 28, 10; limits as in jem_wrn_desc */
+    int layers, widths[8];                         /* 4, from 1 to 8: 16, 32, 64, 64, up to 65536;
+                                                      channels of each layer */
     jem_activation activation;                     /* SiLU */
     float leak;                                    /* as in jem_wrn_desc */
     int separate_energy;                           /* as in jem_wrn_desc */
@@ -2009,7 +2017,8 @@ static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, doubl
 #define JEM__TINY 1e-30    /* lower limit of numbers that must be above 0 */
 #define JEM__MOST 3.4e38   /* upper limit of numbers that have no other: almost FLT_MAX */
 
-enum { JEM__MANY = 1 << 30 };                      /* upper limit of counts of updates and visits */
+enum { JEM__MANY = 1 << 30,                        /* upper limit of counts of updates and visits */
+       JEM__MOST_PIXELS = 100000000 };             /* .. of channels * height * width */
 /* Adds 1 to a count below its limit. */
 static void jem__count(int *n) {
     if (*n < JEM__MANY) ++*n;
@@ -2670,7 +2679,7 @@ typedef struct jem__run {
 /* Properties of built-in ops. */
 enum {
     JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx starts at 0) */
-    JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] (of a sum, dx[1]) with dy */
+    JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy; of a sum, dx[1] too */
     JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
     JEM__OP_WHOLE = 4,     /* called once for all groups, because it combines them */
     JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32,       /* kinds that can be fused */
@@ -2866,7 +2875,7 @@ static jem__node *jem__node_next(jem_ctx *ctx) {
 static int jem__shape_possible(jem_shape shape) {
     if (shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1) return 0;
     const double per_image = (double)shape.c * shape.h * shape.w;
-    if (per_image > 1e8 || (double)shape.n * per_image > 1e12) return 0;
+    if (per_image > JEM__MOST_PIXELS || (double)shape.n * per_image > 1e12) return 0;
     return (double)jem__groups(shape.n) * (double)jem__floats(shape) <= (double)JEM__FLOATS;
 }
 
@@ -2939,6 +2948,9 @@ jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs
         if (inputs[i] && inputs[i]->n != out.n)
             return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: input %d is %s, the output has n = %d",
                                name, i, jem__shape_text(inputs[i]).s, out.n);
+    if ((double)aux_bytes * (out.n > 0 ? out.n : 1) > 4.0 * (double)JEM__FLOATS)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: %g bytes of aux memory are too many", name,
+                           (double)aux_bytes);
     return jem__record(ctx, op, inputs, n_inputs, out, NULL, 0, user, user_bytes, aux_bytes);
 }
 
@@ -3331,7 +3343,7 @@ static jem_status jem__tape_plain(jem__run *r) {
     const jem_status status = jem__tape_memory(r);
     if (status != JEM_OK) return status;
     jem__tape_forward(r);
-    if (r->mode == JEM__EVAL) return JEM_OK;
+    if (r->mode == JEM__EVAL || !jem_ok(r->ctx)) return r->ctx->status;
     return jem__tape_back(r);
 }
 
@@ -3630,8 +3642,8 @@ static void jem__plan_gradient16(jem__run *r, jem__step *conv) {
 /* Returns 1 if the gradient is stored in fp32, rather than in registers or in bf16 only. */
 static int jem__stores_gradient(const jem__step *s) { return !s->back_conv && !s->grad16_only; }
 
-/* Returns 1 if a reader of `a` other than the sum may add to a's gradient before b's gradient is
-   read; then the two cannot share a buffer. */
+/* Returns 1 if a reader of `a` other than the sum may add to a's gradient before or while b's
+   gradient is read; then the two cannot share a buffer. */
 static int jem__changes_gradient_before(const jem__run *r, const jem__step *sum, const jem__step *a,
                                         const jem__step *b) {
     for (int j = a->pos + 1; j < r->n; j++)
@@ -3741,6 +3753,10 @@ static jem_status jem__plan_memory(jem__run *r) {
     for (int i = 0; i < r->n; i++)
         if (r->list[i]->node->work > r->part_step) r->part_step = r->list[i]->node->work;
     r->part_step = jem__whole_vectors(r->part_step) + JEM_LANES;
+    if (r->part_step > (JEM__FLOATS - r->region) / r->most_parts) {
+        jem__too_much(r->ctx);
+        return JEM_NO_MEMORY;
+    }
     r->region += r->part_step * r->most_parts;
     /* Regions a power of two apart would compete for the same cache lines. */
     r->region = (r->region / 1024 + 1) * 1024 + 16 * JEM_LANES;
@@ -3908,13 +3924,13 @@ static void jem__span_in_parts(jem__run *r, int back) {
     r->from = from;
 }
 
-/* Splits each group into `parts` tasks; returns the largest number of tasks of one thread. */
+/* Splits each group into `parts` tasks; returns the most tasks that one thread gets. */
 static int jem__rounds(int threads, int groups, int parts) {
     return (groups * parts + threads - 1) / threads;
 }
 
-/* Returns the number of parts that leaves threads idle the least: 1 from two groups per thread on,
-   since undivided groups go depth-first and remain in the caches. */
+/* Returns the number of parts that leaves threads idle for the shortest time: 1 from two groups per
+   thread on, since undivided groups go depth-first and remain in the caches. */
 static int jem__parts_for(const jem__run *r, int groups) {
     const int threads = r->ctx->threads;
     const int least = (threads + groups - 1) / groups;
@@ -4018,7 +4034,7 @@ static jem_status jem__run_planned(jem__run *r) {
         return JEM_OK;
     }
     jem__plan_all_forward(r);
-    if (r->mode == JEM__EVAL) return JEM_OK;
+    if (r->mode == JEM__EVAL || !jem_ok(r->ctx)) return r->ctx->status;
     return jem__plan_all_back(r);
 }
 
@@ -5695,12 +5711,14 @@ static int jem__norm_statistics(const jem_call *call, const jem__norm *norm) {
            jem__all_finite(norm->rstd, norm->c * JEM_LANES);
 }
 
-/* Computes batch norm in training. Statistics that are not finite do not reach the running ones. */
+/* Computes batch norm in training. Statistics that are not finite, or of values that a failed op
+   did not write, do not reach the running ones. */
 static void jem__norm_batch_forward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
     const int n = norm.c * JEM_LANES;
     const int finite = jem__norm_statistics(call, &norm);
-    if (finite && call->inner->run->mode == JEM__BACKWARD) jem__norm_follow(call, &norm, norm.rstd);
+    const int learns = call->inner->run->mode == JEM__BACKWARD && jem_ok(call->ctx);
+    if (finite && learns) jem__norm_follow(call, &norm, norm.rstd);
     for (int i = 0; i < n; i++) norm.rstd[i] = 1 / sqrtf(norm.rstd[i] + JEM__NORM_EPS);
     for (int g = 0; g < jem__groups(call->out.n); g++) {
         const jem_call at = jem__at(call, g);
@@ -5715,7 +5733,7 @@ static void jem__norm_batch_forward(const jem_call *call) {
 static void jem__norm_act_forward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
     const int initialised = call->inner->param[2]->value[0] != 0;
-    if (!initialised && jem__norm_statistics(call, &norm))
+    if (!initialised && jem_ok(call->ctx) && jem__norm_statistics(call, &norm))
         jem__norm_initialise(call, &norm, norm.rstd);
     for (int g = 0; g < jem__groups(call->out.n); g++) {
         const jem_call at = jem__at(call, g);
@@ -5923,7 +5941,7 @@ static const char *jem__scan_number(const char *text, double *x) {
     while (jem__is_digit(*s) || (*s == '.' && digits > 0 && !after_point)) {
         if (*s == '.') after_point = 1;
         else {
-            digits_value = 10 * digits_value + (*s - '0');
+            digits_value = fma(10, digits_value, *s - '0');
             digits++;
             decimals += after_point;
         }
@@ -6028,7 +6046,7 @@ static double jem__field(jem__fields *f, const char *key, double value, double l
     int good = 1;
     if (f->in) good = jem__is_number(jem__meta_get(f->in, key), &value);
     if (!whole && fabs(value) < 1e30) value = (double)(float)value;
-    good = good && value >= lo && value <= hi;
+    good = good && jem__finite((float)value) && value >= lo && value <= hi;
     if (whole) good = good && value == floor(value);
     if (!good) {
         jem__field_out_of_range(f, key, value, lo, hi, whole);
@@ -6241,6 +6259,9 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
     if (channels < 1 || height < 1 || width < 1 || classes < 1)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_create: images (%d,%d,%d) and classes (%d) "
                            "must be 1 or more", channels, height, width, classes);
+    if ((double)channels * height * width > JEM__MOST_PIXELS)
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "net_create: images (%d,%d,%d) have more than 1e8 "
+                           "numbers", channels, height, width);
     const int errors = ctx->errors;
     jem_net *net = (jem_net *)jem__alloc(ctx, sizeof *net);
     if (!net) return NULL;
@@ -6693,6 +6714,7 @@ static float jem__units_log(const jem_net *net) {
 static jem_status jem__convert(const jem_net *net, const char *what, const float *from, int n,
                                float *to, int back) {
     if (!net) return JEM_BAD_ARGUMENT;
+    if (!jem_ok(net->ctx)) return net->ctx->status;
     if (!from || !to || n < 0)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: n = %d is negative, or a pointer is NULL",
                          what, n);
@@ -6700,7 +6722,7 @@ static jem_status jem__convert(const jem_net *net, const char *what, const float
     const jem_mark mark = jem_begin(net->ctx);
     const float *units = jem__units(net);
     if (units) jem__units_apply(net, units, from, n, to, back);
-    else if (to != from && jem_ok(net->ctx))
+    else if (to != from)
         memcpy(to, from, (size_t)(n * jem__image_size(net)) * sizeof *to);
     jem_end(net->ctx, mark);
     return net->ctx->status;
@@ -6723,7 +6745,8 @@ static void jem__units_of(const jem_net *net, const float *x, int n, int c, floa
         for (ptrdiff_t i = 0; i < n * pixels; i++) {
             const ptrdiff_t at = (i / pixels * net->channels + c) * pixels + i % pixels;
             const double d = (double)x[at] - mean;
-            sum += pass ? d * d : d;
+            if (pass) sum = fma(d, d, sum);
+            else sum += d;
         }
         if (pass) square = sum / count;
         else mean = sum / count;

@@ -1450,6 +1450,47 @@ static jem_tensor *normed(jem_net *net, jem_tensor *x, int training, void *user)
                       p->next->next->next->next, NULL);
 }
 
+/* Fails; its values are finite, and meaningless. */
+static void failing_forward(const jem_call *call) {
+    const int n = call->out.c * call->out.h * call->out.w * JEM_LANES;
+    for (int i = 0; i < n; i++) call->y[i] = (float)(i % 7);
+    jem_fail(call->ctx, JEM_BAD_ARGUMENT, "not now");
+}
+static void failing_backward(const jem_call *call) { call->dx[0][0] += 1; }
+static const jem_op failing_op = { "failing", failing_forward, failing_backward, 0, NULL };
+
+static void test_failed_values(jem_ctx *ctx) {
+    printf("values that a failed op did not compute change nothing\n");
+    static const char *const names[4] = { "gamma", "beta", "mean", "var" };
+    static const float x[4] = { 1, -1, 2, 0.5f };
+    const int two[1] = { 2 };
+    const jem_shape shape = { 2, 2, 1, 1 };
+    jem_net *net = jem_net_create(ctx, normed, NULL, 0, 2, 1, 1, 2, 1);
+    jem_param *p[4];
+    for (int i = 0; i < 4; i++) {
+        p[i] = jem_net_param(net, names[i], 1, two, i < 2);
+        p[i]->value[0] = p[i]->value[1] = i % 3 == 0 ? 1.0f : 0;
+    }
+    jem_tensor *leaf = jem_input(ctx, x, 2, 2, 1, 1);
+    jem_tensor *y = jem_custom(ctx, &failing_op, &leaf, 1, shape, NULL, 0, 0);
+    y = jem_batch_norm(ctx, y, p[0], p[1], p[2], p[3], 0.5f, 1);
+    jem_zero_grad(net);
+    CHECK(jem_backward(jem_mean(ctx, jem_square(ctx, y))) == JEM_BAD_ARGUMENT &&
+          says(ctx, "not now"), "it fails");
+    for (int k = 0; k < 2; k++) {
+        CHECK(p[2]->value[k] == 0 && p[3]->value[k] == 1, "statistics: %g, %g",
+              (double)p[2]->value[k], (double)p[3]->value[k]);
+        CHECK(p[0]->grad[k] == 0 && p[1]->grad[k] == 0, "gradients: %g, %g",
+              (double)p[0]->grad[k], (double)p[1]->grad[k]);
+    }
+    CHECK(!jem_custom(ctx, &failing_op, &leaf, 1, shape, NULL, 0, (size_t)-1) &&
+          says(ctx, "too many"), "aux memory");
+    CHECK(!jem_net_create(ctx, normed, NULL, 0, 1 << 30, 1 << 30, 8, 2, 1) &&
+          says(ctx, "more than 1e8"), "sizes of images");
+    jem_reset(ctx);
+    jem_net_free(net);
+}
+
 /* A failed update leaves running statistics as they were, not only in the first update. */
 static void test_failed_statistics(jem_ctx *ctx) {
     printf("a failed update changes no running statistics\n");
@@ -1556,7 +1597,7 @@ int main(int argc, char **argv) {
         TEST_IN(test_unknown_norm), TEST_IN(test_rules), TEST_IN(test_slope_density),
         TEST_IN(test_term_data), TEST(test_units_poor), TEST_IN(test_averages),
         TEST_IN(test_no_score), TEST_IN(test_flat_sharpness), TEST_IN(test_odd_address),
-        TEST_IN(test_failed_statistics), TEST_IN(test_refusals)
+        TEST_IN(test_failed_statistics), TEST_IN(test_failed_values), TEST_IN(test_refusals)
     };
     return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
 }
