@@ -695,7 +695,7 @@ JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t
    parameters. */
 typedef struct jem_convnet_desc {
     int channels, height, width, classes;          /* 1, 28, 28, 10; limits as in jem_wrn_desc */
-    int layers, widths[8];                         /* 4, from 1 to 8: 16, 32, 64, 64, up to 65536;
+    int layers, widths[8];                         /* 4 (1 to 8); 16, 32, 64, 64 (each up to 65536):
                                                       channels of each layer */
     jem_activation activation;                     /* SiLU */
     float leak;                                    /* as in jem_wrn_desc */
@@ -2017,8 +2017,8 @@ static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, doubl
 #define JEM__TINY 1e-30    /* lower limit of numbers that must be above 0 */
 #define JEM__MOST 3.4e38   /* upper limit of numbers that have no other: almost FLT_MAX */
 
-enum { JEM__MANY = 1 << 30,                        /* upper limit of counts of updates and visits */
-       JEM__MOST_PIXELS = 100000000 };             /* .. of channels * height * width */
+enum { JEM__MANY = 1 << 30 };                      /* upper limit of counts of updates and visits */
+#define JEM__MOST_PIXELS 1e8                       /* .. of channels * height * width */
 /* Adds 1 to a count below its limit. */
 static void jem__count(int *n) {
     if (*n < JEM__MANY) ++*n;
@@ -9378,9 +9378,6 @@ static jem_rng jem__trainer_rng(uint64_t seed) {
     const jem_rng rng = jem_rng_seed(seed);
     return jem_rng_split(&rng, 0x747261696e);      /* "train" */
 }
-static jem_rng jem__dropout_rng(const jem_rng *of_trainer) {
-    return jem_rng_split(of_trainer, 0x64726f70);  /* "drop": no number of returns */
-}
 
 jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
@@ -9427,7 +9424,7 @@ jem_status jem_trainer_use_average(jem_trainer *tr, int on) {
 void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
     if (!tr) return;
     tr->rng = jem__trainer_rng(seed);
-    tr->net->rng = jem__dropout_rng(&tr->rng);
+    tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
 }
 
 void jem_trainer_set_lr(jem_trainer *tr, float lr) {
@@ -9778,16 +9775,6 @@ static jem_tensor *jem__nce_term(jem_trainer *tr, const float *x, int n) {
     return jem_add(net->ctx, data, draws);
 }
 
-/* Lets act norm set its parameters from the first batch, before the loss uses them. The loss
-   will draw the same numbers for dropout. */
-static void jem__set_act_norm(jem_net *net, jem_tensor *x) {
-    const jem_rng rng = net->rng;
-    const jem_mark mark = jem_begin(net->ctx);
-    jem_item(jem_mean(net->ctx, jem__logp(net, jem_forward(net, x, 1))));
-    jem_end(net->ctx, mark);
-    net->rng = rng;
-}
-
 /* Images of an update: labelled ones, and those for p(x), which may be the same. */
 typedef struct jem__batch {
     const float *x, *x_data;
@@ -9795,6 +9782,23 @@ typedef struct jem__batch {
     int n, n_data;
     int separate;                                  /* 1: they are not the same */
 } jem__batch;
+
+/* Lets act norm set its parameters from the first batch, with noise of its own, before chains and
+   the loss use them. These then draw the same numbers as without it. */
+static void jem__set_act_norm(jem_trainer *tr, const jem__batch *b) {
+    jem_net *net = tr->net;
+    jem_ctx *ctx = net->ctx;
+    const jem_rng rng = tr->rng;
+    const jem_rng of_dropout = net->rng;
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *x = NULL;
+    if (b->n) x = jem__labelled(tr, b->x, b->n);
+    else x = jem__noisy(tr, b->x_data, b->n_data);
+    jem_item(jem_mean(ctx, jem__logp(net, jem_forward(net, x, 1))));
+    jem_end(ctx, mark);
+    tr->rng = rng;
+    net->rng = of_dropout;
+}
 
 /* Terms of the loss; NULL where they are not recorded. */
 typedef struct jem__terms {
@@ -9807,14 +9811,6 @@ typedef struct jem__samples {
     jem_tensor *x;
     int *labels;                                   /* this rank's; NULL unless by class */
 } jem__samples;
-
-/* Records the images of an update, with their noise: labelled ones and, if `separate`, those of
-   p(x). */
-static void jem__update_images(jem_trainer *tr, const jem__batch *b, int separate,
-                               jem_tensor **labelled, jem_tensor **data) {
-    if (b->n) *labelled = jem__labelled(tr, b->x, b->n);
-    if (separate) *data = jem__noisy(tr, b->x_data, b->n_data);
-}
 
 /* Draws the samples of an update, and records the term `kl`. Returns 0 without memory. */
 static int jem__update_samples(jem_trainer *tr, int n_data, jem__samples *sample, jem_tensor **kl) {
@@ -9875,7 +9871,6 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     const int noisy_labelled = d->label_noise > 0 || d->label_all_noise > 0;
     const int needs_data = has_samples || d->weights.energy_l2 > 0 || d->w_term > 0;
     const jem_loss_weights weights = jem__weights_now(tr);
-    const int separate = b->separate || (noisy_labelled && needs_data);
     jem__samples sample = { NULL, NULL };
     jem_tensor *labelled = NULL;
     jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
@@ -9886,12 +9881,11 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     if (b->n) b->labels += jem__rank_first(tr, b->n);
     jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image_size(tr->net));
     tr->awaits_chains = has_samples;
-    if (sets_buffers) {                            /* before chains walk through the network */
-        jem__update_images(tr, b, separate, &labelled, &data);
-        jem__set_act_norm(tr->net, labelled ? labelled : data);
-    }
+    if (sets_buffers) jem__set_act_norm(tr, b);    /* before chains walk through the network */
     if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
-    if (!sets_buffers) jem__update_images(tr, b, separate, &labelled, &data);
+    if (b->n) labelled = jem__labelled(tr, b->x, b->n);
+    if (b->separate || (noisy_labelled && needs_data))
+        data = jem__noisy(tr, b->x_data, b->n_data);
     if (d->w_score > 0) terms->score = jem__score_term(tr, b->x_data, b->n_data, s);
     if (d->w_nce > 0) terms->nce = jem__nce_term(tr, b->x_data, b->n_data);
     jem_tensor *loss = jem__loss(tr->net, &weights, labelled, b->labels, data, sample.x,
@@ -10225,7 +10219,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->travel = 0;
     g->fresh = 1;
     tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
-    tr->net->rng = jem__dropout_rng(&tr->rng);
+    tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
     for (int i = 0; i < COUNT; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
     }

@@ -56,7 +56,9 @@ limited() {
     command -v timeout >/dev/null || { "$@"; return; }
     wall=${TEST_WALL:-$((3 * ${TEST_SECONDS:-600} * $(busy) / 100))} ample=$wall
     if [ -n "$TEST_STOP" ]; then
-        ample=${TEST_AMPLE:-$((4 * $(longest "$name") + 300))}
+        ample=$(longest "$name")
+        [ "$ample" -ge "$(longest "$item_name")" ] || ample=$(longest "$item_name")
+        ample=${TEST_AMPLE:-$((4 * ample + 300))}
         left=$((TEST_STOP - $(date +%s)))
         [ $left -ge 1 ] || left=1
         [ $left -ge $wall ] || wall=$left
@@ -379,8 +381,8 @@ smoke() {
     refused "vectors ab.csv bc.csv" "bc.csv, line 1: has no column 'a'"
     try "examples: vectors finds columns by name" sh -c "cd '$dir' && '$root/$BUILD/vectors' ab.csv \
         ba.csv | awk -F , '{ logp[NR] = \$1 } END { exit !(NR == 2 && logp[1] > logp[2] + 9) }'"
-    try "examples: of the new readings that vectors writes, the last four are strange" sh -c "
-        cd '$dir' && '$root/$BUILD/vectors' --write . && '$root/$BUILD/jem' train sensors.csv --out s &&
+    try "examples: of the new readings that vectors writes, the last four are strange" \
+        limited sh -c "cd '$dir' && '$root/$BUILD/vectors' --write . && '$root/$BUILD/jem' train sensors.csv --out s &&
         '$root/$BUILD/jem' score s/last.safetensors new.csv >scores.txt &&
         awk -F , '\$4 == \"strange\" { n++; if (\$1 < 17) bad = 1 } END { exit bad || n != 4 }' scores.txt"
     # What the examples printed: the numbers that their texts promise.
@@ -617,7 +619,8 @@ for test in $here; do
         item=$((item + 1))
         echo "-- $item of $items"
     fi
-    if ! room "${test##*/}"; then left_out "${test##*/}"; continue; fi
+    item_name=${test##*/}
+    if ! room "$item_name"; then left_out "$item_name"; continue; fi
     case $test in
         graphs) torch_graphs "${GRAPHS:-4000}" "${SEED:-1}" ;;
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \

@@ -711,6 +711,9 @@ int main(int argc, char **argv) {
         TEST(test_hostile_file), TEST(test_own_archive), TEST(test_scale),
         TEST(test_first_program), TEST(test_unstable)
     };
-    if (argc == 2 && !strcmp(argv[1], "long")) long_run = 20000;
+    if (argc == 2 && !strcmp(argv[1], "long")) {
+        long_run = 20000;
+        argc = 1;                                  /* no name of a test */
+    }
     return test_main(argc, argv, all, TEST_COUNT(all));
 }

@@ -353,7 +353,7 @@ statistics first >part2
 check "the same calibration" sh -c '[ -s part1 ] && cmp part1 part2'
 rm -rf told first
 status 0 "chains late" train $small --widths 8,8 --score-weight .016 --chains-from .5 --iters 20 \
-    --stop-at 8 --out told
+    --chains-lr 1e-2 --stop-at 8 --out told
 says "5/20  at least .* left"
 refuses 2 "would start its chains now, at update 8 instead of 10; it needs 16 updates or more" \
     train --resume told --iters 10
@@ -362,9 +362,13 @@ check "with chains: the time left" sh -c '! grep -q "at least" out'
 chains() { tail -n 1 told/log.csv | cut -d, -f8 | grep -q '[0-9]'; }
 status 0 "longer, and chains have begun" train --resume told --iters 60 --stop-at 25
 check "they go on" chains
+cp -r told whole
+status 0 "at once" train --resume whole --stop-at 45
 status 0 "again" train --resume told --stop-at 35
 check "they still do" chains
-rm -rf told
+status 0 "once more" train --resume told --stop-at 45
+check "with the same rates: the same run" same_run whole told
+rm -rf told whole
 status 0 "dear chains" train $small --widths 8,8 --score-weight .016 --chains-from .7 --iters 10 \
     --n-steps 800 --print-every 1 --n-valid 0 --out told
 rate() { sed -n "s|^epoch .*  $1/10  .* left  \([^ ]*\)/s.*|\1|p" out; }

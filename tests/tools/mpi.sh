@@ -93,7 +93,9 @@ begin() {                               # begin FOLDER: three processes, until t
         sleep .2
         [ "$(grep -c ^ "$1/log.csv" 2>/dev/null || echo 0)" -gt 3 ] && return
     done
-    kill -9 $job                        # or it would be waited for without end
+    kill $job                           # or it would be waited for without end
+    sleep 5
+    kill -9 $job 2>/dev/null
 }
 begin asked
 kill -TERM "$(rank_of 2)"

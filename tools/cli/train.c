@@ -446,7 +446,7 @@ static int prepare_table(run *r) {
         option_set(r->table, option_find(r->table, "n-valid"), text);
     }
     if (!*r->o->resume) note_clocks(r);
-    note_one_label(r);
+    if (!*r->o->resume) note_one_label(r);
     if (s->classes > 1) return 1;
     if (r->o->w_xy > 0) return complain(r, 2, "--p-x-y-weight needs labels of several classes", "");
     if (r->o->w_nce == 0 && r->o->w_x == 0 && r->o->w_score == 0)
@@ -1860,7 +1860,7 @@ static int planned_chains(const run *r, const jem_archive *a) {
 static void place_chains(run *r, const jem_archive *a) {
     const char *updates = a ? jem_archive_meta(a, "run.updates") : NULL;
     r->chains_at = chains_of(r, r->total);
-    if (!updates || atoi(updates) >= r->chains_at) return;
+    if (!updates) return;
     const int planned = planned_chains(r, a);
     if (planned < atoi(updates)) r->chains_at = planned;
 }

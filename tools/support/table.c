@@ -365,14 +365,15 @@ static int take_label(table_reader *r, const char *text) {
     if (!t->class_names) return no_memory(r);
     const int is_number = number_in(text, &number) && isfinite(number);
     const int is_class = number >= 0 && number < TABLE_CLASSES && floor(number) == number;
-    const int is_known = !is_missing(text) && (!is_number || is_class);
+    const int is_none = is_missing(text) && strcmp(text, "-") != 0;    /* classes may be + and - */
+    const int is_known = !is_none && (!is_number || is_class);
     const int label = is_known ? class_numbered(r, text) : -1;
     if (label < 0 && r->desc->any_label) {         /* only the row's values count */
         t->labels[t->rows] = -1;
         t->unlabelled++;
         return 1;
     }
-    if (is_missing(text)) return wrong_at(r, "column '%s' has no label", r->t->label);
+    if (is_none) return wrong_at(r, "column '%s' has no label", r->t->label);
     if (!is_known)
         return wrong_at(r, "label %g is not a whole number from 0 to %d", number,
                         TABLE_CLASSES - 1);
@@ -611,6 +612,7 @@ void table_free(csv_table *t) {
 
 int table_usual_label(const csv_table *t) {
     int best = -1;
+    if (!t->labels) return 0;
     for (int i = 0; !t->class_names && i < t->rows; i++)
         if (t->labels[i] >= 0 && (best < 0 || t->labels[i] < best)) best = t->labels[i];
     if (best < 0) best = 0;
