@@ -74,8 +74,8 @@ limited() {
     ended=$?
     [ -z "$watcher" ] || { kill "$watcher" && wait "$watcher"; } 2>/dev/null
     if [ -s "$outcome" ]; then ended=124
-    elif [ $ended = 137 ] && [ $(($(date +%s) - began)) -lt "$wall" ]; then :
-    elif [ $ended != 124 ] && [ $ended != 137 ]; then :        # 137: it had to be killed
+    elif [ $ended != 124 ] && [ $ended != 137 ]; then :        # 137: it had to be killed, ..
+    elif [ $(($(date +%s) - began)) -lt "$wall" ]; then :      # .. or was, by something else
     elif [ $wall -gt $ample ]; then
         echo "spun: it had not finished after $wall seconds, which is ample" >"$outcome"
     else

@@ -145,9 +145,8 @@ static int column_of(const table_reader *r, const char *name) {
     return -1;
 }
 
-/* Returns the column of this number from 1, or the "last" one, or -1. A column
-   whose name the desc lists holds values, so it is not the label: the file may have its columns in
-   another order. */
+/* Returns the column of this number from 1, or the "last" one, or -1. A column whose name the desc
+   lists holds values, so it is not the label: the file may have its columns in another order. */
 static int column_placed(const table_reader *r, const char *place) {
     int at = r->all - 1;
     if (strcmp(place, "last")) at = place[strspn(place, "0123456789")] ? -1 : atoi(place) - 1;
