@@ -118,9 +118,11 @@
    ERRORS
        Nothing exits, asserts or prints. A function that can fail returns a jem_status, NULL, or the
        value that its comment names (NaN, a negative number, a struct with a status). The context
-       keeps the FIRST error, with the op's name and the shapes or the file: jem_error(ctx).
-       After an error all ops return NULL until jem_clear_error(ctx), and an op whose input is NULL
-       returns NULL, so you can write a whole expression and check once at its end.
+       keeps the FIRST error, with the op's name and the shapes or the file: jem_error(ctx). After
+       an error all ops return NULL, and functions do nothing and return that first error, until
+       jem_clear_error(ctx). An op whose input is NULL returns NULL, so you can write a whole
+       expression and check once at its end. A program that continues after an error, for instance
+       with the next file, must clear it.
    DESCRIPTIONS
        Start each jem_..._desc from jem_..._desc_default() and change the fields you need; zero is a
        value, not a default. A field's comment gives the default first, or after its description and
@@ -998,9 +1000,11 @@ typedef struct jem_budget {
     int steps;                                     /* at most this many; 0: no limit */
     double microseconds;                           /* 0: no limit; else a step begins only if it
                                                       will end within this time, should it take as
-                                                      long as the slowest recent step */
+                                                      long as the slowest recent step, which counts
+                                                      as at most this time */
     double (*clock)(void *user);                   /* microseconds since any fixed moment; required
-                                                      if `microseconds` is not 0 */
+                                                      if `microseconds` is not 0. The call ends if
+                                                      it goes back, or returns NaN */
     void *clock_user;
 } jem_budget;
 /* Creates a sampler whose images are the noise from which desc starts. Copies rng; the steps draw
@@ -1010,7 +1014,7 @@ JEM_API jem_sampler *jem_sampler_create(jem_ctx *ctx, jem_logp_fn logp, void *us
                                         const jem_generate_desc *desc, const jem_rng *rng);
 JEM_API void jem_sampler_free(jem_sampler *s);                           /* NULL is allowed */
 /* Takes steps within the budget, or all that are left if it is NULL. On an error the images stay as
-   they were before the call. */
+   they were before the call. A number in s->x that is not finite is an error. */
 JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
 /* Starts again, from new noise. */
 JEM_API jem_status jem_sampler_restart(jem_sampler *s);
@@ -1388,7 +1392,7 @@ JEM_API const char *jem_verdict_name(jem_verdict verdict);   /* "not calibrated"
 /* Statistic that contributed most to an image being odd or strange. */
 typedef enum jem_reason {
     JEM_REASON_NONE = 0,   /* familiar, not calibrated, or calibrated without "jem.statistics" */
-    JEM_REASON_CLASSES,    /* logits unlike those of any class: between classes */
+    JEM_REASON_CLASSES,    /* logits unlike those of any class, for instance between two */
     JEM_REASON_DENSITY,    /* log p(x) */
     JEM_REASON_SMOOTH,     /* fewer details than its class has */
     JEM_REASON_EDGES,      /* more details, or other ones */
@@ -1549,24 +1553,36 @@ JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_te
 
 /* Pictures as programs have them: 8-bit pixels, row by row from the top left, of `channels` bytes:
    1 grey, 2 grey and alpha, 3 RGB, 4 RGBA (as stb_image gives them). */
+
+/* How a picture whose proportions are not the network's fills its input, unless it is framed. */
+typedef enum jem_fit {
+    JEM_FIT_TRAINED = 0,   /* as the training images did (jem_net_set_fit); else as STRETCH */
+    JEM_FIT_STRETCH,       /* the whole picture, in other proportions */
+    JEM_FIT_CROP,          /* the largest part in the middle that has the right proportions */
+    JEM_FIT_PAD            /* the whole picture, in the middle of the background */
+} jem_fit;
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
     float lo, hi;                                  /* values of bytes 0 and 255 in x; both 0: -1,
                                                       1 */
     int background;                                /* 0: grey, 0 to 255, with which transparent
-                                                      pixels are blended; black ink on a
-                                                      transparent canvas needs 255 */
+                                                      pixels are blended, or the opposite one, 255
+                                                      minus it, if a picture shows only on that */
     int invert;                                    /* 1: black on white becomes white on black */
     /* Framing. > 0 (at most 2): share of the image's side that the picture's subject gets; 0: as in
        the training images (jem_net_fit_framing), unless the picture has the network's size; < 0: no
        framing. */
     float subject;
+    jem_fit fit;                                   /* JEM_FIT_TRAINED: a picture's other proportions
+                                                      (jem_net_set_fit) */
 } jem_pixels_desc;
 enum {                                             /* flags: what was done to a picture */
     JEM_DID_RESIZE = 1, JEM_DID_STRETCH = 2,       /* to the network's size; of other proportions */
     JEM_DID_GREY = 4, JEM_DID_COLOUR = 8,          /* colour made grey; grey to every channel */
     JEM_DID_BLEND = 16, JEM_DID_INVERT = 32,       /* had an alpha channel; inverted */
     JEM_DID_FRAME = 64,
-    JEM_DID_BLANK = 128                            /* the result has one colour: nothing to see */
+    JEM_DID_BLANK = 128,                           /* the result has one colour: nothing to see */
+    JEM_DID_OPPOSITE = 256,                        /* blended with 255 minus desc.background */
+    JEM_DID_CROP = 512, JEM_DID_PAD = 1024         /* to the network's proportions */
 };
 /* Framing. Many data sets have one subject on a plain ground, of equal size, in the middle, as
    MNIST has: a network cannot read a digit that fills the picture, or a small one in its corner.
@@ -1584,9 +1600,14 @@ enum {                                             /* flags: what was done to a 
    and column of the centre (means, as shares). Images without a plain border, or of several
    channels, have no framing: the text is removed. */
 JEM_API jem_status jem_net_fit_framing(jem_net *net, const float *x, int n);
+/* Stores with the network, as the text "jem.fit", how its training pictures of other proportions
+   were fitted; JEM_FIT_TRAINED removes it. */
+JEM_API jem_status jem_net_set_fit(jem_net *net, jem_fit fit);
 /* Converts one picture of any size to x[c][h][w], as jem_classify takes it. Each pixel is the mean
    of the area it covers (the nearest pixel, if the picture is smaller). did (may be NULL) receives
-   the sum of JEM_DID_... The network must have 1 or 3 channels. */
+   the sum of JEM_DID_... The network must have 1 or 3 channels. A picture with an alpha channel is
+   blended with the opposite of desc.background if it shows only there: if its greys span fewer than
+   32 of 256 on the one, and more on the other. */
 JEM_API jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                         int height, int channels, const jem_pixels_desc *desc,
                                         float *x, int *did);
@@ -1594,7 +1615,8 @@ JEM_API jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char 
    or 3 channels. */
 JEM_API jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
                                         const jem_pixels_desc *desc, unsigned char *pixels);
-/* Classifies one picture: jem_pixels_to_floats, then jem_classify. */
+/* Classifies one picture: jem_pixels_to_floats, then jem_classify; after the first answer it does
+   not allocate. */
 JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int width,
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
@@ -8110,6 +8132,10 @@ jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: %d steps, %g microseconds: both "
                          "must be finite and at least 0, and a time limit needs a clock", b.steps,
                          b.microseconds);
+    if (ctx->status == JEM_OK &&
+        !jem__all_finite(s->x, (ptrdiff_t)s->n * s->channels * s->height * s->width))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: x contains a number that is not "
+                         "finite");
     const jem_sampler before = *s;
     const jem_mark mark = jem_begin(ctx);
     jem_tensor *x = jem__sampler_leaf(s);
@@ -8121,8 +8147,10 @@ jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
         s->step++;
         if (!(b.microseconds > 0)) continue;
         const double now = b.clock(b.clock_user) - start;
+        if (!(now >= elapsed)) break;              /* without a clock: no further step */
         s->slowest += (now - elapsed - s->slowest) / 8;        /* a slow step is forgotten */
         if (now - elapsed > s->slowest) s->slowest = now - elapsed;
+        if (s->slowest > b.microseconds) s->slowest = b.microseconds;  /* as after a suspension */
         elapsed = now;
     }
     if (status == JEM_OK) status = jem_read(x, s->x);
@@ -12190,7 +12218,8 @@ const char *jem_verdict_name(jem_verdict verdict) {
 
 const char *jem_reason_name(jem_reason reason) {
     static const char *const names[] = {
-        "", "between classes", "of unusual density", "too smooth for its class",
+        "", "outputs unlike any class", "log p(x) unusual for its class",
+        "too smooth for its class",
         "edges unlike any training image", "log p(x) too steep or too flat",
         "features unlike any class", "an unusual combination of values",
         "shades unlike any training image", "light and dark in unusual places"
@@ -12923,9 +12952,9 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
 
 /* Computes the interval of a row of `source` pixels that pixel i of a row of `target` pixels
    covers. An interval shorter than a pixel becomes the nearest pixel. */
-static void jem__cover(int i, int target, int source, double *from, double *until) {
-    *from = (double)i * source / target;
-    *until = (double)(i + 1) * source / target;
+static void jem__cover(int i, int target, double first, double end, double *from, double *until) {
+    *from = first + i * (end - first) / target;
+    *until = first + (i + 1) * (end - first) / target;
     if (*until - *from >= 1) return;
     *from = floor((*from + *until) / 2);
     *until = *from + 1;
@@ -12948,11 +12977,21 @@ static jem_status jem__pixels_check(const jem_net *net, int width, int height, i
     if (net->channels != 1 && net->channels != 3)
         return jem__fail(net->ctx, JEM_BAD_SHAPE, "pixels: the network has %d channels, but "
                          "pictures have 1 or 3", net->channels);
-    const int has_range = jem__finite(d->lo) && jem__finite(d->hi) && d->lo < d->hi;
-    if (!has_range || d->background < 0 || d->background > 255 || !(d->subject <= 2))
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: from %g to %g, background %d "
-                         "(0..255), subject %g (up to 2)", (double)d->lo, (double)d->hi,
-                         d->background, (double)d->subject);
+    if (!jem__finite(d->lo) || !jem__finite(d->hi) || d->lo >= d->hi)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: desc.lo is %g and desc.hi is %g, but "
+                         "lo must be below hi (or both 0: -1, 1)", (double)d->lo, (double)d->hi);
+    if (d->background < 0 || d->background > 255)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: desc.background is %d, not a grey "
+                         "0..255", d->background);
+    if (d->invert != 0 && d->invert != 1)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: desc.invert is %d, not 0 or 1",
+                         d->invert);
+    if (!(d->subject <= 2))
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: desc.subject is %g, more than 2",
+                         (double)d->subject);
+    const int fit = (int)d->fit;
+    if (fit < 0 || fit > JEM_FIT_PAD)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: desc.fit is %d, not a jem_fit", fit);
     return JEM_OK;
 }
 
@@ -13236,18 +13275,29 @@ static int jem__median_grey(const ptrdiff_t histogram[256], int lo, int hi, ptrd
     return v;
 }
 
+/* Counts the pixels of each grey. */
+static void jem__greys_count(const jem__bitmap *p, const jem_pixels_desc *d,
+                             ptrdiff_t histogram[256], int *darkest, int *brightest) {
+    JEM__ZEROED(jem__run_of_greys, run);
+    memset(histogram, 0, 256 * sizeof *histogram);
+    while (jem__greys_next(p, d, &run))
+        for (int i = 0; i < run.count; i++) histogram[run.grey[i]]++;
+    *darkest = 0;
+    *brightest = 255;
+    while (!histogram[*darkest]) ++*darkest;
+    while (!histogram[*brightest]) --*brightest;
+}
+
+enum { JEM__LEAST_CONTRAST = 32 };                 /* greys that a picture with a subject spans */
+
 /* Finds the ground: the median of the greys that are closer than a quarter of the range to one end
    of it. Returns 0 if fewer than half of the pixels are. */
 static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__view *frame) {
-    JEM__ZEROED(jem__run_of_greys, run);
-    ptrdiff_t histogram[256] = { 0 };
-    while (jem__greys_next(p, d, &run))
-        for (int i = 0; i < run.count; i++) histogram[run.grey[i]]++;
-    int darkest = 0;
-    int brightest = 255;
+    ptrdiff_t histogram[256];
+    int darkest;
+    int brightest;
     ptrdiff_t near_end[2] = { 0, 0 };
-    while (!histogram[darkest]) darkest++;
-    while (!histogram[brightest]) brightest--;
+    jem__greys_count(p, d, histogram, &darkest, &brightest);
     const int contrast = brightest - darkest;
     for (int v = 0; v < 256; v++) {
         if (4 * (v - darkest) < contrast) near_end[0] += histogram[v];
@@ -13259,7 +13309,8 @@ static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem_
                                                  near_end[1]);
     else frame->ground = jem__median_grey(histogram, darkest, darkest + quarter, near_end[0]);
     frame->contrast = (bright ? darkest : brightest) - frame->ground;
-    return contrast >= 32 && 2 * near_end[bright] >= (ptrdiff_t)p->width * p->height;
+    return contrast >= JEM__LEAST_CONTRAST &&
+           2 * near_end[bright] >= (ptrdiff_t)p->width * p->height;
 }
 
 /* Measures the ink of a picture with a ground. */
@@ -13275,6 +13326,21 @@ static jem__ink jem__view_ink(const jem__bitmap *p, const jem_pixels_desc *d,
     return s;
 }
 JEM__COMPILE_END
+
+/* Returns 1 if a picture with an alpha channel shows only on the opposite background, for instance
+   black ink on a transparent canvas. */
+static int jem__needs_opposite(const jem__bitmap *p, const jem_pixels_desc *d) {
+    ptrdiff_t histogram[256];
+    jem_pixels_desc other = *d;
+    int darkest;
+    int brightest;
+    if (p->channels % 2) return 0;
+    jem__greys_count(p, d, histogram, &darkest, &brightest);
+    if (brightest - darkest >= JEM__LEAST_CONTRAST) return 0;
+    other.background = 255 - d->background;
+    jem__greys_count(p, &other, histogram, &darkest, &brightest);
+    return brightest - darkest >= JEM__LEAST_CONTRAST;
+}
 
 /* Finds the part of a picture that shows its subject as f demands; returns 0 if there is none. */
 static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
@@ -13308,11 +13374,10 @@ static double jem__view_mean(const jem__bitmap *p, const jem_pixels_desc *d,
     return fmin(ink, 1) * inside / (frame->pixel * frame->pixel);
 }
 
-/* Returns the sum of JEM_DID_... for a conversion without framing. */
+/* Returns the sum of JEM_DID_... for a conversion, without those of framing and fitting. */
 static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert) {
     int did = 0;
     if (p->width != net->width || p->height != net->height) did |= JEM_DID_RESIZE;
-    if ((int64_t)p->width * net->height != (int64_t)p->height * net->width) did |= JEM_DID_STRETCH;
     if (p->channels > 2 && net->channels == 1) did |= JEM_DID_GREY;
     if (p->channels < 3 && net->channels == 3) did |= JEM_DID_COLOUR;
     if (p->channels % 2 == 0) did |= JEM_DID_BLEND;
@@ -13334,9 +13399,79 @@ static int jem__pixels_framed(const jem_net *net, const jem__bitmap *p, const je
             x[i * net->width + j] = (float)((double)d->lo + ((double)d->hi - (double)d->lo) * v);
         }
     const int ground_was_bright = (frame.contrast < 0) != (d->invert != 0);
-    *did = jem__pixels_did(net, p, ground_was_bright != bright);
-    *did = (*did & ~JEM_DID_STRETCH) | JEM_DID_FRAME;
+    *did = jem__pixels_did(net, p, ground_was_bright != bright) | JEM_DID_FRAME;
     return 1;
+}
+
+/* ---- fitting --------------------------------------------------------------------------------- */
+
+static const char *const jem__fit_key = "jem.fit";
+static const char *const jem__fit_names[] = { "", "stretch", "crop", "pad" };
+
+/* Parses the text "jem.fit"; returns JEM_FIT_TRAINED if there is none, or it is invalid. */
+static jem_fit jem__fit_in(const char *text) {
+    for (int i = JEM_FIT_STRETCH; text && i <= JEM_FIT_PAD; i++)
+        if (!strcmp(text, jem__fit_names[i])) return (jem_fit)i;
+    return JEM_FIT_TRAINED;
+}
+
+jem_status jem_net_set_fit(jem_net *net, jem_fit fit) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    const int index = (int)fit;
+    if (index < 0 || index > JEM_FIT_PAD)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "net_set_fit: %d is not a jem_fit", index);
+    const char *name = index ? jem__fit_names[index] : NULL;
+    return jem__meta_set(net->ctx, &net->meta, jem__fit_key, name);
+}
+
+/* Returns the area of a picture that fills the network's input; outside of the picture it has the
+   background. Adds to did what was done. */
+static jem__area jem__fit_area(const jem_net *net, const jem__bitmap *p, jem_fit fit, int *did) {
+    jem__area a = { 0, p->height, 0, p->width };
+    const double by_height = (double)p->width * net->height;
+    const double by_width = (double)p->height * net->width;
+    const int wide = by_height > by_width;
+    if (fit == JEM_FIT_TRAINED) fit = jem__fit_in(jem_net_meta(net, jem__fit_key));
+    if (!(by_height < by_width) && !wide) return a;
+    if (fit != JEM_FIT_CROP && fit != JEM_FIT_PAD) {
+        *did |= JEM_DID_STRETCH;
+        return a;
+    }
+    *did |= fit == JEM_FIT_CROP ? JEM_DID_CROP : JEM_DID_PAD;
+    if (wide == (fit == JEM_FIT_CROP)) {           /* the width follows from the height */
+        const double width = by_width / net->height;
+        a.left = (p->width - width) / 2;
+        a.right = a.left + width;
+    } else {
+        const double height = by_height / net->width;
+        a.top = (p->height - height) / 2;
+        a.bottom = a.top + height;
+    }
+    return a;
+}
+
+/* Converts an area of a picture to all of the network's input. */
+static void jem__pixels_plain(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
+                              const jem__area *view, float *x) {
+    const double range = (double)d->hi - (double)d->lo;
+    const double opaque = 255.0 * d->background;
+    for (int i = 0; i < net->height; i++) {
+        for (int j = 0; j < net->width; j++) {
+            jem__area a;
+            double sum[3];
+            double mean[3];
+            jem__cover(i, net->height, view->top, view->bottom, &a.top, &a.bottom);
+            jem__cover(j, net->width, view->left, view->right, &a.left, &a.right);
+            const double inside = jem__sum_area(p, d->background, &a, sum);
+            const double area = (a.bottom - a.top) * (a.right - a.left);
+            for (int k = 0; k < 3; k++) sum[k] += (area - inside) * opaque;
+            jem__means_of(p, d, net->channels, sum, area, mean);
+            for (int k = 0; k < net->channels; k++) {
+                const ptrdiff_t row = (ptrdiff_t)k * net->height + i;
+                x[row * net->width + j] = (float)((double)d->lo + range * mean[k]);
+            }
+        }
+    }
 }
 
 /* Returns 1 if an image of several pixels has only one colour. */
@@ -13356,31 +13491,21 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
     if (!net) return JEM_BAD_ARGUMENT;
     jem_pixels_desc d;
     const jem__bitmap picture = { pixels, width, height, channels };
-    if (!pixels || !x) return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels_to_floats: NULL");
+    if (!pixels || !x)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels_to_floats: %s is NULL",
+                         pixels ? "x" : "pixels (could the file not be read?)");
     if (jem__pixels_check(net, width, height, channels, desc, &d)) return net->ctx->status;
-    const double range = (double)d.hi - (double)d.lo;
     int done = 0;
-    if (jem__pixels_framed(net, &picture, &d, x, &done)) {
-        if (did) *did = jem__is_blank(net, x) ? done | JEM_DID_BLANK : done;
-        return JEM_OK;
+    const int opposite = jem__needs_opposite(&picture, &d);
+    if (opposite) d.background = 255 - d.background;
+    if (!jem__pixels_framed(net, &picture, &d, x, &done)) {
+        done = jem__pixels_did(net, &picture, d.invert);
+        const jem__area view = jem__fit_area(net, &picture, d.fit, &done);
+        jem__pixels_plain(net, &picture, &d, &view, x);
     }
-    for (int i = 0; i < net->height; i++) {
-        for (int j = 0; j < net->width; j++) {
-            jem__area a;
-            double sum[3];
-            double mean[3];
-            jem__cover(i, net->height, height, &a.top, &a.bottom);
-            jem__cover(j, net->width, width, &a.left, &a.right);
-            const double area = jem__sum_area(&picture, d.background, &a, sum);
-            jem__means_of(&picture, &d, net->channels, sum, area, mean);
-            for (int k = 0; k < net->channels; k++) {
-                const ptrdiff_t row = (ptrdiff_t)k * net->height + i;
-                x[row * net->width + j] = (float)((double)d.lo + range * mean[k]);
-            }
-        }
-    }
-    if (did) *did = jem__pixels_did(net, &picture, d.invert);
-    if (did && jem__is_blank(net, x)) *did |= JEM_DID_BLANK;
+    if (opposite) done |= JEM_DID_OPPOSITE;
+    if (jem__is_blank(net, x)) done |= JEM_DID_BLANK;
+    if (did) *did = done;
     return JEM_OK;
 }
 
@@ -13412,12 +13537,17 @@ jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int wi
                                int channels, const jem_pixels_desc *desc, jem_answer *answer,
                                int *did) {
     if (!net) return JEM_BAD_ARGUMENT;
-    float *x = jem__alloc_floats(net->ctx, jem__image_size(net));
-    if (!x) return JEM_NO_MEMORY;
-    jem_status s = jem_pixels_to_floats(net, pixels, width, height, channels, desc, x, did);
-    if (s == JEM_OK) s = jem_classify(net, x, 1, answer);
-    jem__free(net->ctx, x);
-    return s;
+    jem_ctx *ctx = net->ctx;
+    if (!jem_ok(ctx)) return ctx->status;
+    if (!pixels || !answer)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "classify_pixels: %s is NULL",
+                         pixels ? "answer" : "pixels (could the file not be read?)");
+    const jem_mark mark = jem_begin(ctx);
+    float *x = jem__push_floats(ctx, jem__image_size(net));
+    if (x && !jem_pixels_to_floats(net, pixels, width, height, channels, desc, x, did))
+        jem_classify(net, x, 1, answer);
+    jem_end(ctx, mark);
+    return ctx->status;
 }
 
 jem_generate_desc jem_net_generate_desc(const jem_net *net) {
@@ -14665,7 +14795,7 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 /* Metadata keys of fitted texts (see jem_net_load), in the order of jem__fitted_read. */
 static const char *const *const jem__fitted[] = {
     &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key,
-    &jem__units_key, &jem__framing_key
+    &jem__units_key, &jem__framing_key, &jem__fit_key
 };
 enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
 
@@ -14694,6 +14824,7 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
         if (i == 3) good = jem__known_good(net, text);
         if (i == 4) good = jem__units_in(net, text, units);
         if (i == 5) good = jem__framing_in(text, framing);
+        if (i == 6) good = jem__fit_in(text) != JEM_FIT_TRAINED;
         if (good < 0) s = JEM_NO_MEMORY;
         else if (text && good) s = jem__meta_set(net->ctx, list, key, text);
         else if (text)

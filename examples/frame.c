@@ -16,7 +16,8 @@ enum { WIDTH = 2 * LEFT + SHOTS * CELL, PLOT_TOP = TOP + DIGITS * CELL + 20, PLO
 enum { HEIGHT = PLOT_TOP + PLOT_HEIGHT + TOP };
 
 static const double FRAME = 16000;                 /* microseconds, .. */
-static const double DRAWING = 2000;                /* .. of which the game uses these */
+static const double DRAWING = 2000;                /* .. of which the game uses these, .. */
+static const double MARGIN = 2000;                 /* .. and these remain for a slow step */
 
 /* Returns the time in microseconds. */
 static double now(void *user) {
@@ -40,7 +41,7 @@ static jem_status play(jem_net *net) {
     jem_sampler *s = jem_net_sampler(net, labels, DIGITS, 1, NULL);
     if (!s) return JEM_BAD_ARGUMENT;
     const jem_budget one = { 1, 0, NULL, NULL };               /* a single step */
-    jem_budget budget = { 0, FRAME - DRAWING, now, NULL };     /* as many as fit into this time */
+    jem_budget budget = { 0, FRAME - DRAWING - MARGIN, now, NULL };
     jem_sampler_step(s, &one);                     /* before the first frame: it takes longer */
     while (s->step < s->steps && r.frames < MOST_FRAMES && jem_ok(net->ctx)) {
         const double start = now(NULL);

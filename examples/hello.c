@@ -12,24 +12,19 @@ enum { MAX_SHOWN = 6 };
 
 /* Converts a picture to 28 x 28 like the images of MNIST: white on black, the larger side of the
    ink 20 pixels, its centre of mass in the middle. (A network that `jem train` made knows how its
-   images were framed, and needs no number here.) A transparent picture is laid over black or, if
-   its ink does not show there, over white. Returns 0 if there is no ink, or after an error. */
+   images were framed, and needs no number here.) Returns 0 without ink, or after an error. */
 static int to_digit(const jem_net *net, const char *path, const unsigned char *pixels, int w, int h,
                     int channels, float *x) {
-    jem_pixels_desc how = { 0, 0, 0, 0, 20.0f / DIGIT };
+    const jem_pixels_desc how = { 0, 0, 0, 0, 20.0f / DIGIT, JEM_FIT_TRAINED };
     int did;
     if (jem_pixels_to_floats(net, pixels, w, h, channels, &how, x, &did) != JEM_OK) return 0;
-    if ((did & JEM_DID_BLEND) && !(did & JEM_DID_FRAME)) {
-        how.background = 255;
-        if (jem_pixels_to_floats(net, pixels, w, h, channels, &how, x, &did) != JEM_OK) return 0;
-    }
     if (!(did & JEM_DID_FRAME)) {
         fprintf(stderr, "%s: no ink on a plain ground\n", path);
         return 0;
     }
     if (did & JEM_DID_INVERT) printf("(dark on bright: inverted)\n");
     if (did & JEM_DID_BLEND)
-        printf("(transparent: laid over %s)\n", how.background ? "white" : "black");
+        printf("(transparent: over %s)\n", did & JEM_DID_OPPOSITE ? "white" : "black");
     return 1;
 }
 

@@ -40,7 +40,7 @@ class Answer(Structure):
 
 class PixelsDesc(Structure):
     _fields_ = [("lo", c_float), ("hi", c_float), ("background", c_int), ("invert", c_int),
-                ("subject", c_float)]
+                ("subject", c_float), ("fit", c_int)]
 
 
 class Query(Structure):
@@ -202,7 +202,7 @@ class Net:
         if n < 1:
             raise ValueError("n = %d: 1 or more" % n)
         pixels = numpy.empty((n, self.height, self.width, self.channels), numpy.uint8)
-        desc = PixelsDesc(lo, hi, 0, int(invert), 0.0)
+        desc = PixelsDesc(lo, hi, 0, int(invert), 0.0, 0)
         self._check(self._lib.jem_sample(self._net, label, n, seed, ctypes.byref(desc),
                                          _pointer(pixels, BYTES)))
         return pixels

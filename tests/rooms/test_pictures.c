@@ -9,7 +9,7 @@ static jem_net *net_of(jem_ctx *ctx, int channels, int height, int width) {
     return small_mlp(ctx, s, 1);
 }
 static jem_pixels_desc unit(void) {                /* to 0..1, where values are easy to tell */
-    const jem_pixels_desc d = { 0, 1, 0, 0, 0 };
+    const jem_pixels_desc d = { 0, 1, 0, 0, 0, JEM_FIT_TRAINED };
     return d;
 }
 static int near(double a, double b) { return fabs(a - b) < 1e-6; }
@@ -150,7 +150,7 @@ static void test_whole_pixels(jem_ctx *ctx) {
     for (int channels = 1; channels <= 4; channels++)
         for (int kind = 0; kind < 8; kind++) {
             const int wanted = kind & 1 ? 3 : 1;
-            jem_pixels_desc d = { 0, 1, 40, kind >> 1 & 1, -1 };
+            jem_pixels_desc d = { 0, 1, 40, kind >> 1 & 1, -1, JEM_FIT_TRAINED };
             jem_net *net = net_of(ctx, wanted, 5, 7);
             float x[3 * 35];
             for (int i = 0; i < W * H * channels; i++) {
@@ -190,7 +190,7 @@ static void test_back(jem_ctx *ctx) {
     float x[2 * 60];
     jem_rng rng = jem_rng_seed(2);
     for (int invert = 0; invert < 2; invert++) {
-        jem_pixels_desc d = { -2, 3, 0, 0, 0 };
+        jem_pixels_desc d = { -2, 3, 0, 0, 0, JEM_FIT_TRAINED };
         d.invert = invert;
         for (int i = 0; i < 120; i++) p[i] = (unsigned char)jem_rng_below(&rng, 256);
         for (int i = 0; i < 2; i++)
@@ -201,7 +201,7 @@ static void test_back(jem_ctx *ctx) {
     static const float beyond[3] = { 1e9f, -1e9f, (float)NAN };
     for (int i = 0; i < 60; i++) x[i] = beyond[i % 3];
     for (int invert = 0; invert < 2; invert++) {   /* NaN is black in both */
-        jem_pixels_desc d = { -2, 3, 0, 0, 0 };
+        jem_pixels_desc d = { -2, 3, 0, 0, 0, JEM_FIT_TRAINED };
         int bad = 0;
         d.invert = invert;
         jem_floats_to_pixels(net, x, 1, &d, q);
@@ -234,12 +234,12 @@ static void test_refused(jem_ctx *ctx) {
     CHECK(jem_classify_pixels(NULL, p, 4, 4, 1, NULL, &a, NULL) == JEM_BAD_ARGUMENT, "no network");
     CHECK(jem_classify_pixels(two, p, 4, 4, 1, NULL, &a, NULL) == JEM_BAD_SHAPE &&
           says(ctx, "has 2 channels"), "two channels");
-    jem_pixels_desc d = { 1, -1, 0, 0, 0 };
-    CHECK(jem_floats_to_pixels(net, x, 1, &d, out) != JEM_OK && says(ctx, "from 1 to -1"), "range");
+    jem_pixels_desc d = { 1, -1, 0, 0, 0, JEM_FIT_TRAINED };
+    CHECK(jem_floats_to_pixels(net, x, 1, &d, out) != JEM_OK && says(ctx, "lo is 1 and desc.hi is -1"), "range");
     d = unit();
     d.background = 256;
     CHECK(jem_pixels_to_floats(net, p, 4, 4, 1, &d, x, NULL) != JEM_OK &&
-          says(ctx, "background 256"), "background");
+          says(ctx, "background is 256"), "background");
     CHECK(jem_floats_to_pixels(net, NULL, 1, NULL, out) != JEM_OK && says(ctx, "NULL"),
           "no images");
     CHECK(jem_floats_to_pixels(net, x, -1, NULL, out) != JEM_OK && says(ctx, "-1 images"), "-1");
@@ -285,7 +285,7 @@ static void test_model(jem_ctx *ctx) {
             for (int c = 0; c < 3; c++) paper[4 * i + c] = (unsigned char)(255 - ink);
             paper[4 * i + 3] = 255;
         }
-        jem_pixels_desc d = { 0, 0, 255, 1, -1 };      /* the whole picture */
+        jem_pixels_desc d = { 0, 0, 255, 1, -1, JEM_FIT_TRAINED };      /* the whole picture */
         CHECK(jem_classify_pixels(net, paper, BIG, BIG, 4, &d, &b, &did) == JEM_OK, "%s",
               jem_error(ctx));
         CHECK(did == (JEM_DID_RESIZE | JEM_DID_GREY | JEM_DID_BLEND | JEM_DID_INVERT), "%d", did);
@@ -338,7 +338,7 @@ static void check_places(jem_net *net, framing *t) {
     for (int k = 0; k < DIGITS; k++)
         for (int p = 0; p < PLACES; p++) {
             jem_answer plain, a, b;
-            jem_pixels_desc d = { 0, 0, 0, 1, -1 };
+            jem_pixels_desc d = { 0, 0, 0, 1, -1, JEM_FIT_TRAINED };
             int did = 0;
             draw_ink(t->sheet, t->digits + k * 784, place[p][0], place[p][1], place[p][2]);
             jem_classify(net, t->x + k * 784, 1, &plain);
@@ -406,9 +406,10 @@ static void check_no_frame(jem_net *net, framing *t, jem_rng *rng) {
     memset(canvas, 0, sizeof canvas);
     for (int i = 8; i < 32; i++) canvas[2 * (i * 40 + 20) + 1] = 255;
     for (int background = 0; background <= 255; background += 255) {
-        const jem_pixels_desc over = { 0, 0, background, 0, 0 };
+        const jem_pixels_desc over = { 0, 0, background, 0, 0, JEM_FIT_TRAINED };
         jem_pixels_to_floats(net, canvas, 40, 40, 2, &over, t->framed, &did);
-        CHECK(!(did & JEM_DID_BLANK) == (background > 0), "ink over %d: %d", background, did);
+        CHECK(did & JEM_DID_FRAME && !(did & JEM_DID_BLANK), "ink over %d: %d", background, did);
+        CHECK(!(did & JEM_DID_OPPOSITE) == (background > 0), "over %d: did %d", background, did);
     }
 }
 
@@ -417,16 +418,16 @@ static void check_square(jem_net *net, framing *t) {
     jem_ctx *ctx = net->ctx;
     float *framed = t->framed;
     int did = 0;
-    const jem_pixels_desc whole = { 0, 0, 0, 0, 1 };
+    const jem_pixels_desc whole = { 0, 0, 0, 0, 1, JEM_FIT_TRAINED };
     memset(t->sheet, 0, sizeof t->sheet);
     for (int i = 20; i < 60; i++) memset(t->sheet + i * SHEET_W + 20, 255, 40);
     jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, &whole, framed, &did);
     CHECK(did & JEM_DID_FRAME && did & JEM_DID_BLANK, "a square that fills the image: %d", did);
-    jem_pixels_desc large = { 0, 0, 0, 0, 3 };
-    jem_pixels_desc endless = { -INFINITY, 1, 0, 0, 0 };
+    jem_pixels_desc large = { 0, 0, 0, 0, 3, JEM_FIT_TRAINED };
+    jem_pixels_desc endless = { -INFINITY, 1, 0, 0, 0, JEM_FIT_TRAINED };
     CHECK(jem_pixels_to_floats(net, t->sheet, 9, 9, 1, &endless, framed, &did) != JEM_OK &&
           says(ctx, "-inf"), "an infinite range");
-    const jem_pixels_desc large_ink = { 0, 0, 0, 0, 0.7f };
+    const jem_pixels_desc large_ink = { 0, 0, 0, 0, 0.7f, JEM_FIT_TRAINED };
     CHECK(fit_digits(net, t, 1) == JEM_OK &&
           jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, &large_ink, framed, &did) ==
               JEM_OK,
@@ -436,7 +437,7 @@ static void check_square(jem_net *net, framing *t) {
           (double)framed[14 * 28 + 14]);
     CHECK(fit_digits(net, t, 0) == JEM_OK, "%s", jem_error(ctx));
     CHECK(jem_pixels_to_floats(net, t->sheet, 9, 9, 1, &large, framed, &did) != JEM_OK &&
-          says(ctx, "subject 3"), "too large");
+          says(ctx, "subject is 3"), "too large");
 }
 
 /* A box of ink on a sheet. */
@@ -445,7 +446,7 @@ typedef struct box { int high, wide, row, col; } box;
 /* Checks that a box gets half of an image's side, in the middle: its pixels are all ink, and all
    others ground. */
 static void check_box(const jem_net *net, framing *t, box b) {
-    const jem_pixels_desc half = { 0, 0, 0, 0, 0.5f };
+    const jem_pixels_desc half = { 0, 0, 0, 0, 0.5f, JEM_FIT_TRAINED };
     const int longer = b.high > b.wide ? b.high : b.wide;
     const int top = 14 - 7 * b.high / longer;
     const int left = 14 - 7 * b.wide / longer;
@@ -517,11 +518,130 @@ static void test_framing(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* Checks that a transparent picture gets the opposite background only if it shows on no other. */
+static void test_opposite(jem_ctx *ctx) {
+    printf("transparent pictures, on the background on which they show\n");
+    jem_net *net = net_of(ctx, 3, 4, 4);
+    unsigned char pixels[4 * 4 * 4];
+    float x[48];
+    for (int k = 0; k < 3; k++) {                  /* black ink; ink that shows; opaque black */
+        const jem_pixels_desc d = unit();
+        int did = 0;
+        memset(pixels, 0, sizeof pixels);
+        for (int i = 0; i < 16; i++) {
+            if (k == 1) pixels[4 * i] = 200;
+            if (k == 2 || i < 5) pixels[4 * i + 3] = 255;
+        }
+        CHECK(jem_pixels_to_floats(net, pixels, 4, 4, 4, &d, x, &did) == JEM_OK, "%s",
+              jem_error(ctx));
+        CHECK(!(did & JEM_DID_OPPOSITE) == (k > 0), "case %d: did %d", k, did);
+        CHECK(!(did & JEM_DID_BLANK) == (k < 2), "case %d: did %d", k, did);
+        CHECK(near((double)x[15], k == 0), "case %d: the background is %g", k, (double)x[15]);
+        CHECK(near((double)x[0], k == 1 ? 200 / 255.0 : 0), "case %d: ink %g", k, (double)x[0]);
+    }
+    jem_net_free(net);
+}
+
+/* Checks each way to fit a picture whose columns (or rows) are 0, 10, 20, .. */
+static void check_fit(const jem_net *net, int tall, jem_fit fit, const int (*bytes)[4], int flag) {
+    jem_pixels_desc d = unit();
+    unsigned char pixels[8 * 4];
+    float x[16];
+    int did = 0;
+    d.background = 100;
+    d.fit = fit;
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 8; j++)
+            pixels[tall ? j * 4 + i : i * 8 + j] = (unsigned char)(10 * j);
+    CHECK(jem_pixels_to_floats(net, pixels, tall ? 4 : 8, tall ? 8 : 4, 1, &d, x, &did) == JEM_OK,
+          "%s", jem_error(net->ctx));
+    CHECK(did == (JEM_DID_RESIZE | flag), "fit %d: did %d", (int)fit, did);
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++)
+            CHECK(near((double)x[tall ? j * 4 + i : i * 4 + j], bytes[i][j] / 255.0),
+                  "fit %d, tall %d, (%d,%d): %g", (int)fit, tall, i, j,
+                  (double)x[tall ? j * 4 + i : i * 4 + j]);
+}
+
+static void test_fit(jem_ctx *ctx) {
+    static const int stretched[4][4] = {
+        { 5, 25, 45, 65 }, { 5, 25, 45, 65 }, { 5, 25, 45, 65 }, { 5, 25, 45, 65 }
+    };
+    static const int cropped[4][4] = {
+        { 20, 30, 40, 50 }, { 20, 30, 40, 50 }, { 20, 30, 40, 50 }, { 20, 30, 40, 50 }
+    };
+    static const int padded[4][4] = {
+        { 100, 100, 100, 100 }, { 5, 25, 45, 65 }, { 5, 25, 45, 65 }, { 100, 100, 100, 100 }
+    };
+    printf("pictures of other proportions: stretched, cropped, with margins, as in training\n");
+    jem_net *net = net_of(ctx, 1, 4, 4);
+    for (int tall = 0; tall < 2; tall++) {
+        check_fit(net, tall, JEM_FIT_TRAINED, stretched, JEM_DID_STRETCH);
+        check_fit(net, tall, JEM_FIT_CROP, cropped, JEM_DID_CROP);
+        check_fit(net, tall, JEM_FIT_PAD, padded, JEM_DID_PAD);
+        CHECK(jem_net_set_fit(net, JEM_FIT_PAD) == JEM_OK, "%s", jem_error(ctx));
+        check_fit(net, tall, JEM_FIT_TRAINED, padded, JEM_DID_PAD);
+        check_fit(net, tall, JEM_FIT_STRETCH, stretched, JEM_DID_STRETCH);
+        CHECK(jem_net_set_fit(net, JEM_FIT_TRAINED) == JEM_OK && !jem_net_meta(net, "jem.fit"),
+              "removed");
+    }
+    jem_net_free(net);
+}
+
+static void test_fit_in_files(jem_ctx *ctx) {
+    printf("the fit in a file\n");
+    jem_net *net = net_of(ctx, 1, 4, 4);
+    jem_archive *a = jem_archive_create(ctx);
+    jem_pixels_desc d = unit();
+    const unsigned char pixel = 0;
+    float x[16];
+    CHECK(jem_net_set_fit(net, JEM_FIT_CROP) == JEM_OK && jem_net_to_archive(net, a) == JEM_OK,
+          "%s", jem_error(ctx));
+    jem_net *back = jem_net_from_archive(ctx, a);
+    CHECK(back && !strcmp(jem_net_meta(back, "jem.fit"), "crop"), "a file keeps it");
+    jem_net_free(back);
+    jem_archive_set_meta(a, "jem.fit", "trim");
+    CHECK(!jem_net_from_archive(ctx, a) && says(ctx, "jem.fit"), "not a fit");
+    jem_archive_free(a);
+    CHECK(jem_net_set_fit(net, (jem_fit)(JEM_FIT_PAD + 1)) != JEM_OK && says(ctx, "4 is not"),
+          "out of range");
+    d.fit = (jem_fit)(JEM_FIT_PAD + 1);
+    CHECK(jem_pixels_to_floats(net, &pixel, 1, 1, 1, &d, x, NULL) != JEM_OK && says(ctx, "fit is"),
+          "out of range");
+    jem_net_free(net);
+}
+
+/* Checks that each field's error names it, and that a NULL is named. */
+static void test_named(jem_ctx *ctx) {
+    printf("messages that name the field\n");
+    jem_net *net = net_of(ctx, 1, 2, 2);
+    const unsigned char pixel = 0;
+    jem_answer answer;
+    float x[4];
+    for (int k = 0; k < 3; k++) {
+        static const char *const name[3] = { "desc.lo", "desc.background", "desc.invert" };
+        jem_pixels_desc d = unit();
+        if (k == 0) d.lo = 2;
+        if (k == 1) d.background = 256;
+        if (k == 2) d.invert = 2;
+        CHECK(jem_pixels_to_floats(net, &pixel, 1, 1, 1, &d, x, NULL) != JEM_OK &&
+              says(ctx, name[k]), "%s", name[k]);
+    }
+    CHECK(jem_pixels_to_floats(net, &pixel, 1, 1, 1, NULL, NULL, NULL) != JEM_OK &&
+          says(ctx, "x is NULL"), "no x");
+    CHECK(jem_classify_pixels(net, NULL, 1, 1, 1, NULL, &answer, NULL) != JEM_OK &&
+          says(ctx, "pixels (could the file"), "no pixels");
+    CHECK(jem_classify_pixels(net, &pixel, 1, 1, 1, NULL, NULL, NULL) != JEM_OK &&
+          says(ctx, "answer is NULL"), "no answer");
+    jem_net_free(net);
+}
+
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_sizes), TEST_IN(test_nearest), TEST_IN(test_colours),
         TEST_IN(test_whole_pixels), TEST_IN(test_back), TEST_IN(test_refused), TEST_IN(test_model),
-        TEST_IN(test_framing)
+        TEST_IN(test_framing), TEST_IN(test_opposite), TEST_IN(test_fit),
+        TEST_IN(test_fit_in_files), TEST_IN(test_named)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

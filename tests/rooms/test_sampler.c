@@ -173,6 +173,43 @@ static void test_time(jem_net *net) {
     jem_sampler_free(s);
 }
 
+static double backwards(void *user) {
+    double *t = (double *)user;
+    *t -= 1;
+    return *t;
+}
+static double no_time(void *user) {
+    double *t = (double *)user;
+    return (*t)++ > 0 ? (double)NAN : 0;
+}
+
+/* Checks clocks that fail, and a pause in which the machine was suspended. */
+static void test_bad_clock(jem_net *net) {
+    printf("clocks that go back, return NaN, or were suspended\n");
+    const jem_generate_desc d = few_steps(30, 30, 0);
+    double t = 0;
+    jem_budget b = { 0, 1e6, backwards, &t };
+    jem_sampler *s = jem_net_sampler(net, NULL, N, 1, &d);
+    CHECK(jem_sampler_step(s, &b) == JEM_OK && s->step == 1, "back: %d steps", s->step);
+    b.clock = no_time;
+    t = 0;
+    CHECK(jem_sampler_step(s, &b) == JEM_OK && s->step == 2, "NaN: %d steps", s->step);
+    CHECK(s->slowest == 0, "neither is a time: %g", s->slowest);
+    fake_clock c = { 0, 1e9 };
+    b.clock = look;
+    b.clock_user = &c;
+    b.microseconds = 1000;
+    CHECK(jem_sampler_step(s, &b) == JEM_OK && s->step == 3 && s->slowest == 1000,
+          "after a suspension: %g", s->slowest);
+    c.each = 100;
+    jem_sampler_step(s, &b);
+    jem_sampler_step(s, &b);
+    CHECK(s->step > 5, "soon several steps a call again: %d", s->step);
+    s->x[3] = NAN;
+    CHECK(jem_sampler_step(s, NULL) == JEM_BAD_ARGUMENT && says(net->ctx, "x contains"), "NaN");
+    jem_sampler_free(s);
+}
+
 static void test_restart(jem_net *net) {
     printf("begun again\n");
     const jem_generate_desc d = few_steps(3, 2, 0.24f);
@@ -248,6 +285,7 @@ static void test_wrong(jem_net *net) {
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(jem_net *net); } all[] = {
         { "test_pieces", test_pieces }, { "test_sample", test_sample }, { "test_time", test_time },
+        { "test_bad_clock", test_bad_clock },
         { "test_labels", test_labels }, { "test_failure", test_failure },
         { "test_restart", test_restart }, { "test_next_numbers", test_next_numbers },
         { "test_wrong", test_wrong }

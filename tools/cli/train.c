@@ -838,7 +838,8 @@ static void fit_units(const run *r, jem_net *net) {
     free(x);
 }
 
-/* Stores how the images show their subject, for pictures from elsewhere. */
+/* Stores how the images show their subject, and how pictures of a folder were fitted, for pictures
+   from elsewhere. */
 static void fit_framing(const run *r, jem_net *net) {
     enum { MOST = 1000 };
     const int n = smaller(r->n_train, MOST);
@@ -850,6 +851,11 @@ static void fit_framing(const run *r, jem_net *net) {
     data_floats(&r->data, r->order + r->o->n_valid, n, x);
     jem_net_fit_framing(net, x, n);
     free(x);
+    if (data_is_known(r->o->dataset)) return;      /* its images have their size already */
+    jem_fit fit = JEM_FIT_STRETCH;
+    if (r->o->pictures.crop) fit = JEM_FIT_CROP;
+    if (r->o->pictures.pad) fit = JEM_FIT_PAD;
+    jem_net_set_fit(net, fit);
 }
 
 /* Sets the fields of a network that options determine. */
