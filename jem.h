@@ -390,10 +390,10 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
    several threads, so they must not change anything shared, and may call jem_fail only in a context
    of one thread: otherwise write NaN to report an error. They read x and write y. Element (channel
    c, row i, column j) of lane l is at [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are
-   padding: they repeat the last image and dy is 0 there. Try the ops of >>ops first: unlike a loop
-   over math.h, they are vectorised and fuse with convolutions (for exp, tanh and sigmoid, see
-   jem_compute_exp). A custom op cannot own parameters: pass a parameter as another input, for
-   example as jem_linear of a constant 1 whose weight is the parameter. */
+   padding: they repeat the last image, their y is ignored, and their dy is 0. Try the ops of >>ops
+   first: unlike a loop over math.h, they are vectorised and fuse with convolutions (for exp, tanh
+   and sigmoid, see jem_compute_exp). A custom op cannot own parameters: pass a parameter as another
+   input, for example as jem_linear of a constant 1 whose weight is the parameter. */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -796,8 +796,9 @@ JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
    jem_unstandardize convert. The text "jem.units", which is saved with the network, holds mean and
    scale of each channel; to return to a network without units, remove it (jem_net_set_meta). */
 /* Fits units to the training data x[n][c][h][w], n > 0, before training. No number may exceed 1e12
-   in size. The scale of a constant channel is its absolute value, or 1 if that is (nearly) 0. In a
-   network with `student`, also sets A. */
+   in size. The scale of a constant channel is its absolute value, or 1 if that is (nearly) 0. An
+   outlier, such as a sensor's error code, enlarges the scale and hides the variation of all other
+   numbers: remove it first. In a network with `student`, also sets A. */
 JEM_API jem_status jem_net_fit_units(jem_net *net, const float *x, int n);
 /* Convert x[n][c][h][w] to u, in the network's units, and back; u may be x. u is limited to
    -10^4 .. 10^4. Without units they copy numbers from -10^4 to 10^4; others are an error. */
@@ -890,8 +891,10 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
    step t = 0, 1, ... is multiplied by s = (1 + t/b)^-gamma, its noise by sqrt(s); the bias then
    vanishes for gamma in (1/2,1] (Welling & Teh 2011). With temperature_from > 0, the noise is
    multiplied by sqrt(T), where the temperature T falls from temperature_from to temperature_to by
-   the same factor at every step (Kirkpatrick et al. 1983). The noise is drawn in the order of
-   memory (>>tape), padding included. For a schedule of your own, call jem_sgld with steps = 1. */
+   the same factor at every step (Kirkpatrick et al. 1983). Small steps sample from p^(1/T) with
+   T = noise_std^2 / (2 step_size): T = 1 for jem_sgld_desc_langevin, 5e-5 for the paper's step of 1
+   and noise of .01, whose walk is nearly an ascent. The noise is drawn in the order of memory
+   (>>tape), padding included. For a schedule of your own, call jem_sgld with steps = 1. */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
     float step_size, noise_std;                    /* 1, .01, as in the JEM paper; a negative step
@@ -1095,8 +1098,9 @@ typedef struct jem_ais_desc {
 } jem_ais_desc;
 typedef struct jem_ais_result {
     double log_z;
-    double error;                                  /* standard deviation of log_z; HUGE_VAL for a
-                                                      single chain, where it is unknown */
+    double error;                                  /* standard deviation of log_z, estimated from
+                                                      the chains' weights: too small if `chains` is.
+                                                      HUGE_VAL for a single chain */
     double chains;                                 /* effective sample size, at most the number of
                                                       chains; below 10, use more levels or chains */
 } jem_ais_result;
@@ -1164,8 +1168,8 @@ typedef struct jem_schedule {
     int warmup;                                    /* linear up to lr over this many updates */
     int total;                                     /* cosine: length of the run, in updates */
     float floor;                                   /* cosine: ends at floor*lr */
-    float rate;                                    /* factor of the learning rate at each of `at`:
-                                                      0, so set both */
+    float rate;                                    /* factor of the learning rate at each of `at`,
+                                                      which needs one above 0: 0 */
     int at[4];                                     /* updates (0: unused). steps: the learning rate
                                                       is multiplied by `rate` there. cosine: a
                                                       cosine ends there, and the next one starts,
@@ -1421,7 +1425,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    training, calibrate again. A calibration from a file of an older version still works, with fewer
    statistics. Errors: n < 2, more than 32768 classes, gradients out of range or above 1 without a
    score, numbers that are not finite, log p(x) or a mean logit of 1e8 or more in size, or
-   statistics that a file cannot hold (above 1e12). */
+   statistics that a file cannot hold (above 1e12). Data of other conditions than those of the
+   calibration, as in another season or from another camera, are strange: calibrate again. */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 /* Returns how many gradients of log p(x) an answer of jem_classify costs: 0 to 3, and 0 for a
    calibration from an early version, without "jem.statistics"; -1: not calibrated. */
@@ -1480,11 +1485,11 @@ JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
    sensor that has failed. gain[n][channels] receives the rise of log p(x), at least 0, if this
    value alone is replaced by its most likely one; better[n][channels] (may be NULL) that
    replacement, in units of x. If a single value is wrong, its gain is usually the largest.
-   Replacements are searched in the network's units (jem_net_fit_units), from -3 to 3: first 64,
-   then 64 more within .095 of the best value so far (the original one, if none is better). If all
-   are less likely, the value remains, with a gain of 0. Each value costs 128 evaluations of log
-   p(x). For a normal density of mean m and inverse covariance P, the gain is (P (x - m))[i]^2 / (2
-   P[i][i]). */
+   Replacements are searched in the network's units (jem_net_fit_units), from -3 to 3: first 64, one
+   of which is the mean, then 64 more within .094 of the best value so far (the original one, if
+   none is better). If all are less likely, the value remains, with a gain of 0. Each value costs
+   128 evaluations of log p(x). For a normal density of mean m and inverse covariance P, the gain is
+   (P (x - m))[i]^2 / (2 P[i][i]). */
 JEM_API jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain,
                                     float *better);
 /* Fits, and returns, the temperature, .01 to 100: dividing the logits by it minimises -log p(y|x)
@@ -1719,9 +1724,9 @@ JEM_API const char *jem_file_temporary(const jem_file *f);
 /* Add a network's parameters and description (every field of its desc, exactly) to an archive, and
    create a network, which is yours, from an archive. Loading accepts the descs that jem_*_create
    accepts, and no others. The archive points to the parameters: write it before they change. If
-   adding them fails, the archive has only a part of them: free it. jem_net_from_archive returns
-   NULL after an error, as for a file without a description (such as PyTorch's): create the net
-   first, and use jem_net_load. */
+   adding them fails, for instance because a parameter is not finite, the archive has only a part of
+   them: free it. jem_net_from_archive returns NULL after an error, as for a file without a
+   description (such as PyTorch's): create the net first, and use jem_net_load. */
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* Loads the parameters of a network. The archive must have every parameter of the net, with its
@@ -9333,6 +9338,9 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     if (d->schedule.kind == JEM_SCHEDULE_COSINE && d->schedule.total < 1)
         jem__fail(ctx, bad, "trainer: schedule.total = %d: a cosine needs the length of the run",
                   d->schedule.total);
+    if (d->schedule.at[0] > 0 && !(d->schedule.rate > 0))
+        jem__fail(ctx, bad, "trainer: schedule.at needs a schedule.rate above 0: the learning rate "
+                  "would be 0 from update %d on", d->schedule.at[0]);
     if (d->w_term > 0 && !d->term)
         jem__fail(ctx, bad, "trainer: w_term = %g, but term is NULL", (double)d->w_term);
     if (d->ranks > 1 && !d->sum)
@@ -12501,7 +12509,7 @@ static int jem__blame_row(jem_net *net, const float *x, float *gain, float *bett
         best[i] = u[i];
         most[i] = logp;
         trials[i].from = -reach;
-        trials[i].step = 2 * reach / (JEM__TRIALS - 1);
+        trials[i].step = 2 * reach / JEM__TRIALS;  /* so that trial 32 is the mean */
     }
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < size; i += JEM__BLAMED_AT_ONCE) {
@@ -14788,7 +14796,12 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     for (const jem__meta *m = net->meta; m && !v.f.status; m = m->next)
         v.f.status = jem_archive_set_meta(a, m->key, m->value);
     jem__net_fields(&v.f, &copy);
-    for (const jem_param *p = net->params; p; p = p->next) jem__array_like(&v, "", p, p->value);
+    for (const jem_param *p = net->params; p && !v.f.status; p = p->next) {
+        if (!jem__all_finite(p->value, p->size))
+            v.f.status = jem__fail(net->ctx, JEM_DIVERGED, "net_to_archive: \"%.80s\" contains a "
+                                   "number that is not finite", p->name);
+        jem__array_like(&v, "", p, p->value);
+    }
     return v.f.status;
 }
 
@@ -18303,6 +18316,11 @@ JEM__COMPILE_END
                  A Student network's A is fitted to random rows of more than 16,384.
                  The guard judges chains of all classes, and does not call chains far that are
                  where images are. Act norm is set before the first chains walk.
+                 Pictures of other proportions are fitted as the training pictures were (jem_fit,
+                 jem_net_set_fit, and jem_pixels_desc.fit, a new last field). A transparent picture
+                 gets the opposite background if it shows on no other (JEM_DID_OPPOSITE). The guess
+                 of jem_sampler.slowest is limited by the budget. A network with a parameter that is
+                 not finite cannot be written; jem_schedule.at needs a rate.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...

@@ -385,6 +385,15 @@ smoke() {
         limited sh -c "cd '$dir' && '$root/$BUILD/vectors' --write . && '$root/$BUILD/jem' train sensors.csv --out s &&
         '$root/$BUILD/jem' score s/last.safetensors new.csv >scores.txt &&
         awk -F , '\$4 == \"strange\" { n++; if (\$1 < 17) bad = 1 } END { exit bad || n != 4 }' scores.txt"
+    try "examples: reading judges them alike, and names a value" sh -c "cd '$dir' &&
+        '$root/$BUILD/reading' s/last.safetensors <new.csv >readings.txt &&
+        test \$(grep -c ', strange (.* would fit the others)' readings.txt) = 4 &&
+        test \$(grep -c '^row' readings.txt) = \$(grep -c '^[0-9]*,' scores.txt)"
+    try "examples: reading continues after a row that it cannot judge" sh -c "cd '$dir' &&
+        { sed -n 1,2p new.csv; echo 1,2; sed -n 2p new.csv | sed 's/[^,]*/nan/'; sed -n 3p new.csv; } |
+        '$root/$BUILD/reading' s/last.safetensors >readings.txt 2>unread.txt; test \$? = 1 &&
+        test \$(grep -c '^row [14]:' readings.txt) = 2 && grep -q '^row 2: needs' unread.txt &&
+        grep -q '^row 3: ' unread.txt"
     # What the examples printed: the numbers that their texts promise.
     claim vectors "mixed regimes are unusual" \
         '/two regimes mixed/ { seen = $4 > 0.99 && $6 > 0.97 } END { exit !seen }'

@@ -1541,6 +1541,9 @@ static void test_refusals(jem_ctx *ctx) {
     jem_train_desc d = jem_train_desc_default();
     d.schedule.kind = JEM_SCHEDULE_COSINE;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.total = 0"), "a cosine of no length");
+    d.schedule.kind = JEM_SCHEDULE_STEPS;
+    d.schedule.at[0] = 7;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.rate above 0"), "a rate of 0");
     jem_buffer *b = jem_buffer_create(ctx, 4, 2, 1, 1, 0, &rng);
     CHECK(jem_buffer_draw(b, &rng, 2, labels, 0, chains, slot) == JEM_BAD_ARGUMENT &&
           says(ctx, "no slots by class"), "labels");

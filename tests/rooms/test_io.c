@@ -2236,6 +2236,12 @@ static void check_arrays(jem_net *net) {
     a = jem_archive_create(ctx);                   /* from its own arrays */
     CHECK(!jem_net_to_archive(net, a) && !jem_net_load(net, a), "%s", jem_error(ctx));
     CHECK(jem_net_to_archive(net, a) == JEM_BAD_ARGUMENT && says(ctx, "already"), "twice");
+    jem_archive *other = jem_archive_create(ctx);
+    const float kept = net->params->value[0];
+    net->params->value[0] = NAN;
+    CHECK(jem_net_to_archive(net, other) == JEM_DIVERGED && says(ctx, net->params->name), "NaN");
+    net->params->value[0] = kept;
+    jem_archive_free(other);
     jem_archive_free(a);
 }
 

@@ -235,7 +235,8 @@ static void test_refused(jem_ctx *ctx) {
     CHECK(jem_classify_pixels(two, p, 4, 4, 1, NULL, &a, NULL) == JEM_BAD_SHAPE &&
           says(ctx, "has 2 channels"), "two channels");
     jem_pixels_desc d = { 1, -1, 0, 0, 0, JEM_FIT_TRAINED };
-    CHECK(jem_floats_to_pixels(net, x, 1, &d, out) != JEM_OK && says(ctx, "lo is 1 and desc.hi is -1"), "range");
+    CHECK(jem_floats_to_pixels(net, x, 1, &d, out) != JEM_OK &&
+          says(ctx, "lo is 1 and desc.hi is -1"), "range");
     d = unit();
     d.background = 256;
     CHECK(jem_pixels_to_floats(net, p, 4, 4, 1, &d, x, NULL) != JEM_OK &&

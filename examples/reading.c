@@ -1,0 +1,106 @@
+/* Judges readings of sensors, one per line, with a network of `jem train FILE.csv`: how familiar
+   each is, and which value is to blame if it is not. Needs only jem.h: copy it into your program.
+       make build/jem build/vectors build/reading && build/vectors --write build
+       build/jem train build/sensors.csv                       makes runs/sensors
+       build/reading runs/sensors/last.safetensors <build/new.csv
+   A line has the numbers of the network's columns, in its order, separated by commas. */
+#define JEM_IMPLEMENTATION
+#include "jem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MOST_COLUMNS = 256, MOST_LINE = 8192, MOST_KEY = 32 };
+
+/* Reads numbers from a line. Returns their count; 0 if something else is among them. */
+static int numbers_in(const char *line, float *x) {
+    int count = 0;
+    while (count < MOST_COLUMNS) {
+        char *end;
+        x[count] = strtof(line, &end);
+        if (end == line) return 0;
+        count++;
+        while (*end == ' ' || *end == '\r' || *end == '\n') end++;
+        if (!*end) return count;
+        if (*end != ',') return 0;
+        line = end + 1;
+    }
+    return 0;
+}
+
+/* Prints the name of a column, which `jem train` stored, or else its number. */
+static void print_column(const jem_net *net, int column) {
+    char key[MOST_KEY];
+    snprintf(key, sizeof key, "column.%d", column);
+    const char *name = jem_net_meta(net, key);
+    if (name) printf("%s", name);
+    else printf("value %d", column + 1);
+}
+
+/* Finds and prints the value whose replacement makes the reading most likely. */
+static jem_status print_blame(jem_net *net, const float *x) {
+    float gain[MOST_COLUMNS];
+    float better[MOST_COLUMNS];
+    int worst = 0;
+    const jem_status status = jem_blame_values(net, x, 1, gain, better);
+    if (status != JEM_OK) return status;
+    for (int i = 1; i < net->channels; i++)
+        if (gain[i] > gain[worst]) worst = i;
+    if (!(gain[worst] > 0)) return JEM_OK;
+    printf(" (");
+    print_column(net, worst);
+    printf(" is %.4g; %.4g would fit the others)", (double)x[worst], (double)better[worst]);
+    return JEM_OK;
+}
+
+static jem_status judge(jem_net *net, int row, const float *x) {
+    jem_answer a;
+    if (jem_classify(net, x, 1, &a) != JEM_OK) return jem_error_status(net->ctx);
+    const jem_verdict verdict = jem_judge(a.familiarity);
+    printf("row %d: log p(x) %.1f, %s", row, (double)a.log_density, jem_verdict_name(verdict));
+    const int is_unusual = verdict == JEM_ODD || verdict == JEM_STRANGE;
+    const jem_status status = is_unusual ? print_blame(net, x) : JEM_OK;
+    printf("\n");
+    fflush(stdout);
+    return status;
+}
+
+/* Judges all lines of standard input. A line that cannot be judged is reported, and the next one is
+   judged all the same: hence jem_clear_error. Returns the count of such lines. */
+static int judge_lines(jem_net *net) {
+    static char line[MOST_LINE];
+    float x[MOST_COLUMNS];
+    int unread = 0;
+    for (int row = 0; fgets(line, sizeof line, stdin); row++) {
+        const int count = numbers_in(line, x);
+        if (row == 0 && !count) continue;          /* names of the columns */
+        if (count != net->channels) {
+            fprintf(stderr, "row %d: needs %d numbers, separated by commas\n", row, net->channels);
+            unread++;
+        } else if (judge(net, row, x) != JEM_OK) {
+            fprintf(stderr, "row %d: %s\n", row, jem_error(net->ctx));
+            jem_clear_error(net->ctx);
+            unread++;
+        }
+    }
+    return unread;
+}
+
+int main(int argc, char **argv) {
+    const char *path = argc > 1 ? argv[1] : "runs/sensors/last.safetensors";
+    jem_ctx *ctx = jem_ctx_create(NULL);
+    jem_net *net = jem_load(ctx, path);
+    int failed = !net;
+    if (!net) fprintf(stderr, "%s\n", jem_error(ctx));
+    else if (net->height * net->width != 1 || net->channels > MOST_COLUMNS) {
+        fprintf(stderr, "%s: takes %d x %d x %d numbers, not a row of up to %d\n", path,
+                net->channels, net->height, net->width, MOST_COLUMNS);
+        failed = 1;
+    } else {
+        if (jem_calibrated(net) < 0) printf("%s is not calibrated: no verdicts\n", path);
+        failed = judge_lines(net) > 0;
+    }
+    jem_net_free(net);
+    jem_ctx_free(ctx);
+    return failed;
+}
