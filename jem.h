@@ -2067,6 +2067,15 @@ static int jem__labels_good(jem_ctx *ctx, const char *what, const int *labels, i
     return 1;
 }
 
+/* Reports that one of two arguments is NULL, or that their count n is negative. */
+static jem_status jem__bad_arrays(jem_ctx *ctx, const char *what, int n, const char *first,
+                                  const void *a, const char *second, const void *b) {
+    const char *missing = b ? NULL : second;
+    if (!a) missing = first;
+    if (missing) return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %s is NULL", what, missing);
+    return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: n is %d, below 0", what, n);
+}
+
 jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message) {
     if (status == JEM_OK) return JEM_OK;
     return jem__fail(ctx, status, "%s", message ? message : "");
@@ -2968,9 +2977,12 @@ jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
     const char *name = "jem_custom";
     if (op && op->name) name = op->name;
-    if (!op || !op->name || !op->forward || !inputs || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS)
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: needs a name, a forward, and 1 to %d inputs",
-                           name, JEM_MAX_INPUTS);
+    if (!op || !op->name || !op->forward)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: the op has no %s", name,
+                           op && op->name ? "forward" : "name");
+    if (!inputs || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: needs 1 to %d inputs, not %d%s", name,
+                           JEM_MAX_INPUTS, n_inputs, inputs ? "" : " at NULL");
     for (int i = 0; i < n_inputs; i++)
         if (inputs[i] && inputs[i]->n != out.n)
             return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: input %d is %s, the output has n = %d",
@@ -7479,10 +7491,13 @@ static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_logp_fn logp, con
         jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: x is a tensor of another context", what);
         return 0;
     }
-    if (logp && jem__is_leaf(x, what) && has_rng) return 1;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: needs a log-density, a leaf x%s", what,
-              has_rng ? "" : ", an rng");
-    return 0;
+    if (!logp) jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the log-density is NULL", what);
+    else if (!x) jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: x is NULL", what);
+    else if (!has_rng) jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the rng is NULL", what);
+    else if (!jem__is_leaf(x, what))
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: x is the result of an op, not a leaf (jem_input)",
+                  what);
+    return ctx->status == JEM_OK;
 }
 
 /* Records log p of the images of the leaf x; it must be one number per image. */
@@ -10606,7 +10621,7 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
     const ptrdiff_t size = jem__image_size(net);
     const ptrdiff_t k = net->classes;
     if (!x || n < 0 || (!f && !seen))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images, or NULL", what, n);
+        return jem__bad_arrays(ctx, what, n, "x", x, "f", f ? (const void *)f : seen);
     if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
     const float temperature = jem__temperature_of(net);
     int m = 0;
@@ -12420,7 +12435,7 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
     if (!answers || !x || n < 0)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "classify: %d images, or NULL", n);
+        return jem__bad_arrays(ctx, "classify", n, "x", x, "answers", answers);
     const jem_mark mark = jem_begin(ctx);
     jem__known known;
     jem_status s = JEM_NO_MEMORY;
@@ -12538,7 +12553,7 @@ static int jem__blame_row(jem_net *net, const float *x, float *gain, float *bett
 jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain, float *better) {
     if (!net) return JEM_BAD_ARGUMENT;
     if (!x || !gain || n < 0)
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "blame_values: %d vectors, or NULL", n);
+        return jem__bad_arrays(net->ctx, "blame_values", n, "x", x, "gain", gain);
     if (net->height * net->width != 1)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "blame_values: needs vectors, not images of "
                          "%d x %d", net->width, net->height);
@@ -12807,7 +12822,7 @@ jem_status jem_attack(jem_net *net, const float *x, const int *labels, int n,
     if (d.step_size == 0 && d.steps == 1) d.step_size = d.eps;
     else if (d.step_size == 0) d.step_size = 2.5f * d.eps / (float)d.steps;
     if (!x || !found || n < 0)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: %d images, or x NULL, or found NULL", n);
+        return jem__bad_arrays(ctx, "attack", n, "x", x, "found", found);
     if (!rng && d.random_start)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "attack: a random start needs an rng");
     if (jem__images_check(net, "attack", x, n) != JEM_OK) return ctx->status;
@@ -13522,7 +13537,7 @@ jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
     if (!net) return JEM_BAD_ARGUMENT;
     jem_pixels_desc d;
     if (!x || !pixels || n < 0)
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "floats_to_pixels: %d images, or NULL", n);
+        return jem__bad_arrays(net->ctx, "floats_to_pixels", n, "x", x, "pixels", pixels);
     if (jem__pixels_check(net, net->width, net->height, 1, desc, &d)) return net->ctx->status;
     const ptrdiff_t size = (ptrdiff_t)net->height * net->width;
     const double range = (double)d.hi - (double)d.lo;

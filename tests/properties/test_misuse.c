@@ -199,7 +199,7 @@ static void test_walks(jem_ctx *ctx) {
           "no noise");
     int label = 0;
     CHECK(!jem_kl_walk(ctx, jem_logp, NULL, x, NULL, 1, &rng) && says(ctx, "NULL"), "no query");
-    CHECK(!jem_kl_walk(ctx, jem_logp, net, NULL, NULL, 1, &rng) && says(ctx, "a leaf"), "no x");
+    CHECK(!jem_kl_walk(ctx, jem_logp, net, NULL, NULL, 1, &rng) && says(ctx, "x is NULL"), "no x");
     CHECK(!jem_kl_walk(NULL, jem_logp, net, x, NULL, 1, &rng) &&
           !jem_slope_along(NULL, jem_logp, net, x, x, 0), "no context");
     CHECK(!jem_slope_along(ctx, jem_logp, net, x, NULL, 0) && says(ctx, "leaves"), "no direction");
@@ -311,7 +311,7 @@ static void test_attacks(jem_ctx *ctx) {
     CHECK(jem_attack(net, before, NULL, 3, NULL, &rng, after, NULL) &&
           says(ctx, "labels are NULL"), "none");
     CHECK(jem_attack(net, NULL, labels, 3, NULL, &rng, after, NULL) &&
-          says(ctx, "x NULL"), "images");
+          says(ctx, "x is NULL"), "images");
     before[4] = 10001;
     CHECK(jem_attack(net, before, labels, 3, NULL, &rng, after, NULL) &&
           says(ctx, "image 2 contains 10001"), "far");

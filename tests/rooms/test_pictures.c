@@ -243,7 +243,7 @@ static void test_refused(jem_ctx *ctx) {
           says(ctx, "background is 256"), "background");
     CHECK(jem_floats_to_pixels(net, NULL, 1, NULL, out) != JEM_OK && says(ctx, "NULL"),
           "no images");
-    CHECK(jem_floats_to_pixels(net, x, -1, NULL, out) != JEM_OK && says(ctx, "-1 images"), "-1");
+    CHECK(jem_floats_to_pixels(net, x, -1, NULL, out) != JEM_OK && says(ctx, "n is -1"), "-1");
     x[5] = (float)NAN;
     CHECK(jem_classify(net, x, 1, &a) == JEM_BAD_ARGUMENT && says(ctx, "image 0 contains nan"),
           "NaN");
