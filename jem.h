@@ -259,7 +259,8 @@ typedef struct jem_ctx_desc {
     void (*log)(void *user, const char *message);  /* receives each error that is kept, and a note
                                                       if JEM_PRECISION_BF16 is not available,
                                                       tensors of a file cannot be read, or a
-                                                      trainer rolls back; default: no log */
+                                                      trainer rolls back or has had no good state
+                                                      for 1,000 updates; default: no log */
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
@@ -10251,7 +10252,7 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     float *const numbers[COUNT] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
                                  &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term,
                                  &s->nce };
-    char note[320];
+    char note[360];
     jem_clear_error(ctx);
     jem__guard_restore(tr);
     const int given_up = g->returns >= tr->desc.max_returns;
@@ -10282,12 +10283,26 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
         return;
     }
     jem__print(note, sizeof note, "train_step: update %d: %s; rollback %d of %d to the last good "
-             "state, with %g of the learning rate and %g of the SGLD step", s->update, g->why,
-             g->returns, tr->desc.max_returns, (double)g->now.lr_factor,
+             "state, after %d updates, with %g of the learning rate and %g of the SGLD step",
+             s->update, g->why, g->returns, tr->desc.max_returns, tr->updates, (double)g->now.lr_factor,
              (double)(g->now.step_factor * g->now.travel_factor));
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
     s->status = JEM_OK;
     s->returned = 1;
+}
+
+/* Logs, at every thousandth update, that no state has been good for a thousand: a rollback would
+   lose them. */
+static void jem__guard_note_age(const jem_trainer *tr) {
+    enum { OLD = 1000 };
+    const jem_ctx *ctx = tr->net->ctx;
+    char note[200];
+    const int age = tr->updates - tr->guard.updates;
+    if (!tr->guard.good || tr->updates % OLD || age < OLD || !ctx->desc.log) return;
+    jem__print(note, sizeof note, "train_step: after %d updates, the last good state is the one "
+               "after %d: since then the gap (now %.3g) or the residual was too large",
+               tr->updates, tr->guard.updates, (double)tr->guard.now.gap);
+    ctx->desc.log(ctx->desc.user, note);
 }
 
 /* Ends an update: judges it if it succeeded, copies the state if it is good and a copy is due
@@ -10310,6 +10325,7 @@ static void jem__guard_watch(jem_trainer *tr, const jem__batch *b, jem_stats *s)
                  "of images", (double)g->travel);
     const int due = !*g->why && tr->updates % JEM__GUARD_EVERY == 0;
     if (s->status == JEM_OK && (due || (usable && !g->good))) s->status = jem__guard_keep(tr);
+    if (s->status == JEM_OK && due) jem__guard_note_age(tr);
     if (*g->why && g->good && (s->status == JEM_OK || s->status == JEM_DIVERGED))
         jem__guard_return(tr, s);
     if (s->status == JEM_OK) s->status = ctx->status;

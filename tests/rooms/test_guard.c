@@ -698,6 +698,36 @@ static void test_scale(void) {
     end(&m);
 }
 
+static char logged[400];
+static int logs;
+static void keep_log(void *user, const char *message) {
+    (void)user;
+    logs++;
+    snprintf(logged, sizeof logged, "%s", message);
+}
+
+/* Checks the note about a copy that has been old for 1,000 updates, and that a rollback names its
+   state. */
+static void test_old_copy(void) {
+    printf("a good state that is old\n");
+    moons m;
+    begin(&m, 2);
+    m.ctx->desc.log = keep_log;
+    for (int i = 0; i < 100; i++) step(&m);
+    CHECK(m.tr->guard.updates == 100, "a good state after %d", m.tr->guard.updates);
+    logs = 0;
+    for (int k = 1; k <= 2; k++) {
+        m.tr->updates = 1000 * k;                  /* the first is only 900 later */
+        jem__guard_note_age(m.tr);
+        CHECK(logs == k - 1, "after %d updates: %d notes", m.tr->updates, logs);
+    }
+    CHECK(strstr(logged, "after 2000 updates") && strstr(logged, "after 100:"), "%s", logged);
+    poison(m.net);
+    const jem_stats s = step(&m);
+    CHECK(s.returned && strstr(logged, "state, after 100 updates"), "%s", logged);
+    end(&m);
+}
+
 static void test_resumed_late(void) { test_resumed(470, 0); }
 static void test_resumed_early(void) { test_resumed(410, 0); }
 static void test_resumed_older(void) { test_resumed(410, 1); }
@@ -709,7 +739,7 @@ int main(int argc, char **argv) {
         TEST(test_reasons), TEST(test_bad_first), TEST(test_no_steps), TEST(test_gap),
         TEST(test_pause), TEST(test_forgotten), TEST(test_classes), TEST(test_offset),
         TEST(test_hostile_file), TEST(test_own_archive), TEST(test_scale),
-        TEST(test_first_program), TEST(test_unstable)
+        TEST(test_first_program), TEST(test_unstable), TEST(test_old_copy)
     };
     if (argc == 2 && !strcmp(argv[1], "long")) {
         long_run = 20000;

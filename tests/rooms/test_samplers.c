@@ -403,7 +403,8 @@ static void test_walk_errors(jem_ctx *ctx) {
           "one number for three images");
     CHECK(jem_sgld(ctx, nothing, NULL, x, &d, &rng) != JEM_OK && says(ctx, "sgld"), "NULL");
     CHECK(jem_sgld(ctx, NULL, NULL, x, &d, &rng) == JEM_BAD_ARGUMENT && says(ctx, "sgld"), "no fn");
-    CHECK(jem_sgld(ctx, flat, NULL, NULL, &d, &rng) == JEM_BAD_ARGUMENT && says(ctx, "x is NULL"), "x");
+    CHECK(jem_sgld(ctx, flat, NULL, NULL, &d, &rng) == JEM_BAD_ARGUMENT &&
+          says(ctx, "x is NULL"), "x");
     CHECK(jem_sgld(ctx, flat, NULL, jem_exp(ctx, x), &d, &rng) == JEM_BAD_ARGUMENT &&
           says(ctx, "leaf"), "not a leaf");
     CHECK(jem_sgld(NULL, flat, NULL, x, &d, &rng) == JEM_BAD_ARGUMENT, "no context");
