@@ -10283,9 +10283,9 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
         return;
     }
     jem__print(note, sizeof note, "train_step: update %d: %s; rollback %d of %d to the last good "
-             "state, after %d updates, with %g of the learning rate and %g of the SGLD step",
-             s->update, g->why, g->returns, tr->desc.max_returns, tr->updates, (double)g->now.lr_factor,
-             (double)(g->now.step_factor * g->now.travel_factor));
+               "state, after %d updates, with %g of the learning rate and %g of the SGLD step",
+               s->update, g->why, g->returns, tr->desc.max_returns, tr->updates,
+               (double)g->now.lr_factor, (double)(g->now.step_factor * g->now.travel_factor));
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
     s->status = JEM_OK;
     s->returned = 1;
