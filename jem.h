@@ -12081,6 +12081,10 @@ static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, i
     }
 }
 
+/* Limit of a standardised score. If those of the other folds are all equal, as for a column that is
+   constant but for a few rows, their scale is nearly 0. */
+#define JEM__MOST_DEVIANT 1e6f
+
 /* Computes scores[n] of images by fits without their folds: raw ones first, which are then
    standardised by those of the other folds. raw: memory. */
 static void jem__part_folds(jem__trait *p, const float *v, const jem__seen *seen, int n,
@@ -12097,7 +12101,10 @@ static void jem__part_folds(jem__trait *p, const float *v, const jem__seen *seen
         jem__part_standardise(p, seen, n, fold, raw);
         for (int i = 0; i < n; i++) {
             const int c = seen[i].label;
-            if (seen[i].fold == fold) scores[i] = (raw[i] - p->shift[c]) / p->scale[c];
+            if (seen[i].fold != fold) continue;
+            scores[i] = (raw[i] - p->shift[c]) / p->scale[c];
+            if (scores[i] > JEM__MOST_DEVIANT) scores[i] = JEM__MOST_DEVIANT;
+            if (scores[i] < -JEM__MOST_DEVIANT) scores[i] = -JEM__MOST_DEVIANT;
         }
     }
     jem__part_standardise(p, seen, n, -1, raw);
