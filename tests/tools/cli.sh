@@ -570,7 +570,8 @@ for how in "--class 7" "--class all" "--from buffer" "--from buffer --class 1 --
 done
 refuses 2 "class 10: the network has classes 0 to 9" sample $model --class 10 --out new
 refuses 2 "has no replay buffer" sample b/best.safetensors --from buffer --out new
-refuses 1 "the buffer has too few" sample $model --from buffer --min-visits 100000 --out new
+refuses 1 "the buffer has too few" sample $model --from buffer --min-visits 100000 --out new.png
+check "too few, and no picture" test ! -e new.png
 refuses 1 "nowhere" sample $model --n 1 --steps 1 --out noise.safetensors/nowhere.png
 status 0 "classify" classify $model each/000000.png --top 3
 check "three classes" test "$(grep -c '(p = ' out)" = 3
@@ -791,6 +792,13 @@ refuses 2 "mixed1 and mixed2 have different test images of mixed" eval mixed1/la
     --beside mixed2/last.safetensors --out new
 status 0 "a judge of them" judge --dataset flat --iters 1 --threads 1 --out judge.safetensors
 refuses 2 "need --size" judge --dataset flat --crop --out new
+
+echo "a folder of pictures, and what may be wrong with it"
+refuses 2 "new/a.jpg: pictures are written as PNG.*--out FILE.png" sample $model --out new/a.jpg
+refuses 2 "(--chains FILE.png)" sample $model --out s1.png --chains new
+refuses 2 "(--out FILE.png)" eval $model calibration --dataset digits --n 20 --out new
+refuses 2 "(--smallest FILE.png)" eval $model attack --dataset digits --n 20 --smallest new
+
 mkdir -p wide/train/a wide/train/b
 for i in 1 2 3 4 5 6; do
     cp examples/gallery/score.png wide/train/a/$i.png
@@ -866,7 +874,8 @@ refuses 2 "new would be written twice" sample $model --out new --chains new
 refuses 2 "new would be written twice" eval $model samples --keep new --out new
 refuses 2 "./new would be written twice" sample $model --out new --chains ./new
 refuses 1 "enlarged 32 times, are too much for a picture" \
-    sample examples/models/cifar10.safetensors --n 400 --zoom 32 --out new
+    sample examples/models/cifar10.safetensors --n 400 --zoom 32 --out new.png
+check "too large, and no picture" test ! -e new.png
 refuses 2 "--fresh-steps is for models that learned a score" export idle/last.safetensors new \
     --fresh-steps 9
 refuses 2 "--guidance is for models of p(x,y)" export m/last.safetensors new --guidance 3

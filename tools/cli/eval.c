@@ -1434,6 +1434,13 @@ static int eval_models_use(const struct use *what, const options *o, const uses 
     return 1;
 }
 
+/* Checks that --out and --smallest have names of pictures. */
+static int are_picture_names(const struct use *what, const uses_options *u) {
+    const int draws_smallest = what->run == eval_attack;
+    return is_picture_name("jem eval", "out", u->out) &&
+           (!draws_smallest || is_picture_name("jem eval", "smallest", u->smallest));
+}
+
 /* Checks, before the measurements, that --save, --out and --smallest can be created. */
 static int can_create_all(const struct use *what, const uses_options *u) {
     const int draws_smallest = what->run == eval_attack && *u->smallest;
@@ -1453,6 +1460,7 @@ static int run_use(const struct use *what, options *o, const uses_options *u, co
     if (two) status = uses_open(&s[1], o, u, u->beside, halves);
     if (two && !status && !same_test_images(&s[0], &s[1])) status = 2;
     if (!status && !eval_models_use(what, o, s, two)) status = 2;
+    if (!status && !are_picture_names(what, u)) status = 2;
     if (!status && !can_create_all(what, u)) status = 1;
     if (!status) status = what->run(&s[0], two ? &s[1] : NULL);
     for (int i = 0; i <= two; i++) {

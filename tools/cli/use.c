@@ -145,6 +145,17 @@ int can_create(const char *command, const char *path) {
     return ok;
 }
 
+int is_picture_name(const char *command, const char *name, const char *path) {
+    struct stat target;
+    const size_t n = strlen(path);
+    size_t same = 0;
+    while (n > 4 && same < 4 && (path[n - 4 + same] | 32) == (".png"[same] | 32)) same++;
+    if (!n || same == 4 || (!stat(path, &target) && !S_ISREG(target.st_mode))) return 1;
+    fprintf(stderr, "%s: %s: pictures are written as PNG, to names that end in .png (--%s "
+            "FILE.png)\n", command, path, name);
+    return 0;
+}
+
 /* Returns 1 if a file begins like a model, 0 if not, -1 if it cannot be read. */
 static int begins_as_model(const char *path) {
     enum { LENGTH = 8 };                           /* bytes before the text of safetensors */
@@ -603,6 +614,8 @@ static int sample_all(sampling *s) {
                 s->m.path);
         return 2;
     }
+    if (!is_picture_name("jem sample", "out", o->out) ||
+        !is_picture_name("jem sample", "chains", o->chains)) return 2;
     if ((*o->out && !can_create("jem sample", o->out)) ||
         (*o->chains && !can_create("jem sample", o->chains))) return 1;
     plan_chains(s);

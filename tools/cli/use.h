@@ -43,6 +43,9 @@ int may_write_other(const char *command, const char *from, const char *to);
 /* Checks, before long work, that a file can be created; creates its missing folders. Returns 0 and
    prints the reason if it cannot. */
 int can_create(const char *command, const char *path);
+/* Checks that the picture of an option has a PNG name; "", a device and a folder, which can_create
+   refuses, pass. Returns 0 and prints the remedy if it does not. */
+int is_picture_name(const char *command, const char *name, const char *path);
 /* Returns 1 if two paths name the same file, which need not exist yet. */
 int is_same_file(const char *a, const char *b);
 /* Returns 1 if no two of n outputs are the same file; otherwise prints which. "" is not written. */

@@ -111,12 +111,6 @@ static int data__path(char path[DATA_PATH], const char *folder, const char *name
     errno = ENAMETOOLONG;
     return 0;
 }
-/* Returns the part of a path after its last slash; one at the end does not count. */
-static const char *data__last_name(const char *path) {
-    const char *name = path;
-    for (const char *at = path; *at; at++) if (*at == '/' && at[1]) name = at + 1;
-    return name;
-}
 /* Returns 'd' for a folder, 'f' for a file, 0 otherwise. */
 static char data__kind(const char *path) {
     struct stat s;
