@@ -798,6 +798,30 @@ refuses 2 "new/a.jpg: pictures are written as PNG.*--out FILE.png" sample $model
 refuses 2 "(--chains FILE.png)" sample $model --out s1.png --chains new
 refuses 2 "(--out FILE.png)" eval $model calibration --dataset digits --n 20 --out new
 refuses 2 "(--smallest FILE.png)" eval $model attack --dataset digits --n 20 --smallest new
+mkdir -p lots/dark/more lots/light pair/a pair/b loose
+for i in 0 1 2 3 4 5 6 7 8 9; do
+    cp each/00000$i.png lots/dark && cp each/00001$i.png lots/light
+done
+for folder in lots lots/dark/more pair/a pair/b loose; do cp each/000000.png $folder; done
+echo "no picture" >lots/dark/notes.txt && echo "no picture" >lots/light/list
+few="--threads 1 --widths 8,8 --iters 2 --fresh-steps 2 --n-steps 1"
+status 0 "other files in a folder" train $few --dataset lots --out lots1
+says "lots: 4 files or folders are not read.*: 000000.png, dark/more, dark/notes.txt, \\.\\.$"
+status 0 "its test images" eval lots1/last.safetensors
+says "lots, test, 3 images"
+status 0 "all its images" eval lots1/last.safetensors --split all
+says "lots, all, 20 images"
+status 0 "two pictures" train $few --dataset pair --out pair1
+refuses 1 "pair: no pictures remain for testing.*--split all" eval pair1/last.safetensors
+status 0 "both" eval pair1/last.safetensors --split all
+says "pair, all, 2 images"
+status 0 "other folders, without test images or classes" eval lots1/last.safetensors ood --n 20 \
+    --scores maxp --other pair,./loose --out loose.png
+says "  pair  "
+says "  ./loose  "
+status 0 "its own folder" eval lots1/last.safetensors ood --n 20 --scores maxp --other ./lots \
+    --out loose.png
+check "is left out" grep -q "other ./lots: left out, it is the model's own" err
 
 mkdir -p wide/train/a wide/train/b
 for i in 1 2 3 4 5 6; do

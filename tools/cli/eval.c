@@ -317,7 +317,7 @@ static int names_fit(const char *of, const char *list, int least, int most) {
     return 0;
 }
 
-/* Test images of another data set, in the model's format. */
+/* Test images of another data set, or all pictures of a folder, in the model's format. */
 typedef struct other_set { char name[OPTION_TEXT_SIZE]; int n; float *x; } other_set;
 
 /* Loads as many images as the model's own, of all classes; returns 0 and prints the reason if there
@@ -338,6 +338,7 @@ static int other_open(other_set *to, const uses *s, const char *left_out) {
     desc.resize = DATA_FIT;
     desc.height = s->m.net->height;
     desc.width = s->m.net->width;
+    desc.whole = 1;                                /* training has not learned these pictures */
     name_unreadable(&desc, "jem eval");
     if (!data_load(&d, to->name, "test", &desc, error, sizeof error)) {
         fprintf(stderr, "jem eval: %s%s\n", left_out, error);
@@ -362,7 +363,7 @@ static int others_open(other_set others[OOD_OTHERS], const uses *s) {
     const char *list = s->u->other;
     int n = 0;
     while (n < OOD_OTHERS && next_name(&list, others[n].name, sizeof others[n].name)) {
-        if (!strcmp(others[n].name, s->u->e.dataset)) {
+        if (is_same_file(others[n].name, s->u->e.dataset)) {
             if (asked) fprintf(stderr, "jem eval: --other %s: left out, it is the model's own\n",
                                others[n].name);
             continue;
@@ -1270,7 +1271,8 @@ static const option ood_table_options[] = {
     USES_COMMON("1000", "ood.png"), USES_BESIDE,
     { "other", OPTION_TEXT, OPTION_NOW, USES_AT(other), "NAMES",
       NO_PRESETS("mnist,fashion-mnist,cifar10"), 0, 0,
-      "other data sets or folders (8 at most, no blanks) in addition to synthetic images" },
+      "other data sets, or folders, of which all pictures are taken, also without classes; 8 at "
+      "most, separated by commas, without blanks; in addition to synthetic images" },
     { "measure", OPTION_CHOICE, OPTION_NOW, USES_AT(measure),
       "auroc|aupr|fpr95|flagged|both", NO_PRESETS("auroc"), 0, 0,
       "contents of the table (both: AUROC, and percentage flagged at 1% false alarms)" },

@@ -526,6 +526,17 @@ static int load_test(run *r, data_desc *desc) {
     return 1;
 }
 
+/* Reports rows of a table that cannot be read, or what a folder has besides pictures of classes. */
+static void note_skipped(const run *r, const data_set *s) {
+    const char *name = r->o->dataset;
+    if (s->skipped && s->values)
+        printf("%s: %d rows cannot be read, and are left out; the first: %s\n", name, s->skipped,
+               s->first_skipped);
+    else if (s->skipped)
+        printf("%s: %d files or folders are not read, because they are not pictures in the folder "
+               "of a class: %s\n", name, s->skipped, s->first_skipped);
+}
+
 /* Reports how pictures were changed, and the options that change them otherwise. */
 static void note_pictures(const run *r) {
     const data_set *s = &r->data;
@@ -658,11 +669,10 @@ static int load_data(run *r) {
     if (!s->values && s->c != 1 && s->c != 3)
         return complain(r, 1, r->o->dataset, ": neither grey nor colour");
     mark_data(s, r->data_mark);
-    if (s->skipped)
-        printf("%s: %d rows cannot be read, and are left out; the first: %s\n", r->o->dataset,
-               s->skipped, s->first_skipped);
+    note_skipped(r, s);
     if (s->values && !prepare_table(r)) return 0;
     if (!s->values && !load_test(r, &desc)) return 0;
+    note_skipped(r, &r->test);
     note_pictures(r);
     fit_weights(r);
     return fit_sizes(r) && split_data(r) && make_batches(r);

@@ -966,7 +966,7 @@ static const option eval_table[] = {
       0, 0, "as in jem train (default: that of the model)" },
     { "data", OPTION_TEXT, OPTION_NOW, offsetof(eval_options, data), "DIR", NO_PRESETS("data"), 0,
       0, "the folder that tools/get-data filled" },
-    { "split", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, split), "test|train",
+    { "split", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, split), "test|train|all",
       NO_PRESETS("test"), 0, 0, "part of the data set" },
     { "n", OPTION_INT, OPTION_NOW, offsetof(eval_options, n), "N", NO_PRESETS("0"), 0, 1e9,
       "only the first N images (0: all)" },
@@ -978,6 +978,9 @@ static const option eval_table[] = {
       1024, "(0: all cores; results do not depend on it)" },
     LIMIT_OPTIONS(eval_options, "0")
 };
+
+/* The values of --split. */
+static const char *const split_names[] = { "test", "train", "all" };
 
 /* Maps labels to those of the network, by class names if it has any (an unknown name keeps its
    number from training). Returns 0 and prints the reason if the network lacks a class. */
@@ -1025,7 +1028,8 @@ void mix_classes(data_set *d) {
     if (d->values) return;
     int runs = 1;
     for (int i = 1; i < d->n; i++) runs += d->labels[i] != d->labels[i - 1];
-    if (runs <= d->classes) shuffle_images(d, 1);     /* not mixed already */
+    /* Not mixed already; train and test of a folder may follow each other. */
+    if (runs <= 2 * d->classes) shuffle_images(d, 1);
 }
 
 /* Loads the rows of a table for a model of rows. */
@@ -1123,9 +1127,13 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     name_unreadable(&desc, "jem eval");
     if (data_is_table(e->dataset)) return table_for(m, e, &desc, d);
     describe_as_trained(m, e, &desc);
-    if (!data_load(d, e->dataset, e->split ? "train" : "test", &desc, error, sizeof error)) {
-        fprintf(stderr, "jem eval: %s%s\n", error, is_gone(o, error)
-                ? " (that path is from the training; --dataset or --data gives another)" : "");
+    if (!data_load(d, e->dataset, split_names[e->split], &desc, error, sizeof error)) {
+        const char *hint = "";
+        if (is_gone(o, error))
+            hint = " (that path is from the training; --dataset or --data gives another)";
+        else if (strstr(error, "no pictures remain for testing"))
+            hint = " (jem eval MODEL --split all takes all pictures)";
+        fprintf(stderr, "jem eval: %s%s\n", error, hint);
         return 1;
     }
     int ok = d->c == net->channels && d->h == net->height && d->w == net->width &&
@@ -1141,6 +1149,7 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
 }
 
 static int eval_model(const model *m, options *o, const eval_options *e) {
+    const char *const part = split_names[e->split];
     data_set d;
     int status = data_for(m, o, e, &d);
     if (status) return status;
@@ -1163,7 +1172,7 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
                e->dataset, n, 100 * v.accuracy, v.nll, v.logp);
     else if (jem_ok(m->ctx))
         printf("%s, %s, %d images%s: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
-               e->dataset, e->split ? "train" : "test", n, e->mirror ? ", also mirrored" : "",
+               e->dataset, part, n, e->mirror ? ", also mirrored" : "",
                100 * v.accuracy, v.nll, v.logp);
     else {
         model_fail("jem eval", m);
