@@ -815,6 +815,14 @@ status 0 "two pictures" train $few --dataset pair --out pair1
 refuses 1 "pair: no pictures remain for testing.*--split all" eval pair1/last.safetensors
 status 0 "both" eval pair1/last.safetensors --split all
 says "pair, all, 2 images"
+status 0 "without validation" train $few --iters 3 --dataset pair --n-valid 0 --out pair2
+says "no best.safetensors was written, because there are no validation .*: use pair2/last.saf"
+says "no familiarity, because calibration needs at least 2 images, and has 0"
+refuses 1 "pair2 is a folder; its model is the file pair2/last.safetensors" classify pair2 s1.png
+refuses 1 "best.safetensors is not there, but pair2/last.safetensors is" info pair2/best.safetensors
+status 1 "weights that were not written" train $few --dataset pair --init pair2/best.safetensors \
+    --out pair3
+check "and those that were" grep -q "is not there, but pair2/last.safetensors is" err
 status 0 "other folders, without test images or classes" eval lots1/last.safetensors ood --n 20 \
     --scores maxp --other pair,./loose --out loose.png
 says "  pair  "

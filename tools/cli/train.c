@@ -17,6 +17,7 @@
 #include "tools/cli/memory.h"
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
+#include "tools/cli/use.h"
 #include "tools/support/chart.h"
 #include "tools/support/crc32.h"
 #include "tools/support/new_file.h"
@@ -396,7 +397,8 @@ static void note_calibration(const run *r) {
     const int n = r->o->n_valid;
     const char *kind = kind_of_data(r);
     if (n < 2)
-        printf("%s: no %s for calibration, so no familiarity (--n-valid N)\n", r->o->dataset, kind);
+        printf("%s: no familiarity, because calibration needs at least 2 %s, and has %d (--n-valid "
+               "N)\n", r->o->dataset, kind, n);
     else if (n < LEAST_CALIBRATED)
         printf("%s: only %d %s calibrate familiarity: 1 in %d usual %s may be called strange; 1 in "
                "100 needs %d %s at least, and about 500 to be reliable (--n-valid N)\n",
@@ -1842,6 +1844,10 @@ static void note_split(run *r, const char *path, const jem_archive *from) {
    hard to learn from), and a calibration is of the trained network. */
 static int start_from(run *r, const char *path) {
     jem_archive *from = jem_archive_read(r->ctx, path);
+    if (!from && !team.rank && name_model_of_run("jem train", path)) {
+        r->status = 1;
+        return 0;
+    }
     if (!from) return fail(r, 1);
     const int fits = fits_data(r, path, from);     /* prints what does not fit */
     int ok = fits && jem_net_load(r->net, from) == JEM_OK;
@@ -2001,6 +2007,21 @@ static void announce(const run *r) {
     if (r->update == r->total) printf("all updates are done; a larger --iters N continues\n");
     else if (r->update) printf("resuming after update %d\n", r->update);
     fflush(stdout);
+}
+
+/* Reports, after the last update, what the run could not write, and why. */
+static void note_missing(const run *r) {
+    const int n = calibration_images(r);
+    const char *why = "no validation came after the first chains, or f(x+) - f(x-) was too large";
+    char word[DATA_PATH];
+    if (team.rank) return;
+    if (r->o->n_valid < 1) why = "there are no validation images (--n-valid N)";
+    if (r->state[STATE_BEST_AT] < 0)
+        printf("no best.safetensors was written, because %s: use %s/last.safetensors\n", why,
+               data_quoted(r->o->out, word, sizeof word));
+    if (n > 1 && !jem_net_meta(r->net, "jem.familiar"))
+        printf("no familiarity, because log p(x) of the %d %s for calibration is not finite\n", n,
+               kind_of_data(r));
 }
 
 /* Evaluates the test images, which had no influence on any choice. */
@@ -2175,7 +2196,7 @@ static void carry_out(run *r) {
     }
     signal(SIGINT, SIG_DFL);                       /* everything is saved */
     signal(SIGTERM, SIG_DFL);
-    final_test(r);
+    if (final_test(r)) note_missing(r);
 }
 
 int train_command(int argc, char **argv) {

@@ -51,6 +51,32 @@ static int ends_in_onnx(const char *path) {
     return n >= 5 && !strcmp(path + n - 5, ".onnx");
 }
 
+int name_model_of_run(const char *command, const char *path) {
+    static const char *const files[] = { "last.safetensors", "best.safetensors" };
+    struct stat status;
+    char file[OPTION_TEXT_SIZE + 32];
+    const int is_there = !stat(path, &status);
+    const int is_folder = is_there && S_ISDIR(status.st_mode);
+    const char *name = strrchr(path, '/');
+    name = name ? name + 1 : path;
+    const int length = is_folder ? (int)strlen(path) : (int)(name - path);
+    if (length >= OPTION_TEXT_SIZE || (is_there && !is_folder)) return 0;
+    if (!is_folder && strcmp(name, files[0]) != 0 && strcmp(name, files[1]) != 0) return 0;
+    for (int i = 0; i < 2; i++) {
+        const char *slash = is_folder && path[length - 1] != '/' ? "/" : "";
+        snprintf(file, sizeof file, "%.*s%s%s", length, path, slash, files[i]);
+        if (stat(file, &status)) continue;
+        if (is_folder)
+            fprintf(stderr, "%s: %s is a folder; its model is the file %s\n", command, path, file);
+        else
+            fprintf(stderr, "%s: %s is not there, but %s is%s\n", command, path, file,
+                    i ? "" : " (training writes best.safetensors only with validation images, after "
+                    "the chains have begun)");
+        return 1;
+    }
+    return 0;
+}
+
 int model_open(model *m, const char *command, const char *path, int threads, int precision,
                int max_memory) {
     memset(m, 0, sizeof *m);
@@ -61,6 +87,7 @@ int model_open(model *m, const char *command, const char *path, int threads, int
     if (m->archive) m->net = jem_net_from_archive(m->ctx, m->archive);
     if (m->net) return model_fits(m, command);
     struct stat status;
+    if (!m->archive && name_model_of_run(command, path)) return 0;
     if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
         fprintf(stderr, "%s: %s is a folder; the model of a run is the file last.safetensors in "
                 "it\n", command, path);
@@ -1492,7 +1519,7 @@ static int info_file(const char *path) {
     int ok = 1;
     if (ctx) a = jem_archive_read(ctx, path);
     if (!a) {
-        context_fail("jem info", ctx);
+        if (!name_model_of_run("jem info", path)) context_fail("jem info", ctx);
         jem_ctx_free(ctx);
         return 0;
     }

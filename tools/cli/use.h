@@ -30,6 +30,10 @@ ptrdiff_t image_size(const jem_net *net);
 int model_open(model *m, const char *command, const char *path, int threads, int precision,
                int max_memory);
 
+/* Names the model that exists, if the path is the folder of a run, or a file of it that is not
+   there. Returns 1 if it did. */
+int name_model_of_run(const char *command, const char *path);
+
 /* Writes a short name of the model: of its file; for runs/NAME/last.safetensors, of its run. */
 void model_name(const char *path, char name[NAME_SIZE]);
 
