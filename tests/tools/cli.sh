@@ -820,6 +820,17 @@ says "no best.safetensors was written, because there are no validation .*: use p
 says "no familiarity, because calibration needs at least 2 images, and has 0"
 refuses 1 "pair2 is a folder; its model is the file pair2/last.safetensors" classify pair2 s1.png
 refuses 1 "best.safetensors is not there, but pair2/last.safetensors is" info pair2/best.safetensors
+mkdir -p single/a lone/a lone/b
+for i in 0 1 2 3 4; do cp each/00000$i.png single/a && cp each/00000$i.png lone/a; done
+cp each/000010.png lone/b
+status 0 "one class" train $few --dataset single --out single1
+says "single: the only class is a, so only p(x) is learned"
+status 0 "a class with one picture" train $few --dataset lone --n-valid 5 --iters 1 --out lone1
+says "lone: class [ab] has no image for training, because validation takes all"
+refuses 2 "best.safetensors: is the network alone.*--init" train --resume lone1/best.safetensors
+head -c 200 each/000000.png >cut.png
+refuses 1 "cut.png: is damaged or cut short" classify $model cut.png
+refuses 1 "notes.txt: is not a picture that can be read (png, jpg" classify $model lots/dark/notes.txt
 status 1 "weights that were not written" train $few --dataset pair --init pair2/best.safetensors \
     --out pair3
 check "and those that were" grep -q "is not there, but pair2/last.safetensors is" err

@@ -511,14 +511,14 @@ void mark_data(const data_set *s, char mark[DATA_MARK]) {
 }
 
 /* Loads the test images, if there are any, in the shape of the training images. Returns 0 if some
-   of them are pictures that cannot be read. */
+   of them are pictures that cannot be read, or have another size or class. */
 static int load_test(run *r, data_desc *desc) {
     char error[512];
     desc->height = r->data.h;
     desc->width = r->data.w;
     desc->channels = r->data.c;
     if (!data_load(&r->test, r->o->dataset, "test", desc, error, sizeof error)) {
-        if (r->bad_pictures) return complain(r, 1, "test images: ", error);
+        if (r->bad_pictures || r->test.unfit) return complain(r, 1, "test images: ", error);
         say(r, "no final test: ", error);
         return 1;
     }
@@ -537,6 +537,9 @@ static void note_skipped(const run *r, const data_set *s) {
     else if (s->skipped)
         printf("%s: %d files or folders are not read, because they are not pictures in the folder "
                "of a class: %s\n", name, s->skipped, s->first_skipped);
+    if (!s->values && s->classes == 1 && s == &r->data)
+        printf("%s: the only class is %s, so only p(x) is learned: a second folder of pictures "
+               "would be a second class\n", name, s->class_names[0]);
 }
 
 /* Reports how pictures were changed, and the options that change them otherwise. */
@@ -618,6 +621,19 @@ static int enough_labelled(run *r, const int *seen) {
     return complain(r, 2, text, "");
 }
 
+/* Reports classes of which validation takes all images. seen[classes]: room for numbers. */
+static void note_classes(const run *r, int *seen) {
+    const data_set *s = &r->data;
+    if (*r->o->resume || s->values) return;
+    memset(seen, 0, (size_t)s->classes * sizeof *seen);
+    for (int k = 0; k < r->o->n_valid; k++) seen[s->labels[r->order[k]]]++;
+    for (int k = r->o->n_valid; k < s->n; k++) seen[s->labels[r->order[k]]] = 0;
+    for (int c = 0; c < s->classes; c++)
+        if (seen[c])
+            printf("%s: class %s has no image for training, because validation takes all (%d): "
+                   "add pictures, or use --n-valid 0\n", r->o->dataset, s->class_names[c], seen[c]);
+}
+
 /* Divides the images into those for validation and training, and chooses the labelled ones. */
 static int split_data(run *r) {
     const data_set *s = &r->data;
@@ -628,6 +644,7 @@ static int split_data(run *r) {
     if (r->order && r->labelled && seen && order_images(s, r->o->seed, r->order)) {
         choose_labelled(r, seen);
         ok = enough_labelled(r, seen);
+        if (ok) note_classes(r, seen);
     } else complain(r, 1, "out of memory for the data", "");
     free(seen);
     return ok;
@@ -1115,7 +1132,8 @@ static int calibrate(run *r) {
     float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
     if (!x) return complain(r, 1, "out of memory for the validation", memory_hint(hint));
     data_floats(&r->data, r->order, n, x);
-    if (jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) {
+    const jem_status status = jem_calibrate(r->net, x, n, JEM_AUTO);
+    if (status != JEM_OK && status != JEM_NO_MEMORY) {             /* the run has a use without */
         jem_clear_error(r->ctx);
         forget_calibration(r->net);
     }
@@ -2020,7 +2038,7 @@ static void note_missing(const run *r) {
         printf("no best.safetensors was written, because %s: use %s/last.safetensors\n", why,
                data_quoted(r->o->out, word, sizeof word));
     if (n > 1 && !jem_net_meta(r->net, "jem.familiar"))
-        printf("no familiarity, because log p(x) of the %d %s for calibration is not finite\n", n,
+        printf("no familiarity, because the %d %s for it cannot calibrate it (--n-valid N)\n", n,
                kind_of_data(r));
 }
 
@@ -2158,6 +2176,12 @@ static int resumed_folder(train_options *t) {
     }
     char *slash = strrchr(t->resume, '/');
     char *file = slash ? slash + 1 : t->resume;
+    if (!strcmp(file, "best.safetensors")) {
+        fprintf(stderr, "jem train: %s: is the network alone, without the state of its run: --resume "
+                "DIR continues the run in DIR, --init FILE begins another with these weights\n",
+                t->resume);
+        return 0;
+    }
     if (!strcmp(file, "last.safetensors")) strcpy(file, slash ? "" : ".");
     strcpy(t->out, t->resume);
     return 1;
