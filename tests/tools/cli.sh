@@ -834,6 +834,24 @@ refuses 1 "notes.txt: is not a picture that can be read (png, jpg" classify $mod
 status 1 "weights that were not written" train $few --dataset pair --init pair2/best.safetensors \
     --out pair3
 check "and those that were" grep -q "is not there, but pair2/last.safetensors is" err
+mkdir -p rare/a rare/b rare/c typo/train/a typo/train/b typo/test/a typo/test/bb deep/er
+for i in 0 1 2 3 4 5 6 7 8 9; do
+    cp each/00000$i.png rare/a && cp each/00000$i.png typo/train/a
+    cp each/00001$i.png rare/b && cp each/00001$i.png typo/train/b
+done
+cp each/000019.png rare/c && cp -r pair/a pair/b deep/er
+cp each/000001.png typo/test/a && cp each/000011.png typo/test/bb
+status 0 "classes of few pictures" train $few --dataset rare --n-valid 2 --out rare1
+says "rare: validation has no image of [12] of 3 classes: "
+refuses 1 "typo/test/bb: no such class in train (there are a, b): rename the folder" \
+    train $few --dataset typo --out new
+refuses 1 "deep/er: has no pictures in it, but folders (a, ..): .* is deep/er the data set" \
+    train $few --dataset deep --out new
+refuses 1 "loose: .*it has pictures (1), but no folder per class: put them into loose/CLASS" \
+    train $few --dataset loose --out new
+mkdir pair/void
+refuses 1 "pair/void: has no pictures in it: add some, or remove" train $few --dataset pair --out new
+rmdir pair/void
 status 0 "other folders, without test images or classes" eval lots1/last.safetensors ood --n 20 \
     --scores maxp --other pair,./loose --out loose.png
 says "  pair  "

@@ -62,6 +62,7 @@ typedef struct run {
     int calibrated_at;                             /* update of the network's calibration */
     int warned;                                    /* 1: of a wall, see check_wall */
     int bad_pictures;                              /* that cannot be read */
+    char uncalibrated[200];                        /* why the last calibration failed, or "" */
     char data_mark[DATA_MARK];
     int chains_at;                                 /* the update at which chains begin */
     int lock;                                      /* of the directory, locked during the run */
@@ -535,8 +536,9 @@ static void note_skipped(const run *r, const data_set *s) {
         printf("%s: %d rows cannot be read, and are left out; the first: %s\n", name, s->skipped,
                s->first_skipped);
     else if (s->skipped)
-        printf("%s: %d files or folders are not read, because they are not pictures in the folder "
-               "of a class: %s\n", name, s->skipped, s->first_skipped);
+        printf("%s: %d %s not read, because hidden, or no picture in the folder of a class: %s\n",
+               name, s->skipped, s->skipped == 1 ? "file or folder is" : "files or folders are",
+               s->first_skipped);
     if (!s->values && s->classes == 1 && s == &r->data)
         printf("%s: the only class is %s, so only p(x) is learned: a second folder of pictures "
                "would be a second class\n", name, s->class_names[0]);
@@ -621,12 +623,18 @@ static int enough_labelled(run *r, const int *seen) {
     return complain(r, 2, text, "");
 }
 
-/* Reports classes of which validation takes all images. seen[classes]: room for numbers. */
+/* Reports the number of classes of which validation has no image, and the classes of which it takes
+   all. seen[classes]: room for numbers. */
 static void note_classes(const run *r, int *seen) {
     const data_set *s = &r->data;
-    if (*r->o->resume || s->values) return;
+    int unseen = 0;
+    if (*r->o->resume || s->values || r->o->n_valid < 1) return;
     memset(seen, 0, (size_t)s->classes * sizeof *seen);
     for (int k = 0; k < r->o->n_valid; k++) seen[s->labels[r->order[k]]]++;
+    for (int c = 0; c < s->classes; c++) unseen += !seen[c];
+    if (unseen)
+        printf("%s: validation has no image of %d of %d classes: its accuracy and the familiarity "
+               "say nothing about them (--n-valid N)\n", r->o->dataset, unseen, s->classes);
     for (int k = r->o->n_valid; k < s->n; k++) seen[s->labels[r->order[k]]] = 0;
     for (int c = 0; c < s->classes; c++)
         if (seen[c])
@@ -1123,7 +1131,8 @@ static void forget_calibration(jem_net *net) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) jem_net_set_meta(net, texts[i], NULL);
 }
 
-/* Calibrates the network, with the averaged weights in it, on validation images. */
+/* Calibrates the network, with the averaged weights in it, on validation images. If they cannot
+   calibrate it, as a few equal images may, keeps the reason: the run goes on. */
 static int calibrate(run *r) {
     const int n = calibration_images(r);
     char hint[80];
@@ -1133,7 +1142,9 @@ static int calibrate(run *r) {
     if (!x) return complain(r, 1, "out of memory for the validation", memory_hint(hint));
     data_floats(&r->data, r->order, n, x);
     const jem_status status = jem_calibrate(r->net, x, n, JEM_AUTO);
-    if (status != JEM_OK && status != JEM_NO_MEMORY) {             /* the run has a use without */
+    *r->uncalibrated = 0;
+    if (status != JEM_OK && status != JEM_NO_MEMORY) {
+        snprintf(r->uncalibrated, sizeof r->uncalibrated, "%s", jem_error(r->ctx));
         jem_clear_error(r->ctx);
         forget_calibration(r->net);
     }
@@ -2015,9 +2026,9 @@ static void announce(const run *r) {
         printf("%s: %d rows of %d numbers, %d classes; %d for validation, %d labels\n",
                r->o->dataset, s->n, s->c, s->classes, r->o->n_valid, r->n_labelled);
     else
-        printf("%s: %d images of %d x %d%s, %d classes; %d for validation, %d labels\n",
+        printf("%s: %d images of %d x %d%s, %d class%s; %d for validation, %d labels\n",
                r->o->dataset, s->n, s->w, s->h, s->c == 3 ? " in colour" : "", s->classes,
-               r->o->n_valid, r->n_labelled);
+               s->classes == 1 ? "" : "es", r->o->n_valid, r->n_labelled);
     printf("%ld parameters, %d updates (%.1f epochs), %s x %d; results go to %s\n",
            (long)jem_net_size(r->net), r->total, (double)r->total / r->per_epoch,
            jem_isa_name(jem_ctx_isa(r->ctx)), jem_ctx_threads(r->ctx), r->o->out);
@@ -2037,9 +2048,9 @@ static void note_missing(const run *r) {
     if (r->state[STATE_BEST_AT] < 0)
         printf("no best.safetensors was written, because %s: use %s/last.safetensors\n", why,
                data_quoted(r->o->out, word, sizeof word));
-    if (n > 1 && !jem_net_meta(r->net, "jem.familiar"))
-        printf("no familiarity, because the %d %s for it cannot calibrate it (--n-valid N)\n", n,
-               kind_of_data(r));
+    if (*r->uncalibrated)
+        printf("no familiarity, because the %d %s for calibration are of no use: %s\n", n,
+               kind_of_data(r), r->uncalibrated);
 }
 
 /* Evaluates the test images, which had no influence on any choice. */
