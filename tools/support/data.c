@@ -1661,7 +1661,7 @@ int data_load(data_set *d, const char *what, const char *split, const data_desc 
     job.known = data__find_known(what);
     if (all) job.desc.whole = 1;
     if (!job.test && strcmp(job.split, "train"))
-        return data__fail(&job, "%s: unknown split '%s', use train, test or all", what, split);
+        return data__fail(&job, "%s: unknown split '%s', use train or test (or all)", what, split);
     const char *name = what;
     for (const char *at = what; *at; at++)
         if (*at == '/' && at[1] && at[1] != '/') name = at + 1;
