@@ -2188,9 +2188,9 @@ static int resumed_folder(train_options *t) {
     char *slash = strrchr(t->resume, '/');
     char *file = slash ? slash + 1 : t->resume;
     if (!strcmp(file, "best.safetensors")) {
-        fprintf(stderr, "jem train: %s: is the network alone, without the state of its run: --resume "
-                "DIR continues the run in DIR, --init FILE begins another with these weights\n",
-                t->resume);
+        fprintf(stderr, "jem train: %s: is the network alone, without the state of its run: "
+                "--resume DIR continues the run in DIR, --init FILE begins another with these "
+                "weights\n", t->resume);
         return 0;
     }
     if (!strcmp(file, "last.safetensors")) strcpy(file, slash ? "" : ".");

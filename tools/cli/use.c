@@ -53,6 +53,8 @@ static int ends_in_onnx(const char *path) {
 
 int name_model_of_run(const char *command, const char *path) {
     static const char *const files[] = { "last.safetensors", "best.safetensors" };
+    static const char rule[] = " (training writes best.safetensors only with validation images, "
+                               "after the chains have begun)";
     struct stat status;
     char file[OPTION_TEXT_SIZE + 32];
     const int is_there = !stat(path, &status);
@@ -70,8 +72,7 @@ int name_model_of_run(const char *command, const char *path) {
             fprintf(stderr, "%s: %s is a folder; its model is the file %s\n", command, path, file);
         else
             fprintf(stderr, "%s: %s is not there, but %s is%s\n", command, path, file,
-                    i ? "" : " (training writes best.safetensors only with validation images, after "
-                    "the chains have begun)");
+                    i ? "" : rule);
         return 1;
     }
     return 0;

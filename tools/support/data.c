@@ -798,8 +798,8 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
     if (!data__pnm_pixels(bytes, size))
         return data__bad(job, path, "is a PGM or PPM that is damaged, or whose maximum is not 255");
     if (!stbi_info_from_memory(bytes, (int)size, &w, &h, &channels))
-        return data__fail(job, "%s: is not a picture that can be read (png, jpg, bmp, tga, gif, psd, "
-                          "pnm): %s", path, stbi_failure_reason());
+        return data__fail(job, "%s: is not a picture that can be read (png, jpg, bmp, tga, gif, "
+                          "psd, pnm): %s", path, stbi_failure_reason());
     if (w < 1 || h < 1 || (double)w * h > 1e4 * (double)size + 65536)
         return data__bad(job, path, "is damaged: its header claims more data than it has");
     const double most = data__limit(job->desc.picture_mb, 100);
