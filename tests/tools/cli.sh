@@ -856,6 +856,26 @@ status 0 "other folders, without test images or classes" eval lots1/last.safeten
     --scores maxp --other pair,./loose --out loose.png
 says "  pair  "
 says "  ./loose  "
+says "^  *max p(y|x)  *images  *seconds$"
+check "as many as there are" grep -q "^  pair  *[0-9.]*  *2  *[0-9.]*$" out
+mkdir -p a_folder/with_a_long_name && cp -r lots/dark/*.png a_folder/with_a_long_name
+echo >a_folder/with_a_long_name/Thumbs.db
+status 0 "a long name, all images" eval lots1/last.safetensors ood --scores maxp --split all \
+    --other ./a_folder/with_a_long_name --out loose.png
+says "AUROC of 20 images against"
+status 0 "more others than test images" eval lots1/last.safetensors ood --scores maxp --n 9 \
+    --other ./a_folder/with_a_long_name,pair --out loose.png
+says "AUROC of 3 test images against"
+says "^  \.\.der/with_a_long_name  *[0-9.]*  *9  *[0-9.]*$"
+says "^  \.\.der/with_a_long_name  "
+check "what is not read there" grep -q "1 file or folder is not read.*: Thumbs.db$" err
+refuses 2 "calibration needs at least 4 images; ./lots has 3 for testing (--split all" \
+    eval lots1/last.safetensors calibration --dataset ./lots --out new.png
+status 0 "calibration of all" eval lots1/last.safetensors calibration --split all --out loose.png
+says "15 bins, 20 images; each half"
+mv typo/test/bb typo/test/aa && mv typo/train/a typo/train/aa
+refuses 2 "the model has no class 'aa'; its classes are a, b, c (rename the folder?)" \
+    eval rare1/last.safetensors --dataset typo --split train
 status 0 "its own folder" eval lots1/last.safetensors ood --n 20 --scores maxp --other ./lots \
     --out loose.png
 check "is left out" grep -q "other ./lots: left out, it is the model's own" err

@@ -1013,6 +1013,7 @@ static const char *const split_names[] = { "test", "train", "all" };
 /* Maps labels to those of the network, by class names if it has any (an unknown name keeps its
    number from training). Returns 0 and prints the reason if the network lacks a class. */
 static int label_as(const jem_net *net, data_set *d) {
+    enum { NAMED = 10 };
     char name[NAME_SIZE];
     if (!jem_net_meta(net, CLASS_PREFIX "0")) return 1;
     int *to = (int *)malloc((size_t)d->classes * sizeof *to);
@@ -1024,8 +1025,11 @@ static int label_as(const jem_net *net, data_set *d) {
         to[k] = class_named(net, d->class_names[k]);
         if (to[k] < 0 && k < net->classes && !jem_net_meta(net, key)) to[k] = k;
         if (to[k] < 0) {
-            fprintf(stderr, "jem eval: %s: the model has no class '%s'; its classes are %s, ...\n",
-                    d->name, d->class_names[k], class_name(net, 0, name));
+            fprintf(stderr, "jem eval: %s: the model has no class '%s'; its classes are", d->name,
+                    d->class_names[k]);
+            for (int c = 0; c < net->classes && c < NAMED; c++)
+                fprintf(stderr, "%s %s", c ? "," : "", class_name(net, c, name));
+            fprintf(stderr, "%s (rename the folder?)\n", net->classes > NAMED ? ", ..." : "");
             ok = 0;
         }
     }
@@ -1111,6 +1115,13 @@ void name_unreadable(data_desc *desc, const char *command) {
     desc->user = (void *)(uintptr_t)command;
 }
 
+void note_unread(const char *command, const char *folder, const data_set *d) {
+    if (d->values || !d->skipped) return;
+    fprintf(stderr, "%s: %s: %d %s not read, because hidden, or no picture in the folder of a "
+            "class: %s\n", command, folder, d->skipped,
+            d->skipped == 1 ? "file or folder is" : "files or folders are", d->first_skipped);
+}
+
 /* Describes images in the format of the model's training. */
 static void describe_as_trained(const model *m, const eval_options *e, data_desc *desc) {
     const jem_archive *a = m->archive;
@@ -1188,6 +1199,7 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
         data_free(&d);
         return 2;
     }
+    note_unread("jem eval", e->dataset, &d);
     mix_classes(&d);
     const int requests = EVALUATE_LOGP | (e->mirror ? EVALUATE_MIRRORED : 0);
     if (evaluate(m->net, &d, NULL, n, requests, &v) && !isfinite(v.nll + v.logp))
