@@ -851,7 +851,17 @@ refuses 1 "loose: .*it has pictures (1), but no folder per class: put them into 
     train $few --dataset loose --out new
 mkdir pair/void
 refuses 1 "pair/void: has no pictures in it: add some, or remove" train $few --dataset pair --out new
-rmdir pair/void
+echo >pair/void/list.txt
+refuses 1 "pair/void: has no pictures in it (list.txt is hidden, or no picture): add" \
+    train $few --dataset pair --out new
+rm -r pair/void
+refuses 1 "loose: is a folder: give its pictures (loose/\*)" classify $model loose
+refuses 1 "s1.png: .*(the model comes first: last.safetensors of a run)" classify s1.png $model
+refuses 1 "loose: .*(--split all takes them as pictures of the class of that name)" \
+    eval lots1/last.safetensors --dataset loose
+cp -r lots/dark dark && rm -r dark/more
+status 0 "pictures of one class" eval lots1/last.safetensors --dataset dark --split all
+says "dark, all, 10 images"
 status 0 "other folders, without test images or classes" eval lots1/last.safetensors ood --n 20 \
     --scores maxp --other pair,./loose --out loose.png
 says "  pair  "

@@ -78,6 +78,19 @@ int name_model_of_run(const char *command, const char *path) {
     return 0;
 }
 
+/* Returns 1 if a file begins like a model, 0 if not, -1 if it cannot be read. */
+static int begins_as_model(const char *path) {
+    enum { LENGTH = 8 };                           /* bytes before the text of safetensors */
+    unsigned char head[LENGTH + 1];
+    FILE *f = fopen(path, "rb");
+    if (!f) return -1;
+    const size_t n = fread(head, 1, sizeof head, f);
+    const int failed = ferror(f);
+    fclose(f);
+    if (failed) return -1;
+    return n == sizeof head && head[LENGTH] == '{';
+}
+
 int model_open(model *m, const char *command, const char *path, int threads, int precision,
                int max_memory) {
     memset(m, 0, sizeof *m);
@@ -99,7 +112,12 @@ int model_open(model *m, const char *command, const char *path, int threads, int
                 "that it was exported from\n", command, path);
         return 0;
     }
-    return model_fail(command, m);
+    char hint[80];
+    if (m->archive || jem_error_status(m->ctx) != JEM_BAD_FILE || begins_as_model(path))
+        return model_fail(command, m);
+    fprintf(stderr, "%s: %s (the model comes first: last.safetensors of a run)%s\n", command,
+            jem_error(m->ctx), memory_hint(hint));
+    return 0;
 }
 
 void model_name(const char *path, char name[NAME_SIZE]) {
@@ -182,19 +200,6 @@ int is_picture_name(const char *command, const char *name, const char *path) {
     fprintf(stderr, "%s: %s: pictures are written as PNG, to names that end in .png (--%s "
             "FILE.png)\n", command, path, name);
     return 0;
-}
-
-/* Returns 1 if a file begins like a model, 0 if not, -1 if it cannot be read. */
-static int begins_as_model(const char *path) {
-    enum { LENGTH = 8 };                           /* bytes before the text of safetensors */
-    unsigned char head[LENGTH + 1];
-    FILE *f = fopen(path, "rb");
-    if (!f) return -1;
-    const size_t n = fread(head, 1, sizeof head, f);
-    const int failed = ferror(f);
-    fclose(f);
-    if (failed) return -1;
-    return n == sizeof head && head[LENGTH] == '{';
 }
 
 /* Returns 1 if a file may be written: it is not the one that is read, nor a run, nor, unless
@@ -846,6 +851,13 @@ static int load_picture(const classify_options *o, classified *p) {
     const data_desc desc = describe_picture(o);
     const char *path = strcmp(p->path, "-") ? p->path : "/dev/stdin";
     char error[512];
+    struct stat s;
+    if (!stat(path, &s) && S_ISDIR(s.st_mode)) {
+        fprintf(stderr, "jem classify: %s: is a folder: give its pictures (%s/*), or measure a "
+                "folder of known classes: jem eval MODEL --dataset FOLDER --split all\n", path,
+                path);
+        return 0;
+    }
     if (data_load_image(&p->d, path, &desc, p->was, error, sizeof error)) return 1;
     fprintf(stderr, "jem classify: %s\n", error);
     return 0;
@@ -1172,15 +1184,18 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
             hint = " (that path is from the training; --dataset or --data gives another)";
         else if (strstr(error, "no pictures remain for testing"))
             hint = " (jem eval MODEL --split all takes all pictures)";
+        else if (strstr(error, "no folder per class"))
+            hint = " (--split all takes them as pictures of the class of that name)";
         fprintf(stderr, "jem eval: %s%s\n", error, hint);
         return 1;
     }
     int ok = d->c == net->channels && d->h == net->height && d->w == net->width &&
              d->classes <= net->classes;
     if (!ok)
-        fprintf(stderr, "jem eval: %s has images (%d,%d,%d) of %d classes, %s has (%d,%d,%d) of "
-                "%d\n", e->dataset, d->c, d->h, d->w, d->classes, m->path, net->channels,
-                net->height, net->width, net->classes);
+        fprintf(stderr, "jem eval: %s has images (%d,%d,%d), classes: %d; %s has (%d,%d,%d), %d "
+                "(a model that was trained with --size N resizes pictures)\n", e->dataset, d->c,
+                d->h, d->w, d->classes, m->path, net->channels, net->height, net->width,
+                net->classes);
     ok = ok && label_as(net, d);
     if (ok) return 0;
     data_free(d);

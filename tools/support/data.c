@@ -1167,6 +1167,12 @@ static int data__empty_class(data__job *job, const char *class_folder) {
         data__fail(job, "%s: has no pictures in it, but folders (%s%s): pictures must be in the "
                    "folder of their class; is %s the data set?", class_folder, inside.at[0],
                    inside.n > 1 ? ", .." : "", class_folder);
+    const int has_folders = inside.n > 0;
+    data__names_free(&inside);
+    if (has_folders || !data__list(job, class_folder, 'I', &inside)) return 0;
+    if (inside.n)
+        data__fail(job, "%s: has no pictures in it (%s is hidden, or no picture): add some, or "
+                   "remove the folder", class_folder, inside.at[0]);
     else data__fail(job, "%s: has no pictures in it: add some, or remove the folder", class_folder);
     data__names_free(&inside);
     return 0;
@@ -1247,8 +1253,8 @@ static int data__common_shape(data__job *job, const data__item *items, int n, in
         job->d->unfit = common[1] != shape[1] || common[2] != shape[2];
         if (job->d->unfit)
             return data__fail(job, "%s: is %d x %d (width x height), but %s is %d x %d: --size N "
-                              "makes all N x N, with --crop or --pad without stretching", path,
-                              shape[2], shape[1], first, common[2], common[1]);
+                              "in training makes all N x N, with --crop or --pad without "
+                              "stretching", path, shape[2], shape[1], first, common[2], common[1]);
     }
     return 1;
 }
@@ -1287,8 +1293,8 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
         bad++;
         keep = 0;
     }
-    return keep || data__fail(job, "%s: %d of %d pictures cannot be read: repair or remove them",
-                              job->what, bad, n);
+    return keep || data__fail(job, "%s: %d of %d pictures cannot be read: repair or remove them, "
+                              "or convert them to PNG", job->what, bad, n);
 }
 
 /* Returns 1 if there are folders train and test; but a class may be called train, and contain
