@@ -570,7 +570,8 @@ for how in "--class 7" "--class all" "--from buffer" "--from buffer --class 1 --
 done
 refuses 2 "class 10: the network has classes 0 to 9" sample $model --class 10 --out new
 refuses 2 "has no replay buffer" sample b/best.safetensors --from buffer --out new
-refuses 1 "the buffer has too few" sample $model --from buffer --min-visits 100000 --out new
+refuses 1 "the buffer has too few" sample $model --from buffer --min-visits 100000 --out new.png
+check "too few, and no picture" test ! -e new.png
 refuses 1 "nowhere" sample $model --n 1 --steps 1 --out noise.safetensors/nowhere.png
 status 0 "classify" classify $model each/000000.png --top 3
 check "three classes" test "$(grep -c '(p = ' out)" = 3
@@ -791,6 +792,104 @@ refuses 2 "mixed1 and mixed2 have different test images of mixed" eval mixed1/la
     --beside mixed2/last.safetensors --out new
 status 0 "a judge of them" judge --dataset flat --iters 1 --threads 1 --out judge.safetensors
 refuses 2 "need --size" judge --dataset flat --crop --out new
+
+echo "a folder of pictures, and what may be wrong with it"
+refuses 2 "new/a.jpg: pictures are written as PNG.*--out FILE.png" sample $model --out new/a.jpg
+refuses 2 "(--chains FILE.png)" sample $model --out s1.png --chains new
+refuses 2 "(--out FILE.png)" eval $model calibration --dataset digits --n 20 --out new
+refuses 2 "(--smallest FILE.png)" eval $model attack --dataset digits --n 20 --smallest new
+mkdir -p lots/dark/more lots/light pair/a pair/b loose
+for i in 0 1 2 3 4 5 6 7 8 9; do
+    cp each/00000$i.png lots/dark && cp each/00001$i.png lots/light
+done
+for folder in lots lots/dark/more pair/a pair/b loose; do cp each/000000.png $folder; done
+echo "no picture" >lots/dark/notes.txt && echo "no picture" >lots/light/list
+few="--threads 1 --widths 8,8 --iters 2 --fresh-steps 2 --n-steps 1"
+status 0 "other files in a folder" train $few --dataset lots --out lots1
+says "lots: 4 files or folders are not read.*: 000000.png, dark/more, dark/notes.txt, \\.\\.$"
+status 0 "its test images" eval lots1/last.safetensors
+says "lots, test, 3 images"
+status 0 "all its images" eval lots1/last.safetensors --split all
+says "lots, all, 20 images"
+status 0 "two pictures" train $few --dataset pair --out pair1
+refuses 1 "pair: no pictures remain for testing.*--split all" eval pair1/last.safetensors
+status 0 "both" eval pair1/last.safetensors --split all
+says "pair, all, 2 images"
+status 0 "without validation" train $few --iters 3 --dataset pair --n-valid 0 --out pair2
+says "no best.safetensors was written, because there are no validation .*: use pair2/last.saf"
+says "no familiarity, because calibration needs at least 2 images, and has 0"
+refuses 1 "pair2 is a folder; its model is the file pair2/last.safetensors" classify pair2 s1.png
+refuses 1 "best.safetensors is not there, but pair2/last.safetensors is" info pair2/best.safetensors
+mkdir -p single/a lone/a lone/b
+for i in 0 1 2 3 4; do cp each/00000$i.png single/a && cp each/00000$i.png lone/a; done
+cp each/000010.png lone/b
+status 0 "one class" train $few --dataset single --out single1
+says "single: the only class is a, so only p(x) is learned"
+status 0 "a class with one picture" train $few --dataset lone --n-valid 5 --iters 1 --out lone1
+says "lone: class [ab] has no image for training, because validation takes all"
+refuses 2 "best.safetensors: is the network alone.*--init" train --resume lone1/best.safetensors
+head -c 200 each/000000.png >cut.png
+refuses 1 "cut.png: is damaged or cut short" classify $model cut.png
+refuses 1 "notes.txt: is not a picture that can be read (png, jpg" classify $model lots/dark/notes.txt
+status 1 "weights that were not written" train $few --dataset pair --init pair2/best.safetensors \
+    --out pair3
+check "and those that were" grep -q "is not there, but pair2/last.safetensors is" err
+mkdir -p rare/a rare/b rare/c typo/train/a typo/train/b typo/test/a typo/test/bb deep/er
+for i in 0 1 2 3 4 5 6 7 8 9; do
+    cp each/00000$i.png rare/a && cp each/00000$i.png typo/train/a
+    cp each/00001$i.png rare/b && cp each/00001$i.png typo/train/b
+done
+cp each/000019.png rare/c && cp -r pair/a pair/b deep/er
+cp each/000001.png typo/test/a && cp each/000011.png typo/test/bb
+status 0 "classes of few pictures" train $few --dataset rare --n-valid 2 --out rare1
+says "rare: validation has no image of [12] of 3 classes: "
+refuses 1 "typo/test/bb: no such class in train (there are a, b): rename the folder" \
+    train $few --dataset typo --out new
+refuses 1 "deep/er: has no pictures in it, but folders (a, ..): .* is deep/er the data set" \
+    train $few --dataset deep --out new
+refuses 1 "loose: .*it has pictures (1), but no folder per class: put them into loose/CLASS" \
+    train $few --dataset loose --out new
+mkdir pair/void
+refuses 1 "pair/void: has no pictures in it: add some, or remove" train $few --dataset pair --out new
+echo >pair/void/list.txt
+refuses 1 "pair/void: has no pictures in it (list.txt is hidden, or no picture): add" \
+    train $few --dataset pair --out new
+rm -r pair/void
+refuses 1 "loose: is a folder: give its pictures (loose/\*)" classify $model loose
+refuses 1 "s1.png: .*(the model comes first: last.safetensors of a run)" classify s1.png $model
+refuses 1 "loose: .*(--split all takes them as pictures of the class of that name)" \
+    eval lots1/last.safetensors --dataset loose
+cp -r lots/dark dark && rm -r dark/more
+status 0 "pictures of one class" eval lots1/last.safetensors --dataset dark --split all
+says "dark, all, 10 images"
+status 0 "other folders, without test images or classes" eval lots1/last.safetensors ood --n 20 \
+    --scores maxp --other pair,./loose --out loose.png
+says "  pair  "
+says "  ./loose  "
+says "^  *max p(y|x)  *images  *seconds$"
+check "as many as there are" grep -q "^  pair  *[0-9.]*  *2  *[0-9.]*$" out
+mkdir -p a_folder/with_a_long_name && cp -r lots/dark/*.png a_folder/with_a_long_name
+echo >a_folder/with_a_long_name/Thumbs.db
+status 0 "a long name, all images" eval lots1/last.safetensors ood --scores maxp --split all \
+    --other ./a_folder/with_a_long_name --out loose.png
+says "AUROC of 20 images against"
+status 0 "more others than test images" eval lots1/last.safetensors ood --scores maxp --n 9 \
+    --other ./a_folder/with_a_long_name,pair --out loose.png
+says "AUROC of 3 test images against"
+says "^  \.\.der/with_a_long_name  *[0-9.]*  *9  *[0-9.]*$"
+says "^  \.\.der/with_a_long_name  "
+check "what is not read there" grep -q "1 file or folder is not read.*: Thumbs.db$" err
+refuses 2 "calibration needs at least 4 images; ./lots has 3 for testing (--split all" \
+    eval lots1/last.safetensors calibration --dataset ./lots --out new.png
+status 0 "calibration of all" eval lots1/last.safetensors calibration --split all --out loose.png
+says "15 bins, 20 images; each half"
+mv typo/test/bb typo/test/aa && mv typo/train/a typo/train/aa
+refuses 2 "the model has no class 'aa'; its classes are a, b, c (rename the folder?)" \
+    eval rare1/last.safetensors --dataset typo --split train
+status 0 "its own folder" eval lots1/last.safetensors ood --n 20 --scores maxp --other ./lots \
+    --out loose.png
+check "is left out" grep -q "other ./lots: left out, it is the model's own" err
+
 mkdir -p wide/train/a wide/train/b
 for i in 1 2 3 4 5 6; do
     cp examples/gallery/score.png wide/train/a/$i.png
@@ -866,7 +965,8 @@ refuses 2 "new would be written twice" sample $model --out new --chains new
 refuses 2 "new would be written twice" eval $model samples --keep new --out new
 refuses 2 "./new would be written twice" sample $model --out new --chains ./new
 refuses 1 "enlarged 32 times, are too much for a picture" \
-    sample examples/models/cifar10.safetensors --n 400 --zoom 32 --out new
+    sample examples/models/cifar10.safetensors --n 400 --zoom 32 --out new.png
+check "too large, and no picture" test ! -e new.png
 refuses 2 "--fresh-steps is for models that learned a score" export idle/last.safetensors new \
     --fresh-steps 9
 refuses 2 "--guidance is for models of p(x,y)" export m/last.safetensors new --guidance 3

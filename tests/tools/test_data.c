@@ -715,6 +715,50 @@ static void check_split(const unsigned char *p) {
     refuses(ROOT "/few", "test", NULL, "few", "remain for testing");
 }
 
+/* Checks the split of all images, undivided folders, and files that are not read. */
+static void check_whole(const unsigned char *p) {
+    data_set d;
+    data_desc whole = shaped(0, 0, 0, DATA_AS_IS);
+    whole.whole = 1;
+    make_folder(in("whole", ""));
+    put_png("whole/a", "1.png", 3, 2, 1, p);
+    put_png("whole/b", "2.png", 3, 2, 1, p + 9);
+    put_text("whole/b", "notes.txt", "no picture");
+    if (loads(&d, ROOT "/whole", "all", NULL)) {
+        has_shape(&d, 2, 1, 2, 3, 2);
+        CHECK(d.skipped == 1 && !strcmp(d.first_skipped, "b/notes.txt"), "not read: %d, %s",
+              d.skipped, d.first_skipped);
+        data_free(&d);
+    }
+    make_folder(in("whole/b/more", ""));
+    if (loads(&d, ROOT "/whole", "test", &whole)) {
+        CHECK(d.n == 2 && d.skipped == 2, "undivided: %d images, %d not read", d.n, d.skipped);
+        data_free(&d);
+    }
+    refuses(ROOT "/whole/b", "train", NULL, "whole/b", "has no pictures");
+    if (loads(&d, ROOT "/whole/a", "test", &whole)) {
+        has_shape(&d, 1, 1, 2, 3, 1);
+        CHECK(!strcmp(d.class_names[0], "a"), "a folder without classes: %s", d.class_names[0]);
+        data_free(&d);
+    }
+    make_folder(in("both", ""));
+    make_folder(in("both/train", ""));
+    make_folder(in("both/test", ""));
+    put_png("both/train/a", "1.png", 3, 2, 1, p);
+    put_png("both/train/b", "1.png", 3, 2, 1, p);
+    put_png("both/test/b", "2.png", 3, 2, 1, p + 9);
+    if (loads(&d, ROOT "/both", "all", NULL)) {
+        has_shape(&d, 3, 1, 2, 3, 2);
+        CHECK(d.labels[2] == 1 && !memcmp(d.pixels + 12, p + 9, 6), "train, then test");
+        data_free(&d);
+    }
+    if (loads(&d, "digits", "all", NULL)) {
+        CHECK(d.n == 10000, "digits for training and testing: %d", d.n);
+        data_free(&d);
+    }
+    refuses("digits", "half", NULL, "half", "use train or test (or all)");
+}
+
 static void test_folders(void) {
     static unsigned char p[32 * 32 * 4];
     for (size_t i = 0; i < sizeof p; i++) p[i] = (unsigned char)(noise() >> 24);
@@ -725,6 +769,7 @@ static void test_folders(void) {
     check_sizes(p);
     check_bad_pictures(p);
     check_split(p);
+    check_whole(p);
 }
 
 static void test_one_image(void) {

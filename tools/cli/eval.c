@@ -24,6 +24,10 @@ const unsigned uses_colours[USES_CURVES] = {
 };
 
 float *uses_floats(ptrdiff_t n) { return new_floats((double)n); }
+const char *uses_images(const uses *s) {
+    static const char *const names[3] = { "test images", "training images", "images" };
+    return names[s->u->e.split];
+}
 int uses_no_memory(void) {
     context_fail("jem eval", NULL);
     return 1;
@@ -234,11 +238,12 @@ static int eval_calibration(uses *s, uses *beside) {
     both[0] = s;
     both[1] = beside;
     if (s->n < 4) {
-        fprintf(stderr, "jem eval: calibration needs at least 4 images\n");
+        fprintf(stderr, "jem eval: calibration needs at least 4 images; %s has %d for testing "
+                "(--split all takes all, --dataset FOLDER other ones)\n", s->u->e.dataset, s->n);
         return 2;
     }
-    printf("%d bins, %d test images; each half has the T that was fitted to the other half\n",
-           s->u->bins, s->n);
+    printf("%d bins, %d %s; each half has the T that was fitted to the other half\n", s->u->bins,
+           s->n, uses_images(s));
     printf("  %-22s  %5s  %8s  %10s  %7s  %12s  %6s  %6s  %6s\n", "", "T", "accuracy", "confidence",
            "ECE", "ECE, 20 bins", "MCE", "NLL", "Brier");
     for (int b = 0; b < models; b++) {
@@ -317,11 +322,11 @@ static int names_fit(const char *of, const char *list, int least, int most) {
     return 0;
 }
 
-/* Test images of another data set, in the model's format. */
+/* Test images of another data set, or all pictures of a folder, in the model's format. */
 typedef struct other_set { char name[OPTION_TEXT_SIZE]; int n; float *x; } other_set;
 
-/* Loads as many images as the model's own, of all classes; returns 0 and prints the reason if there
-   are no such images; -1: no memory. */
+/* Loads up to --n images, of all classes; returns 0 and prints the reason if there are no such
+   images; -1: no memory. */
 static int other_open(other_set *to, const uses *s, const char *left_out) {
     data_set d;
     data_desc desc;
@@ -338,13 +343,15 @@ static int other_open(other_set *to, const uses *s, const char *left_out) {
     desc.resize = DATA_FIT;
     desc.height = s->m.net->height;
     desc.width = s->m.net->width;
+    desc.whole = 1;                                /* training has not learned these pictures */
     name_unreadable(&desc, "jem eval");
     if (!data_load(&d, to->name, "test", &desc, error, sizeof error)) {
         fprintf(stderr, "jem eval: %s%s\n", left_out, error);
         return 0;
     }
+    note_unread("jem eval", to->name, &d);
     mix_classes(&d);
-    to->n = smaller(d.n, s->n);
+    to->n = smaller(d.n, s->u->e.n);
     to->x = uses_floats(to->n * image_size(s->m.net));
     if (to->x) data_floats(&d, NULL, to->n, to->x);
     else uses_no_memory();
@@ -362,7 +369,7 @@ static int others_open(other_set others[OOD_OTHERS], const uses *s) {
     const char *list = s->u->other;
     int n = 0;
     while (n < OOD_OTHERS && next_name(&list, others[n].name, sizeof others[n].name)) {
-        if (!strcmp(others[n].name, s->u->e.dataset)) {
+        if (is_same_file(others[n].name, s->u->e.dataset)) {
             if (asked) fprintf(stderr, "jem eval: --other %s: left out, it is the model's own\n",
                                others[n].name);
             continue;
@@ -377,7 +384,8 @@ static int others_open(other_set others[OOD_OTHERS], const uses *s) {
 
 typedef struct ood_table {
     const uses *s;
-    float *usual, *other;                          /* [OOD_SCORES][n] */
+    int room;                                      /* most images of a row */
+    float *usual, *other;                          /* [OOD_SCORES][room] */
     double sum[2][OOD_SCORES];                     /* of the measure; fraction flagged */
     int rows;
     int features, shades;                          /* 0: the network, the calibration has none */
@@ -385,6 +393,7 @@ typedef struct ood_table {
     double *heights;                               /* [2][OOD_SHOWN][OOD_BINS] */
     double lo[2], hi[2];
     int shown;
+    double seconds;                                /* of all rows */
 } ood_table;
 
 static const int ood_drawn[2] = { JEM_OOD_LOGP, JEM_OOD_FAMILIAR };
@@ -441,24 +450,63 @@ static void ood_count(ood_table *t, const char *name, const float *scores, int n
     for (int k = 0; k < 2; k++) {
         double *h = t->heights + (k * OOD_SHOWN + t->shown) * OOD_BINS;
         for (int i = 0; i < n; i++) {
-            const double v = (double)scores[ood_drawn[k] * t->s->n + i];
+            const double v = (double)scores[ood_drawn[k] * t->room + i];
             h[measure_bin(v, t->lo[k], t->hi[k], OOD_BINS)] += 1.0 / n;
         }
     }
     t->shown++;
 }
 
+enum { OOD_NAME = 22 };                            /* width of the first column */
+
+/* Prints the name of a row; of a long path, its end. */
+static void ood_name(const char *name) {
+    char clear[OPTION_TEXT_SIZE];
+    snprintf(clear, sizeof clear, "%s", name);
+    harmless(clear, 0);
+    const size_t n = strlen(clear);
+    if (n <= OOD_NAME) {
+        printf("  %-*s", OOD_NAME, clear);
+        return;
+    }
+    const char *end = clear + n - (OOD_NAME - 2);
+    while ((*end & 0xc0) == 0x80) end++;           /* not within a character of UTF-8 */
+    printf("  ..%-*s", OOD_NAME - 2, end);
+}
+
+/* Prints the first line of the table. */
+static void ood_header(const uses *s) {
+    printf("  %-*s", OOD_NAME, "");
+    for (int k = 0; k < OOD_SCORES; k++) {
+        if (ood_shown(s, k)) printf("  %10s", ood_scores[k]);
+    }
+    printf("  %6s  %7s\n", "images", "seconds");
+}
+
+/* Prints the means of all rows, and their seconds together. */
+static void ood_means(const ood_table *t, const char *name) {
+    ood_name(name);
+    for (int k = 0; k < OOD_SCORES; k++) {
+        if (!ood_shown(t->s, k)) continue;
+        if (ood_has(t, k)) ood_cell(t, t->sum[0][k] / t->rows, t->sum[1][k] / t->rows);
+        else printf("  %10s", "-");
+    }
+    printf("  %6s  %7.1f\n", "-", t->seconds);
+}
+
 static int ood_row(ood_table *t, const char *name, const float *x, int n) {
     const uses *s = t->s;
-    printf("  %-22.22s", name);
+    const double began = now();
+    ood_name(name);
     for (int k = 0; k < OOD_SCORES; k++) {
         detection d;
         if (!ood_has(t, k)) {
             if (ood_shown(s, k)) printf("  %10s", "-");
             continue;
         }
-        if (jem_ood_score(s->m.net, (jem_ood)k, NULL, x, n, t->other + k * s->n) != JEM_OK ||
-            !measure_detection(t->usual + k * s->n, s->n, t->other + k * s->n, n, &d)) {
+        const ptrdiff_t at = (ptrdiff_t)k * t->room;
+        if (jem_ood_score(s->m.net, (jem_ood)k, NULL, x, n, t->other + at) != JEM_OK ||
+            !measure_detection(t->usual + at, s->n, t->other + at, n, &d)) {
             printf("\n");
             return model_fail("jem eval", &s->m);
         }
@@ -469,7 +517,9 @@ static int ood_row(ood_table *t, const char *name, const float *x, int n) {
         t->sum[0][k] += v;
         t->sum[1][k] += d.flagged;
     }
-    printf("\n");
+    const double took = now() - began;
+    t->seconds += took;
+    printf("  %6d  %7.1f\n", n, took);
     fflush(stdout);
     t->rows++;
     return 1;
@@ -486,7 +536,7 @@ static int compare_floats(const void *a, const void *b) {
    it half as much for log p(x), and up to 0 for familiarity. */
 static void ood_range(ood_table *t) {
     for (int k = 0; k < 2; k++) {
-        const float *v = t->usual + ood_drawn[k] * t->s->n;
+        const float *v = t->usual + (ptrdiff_t)ood_drawn[k] * t->room;
         float *sorted = uses_floats(t->s->n);
         if (!sorted) {
             t->lo[k] = -1;
@@ -562,11 +612,12 @@ static int uses_features(const uses *s) {
     return named;
 }
 
-static int ood_open(ood_table *t, const uses *s) {
+static int ood_open(ood_table *t, const uses *s, int room) {
     memset(t, 0, sizeof *t);
     t->s = s;
-    t->usual = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
-    t->other = uses_floats((ptrdiff_t)OOD_SCORES * s->n);
+    t->room = room;
+    t->usual = uses_floats((ptrdiff_t)OOD_SCORES * room);
+    t->other = uses_floats((ptrdiff_t)OOD_SCORES * room);
     t->heights = (double *)calloc((size_t)(2 * OOD_SHOWN * OOD_BINS), sizeof(double));
     if (!t->usual || !t->other || !t->heights) {
         uses_no_memory();
@@ -577,7 +628,7 @@ static int ood_open(ood_table *t, const uses *s) {
     jem_clear_error(s->m.net->ctx);
     for (int k = 0; k < OOD_SCORES; k++)
         if (ood_has(t, k) && jem_ood_score(s->m.net, (jem_ood)k, NULL, s->x, s->n,
-                                           t->usual + k * s->n) != JEM_OK)
+                                           t->usual + (ptrdiff_t)k * room) != JEM_OK)
             return model_fail("jem eval", &s->m);
     return 1;
 }
@@ -616,8 +667,8 @@ static int ood_alarms(const uses *s) {
                1e3 * (double)(end - plain) / CLOCKS_PER_SEC / s->n,
                (double)(end - plain) / fmax((double)(plain - start), 1));
         count_alarms(a, s->labels, s->n, -1, alarms);
-        printf("of %d test images, familiarity is below .01 for %.1f%%, .05 for %.1f%%, .1 for "
-               "%.1f%%\n", s->n, alarms[0], alarms[1], alarms[2]);
+        printf("of %d %s, familiarity is below .01 for %.1f%%, .05 for %.1f%%, .1 for %.1f%%\n",
+               s->n, uses_images(s), alarms[0], alarms[1], alarms[2]);
     }
     if (ok && net->classes <= CLASSES_SHOWN) {
         printf("  %-14s  %6s  %6s  %6s  %6s\n", "of class", "images", ".01", ".05", ".1");
@@ -664,30 +715,19 @@ static int eval_ood(uses *s, uses *beside) {
     memset(t, 0, sizeof t);
     memset(others, 0, sizeof others);
     const int n = uses_alike(s, beside) ? others_open(others, s) : -1;
-    int ok = n >= 0 && uses_calibrate(s) && (!two || uses_calibrate(beside)) && ood_open(t, s) &&
-             (!two || ood_open(t + 1, beside));
+    int room = s->n;
+    for (int i = 0; i < n; i++) if (others[i].n > room) room = others[i].n;
+    int ok = n >= 0 && uses_calibrate(s) && (!two || uses_calibrate(beside)) &&
+             ood_open(t, s, room) && (!two || ood_open(t + 1, beside, room));
     if (ok) {
-        printf("%s: %s of %d test images against\n  %-22s", s->name, measures[s->u->measure], s->n,
-               "");
-        for (int k = 0; k < OOD_SCORES; k++) {
-            if (ood_shown(s, k)) printf("  %10s", ood_scores[k]);
-        }
-        printf("\n");
+        printf("%s: %s of %d %s against\n", s->name, measures[s->u->measure], s->n,
+               uses_images(s));
+        ood_header(s);
         ood_range(t);
-        ood_count(t, "test images", t->usual, s->n);
+        ood_count(t, uses_images(s), t->usual, s->n);
         ok = ood_rows(t, two, others, n);
     }
-    for (int i = 0; ok && i <= two; i++) {
-        printf("  %-22.22s", i ? beside->name : "mean");
-        for (int k = 0; k < OOD_SCORES; k++) {
-            if (!ood_shown(s, k)) continue;
-            if (ood_has(t + i, k))
-                ood_cell(t + i, t[i].sum[0][k] / t[i].rows, t[i].sum[1][k] / t[i].rows);
-            else
-                printf("  %10s", "-");
-        }
-        printf("\n");
-    }
+    for (int i = 0; ok && i <= two; i++) ood_means(t + i, i ? beside->name : "mean");
     ok = ok && ood_alarms(s) && (!two || ood_alarms(beside)) && !ood_draw(t);
     if (ok && *s->u->save) {
         ok = jem_save(s->m.net, s->u->save) == JEM_OK || model_fail("jem eval", &s->m);
@@ -1193,8 +1233,9 @@ static int impute_plainly(imputing *p) {
     make_mask(s, p->known);
     for (ptrdiff_t i = 0; i < n * p->size; i++) p->pixel[i % p->size] += (double)p->held[i] / n;
     for (ptrdiff_t i = 0; i < p->all; i++) p->filled[i] = p->known[i] != 0 ? s->x[i] : 0;
-    printf("%s, %d test images without %s; error: rms of the hidden pixels in [0,1]\n"
-           "  %-38s  %6s  %10s\n", s->name, s->n, hides[s->u->hide], "", "error", "recognised");
+    printf("%s, %d %s without %s; error: rms of the hidden pixels in [0,1]\n"
+           "  %-38s  %6s  %10s\n", s->name, s->n, uses_images(s), hides[s->u->hide], "", "error",
+           "recognised");
     impute_show(p, 0, s->x);
     impute_show(p, 1, p->filled);
     if (!impute_row(s, "grey", p->filled, p->known)) return 0;
@@ -1246,6 +1287,8 @@ static int eval_impute(uses *s, uses *beside) {
       "as in jem train (default: that of the model)" }, \
     { "data", OPTION_TEXT, OPTION_NOW, USES_AT(e.data), "DIR", NO_PRESETS("data"), 0, 0, \
       "the folder that tools/get-data filled" }, \
+    { "split", OPTION_CHOICE, OPTION_NOW, USES_AT(e.split), "test|train|all", NO_PRESETS("test"), \
+      0, 0, "part of the data set; all: of new pictures, say" }, \
     { "n", OPTION_INT, OPTION_NOW, USES_AT(e.n), "N", NO_PRESETS(count), 1, 1e9, \
       "number of test images, and of samples or changed images" }, \
     { "out", OPTION_TEXT, OPTION_NOW, USES_AT(out), "FILE.png", NO_PRESETS(out_file), 0, 0, \
@@ -1270,7 +1313,8 @@ static const option ood_table_options[] = {
     USES_COMMON("1000", "ood.png"), USES_BESIDE,
     { "other", OPTION_TEXT, OPTION_NOW, USES_AT(other), "NAMES",
       NO_PRESETS("mnist,fashion-mnist,cifar10"), 0, 0,
-      "other data sets or folders (8 at most, no blanks) in addition to synthetic images" },
+      "other data sets, or folders, of which all pictures are taken, also without classes; 8 at "
+      "most, separated by commas, without blanks; in addition to synthetic images" },
     { "measure", OPTION_CHOICE, OPTION_NOW, USES_AT(measure),
       "auroc|aupr|fpr95|flagged|both", NO_PRESETS("auroc"), 0, 0,
       "contents of the table (both: AUROC, and percentage flagged at 1% false alarms)" },
@@ -1434,6 +1478,13 @@ static int eval_models_use(const struct use *what, const options *o, const uses 
     return 1;
 }
 
+/* Checks that --out and --smallest have names of pictures. */
+static int are_picture_names(const struct use *what, const uses_options *u) {
+    const int draws_smallest = what->run == eval_attack;
+    return is_picture_name("jem eval", "out", u->out) &&
+           (!draws_smallest || is_picture_name("jem eval", "smallest", u->smallest));
+}
+
 /* Checks, before the measurements, that --save, --out and --smallest can be created. */
 static int can_create_all(const struct use *what, const uses_options *u) {
     const int draws_smallest = what->run == eval_attack && *u->smallest;
@@ -1453,6 +1504,7 @@ static int run_use(const struct use *what, options *o, const uses_options *u, co
     if (two) status = uses_open(&s[1], o, u, u->beside, halves);
     if (two && !status && !same_test_images(&s[0], &s[1])) status = 2;
     if (!status && !eval_models_use(what, o, s, two)) status = 2;
+    if (!status && !are_picture_names(what, u)) status = 2;
     if (!status && !can_create_all(what, u)) status = 1;
     if (!status) status = what->run(&s[0], two ? &s[1] : NULL);
     for (int i = 0; i <= two; i++) {

@@ -32,6 +32,8 @@ typedef struct uses {                              /* a model, its options, its 
 
 /* Allocates n numbers; NULL beyond the limit of memory. */
 float *uses_floats(ptrdiff_t n);
+/* Returns what its images are: "test images", or those of another --split. */
+const char *uses_images(const uses *s);
 /* Reports the lack of memory; returns the exit status. */
 int uses_no_memory(void);
 

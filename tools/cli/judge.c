@@ -581,8 +581,8 @@ static int samples_nearest(const uses *s, const data_set *train, const sample_se
     }
     const int ok = picture_grid(s->u->out, grid, 4 * shown, shown, s->m.net->channels,
                                 s->m.net->height, s->m.net->width, 3);
-    if (ok) printf("%s: test images, the nearest training image of each, samples, the nearest of "
-                   "each\n", s->u->out);
+    if (ok) printf("%s: %s, the nearest training image of each, samples, the nearest of each\n",
+                   s->u->out, uses_images(s));
     free(grid);
     free(scratch);
     return ok;
@@ -596,7 +596,7 @@ static int samples_judge(const uses *s, const uses *beside, jem_net *judge, cons
     memset(&known, 0, sizeof known);
     memset(set, 0, sizeof set);
     int ok = samples_create(&known, "training images", smaller(n, train->n), size) &&
-             samples_create(&set[0], "test images", s->n, size) &&
+             samples_create(&set[0], uses_images(s), s->n, size) &&
              samples_create(&set[1], "from noise", n, size) &&
              samples_create(&set[2], "buffer", n, size) &&
              (!beside || samples_create(&set[3], beside->name, n, size));

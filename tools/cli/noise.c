@@ -78,7 +78,7 @@ static int noise_print(uses *s, noise_curve *c) {
     float logp[NOISE_BATCH];
     int ok = 1;
     if (!noisy) return !uses_no_memory();
-    printf("%s: noise added to %d test images", s->name, s->n);
+    printf("%s: noise added to %d %s", s->name, s->n, uses_images(s));
     if (net->noise_hi > 0)
         printf("; its score was learned with %g to %g", (double)net->noise_lo,
                (double)net->noise_hi);

@@ -879,6 +879,12 @@ static int find_model(card *r, const char *path, char *out, size_t size) {
 static int besides_open(const card *r) {
     const report_options *o = r->o;
     model m;
+    struct stat s;
+    if (*o->dataset && !data_is_known(o->dataset) && needs_folder_recipe(o->dataset) &&
+        stat(o->dataset, &s)) {
+        fprintf(stderr, "jem report: --dataset %s: no such folder, and no data set\n", o->dataset);
+        return 0;
+    }
     FILE *judge = *o->judge ? fopen(o->judge, "rb") : NULL;
     if (*o->judge && !judge) {
         fprintf(stderr, "jem report: %s: cannot be opened: %s\n", o->judge, strerror(errno));

@@ -17,6 +17,7 @@
 #include "tools/cli/memory.h"
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
+#include "tools/cli/use.h"
 #include "tools/support/chart.h"
 #include "tools/support/crc32.h"
 #include "tools/support/new_file.h"
@@ -61,6 +62,7 @@ typedef struct run {
     int calibrated_at;                             /* update of the network's calibration */
     int warned;                                    /* 1: of a wall, see check_wall */
     int bad_pictures;                              /* that cannot be read */
+    char uncalibrated[200];                        /* why the last calibration failed, or "" */
     char data_mark[DATA_MARK];
     int chains_at;                                 /* the update at which chains begin */
     int lock;                                      /* of the directory, locked during the run */
@@ -396,7 +398,8 @@ static void note_calibration(const run *r) {
     const int n = r->o->n_valid;
     const char *kind = kind_of_data(r);
     if (n < 2)
-        printf("%s: no %s for calibration, so no familiarity (--n-valid N)\n", r->o->dataset, kind);
+        printf("%s: no familiarity, because calibration needs at least 2 %s, and has %d (--n-valid "
+               "N)\n", r->o->dataset, kind, n);
     else if (n < LEAST_CALIBRATED)
         printf("%s: only %d %s calibrate familiarity: 1 in %d usual %s may be called strange; 1 in "
                "100 needs %d %s at least, and about 500 to be reliable (--n-valid N)\n",
@@ -509,14 +512,14 @@ void mark_data(const data_set *s, char mark[DATA_MARK]) {
 }
 
 /* Loads the test images, if there are any, in the shape of the training images. Returns 0 if some
-   of them are pictures that cannot be read. */
+   of them are pictures that cannot be read, or have another size or class. */
 static int load_test(run *r, data_desc *desc) {
     char error[512];
     desc->height = r->data.h;
     desc->width = r->data.w;
     desc->channels = r->data.c;
     if (!data_load(&r->test, r->o->dataset, "test", desc, error, sizeof error)) {
-        if (r->bad_pictures) return complain(r, 1, "test images: ", error);
+        if (r->bad_pictures || r->test.unfit) return complain(r, 1, "test images: ", error);
         say(r, "no final test: ", error);
         return 1;
     }
@@ -524,6 +527,21 @@ static int load_test(run *r, data_desc *desc) {
     say(r, "no final test: ", "test images have more classes than training images");
     data_free(&r->test);
     return 1;
+}
+
+/* Reports rows of a table that cannot be read, or what a folder has besides pictures of classes. */
+static void note_skipped(const run *r, const data_set *s) {
+    const char *name = r->o->dataset;
+    if (s->skipped && s->values)
+        printf("%s: %d rows cannot be read, and are left out; the first: %s\n", name, s->skipped,
+               s->first_skipped);
+    else if (s->skipped)
+        printf("%s: %d %s not read, because hidden, or no picture in the folder of a class: %s\n",
+               name, s->skipped, s->skipped == 1 ? "file or folder is" : "files or folders are",
+               s->first_skipped);
+    if (!s->values && s->classes == 1 && s == &r->data)
+        printf("%s: the only class is %s, so only p(x) is learned: a second folder of pictures "
+               "would be a second class\n", name, s->class_names[0]);
 }
 
 /* Reports how pictures were changed, and the options that change them otherwise. */
@@ -605,6 +623,25 @@ static int enough_labelled(run *r, const int *seen) {
     return complain(r, 2, text, "");
 }
 
+/* Reports the number of classes of which validation has no image, and the classes of which it takes
+   all. seen[classes]: room for numbers. */
+static void note_classes(const run *r, int *seen) {
+    const data_set *s = &r->data;
+    int unseen = 0;
+    if (*r->o->resume || s->values || r->o->n_valid < 1) return;
+    memset(seen, 0, (size_t)s->classes * sizeof *seen);
+    for (int k = 0; k < r->o->n_valid; k++) seen[s->labels[r->order[k]]]++;
+    for (int c = 0; c < s->classes; c++) unseen += !seen[c];
+    if (unseen)
+        printf("%s: validation has no image of %d of %d classes: its accuracy and the familiarity "
+               "say nothing about them (--n-valid N)\n", r->o->dataset, unseen, s->classes);
+    for (int k = r->o->n_valid; k < s->n; k++) seen[s->labels[r->order[k]]] = 0;
+    for (int c = 0; c < s->classes; c++)
+        if (seen[c])
+            printf("%s: class %s has no image for training, because validation takes all (%d): "
+                   "add pictures, or use --n-valid 0\n", r->o->dataset, s->class_names[c], seen[c]);
+}
+
 /* Divides the images into those for validation and training, and chooses the labelled ones. */
 static int split_data(run *r) {
     const data_set *s = &r->data;
@@ -615,6 +652,7 @@ static int split_data(run *r) {
     if (r->order && r->labelled && seen && order_images(s, r->o->seed, r->order)) {
         choose_labelled(r, seen);
         ok = enough_labelled(r, seen);
+        if (ok) note_classes(r, seen);
     } else complain(r, 1, "out of memory for the data", "");
     free(seen);
     return ok;
@@ -658,11 +696,10 @@ static int load_data(run *r) {
     if (!s->values && s->c != 1 && s->c != 3)
         return complain(r, 1, r->o->dataset, ": neither grey nor colour");
     mark_data(s, r->data_mark);
-    if (s->skipped)
-        printf("%s: %d rows cannot be read, and are left out; the first: %s\n", r->o->dataset,
-               s->skipped, s->first_skipped);
+    note_skipped(r, s);
     if (s->values && !prepare_table(r)) return 0;
     if (!s->values && !load_test(r, &desc)) return 0;
+    note_skipped(r, &r->test);
     note_pictures(r);
     fit_weights(r);
     return fit_sizes(r) && split_data(r) && make_batches(r);
@@ -1094,7 +1131,8 @@ static void forget_calibration(jem_net *net) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) jem_net_set_meta(net, texts[i], NULL);
 }
 
-/* Calibrates the network, with the averaged weights in it, on validation images. */
+/* Calibrates the network, with the averaged weights in it, on validation images. If they cannot
+   calibrate it, as a few equal images may, keeps the reason: the run goes on. */
 static int calibrate(run *r) {
     const int n = calibration_images(r);
     char hint[80];
@@ -1103,7 +1141,10 @@ static int calibrate(run *r) {
     float *x = new_floats((double)n * r->data.c * r->data.h * r->data.w);
     if (!x) return complain(r, 1, "out of memory for the validation", memory_hint(hint));
     data_floats(&r->data, r->order, n, x);
-    if (jem_calibrate(r->net, x, n, JEM_AUTO) == JEM_DIVERGED) {
+    const jem_status status = jem_calibrate(r->net, x, n, JEM_AUTO);
+    *r->uncalibrated = 0;
+    if (status != JEM_OK && status != JEM_NO_MEMORY) {
+        snprintf(r->uncalibrated, sizeof r->uncalibrated, "%s", jem_error(r->ctx));
         jem_clear_error(r->ctx);
         forget_calibration(r->net);
     }
@@ -1832,6 +1873,10 @@ static void note_split(run *r, const char *path, const jem_archive *from) {
    hard to learn from), and a calibration is of the trained network. */
 static int start_from(run *r, const char *path) {
     jem_archive *from = jem_archive_read(r->ctx, path);
+    if (!from && !team.rank && name_model_of_run("jem train", path)) {
+        r->status = 1;
+        return 0;
+    }
     if (!from) return fail(r, 1);
     const int fits = fits_data(r, path, from);     /* prints what does not fit */
     int ok = fits && jem_net_load(r->net, from) == JEM_OK;
@@ -1981,9 +2026,9 @@ static void announce(const run *r) {
         printf("%s: %d rows of %d numbers, %d classes; %d for validation, %d labels\n",
                r->o->dataset, s->n, s->c, s->classes, r->o->n_valid, r->n_labelled);
     else
-        printf("%s: %d images of %d x %d%s, %d classes; %d for validation, %d labels\n",
+        printf("%s: %d images of %d x %d%s, %d class%s; %d for validation, %d labels\n",
                r->o->dataset, s->n, s->w, s->h, s->c == 3 ? " in colour" : "", s->classes,
-               r->o->n_valid, r->n_labelled);
+               s->classes == 1 ? "" : "es", r->o->n_valid, r->n_labelled);
     printf("%ld parameters, %d updates (%.1f epochs), %s x %d; results go to %s\n",
            (long)jem_net_size(r->net), r->total, (double)r->total / r->per_epoch,
            jem_isa_name(jem_ctx_isa(r->ctx)), jem_ctx_threads(r->ctx), r->o->out);
@@ -1991,6 +2036,21 @@ static void announce(const run *r) {
     if (r->update == r->total) printf("all updates are done; a larger --iters N continues\n");
     else if (r->update) printf("resuming after update %d\n", r->update);
     fflush(stdout);
+}
+
+/* Reports, after the last update, what the run could not write, and why. */
+static void note_missing(const run *r) {
+    const int n = calibration_images(r);
+    const char *why = "no validation came after the first chains, or f(x+) - f(x-) was too large";
+    char word[DATA_PATH];
+    if (team.rank) return;
+    if (r->o->n_valid < 1) why = "there are no validation images (--n-valid N)";
+    if (r->state[STATE_BEST_AT] < 0)
+        printf("no best.safetensors was written, because %s: use %s/last.safetensors\n", why,
+               data_quoted(r->o->out, word, sizeof word));
+    if (*r->uncalibrated)
+        printf("no familiarity, because the %d %s for calibration are of no use: %s\n", n,
+               kind_of_data(r), r->uncalibrated);
 }
 
 /* Evaluates the test images, which had no influence on any choice. */
@@ -2127,6 +2187,12 @@ static int resumed_folder(train_options *t) {
     }
     char *slash = strrchr(t->resume, '/');
     char *file = slash ? slash + 1 : t->resume;
+    if (!strcmp(file, "best.safetensors")) {
+        fprintf(stderr, "jem train: %s: is the network alone, without the state of its run: "
+                "--resume DIR continues the run in DIR, --init FILE begins another with these "
+                "weights\n", t->resume);
+        return 0;
+    }
     if (!strcmp(file, "last.safetensors")) strcpy(file, slash ? "" : ".");
     strcpy(t->out, t->resume);
     return 1;
@@ -2165,7 +2231,7 @@ static void carry_out(run *r) {
     }
     signal(SIGINT, SIG_DFL);                       /* everything is saved */
     signal(SIGTERM, SIG_DFL);
-    final_test(r);
+    if (final_test(r)) note_missing(r);
 }
 
 int train_command(int argc, char **argv) {

@@ -51,6 +51,46 @@ static int ends_in_onnx(const char *path) {
     return n >= 5 && !strcmp(path + n - 5, ".onnx");
 }
 
+int name_model_of_run(const char *command, const char *path) {
+    static const char *const files[] = { "last.safetensors", "best.safetensors" };
+    static const char rule[] = " (training writes best.safetensors only with validation images, "
+                               "after the chains have begun)";
+    struct stat status;
+    char file[OPTION_TEXT_SIZE + 32];
+    const int is_there = !stat(path, &status);
+    const int is_folder = is_there && S_ISDIR(status.st_mode);
+    const char *name = strrchr(path, '/');
+    name = name ? name + 1 : path;
+    const int length = is_folder ? (int)strlen(path) : (int)(name - path);
+    if (length >= OPTION_TEXT_SIZE || (is_there && !is_folder)) return 0;
+    if (!is_folder && strcmp(name, files[0]) != 0 && strcmp(name, files[1]) != 0) return 0;
+    for (int i = 0; i < 2; i++) {
+        const char *slash = is_folder && path[length - 1] != '/' ? "/" : "";
+        snprintf(file, sizeof file, "%.*s%s%s", length, path, slash, files[i]);
+        if (stat(file, &status)) continue;
+        if (is_folder)
+            fprintf(stderr, "%s: %s is a folder; its model is the file %s\n", command, path, file);
+        else
+            fprintf(stderr, "%s: %s is not there, but %s is%s\n", command, path, file,
+                    i ? "" : rule);
+        return 1;
+    }
+    return 0;
+}
+
+/* Returns 1 if a file begins like a model, 0 if not, -1 if it cannot be read. */
+static int begins_as_model(const char *path) {
+    enum { LENGTH = 8 };                           /* bytes before the text of safetensors */
+    unsigned char head[LENGTH + 1];
+    FILE *f = fopen(path, "rb");
+    if (!f) return -1;
+    const size_t n = fread(head, 1, sizeof head, f);
+    const int failed = ferror(f);
+    fclose(f);
+    if (failed) return -1;
+    return n == sizeof head && head[LENGTH] == '{';
+}
+
 int model_open(model *m, const char *command, const char *path, int threads, int precision,
                int max_memory) {
     memset(m, 0, sizeof *m);
@@ -61,6 +101,7 @@ int model_open(model *m, const char *command, const char *path, int threads, int
     if (m->archive) m->net = jem_net_from_archive(m->ctx, m->archive);
     if (m->net) return model_fits(m, command);
     struct stat status;
+    if (!m->archive && name_model_of_run(command, path)) return 0;
     if (!stat(path, &status) && S_ISDIR(status.st_mode)) {
         fprintf(stderr, "%s: %s is a folder; the model of a run is the file last.safetensors in "
                 "it\n", command, path);
@@ -71,7 +112,12 @@ int model_open(model *m, const char *command, const char *path, int threads, int
                 "that it was exported from\n", command, path);
         return 0;
     }
-    return model_fail(command, m);
+    char hint[80];
+    if (m->archive || jem_error_status(m->ctx) != JEM_BAD_FILE || begins_as_model(path))
+        return model_fail(command, m);
+    fprintf(stderr, "%s: %s (the model comes first: last.safetensors of a run)%s\n", command,
+            jem_error(m->ctx), memory_hint(hint));
+    return 0;
 }
 
 void model_name(const char *path, char name[NAME_SIZE]) {
@@ -145,17 +191,15 @@ int can_create(const char *command, const char *path) {
     return ok;
 }
 
-/* Returns 1 if a file begins like a model, 0 if not, -1 if it cannot be read. */
-static int begins_as_model(const char *path) {
-    enum { LENGTH = 8 };                           /* bytes before the text of safetensors */
-    unsigned char head[LENGTH + 1];
-    FILE *f = fopen(path, "rb");
-    if (!f) return -1;
-    const size_t n = fread(head, 1, sizeof head, f);
-    const int failed = ferror(f);
-    fclose(f);
-    if (failed) return -1;
-    return n == sizeof head && head[LENGTH] == '{';
+int is_picture_name(const char *command, const char *name, const char *path) {
+    struct stat target;
+    const size_t n = strlen(path);
+    size_t same = 0;
+    while (n > 4 && same < 4 && (path[n - 4 + same] | 32) == (".png"[same] | 32)) same++;
+    if (!n || same == 4 || (!stat(path, &target) && !S_ISREG(target.st_mode))) return 1;
+    fprintf(stderr, "%s: %s: pictures are written as PNG, to names that end in .png (--%s "
+            "FILE.png)\n", command, path, name);
+    return 0;
 }
 
 /* Returns 1 if a file may be written: it is not the one that is read, nor a run, nor, unless
@@ -603,6 +647,8 @@ static int sample_all(sampling *s) {
                 s->m.path);
         return 2;
     }
+    if (!is_picture_name("jem sample", "out", o->out) ||
+        !is_picture_name("jem sample", "chains", o->chains)) return 2;
     if ((*o->out && !can_create("jem sample", o->out)) ||
         (*o->chains && !can_create("jem sample", o->chains))) return 1;
     plan_chains(s);
@@ -805,6 +851,13 @@ static int load_picture(const classify_options *o, classified *p) {
     const data_desc desc = describe_picture(o);
     const char *path = strcmp(p->path, "-") ? p->path : "/dev/stdin";
     char error[512];
+    struct stat s;
+    if (!stat(path, &s) && S_ISDIR(s.st_mode)) {
+        fprintf(stderr, "jem classify: %s: is a folder: give its pictures (%s/*), or measure a "
+                "folder of known classes: jem eval MODEL --dataset FOLDER --split all\n", path,
+                path);
+        return 0;
+    }
     if (data_load_image(&p->d, path, &desc, p->was, error, sizeof error)) return 1;
     fprintf(stderr, "jem classify: %s\n", error);
     return 0;
@@ -953,7 +1006,7 @@ static const option eval_table[] = {
       0, 0, "as in jem train (default: that of the model)" },
     { "data", OPTION_TEXT, OPTION_NOW, offsetof(eval_options, data), "DIR", NO_PRESETS("data"), 0,
       0, "the folder that tools/get-data filled" },
-    { "split", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, split), "test|train",
+    { "split", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, split), "test|train|all",
       NO_PRESETS("test"), 0, 0, "part of the data set" },
     { "n", OPTION_INT, OPTION_NOW, offsetof(eval_options, n), "N", NO_PRESETS("0"), 0, 1e9,
       "only the first N images (0: all)" },
@@ -966,9 +1019,13 @@ static const option eval_table[] = {
     LIMIT_OPTIONS(eval_options, "0")
 };
 
+/* The values of --split. */
+static const char *const split_names[] = { "test", "train", "all" };
+
 /* Maps labels to those of the network, by class names if it has any (an unknown name keeps its
    number from training). Returns 0 and prints the reason if the network lacks a class. */
 static int label_as(const jem_net *net, data_set *d) {
+    enum { NAMED = 10 };
     char name[NAME_SIZE];
     if (!jem_net_meta(net, CLASS_PREFIX "0")) return 1;
     int *to = (int *)malloc((size_t)d->classes * sizeof *to);
@@ -980,8 +1037,11 @@ static int label_as(const jem_net *net, data_set *d) {
         to[k] = class_named(net, d->class_names[k]);
         if (to[k] < 0 && k < net->classes && !jem_net_meta(net, key)) to[k] = k;
         if (to[k] < 0) {
-            fprintf(stderr, "jem eval: %s: the model has no class '%s'; its classes are %s, ...\n",
-                    d->name, d->class_names[k], class_name(net, 0, name));
+            fprintf(stderr, "jem eval: %s: the model has no class '%s'; its classes are", d->name,
+                    d->class_names[k]);
+            for (int c = 0; c < net->classes && c < NAMED; c++)
+                fprintf(stderr, "%s %s", c ? "," : "", class_name(net, c, name));
+            fprintf(stderr, "%s (rename the folder?)\n", net->classes > NAMED ? ", ..." : "");
             ok = 0;
         }
     }
@@ -1012,7 +1072,8 @@ void mix_classes(data_set *d) {
     if (d->values) return;
     int runs = 1;
     for (int i = 1; i < d->n; i++) runs += d->labels[i] != d->labels[i - 1];
-    if (runs <= d->classes) shuffle_images(d, 1);     /* not mixed already */
+    /* Not mixed already; train and test of a folder may follow each other. */
+    if (runs <= 2 * d->classes) shuffle_images(d, 1);
 }
 
 /* Loads the rows of a table for a model of rows. */
@@ -1066,6 +1127,13 @@ void name_unreadable(data_desc *desc, const char *command) {
     desc->user = (void *)(uintptr_t)command;
 }
 
+void note_unread(const char *command, const char *folder, const data_set *d) {
+    if (d->values || !d->skipped) return;
+    fprintf(stderr, "%s: %s: %d %s not read, because hidden, or no picture in the folder of a "
+            "class: %s\n", command, folder, d->skipped,
+            d->skipped == 1 ? "file or folder is" : "files or folders are", d->first_skipped);
+}
+
 /* Describes images in the format of the model's training. */
 static void describe_as_trained(const model *m, const eval_options *e, data_desc *desc) {
     const jem_archive *a = m->archive;
@@ -1110,17 +1178,24 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     name_unreadable(&desc, "jem eval");
     if (data_is_table(e->dataset)) return table_for(m, e, &desc, d);
     describe_as_trained(m, e, &desc);
-    if (!data_load(d, e->dataset, e->split ? "train" : "test", &desc, error, sizeof error)) {
-        fprintf(stderr, "jem eval: %s%s\n", error, is_gone(o, error)
-                ? " (that path is from the training; --dataset or --data gives another)" : "");
+    if (!data_load(d, e->dataset, split_names[e->split], &desc, error, sizeof error)) {
+        const char *hint = "";
+        if (is_gone(o, error))
+            hint = " (that path is from the training; --dataset or --data gives another)";
+        else if (strstr(error, "no pictures remain for testing"))
+            hint = " (jem eval MODEL --split all takes all pictures)";
+        else if (strstr(error, "no folder per class"))
+            hint = " (--split all takes them as pictures of the class of that name)";
+        fprintf(stderr, "jem eval: %s%s\n", error, hint);
         return 1;
     }
     int ok = d->c == net->channels && d->h == net->height && d->w == net->width &&
              d->classes <= net->classes;
     if (!ok)
-        fprintf(stderr, "jem eval: %s has images (%d,%d,%d) of %d classes, %s has (%d,%d,%d) of "
-                "%d\n", e->dataset, d->c, d->h, d->w, d->classes, m->path, net->channels,
-                net->height, net->width, net->classes);
+        fprintf(stderr, "jem eval: %s has images (%d,%d,%d), classes: %d; %s has (%d,%d,%d), %d "
+                "(a model that was trained with --size N resizes pictures)\n", e->dataset, d->c,
+                d->h, d->w, d->classes, m->path, net->channels, net->height, net->width,
+                net->classes);
     ok = ok && label_as(net, d);
     if (ok) return 0;
     data_free(d);
@@ -1128,6 +1203,7 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
 }
 
 static int eval_model(const model *m, options *o, const eval_options *e) {
+    const char *const part = split_names[e->split];
     data_set d;
     int status = data_for(m, o, e, &d);
     if (status) return status;
@@ -1138,6 +1214,7 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
         data_free(&d);
         return 2;
     }
+    note_unread("jem eval", e->dataset, &d);
     mix_classes(&d);
     const int requests = EVALUATE_LOGP | (e->mirror ? EVALUATE_MIRRORED : 0);
     if (evaluate(m->net, &d, NULL, n, requests, &v) && !isfinite(v.nll + v.logp))
@@ -1150,7 +1227,7 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
                e->dataset, n, 100 * v.accuracy, v.nll, v.logp);
     else if (jem_ok(m->ctx))
         printf("%s, %s, %d images%s: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.2f\n",
-               e->dataset, e->split ? "train" : "test", n, e->mirror ? ", also mirrored" : "",
+               e->dataset, part, n, e->mirror ? ", also mirrored" : "",
                100 * v.accuracy, v.nll, v.logp);
     else {
         model_fail("jem eval", m);
@@ -1470,7 +1547,7 @@ static int info_file(const char *path) {
     int ok = 1;
     if (ctx) a = jem_archive_read(ctx, path);
     if (!a) {
-        context_fail("jem info", ctx);
+        if (!name_model_of_run("jem info", path)) context_fail("jem info", ctx);
         jem_ctx_free(ctx);
         return 0;
     }

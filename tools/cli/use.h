@@ -30,6 +30,10 @@ ptrdiff_t image_size(const jem_net *net);
 int model_open(model *m, const char *command, const char *path, int threads, int precision,
                int max_memory);
 
+/* Names the model that exists, if the path is the folder of a run, or a file of it that is not
+   there. Returns 1 if it did. */
+int name_model_of_run(const char *command, const char *path);
+
 /* Writes a short name of the model: of its file; for runs/NAME/last.safetensors, of its run. */
 void model_name(const char *path, char name[NAME_SIZE]);
 
@@ -43,6 +47,9 @@ int may_write_other(const char *command, const char *from, const char *to);
 /* Checks, before long work, that a file can be created; creates its missing folders. Returns 0 and
    prints the reason if it cannot. */
 int can_create(const char *command, const char *path);
+/* Checks that the picture of an option has a PNG name; "", a device and a folder, which can_create
+   refuses, pass. Returns 0 and prints the remedy if it does not. */
+int is_picture_name(const char *command, const char *name, const char *path);
 /* Returns 1 if two paths name the same file, which need not exist yet. */
 int is_same_file(const char *a, const char *b);
 /* Returns 1 if no two of n outputs are the same file; otherwise prints which. "" is not written. */
@@ -56,6 +63,9 @@ const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
 
 /* Lets a data set print a message of the command about each damaged picture or row. */
 void name_unreadable(data_desc *desc, const char *command);
+
+/* Reports what is in a folder, but not read, on standard error. */
+void note_unread(const char *command, const char *folder, const data_set *d);
 
 /* Parses the options of one of these commands; checks that it has `least` to `most` words. Returns
    -1 to continue, or the exit status; `words` points into argv. Names the first extra word: it is

@@ -47,6 +47,7 @@ typedef struct data__job {
     data_desc desc;
     const char *what, *split;
     int test;                  /* 1 for the test split */
+    int is_whole;              /* 1: a folder was loaded undivided, see data_desc */
     const struct data__known *known;               /* or NULL */
     char *error;
     size_t error_size;
@@ -165,8 +166,17 @@ static int data__is_image(const char *name) {
     };
     return data__ends_in(name, endings, sizeof endings / sizeof *endings);
 }
+/* Returns 1 if data__list lists a name. */
+static int data__is_listed(char kind, const char *path, const char *name) {
+    const int hidden = name[0] == '.';
+    const char is = data__kind(path);
+    const int picture = data__is_image(name);
+    if (kind == 'D') return is != 'd' && (!hidden || picture);
+    if (kind == 'I') return hidden ? picture : is != 'f' || !picture;
+    return !hidden && is == (kind == 'd' ? 'd' : 'f') && (kind != 'i' || picture);
+}
 /* Lists the folders (kind 'd'), files ('f') or image files ('i') in a folder, by name, without
-   hidden ones. */
+   hidden ones; or all but the folders ('D'), or but the image files ('I'), with hidden pictures. */
 static int data__list(data__job *job, const char *folder, char kind, data__names *names) {
     names->at = NULL;
     names->n = 0;
@@ -176,12 +186,13 @@ static int data__list(data__job *job, const char *folder, char kind, data__names
     int ok = 1;
     errno = 0;
     for (const struct dirent *e; ok && (e = readdir(dir)) != NULL; errno = 0) {
-        if (e->d_name[0] == '.' || (kind == 'i' && !data__is_image(e->d_name))) continue;
+        const int hidden = e->d_name[0] == '.';
+        if (!data__is_image(e->d_name) && (hidden || kind == 'i')) continue;
         if (!data__path(path, folder, e->d_name))
             ok = data__fail(job, "a name is too long: %s", e->d_name);
-        else if (kind == 'i' && !data__kind(path))
+        else if (kind == 'i' && !hidden && !data__kind(path))
             ok = data__fail(job, "%s: is neither a file nor a folder", path);
-        else if (data__kind(path) == (kind == 'd' ? 'd' : 'f'))
+        else if (data__is_listed(kind, path, e->d_name))
             ok = data__names_add(names, e->d_name) || data__no_memory(job, folder);
     }
     if (ok && errno) ok = data__fail(job, "%s: cannot be listed: %s", folder, strerror(errno));
@@ -406,9 +417,10 @@ static int data__shape(data__job *job, const char *path, int n, int c, int h, in
     d->c = want->channels ? want->channels : c;
     d->h = want->height ? want->height : h;
     d->w = want->width ? want->width : w;
-    if (want->resize == DATA_AS_IS && (d->h != h || d->w != w))
+    d->unfit = want->resize == DATA_AS_IS && (d->h != h || d->w != w);
+    if (d->unfit)
         return data__fail(job, "%s: is %d x %d (width x height), not %d x %d, and resizing was not "
-                          "requested", path, w, h, d->w, d->h);
+                          "requested (--size N in training)", path, w, h, d->w, d->h);
     const double mb = (double)n * d->c * d->h * d->w / 1e6;
     if (want->memory_mb > 0 && mb > want->memory_mb)
         return data__fail(job, "%s: %d images of %d x %d take %.0f MB, more than %.0f "
@@ -782,12 +794,12 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
                       size_t size, int shape[3]) {
     int w, h, channels;
     if (!data__jpeg_tables(bytes, size) || !data__png_chunks(bytes, size))
-        return data__bad(job, path, "is damaged");
+        return data__bad(job, path, "is damaged or cut short");
     if (!data__pnm_pixels(bytes, size))
         return data__bad(job, path, "is a PGM or PPM that is damaged, or whose maximum is not 255");
     if (!stbi_info_from_memory(bytes, (int)size, &w, &h, &channels))
-        return data__fail(job, "%s: is not a picture that can be read: %s", path,
-                          stbi_failure_reason());
+        return data__fail(job, "%s: is not a picture that can be read (png, jpg, bmp, tga, gif, "
+                          "psd, pnm): %s", path, stbi_failure_reason());
     if (w < 1 || h < 1 || (double)w * h > 1e4 * (double)size + 65536)
         return data__bad(job, path, "is damaged: its header claims more data than it has");
     const double most = data__limit(job->desc.picture_mb, 100);
@@ -1113,39 +1125,105 @@ static int data__grow(data__item **items, int n, size_t *room) {
     return 1;
 }
 
-/* Lists all pictures of this split, in the order of classes and names. */
-static int data__collect(data__job *job, const char *folder, int halves,
-                         const data__names *classes, data__item **items, int *n) {
-    char class_folder[DATA_PATH], path[DATA_PATH];
-    size_t room = 0;
+/* Counts a file or folder that is not read, and keeps the first names. */
+static void data__skip(data__job *job, const char *within, const char *name) {
+    enum { NAMED = 3 };
+    data_set *d = job->d;
+    const size_t n = strlen(d->first_skipped);
+    if (d->skipped++ < NAMED)
+        snprintf(d->first_skipped + n, sizeof d->first_skipped - n, "%s%.40s%s%.40s",
+                 n ? ", " : "", within, *within ? "/" : "", name);
+    else if (d->skipped == NAMED + 1)
+        snprintf(d->first_skipped + n, sizeof d->first_skipped - n, ", ..");
+    jem_mask_controls(d->first_skipped, 0);
+}
+
+/* Counts what is in a folder, but is not listed as `kind`, 'D' or 'I'; within: the part of the
+   folder's name that is printed. */
+static int data__skip_others(data__job *job, const char *folder, char kind, const char *within) {
+    data__names others;
+    if (!data__list(job, folder, kind, &others)) return 0;
+    for (int i = 0; i < others.n; i++) data__skip(job, within, others.at[i]);
+    data__names_free(&others);
+    return 1;
+}
+
+/* Counts what is beside the folders train and test. */
+static int data__skip_beside(data__job *job, const char *folder) {
+    data__names folders;
+    if (!data__list(job, folder, 'd', &folders)) return 0;
+    for (int i = 0; i < folders.n; i++)
+        if (strcmp(folders.at[i], "train") && strcmp(folders.at[i], "test"))
+            data__skip(job, "", folders.at[i]);
+    data__names_free(&folders);
+    return data__skip_others(job, folder, 'D', "");
+}
+
+/* Reports a class without pictures, and where they may be. */
+static int data__empty_class(data__job *job, const char *class_folder) {
+    data__names inside;
+    if (!data__list(job, class_folder, 'd', &inside)) return 0;
+    if (inside.n)
+        data__fail(job, "%s: has no pictures in it, but folders (%s%s): pictures must be in the "
+                   "folder of their class; is %s the data set?", class_folder, inside.at[0],
+                   inside.n > 1 ? ", .." : "", class_folder);
+    const int has_folders = inside.n > 0;
+    data__names_free(&inside);
+    if (has_folders || !data__list(job, class_folder, 'I', &inside)) return 0;
+    if (inside.n)
+        data__fail(job, "%s: has no pictures in it (%s is hidden, or no picture): add some, or "
+                   "remove the folder", class_folder, inside.at[0]);
+    else data__fail(job, "%s: has no pictures in it: add some, or remove the folder", class_folder);
+    data__names_free(&inside);
+    return 0;
+}
+
+/* Pictures of one split, as they are collected. */
+typedef struct data__items { data__item *at; int n; size_t room; } data__items;
+
+/* Adds the pictures of class k; divided: only those of this split. */
+static int data__collect_class(data__job *job, const char *class_folder, const char *name, int k,
+                               int divided, data__items *to) {
+    char path[DATA_PATH];
+    data__names files;
+    unsigned char *held = NULL;
+    if (!data__list(job, class_folder, 'i', &files)) return 0;
+    int ok = files.n > 0 || data__empty_class(job, class_folder);
+    if (ok) held = data__held_out(job, k, name, &files);
+    if (ok && !held) ok = data__no_memory(job, class_folder);
+    for (int i = 0; ok && i < files.n; i++) {
+        if (divided && held[i] != job->test) continue;
+        if (!data__grow(&to->at, to->n, &to->room)) ok = data__no_memory(job, class_folder);
+        else if (!data__path(path, class_folder, files.at[i]))
+            ok = data__fail(job, "%s: its names are too long", class_folder);
+        if (!ok) break;
+        to->at[to->n].path = data__copy(path);
+        to->at[to->n].label = k;
+        if (to->at[to->n].path) to->n++;
+        else ok = data__no_memory(job, path);
+    }
+    data__names_free(&files);
+    free(held);
+    return ok;
+}
+
+/* Lists the pictures of this split, in the order of classes and names; of a part, "train" or
+   "test", or of the whole folder (""). Counts what is not read. */
+static int data__collect(data__job *job, const char *folder, const char *part,
+                         const data__names *classes, data__items *to) {
+    char root[DATA_PATH], class_folder[DATA_PATH], within[DATA_PATH];
+    const int divided = !*part && !job->desc.whole;
+    const int counts = !divided || !job->test;     /* once, if both splits are in one folder */
+    if (!data__path(root, folder, *part ? part : ".")) return 0;
+    if (counts && !data__skip_others(job, root, 'D', part)) return 0;
     for (int k = 0; k < classes->n; k++) {
-        data__names files;
-        if (!data__path(class_folder, folder, classes->at[k]))
+        const char *name = classes->at[k];
+        if (!data__path(class_folder, *part ? root : folder, name))
             return data__fail(job, "%s: the name is too long", folder);
-        if (halves && data__kind(class_folder) != 'd') continue;       /* in one split only */
-        if (!data__list(job, class_folder, 'i', &files)) return 0;
-        int ok = files.n > 0 || data__fail(job, "%s: has no pictures in it", class_folder);
-        unsigned char *held = NULL;
-        if (ok) held = data__held_out(job, k, classes->at[k], &files);
-        if (ok && !held) ok = data__no_memory(job, class_folder);
-        for (int i = 0; ok && i < files.n; i++) {
-            if (!halves && held[i] != job->test) continue;
-            if (!data__grow(items, *n, &room)) {
-                ok = data__no_memory(job, class_folder);
-                break;
-            }
-            if (!data__path(path, class_folder, files.at[i])) {
-                ok = data__fail(job, "%s: its names are too long", class_folder);
-                break;
-            }
-            (*items)[*n].path = data__copy(path);
-            (*items)[*n].label = k;
-            if ((*items)[*n].path) ++*n;
-            else ok = data__no_memory(job, path);
-        }
-        data__names_free(&files);
-        free(held);
-        if (!ok) return 0;
+        if (*part && data__kind(class_folder) != 'd') continue;        /* in one split only */
+        if (!data__collect_class(job, class_folder, name, k, divided, to)) return 0;
+        snprintf(within, sizeof within, "%s%s%s", part, *part ? "/" : "", name);
+        if (counts && !data__skip_others(job, class_folder, 'I', within)) return 0;
     }
     return 1;
 }
@@ -1171,10 +1249,12 @@ static int data__common_shape(data__job *job, const data__item *items, int n, in
             common[1] = shape[1];
             common[2] = shape[2];
         }
-        if (job->desc.resize == DATA_AS_IS && (common[1] != shape[1] || common[2] != shape[2]))
+        if (job->desc.resize != DATA_AS_IS) continue;
+        job->d->unfit = common[1] != shape[1] || common[2] != shape[2];
+        if (job->d->unfit)
             return data__fail(job, "%s: is %d x %d (width x height), but %s is %d x %d: --size N "
-                              "makes all N x N, with --crop or --pad without stretching", path,
-                              shape[2], shape[1], first, common[2], common[1]);
+                              "in training makes all N x N, with --crop or --pad without "
+                              "stretching", path, shape[2], shape[1], first, common[2], common[1]);
     }
     return 1;
 }
@@ -1213,8 +1293,8 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
         bad++;
         keep = 0;
     }
-    return keep || data__fail(job, "%s: %d of %d pictures cannot be read: repair or remove them",
-                              job->what, bad, n);
+    return keep || data__fail(job, "%s: %d of %d pictures cannot be read: repair or remove them, "
+                              "or convert them to PNG", job->what, bad, n);
 }
 
 /* Returns 1 if there are folders train and test; but a class may be called train, and contain
@@ -1229,40 +1309,85 @@ static int data__halves(data__job *job, const char *folder) {
     return halves;
 }
 
-static int data__load_folders(data__job *job, const char *folder) {
+/* Checks that all classes of the test images are among those of training. */
+static int data__test_classes(data__job *job, const char *folder, const data__names *classes) {
+    enum { NAMED = 5 };
     char half[DATA_PATH];
-    const int halves = data__halves(job, folder);
-    data__names classes = { NULL, 0 };
+    char known[256] = "";
     data__names mine = { NULL, 0 };
-    data__item *items = NULL;
-    int n = 0;
-    int ok;
-    if (halves && data__kind_in(folder, job->split) != 'd')
-        return data__fail(job, "%s: has a folder train, but no folder %s", folder, job->split);
-    /* The classes are those of the training split, so that labels mean the same in both. */
-    ok = data__path(half, folder, halves ? "train" : ".") && data__list(job, half, 'd', &classes);
-    if (ok && halves && job->test) {
-        ok = data__path(half, folder, job->split) && data__list(job, half, 'd', &mine);
-        for (int i = 0; ok && i < mine.n; i++)
-            if (!bsearch(mine.at + i, classes.at, (size_t)classes.n, sizeof *classes.at,
-                         data__by_name))
-                ok = data__fail(job, "%s/%s: no such class in train", half, mine.at[i]);
+    int ok = data__path(half, folder, "test") && data__list(job, half, 'd', &mine);
+    for (int i = 0; i < classes->n && i <= NAMED; i++) {
+        const size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, "%s%.40s", i ? ", " : "",
+                 i < NAMED ? classes->at[i] : "..");
     }
-    if (ok && classes.n < 1)
-        ok = data__fail(job, "%s: is not a data set: neither IDX, CIFAR, sheets, nor a folder with "
-                        "a folder of pictures for each class", folder);
-    ok = ok && data__collect(job, halves ? half : folder, halves, &classes, &items, &n);
-    job->d->held_out = !halves;
-    job->d->by_name = !halves && job->desc.hold_out == DATA_BY_NAME;
-    if (ok && n < 1)
+    for (int i = 0; ok && i < mine.n; i++) {
+        if (bsearch(mine.at + i, classes->at, (size_t)classes->n, sizeof *classes->at,
+                    data__by_name)) continue;
+        ok = data__fail(job, "%s/%s: no such class in train (there are %s): rename the folder, or "
+                        "add pictures of the class to train", half, mine.at[i], known);
+        job->d->unfit = 1;
+    }
+    data__names_free(&mine);
+    return ok;
+}
+
+/* Reports a folder without folders of classes. */
+static int data__no_classes(data__job *job, const char *folder) {
+    data__names pictures;
+    if (!data__list(job, folder, 'i', &pictures)) return 0;
+    const int n = pictures.n;
+    data__names_free(&pictures);
+    if (n)
+        return data__fail(job, "%s: is not a data set: it has pictures (%d), but no folder per "
+                          "class: put them into %s/CLASS", folder, n, folder);
+    return data__fail(job, "%s: is not a data set: neither IDX, CIFAR, sheets, nor a folder with a "
+                      "folder of pictures for each class", folder);
+}
+
+/* Lists the classes of a folder, and the pictures of this split. The classes are those of the
+   training split, so that labels mean the same in both. */
+static int data__list_items(data__job *job, const char *folder, int halves, data__names *classes,
+                            data__items *items) {
+    char half[DATA_PATH];
+    const int has_test = data__kind_in(folder, "test") == 'd';
+    const int whole = job->desc.whole;
+    const int takes_test = halves && has_test && (job->test || whole);
+    if (halves && job->test && !has_test && !whole)
+        return data__fail(job, "%s: has a folder train, but no folder test", folder);
+    if (!data__path(half, folder, halves ? "train" : ".") ||
+        !data__list(job, half, 'd', classes)) return 0;
+    if (!classes->n && whole && !halves && data__list(job, folder, 'i', classes) && classes->n) {
+        data__names_free(classes);
+        return (data__names_add(classes, job->d->name) || data__no_memory(job, folder)) &&
+               data__collect_class(job, folder, job->d->name, 0, 0, items) &&
+               data__skip_others(job, folder, 'I', "");
+    }
+    if (!classes->n) return data__no_classes(job, folder);
+    if (takes_test && !data__test_classes(job, folder, classes)) return 0;
+    if (!halves) return data__collect(job, folder, "", classes, items);
+    if ((!job->test || whole) && !data__skip_beside(job, folder)) return 0;
+    return ((job->test && !whole) || data__collect(job, folder, "train", classes, items)) &&
+           (!takes_test || data__collect(job, folder, "test", classes, items));
+}
+
+static int data__load_folders(data__job *job, const char *folder) {
+    const int halves = data__halves(job, folder);
+    const int whole = job->desc.whole;
+    data__names classes = { NULL, 0 };
+    data__items items = { NULL, 0, 0 };
+    int ok = data__list_items(job, folder, halves, &classes, &items);
+    job->is_whole = whole;
+    job->d->held_out = !halves && !whole;
+    job->d->by_name = job->d->held_out && job->desc.hold_out == DATA_BY_NAME;
+    if (ok && items.n < 1)
         ok = data__fail(job, "%s: no pictures remain for testing: use 10 or more per class, or "
                         "make folders train and test", folder);
-    ok = ok && data__load_items(job, items, n) &&
+    ok = ok && data__load_items(job, items.at, items.n) &&
          data__classes(job, classes.n, (const char *const *)classes.at, classes.n);
-    for (int i = 0; i < n; i++) free(items[i].path);
-    free(items);
+    for (int i = 0; i < items.n; i++) free(items.at[i].path);
+    free(items.at);
     data__names_free(&classes);
-    data__names_free(&mine);
     return ok;
 }
 
@@ -1451,7 +1576,8 @@ static int data__load_folder(data__job *job, const char *folder) {
     char path[DATA_PATH];
     data__names files;
     if (data__kind(folder) == 'f')
-        return data__bad(job, folder, "is a file, but no table: names of tables end in .csv, .tsv");
+        return data__bad(job, folder, "is a file, but no table: names of tables end in .csv, .tsv; "
+                         "a data set of pictures is a folder");
     if (data__kind(folder) != 'd' && job->known) return data__bad(job, folder, "is not there");
     if (data__kind(folder) != 'd')
         return data__bad(job, folder, "no such folder, and no data set "
@@ -1487,28 +1613,73 @@ static int data__load_folder(data__job *job, const char *folder) {
     return data__load_folders(job, folder);
 }
 
+/* Appends the test images, of the same shape, to the training images. */
+static int data__append_test(data__job *job) {
+    data_set *d = job->d;
+    data_set test;
+    data_desc desc = job->desc;
+    desc.channels = d->c;
+    desc.height = d->h;
+    desc.width = d->w;
+    if (!data_load(&test, job->what, "test", &desc, job->error, job->error_size)) return 0;
+    const size_t size = (size_t)data__image_size(d);
+    const int n = test.n < INT_MAX - d->n ? d->n + test.n : INT_MAX;
+    unsigned char *pixels = (unsigned char *)realloc(d->pixels, (size_t)n * size);
+    if (pixels) d->pixels = pixels;
+    int *labels = (int *)realloc(d->labels, (size_t)n * sizeof *labels);
+    if (labels) d->labels = labels;
+    const int ok = (pixels && labels) || data__no_memory(job, job->what);
+    if (ok) {
+        memcpy(d->pixels + (size_t)d->n * size, test.pixels, (size_t)(n - d->n) * size);
+        memcpy(d->labels + d->n, test.labels, (size_t)(n - d->n) * sizeof *labels);
+        d->n = n;
+    }
+    if (ok && test.classes > d->classes) {
+        char **names = d->class_names;
+        const int classes = d->classes;
+        d->class_names = test.class_names;
+        d->classes = test.classes;
+        test.class_names = names;
+        test.classes = classes;
+    }
+    data_free(&test);
+    return ok;
+}
+
+/* Loads a data set of any kind. */
+static int data__load_any(data__job *job) {
+    char folder[DATA_PATH];
+    if (!strcmp(job->what, "digits")) return data__digits(job);
+    if (data_is_table(job->what)) return data__load_table(job, job->what);
+    if (!job->known) return data__load_folder(job, job->what);
+    if (!data__path(folder, job->desc.root ? job->desc.root : "data", job->what))
+        return data__fail(job, "%s: the path is too long", job->what);
+    return data__load_folder(job, folder);
+}
+
 int data_load(data_set *d, const char *what, const char *split, const data_desc *desc,
               char *error, size_t error_size) {
     data__job job;
-    char folder[DATA_PATH];
-    int ok;
     if (!data__begin(&job, d, what, desc, error, error_size)) return 0;
-    job.split = split;
+    const int all = !strcmp(split, "all");
+    job.split = all ? "train" : split;
     job.test = !strcmp(split, "test");
     job.known = data__find_known(what);
-    if (!job.test && strcmp(split, "train"))
-        return data__fail(&job, "%s: unknown split '%s', use train or test", what, split);
+    if (all) job.desc.whole = 1;
+    if (!job.test && strcmp(job.split, "train"))
+        return data__fail(&job, "%s: unknown split '%s', use train or test (or all)", what, split);
     const char *name = what;
-    for (const char *at = what; *at; at++) if (*at == '/' && at[1]) name = at + 1;
+    for (const char *at = what; *at; at++)
+        if (*at == '/' && at[1] && at[1] != '/') name = at + 1;
     snprintf(d->name, sizeof d->name, "%.*s", (int)strcspn(name, "/"), name);
     d->has_labels = 1;
-    if (!strcmp(what, "digits")) ok = data__digits(&job);
-    else if (data_is_table(what)) ok = data__load_table(&job, what);
-    else if (!job.known) ok = data__load_folder(&job, what);
-    else if (data__path(folder, job.desc.root ? job.desc.root : "data", what))
-        ok = data__load_folder(&job, folder);
-    else ok = data__fail(&job, "%s: the path is too long", what);
+    int ok = data__load_any(&job);
+    if (ok && all && !job.is_whole && !d->values) ok = data__append_test(&job);
     if (ok) error[0] = 0;
-    else data_free(d);
+    else {
+        const int unfit = d->unfit;
+        data_free(d);
+        d->unfit = unfit;
+    }
     return ok;
 }

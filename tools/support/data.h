@@ -23,7 +23,8 @@
                                          out (data_hold_out)
        a file          NAME.csv or NAME.tsv: rows of numbers (table.h), all of them in both splits
 
-   Pictures in formats that cannot be read (.webp, .tif, .heic, ...) are errors, not skipped.
+   Pictures in formats that cannot be read (.webp, .tif, .heic, ...) are errors, not skipped. Other
+   files of such a folder are counted and named (data_set.skipped).
 
    Images are converted to grey or colour, and resized, as requested. Transparent pixels are laid
    over black, or another grey. These functions do not print, and free everything if loading fails.
@@ -47,8 +48,11 @@ typedef struct data_set {
     int has_labels;            /* 0: a table without them; labels are then 0 */
     int held_out;              /* 1: test images are from the folder of the training images */
     int by_name;               /* 1: and their names decide which are for testing */
-    int skipped;               /* rows of a table that cannot be read, left out */
-    char first_skipped[256];   /* the message about the first of them */
+    int skipped;               /* rows of a table that cannot be read, left out; of a folder, files
+                                  and folders that are not read, with hidden pictures */
+    char first_skipped[256];   /* the message about the first row; the first names in the folder */
+    int unfit;                 /* 1, after a failure: pictures of a folder differ in size from the
+                                  others, or are of a class that training does not have */
     char name[64];
 } data_set;
 
@@ -90,6 +94,8 @@ typedef struct data_desc {
     double memory_mb;          /* limit on all images (0: no limit) */
     const char *label, *label_name, *drop;         /* of a table, as in table_desc */
     int label_optional;
+    int whole;                 /* 1: pictures of a folder are not divided: each split has all of
+                                  them; they may be in the folder itself, as one class */
     int skip_rows;             /* 1: rows of a table that cannot be read are left out; 0: an error,
                                   with their number */
     const char *const *columns;                    /* [n_columns], as in table_desc; or NULL */
@@ -100,8 +106,8 @@ typedef struct data_desc {
     void *user;
 } data_desc;
 
-/* Loads a data set. split: "train" or "test". Returns 1; or 0 with a message that names the file
-   and the remedy. */
+/* Loads a data set. split: "train", "test" or "all". Returns 1; or 0 with a message that names the
+   file and the remedy. */
 int data_load(data_set *d, const char *what, const char *split, const data_desc *desc,
               char *error, size_t error_size);
 void data_free(data_set *d);
