@@ -607,6 +607,17 @@ status 0 "on paper, in a corner" classify $model bar.pgm
 says "bar.pgm: .* from 90 x 60 grey to 28 x 28 grey, framed, inverted"
 status 0 "as it is" classify $model bar.pgm --no-frame
 check "not framed" sh -c "! grep -q framed out"
+# A black bar on a transparent canvas: a TGA file, 60 x 60, 32 bits.
+{
+    printf '\0\0\2\0\0\0\0\0\0\0\0\0\74\0\74\0\40\50'
+    LC_ALL=C awk 'BEGIN {
+        for (i = 0; i < 60; i++)
+            for (j = 0; j < 60; j++)
+                printf "%c%c%c%c", 0, 0, 0, (i > 9 && i < 50 && j > 26 && j < 33) ? 255 : 0
+    }'
+} >bar.tga
+status 0 "dark ink on a transparent canvas" classify $model bar.tga
+says "framed, inverted; transparent pixels over grey 255"
 awk 'BEGIN { printf "P5 9 9 255\n"; for (i = 0; i < 81; i++) printf "c" }' >blank.pgm
 status 0 "a blank picture" classify $model blank.pgm
 says "the image has one colour: nothing to see; from 9 x 9"

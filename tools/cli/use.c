@@ -826,6 +826,7 @@ typedef struct classified {
                                                       network's shape */
     int was[3];                                    /* channels, height and width in the file */
     int framed, did;                               /* did: see jem_pixels_to_floats */
+    int background;                                /* grey with which it was blended */
     float *x, *logp_class;                         /* [image_size], [classes] */
     int *order;                                    /* [classes], the most probable one first */
     jem_answer answer;
@@ -847,6 +848,23 @@ static data_desc describe_picture(const classify_options *o) {
     return desc;
 }
 
+/* Loads a transparent picture again, with the opposite background, if it shows only there. */
+static void try_opposite(const classify_options *o, classified *p) {
+    data_desc desc = describe_picture(o);
+    data_set other;
+    char error[512];
+    if (!p->d.blank || !strcmp(p->path, "-")) return;
+    desc.background = 255 - o->background;
+    if (!data_load_image(&other, p->path, &desc, NULL, error, sizeof error)) return;
+    if (other.blank) {
+        data_free(&other);
+        return;
+    }
+    data_free(&p->d);
+    p->d = other;
+    p->background = desc.background;
+}
+
 static int load_picture(const classify_options *o, classified *p) {
     const data_desc desc = describe_picture(o);
     const char *path = strcmp(p->path, "-") ? p->path : "/dev/stdin";
@@ -858,7 +876,11 @@ static int load_picture(const classify_options *o, classified *p) {
                 path);
         return 0;
     }
-    if (data_load_image(&p->d, path, &desc, p->was, error, sizeof error)) return 1;
+    p->background = o->background;
+    if (data_load_image(&p->d, path, &desc, p->was, error, sizeof error)) {
+        try_opposite(o, p);
+        return 1;
+    }
     fprintf(stderr, "jem classify: %s\n", error);
     return 0;
 }
@@ -944,7 +966,7 @@ static void print_picture(const jem_net *net, const classify_options *o, const c
         printf("; from %d x %d%s to %d x %d%s", p->was[2], p->was[1], colours[p->was[0] == 1],
                net->width, net->height, colours[net->channels == 1]);
     if (p->framed) printf(", framed%s", p->did & JEM_DID_INVERT ? ", inverted" : "");
-    if (d->blended) printf("; transparent pixels over grey %d", o->background);
+    if (d->blended) printf("; transparent pixels over grey %d", p->background);
     printf("\n");
     for (int i = 1; i < o->top && i < net->classes; i++)
         printf("    %s (p = %.3f)\n", class_name(net, p->order[i], number),
