@@ -951,6 +951,27 @@ status 0 "without columns to blame" score t1/last.safetensors new.csv --no-blame
 cut -d, -f1-4 s.csv >few.csv
 check "has the others" cmp out few.csv
 check "a summary" grep -q "400 rows: .* familiar, .* odd, .* strange; mean log p(x)" err
+status 0 "columns to keep" score t1/last.safetensors new.csv --no-blame --keep "when,label"
+check "are beside the scores" test "$(sed -n '1p;2p;400p' out | cut -d, -f1,5- | tr '\n' /)" = \
+    "row,when,label/1,12:00,0/399,12:01,1/"
+cut -d, -f1-4 out >kept.csv
+check "which are the same" cmp kept.csv few.csv
+{ echo 'volt;"id, of row";rpm;bar;temp'; echo '1;"a, ""b""";2;3;4'; echo '1;c,d;x;3;4'; } >ids.csv
+status 1 "a quoted one" score t1/last.safetensors ids.csv --keep '"id, of row",2' --out w.csv
+check "is kept once" grep -q "column '2' is kept twice" err
+status 1 "a row that cannot be read" score t1/last.safetensors ids.csv --keep '"id, of row"' --out w.csv
+check "keeps them, too" test "$(cut -d, -f1,8- w.csv | tr '\n' /)" = \
+    'row,"id, of row"/1,"a, ""b"""/2,"c,d"/'
+awk -F, -v OFS=, 'NR > 1 { print "id" NR, $0 }' plain.csv >numbered.csv
+status 1 "text without a header" score t1/last.safetensors numbered.csv
+sed 1d plain.csv | awk -F, -v OFS=, '{ print NR, $0 }' >numbered.csv
+"$jem" score t1/last.safetensors plain.csv --no-blame >few_plain.csv 2>err
+status 0 "a number to keep" score t1/last.safetensors numbered.csv --keep 1 --no-blame
+check "is not judged" test "$(sed -n 3p out)" = "$(sed 1d few_plain.csv | sed -n 2p),2"
+refuses 1 "line 1: has no column 'who' to keep (its columns: label, temp, bar, when, rpm, volt)" \
+    score t1/last.safetensors new.csv --keep who
+refuses 1 "column 'temp' cannot be kept: the model judges it" \
+    score t1/last.safetensors new.csv --keep temp
 sed 1d plain.csv >bare.csv
 status 0 "without a header, by position" score t1/last.safetensors bare.csv
 cp out lines.csv
@@ -1081,7 +1102,7 @@ status 0 "the paper's preset" train rows.csv --label state --preset paper --net 
 refuses 2 "rows.csv: the model has learned its rows: --dataset OTHER.csv" eval t4/last.safetensors
 refuses 1 "rows.csv, line 2: 'idle' in column 'state' is not a number (--drop skips columns" \
     train rows.csv --out new
-refuses 1 "rows.csv, line 1: has no column 'kind' of labels (its columns: volt, rpm, ...)" \
+refuses 1 "rows.csv, line 1: has no column 'kind' of labels (its columns: volt, rpm, bar, temp, state)" \
     train rows.csv --label kind --out new
 refuses 1 "has no column 'kind' to drop" train rows.csv --drop kind --out new
 cut -d, -f1,2 rows.csv >few.csv

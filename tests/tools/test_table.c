@@ -251,6 +251,42 @@ static void test_refused(void) {
     table_free(&t);
 }
 
+/* Columns that are kept as texts beside the values, also of rows that cannot be read. */
+static void test_kept(void) {
+    printf("tables: columns to keep, lists of names\n");
+    static const char text[] = "time\tx\t\"a, b\"\n"
+                               "1:00\t2\t\"q \"\"z\"\"\"\n2:00\tbad\n3:00\t4\t\"open\n";
+    static const char expected[] = "\"q \"\"z\"\"\",1:00\0" ",2:00\0" "open,3:00";
+    csv_table t;
+    table_desc d;
+    int bad = 0;
+    memset(&d, 0, sizeof d);
+    d.bad = on_bad;
+    d.user = &bad;
+    d.keep = " \"a, b\", time ";
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "%s", error);
+    CHECK(t.columns == 1 && t.rows == 3 && isnan(t.x[1]) && t.x[2] == 4, "%d rows", t.rows);
+    CHECK(!strcmp(t.kept_names, "\"a, b\",time"), "%s", t.kept_names);
+    CHECK(!memcmp(t.kept, expected, sizeof expected), "%s", t.kept);
+    table_free(&t);
+    d.keep = "2, 1,2";
+    CHECK(!table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) &&
+          strstr(error, "column '2' is kept twice"), "%s", error);
+    d.keep = "4";
+    CHECK(!table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) &&
+          strstr(error, "line 1: has no column '4' to keep (its columns: time, x, a, b)"), "%s",
+          error);
+    d.keep = NULL;
+    d.drop = "time,\"a, b\"";
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) && t.columns == 1 &&
+          !t.kept, "%s", error);
+    table_free(&t);
+    d.drop = "1,3";
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) && t.columns == 1 &&
+          !strcmp(t.names[0], "x"), "%s", error);
+    table_free(&t);
+}
+
 /* Details that are easily lost: spellings of numbers, long texts, names that occur twice. */
 static void test_details(void) {
     printf("tables: spellings of labels, long values, equal names, a mark that arrives alone\n");
@@ -325,8 +361,8 @@ static void test_hostile(void) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_read), TEST(test_first_row), TEST(test_unknown_labels), TEST(test_columns),
-        TEST(test_label_number), TEST(test_arriving), TEST(test_refused), TEST(test_details),
-        TEST(test_hostile)
+        TEST(test_label_number), TEST(test_arriving), TEST(test_refused), TEST(test_kept),
+        TEST(test_details), TEST(test_hostile)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));
 }

@@ -25,6 +25,8 @@ struct table_reader {
     int line;
     int all;                                       /* columns of a line; 0: not known */
     int role[TABLE_COLUMNS + 1];                   /* [all] */
+    int keep[TABLE_COLUMNS + 1], n_keep;           /* columns for t->kept */
+    size_t kept_used, kept_room;                   /* bytes of t->kept */
     char (*names)[TABLE_NAME];                     /* [all] */
     int has_label;                                 /* 1: a column has labels */
     int after_return;                              /* 1: the last line so far ends in \r, and a \n
@@ -40,7 +42,7 @@ struct table_reader {
 __attribute__((format(printf, 2, 3)))
 #endif
 static int wrong_at(table_reader *r, const char *format, ...) {
-    char reason[160];
+    char reason[480];
     va_list args;
     va_start(args, format);
     vsnprintf(reason, sizeof reason, format, args);
@@ -67,11 +69,14 @@ static char separator_of(const table_reader *r) {
     return separator;
 }
 
-/* Reads the next value of the line, without blanks and quotes around it. Returns 0 if it is too
-   long or holds a zero byte; `column` is for that message. */
-static int next_value(table_reader *r, const char *column, char value[TABLE_NAME]) {
-    int n = 0;
+enum { VALUE_READ, VALUE_LONG, VALUE_BINARY };
+
+/* Reads the next value of the line, without blanks and quotes around it, into value[room]. Stops
+   where it becomes too long, or at a zero byte. */
+static int take_value(table_reader *r, char *value, size_t room) {
+    size_t n = 0;
     int quoted = 0;
+    int found = VALUE_READ;
     while (r->at < r->end && *r->at == ' ') r->at++;
     for (; r->at < r->end && !is_line_end(*r->at); r->at++) {
         const int is_quote = *r->at == '"';
@@ -82,14 +87,24 @@ static int next_value(table_reader *r, const char *column, char value[TABLE_NAME
         }
         r->at += is_doubled;                       /* "" within quotes is a quote (RFC 4180) */
         if (*r->at == r->separator && !quoted) break;
-        if (!*r->at) return wrong_at(r, "column '%s': a value is not text", column);
-        if (n == TABLE_NAME - 1)
-            return wrong_at(r, "column '%s': a value is longer than %d bytes", column,
-                            TABLE_NAME - 1);
+        if (!*r->at) found = VALUE_BINARY;
+        else if (n == room - 1) found = VALUE_LONG;
+        if (found != VALUE_READ) break;
         value[n++] = *r->at;
     }
     while (n > 0 && value[n - 1] == ' ') n--;
     value[n] = 0;
+    return found;
+}
+
+/* Reads the next value of the line. Returns 0 if it is too long or holds a zero byte; `column` is
+   for that message. */
+static int next_value(table_reader *r, const char *column, char value[TABLE_NAME]) {
+    const int found = take_value(r, value, TABLE_NAME);
+    if (found == VALUE_BINARY) return wrong_at(r, "column '%s': a value is not text", column);
+    if (found == VALUE_LONG)
+        return wrong_at(r, "column '%s': a value is longer than %d bytes (--drop skips a column)",
+                        column, TABLE_NAME - 1);
     return 1;
 }
 
@@ -156,19 +171,57 @@ static int column_placed(const table_reader *r, const char *place) {
     return at;
 }
 
-/* Reports a column that the table does not have. */
+/* Reports a column that the table does not have, and those that it has. */
 static int no_column(table_reader *r, const char *name, const char *use) {
-    const int two = r->all > 1;
-    return wrong_at(r, "has no column '%.31s' %s (its columns: %.31s%s%.31s%s)", name, use,
-                    r->names[0], two ? ", " : "", two ? r->names[1] : "",
-                    r->all > 2 ? ", ..." : "");
+    enum { MOST = 240 };                           /* bytes of the list */
+    char list[MOST + TABLE_NAME + 8] = "";
+    size_t n = 0;
+    for (int i = 0; i < r->all; i++) {
+        if (n > MOST) {
+            snprintf(list + n, sizeof list - n, ", ...");
+            break;
+        }
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "",
+                              *r->names[i] ? r->names[i] : "''");
+    }
+    return wrong_at(r, "has no column '%.31s'%s (its columns: %s)", name, use, list);
+}
+
+/* Reads the next name of a list and moves past it. A name with commas is in quotes, in which a
+   quote is doubled. Returns 0 at the end of the list. */
+static int next_name(const char **list, char name[TABLE_NAME]) {
+    const char *c = *list;
+    int n = 0;
+    while (*c == ' ' || *c == ',') c++;
+    if (!*c) return 0;
+    const int quoted = *c == '"';
+    c += quoted;
+    for (; *c && (quoted || *c != ','); c++) {
+        if (quoted && *c == '"') {
+            if (c[1] != '"') break;
+            c++;
+        }
+        if (n < TABLE_NAME - 1) name[n++] = *c;
+    }
+    while (!quoted && n > 0 && name[n - 1] == ' ') n--;
+    name[n] = 0;
+    *list = c + strcspn(c, ",");
+    return 1;
+}
+
+/* Returns the column of a name in a list, or otherwise of a number from 1; -1 after an error. */
+static int column_listed(table_reader *r, const char *name, const char *use) {
+    int at = column_of(r, name);
+    if (at < 0 && *name && table_is_number(name)) at = column_placed(r, name);
+    if (at < 0) no_column(r, name, use);
+    return at;
 }
 
 /* Gives the column of labels its role. */
 static int find_label(table_reader *r, int has_header) {
     const char *asked = has_header && r->desc->label_name ? r->desc->label_name : r->desc->label;
     const char *name = asked && *asked ? asked : "label";
-    const int is_extra = !r->desc->label_optional || r->all > r->desc->n_columns;
+    const int is_extra = !r->desc->label_optional || r->all - r->n_keep > r->desc->n_columns;
     int at = column_of(r, name);
     if (at < 0 && is_extra) at = column_placed(r, name);
     if (asked && !strcmp(asked, "none")) {
@@ -178,7 +231,7 @@ static int find_label(table_reader *r, int has_header) {
     }
     if (at < 0 && r->desc->label_optional) return 1;
     if (at < 0 && asked && *asked) {
-        return no_column(r, asked, "of labels");
+        return no_column(r, asked, " of labels");
     }
     if (at < 0) return 1;
     r->role[at] = LABEL;
@@ -187,21 +240,35 @@ static int find_label(table_reader *r, int has_header) {
     return 1;
 }
 
+static int is_kept(const table_reader *r, int column) {
+    for (int k = 0; k < r->n_keep; k++)
+        if (r->keep[k] == column) return 1;
+    return 0;
+}
+
 /* Gives the columns that are to be skipped their role. */
 static int find_dropped(table_reader *r) {
-    const char *drop = r->desc->drop;
-    while (drop && *drop) {
-        char name[TABLE_NAME];
-        drop += strspn(drop, " ");
-        if (!*drop) break;
-        const size_t n = strcspn(drop, ",");
-        snprintf(name, sizeof name, "%.*s", n < TABLE_NAME ? (int)n : TABLE_NAME - 1, drop);
-        const int at = column_of(r, name);
-        if (at < 0) return no_column(r, name, "to drop");
+    const char *list = r->desc->drop ? r->desc->drop : "";
+    char name[TABLE_NAME];
+    while (next_name(&list, name)) {
+        const int at = column_listed(r, name, " to drop");
+        if (at < 0) return 0;
         if (r->role[at] == LABEL) return wrong_at(r, "'%.31s' has the labels: it is needed", name);
         r->role[at] = SKIPPED;
-        drop += n;
-        drop += *drop == ',';
+    }
+    return 1;
+}
+
+/* Finds the columns that are to be kept as texts. */
+static int find_kept(table_reader *r) {
+    const char *list = r->desc->keep ? r->desc->keep : "";
+    char name[TABLE_NAME];
+    while (next_name(&list, name)) {
+        const int at = column_listed(r, name, " to keep");
+        if (at < 0) return 0;
+        if (is_kept(r, at)) return wrong_at(r, "column '%.31s' is kept twice", name);
+        r->keep[r->n_keep++] = at;
+        r->role[at] = SKIPPED;
     }
     return 1;
 }
@@ -216,14 +283,16 @@ static int find_columns(table_reader *r, int has_header) {
     for (int i = 0; !by_name && i < r->all; i++)
         if (r->role[i] >= 0) r->role[i] = r->t->columns++;
     if (!by_name && values != d->n_columns)
-        return wrong_at(r, "%d columns of values, but the model has %d", values, d->n_columns);
+        return wrong_at(r, "%d columns of values%s, but the model has %d", values,
+                        r->n_keep ? " besides those to keep" : "", d->n_columns);
     if (!by_name) return 1;
     for (int i = 0; i < r->all; i++)
         if (r->role[i] >= 0) r->role[i] = SKIPPED;
     for (int k = 0; k < d->n_columns; k++) {
         const int at = column_of(r, d->columns[k]);
-        if (at < 0)
-            return wrong_at(r, "has no column '%.31s', which the model needs", d->columns[k]);
+        if (at < 0) return no_column(r, d->columns[k], ", which the model needs");
+        if (is_kept(r, at))
+            return wrong_at(r, "column '%.31s' cannot be kept: the model judges it", d->columns[k]);
         if (r->role[at] != SKIPPED)
             return wrong_at(r, "column '%.31s' has two uses", d->columns[k]);
         r->role[at] = k;
@@ -235,7 +304,7 @@ static int find_columns(table_reader *r, int has_header) {
 /* Gives every column its role. */
 static int find_roles(table_reader *r, int has_header) {
     csv_table *t = r->t;
-    if (!find_label(r, has_header) || !find_dropped(r)) return 0;
+    if (!find_kept(r) || !find_label(r, has_header) || !find_dropped(r)) return 0;
     if (r->desc->n_columns > 0) {
         if (!find_columns(r, has_header)) return 0;
     } else {
@@ -277,6 +346,86 @@ static int is_missing(const char *text) {
     return 0;
 }
 
+size_t table_quote(const char *text, char *to) {
+    char *at = to;
+    const int quoted = text[strcspn(text, ",\"")] != 0;
+    if (quoted) *at++ = '"';
+    for (; *text; text++) {
+        if (*text == '"') *at++ = '"';
+        *at++ = *text;
+    }
+    if (quoted) *at++ = '"';
+    *at = 0;
+    return (size_t)(at - to);
+}
+
+/* Fails for another reason than a row's contents. */
+static int no_memory(table_reader *r) {
+    r->failed = 1;
+    return wrong_at(r, "no memory for %d rows", r->t->rows + 1);
+}
+
+/* Reads the next value of the line and appends it to t->kept, followed by `last`. */
+static int keep_value(table_reader *r, char last) {
+    csv_table *t = r->t;
+    const char *start = r->at;
+    skip_value(r);
+    const size_t n = (size_t)(r->at - start) + 1;
+    const size_t needed = r->kept_used + 3 * n + 4;                /* quoted, and as it is read */
+    if (needed > r->kept_room) {
+        char *more = (char *)realloc(t->kept, 2 * needed);
+        if (!more) return no_memory(r);
+        t->kept = more;
+        r->kept_room = 2 * needed;
+    }
+    char *text = t->kept + r->kept_room - n;
+    r->at = start;
+    take_value(r, text, n);
+    jem_mask_controls(text, 0);
+    r->kept_used += table_quote(text, t->kept + r->kept_used);
+    t->kept[r->kept_used++] = last;
+    return 1;
+}
+
+/* Appends the values of a line's columns to keep; a short line has empty ones. Does not move. */
+static int keep_values(table_reader *r) {
+    const char *start = r->at;
+    for (int k = 0; k < r->n_keep; k++) {
+        r->at = start;
+        int column = 0;
+        while (column < r->keep[k]) {
+            skip_value(r);
+            if (!continues(r)) break;
+            column++;
+        }
+        if (!keep_value(r, k + 1 < r->n_keep ? ',' : 0)) return 0;
+    }
+    r->at = start;
+    return 1;
+}
+
+/* Sets t->kept_names; r->at is the first line. */
+static int keep_names(table_reader *r, int has_header) {
+    csv_table *t = r->t;
+    const char *start = r->at;
+    const char *end = r->end;
+    char numbers[16];
+    for (int k = 0; !has_header && k < r->n_keep; k++) {
+        snprintf(numbers, sizeof numbers, "%d", r->keep[k] + 1);
+        r->at = numbers;
+        r->end = numbers + strlen(numbers);
+        if (!keep_value(r, k + 1 < r->n_keep ? ',' : 0)) return 0;
+    }
+    r->at = start;
+    r->end = end;
+    if (has_header && !keep_values(r)) return 0;
+    t->kept_names = t->kept;
+    t->kept = NULL;
+    r->kept_used = 0;
+    r->kept_room = 0;
+    return 1;
+}
+
 /* Counts the columns of the first line, and takes their names if it has a text that is not the
    label of a row. */
 static int read_header(table_reader *r) {
@@ -303,17 +452,14 @@ static int read_header(table_reader *r) {
     /* if the only text is a label, it belongs to a row */
     const int label_at = place_of_label(r);
     const int has_header = texts > (label_at >= 0 && text_at == label_at);
+    const char *values = has_header ? r->at : start;
     if (!has_header) {
-        r->at = start;
         for (int i = 0; i < r->all; i++) snprintf(r->names[i], TABLE_NAME, "%d", i + 1);
     }
-    return find_roles(r, has_header);
-}
-
-/* Fails for another reason than a row's contents. */
-static int no_memory(table_reader *r) {
-    r->failed = 1;
-    return wrong_at(r, "no memory for %d rows", r->t->rows + 1);
+    r->at = start;
+    const int ok = find_roles(r, has_header) && (!r->n_keep || keep_names(r, has_header));
+    r->at = values;
+    return ok;
 }
 
 /* Makes room for one more row. */
@@ -469,6 +615,7 @@ static int read_lines(table_reader *r) {
         const int texts = r->texts;
         const int is_text = r->is_text;
         const int unlabelled = r->t->unlabelled;
+        if (!keep_values(r)) return 0;
         if (read_row(r)) continue;
         if (r->failed || !r->desc->bad) return 0;
         r->texts = texts;                          /* its label may be another value */
@@ -491,7 +638,7 @@ static int complete(table_reader *r) {
 
 static void begin(table_reader *r, csv_table *t, const char *path, const table_desc *desc,
                   char *error, size_t error_size) {
-    static const table_desc usual = { NULL, NULL, 0, 0, NULL, NULL, 0, NULL, NULL };
+    static const table_desc usual = { NULL, NULL, 0, 0, NULL, NULL, NULL, 0, NULL, NULL };
     memset(t, 0, sizeof *t);
     memset(r, 0, sizeof *r);
     t->classes = 1;
@@ -554,7 +701,10 @@ int table_reader_end(table_reader *r) {
     return (!r->at || read_lines(r)) && complete(r);
 }
 
-void table_reader_forget(table_reader *r) { r->t->first = r->t->rows; }
+void table_reader_forget(table_reader *r) {
+    r->t->first = r->t->rows;
+    r->kept_used = 0;
+}
 
 void table_reader_free(table_reader *r) {
     if (!r) return;
@@ -606,6 +756,8 @@ void table_free(csv_table *t) {
     free(t->labels);
     free(t->names);
     free(t->class_names);
+    free(t->kept);
+    free(t->kept_names);
     memset(t, 0, sizeof *t);
 }
 
