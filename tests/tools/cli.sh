@@ -1052,6 +1052,21 @@ status 0 "a clock" train clock.csv $brief --iters 1 --out t9
 says "column 'clock' never falls from row to row: .* --drop clock skips it"
 check "and no sensor" test "$(grep -c 'never falls' out)" = 2
 check "again at the end" test "$(tail -n 1 out | grep -c 'never falls')" = 1
+awk -F, -v OFS=, 'NR == 1 { print "volt,\"rpm, max\",bar,flat,kind" } NR > 1 {
+    print (NR % 99 ? $1 : -999), (NR == 7 ? 99999999 : $2), $3, 5, NR == 9 ? "odd" : $5 }' \
+    rows.csv >notes.csv
+status 0 "notes" train notes.csv --label kind $brief --iters 1 --out t19
+says "notes.csv: column 'volt': 6 of 600 values are far from the others (-999; .*(--drop volt)$"
+says "column 'rpm, max': 1 of 600 values are far from the others (1e+08; .*(--drop '\"rpm, max\"')$"
+says "column 'flat' is 5 in every row: .*; --drop flat skips it$"
+says "column 'kind': 1 of 4 labels occur once or twice, such as 'odd': .*--drop kind)$"
+check "once" test "$(grep -c "^notes.csv: column" out)" = 4
+status 0 "their remedies" train notes.csv --label none --drop 'volt,"rpm, max",flat,kind' $brief \
+    --iters 1 --out t20
+check "no notes" sh -c "! grep -q column out"
+awk -F, -v OFS=, '{ $5 = NR == 1 ? "id" : "id" NR } 1' rows.csv >ids.csv
+status 0 "a label per row" train ids.csv --label id $brief --iters 1 --out t21
+says "column 'id' has 600 different labels in 600 rows: .*--label none --drop id skips them"
 sed '5s/^[^,]*//; 9s/^[^,]*/x/' rows.csv >holes.csv
 refuses 1 "holes.csv, line 5: '' in column .*; 2 of 600 rows cannot be read (--skip-rows leaves" \
     train holes.csv --label state --out new
