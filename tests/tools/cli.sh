@@ -1119,7 +1119,24 @@ refuses 1 "rows.csv, line 2: 'idle' in column 'state' is not a number (--drop sk
     train rows.csv --out new
 refuses 1 "rows.csv, line 1: has no column 'kind' of labels (its columns: volt, rpm, bar, temp, state)" \
     train rows.csv --label kind --out new
-refuses 1 "has no column 'kind' to drop" train rows.csv --drop kind --out new
+refuses 1 "line 1: has no column 'kind' to drop (its columns: volt, rpm, bar, temp, state)" \
+    train rows.csv --drop kind --out new
+{ echo "volt,rpm,,volt"; sed 1d plain.csv; } >twins.csv
+refuses 1 "twins.csv, line 1: columns 1 and 4 are both named 'volt': rename one" \
+    train twins.csv --out new
+refuses 1 "twins.csv, line 1: columns 1 and 4 .*: rename one, or give its number" \
+    train twins.csv --drop volt --out new
+refuses 1 "twins.csv, line 1: column 3 has no name: name it, or skip it (--drop 3)" \
+    train twins.csv --drop 4 --out new
+status 0 "columns by number" train twins.csv --drop "3,4" $brief --iters 1 --out t22
+refuses 1 "columns 1 and 4 are both named 'volt': the model needs one, so rename the other" \
+    score t22/last.safetensors twins.csv
+{ echo "volt,rpm,bar,temp"; echo "1,5,2,5,3,5,4,5"; } >points.csv
+refuses 1 "points.csv, line 2: more than 4 values .*; if it has decimal commas, write points$" \
+    train points.csv --out new
+sed 1q plain.csv >header.csv
+refuses 1 "header.csv: no rows of numbers after the names of columns" \
+    score t1/last.safetensors header.csv
 cut -d, -f1,2 rows.csv >few.csv
 refuses 1 "few.csv, line 1: has no column 'bar', which the model needs" \
     score t1/last.safetensors few.csv
@@ -1129,6 +1146,7 @@ sed '7s/,/,x/' plain.csv >wrong.csv
 refuses 1 "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" train wrong.csv --out new
 status 1 "a row that cannot be read" score t1/last.safetensors wrong.csv --out w.csv
 check "is named" grep -q "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" err
+check "with a remedy" grep -q "is not a number; such rows have no score until they are corrected" err
 check "is unreadable" test "$(sed -n 7p w.csv)" = "6,,,unreadable,,,"
 check "the others are not" test "$(grep -c '^[0-9]*,-*[0-9.e+-]*,[0-9.]\+,[a-z]*,' w.csv)" = 599
 says "600 rows: .* 1 unreadable; mean log p(x)"

@@ -82,6 +82,7 @@ typedef struct score_run {
     float *gain, *better;                          /* [channels] of a row */
     jem_answer *answers;                           /* [t.rows] if there are labels; or NULL */
     size_t room;                                   /* answers for which there is memory */
+    int refused;                                   /* rows about which there was a message */
     int rows, unreadable, verdicts[JEM_STRANGE + 1];
     double sum;                                    /* of log p(x) */
     const char *kept;                              /* of the next row; NULL: nothing is kept */
@@ -335,8 +336,9 @@ static int score_arrived(score_run *s) {
 }
 
 static void on_bad_row(void *user, const char *message) {
-    (void)user;
-    fprintf(stderr, "jem score: %s\n", message);
+    score_run *s = (score_run *)user;
+    const char *remedy = s->refused++ ? "" : "; such rows have no score until they are corrected";
+    fprintf(stderr, "jem score: %s%s\n", message, remedy);
 }
 
 /* Reads a file, or standard input, as it arrives, and scores its rows. */
@@ -404,6 +406,7 @@ static int score_rows(const model *m, const score_options *o, const char *path) 
         return 1;
     }
     int ok = describe(m, o, &desc);
+    desc.user = &s;
     if (ok && *o->out) ok = new_file_open(&s.file, o->out);
     ok = ok && score_input(&s, input, is_input ? "standard input" : path, &desc);
     if (*o->out && !new_file_done(&s.file, ok) && *s.file.message) {

@@ -469,7 +469,7 @@ static data_desc describe_data(run *r) {
 
 /* Prints why the data set cannot be loaded; returns 0. */
 static int refuse_data(run *r, const char *error) {
-    const int has_text = strstr(error, "is not a number") && !strstr(error, "decimal comma");
+    const int has_text = strstr(error, "is not a number") && !strstr(error, "is not a number (");
     const char *hint = "";
     if (strstr(error, "rows cannot be read")) hint = " (--skip-rows leaves them out)";
     else if (strstr(error, "(most) cannot be read") && has_text)
@@ -1897,8 +1897,9 @@ static int divisible(run *r) {
         return complain(r, 2, "--buffer-size must be a multiple of the number of classes", "");
     if (batch % team.ranks == 0 && labelled % team.ranks == 0 && t->negatives % team.ranks == 0)
         return 1;
-    snprintf(text, sizeof text, "%d processes: the batch (%d images, %d labelled) and --negatives "
-             "(%d) must be multiples of that", team.ranks, batch, labelled, t->negatives);
+    snprintf(text, sizeof text, "%d processes: the batch (%d %s, %d labelled) and --negatives "
+             "(%d) must be multiples of that", team.ranks, batch, kind_of_data(r), labelled,
+             t->negatives);
     return complain(r, 2, text, "");
 }
 

@@ -25,6 +25,7 @@ struct table_reader {
     int line;
     int all;                                       /* columns of a line; 0: not known */
     int role[TABLE_COLUMNS + 1];                   /* [all] */
+    char dropped[TABLE_COLUMNS + 1];               /* [all]: 1: --drop skips it */
     int keep[TABLE_COLUMNS + 1], n_keep;           /* columns for t->kept */
     size_t kept_used, kept_room;                   /* bytes of t->kept */
     char (*names)[TABLE_NAME];                     /* [all] */
@@ -160,6 +161,20 @@ static int column_of(const table_reader *r, const char *name) {
     return -1;
 }
 
+/* Returns another column with the name of this one, which --drop does not skip; -1: none. */
+static int namesake_of(const table_reader *r, int column) {
+    for (int i = 0; i < r->all; i++)
+        if (i != column && !r->dropped[i] && !strcmp(r->names[i], r->names[column])) return i;
+    return -1;
+}
+
+/* Reports two columns of one name. */
+static int two_named(table_reader *r, int a, int b, const char *remedy) {
+    const int first = a < b ? a : b;
+    return wrong_at(r, "columns %d and %d are both named '%.31s': %s", first + 1, a + b - first + 1,
+                    r->names[a], remedy);
+}
+
 /* Returns the column of this number from 1, or the "last" one, or -1. A column whose name the desc
    lists holds values, so it is not the label: the file may have its columns in another order. */
 static int column_placed(const table_reader *r, const char *place) {
@@ -214,7 +229,11 @@ static int column_listed(table_reader *r, const char *name, const char *use) {
     int at = column_of(r, name);
     if (at < 0 && *name && table_is_number(name)) at = column_placed(r, name);
     if (at < 0) no_column(r, name, use);
-    return at;
+    if (at < 0 || strcmp(r->names[at], name)) return at;
+    const int other = namesake_of(r, at);
+    if (other < 0) return at;
+    two_named(r, at, other, "rename one, or give its number");
+    return -1;
 }
 
 /* Gives the column of labels its role. */
@@ -255,6 +274,7 @@ static int find_dropped(table_reader *r) {
         if (at < 0) return 0;
         if (r->role[at] == LABEL) return wrong_at(r, "'%.31s' has the labels: it is needed", name);
         r->role[at] = SKIPPED;
+        r->dropped[at] = 1;
     }
     return 1;
 }
@@ -283,8 +303,10 @@ static int find_columns(table_reader *r, int has_header) {
     for (int i = 0; !by_name && i < r->all; i++)
         if (r->role[i] >= 0) r->role[i] = r->t->columns++;
     if (!by_name && values != d->n_columns)
-        return wrong_at(r, "%d columns of values%s, but the model has %d", values,
-                        r->n_keep ? " besides those to keep" : "", d->n_columns);
+        return wrong_at(r, "%d columns of values%s, but the model has %d%s", values,
+                        r->n_keep ? " besides those to keep" : "", d->n_columns,
+                        values == 2 * d->n_columns && r->separator == ','
+                            ? " (decimal commas? write points)" : "");
     if (!by_name) return 1;
     for (int i = 0; i < r->all; i++)
         if (r->role[i] >= 0) r->role[i] = SKIPPED;
@@ -293,6 +315,8 @@ static int find_columns(table_reader *r, int has_header) {
         if (at < 0) return no_column(r, d->columns[k], ", which the model needs");
         if (is_kept(r, at))
             return wrong_at(r, "column '%.31s' cannot be kept: the model judges it", d->columns[k]);
+        const int other = namesake_of(r, at);
+        if (other >= 0) return two_named(r, at, other, "the model needs one, so rename the other");
         if (r->role[at] != SKIPPED)
             return wrong_at(r, "column '%.31s' has two uses", d->columns[k]);
         r->role[at] = k;
@@ -305,7 +329,8 @@ static int find_columns(table_reader *r, int has_header) {
 static int find_roles(table_reader *r, int has_header) {
     csv_table *t = r->t;
     if (!find_kept(r) || !find_label(r, has_header) || !find_dropped(r)) return 0;
-    if (r->desc->n_columns > 0) {
+    const int is_new = !r->desc->n_columns;        /* the names are not those of a model */
+    if (!is_new) {
         if (!find_columns(r, has_header)) return 0;
     } else {
         for (int i = 0; i < r->all; i++)
@@ -315,27 +340,14 @@ static int find_roles(table_reader *r, int has_header) {
     if (t->columns > TABLE_COLUMNS) return wrong_at(r, "more than %d columns", TABLE_COLUMNS);
     for (int i = 0; i < r->all; i++) {
         if (r->role[i] < 0) continue;
-        const int first = column_of(r, r->names[i]);
-        if (first < i && r->role[first] >= 0)
-            return wrong_at(r, "two columns are named '%s' (--drop skips the first)", r->names[i]);
+        if (is_new && !*r->names[i])
+            return wrong_at(r, "column %d has no name: name it, or skip it (--drop %d)", i + 1,
+                            i + 1);
+        const int other = is_new ? namesake_of(r, i) : -1;
+        if (other >= 0) return two_named(r, i, other, "rename one");
         memcpy(t->names[r->role[i]], r->names[i], TABLE_NAME);
     }
     return 1;
-}
-
-/* Rejects a value that should be a number. */
-static int not_a_number(table_reader *r, const char *value, const char *name) {
-    const int decimal = r->separator != ',' && strchr(value, ',');
-    return wrong_at(r, "'%.20s' in column '%s' is not a number%s", value, name,
-                    decimal ? " (a decimal comma? write points)" : "");
-}
-
-/* Returns the column that the desc gives by its number, or as the last; -1: by its name. */
-static int place_of_label(const table_reader *r) {
-    const char *label = r->desc->label;
-    if (!label) return -1;
-    if (!strcmp(label, "last")) return r->all - 1;
-    return atoi(label) - 1;
 }
 
 /* Returns 1 if a value is missing, or is a usual mark for that. */
@@ -344,6 +356,37 @@ static int is_missing(const char *text) {
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
         if (!strcmp(text, marks[i])) return 1;
     return 0;
+}
+
+/* Returns why a value may not be a number, and a remedy. */
+static const char *reason_of_text(const table_reader *r, const char *value) {
+    char pointed[TABLE_NAME];
+    double number;
+    snprintf(pointed, sizeof pointed, "%s", value);
+    char *comma = strchr(pointed, ',');
+    if (comma) *comma = '.';
+    if (comma && (r->separator != ',' || number_in(pointed, &number)))
+        return " (a decimal comma? write points)";
+    if (r->all > 1) return "";
+    if (r->at < r->end && *r->at == r->separator)
+        return " (the first line has one column: delete lines before the names)";
+    return strchr(value, ' ') ? " (separate values by commas, semicolons or tabs)" : "";
+}
+
+/* Rejects a value that should be a number. */
+static int not_a_number(table_reader *r, const char *value, const char *name) {
+    if (is_missing(value))
+        return wrong_at(r, "'%s' in column '%s' is not a number: a missing value", value, name);
+    return wrong_at(r, "'%.20s' in column '%s' is not a number%s", value, name,
+                    reason_of_text(r, value));
+}
+
+/* Returns the column that the desc gives by its number, or as the last; -1: by its name. */
+static int place_of_label(const table_reader *r) {
+    const char *label = r->desc->label;
+    if (!label) return -1;
+    if (!strcmp(label, "last")) return r->all - 1;
+    return atoi(label) - 1;
 }
 
 size_t table_quote(const char *text, char *to) {
@@ -563,6 +606,14 @@ static int number_classes(table_reader *r) {
     return 1;
 }
 
+/* Rejects a line with more values than columns. */
+static int more_values(table_reader *r) {
+    const int decimal = r->separator == ',' && r->all > 1;
+    return wrong_at(r, "more than %d values (the last column is '%s')%s", r->all,
+                    r->names[r->all - 1],
+                    decimal ? "; if it has decimal commas, write points" : "");
+}
+
 static int read_row(table_reader *r) {
     csv_table *t = r->t;
     char value[TABLE_NAME];
@@ -571,7 +622,7 @@ static int read_row(table_reader *r) {
     if (!grow(r)) return 0;
     float *x = t->x + (size_t)(t->rows - t->first) * (size_t)t->columns;
     do {
-        if (column == r->all) return wrong_at(r, "more than %d values", r->all);
+        if (column == r->all) return more_values(r);
         const char *name = r->names[column];
         const int role = r->role[column++];
         if (role == SKIPPED) {
@@ -587,7 +638,9 @@ static int read_row(table_reader *r) {
                             name);
         x[role] = (float)number;
     } while (continues(r));
-    if (column != r->all) return wrong_at(r, "%d values, but %d columns", column, r->all);
+    if (column != r->all)
+        return wrong_at(r, "%d values, but %d columns: column '%s' has none", column, r->all,
+                        r->names[column]);
     t->rows++;
     return 1;
 }
@@ -608,6 +661,9 @@ static int read_lines(table_reader *r) {
     if (r->at == r->end) return 1;
     if (!r->started && r->end - r->at > 2 && !memcmp(r->at, "\xef\xbb\xbf", 3))
         r->at += 3;                                /* the mark of UTF-8 */
+    if (!r->started && r->end - r->at > 1 &&
+        (!memcmp(r->at, "\xff\xfe", 2) || !memcmp(r->at, "\xfe\xff", 2)))
+        return wrong_at(r, "is UTF-16: save it as CSV in UTF-8");
     r->started = 1;
     while (next_line(r)) {
         if (!r->all && !read_header(r)) return 0;
@@ -631,7 +687,7 @@ static int complete(table_reader *r) {
     csv_table *t = r->t;
     if (!t->rows) {
         r->line = 0;
-        return wrong_at(r, "no rows of numbers");
+        return wrong_at(r, "no rows of numbers%s", r->all ? " after the names of columns" : "");
     }
     return !r->has_label || number_classes(r);
 }
