@@ -1062,6 +1062,27 @@ status 0 "without columns to blame" score t1/last.safetensors new.csv --no-blame
 cut -d, -f1-4 s.csv >few.csv
 check "has the others" cmp out few.csv
 check "a summary" grep -q "400 rows: .* familiar, .* odd, .* strange; mean log p(x)" err
+status 0 "columns to keep" score t1/last.safetensors new.csv --no-blame --keep "when,label"
+check "are beside the scores" test "$(sed -n '1p;2p;400p' out | cut -d, -f1,5- | tr '\n' /)" = \
+    "row,when,label/1,12:00,0/399,12:01,1/"
+cut -d, -f1-4 out >kept.csv
+check "which are the same" cmp kept.csv few.csv
+{ echo 'volt;"id, of row";rpm;bar;temp'; echo '1;"a, ""b""";2;3;4'; echo '1;c,d;x;3;4'; } >ids.csv
+status 1 "a quoted one" score t1/last.safetensors ids.csv --keep '"id, of row",2' --out w.csv
+check "is kept once" grep -q "column '2' is kept twice" err
+status 1 "a row that cannot be read" score t1/last.safetensors ids.csv --keep '"id, of row"' --out w.csv
+check "keeps them, too" test "$(cut -d, -f1,8- w.csv | tr '\n' /)" = \
+    'row,"id, of row"/1,"a, ""b"""/2,"c,d"/'
+awk -F, -v OFS=, 'NR > 1 { print "id" NR, $0 }' plain.csv >numbered.csv
+status 1 "text without a header" score t1/last.safetensors numbered.csv
+sed 1d plain.csv | awk -F, -v OFS=, '{ print NR, $0 }' >numbered.csv
+"$jem" score t1/last.safetensors plain.csv --no-blame >few_plain.csv 2>err
+status 0 "a number to keep" score t1/last.safetensors numbered.csv --keep 1 --no-blame
+check "is not judged" test "$(sed -n 3p out)" = "$(sed 1d few_plain.csv | sed -n 2p),2"
+refuses 1 "line 1: has no column 'who' to keep (its columns: label, temp, bar, when, rpm, volt)" \
+    score t1/last.safetensors new.csv --keep who
+refuses 1 "column 'temp' cannot be kept: the model judges it" \
+    score t1/last.safetensors new.csv --keep temp
 sed 1d plain.csv >bare.csv
 status 0 "without a header, by position" score t1/last.safetensors bare.csv
 cp out lines.csv
@@ -1142,6 +1163,21 @@ status 0 "a clock" train clock.csv $brief --iters 1 --out t9
 says "column 'clock' never falls from row to row: .* --drop clock skips it"
 check "and no sensor" test "$(grep -c 'never falls' out)" = 2
 check "again at the end" test "$(tail -n 1 out | grep -c 'never falls')" = 1
+awk -F, -v OFS=, 'NR == 1 { print "volt,\"rpm, max\",bar,flat,kind" } NR > 1 {
+    print (NR % 99 ? $1 : -999), (NR == 7 ? 99999999 : $2), $3, 5, NR == 9 ? "odd" : $5 }' \
+    rows.csv >notes.csv
+status 0 "notes" train notes.csv --label kind $brief --iters 1 --out t19
+says "notes.csv: column 'volt': 6 of 600 values are far from the others (-999; .*(--drop volt)$"
+says "column 'rpm, max': 1 of 600 values are far from the others (1e+08; .*(--drop '\"rpm, max\"')$"
+says "column 'flat' is 5 in every row: .*; --drop flat skips it$"
+says "column 'kind': 1 of 4 labels occur once or twice, such as 'odd': .*--drop kind)$"
+check "once" test "$(grep -c "^notes.csv: column" out)" = 4
+status 0 "their remedies" train notes.csv --label none --drop 'volt,"rpm, max",flat,kind' $brief \
+    --iters 1 --out t20
+check "no notes" sh -c "! grep -q column out"
+awk -F, -v OFS=, '{ $5 = NR == 1 ? "id" : "id" NR } 1' rows.csv >ids.csv
+status 0 "a label per row" train ids.csv --label id $brief --iters 1 --out t21
+says "column 'id' has 600 different labels in 600 rows: .*--label none --drop id skips them"
 sed '5s/^[^,]*//; 9s/^[^,]*/x/' rows.csv >holes.csv
 refuses 1 "holes.csv, line 5: '' in column .*; 2 of 600 rows cannot be read (--skip-rows leaves" \
     train holes.csv --label state --out new
@@ -1192,9 +1228,26 @@ status 0 "the paper's preset" train rows.csv --label state --preset paper --net 
 refuses 2 "rows.csv: the model has learned its rows: --dataset OTHER.csv" eval t4/last.safetensors
 refuses 1 "rows.csv, line 2: 'idle' in column 'state' is not a number (--drop skips columns" \
     train rows.csv --out new
-refuses 1 "rows.csv, line 1: has no column 'kind' of labels (its columns: volt, rpm, ...)" \
+refuses 1 "rows.csv, line 1: has no column 'kind' of labels (its columns: volt, rpm, bar, temp, state)" \
     train rows.csv --label kind --out new
-refuses 1 "has no column 'kind' to drop" train rows.csv --drop kind --out new
+refuses 1 "line 1: has no column 'kind' to drop (its columns: volt, rpm, bar, temp, state)" \
+    train rows.csv --drop kind --out new
+{ echo "volt,rpm,,volt"; sed 1d plain.csv; } >twins.csv
+refuses 1 "twins.csv, line 1: columns 1 and 4 are both named 'volt': rename one" \
+    train twins.csv --out new
+refuses 1 "twins.csv, line 1: columns 1 and 4 .*: rename one, or give its number" \
+    train twins.csv --drop volt --out new
+refuses 1 "twins.csv, line 1: column 3 has no name: name it, or skip it (--drop 3)" \
+    train twins.csv --drop 4 --out new
+status 0 "columns by number" train twins.csv --drop "3,4" $brief --iters 1 --out t22
+refuses 1 "columns 1 and 4 are both named 'volt': the model needs one, so rename the other" \
+    score t22/last.safetensors twins.csv
+{ echo "volt,rpm,bar,temp"; echo "1,5,2,5,3,5,4,5"; } >points.csv
+refuses 1 "points.csv, line 2: more than 4 values .*; if it has decimal commas, write points$" \
+    train points.csv --out new
+sed 1q plain.csv >header.csv
+refuses 1 "header.csv: no rows of numbers after the names of columns" \
+    score t1/last.safetensors header.csv
 cut -d, -f1,2 rows.csv >few.csv
 refuses 1 "few.csv, line 1: has no column 'bar', which the model needs" \
     score t1/last.safetensors few.csv
@@ -1204,6 +1257,7 @@ sed '7s/,/,x/' plain.csv >wrong.csv
 refuses 1 "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" train wrong.csv --out new
 status 1 "a row that cannot be read" score t1/last.safetensors wrong.csv --out w.csv
 check "is named" grep -q "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" err
+check "with a remedy" grep -q "is not a number; such rows have no score until they are corrected" err
 check "is unreadable" test "$(sed -n 7p w.csv)" = "6,,,unreadable,,,"
 check "the others are not" test "$(grep -c '^[0-9]*,-*[0-9.e+-]*,[0-9.]\+,[a-z]*,' w.csv)" = 599
 says "600 rows: .* 1 unreadable; mean log p(x)"

@@ -222,6 +222,17 @@ static void test_refused(void) {
         { "a,b\n1,2\n1,x\n", "f.csv, line 3: 'x' in column 'b' is not a number" },
         { "1,2\n3\n", "f.csv, line 2: 1 values, but 2 columns" },
         { "1,2\n3,4,5\n", "f.csv, line 2: more than 2 values" },
+        { "a,b\n", "f.csv: no rows of numbers after the names of columns" },
+        { "a,b,a\n1,2,3\n", "f.csv, line 1: columns 1 and 3 are both named 'a': rename one" },
+        { "a,,b\n1,2,3\n", "f.csv, line 1: column 2 has no name: name it, or skip it (--drop 2)" },
+        { "a,label,label\n1,2,3\n", "f.csv, line 1: columns 2 and 3 are both named 'label'" },
+        { "a,b,c\n1,2\n", "f.csv, line 2: 2 values, but 3 columns: column 'c' has none" },
+        { "a,b\n1,5,2,5\n", "f.csv, line 2: more than 2 values (the last column is 'b'); if it" },
+        { "a,b\n\"1,5\",2\n",
+          "f.csv, line 2: '1,5' in column 'a' is not a number (a decimal comma?" },
+        { "a b\n1 2\n", "f.csv, line 2: '1 2' in column 'a b' is not a number (separate values" },
+        { "log\na,b\n", "f.csv, line 2: 'a' in column 'log' is not a number (the first line has" },
+        { "\xff\xfe" "1\n", "f.csv, line 1: is UTF-16: save it as CSV in UTF-8" },
         { "1,2\n3,\n", "f.csv, line 2: '' in column '2' is not a number" },
         { "1,2\nnan,3\n", "f.csv, line 2: nan in column '1': numbers may be" },
         { "1,2\n1e13,3\n", "f.csv, line 2: 1e+13 in column '1': numbers may be" },
@@ -251,6 +262,42 @@ static void test_refused(void) {
     table_free(&t);
 }
 
+/* Columns that are kept as texts beside the values, also of rows that cannot be read. */
+static void test_kept(void) {
+    printf("tables: columns to keep, lists of names\n");
+    static const char text[] = "time\tx\t\"a, b\"\n"
+                               "1:00\t2\t\"q \"\"z\"\"\"\n2:00\tbad\n3:00\t4\t\"open\n";
+    static const char expected[] = "\"q \"\"z\"\"\",1:00\0" ",2:00\0" "open,3:00";
+    csv_table t;
+    table_desc d;
+    int bad = 0;
+    memset(&d, 0, sizeof d);
+    d.bad = on_bad;
+    d.user = &bad;
+    d.keep = " \"a, b\", time ";
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "%s", error);
+    CHECK(t.columns == 1 && t.rows == 3 && isnan(t.x[1]) && t.x[2] == 4, "%d rows", t.rows);
+    CHECK(!strcmp(t.kept_names, "\"a, b\",time"), "%s", t.kept_names);
+    CHECK(!memcmp(t.kept, expected, sizeof expected), "%s", t.kept);
+    table_free(&t);
+    d.keep = "2, 1,2";
+    CHECK(!table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) &&
+          strstr(error, "column '2' is kept twice"), "%s", error);
+    d.keep = "4";
+    CHECK(!table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) &&
+          strstr(error, "line 1: has no column '4' to keep (its columns: time, x, a, b)"), "%s",
+          error);
+    d.keep = NULL;
+    d.drop = "time,\"a, b\"";
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) && t.columns == 1 &&
+          !t.kept, "%s", error);
+    table_free(&t);
+    d.drop = "1,3";
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) && t.columns == 1 &&
+          !strcmp(t.names[0], "x"), "%s", error);
+    table_free(&t);
+}
+
 /* Details that are easily lost: spellings of numbers, long texts, names that occur twice. */
 static void test_details(void) {
     printf("tables: spellings of labels, long values, equal names, a mark that arrives alone\n");
@@ -272,7 +319,17 @@ static void test_details(void) {
     CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) && t.columns == 1,
           "%s", error);
     table_free(&t);
-    CHECK(!parse(&t, "x,x\n1,2\n") && strstr(error, "two columns are named 'x'"), "%s", error);
+    CHECK(!parse(&t, "x,x\n1,2\n") && strstr(error, "columns 1 and 2 are both named 'x'"), "%s",
+          error);
+    static const char twins[] = "x,y,x\n1,2,3\n";
+    d.drop = "x";
+    CHECK(!table_parse(&t, twins, strlen(twins), "f.csv", &d, error, sizeof error) &&
+          strstr(error, "columns 1 and 3 are both named 'x': rename one, or give its number"), "%s",
+          error);
+    d.drop = "1";
+    CHECK(table_parse(&t, twins, strlen(twins), "f.csv", &d, error, sizeof error) && t.x[1] == 3,
+          "%s", error);
+    table_free(&t);
     table_reader *r = table_reader_create(&t, "a pipe", NULL, error, sizeof error);
     CHECK(r && table_reader_take(r, "\xef\xbb\xbf", 3) && table_reader_take(r, "volt\n3\n", 7) &&
           table_reader_end(r) && t.rows == 1 && !strcmp(t.names[0], "volt"), "%s", error);
@@ -325,8 +382,8 @@ static void test_hostile(void) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_read), TEST(test_first_row), TEST(test_unknown_labels), TEST(test_columns),
-        TEST(test_label_number), TEST(test_arriving), TEST(test_refused), TEST(test_details),
-        TEST(test_hostile)
+        TEST(test_label_number), TEST(test_arriving), TEST(test_refused), TEST(test_kept),
+        TEST(test_details), TEST(test_hostile)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));
 }

@@ -18,7 +18,7 @@
 #include "tools/support/table.h"
 
 typedef struct score_options {
-    char out[OPTION_TEXT_SIZE], label[OPTION_TEXT_SIZE];
+    char out[OPTION_TEXT_SIZE], label[OPTION_TEXT_SIZE], keep[OPTION_TEXT_SIZE];
     int blame, threads, max_memory;
 } score_options;
 
@@ -28,6 +28,8 @@ static const option score_table[] = {
       "the file, written as a whole (default: standard output, row by row)" },
     { "label", OPTION_TEXT, OPTION_NOW, SCORE_AT(label), "NAME", NO_PRESETS(""), 0, 0,
       "column of labels, if there is one (default: as in training)" },
+    { "keep", OPTION_TEXT, OPTION_NOW, SCORE_AT(keep), "NAMES", NO_PRESETS(""), 0, 0,
+      "columns to copy beside the scores, as \"time,id\"; they are not judged" },
     { "blame", OPTION_FLAG, OPTION_NOW, SCORE_AT(blame), "", NO_PRESETS("on"), 0, 0,
       "name the column to blame in odd and strange rows (--no-blame: faster)" },
     { "threads", OPTION_INT, OPTION_NOW, SCORE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
@@ -71,22 +73,6 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
 
 enum { QUOTED_SIZE = 2 * NAME_SIZE + 3, ROW_SIZE = 2 * QUOTED_SIZE + 200 };
 
-/* Quotes a name as CSV requires (RFC 4180): one with a comma or a quotation mark. */
-static void quote_name(const char *name, char quoted[QUOTED_SIZE]) {
-    char *to = quoted;
-    if (!name[strcspn(name, ",\"")]) {
-        strcpy(quoted, name);
-        return;
-    }
-    *to++ = '"';
-    for (; *name; name++) {
-        if (*name == '"') *to++ = '"';
-        *to++ = *name;
-    }
-    *to++ = '"';
-    *to = 0;
-}
-
 /* What is known about the rows so far. */
 typedef struct score_run {
     const model *m;
@@ -96,8 +82,10 @@ typedef struct score_run {
     float *gain, *better;                          /* [channels] of a row */
     jem_answer *answers;                           /* [t.rows] if there are labels; or NULL */
     size_t room;                                   /* answers for which there is memory */
+    int refused;                                   /* rows about which there was a message */
     int rows, unreadable, verdicts[JEM_STRANGE + 1];
     double sum;                                    /* of log p(x) */
+    const char *kept;                              /* of the next row; NULL: nothing is kept */
     const char *out;                               /* "": standard output */
     new_file file;
     int began;                                     /* 1: the header is written */
@@ -111,6 +99,21 @@ static int put(score_run *s, const char *text) {
     return 0;
 }
 
+/* Writes a line, with columns that are kept. */
+static int put_line(score_run *s, const char *line, const char *kept) {
+    if (!put(s, line)) return 0;
+    if (kept && (!put(s, ",") || !put(s, kept))) return 0;
+    return put(s, "\n");
+}
+
+/* Writes the line of the next row. */
+static int put_row(score_run *s, const char *line) {
+    const char *kept = s->kept;
+    if (kept) s->kept += strlen(kept) + 1;
+    s->rows++;
+    return put_line(s, line, kept);
+}
+
 /* Formats the column to blame for a row x, the gain of log p(x) if its value is replaced, and that
    replacement. */
 static int format_blame(score_run *s, const float *x, char text[ROW_SIZE]) {
@@ -122,7 +125,7 @@ static int format_blame(score_run *s, const float *x, char text[ROW_SIZE]) {
         return model_fail("jem score", s->m);
     for (int i = 1; i < net->channels; i++) if (s->gain[i] > s->gain[most]) most = i;
     snprintf(number, sizeof number, "%d", most + 1);
-    quote_name(s->desc->columns ? s->desc->columns[most] : number, quoted);
+    table_quote(s->desc->columns ? s->desc->columns[most] : number, quoted);
     snprintf(text, ROW_SIZE, ",%s,%.2f,%.6g", quoted, (double)s->gain[most],
              (double)s->better[most]);
     return 1;
@@ -136,7 +139,7 @@ static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_a
     char familiarity[32] = "";
     const int classes = m->net->classes > 1;
     if (!a) {
-        snprintf(line, ROW_SIZE, "%d,,,unreadable%s%s\n", row + 1, classes ? ",," : "", blame);
+        snprintf(line, ROW_SIZE, "%d,,,unreadable%s%s", row + 1, classes ? ",," : "", blame);
         return;
     }
     if (a->familiarity >= 0)                       /* rounded down: .01 is not strange */
@@ -145,11 +148,11 @@ static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_a
     int n = snprintf(line, ROW_SIZE, "%d,%.6g,%s,%s", row + 1, (double)a->log_density, familiarity,
                      jem_verdict_name(jem_judge(a->familiarity)));
     if (classes) {
-        quote_name(class_name(m->net, a->label, name), quoted);
+        table_quote(class_name(m->net, a->label, name), quoted);
         n += snprintf(line + n, (size_t)(ROW_SIZE - n), ",%s,%.4f", quoted,
                       (double)a->probability);
     }
-    snprintf(line + n, (size_t)(ROW_SIZE - n), "%s\n", blame);
+    snprintf(line + n, (size_t)(ROW_SIZE - n), "%s", blame);
 }
 
 /* Returns the name of a label of the table. */
@@ -284,11 +287,10 @@ static int score_some(score_run *s, const float *x, int n) {
             if (s->blames && (verdict == JEM_ODD || verdict == JEM_STRANGE) &&
                 !format_blame(s, x + (ptrdiff_t)(i + k) * s->t.columns, blame)) return 0;
             format_row(line, s->m, s->rows, &a[k], blame);
-            if (!put(s, line)) return 0;
             if (s->answers) s->answers[s->rows] = a[k];
+            if (!put_row(s, line)) return 0;
             s->verdicts[verdict]++;
             s->sum += (double)a[k].log_density;
-            s->rows++;
         }
     }
     return 1;
@@ -311,14 +313,15 @@ static int score_arrived(score_run *s) {
     const csv_table *t = &s->t;
     char line[ROW_SIZE];
     if (!s->began && t->rows) {
-        snprintf(line, sizeof line, "row,log_p,familiarity,verdict%s%s\n",
+        snprintf(line, sizeof line, "row,log_p,familiarity,verdict%s%s",
                  s->m->net->classes > 1 ? ",label,probability" : "",
                  s->blames ? ",column,gain,better" : "");
-        if (!put(s, line)) return 0;
+        if (!put_line(s, line, t->kept_names)) return 0;
         note_few(s->m);
         s->began = 1;
     }
     if (!keep_answers(s)) return 0;
+    s->kept = t->kept;
     while (s->rows < t->rows) {
         const float *x = t->x + (ptrdiff_t)(s->rows - t->first) * t->columns;
         int n = 0;
@@ -326,16 +329,16 @@ static int score_arrived(score_run *s) {
         if (n && !score_some(s, x, n)) return 0;
         if (n) continue;
         format_row(line, s->m, s->rows, NULL, s->blames ? ",,," : "");
-        if (!put(s, line)) return 0;
-        s->rows++;
+        if (!put_row(s, line)) return 0;
         s->unreadable++;
     }
     return *s->out || !fflush(stdout);
 }
 
 static void on_bad_row(void *user, const char *message) {
-    (void)user;
-    fprintf(stderr, "jem score: %s\n", message);
+    score_run *s = (score_run *)user;
+    const char *remedy = s->refused++ ? "" : "; such rows have no score until they are corrected";
+    fprintf(stderr, "jem score: %s%s\n", message, remedy);
 }
 
 /* Reads a file, or standard input, as it arrives, and scores its rows. */
@@ -371,6 +374,7 @@ static int describe(const model *m, const score_options *o, table_desc *desc) {
     desc->any_label = 1;
     desc->n_columns = of_model.n_columns;
     desc->drop = of_model.drop;
+    desc->keep = o->keep;
     desc->bad = on_bad_row;
     if (names && of_model.columns)
         desc->columns = (char (*)[TABLE_NAME])calloc((size_t)desc->n_columns, TABLE_NAME);
@@ -402,6 +406,7 @@ static int score_rows(const model *m, const score_options *o, const char *path) 
         return 1;
     }
     int ok = describe(m, o, &desc);
+    desc.user = &s;
     if (ok && *o->out) ok = new_file_open(&s.file, o->out);
     ok = ok && score_input(&s, input, is_input ? "standard input" : path, &desc);
     if (*o->out && !new_file_done(&s.file, ok) && *s.file.message) {

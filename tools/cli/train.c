@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "tools/cli/memory.h"
+#include "tools/cli/notes.h"
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
 #include "tools/cli/use.h"
@@ -380,19 +381,6 @@ static void fit_weights(run *r) {
     fit_weight(r, "p-x-weight", r->o->w_x, larger);
 }
 
-/* Returns 1 if a column never falls from a row to the next, and has several values. Rows next to
-   each other may be equal: a float has only 24 bits of a clock. */
-static int only_rises(const data_set *s, int column) {
-    enum { SEVERAL = 5 };
-    int rises = 0;
-    for (int i = 1; i < s->n; i++) {
-        const float *at = s->values + (ptrdiff_t)i * s->c + column;
-        if (at[0] < at[-s->c]) return 0;
-        rises += at[0] > at[-s->c];
-    }
-    return rises >= SEVERAL;
-}
-
 /* Compares the count of images or rows that calibrate familiarity with the count that 1% needs. */
 static void note_calibration(const run *r) {
     const int n = r->o->n_valid;
@@ -407,18 +395,6 @@ static void note_calibration(const run *r) {
     else if (n < FEW_CALIBRATED)
         printf("%s: %d %s calibrate familiarity: more than 1%% of usual %s may be called strange; "
                "1%% needs about 500 (--n-valid N)\n", r->o->dataset, n, kind, kind);
-}
-
-/* Names columns that only rise: a clock or a counter, which makes all later rows strange. */
-static void note_clocks(const run *r) {
-    const data_set *s = &r->data;
-    char word[DATA_PATH];
-    for (int c = 0; c < s->c; c++) {
-        if (!only_rises(s, c)) continue;
-        printf("%s: column '%s' never falls from row to row: if it is a clock or a counter, all "
-               "new rows will be strange; a run (--out) with --drop %s skips it\n", r->o->dataset,
-               s->column_names[c], data_quoted(s->column_names[c], word, sizeof word));
-    }
 }
 
 /* Warns if all rows have one label that is not the only class: 1, say, which is the second. */
@@ -448,8 +424,12 @@ static int prepare_table(run *r) {
         snprintf(text, sizeof text, "%d", s->n / 5);
         option_set(r->table, option_find(r->table, "n-valid"), text);
     }
-    if (!*r->o->resume) note_clocks(r);
-    if (!*r->o->resume) note_one_label(r);
+    if (!*r->o->resume) {
+        note_clocks(r->o->dataset, s);
+        note_values(r->o->dataset, s);
+        note_labels(r->o->dataset, s);
+        note_one_label(r);
+    }
     if (s->classes > 1) return 1;
     if (r->o->w_xy > 0) return complain(r, 2, "--p-x-y-weight needs labels of several classes", "");
     if (r->o->w_nce == 0 && r->o->w_x == 0 && r->o->w_score == 0)
@@ -492,7 +472,7 @@ static data_desc describe_data(run *r) {
 
 /* Prints why the data set cannot be loaded; returns 0. */
 static int refuse_data(run *r, const char *error) {
-    const int has_text = strstr(error, "is not a number") && !strstr(error, "decimal comma");
+    const int has_text = strstr(error, "is not a number") && !strstr(error, "is not a number (");
     const char *hint = "";
     if (strstr(error, "rows cannot be read")) hint = " (--skip-rows leaves them out)";
     else if (strstr(error, "(most) cannot be read") && has_text)
@@ -1962,8 +1942,9 @@ static int divisible(run *r) {
         return complain(r, 2, "--buffer-size must be a multiple of the number of classes", "");
     if (batch % team.ranks == 0 && labelled % team.ranks == 0 && t->negatives % team.ranks == 0)
         return 1;
-    snprintf(text, sizeof text, "%d processes: the batch (%d images, %d labelled) and --negatives "
-             "(%d) must be multiples of that", team.ranks, batch, labelled, t->negatives);
+    snprintf(text, sizeof text, "%d processes: the batch (%d %s, %d labelled) and --negatives "
+             "(%d) must be multiples of that", team.ranks, batch, kind_of_data(r), labelled,
+             t->negatives);
     return complain(r, 2, text, "");
 }
 
@@ -2062,7 +2043,7 @@ static int final_test(run *r) {
         char word[DATA_PATH];
         printf("trained in %s; to score other rows: jem score %s/last.safetensors FILE.csv\n",
                took, data_quoted(r->o->out, word, sizeof word));
-        note_clocks(r);                            /* again: the first note scrolls past */
+        note_clocks(r->o->dataset, &r->data);      /* again: the first note scrolls past */
         return 1;
     }
     if (!r->test.n) return printf("trained in %s; no test images\n", took) > 0;

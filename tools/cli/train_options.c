@@ -440,10 +440,10 @@ int train_combination(const options *o, const train_options *t) {
         wrong = "--uncond has no p(x,y): use neither --class-cond-p-x-sample nor --p-x-y-weight";
     if (t->unet && t->uncond) wrong = "--unet excludes --uncond";
     if (t->w_xy > 0 && (t->label_noise > 0 || t->label_wide > 0))
-        wrong = "--p-x-y-weight needs --label-noise 0 --label-wide 0: the data of p(x,y) are the "
-                "images of cross-entropy";
+        wrong = "--p-x-y-weight needs --label-noise 0 --label-wide 0: the data of p(x,y) are "
+                "those of cross-entropy";
     if (t->w_xy > 0 && t->cutout > 0)
-        wrong = "--p-x-y-weight excludes --cutout: the data of p(x,y) are the images of "
+        wrong = "--p-x-y-weight excludes --cutout: the data of p(x,y) are those of "
                 "cross-entropy";
     if (t->cutout > 0 && !draws_twice(t) && (t->w_x > 0 || t->w_score > 0))
         wrong = "--cutout needs --batches separate, since p(x) would learn the squares";

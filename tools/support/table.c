@@ -25,6 +25,9 @@ struct table_reader {
     int line;
     int all;                                       /* columns of a line; 0: not known */
     int role[TABLE_COLUMNS + 1];                   /* [all] */
+    char dropped[TABLE_COLUMNS + 1];               /* [all]: 1: --drop skips it */
+    int keep[TABLE_COLUMNS + 1], n_keep;           /* columns for t->kept */
+    size_t kept_used, kept_room;                   /* bytes of t->kept */
     char (*names)[TABLE_NAME];                     /* [all] */
     int has_label;                                 /* 1: a column has labels */
     int after_return;                              /* 1: the last line so far ends in \r, and a \n
@@ -40,7 +43,7 @@ struct table_reader {
 __attribute__((format(printf, 2, 3)))
 #endif
 static int wrong_at(table_reader *r, const char *format, ...) {
-    char reason[160];
+    char reason[480];
     va_list args;
     va_start(args, format);
     vsnprintf(reason, sizeof reason, format, args);
@@ -67,11 +70,14 @@ static char separator_of(const table_reader *r) {
     return separator;
 }
 
-/* Reads the next value of the line, without blanks and quotes around it. Returns 0 if it is too
-   long or holds a zero byte; `column` is for that message. */
-static int next_value(table_reader *r, const char *column, char value[TABLE_NAME]) {
-    int n = 0;
+enum { VALUE_READ, VALUE_LONG, VALUE_BINARY };
+
+/* Reads the next value of the line, without blanks and quotes around it, into value[room]. Stops
+   where it becomes too long, or at a zero byte. */
+static int take_value(table_reader *r, char *value, size_t room) {
+    size_t n = 0;
     int quoted = 0;
+    int found = VALUE_READ;
     while (r->at < r->end && *r->at == ' ') r->at++;
     for (; r->at < r->end && !is_line_end(*r->at); r->at++) {
         const int is_quote = *r->at == '"';
@@ -82,14 +88,24 @@ static int next_value(table_reader *r, const char *column, char value[TABLE_NAME
         }
         r->at += is_doubled;                       /* "" within quotes is a quote (RFC 4180) */
         if (*r->at == r->separator && !quoted) break;
-        if (!*r->at) return wrong_at(r, "column '%s': a value is not text", column);
-        if (n == TABLE_NAME - 1)
-            return wrong_at(r, "column '%s': a value is longer than %d bytes", column,
-                            TABLE_NAME - 1);
+        if (!*r->at) found = VALUE_BINARY;
+        else if (n == room - 1) found = VALUE_LONG;
+        if (found != VALUE_READ) break;
         value[n++] = *r->at;
     }
     while (n > 0 && value[n - 1] == ' ') n--;
     value[n] = 0;
+    return found;
+}
+
+/* Reads the next value of the line. Returns 0 if it is too long or holds a zero byte; `column` is
+   for that message. */
+static int next_value(table_reader *r, const char *column, char value[TABLE_NAME]) {
+    const int found = take_value(r, value, TABLE_NAME);
+    if (found == VALUE_BINARY) return wrong_at(r, "column '%s': a value is not text", column);
+    if (found == VALUE_LONG)
+        return wrong_at(r, "column '%s': a value is longer than %d bytes (--drop skips a column)",
+                        column, TABLE_NAME - 1);
     return 1;
 }
 
@@ -145,6 +161,20 @@ static int column_of(const table_reader *r, const char *name) {
     return -1;
 }
 
+/* Returns another column with the name of this one, which --drop does not skip; -1: none. */
+static int namesake_of(const table_reader *r, int column) {
+    for (int i = 0; i < r->all; i++)
+        if (i != column && !r->dropped[i] && !strcmp(r->names[i], r->names[column])) return i;
+    return -1;
+}
+
+/* Reports two columns of one name. */
+static int two_named(table_reader *r, int a, int b, const char *remedy) {
+    const int first = a < b ? a : b;
+    return wrong_at(r, "columns %d and %d are both named '%.31s': %s", first + 1, a + b - first + 1,
+                    r->names[a], remedy);
+}
+
 /* Returns the column of this number from 1, or the "last" one, or -1. A column whose name the desc
    lists holds values, so it is not the label: the file may have its columns in another order. */
 static int column_placed(const table_reader *r, const char *place) {
@@ -156,19 +186,61 @@ static int column_placed(const table_reader *r, const char *place) {
     return at;
 }
 
-/* Reports a column that the table does not have. */
+/* Reports a column that the table does not have, and those that it has. */
 static int no_column(table_reader *r, const char *name, const char *use) {
-    const int two = r->all > 1;
-    return wrong_at(r, "has no column '%.31s' %s (its columns: %.31s%s%.31s%s)", name, use,
-                    r->names[0], two ? ", " : "", two ? r->names[1] : "",
-                    r->all > 2 ? ", ..." : "");
+    enum { MOST = 240 };                           /* bytes of the list */
+    char list[MOST + TABLE_NAME + 8] = "";
+    size_t n = 0;
+    for (int i = 0; i < r->all; i++) {
+        if (n > MOST) {
+            snprintf(list + n, sizeof list - n, ", ...");
+            break;
+        }
+        n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "",
+                              *r->names[i] ? r->names[i] : "''");
+    }
+    return wrong_at(r, "has no column '%.31s'%s (its columns: %s)", name, use, list);
+}
+
+/* Reads the next name of a list and moves past it. A name with commas is in quotes, in which a
+   quote is doubled. Returns 0 at the end of the list. */
+static int next_name(const char **list, char name[TABLE_NAME]) {
+    const char *c = *list;
+    int n = 0;
+    while (*c == ' ' || *c == ',') c++;
+    if (!*c) return 0;
+    const int quoted = *c == '"';
+    c += quoted;
+    for (; *c && (quoted || *c != ','); c++) {
+        if (quoted && *c == '"') {
+            if (c[1] != '"') break;
+            c++;
+        }
+        if (n < TABLE_NAME - 1) name[n++] = *c;
+    }
+    while (!quoted && n > 0 && name[n - 1] == ' ') n--;
+    name[n] = 0;
+    *list = c + strcspn(c, ",");
+    return 1;
+}
+
+/* Returns the column of a name in a list, or otherwise of a number from 1; -1 after an error. */
+static int column_listed(table_reader *r, const char *name, const char *use) {
+    int at = column_of(r, name);
+    if (at < 0 && *name && table_is_number(name)) at = column_placed(r, name);
+    if (at < 0) no_column(r, name, use);
+    if (at < 0 || strcmp(r->names[at], name)) return at;
+    const int other = namesake_of(r, at);
+    if (other < 0) return at;
+    two_named(r, at, other, "rename one, or give its number");
+    return -1;
 }
 
 /* Gives the column of labels its role. */
 static int find_label(table_reader *r, int has_header) {
     const char *asked = has_header && r->desc->label_name ? r->desc->label_name : r->desc->label;
     const char *name = asked && *asked ? asked : "label";
-    const int is_extra = !r->desc->label_optional || r->all > r->desc->n_columns;
+    const int is_extra = !r->desc->label_optional || r->all - r->n_keep > r->desc->n_columns;
     int at = column_of(r, name);
     if (at < 0 && is_extra) at = column_placed(r, name);
     if (asked && !strcmp(asked, "none")) {
@@ -178,7 +250,7 @@ static int find_label(table_reader *r, int has_header) {
     }
     if (at < 0 && r->desc->label_optional) return 1;
     if (at < 0 && asked && *asked) {
-        return no_column(r, asked, "of labels");
+        return no_column(r, asked, " of labels");
     }
     if (at < 0) return 1;
     r->role[at] = LABEL;
@@ -187,21 +259,36 @@ static int find_label(table_reader *r, int has_header) {
     return 1;
 }
 
+static int is_kept(const table_reader *r, int column) {
+    for (int k = 0; k < r->n_keep; k++)
+        if (r->keep[k] == column) return 1;
+    return 0;
+}
+
 /* Gives the columns that are to be skipped their role. */
 static int find_dropped(table_reader *r) {
-    const char *drop = r->desc->drop;
-    while (drop && *drop) {
-        char name[TABLE_NAME];
-        drop += strspn(drop, " ");
-        if (!*drop) break;
-        const size_t n = strcspn(drop, ",");
-        snprintf(name, sizeof name, "%.*s", n < TABLE_NAME ? (int)n : TABLE_NAME - 1, drop);
-        const int at = column_of(r, name);
-        if (at < 0) return no_column(r, name, "to drop");
+    const char *list = r->desc->drop ? r->desc->drop : "";
+    char name[TABLE_NAME];
+    while (next_name(&list, name)) {
+        const int at = column_listed(r, name, " to drop");
+        if (at < 0) return 0;
         if (r->role[at] == LABEL) return wrong_at(r, "'%.31s' has the labels: it is needed", name);
         r->role[at] = SKIPPED;
-        drop += n;
-        drop += *drop == ',';
+        r->dropped[at] = 1;
+    }
+    return 1;
+}
+
+/* Finds the columns that are to be kept as texts. */
+static int find_kept(table_reader *r) {
+    const char *list = r->desc->keep ? r->desc->keep : "";
+    char name[TABLE_NAME];
+    while (next_name(&list, name)) {
+        const int at = column_listed(r, name, " to keep");
+        if (at < 0) return 0;
+        if (is_kept(r, at)) return wrong_at(r, "column '%.31s' is kept twice", name);
+        r->keep[r->n_keep++] = at;
+        r->role[at] = SKIPPED;
     }
     return 1;
 }
@@ -216,14 +303,20 @@ static int find_columns(table_reader *r, int has_header) {
     for (int i = 0; !by_name && i < r->all; i++)
         if (r->role[i] >= 0) r->role[i] = r->t->columns++;
     if (!by_name && values != d->n_columns)
-        return wrong_at(r, "%d columns of values, but the model has %d", values, d->n_columns);
+        return wrong_at(r, "%d columns of values%s, but the model has %d%s", values,
+                        r->n_keep ? " besides those to keep" : "", d->n_columns,
+                        values == 2 * d->n_columns && r->separator == ','
+                            ? " (decimal commas? write points)" : "");
     if (!by_name) return 1;
     for (int i = 0; i < r->all; i++)
         if (r->role[i] >= 0) r->role[i] = SKIPPED;
     for (int k = 0; k < d->n_columns; k++) {
         const int at = column_of(r, d->columns[k]);
-        if (at < 0)
-            return wrong_at(r, "has no column '%.31s', which the model needs", d->columns[k]);
+        if (at < 0) return no_column(r, d->columns[k], ", which the model needs");
+        if (is_kept(r, at))
+            return wrong_at(r, "column '%.31s' cannot be kept: the model judges it", d->columns[k]);
+        const int other = namesake_of(r, at);
+        if (other >= 0) return two_named(r, at, other, "the model needs one, so rename the other");
         if (r->role[at] != SKIPPED)
             return wrong_at(r, "column '%.31s' has two uses", d->columns[k]);
         r->role[at] = k;
@@ -235,8 +328,9 @@ static int find_columns(table_reader *r, int has_header) {
 /* Gives every column its role. */
 static int find_roles(table_reader *r, int has_header) {
     csv_table *t = r->t;
-    if (!find_label(r, has_header) || !find_dropped(r)) return 0;
-    if (r->desc->n_columns > 0) {
+    if (!find_kept(r) || !find_label(r, has_header) || !find_dropped(r)) return 0;
+    const int is_new = !r->desc->n_columns;        /* the names are not those of a model */
+    if (!is_new) {
         if (!find_columns(r, has_header)) return 0;
     } else {
         for (int i = 0; i < r->all; i++)
@@ -246,19 +340,45 @@ static int find_roles(table_reader *r, int has_header) {
     if (t->columns > TABLE_COLUMNS) return wrong_at(r, "more than %d columns", TABLE_COLUMNS);
     for (int i = 0; i < r->all; i++) {
         if (r->role[i] < 0) continue;
-        const int first = column_of(r, r->names[i]);
-        if (first < i && r->role[first] >= 0)
-            return wrong_at(r, "two columns are named '%s' (--drop skips the first)", r->names[i]);
+        if (is_new && !*r->names[i])
+            return wrong_at(r, "column %d has no name: name it, or skip it (--drop %d)", i + 1,
+                            i + 1);
+        const int other = is_new ? namesake_of(r, i) : -1;
+        if (other >= 0) return two_named(r, i, other, "rename one");
         memcpy(t->names[r->role[i]], r->names[i], TABLE_NAME);
     }
     return 1;
 }
 
+/* Returns 1 if a value is missing, or is a usual mark for that. */
+static int is_missing(const char *text) {
+    static const char *const marks[] = { "", "-", "?", "NA", "N/A", "null" };
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (!strcmp(text, marks[i])) return 1;
+    return 0;
+}
+
+/* Returns why a value may not be a number, and a remedy. */
+static const char *reason_of_text(const table_reader *r, const char *value) {
+    char pointed[TABLE_NAME];
+    double number;
+    snprintf(pointed, sizeof pointed, "%s", value);
+    char *comma = strchr(pointed, ',');
+    if (comma) *comma = '.';
+    if (comma && (r->separator != ',' || number_in(pointed, &number)))
+        return " (a decimal comma? write points)";
+    if (r->all > 1) return "";
+    if (r->at < r->end && *r->at == r->separator)
+        return " (the first line has one column: delete lines before the names)";
+    return strchr(value, ' ') ? " (separate values by commas, semicolons or tabs)" : "";
+}
+
 /* Rejects a value that should be a number. */
 static int not_a_number(table_reader *r, const char *value, const char *name) {
-    const int decimal = r->separator != ',' && strchr(value, ',');
+    if (is_missing(value))
+        return wrong_at(r, "'%s' in column '%s' is not a number: a missing value", value, name);
     return wrong_at(r, "'%.20s' in column '%s' is not a number%s", value, name,
-                    decimal ? " (a decimal comma? write points)" : "");
+                    reason_of_text(r, value));
 }
 
 /* Returns the column that the desc gives by its number, or as the last; -1: by its name. */
@@ -269,12 +389,84 @@ static int place_of_label(const table_reader *r) {
     return atoi(label) - 1;
 }
 
-/* Returns 1 if a value is missing, or is a usual mark for that. */
-static int is_missing(const char *text) {
-    static const char *const marks[] = { "", "-", "?", "NA", "N/A", "null" };
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
-        if (!strcmp(text, marks[i])) return 1;
-    return 0;
+size_t table_quote(const char *text, char *to) {
+    char *at = to;
+    const int quoted = text[strcspn(text, ",\"")] != 0;
+    if (quoted) *at++ = '"';
+    for (; *text; text++) {
+        if (*text == '"') *at++ = '"';
+        *at++ = *text;
+    }
+    if (quoted) *at++ = '"';
+    *at = 0;
+    return (size_t)(at - to);
+}
+
+/* Fails for another reason than a row's contents. */
+static int no_memory(table_reader *r) {
+    r->failed = 1;
+    return wrong_at(r, "no memory for %d rows", r->t->rows + 1);
+}
+
+/* Reads the next value of the line and appends it to t->kept, followed by `last`. */
+static int keep_value(table_reader *r, char last) {
+    csv_table *t = r->t;
+    const char *start = r->at;
+    skip_value(r);
+    const size_t n = (size_t)(r->at - start) + 1;
+    const size_t needed = r->kept_used + 3 * n + 4;                /* quoted, and as it is read */
+    if (needed > r->kept_room) {
+        char *more = (char *)realloc(t->kept, 2 * needed);
+        if (!more) return no_memory(r);
+        t->kept = more;
+        r->kept_room = 2 * needed;
+    }
+    char *text = t->kept + r->kept_room - n;
+    r->at = start;
+    take_value(r, text, n);
+    jem_mask_controls(text, 0);
+    r->kept_used += table_quote(text, t->kept + r->kept_used);
+    t->kept[r->kept_used++] = last;
+    return 1;
+}
+
+/* Appends the values of a line's columns to keep; a short line has empty ones. Does not move. */
+static int keep_values(table_reader *r) {
+    const char *start = r->at;
+    for (int k = 0; k < r->n_keep; k++) {
+        r->at = start;
+        int column = 0;
+        while (column < r->keep[k]) {
+            skip_value(r);
+            if (!continues(r)) break;
+            column++;
+        }
+        if (!keep_value(r, k + 1 < r->n_keep ? ',' : 0)) return 0;
+    }
+    r->at = start;
+    return 1;
+}
+
+/* Sets t->kept_names; r->at is the first line. */
+static int keep_names(table_reader *r, int has_header) {
+    csv_table *t = r->t;
+    const char *start = r->at;
+    const char *end = r->end;
+    char numbers[16];
+    for (int k = 0; !has_header && k < r->n_keep; k++) {
+        snprintf(numbers, sizeof numbers, "%d", r->keep[k] + 1);
+        r->at = numbers;
+        r->end = numbers + strlen(numbers);
+        if (!keep_value(r, k + 1 < r->n_keep ? ',' : 0)) return 0;
+    }
+    r->at = start;
+    r->end = end;
+    if (has_header && !keep_values(r)) return 0;
+    t->kept_names = t->kept;
+    t->kept = NULL;
+    r->kept_used = 0;
+    r->kept_room = 0;
+    return 1;
 }
 
 /* Counts the columns of the first line, and takes their names if it has a text that is not the
@@ -303,17 +495,14 @@ static int read_header(table_reader *r) {
     /* if the only text is a label, it belongs to a row */
     const int label_at = place_of_label(r);
     const int has_header = texts > (label_at >= 0 && text_at == label_at);
+    const char *values = has_header ? r->at : start;
     if (!has_header) {
-        r->at = start;
         for (int i = 0; i < r->all; i++) snprintf(r->names[i], TABLE_NAME, "%d", i + 1);
     }
-    return find_roles(r, has_header);
-}
-
-/* Fails for another reason than a row's contents. */
-static int no_memory(table_reader *r) {
-    r->failed = 1;
-    return wrong_at(r, "no memory for %d rows", r->t->rows + 1);
+    r->at = start;
+    const int ok = find_roles(r, has_header) && (!r->n_keep || keep_names(r, has_header));
+    r->at = values;
+    return ok;
 }
 
 /* Makes room for one more row. */
@@ -417,6 +606,14 @@ static int number_classes(table_reader *r) {
     return 1;
 }
 
+/* Rejects a line with more values than columns. */
+static int more_values(table_reader *r) {
+    const int decimal = r->separator == ',' && r->all > 1;
+    return wrong_at(r, "more than %d values (the last column is '%s')%s", r->all,
+                    r->names[r->all - 1],
+                    decimal ? "; if it has decimal commas, write points" : "");
+}
+
 static int read_row(table_reader *r) {
     csv_table *t = r->t;
     char value[TABLE_NAME];
@@ -425,7 +622,7 @@ static int read_row(table_reader *r) {
     if (!grow(r)) return 0;
     float *x = t->x + (size_t)(t->rows - t->first) * (size_t)t->columns;
     do {
-        if (column == r->all) return wrong_at(r, "more than %d values", r->all);
+        if (column == r->all) return more_values(r);
         const char *name = r->names[column];
         const int role = r->role[column++];
         if (role == SKIPPED) {
@@ -441,7 +638,9 @@ static int read_row(table_reader *r) {
                             name);
         x[role] = (float)number;
     } while (continues(r));
-    if (column != r->all) return wrong_at(r, "%d values, but %d columns", column, r->all);
+    if (column != r->all)
+        return wrong_at(r, "%d values, but %d columns: column '%s' has none", column, r->all,
+                        r->names[column]);
     t->rows++;
     return 1;
 }
@@ -462,6 +661,9 @@ static int read_lines(table_reader *r) {
     if (r->at == r->end) return 1;
     if (!r->started && r->end - r->at > 2 && !memcmp(r->at, "\xef\xbb\xbf", 3))
         r->at += 3;                                /* the mark of UTF-8 */
+    if (!r->started && r->end - r->at > 1 &&
+        (!memcmp(r->at, "\xff\xfe", 2) || !memcmp(r->at, "\xfe\xff", 2)))
+        return wrong_at(r, "is UTF-16: save it as CSV in UTF-8");
     r->started = 1;
     while (next_line(r)) {
         if (!r->all && !read_header(r)) return 0;
@@ -469,6 +671,7 @@ static int read_lines(table_reader *r) {
         const int texts = r->texts;
         const int is_text = r->is_text;
         const int unlabelled = r->t->unlabelled;
+        if (!keep_values(r)) return 0;
         if (read_row(r)) continue;
         if (r->failed || !r->desc->bad) return 0;
         r->texts = texts;                          /* its label may be another value */
@@ -484,14 +687,14 @@ static int complete(table_reader *r) {
     csv_table *t = r->t;
     if (!t->rows) {
         r->line = 0;
-        return wrong_at(r, "no rows of numbers");
+        return wrong_at(r, "no rows of numbers%s", r->all ? " after the names of columns" : "");
     }
     return !r->has_label || number_classes(r);
 }
 
 static void begin(table_reader *r, csv_table *t, const char *path, const table_desc *desc,
                   char *error, size_t error_size) {
-    static const table_desc usual = { NULL, NULL, 0, 0, NULL, NULL, 0, NULL, NULL };
+    static const table_desc usual = { NULL, NULL, 0, 0, NULL, NULL, NULL, 0, NULL, NULL };
     memset(t, 0, sizeof *t);
     memset(r, 0, sizeof *r);
     t->classes = 1;
@@ -554,7 +757,10 @@ int table_reader_end(table_reader *r) {
     return (!r->at || read_lines(r)) && complete(r);
 }
 
-void table_reader_forget(table_reader *r) { r->t->first = r->t->rows; }
+void table_reader_forget(table_reader *r) {
+    r->t->first = r->t->rows;
+    r->kept_used = 0;
+}
 
 void table_reader_free(table_reader *r) {
     if (!r) return;
@@ -606,6 +812,8 @@ void table_free(csv_table *t) {
     free(t->labels);
     free(t->names);
     free(t->class_names);
+    free(t->kept);
+    free(t->kept_names);
     memset(t, 0, sizeof *t);
 }
 

@@ -29,6 +29,10 @@ typedef struct csv_table {
     int classes;                                   /* largest label + 1; 1 without labels */
     char (*class_names)[TABLE_NAME];               /* [classes], sorted; NULL: numbers */
     char (*names)[TABLE_NAME];                     /* [columns]; "1", "2", ... without a header */
+    char *kept;                                    /* of rows from `first` on, the columns of
+                                                      table_desc.keep as a line of CSV, such as
+                                                      "12:00,7", and a 0; NULL: none */
+    char *kept_names;                              /* the same of their names; or NULL */
     char label[TABLE_NAME];                        /* the name of the column of labels, or "" */
 } csv_table;
 
@@ -40,8 +44,9 @@ typedef struct table_desc {
                                   or NULL */
     int label_optional;        /* 1: a file without that column is accepted */
     int any_label;             /* 1: a row whose label is missing or no class has the label -1 */
-    const char *drop;          /* names of columns to skip, separated by commas, each of
-                                  which blanks may follow */
+    const char *drop;          /* columns to skip: their names, or their numbers from 1, separated
+                                  by commas; a name with commas is in quotes */
+    const char *keep;          /* columns for csv_table.kept, in the same way; not values */
     /* Takes these columns, by name and in this order, and skips others; without names, in the
        desc or in the file, their count must be equal. */
     char (*columns)[TABLE_NAME];
@@ -62,6 +67,9 @@ void table_free(csv_table *t);
 /* Returns the label of usual rows: of numbers, the lowest that occurs; of names, the most frequent,
    since they are sorted. */
 int table_usual_label(const csv_table *t);
+/* Copies a text as a value of a CSV file (RFC 4180), in quotes if it has a comma or a quote, to up
+   to 2 strlen(text) + 3 bytes. Returns its length. */
+size_t table_quote(const char *text, char *to);
 /* Returns 1 if the name of a column is only its number, as in tables without a header. */
 int table_is_number(const char *name);
 

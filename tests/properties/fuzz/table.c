@@ -15,6 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *in, size_t n) {
     desc.label_optional = in[0] >> 3 & 1;
     desc.any_label = in[0] >> 6 & 1;
     if (in[0] >> 4 & 1) desc.drop = "b,c";
+    if (in[0] >> 7) desc.keep = "\"a\",3";
     if (in[0] >> 5 & 1) {
         desc.columns = columns;
         desc.n_columns = 2;

@@ -1,0 +1,139 @@
+/* Notes about the columns of a table: see notes.h. */
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tools/cli/notes.h"
+#include "tools/support/table.h"
+
+/* Writes the name of a column as the shell's word for --drop. Returns `to`. */
+static const char *drop_word(const char *name, char to[DATA_PATH]) {
+    char listed[2 * TABLE_NAME + 3];
+    char cut[TABLE_NAME];
+    snprintf(cut, sizeof cut, "%s", name);
+    table_quote(cut, listed);
+    if (data_quoted(listed, to, DATA_PATH) == listed) strcpy(to, listed);
+    return to;
+}
+
+/* Returns 1 if a column never falls from a row to the next, and has several values. Rows next to
+   each other may be equal: a float has only 24 bits of a clock. */
+static int only_rises(const data_set *s, int column) {
+    enum { SEVERAL = 5 };
+    int rises = 0;
+    for (int i = 1; i < s->n; i++) {
+        const float *at = s->values + (ptrdiff_t)i * s->c + column;
+        if (at[0] < at[-s->c]) return 0;
+        rises += at[0] > at[-s->c];
+    }
+    return rises >= SEVERAL;
+}
+
+void note_clocks(const char *table, const data_set *s) {
+    char word[DATA_PATH];
+    for (int c = 0; c < s->c; c++) {
+        if (!only_rises(s, c)) continue;
+        printf("%s: column '%s' never falls from row to row: if it is a clock or a counter, all "
+               "new rows will be strange; a run (--out) with --drop %s skips it\n", table,
+               s->column_names[c], drop_word(s->column_names[c], word));
+    }
+}
+
+static int by_value(const void *a, const void *b) {
+    const float x = *(const float *)a;
+    const float y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Returns the standard deviation of x[n]. */
+static double deviation_of(const float *x, int n) {
+    double mean = 0;
+    double sum = 0;
+    for (int i = 0; i < n; i++) mean += (double)x[i] / n;
+    for (int i = 0; i < n; i++) sum += ((double)x[i] - mean) * ((double)x[i] - mean);
+    return sqrt(sum / n);
+}
+
+/* Finds the values first..last-1 of sorted x[n] that are not outliers. An outlier is farther from
+   the quartiles than 20 times their distance; if they are equal, the 5% quantiles replace them. */
+static void find_usual(const float *x, int n, int *first, int *last) {
+    static const double parts[] = { .25, .05 };
+    *first = 0;
+    *last = n;
+    for (int k = 0; k < 2; k++) {
+        const int skipped = (int)(parts[k] * n);
+        const double low = (double)x[skipped];
+        const double high = (double)x[n - 1 - skipped];
+        const double reach = 20 * (high - low);
+        if (reach <= 0) continue;
+        while ((double)x[*first] < low - reach) ++*first;
+        while ((double)x[*last - 1] > high + reach) --*last;
+        return;
+    }
+}
+
+/* Prints a note if the outliers of sorted x[n] make most of its standard deviation. */
+static void note_outliers(const char *table, const char *name, const float *x, int n) {
+    static const double dominant = 3;
+    char word[DATA_PATH];
+    int first;
+    int last;
+    find_usual(x, n, &first, &last);
+    const int count = n - (last - first);
+    if (!count || deviation_of(x, n) < dominant * deviation_of(x + first, last - first)) return;
+    const double below = (double)x[first] - (double)x[0];
+    const double above = (double)x[n - 1] - (double)x[last - 1];
+    printf("%s: column '%s': %d of %d values are far from the others (%g; the others are %g to "
+           "%g) and determine its mean and scale: if they are codes of errors, delete their rows, "
+           "or skip the column (--drop %s)\n", table, name, count, n,
+           (double)(below > above ? x[0] : x[n - 1]), (double)x[first], (double)x[last - 1],
+           drop_word(name, word));
+}
+
+void note_values(const char *table, const data_set *s) {
+    char word[DATA_PATH];
+    float *x = (float *)malloc((size_t)s->n * sizeof *x);
+    for (int c = 0; x && c < s->c; c++) {
+        const char *name = s->column_names[c];
+        for (int i = 0; i < s->n; i++) x[i] = s->values[(ptrdiff_t)i * s->c + c];
+        qsort(x, (size_t)s->n, sizeof *x, by_value);
+        if (x[0] < x[s->n - 1]) note_outliers(table, name, x, s->n);
+        else
+            printf("%s: column '%s' is %g in every row: nothing can be learned from it, and rows "
+                   "with another value will be strange; --drop %s skips it\n", table, name,
+                   (double)x[0], drop_word(name, word));
+    }
+    free(x);
+}
+
+void note_labels(const char *table, const data_set *s) {
+    enum { FEW = 2 };
+    char word[DATA_PATH];
+    int different = 0;
+    int rare = 0;
+    int rarest = 0;
+    int *rows = (int *)calloc((size_t)s->classes, sizeof *rows);
+    if (!rows || !s->has_labels) {
+        free(rows);
+        return;
+    }
+    for (int i = 0; i < s->n; i++) rows[s->labels[i]]++;
+    for (int k = 0; k < s->classes; k++) {
+        if (!rows[k]) continue;
+        different++;
+        if (rows[k] > FEW) continue;
+        if (!rare++ || rows[k] < rows[rarest]) rarest = k;
+    }
+    drop_word(s->label, word);
+    if (2 * different > s->n)
+        printf("%s: column '%s' has %d different labels in %d rows: if they are names or numbers "
+               "of rows, --label none --drop %s skips them\n", table, s->label, different, s->n,
+               word);
+    else if (rare)
+        printf("%s: column '%s': %d of %d labels occur once or twice, such as '%s': correct or "
+               "delete these rows, or learn without labels (--label none --drop %s)\n", table,
+               s->label, rare, different, s->class_names[rarest], word);
+    free(rows);
+}
