@@ -1172,6 +1172,10 @@ says "column 'rpm, max': 1 of 600 values are far from the others (1e+08; .*(--dr
 says "column 'flat' is 5 in every row: .*; --drop flat skips it$"
 says "column 'kind': 1 of 4 labels occur once or twice, such as 'odd': .*--drop kind)$"
 check "once" test "$(grep -c "^notes.csv: column" out)" = 4
+awk 'BEGIN { print "k"; for (i = 0; i < 600; i++) print i % 60 == 5 ? 99999999 : 7000 }' >codes.csv
+status 0 "a column of one value and codes" train codes.csv --iters 60 --out codes
+says "column 'k': 10 of 600 values are far from the others (1e+08; the others are 7000 to 7000)"
+check "it is calibrated" sh -c "! grep -qi calibrat err && test -s codes/best.safetensors"
 status 0 "their remedies" train notes.csv --label none --drop 'volt,"rpm, max",flat,kind' $brief \
     --iters 1 --out t20
 check "no notes" sh -c "! grep -q column out"

@@ -57,7 +57,8 @@ static double deviation_of(const float *x, int n) {
 }
 
 /* Finds the values first..last-1 of sorted x[n] that are not outliers. An outlier is farther from
-   the quartiles than 20 times their distance; if they are equal, the 5% quantiles replace them. */
+   the quartiles than 20 times their distance; if they are equal, the 5% quantiles replace them; if
+   those are equal, too, all values but the median are outliers, of which there may be 2%. */
 static void find_usual(const float *x, int n, int *first, int *last) {
     static const double parts[] = { .25, .05 };
     *first = 0;
@@ -72,6 +73,11 @@ static void find_usual(const float *x, int n, int *first, int *last) {
         while ((double)x[*last - 1] > high + reach) --*last;
         return;
     }
+    while (x[*first] < x[n / 2]) ++*first;
+    while (x[*last - 1] > x[n / 2]) --*last;
+    if (50 * (n - (*last - *first)) <= n) return;
+    *first = 0;
+    *last = n;
 }
 
 /* Prints a note if the outliers of sorted x[n] make most of its standard deviation. */
