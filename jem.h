@@ -12547,7 +12547,7 @@ static int jem__blame_row(jem_net *net, const float *x, float *gain, float *bett
         best[i] = u[i];
         most[i] = logp;
         trials[i].from = -reach;
-        trials[i].step = 2 * reach / JEM__TRIALS;  /* so that trial 32 is the mean */
+        trials[i].step = 2 * reach / (float)JEM__TRIALS;   /* so that trial 32 is the mean */
     }
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < size; i += JEM__BLAMED_AT_ONCE) {
@@ -13473,10 +13473,12 @@ jem_status jem_net_set_fit(jem_net *net, jem_fit fit) {
 /* Returns the area of a picture that fills the network's input; outside of the picture it has the
    background. Adds to did what was done. */
 static jem__area jem__fit_area(const jem_net *net, const jem__bitmap *p, jem_fit fit, int *did) {
-    jem__area a = { 0, p->height, 0, p->width };
+    jem__area a = { 0, 0, 0, 0 };
     const double by_height = (double)p->width * net->height;
     const double by_width = (double)p->height * net->width;
     const int wide = by_height > by_width;
+    a.bottom = p->height;
+    a.right = p->width;
     if (fit == JEM_FIT_TRAINED) fit = jem__fit_in(jem_net_meta(net, jem__fit_key));
     if (!(by_height < by_width) && !wide) return a;
     if (fit != JEM_FIT_CROP && fit != JEM_FIT_PAD) {

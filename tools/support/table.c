@@ -204,7 +204,7 @@ static int no_column(table_reader *r, const char *name, const char *use) {
 
 /* Reads the next name of a list and moves past it. A name with commas is in quotes, in which a
    quote is doubled. Returns 0 at the end of the list. */
-static int next_name(const char **list, char name[TABLE_NAME]) {
+static int next_column(const char **list, char name[TABLE_NAME]) {
     const char *c = *list;
     int n = 0;
     while (*c == ' ' || *c == ',') c++;
@@ -269,7 +269,7 @@ static int is_kept(const table_reader *r, int column) {
 static int find_dropped(table_reader *r) {
     const char *list = r->desc->drop ? r->desc->drop : "";
     char name[TABLE_NAME];
-    while (next_name(&list, name)) {
+    while (next_column(&list, name)) {
         const int at = column_listed(r, name, " to drop");
         if (at < 0) return 0;
         if (r->role[at] == LABEL) return wrong_at(r, "'%.31s' has the labels: it is needed", name);
@@ -283,7 +283,7 @@ static int find_dropped(table_reader *r) {
 static int find_kept(table_reader *r) {
     const char *list = r->desc->keep ? r->desc->keep : "";
     char name[TABLE_NAME];
-    while (next_name(&list, name)) {
+    while (next_column(&list, name)) {
         const int at = column_listed(r, name, " to keep");
         if (at < 0) return 0;
         if (is_kept(r, at)) return wrong_at(r, "column '%.31s' is kept twice", name);
