@@ -103,7 +103,11 @@ if [ -n "$python" ]; then
         case $command in info*) more="" ;; *) more="--out again.png" ;; esac
         case $command in eval*safetensors\ --*) more="" ;; esac
         eval "'$jem' $command $more" >said 2>err </dev/null
-        missing=$(sed '/again.png/d; /^processor time/d; s/  */ /g; s/^ //; s/ $//' said | grep -vFx -f run.txt)
+        time=""                         # the last column of the table of ood
+        case $command in eval*\ ood\ *) time='s/ [0-9]*[.][0-9]$//' ;; esac
+        sed "$time" run.txt >held.txt
+        missing=$(sed '/again.png/d; /^processor time/d; s/  */ /g; s/^ //; s/ $//' said |
+            sed "$time" | grep -vFx -f held.txt)
         if [ "$word" = jem ] && [ -s said ] && [ -z "$missing" ]; then passed=$((passed + 1))
         else not_ok "jem $command: the page does not hold: $missing"; fi
     done <run.commands

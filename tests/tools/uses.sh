@@ -141,7 +141,7 @@ status 0 "ood, two scores" c.jem ood --n 100 --other digits --out o.png --scores
     --calibrate 500
 says "calibrated with 500 training images"
 says "processor time: [0-9.]* ms an answer, [0-9.]* times that of its logits"
-check "two columns" test "$(grep '^  black' out | wc -w)" = 3
+check "two columns, images and seconds" test "$(grep '^  black' out | wc -w)" = 5
 refuses 2 "--scores mode: no such score; there are logp " c.jem ood --n 20 --other digits \
     --scores logp,mode
 status 0 "ood" $model ood --dataset digits --n 100 --data nowhere --out o.png
