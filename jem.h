@@ -119,10 +119,10 @@
        Nothing exits, asserts or prints. A function that can fail returns a jem_status, NULL, or the
        value that its comment names (NaN, a negative number, a struct with a status). The context
        keeps the FIRST error, with the op's name and the shapes or the file: jem_error(ctx). After
-       an error all ops return NULL, and functions do nothing and return that first error, until
-       jem_clear_error(ctx). An op whose input is NULL returns NULL, so you can write a whole
-       expression and check once at its end. A program that continues after an error, for instance
-       with the next file, must clear it.
+       an error all ops return NULL, and functions that use ops do nothing and return that first
+       error, until jem_clear_error(ctx). An op whose input is NULL returns NULL, so you can write a
+       whole expression and check once at its end. A program that continues after an error, for
+       instance with the next file, must clear it.
    DESCRIPTIONS
        Start each jem_..._desc from jem_..._desc_default() and change the fields you need; zero is a
        value, not a default. A field's comment gives the default first, or after its description and
@@ -1169,8 +1169,8 @@ typedef struct jem_schedule {
     int warmup;                                    /* linear up to lr over this many updates */
     int total;                                     /* cosine: length of the run, in updates */
     float floor;                                   /* cosine: ends at floor*lr */
-    float rate;                                    /* factor of the learning rate at each of `at`,
-                                                      which needs one above 0: 0 */
+    float rate;                                    /* factor of the learning rate at each of `at`:
+                                                      0, so set both */
     int at[4];                                     /* updates (0: unused). steps: the learning rate
                                                       is multiplied by `rate` there. cosine: a
                                                       cosine ends there, and the next one starts,
@@ -1731,11 +1731,11 @@ JEM_API const char *jem_file_temporary(const jem_file *f);
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* Loads the parameters of a network. The archive must have every parameter of the net, with its
-   shape; otherwise nothing changes. Other arrays are ignored. Of the metadata it reads the fields
-   of jem_net from scale to denoise_fraction, and the texts of jem_calibrate, jem_fit_temperature,
-   jem_net_fit_units and jem_net_fit_framing. Texts that the file lacks are removed; fields that it
-   lacks get their defaults, or remain as they are if the file does not describe its network
-   (PyTorch's). */
+   shape; otherwise nothing changes. Other arrays are ignored. Of the metadata it reads the
+   fields of jem_net from scale to denoise_fraction, and the texts of jem_calibrate,
+   jem_fit_temperature, jem_net_fit_units, jem_net_fit_framing and jem_net_set_fit. Texts that
+   the file lacks are removed; fields that it lacks get their defaults, or remain as they are if
+   the file does not describe its network (PyTorch's). */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
 /* Networks of your own in files: a file names the kind of its network, for which a constructor is
@@ -2983,7 +2983,7 @@ jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs
                            op && op->name ? "forward" : "name");
     if (!inputs || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: needs 1 to %d inputs, not %d%s", name,
-                           JEM_MAX_INPUTS, n_inputs, inputs ? "" : " at NULL");
+                           JEM_MAX_INPUTS, n_inputs, inputs ? "" : ", inputs is NULL");
     for (int i = 0; i < n_inputs; i++)
         if (inputs[i] && inputs[i]->n != out.n)
             return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: input %d is %s, the output has n = %d",
@@ -9320,6 +9320,18 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
            jem__denoise_good(ctx, "trainer: restart_denoise", d->restart_denoise);
 }
 
+/* Checks the rules of a schedule whose fields are in their ranges. */
+static void jem__schedule_check(jem_ctx *ctx, const jem_schedule *s) {
+    if (s->kind == JEM_SCHEDULE_CONSTANT) return;
+    if (s->kind == JEM_SCHEDULE_COSINE && s->total < 1)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: schedule.total = %d: a cosine needs the length "
+                  "of the run", s->total);
+    for (int i = 0; i < 4; i++)
+        if (s->at[i] > 0 && !(s->rate > 0))
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: schedule.at needs a schedule.rate above 0: "
+                      "the learning rate would be 0 from update %d on", s->at[i]);
+}
+
 /* Checks the rules that relate several fields; each of them is in its range. */
 static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     const jem_status bad = JEM_BAD_ARGUMENT;
@@ -9351,12 +9363,7 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     if (d->pause_gap >= d->max_gap)
         jem__fail(ctx, bad, "trainer: pause_gap = %g is not below max_gap = %g",
                   (double)d->pause_gap, (double)d->max_gap);
-    if (d->schedule.kind == JEM_SCHEDULE_COSINE && d->schedule.total < 1)
-        jem__fail(ctx, bad, "trainer: schedule.total = %d: a cosine needs the length of the run",
-                  d->schedule.total);
-    if (d->schedule.at[0] > 0 && !(d->schedule.rate > 0))
-        jem__fail(ctx, bad, "trainer: schedule.at needs a schedule.rate above 0: the learning rate "
-                  "would be 0 from update %d on", d->schedule.at[0]);
+    jem__schedule_check(ctx, &d->schedule);
     if (d->w_term > 0 && !d->term)
         jem__fail(ctx, bad, "trainer: w_term = %g, but term is NULL", (double)d->w_term);
     if (d->ranks > 1 && !d->sum)
@@ -12996,7 +13003,7 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
 
 /* ---- pictures -------------------------------------------------------------------------------- */
 
-/* Computes the interval of a row of `source` pixels that pixel i of a row of `target` pixels
+/* Computes the part of the interval from first to end that pixel i of a row of `target` pixels
    covers. An interval shorter than a pixel becomes the nearest pixel. */
 static void jem__cover(int i, int target, double first, double end, double *from, double *until) {
     *from = first + i * (end - first) / target;

@@ -65,15 +65,24 @@ static jem_status judge(jem_net *net, int row, const float *x) {
     return status;
 }
 
+/* Returns 1 if a line does not begin with a number: it has the names of the columns. */
+static int has_names(const char *line) {
+    char *end;
+    strtof(line, &end);
+    return end == line;
+}
+
 /* Judges all lines of standard input. A line that cannot be judged is reported, and the next one is
    judged all the same: hence jem_clear_error. Returns the count of such lines. */
 static int judge_lines(jem_net *net) {
     static char line[MOST_LINE];
     float x[MOST_COLUMNS];
     int unread = 0;
-    for (int row = 0; fgets(line, sizeof line, stdin); row++) {
+    int row = 0;
+    while (fgets(line, sizeof line, stdin)) {
         const int count = numbers_in(line, x);
-        if (row == 0 && !count) continue;          /* names of the columns */
+        if (!row && has_names(line)) continue;
+        row++;
         if (count != net->channels) {
             fprintf(stderr, "row %d: needs %d numbers, separated by commas\n", row, net->channels);
             unread++;

@@ -1542,8 +1542,12 @@ static void test_refusals(jem_ctx *ctx) {
     d.schedule.kind = JEM_SCHEDULE_COSINE;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.total = 0"), "a cosine of no length");
     d.schedule.kind = JEM_SCHEDULE_STEPS;
-    d.schedule.at[0] = 7;
+    d.schedule.at[1] = 7;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.rate above 0"), "a rate of 0");
+    d.schedule.kind = JEM_SCHEDULE_CONSTANT;       /* ignores it */
+    jem_trainer *constant = jem_trainer_create(net, &d);
+    CHECK(constant != NULL, "%s", jem_error(ctx));
+    jem_trainer_free(constant);
     jem_buffer *b = jem_buffer_create(ctx, 4, 2, 1, 1, 0, &rng);
     CHECK(jem_buffer_draw(b, &rng, 2, labels, 0, chains, slot) == JEM_BAD_ARGUMENT &&
           says(ctx, "no slots by class"), "labels");

@@ -721,7 +721,12 @@ static void test_old_copy(void) {
         jem__guard_note_age(m.tr);
         CHECK(logs == k - 1, "after %d updates: %d notes", m.tr->updates, logs);
     }
-    CHECK(strstr(logged, "after 2000 updates") && strstr(logged, "after 100:"), "%s", logged);
+    m.tr->updates = 2999;
+    m.tr->desc.max_gap = 0.2f;                     /* too large to keep, but no rollback */
+    step(&m);
+    CHECK(logs == 2 && strstr(logged, "after 3000 updates"), "%d notes: %s", logs, logged);
+    m.tr->desc.max_gap = 100;
+    CHECK(strstr(logged, "after 3000 updates") && strstr(logged, "after 100:"), "%s", logged);
     poison(m.net);
     const jem_stats s = step(&m);
     CHECK(s.returned && strstr(logged, "state, after 100 updates"), "%s", logged);

@@ -238,8 +238,9 @@ static int eval_calibration(uses *s, uses *beside) {
     both[0] = s;
     both[1] = beside;
     if (s->n < 4) {
-        fprintf(stderr, "jem eval: calibration needs at least 4 images; %s has %d for testing "
-                "(--split all takes all, --dataset FOLDER other ones)\n", s->u->e.dataset, s->n);
+        fprintf(stderr, "jem eval: calibration needs at least 4 images, not %d of %s (--n N for "
+                "more, --split all for all, --dataset FOLDER for others)\n", s->n,
+                s->u->e.dataset);
         return 2;
     }
     printf("%d bins, %d %s; each half has the T that was fitted to the other half\n", s->u->bins,
@@ -1288,7 +1289,7 @@ static int eval_impute(uses *s, uses *beside) {
     { "data", OPTION_TEXT, OPTION_NOW, USES_AT(e.data), "DIR", NO_PRESETS("data"), 0, 0, \
       "the folder that tools/get-data filled" }, \
     { "split", OPTION_CHOICE, OPTION_NOW, USES_AT(e.split), "test|train|all", NO_PRESETS("test"), \
-      0, 0, "part of the data set; all: of new pictures, say" }, \
+      0, 0, "part of the data set; all: for pictures that training did not have" }, \
     { "n", OPTION_INT, OPTION_NOW, USES_AT(e.n), "N", NO_PRESETS(count), 1, 1e9, \
       "number of test images, and of samples or changed images" }, \
     { "out", OPTION_TEXT, OPTION_NOW, USES_AT(out), "FILE.png", NO_PRESETS(out_file), 0, 0, \
@@ -1313,7 +1314,7 @@ static const option ood_table_options[] = {
     USES_COMMON("1000", "ood.png"), USES_BESIDE,
     { "other", OPTION_TEXT, OPTION_NOW, USES_AT(other), "NAMES",
       NO_PRESETS("mnist,fashion-mnist,cifar10"), 0, 0,
-      "other data sets, or folders, of which all pictures are taken, also without classes; 8 at "
+      "other data sets, or folders (also without classes; all of their pictures, up to --n); 8 at "
       "most, separated by commas, without blanks; in addition to synthetic images" },
     { "measure", OPTION_CHOICE, OPTION_NOW, USES_AT(measure),
       "auroc|aupr|fpr95|flagged|both", NO_PRESETS("auroc"), 0, 0,

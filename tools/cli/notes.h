@@ -9,8 +9,8 @@ void note_clocks(const char *table, const data_set *s);
 /* Names columns of a single value, and those with a few values so far from the others that they
    determine its mean and scale: the codes of errors, for instance. */
 void note_values(const char *table, const data_set *s);
-/* Names a column of labels of which nearly every row has another one, or of which some occur once
-   or twice. */
+/* Names a column of labels that has more different labels than half its rows, or some that occur
+   once or twice. */
 void note_labels(const char *table, const data_set *s);
 
 #endif

@@ -516,8 +516,9 @@ static void note_skipped(const run *r, const data_set *s) {
         printf("%s: %d rows cannot be read, and are left out; the first: %s\n", name, s->skipped,
                s->first_skipped);
     else if (s->skipped)
-        printf("%s: %d %s not read, because hidden, or no picture in the folder of a class: %s\n",
-               name, s->skipped, s->skipped == 1 ? "file or folder is" : "files or folders are",
+        printf("%s: %d %s, hidden or not a picture in the folder of a class: %s\n", name,
+               s->skipped,
+               s->skipped == 1 ? "file or folder is not read" : "files or folders are not read",
                s->first_skipped);
     if (!s->values && s->classes == 1 && s == &r->data)
         printf("%s: the only class is %s, so only p(x) is learned: a second folder of pictures "
@@ -613,8 +614,8 @@ static void note_classes(const run *r, int *seen) {
     for (int k = 0; k < r->o->n_valid; k++) seen[s->labels[r->order[k]]]++;
     for (int c = 0; c < s->classes; c++) unseen += !seen[c];
     if (unseen)
-        printf("%s: validation has no image of %d of %d classes: its accuracy and the familiarity "
-               "say nothing about them (--n-valid N)\n", r->o->dataset, unseen, s->classes);
+        printf("%s: validation has no image of %d of %d classes: accuracy and familiarity are "
+               "not measured for them (--n-valid N)\n", r->o->dataset, unseen, s->classes);
     for (int k = r->o->n_valid; k < s->n; k++) seen[s->labels[r->order[k]]] = 0;
     for (int c = 0; c < s->classes; c++)
         if (seen[c])
@@ -868,10 +869,10 @@ static void fit_framing(const run *r, jem_net *net) {
     data_floats(&r->data, r->order + r->o->n_valid, n, x);
     jem_net_fit_framing(net, x, n);
     free(x);
-    if (data_is_known(r->o->dataset)) return;      /* its images have their size already */
     jem_fit fit = JEM_FIT_STRETCH;
     if (r->o->pictures.crop) fit = JEM_FIT_CROP;
     if (r->o->pictures.pad) fit = JEM_FIT_PAD;
+    if (data_is_known(r->o->dataset)) fit = JEM_FIT_TRAINED;   /* its images have their size */
     jem_net_set_fit(net, fit);
 }
 
@@ -2022,7 +2023,8 @@ static void announce(const run *r) {
 /* Reports, after the last update, what the run could not write, and why. */
 static void note_missing(const run *r) {
     const int n = calibration_images(r);
-    const char *why = "no validation came after the first chains, or f(x+) - f(x-) was too large";
+    const char *why = "no validation came after the first chains (if there are any), f(x+) - f(x-) "
+                      "was too large, or the validation loss was not finite";
     char word[DATA_PATH];
     if (team.rank) return;
     if (r->o->n_valid < 1) why = "there are no validation images (--n-valid N)";

@@ -910,6 +910,7 @@ static int fit_picture(const model *m, const classify_options *o, classified *p)
     const ptrdiff_t size = image_size(m->net);
     data_desc desc = describe_picture(o);
     char error[512];
+    desc.background = p->background;
     desc.channels = m->net->channels;
     desc.height = m->net->height;
     desc.width = m->net->width;
@@ -1151,9 +1152,10 @@ void name_unreadable(data_desc *desc, const char *command) {
 
 void note_unread(const char *command, const char *folder, const data_set *d) {
     if (d->values || !d->skipped) return;
-    fprintf(stderr, "%s: %s: %d %s not read, because hidden, or no picture in the folder of a "
-            "class: %s\n", command, folder, d->skipped,
-            d->skipped == 1 ? "file or folder is" : "files or folders are", d->first_skipped);
+    fprintf(stderr, "%s: %s: %d %s, hidden or not a picture in the folder of a class: %s\n",
+            command, folder, d->skipped,
+            d->skipped == 1 ? "file or folder is not read" : "files or folders are not read",
+            d->first_skipped);
 }
 
 /* Describes images in the format of the model's training. */

@@ -1171,7 +1171,7 @@ static int data__empty_class(data__job *job, const char *class_folder) {
     data__names_free(&inside);
     if (has_folders || !data__list(job, class_folder, 'I', &inside)) return 0;
     if (inside.n)
-        data__fail(job, "%s: has no pictures in it (%s is hidden, or no picture): add some, or "
+        data__fail(job, "%s: has no pictures in it (%s is hidden or not a picture): add some, or "
                    "remove the folder", class_folder, inside.at[0]);
     else data__fail(job, "%s: has no pictures in it: add some, or remove the folder", class_folder);
     data__names_free(&inside);

@@ -227,7 +227,10 @@ static int next_column(const char **list, char name[TABLE_NAME]) {
 /* Returns the column of a name in a list, or otherwise of a number from 1; -1 after an error. */
 static int column_listed(table_reader *r, const char *name, const char *use) {
     int at = column_of(r, name);
-    if (at < 0 && *name && table_is_number(name)) at = column_placed(r, name);
+    if (at < 0 && *name && table_is_number(name)) {
+        const long number = strtol(name, NULL, 10);
+        if (number >= 1 && number <= r->all) at = (int)number - 1;
+    }
     if (at < 0) no_column(r, name, use);
     if (at < 0 || strcmp(r->names[at], name)) return at;
     const int other = namesake_of(r, at);
