@@ -661,7 +661,7 @@ static void test_errors(jem_ctx *ctx) {
     jem_tensor *x = random_leaf(ctx, &rng, shape(20, 2, 1, 1), -1, 1);
     float a[40], b[40], accepted[20];
     CHECK(jem_mcmc(ctx, gauss, NULL, x, &d, NULL, NULL) == JEM_BAD_ARGUMENT &&
-          says(ctx, "an rng"), "no rng");
+          says(ctx, "rng is NULL"), "no rng");
     CHECK(jem_mcmc(ctx, gauss, NULL, NULL, &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
           says(ctx, "mcmc"), "no leaf");
     CHECK(jem_mcmc(ctx, gauss, NULL, jem_square(ctx, x), &d, &rng, NULL) == JEM_BAD_ARGUMENT &&
