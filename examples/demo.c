@@ -209,6 +209,7 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
         jem_trainer_use_average(tr, 1);
         printf("trained in %.0f s, rollbacks: %d; held-out accuracy %.1f%%\n", seconds() - start,
                returns, 100 * (double)jem_accuracy(net, d.test_x, d.test_y, DIGITS_TEST));
+        jem_net_fit_framing(net, d.x, DIGITS_TRAIN);       /* for pictures of other sizes */
         ok = compare_densities(net, &d) && jem_save(net, MODEL_PATH) == JEM_OK &&
              picture_grid(BUFFER_PATH, jem_trainer_buffer(tr)->data, 200, 20, 1, DIGIT, DIGIT, 1) &&
              dream(net, seed);

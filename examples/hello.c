@@ -10,15 +10,14 @@
 
 enum { MAX_SHOWN = 6 };
 
-/* Converts a picture to 28 x 28 like the images of MNIST: white on black, the larger side of the
-   ink 20 pixels, its centre of mass in the middle. (A network that `jem train` made knows how its
-   images were framed, and needs no number here.) Returns 0 without ink, or after an error. */
+/* Converts a picture to 28 x 28 as the network's training images were framed, those of MNIST: white
+   on black, the larger side of the ink 20 pixels, its centre of mass near the middle. A picture of
+   28 x 28 remains as it is. Returns 0 without ink, or after an error. */
 static int to_digit(const jem_net *net, const char *path, const unsigned char *pixels, int w, int h,
                     int channels, float *x) {
-    const jem_pixels_desc how = { 0, 0, 0, 0, 20.0f / DIGIT, JEM_FIT_TRAINED };
     int did;
-    if (jem_pixels_to_floats(net, pixels, w, h, channels, &how, x, &did) != JEM_OK) return 0;
-    if (!(did & JEM_DID_FRAME)) {
+    if (jem_pixels_to_floats(net, pixels, w, h, channels, NULL, x, &did) != JEM_OK) return 0;
+    if (!(did & JEM_DID_FRAME) && did & (JEM_DID_RESIZE | JEM_DID_BLANK)) {
         fprintf(stderr, "%s: no ink on a plain ground\n", path);
         return 0;
     }

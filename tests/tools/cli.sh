@@ -618,6 +618,8 @@ check "not framed" sh -c "! grep -q framed out"
 } >bar.tga
 status 0 "dark ink on a transparent canvas" classify $model bar.tga
 says "framed, inverted; transparent pixels over grey 255"
+"$jem" classify $model - <bar.tga >out 2>err
+says "^-: .*framed, inverted; transparent pixels over grey 255"
 awk 'BEGIN { printf "P5 9 9 255\n"; for (i = 0; i < 81; i++) printf "c" }' >blank.pgm
 status 0 "a blank picture" classify $model blank.pgm
 says "the image has one colour: nothing to see; from 9 x 9"

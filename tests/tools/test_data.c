@@ -521,7 +521,14 @@ static void check_colours(const unsigned char *p) {
         CHECK(d.c == 3 && d.grey == d.n, "black ink has no colours: %d of %d", d.grey, d.n);
         data_free(&d);
     }
+    other.background = 0;
+    other.opposite = 1;
+    if (loads(&d, ROOT "/pets", "train", &other)) {
+        CHECK(d.blended == 1 && d.blank == 0, "%d transparent, %d blank", d.blended, d.blank);
+        data_free(&d);
+    }
     put_png("pets/cat", "04.png", 9, 5, 4, p);
+    other.opposite = 0;
     other.background = 255;                        /* on white */
     if (loads(&d, ROOT "/pets", "train", &other)) {
         const double alpha = p[7 * 4 + 3] / 255.0;

@@ -396,7 +396,11 @@ static void draw_digit(const float *x, unsigned char *white, unsigned char *penc
     }
 }
 
-static void check_centre(const float *x) {
+/* Checks the centre of mass of an image against the network's framing. */
+static void check_centre(const jem_net *net, const float *x) {
+    const char *framing = jem_net_meta(net, "jem.framing");
+    double down = 0;
+    double across = 0;
     double y_mass = 0;
     double x_mass = 0;
     double mass = 0;
@@ -406,8 +410,20 @@ static void check_centre(const float *x) {
         y_mass += ink * (k / DIGIT + .5);
         x_mass += ink * (k % DIGIT + .5);
     }
-    CHECK(fabs(y_mass / mass - 14) < 0.1 && fabs(x_mass / mass - 14) < 0.1,
+    if (!CHECK(framing && sscanf(framing, "0 %*f %lf %lf", &down, &across) == 2, "a framing"))
+        return;
+    CHECK(fabs(y_mass / mass - DIGIT * down) < 0.1 && fabs(x_mass / mass - DIGIT * across) < 0.1,
           "its centre of mass is at %.2f, %.2f", y_mass / mass, x_mass / mass);
+}
+
+/* Checks that a picture of 28 x 28 is not framed. */
+static void check_same_size(const jem_net *net, const float *x) {
+    unsigned char bytes[DIGIT_PIXELS];
+    float same[DIGIT_PIXELS];
+    for (int k = 0; k < DIGIT_PIXELS; k++) bytes[k] = picture_byte((x[k] + 1) / 2);
+    CHECK(to_digit(net, "a digit", bytes, DIGIT, DIGIT, 1, same), "a digit");
+    CHECK(largest_gap(x, same, DIGIT_PIXELS) < 0.01, "28 x 28: off by %g",
+          largest_gap(x, same, DIGIT_PIXELS));
 }
 
 /* A digit as someone would bring it: large, off the centre, in pencil on grey paper, or black or
@@ -427,9 +443,11 @@ static void test_hello(void) {
     jem_net *net = jem_convnet_create(ctx, &shape, 1);
     if (!CHECK(net && digits_load(DIGITS_PATH, &d), "digits")) return;
     draw_digit(d.test_x + 14 * DIGIT_PIXELS, white, pencil, clear);
+    CHECK(jem_net_fit_framing(net, d.x, DIGITS_TRAIN) == JEM_OK, "%s", jem_error(ctx));
+    check_same_size(net, d.test_x);
     digits_free(&d);
     CHECK(to_digit(net, "a picture", white, WIDE, HIGH, 1, as_white), "white on black");
-    check_centre(as_white);
+    check_centre(net, as_white);
     CHECK(to_digit(net, "a picture", pencil, WIDE, HIGH, 1, other), "in pencil");
     CHECK(largest_gap(as_white, other, DIGIT_PIXELS) < 0.03, "in pencil: off by %g",
           largest_gap(as_white, other, DIGIT_PIXELS));

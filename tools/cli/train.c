@@ -509,21 +509,6 @@ static int load_test(run *r, data_desc *desc) {
     return 1;
 }
 
-/* Reports rows of a table that cannot be read, or what a folder has besides pictures of classes. */
-static void note_skipped(const run *r, const data_set *s) {
-    const char *name = r->o->dataset;
-    if (s->skipped && s->values)
-        printf("%s: %d rows cannot be read, and are left out; the first: %s\n", name, s->skipped,
-               s->first_skipped);
-    else if (s->skipped)
-        printf("%s: %d %s, hidden or not a picture in the folder of a class: %s\n", name,
-               s->skipped,
-               s->skipped == 1 ? "file or folder is not read" : "files or folders are not read",
-               s->first_skipped);
-    if (!s->values && s->classes == 1 && s == &r->data)
-        printf("%s: the only class is %s, so only p(x) is learned: a second folder of pictures "
-               "would be a second class\n", name, s->class_names[0]);
-}
 
 /* Reports how pictures were changed, and the options that change them otherwise. */
 static void note_pictures(const run *r) {
@@ -677,10 +662,13 @@ static int load_data(run *r) {
     if (!s->values && s->c != 1 && s->c != 3)
         return complain(r, 1, r->o->dataset, ": neither grey nor colour");
     mark_data(s, r->data_mark);
-    note_skipped(r, s);
+    note_unread(stdout, r->o->dataset, s);
+    if (!s->values && s->classes == 1)
+        printf("%s: the only class is %s, so only p(x) is learned: a second folder of pictures "
+               "would be a second class\n", r->o->dataset, s->class_names[0]);
     if (s->values && !prepare_table(r)) return 0;
     if (!s->values && !load_test(r, &desc)) return 0;
-    note_skipped(r, &r->test);
+    note_unread(stdout, r->o->dataset, &r->test);
     note_pictures(r);
     fit_weights(r);
     return fit_sizes(r) && split_data(r) && make_batches(r);

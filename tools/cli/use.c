@@ -826,7 +826,6 @@ typedef struct classified {
                                                       network's shape */
     int was[3];                                    /* channels, height and width in the file */
     int framed, did;                               /* did: see jem_pixels_to_floats */
-    int background;                                /* grey with which it was blended */
     float *x, *logp_class;                         /* [image_size], [classes] */
     int *order;                                    /* [classes], the most probable one first */
     jem_answer answer;
@@ -845,24 +844,8 @@ static data_desc describe_picture(const classify_options *o) {
     memset(&desc, 0, sizeof desc);
     limit_data(&desc, o->max_file, o->max_picture);
     desc.background = o->background;
+    desc.opposite = 1;
     return desc;
-}
-
-/* Loads a transparent picture again, with the opposite background, if it shows only there. */
-static void try_opposite(const classify_options *o, classified *p) {
-    data_desc desc = describe_picture(o);
-    data_set other;
-    char error[512];
-    if (!p->d.blank || !strcmp(p->path, "-")) return;
-    desc.background = 255 - o->background;
-    if (!data_load_image(&other, p->path, &desc, NULL, error, sizeof error)) return;
-    if (other.blank) {
-        data_free(&other);
-        return;
-    }
-    data_free(&p->d);
-    p->d = other;
-    p->background = desc.background;
 }
 
 static int load_picture(const classify_options *o, classified *p) {
@@ -876,11 +859,7 @@ static int load_picture(const classify_options *o, classified *p) {
                 path);
         return 0;
     }
-    p->background = o->background;
-    if (data_load_image(&p->d, path, &desc, p->was, error, sizeof error)) {
-        try_opposite(o, p);
-        return 1;
-    }
+    if (data_load_image(&p->d, path, &desc, p->was, error, sizeof error)) return 1;
     fprintf(stderr, "jem classify: %s\n", error);
     return 0;
 }
@@ -910,7 +889,7 @@ static int fit_picture(const model *m, const classify_options *o, classified *p)
     const ptrdiff_t size = image_size(m->net);
     data_desc desc = describe_picture(o);
     char error[512];
-    desc.background = p->background;
+    desc.background = p->d.behind;
     desc.channels = m->net->channels;
     desc.height = m->net->height;
     desc.width = m->net->width;
@@ -960,14 +939,14 @@ static void print_picture(const jem_net *net, const classify_options *o, const c
     printf("%s: %s (p = %.3f), log p(x) = %.1f", p->path,
            class_name(net, p->answer.label, number), (double)p->answer.probability,
            (double)p->answer.log_density);
-    if (!p->framed && data_is_blank(d->pixels, d->c, (size_t)d->h * (size_t)d->w, 0))
+    if (!p->framed && data_is_blank(d->pixels, d->c, (size_t)d->h * (size_t)d->w))
         printf("; the image has one colour: nothing to see");
     else print_familiarity(&p->answer);
     if (!same)
         printf("; from %d x %d%s to %d x %d%s", p->was[2], p->was[1], colours[p->was[0] == 1],
                net->width, net->height, colours[net->channels == 1]);
     if (p->framed) printf(", framed%s", p->did & JEM_DID_INVERT ? ", inverted" : "");
-    if (d->blended) printf("; transparent pixels over grey %d", p->background);
+    if (d->blended) printf("; transparent pixels over grey %d", d->behind);
     printf("\n");
     for (int i = 1; i < o->top && i < net->classes; i++)
         printf("    %s (p = %.3f)\n", class_name(net, p->order[i], number),
@@ -1124,9 +1103,7 @@ static int table_for(const model *m, const eval_options *e, data_desc *desc, dat
         fprintf(stderr, "jem eval: %s\n", error);
         return 1;
     }
-    if (d->skipped)
-        fprintf(stderr, "jem eval: %s: %d rows cannot be read, and are left out\n", e->dataset,
-                d->skipped);
+    note_unread(stderr, e->dataset, d);
     int ok = m->net->classes == 1 || d->has_labels;
     if (!ok) fprintf(stderr, "jem eval: %s: has no labels (jem score needs none)\n", e->dataset);
     const int has_names = jem_net_meta(m->net, CLASS_PREFIX "0") != NULL;
@@ -1150,12 +1127,16 @@ void name_unreadable(data_desc *desc, const char *command) {
     desc->user = (void *)(uintptr_t)command;
 }
 
-void note_unread(const char *command, const char *folder, const data_set *d) {
-    if (d->values || !d->skipped) return;
-    fprintf(stderr, "%s: %s: %d %s, hidden or not a picture in the folder of a class: %s\n",
-            command, folder, d->skipped,
-            d->skipped == 1 ? "file or folder is not read" : "files or folders are not read",
-            d->first_skipped);
+void note_unread(FILE *to, const char *name, const data_set *d) {
+    if (!d->skipped) return;
+    if (d->values)
+        fprintf(to, "%s: %d rows cannot be read, and are left out; the first: %s\n", name,
+                d->skipped, d->first_skipped);
+    else
+        fprintf(to, "%s: %d %s, hidden or not a picture in the folder of a class: %s\n", name,
+                d->skipped,
+                d->skipped == 1 ? "file or folder is not read" : "files or folders are not read",
+                d->first_skipped);
 }
 
 /* Describes images in the format of the model's training. */
@@ -1213,6 +1194,7 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
         fprintf(stderr, "jem eval: %s%s\n", error, hint);
         return 1;
     }
+    note_unread(stderr, e->dataset, d);
     int ok = d->c == net->channels && d->h == net->height && d->w == net->width &&
              d->classes <= net->classes;
     if (!ok)
@@ -1238,7 +1220,6 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
         data_free(&d);
         return 2;
     }
-    note_unread("jem eval", e->dataset, &d);
     mix_classes(&d);
     const int requests = EVALUATE_LOGP | (e->mirror ? EVALUATE_MIRRORED : 0);
     if (evaluate(m->net, &d, NULL, n, requests, &v) && !isfinite(v.nll + v.logp))

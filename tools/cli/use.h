@@ -2,6 +2,8 @@
 #ifndef CLI_USE_H
 #define CLI_USE_H
 
+#include <stdio.h>
+
 #include "jem.h"
 #include "tools/support/data.h"
 #include "tools/support/options.h"
@@ -64,8 +66,8 @@ const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
 /* Lets a data set print a message of the command about each damaged picture or row. */
 void name_unreadable(data_desc *desc, const char *command);
 
-/* Reports what is in a folder, but not read, on standard error. */
-void note_unread(const char *command, const char *folder, const data_set *d);
+/* Reports rows of a table that cannot be read, or what a folder has besides pictures of classes. */
+void note_unread(FILE *to, const char *name, const data_set *d);
 
 /* Parses the options of one of these commands; checks that it has `least` to `most` words. Returns
    -1 to continue, or the exit status; `words` points into argv. Names the first extra word: it is

@@ -814,24 +814,71 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
     return 1;
 }
 
-int data_is_blank(const unsigned char *planes, int c, size_t plane, int range) {
+int data_is_blank(const unsigned char *planes, int c, size_t plane) {
     for (int k = 0; k < c; k++) {
         const unsigned char *p = planes + (size_t)k * plane;
-        int lowest = 255;
-        int highest = 0;
-        for (size_t i = 0; i < plane; i++) {
-            if (p[i] < lowest) lowest = p[i];
-            if (p[i] > highest) highest = p[i];
-        }
-        if (highest - lowest > range) return 0;
+        for (size_t i = 1; i < plane; i++)
+            if (p[i] != p[0]) return 0;
     }
     return 1;
+}
+
+/* Returns 1 if a picture shows a subject, by the criterion of jem_pixels_to_floats: its greys span
+   32 of 256. */
+static int data__shows(const unsigned char *planes, int c, size_t plane) {
+    enum { LEAST_CONTRAST = 32 };
+    const unsigned char *green = planes + (c == 3 ? plane : 0);
+    const unsigned char *blue = planes + (c == 3 ? 2 * plane : 0);
+    int darkest = 255;
+    int brightest = 0;
+    for (size_t i = 0; i < plane; i++) {
+        const int grey = (299 * planes[i] + 587 * green[i] + 114 * blue[i] + 500) / 1000;
+        if (grey < darkest) darkest = grey;
+        if (grey > brightest) brightest = grey;
+    }
+    return brightest - darkest >= LEAST_CONTRAST;
+}
+
+/* Copies interleaved pixels to planes, blended with a grey; returns 1 if any is transparent. */
+static int data__blend(const unsigned char *in, int have, size_t plane, int background,
+                       unsigned char *out) {
+    const int c = data__planes_of(have);
+    int blended = 0;
+    for (size_t i = 0; i < plane; i++) {
+        const unsigned char *pixel = in + i * (size_t)have;
+        const int alpha = have == 2 || have == 4 ? pixel[have - 1] : 255;
+        const int behind = background * (255 - alpha);
+        blended |= alpha < 255;
+        for (int k = 0; k < c; k++)
+            out[(size_t)k * plane + i] = (unsigned char)((pixel[k] * alpha + behind + 127) / 255);
+    }
+    return blended;
+}
+
+/* Blends a picture of c planes with the background, or with the opposite grey if it shows only
+   there and the desc allows that. */
+static void data__lay(data__job *job, const unsigned char *in, int have, size_t plane,
+                      unsigned char *out) {
+    const int c = data__planes_of(have);
+    const int opposite = 255 - job->desc.background;
+    job->d->behind = job->desc.background;
+    if (!data__blend(in, have, plane, job->desc.background, out)) return;
+    job->d->blended++;
+    if (data__shows(out, c, plane)) return;
+    if (job->desc.opposite) {
+        data__blend(in, have, plane, opposite, out);
+        if (data__shows(out, c, plane)) {
+            job->d->behind = opposite;
+            return;
+        }
+        data__blend(in, have, plane, job->desc.background, out);
+    }
+    job->d->blank++;
 }
 
 /* Decodes a picture to planes [c][h][w], without transparency; to be freed. */
 static unsigned char *data__decode(data__job *job, const char *path,
                                    const unsigned char *bytes, size_t size, int shape[3]) {
-    enum { NEARLY_ONE = 15 };                      /* dark ink on a dark background, say */
     int w, h, have;
     if (!data__look(job, path, bytes, size, shape)) return NULL;
     unsigned char *in = stbi_load_from_memory(bytes, (int)size, &w, &h, &have, 0);
@@ -841,25 +888,14 @@ static unsigned char *data__decode(data__job *job, const char *path,
         else data__fail(job, "%s: is damaged or cut short", path);
         return NULL;
     }
-    const int c = data__planes_of(have);
-    const size_t plane = (size_t)w * (size_t)h;
-    unsigned char *out = (unsigned char *)data__alloc(plane, (size_t)c);
-    if (!out) data__no_memory(job, path);
-    int blended = 0;
-    for (size_t i = 0; out && i < plane; i++) {
-        const unsigned char *pixel = in + i * (size_t)have;
-        const int alpha = have == 2 || have == 4 ? pixel[have - 1] : 255;
-        const int behind = job->desc.background * (255 - alpha);
-        blended |= alpha < 255;
-        for (int k = 0; k < c; k++)
-            out[(size_t)k * plane + i] = (unsigned char)((pixel[k] * alpha + behind + 127) / 255);
-    }
-    stbi_image_free(in);
-    job->d->blended += blended;
-    if (out && blended) job->d->blank += data_is_blank(out, c, plane, NEARLY_ONE);
-    shape[0] = c;
+    shape[0] = data__planes_of(have);
     shape[1] = h;
     shape[2] = w;
+    const size_t plane = (size_t)w * (size_t)h;
+    unsigned char *out = (unsigned char *)data__alloc(plane, (size_t)shape[0]);
+    if (out) data__lay(job, in, have, plane, out);
+    else data__no_memory(job, path);
+    stbi_image_free(in);
     return out;
 }
 static unsigned char *data__picture(data__job *job, const char *path, int shape[3]) {
@@ -1563,6 +1599,7 @@ int data_fit_image(data_set *d, const char *path, const data_desc *desc, char *e
          data__put(&job, path, 0, old.pixels, 0, 1, shape);
     d->blended = old.blended;
     d->blank = old.blank;
+    d->behind = old.behind;
     data_free(&old);
     if (ok) {
         d->labels[0] = 0;

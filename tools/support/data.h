@@ -45,6 +45,7 @@ typedef struct data_set {
     int stretched;             /* pictures whose proportions were changed */
     int grey;                  /* pictures of a folder without colours, in a set in colour */
     int blended, blank;        /* pictures with transparent pixels; of these, nearly one colour */
+    int behind;                /* grey behind the transparent pixels of the last picture */
     int has_labels;            /* 0: a table without them; labels are then 0 */
     int held_out;              /* 1: test images are from the folder of the training images */
     int by_name;               /* 1: and their names decide which are for testing */
@@ -87,6 +88,8 @@ typedef struct data_desc {
     data_hold_out hold_out;    /* DATA_BY_NAME */
     int seed;                  /* > 0, of DATA_AT_RANDOM */
     int background;            /* grey behind transparent pixels, 0 (default) to 255 */
+    int opposite;              /* 1: 255 minus it for a picture that shows only on that, as in
+                                  jem_pixels_to_floats */
     data_resize resize;        /* needs height and width */
     data_shape shape;          /* DATA_STRETCH */
     double file_mb;            /* limit on files, also unpacked: 1000 */
@@ -123,9 +126,8 @@ void data_floats(const data_set *d, const int *which, int n, float *x);
 int data_load_image(data_set *d, const char *path, const data_desc *desc, int was[3],
                     char *error, size_t error_size);
 
-/* Returns whether the bytes of each of c planes lie within `range`: with 0, the picture has one
-   colour. */
-int data_is_blank(const unsigned char *planes, int c, size_t plane, int range);
+/* Returns 1 if a picture of c planes has only one colour. */
+int data_is_blank(const unsigned char *planes, int c, size_t plane);
 
 /* Converts the picture that data_load_image has loaded from path to the shape of desc. Frees it on
    failure. */

@@ -268,30 +268,30 @@ static int is_kept(const table_reader *r, int column) {
     return 0;
 }
 
-/* Gives the columns that are to be skipped their role. */
-static int find_dropped(table_reader *r) {
-    const char *list = r->desc->drop ? r->desc->drop : "";
-    char name[TABLE_NAME];
-    while (next_column(&list, name)) {
-        const int at = column_listed(r, name, " to drop");
-        if (at < 0) return 0;
-        if (r->role[at] == LABEL) return wrong_at(r, "'%.31s' has the labels: it is needed", name);
-        r->role[at] = SKIPPED;
-        r->dropped[at] = 1;
-    }
+/* Gives a column that is not to be read its role. */
+static int drop_column(table_reader *r, int at) {
+    if (r->role[at] == LABEL)
+        return wrong_at(r, "'%.31s' has the labels: it is needed", r->names[at]);
+    r->role[at] = SKIPPED;
+    r->dropped[at] = 1;
     return 1;
 }
 
-/* Finds the columns that are to be kept as texts. */
-static int find_kept(table_reader *r) {
-    const char *list = r->desc->keep ? r->desc->keep : "";
+/* Adds a column to those that are kept as texts. */
+static int keep_column(table_reader *r, int at) {
+    if (is_kept(r, at)) return wrong_at(r, "column '%.31s' is kept twice", r->names[at]);
+    r->keep[r->n_keep++] = at;
+    r->role[at] = SKIPPED;
+    return 1;
+}
+
+/* Applies a function to each column of a list, which may be NULL. */
+static int for_columns(table_reader *r, const char *list, const char *use,
+                       int (*take)(table_reader *r, int at)) {
     char name[TABLE_NAME];
-    while (next_column(&list, name)) {
-        const int at = column_listed(r, name, " to keep");
-        if (at < 0) return 0;
-        if (is_kept(r, at)) return wrong_at(r, "column '%.31s' is kept twice", name);
-        r->keep[r->n_keep++] = at;
-        r->role[at] = SKIPPED;
+    while (list && next_column(&list, name)) {
+        const int at = column_listed(r, name, use);
+        if (at < 0 || !take(r, at)) return 0;
     }
     return 1;
 }
@@ -331,7 +331,9 @@ static int find_columns(table_reader *r, int has_header) {
 /* Gives every column its role. */
 static int find_roles(table_reader *r, int has_header) {
     csv_table *t = r->t;
-    if (!find_kept(r) || !find_label(r, has_header) || !find_dropped(r)) return 0;
+    if (!for_columns(r, r->desc->keep, " to keep", keep_column) || !find_label(r, has_header) ||
+        !for_columns(r, r->desc->drop, " to drop", drop_column))
+        return 0;
     const int is_new = !r->desc->n_columns;        /* the names are not those of a model */
     if (!is_new) {
         if (!find_columns(r, has_header)) return 0;
