@@ -56,10 +56,11 @@ END
     [ "$dataset" = cifar10 ] && networks
 }
 # Networks of .2 to 2.6 million parameters, with the optimiser that suits them. The preset is
-# zero-2-half with a width of 3 and half of Muon's rate. Rows named half have 16 images for the
-# score; others have 32, or 8 (few).
+# zero-2-half with a width of 3, half of Muon's rate, and weight decay. Rows named half have 16 images for the
+# score; others have 32, or 8 (few). Rows other than the preset have no weight decay.
 networks() {
-    wrn="--net wrn --depth 10 --head pooled --p-x-batch 32" muon="--optimizer muon --lr 3e-3"
+    wrn="--net wrn --depth 10 --head pooled --p-x-batch 32"
+    muon="--optimizer muon --lr 3e-3 --weight-decay 0"
     adam="--optimizer adam --lr 1.2e-3"
     unet="--blocks zero --unet --scale 1 --max-gap 3000" other="--no-unet --scale 10 --guidance 3"
     convnet="--net convnet --widths 32,96,192,256 --scale 10 --p-x-batch 32"
@@ -75,7 +76,7 @@ unet-2*|$wrn --width 2 $unet $muon
 unet-4*|$wrn --width 4 $unet $muon
 unet-2-few*|$wrn --width 2 $unet $muon --p-x-batch 8
 unet-2-half*|$wrn --width 2 $unet $muon --p-x-batch 16
-unet-3-half*|$wrn --width 3 $unet --optimizer muon --lr 1.5e-3 --p-x-batch 16
+unet-3-half*|$wrn --width 3 $unet $muon --lr 1.5e-3 --p-x-batch 16
 END
 }
 

@@ -84,6 +84,7 @@ done
 for arguments in "--help --dataset cifar10" "--dataset cifar10 --help"; do
     status 0 "train $arguments" train $arguments
     says "14400 "
+    says "^  --weight-decay X  *0  *\.2 "
 done
 status 2 "no command"
 refuses 2 "unknown command nonsense" nonsense

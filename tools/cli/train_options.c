@@ -237,6 +237,7 @@ static const struct { const char *dataset, *name, *value; } train_fast[] = {
     { "cifar10", "head", "pooled" }, { "cifar10", "width", "3" },
     { "cifar10", "iters", "14400" }, { "cifar10", "optimizer", "muon" },
     { "cifar10", "lr", "1.5e-3" },                 /* twice that is too high at this width */
+    { "cifar10", "weight-decay", ".2" },
     { "cifar10", "warmup-iters", "150" }, { "cifar10", "plain-p-x", "on" },
     { "cifar10", "ema", ".99" },                   /* forgets the weights from before the chains */
     { "cifar10", "shift", "4" }, { "cifar10", "flip", "on" }, { "cifar10", "p-x-batch", "16" },
@@ -343,6 +344,10 @@ int train_defaults(options *o, train_options *t) {
     const int by_class = option_find(o, "class-cond-p-x-sample");
     if (t->w_x == 0 && t->w_xy == 0 && !o->given[by_class] && !option_set(o, by_class, "off"))
         return 0;
+    /* weight decay of a preset is Muon's: as a term of the gradient it means something else */
+    const int by_gradient = o->given[option_find(o, "optimizer")] &&
+                            t->optimizer != OPTIMIZER_MUON;
+    if (by_gradient && !option_default(o, option_find(o, "weight-decay"), "0")) return 0;
     /* epochs and iters are two units of one length */
     if (o->given[option_find(o, "epochs")] && !option_default(o, option_find(o, "iters"), "0"))
         return 0;
