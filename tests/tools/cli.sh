@@ -1152,6 +1152,7 @@ status 0 "stopped before a validation" train plain.csv --n-valid 12 --iters 9 --
 status 0 "their limit, too" score t16/last.safetensors plain.csv
 check "cannot be 1%, either" grep -q "with only 12 rows: 'strange' cannot mean 1 in 100" err
 status 0 "help for a table" train plain.csv --help; says "and fast (for plain.csv)"
+check "without the options of images" sh -c "grep -q -e --drop out && ! grep -q -e --shift -e --crop out"
 awk -F, -v OFS=, 'NR > 1 { $5 = NR % 2 ? "low" : "inf" } 1' rows.csv >words.csv
 status 0 "a class named inf" train words.csv --label state --iters 3 --n-valid 12 --out t17
 says "600 rows of 4 numbers, 2 classes"

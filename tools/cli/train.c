@@ -2065,7 +2065,7 @@ static int train_help(options *o, train_options *t) {
     if (!train_defaults(o, t)) return 2;
     printf("jem train [OPTIONS]: trains a model. Defaults: --preset paper, and fast (for %s)\n",
            t->dataset);
-    options_print(o, 2);
+    options_print(o, 2, data_is_table(t->dataset) ? train_image_options : NULL);
     printf("After Ctrl-C or a power failure: jem train --resume DIR\n");
     return 0;
 }

@@ -356,19 +356,21 @@ int train_defaults(options *o, train_options *t) {
     return 1;
 }
 
+const char *const train_image_options[] = {
+    "size", "crop", "pad", "grey", "background", "test-split", "shift", "flip", "cutout",
+    "plain-p-x", "move-chains", "informative", NULL
+};
+
 /* Checks options of tables, and those that tables do not have; returns a reason, or `wrong`. */
 static const char *table_combination(const options *o, const train_options *t, const char *wrong) {
     const int is_table = data_is_table(t->dataset);
-    static const char *const of_images[] = {
-        "size", "crop", "pad", "grey", "background", "test-split", "shift", "flip", "cutout",
-        "plain-p-x", "move-chains", "informative"
-    };
+    const char *const *of_images = train_image_options;
     static const char *const of_tables[] = { "label", "drop", "skip-rows", "nce-weight" };
     static char text[128];
     if (!is_table && t->n_valid < 0) wrong = "--n-valid -1 is for a CSV file";
     if (is_table && t->net != NET_MLP) wrong = "a CSV file needs --net mlp";
     if (t->w_nce > 0 && t->uncond) wrong = "--nce-weight excludes --uncond";
-    for (size_t i = 0; is_table && i < sizeof of_images / sizeof *of_images; i++)
+    for (size_t i = 0; is_table && of_images[i]; i++)
         if (o->given[option_find(o, of_images[i])]) {
             snprintf(text, sizeof text, "--%s is for images, not for a CSV file", of_images[i]);
             wrong = text;

@@ -99,6 +99,9 @@ int needs_folder_recipe(const char *dataset);
    reason if it fails. */
 int train_defaults(options *o, train_options *t);
 
+/* Names of the options that a table does not have; NULL ends them. */
+extern const char *const train_image_options[];
+
 /* Rejects inconsistent combinations; prints the reason. */
 int train_combination(const options *o, const train_options *t);
 

@@ -289,7 +289,7 @@ int read_options(options *o, int argc, char **argv, char ***words, int *n_words,
     *words = argv + 2;
     if (parsed < 0) {
         printf("%s\n", usage);
-        options_print(o, 1);
+        options_print(o, 1, NULL);
         return 0;
     }
     if (!parsed) return 2;

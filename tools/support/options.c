@@ -265,10 +265,13 @@ int options_parse(options *o, int argc, char **argv, int first, int *n_words) {
     return help ? -1 : 1;
 }
 
-void options_print(const options *o, int presets) {
+void options_print(const options *o, int presets, const char *const *omitted) {
     for (int i = 0; i < o->count; i++) {
         const option *t = &o->table[i];
         char left[64];
+        int at = 0;
+        while (omitted && omitted[at] && strcmp(omitted[at], t->name)) at++;
+        if (omitted && omitted[at]) continue;
         if (t->kind == OPTION_TITLE) {
             printf("%s\n", t->name);
             continue;
