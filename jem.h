@@ -394,7 +394,8 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
    padding: they repeat the last image, their y is ignored, and their dy is 0. Try the ops of >>ops
    first: unlike a loop over math.h, they are vectorised and fuse with convolutions (for exp, tanh
    and sigmoid, see jem_compute_exp). A custom op cannot own parameters: pass a parameter as another
-   input, for example as jem_linear of a constant 1 whose weight is the parameter. */
+   input, for example as jem_linear of a constant 1 whose weight is the parameter (PReLU in
+   examples/own_op.c). */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -13647,7 +13648,8 @@ jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t se
     const jem_shape shape = jem__shape(n, net->channels, net->height, net->width);
     const jem_rng rng = jem_rng_seed(seed);
     if (!labels) return jem_sampler_create(ctx, jem_logp, net, shape, &how, &rng);
-    if (!jem__labels_good(ctx, "net_sampler", labels, n, net->classes)) return NULL;
+    if (!jem__labels_good(ctx, "net_sampler (labels NULL: any class)", labels, n, net->classes))
+        return NULL;
     const size_t bytes = (size_t)n * sizeof *labels;
     jem_query *query = (jem_query *)jem__alloc(ctx, sizeof *query + bytes);
     if (!query) return NULL;
@@ -13665,9 +13667,11 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
     jem_pixels_desc p;
-    if (n < 1 || !pixels || label < -1 || label >= net->classes)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: %d of class %d (-1, or 0..%d), or pixels "
-                         "is NULL", n, label, net->classes - 1);
+    if (!pixels) return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: pixels is NULL");
+    if (n < 1) return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: n is %d, below 1", n);
+    if (label < -1 || label >= net->classes)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sample: label %d is neither -1 (any class) nor in "
+                         "0..%d", label, net->classes - 1);
     if (jem__pixels_check(net, net->width, net->height, 1, desc, &p)) return ctx->status;
     const jem_mark mark = jem_begin(ctx);
     int *labels = NULL;

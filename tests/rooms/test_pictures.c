@@ -252,8 +252,9 @@ static void test_refused(jem_ctx *ctx) {
     x[5] = 0;
     int label = 3;
     CHECK(jem_accuracy(net, x, &label, 1) < 0 && says(ctx, "of image 0 is not in"), "a label");
-    CHECK(jem_sample(net, 3, 1, 1, NULL, out) != JEM_OK && says(ctx, "class 3"), "a class");
-    CHECK(jem_sample(net, 0, 0, 1, NULL, out) != JEM_OK && says(ctx, "0 of class"), "none");
+    CHECK(jem_sample(net, 3, 1, 1, NULL, out) != JEM_OK && says(ctx, "label 3"), "a class");
+    CHECK(jem_sample(net, 0, 0, 1, NULL, out) != JEM_OK && says(ctx, "n is 0"), "none");
+    CHECK(jem_sample(net, 0, 1, 1, NULL, NULL) != JEM_OK && says(ctx, "pixels is NULL"), "NULL");
     CHECK(jem_sample(two, 0, 1, 1, NULL, out) == JEM_BAD_SHAPE && says(ctx, "channels"),
           "channels");
     jem_net_free(net);

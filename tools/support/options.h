@@ -88,7 +88,7 @@ int options_parse(options *o, int argc, char **argv, int first, int *n_words);
 int options_used(const options *o, int used, const char *reason, const char *const *names);
 
 /* Prints a line for each option: its defaults and its purpose. presets: the number of columns of
-   defaults. Options of the list `omitted`, which NULL ends, are not printed; NULL omits no option. */
+   defaults. Options of the list `omitted`, which NULL ends, are not printed; it may be NULL. */
 void options_print(const options *o, int presets, const char *const *omitted);
 
 #endif
