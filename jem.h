@@ -13329,29 +13329,47 @@ static int jem__median_grey(const ptrdiff_t histogram[256], int lo, int hi, ptrd
     return v;
 }
 
-/* Counts the pixels of each grey. */
+/* Counts the pixels of each grey. Neighbours are counted in different arrays: many have the same
+   grey, and an increment waits for the last one of the same number. */
 static void jem__greys_count(const jem__bitmap *p, const jem_pixels_desc *d,
-                             ptrdiff_t histogram[256], int *darkest, int *brightest) {
+                             ptrdiff_t histogram[256]) {
+    enum { ARRAYS = 4 };
+    ptrdiff_t count[ARRAYS][256];
     JEM__ZEROED(jem__run_of_greys, run);
-    memset(histogram, 0, 256 * sizeof *histogram);
+    memset(count, 0, sizeof count);
     while (jem__greys_next(p, d, &run))
-        for (int i = 0; i < run.count; i++) histogram[run.grey[i]]++;
-    *darkest = 0;
-    *brightest = 255;
-    while (!histogram[*darkest]) ++*darkest;
-    while (!histogram[*brightest]) --*brightest;
+        for (int i = 0; i < run.count; i++) count[i % ARRAYS][run.grey[i]]++;
+    for (int v = 0; v < 256; v++) {
+        histogram[v] = 0;
+        for (int k = 0; k < ARRAYS; k++) histogram[v] += count[k][v];
+    }
 }
 
 enum { JEM__LEAST_CONTRAST = 32 };                 /* greys that a picture with a subject spans */
+
+/* Returns 1 if a picture's greys span at least JEM__LEAST_CONTRAST. */
+static int jem__shows(const jem__bitmap *p, const jem_pixels_desc *d) {
+    JEM__ZEROED(jem__run_of_greys, run);
+    int darkest = 255;
+    int brightest = 0;
+    while (brightest - darkest < JEM__LEAST_CONTRAST && jem__greys_next(p, d, &run))
+        for (int i = 0; i < run.count; i++) {
+            if (darkest > run.grey[i]) darkest = run.grey[i];
+            if (brightest < run.grey[i]) brightest = run.grey[i];
+        }
+    return brightest - darkest >= JEM__LEAST_CONTRAST;
+}
 
 /* Finds the ground: the median of the greys that are closer than a quarter of the range to one end
    of it. Returns 0 if fewer than half of the pixels are. */
 static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__view *frame) {
     ptrdiff_t histogram[256];
-    int darkest;
-    int brightest;
+    int darkest = 0;
+    int brightest = 255;
     ptrdiff_t near_end[2] = { 0, 0 };
-    jem__greys_count(p, d, histogram, &darkest, &brightest);
+    jem__greys_count(p, d, histogram);
+    while (!histogram[darkest]) darkest++;
+    while (!histogram[brightest]) brightest--;
     const int contrast = brightest - darkest;
     for (int v = 0; v < 256; v++) {
         if (4 * (v - darkest) < contrast) near_end[0] += histogram[v];
@@ -13384,16 +13402,9 @@ JEM__COMPILE_END
 /* Returns 1 if a picture with an alpha channel shows only on the opposite background, for instance
    black ink on a transparent canvas. */
 static int jem__needs_opposite(const jem__bitmap *p, const jem_pixels_desc *d) {
-    ptrdiff_t histogram[256];
     jem_pixels_desc other = *d;
-    int darkest;
-    int brightest;
-    if (p->channels % 2) return 0;
-    jem__greys_count(p, d, histogram, &darkest, &brightest);
-    if (brightest - darkest >= JEM__LEAST_CONTRAST) return 0;
     other.background = 255 - d->background;
-    jem__greys_count(p, &other, histogram, &darkest, &brightest);
-    return brightest - darkest >= JEM__LEAST_CONTRAST;
+    return p->channels % 2 == 0 && !jem__shows(p, d) && jem__shows(p, &other);
 }
 
 /* Finds the part of a picture that shows its subject as f demands; returns 0 if there is none. */
