@@ -1072,7 +1072,7 @@ cut -d, -f1-4 out >kept.csv
 check "which are the same" cmp kept.csv few.csv
 { echo 'volt;"id, of row";rpm;bar;temp'; echo '1;"a, ""b""";2;3;4'; echo '1;c,d;x;3;4'; } >ids.csv
 status 1 "a quoted one" score t1/last.safetensors ids.csv --keep '"id, of row",2' --out w.csv
-check "is kept once" grep -q "column '2' is kept twice" err
+check "is kept once" grep -q "column 'id, of row' is kept twice" err
 status 1 "a row that cannot be read" score t1/last.safetensors ids.csv --keep '"id, of row"' --out w.csv
 check "keeps them, too" test "$(cut -d, -f1,8- w.csv | tr '\n' /)" = \
     'row,"id, of row"/1,"a, ""b"""/2,"c,d"/'
