@@ -1837,6 +1837,40 @@ static void note_split(run *r, const char *path, const jem_archive *from) {
     say(r, path, text);
 }
 
+/* Returns 1 if a parameter belongs to a block of a residual network that a file lacks, although the
+   file has the stage: the network is deeper than the file's. */
+static int is_of_new_block(const run *r, const jem_archive *from, const jem_param *p) {
+    char first[64];
+    int stage;
+    int block;
+    if (r->o->net != NET_WRN || r->o->blocks != (int)JEM_BLOCKS_ZERO) return 0;
+    if (sscanf(p->name, "f.layer%d.%d.", &stage, &block) != 2) return 0;
+    snprintf(first, sizeof first, "f.layer%d.0.conv1.weight", stage);
+    return !jem_archive_find(from, p->name) && jem_archive_find(from, first);
+}
+
+/* Adds the blocks of a deeper network to the arrays of a file. They begin as the identity, so the
+   network computes what the file's computes. The result holds their values: free it after the
+   archive. Returns NULL if there are none, or after an error. */
+static float *add_new_blocks(run *r, jem_archive *from) {
+    ptrdiff_t size = 0;
+    for (const jem_param *p = r->net->params; p; p = p->next)
+        if (is_of_new_block(r, from, p)) size += p->size;
+    float *values = size ? (float *)malloc((size_t)size * sizeof *values) : NULL;
+    if (size && !values) jem_fail(r->ctx, JEM_NO_MEMORY, "no memory for the weights of new blocks");
+    if (!values) return NULL;
+    float *at = values;
+    for (const jem_param *p = r->net->params; p; p = p->next) {
+        if (!is_of_new_block(r, from, p)) continue;
+        int64_t shape[4];
+        for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
+        memcpy(at, p->value, (size_t)p->size * sizeof *at);
+        jem_archive_add(from, p->name, JEM_DTYPE_F32, p->ndim, shape, at);
+        at += p->size;
+    }
+    return values;
+}
+
 /* Takes the weights of a file, not its options, nor what was fitted to its data: units and framing
    are of the data at hand (weights learn to fit other units, but numbers that are far from 0 are
    hard to learn from), and a calibration is of the trained network. */
@@ -1848,9 +1882,12 @@ static int start_from(run *r, const char *path) {
     }
     if (!from) return fail(r, 1);
     const int fits = fits_data(r, path, from);     /* prints what does not fit */
-    int ok = fits && jem_net_load(r->net, from) == JEM_OK;
+    float *added = fits ? add_new_blocks(r, from) : NULL;
+    int ok = fits && jem_ok(r->ctx) && jem_net_load(r->net, from) == JEM_OK;
     if (ok) note_split(r, path, from);
+    if (ok && added) say(r, path, ": is less deep; the other blocks begin as the identity");
     jem_archive_free(from);
+    free(added);
     if (ok) {
         forget_calibration(r->net);
         jem_net_set_meta(r->net, "jem.temperature", NULL);
