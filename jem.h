@@ -1613,8 +1613,9 @@ JEM_API jem_status jem_net_set_fit(jem_net *net, jem_fit fit);
 /* Converts one picture of any size to x[c][h][w], as jem_classify takes it. Each pixel is the mean
    of the area it covers (the nearest pixel, if the picture is smaller). did (may be NULL) receives
    the sum of JEM_DID_... The network must have 1 or 3 channels. A picture with an alpha channel is
-   blended with the opposite of desc.background if it shows only there: if its greys span fewer than
-   32 of 256 on the one, and more on the other. */
+   blended with the opposite of desc.background if it shows only there: if its greys (for a network
+   of 3 channels, those of each colour) span fewer than 32 of 256 on the one, and 32 or more on the
+   other. */
 JEM_API jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                         int height, int channels, const jem_pixels_desc *desc,
                                         float *x, int *did);
@@ -13347,8 +13348,27 @@ static void jem__greys_count(const jem__bitmap *p, const jem_pixels_desc *d,
 
 enum { JEM__LEAST_CONTRAST = 32 };                 /* greys that a picture with a subject spans */
 
-/* Returns 1 if a picture's greys span at least JEM__LEAST_CONTRAST. */
-static int jem__shows(const jem__bitmap *p, const jem_pixels_desc *d) {
+/* Returns 1 if a colour of an RGBA picture, blended, spans at least JEM__LEAST_CONTRAST. */
+static int jem__colours_show(const jem__bitmap *p, int background) {
+    const ptrdiff_t pixels = (ptrdiff_t)p->width * p->height;
+    unsigned lowest[3] = { 255, 255, 255 };
+    unsigned highest[3] = { 0, 0, 0 };
+    for (ptrdiff_t i = 0; i < pixels; i++) {
+        const unsigned char *pixel = p->pixels + 4 * i;
+        const unsigned behind = (unsigned)background * (255u - pixel[3]);
+        for (int k = 0; k < 3; k++) {
+            const unsigned v = (pixel[k] * (unsigned)pixel[3] + behind + 127) / 255;
+            if (lowest[k] > v) lowest[k] = v;
+            if (highest[k] < v) highest[k] = v;
+            if (highest[k] >= lowest[k] + JEM__LEAST_CONTRAST) return 1;
+        }
+    }
+    return 0;
+}
+/* Returns 1 if a picture's greys span at least JEM__LEAST_CONTRAST; for a network of three
+   channels, if one of its colours does. */
+static int jem__shows(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d) {
+    if (net->channels == 3 && p->channels == 4) return jem__colours_show(p, d->background);
     JEM__ZEROED(jem__run_of_greys, run);
     int darkest = 255;
     int brightest = 0;
@@ -13401,10 +13421,11 @@ JEM__COMPILE_END
 
 /* Returns 1 if a picture with an alpha channel shows only on the opposite background, for instance
    black ink on a transparent canvas. */
-static int jem__needs_opposite(const jem__bitmap *p, const jem_pixels_desc *d) {
+static int jem__needs_opposite(const jem_net *net, const jem__bitmap *p,
+                               const jem_pixels_desc *d) {
     jem_pixels_desc other = *d;
     other.background = 255 - d->background;
-    return p->channels % 2 == 0 && !jem__shows(p, d) && jem__shows(p, &other);
+    return p->channels % 2 == 0 && !jem__shows(net, p, d) && jem__shows(net, p, &other);
 }
 
 /* Finds the part of a picture that shows its subject as f demands; returns 0 if there is none. */
@@ -13563,7 +13584,7 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
                          pixels ? "x" : "pixels (could the file not be read?)");
     if (jem__pixels_check(net, width, height, channels, desc, &d)) return net->ctx->status;
     int done = 0;
-    const int opposite = jem__needs_opposite(&picture, &d);
+    const int opposite = jem__needs_opposite(net, &picture, &d);
     if (opposite) d.background = 255 - d.background;
     if (!jem__pixels_framed(net, &picture, &d, x, &done)) {
         done = jem__pixels_did(net, &picture, d.invert);
@@ -13659,8 +13680,7 @@ jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t se
     const jem_shape shape = jem__shape(n, net->channels, net->height, net->width);
     const jem_rng rng = jem_rng_seed(seed);
     if (!labels) return jem_sampler_create(ctx, jem_logp, net, shape, &how, &rng);
-    if (!jem__labels_good(ctx, "net_sampler (labels NULL: any class)", labels, n, net->classes))
-        return NULL;
+    if (!jem__labels_good(ctx, "net_sampler", labels, n, net->classes)) return NULL;
     const size_t bytes = (size_t)n * sizeof *labels;
     jem_query *query = (jem_query *)jem__alloc(ctx, sizeof *query + bytes);
     if (!query) return NULL;

@@ -1,6 +1,7 @@
 /* Classifies a picture, and rates its resemblance to the training images.
        build/hello                     a digit and five other images
        build/hello picture.png         your own: any size, one digit, dark on bright or the reverse
+                                       (of 28 x 28: as in MNIST, bright on dark)
    Uses the network that `make demo` trains, or else the one in examples/models. The network's
    input: build/pictures/hello.png */
 #define JEM_IMPLEMENTATION
@@ -12,11 +13,15 @@ enum { MAX_SHOWN = 6 };
 
 /* Converts a picture to 28 x 28 as the network's training images were framed, those of MNIST: white
    on black, the larger side of the ink 20 pixels, its centre of mass near the middle. A picture of
-   28 x 28 remains as it is. Returns 0 without ink, or after an error. */
+   28 x 28 remains as it is. A network that does not know its framing gets MNIST's. Returns 0
+   without ink, or after an error. */
 static int to_digit(const jem_net *net, const char *path, const unsigned char *pixels, int w, int h,
                     int channels, float *x) {
+    jem_pixels_desc how;
     int did;
-    if (jem_pixels_to_floats(net, pixels, w, h, channels, NULL, x, &did) != JEM_OK) return 0;
+    memset(&how, 0, sizeof how);
+    if (!jem_net_meta(net, "jem.framing")) how.subject = 20.0f / DIGIT;
+    if (jem_pixels_to_floats(net, pixels, w, h, channels, &how, x, &did) != JEM_OK) return 0;
     if (!(did & JEM_DID_FRAME) && did & (JEM_DID_RESIZE | JEM_DID_BLANK)) {
         fprintf(stderr, "%s: no ink on a plain ground\n", path);
         return 0;

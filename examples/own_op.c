@@ -160,7 +160,8 @@ static void prelu_forward(const jem_call *call) {
         call->y[i] = x[i] > 0 ? x[i] : x[i] * slope[slope_of(call, i)];
 }
 
-/* Computes only the gradients that are needed: a sampler needs dx[0], training dx[1] as well. */
+/* Computes only the gradients that are needed: a sampler needs dx[0], training dx[1]; and dx[0] too
+   if x depends on parameters. */
 static void prelu_backward(const jem_call *call) {
     const float *x = call->x[0];
     const float *slope = call->x[1];
@@ -181,6 +182,7 @@ static jem_tensor *prelu(jem_ctx *ctx, jem_tensor *x, jem_param *slopes) {
     jem_tensor *one = jem_add_constant(ctx, jem_zeros(ctx, x->n, 1, 1, 1), 1);
     jem_tensor *slope = jem_linear(ctx, one, slopes, NULL);
     if (!slope) return NULL;
+    if (slope->c != x->c) jem_fail(ctx, JEM_BAD_SHAPE, "prelu: one slope per channel is needed");
     jem_tensor *inputs[2] = { x, slope };
     const jem_shape out = { x->n, x->c, x->h, x->w };
     return jem_custom(ctx, &op, inputs, 2, out, NULL, 0, 0);
@@ -190,21 +192,22 @@ static jem_tensor *sum_of_prelu(jem_ctx *ctx, jem_tensor *x, void *user) {
     return jem_sum_image(ctx, prelu(ctx, x, (jem_param *)user));
 }
 
-/* Learns three slopes from pairs x, PReLU(x), and prints them. */
-static void learn_slopes(jem_ctx *ctx, jem_rng *rng) {
+/* Learns three slopes from pairs x, PReLU(x), and prints them. Returns 0 if they are wrong. */
+static int learn_slopes(jem_ctx *ctx, jem_rng *rng) {
     enum { N = 32, C = 3, H = 4, SIZE = C * H * H };
     static const float truth[C] = { -0.5f, 0.1f, 0.9f };
     static const int shape[2] = { C, 1 };
     static float x[N * SIZE], y[N * SIZE];
     jem_net *net = jem_net_create(ctx, NULL, NULL, 0, C, H, H, 1, 1);
     jem_param *slopes = net ? jem_net_param(net, "slopes", 2, shape, 1) : NULL;
-    if (!slopes) return;
+    if (!slopes) return 0;
     jem_fill_normal(ctx, rng, x, N * SIZE, 0, 1);
     for (int i = 0; i < N * SIZE; i++) y[i] = x[i] > 0 ? x[i] : x[i] * truth[i / (H * H) % C];
+    for (int c = 0; c < C; c++) slopes->value[c] = 0.3f - 0.5f * (float)c;
+    jem_param_changed(slopes);
     jem_tensor *few = jem_input(ctx, x, 2, C, H, H);
     const float of_x = jem_check_gradient(ctx, sum_of_prelu, slopes, few, NULL, 1e-3f);
     const float of_slopes = jem_check_gradient(ctx, sum_of_prelu, slopes, few, slopes, 0.02f);
-    jem_zero_grad(net);
     const jem_optim_desc adam = jem_optim_desc_default();
     jem_optim *optim = jem_optim_create(net, &adam);
     for (int k = 0; k < 300 && jem_ok(ctx); k++) {
@@ -220,8 +223,11 @@ static void learn_slopes(jem_ctx *ctx, jem_rng *rng) {
            "%.2f %.2f %.2f\n", (double)of_x, (double)of_slopes, (double)slopes->value[0],
            (double)slopes->value[1], (double)slopes->value[2], (double)truth[0], (double)truth[1],
            (double)truth[2]);
+    int good = jem_ok(ctx) && of_x < 0.01f && of_slopes < 0.01f;
+    for (int c = 0; c < C; c++) good = good && fabsf(slopes->value[c] - truth[c]) < 0.02f;
     jem_optim_free(optim);
     jem_net_free(net);
+    return good;
 }
 
 enum { LATTICES = 4, SIDE = 96, STAGES = 4 };
@@ -240,7 +246,7 @@ int main(void) {
                                            0.02f);
     printf("gradient of the density with the op: largest relative error %.0e\n", (double)error);
     compare(ctx, &rng);
-    learn_slopes(ctx, &rng);
+    const int learned = learn_slopes(ctx, &rng);
 
     /* Start from noise, the first row; each stage adds a row. */
     static const int steps[STAGES] = { 0, 30, 300, 3000 };
@@ -251,7 +257,7 @@ int main(void) {
         jem_sgld(ctx, spins, NULL, x, &walk, &rng);
         jem_read(x, shots[k][0]);
     }
-    int failed = report(ctx);
+    int failed = report(ctx) || !learned;
     if (!failed)
         failed = !picture_grid(path, shots[0][0], LATTICES * STAGES, LATTICES, 1, SIDE, SIDE, 2);
     if (!failed) printf("picture: %s\n", path);

@@ -56,8 +56,8 @@ END
     [ "$dataset" = cifar10 ] && networks
 }
 # Networks of .2 to 2.6 million parameters, with the optimiser that suits them. The preset is
-# zero-2-half with a width of 3, half of Muon's rate, and weight decay. Rows named half have 16 images for the
-# score; others have 32, or 8 (few). Rows other than the preset have no weight decay.
+# zero-2-half with a width of 3, half of Muon's rate, and weight decay, which these rows lack. Rows
+# named half have 16 images for the score; others have 32, or 8 (few).
 networks() {
     wrn="--net wrn --depth 10 --head pooled --p-x-batch 32"
     muon="--optimizer muon --lr 3e-3 --weight-decay 0"

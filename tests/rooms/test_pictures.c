@@ -541,6 +541,20 @@ static void test_opposite(jem_ctx *ctx) {
         CHECK(near((double)x[15], k == 0), "case %d: the background is %g", k, (double)x[15]);
         CHECK(near((double)x[0], k == 1 ? 200 / 255.0 : 0), "case %d: ink %g", k, (double)x[0]);
     }
+    jem_net *grey = net_of(ctx, 1, 4, 4);
+    memset(pixels, 0, sizeof pixels);
+    for (int i = 0; i < 5; i++) {                  /* blue ink, as a grey 29 */
+        pixels[4 * i + 2] = 255;
+        pixels[4 * i + 3] = 255;
+    }
+    for (int colour = 0; colour < 2; colour++) {
+        int did = 0;
+        CHECK(jem_pixels_to_floats(colour ? net : grey, pixels, 4, 4, 4, NULL, x, &did) == JEM_OK,
+              "%s", jem_error(ctx));
+        CHECK(((did & JEM_DID_OPPOSITE) == 0) == colour, "blue, %d channels: %d", 1 + 2 * colour,
+              did);
+    }
+    jem_net_free(grey);
     jem_net_free(net);
 }
 

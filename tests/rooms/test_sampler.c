@@ -261,7 +261,7 @@ static void test_wrong(jem_net *net) {
     CHECK(!jem_sampler_create(ctx, NULL, net, shape, &d, &rng) && says(ctx, "log-density"), "no f");
     CHECK(!jem_sampler_create(ctx, jem_logp, net, shape, &d, NULL) && says(ctx, "rng"), "no rng");
     CHECK(!jem_sampler_create(ctx, jem_logp, net, none, &d, &rng) && says(ctx, "(0,1,8,8)"), "n");
-    CHECK(!jem_net_sampler(net, bad, N, 1, &d) && says(ctx, "any class): label 4"), "a label");
+    CHECK(!jem_net_sampler(net, bad, N, 1, &d) && says(ctx, "label 4"), "a label");
     d.walk.steps = -1;
     CHECK(!jem_net_sampler(net, NULL, N, 1, &d) && says(ctx, "steps = -1"), "steps");
     d.walk.steps = INT32_MAX;

@@ -86,6 +86,10 @@ for arguments in "--help --dataset cifar10" "--dataset cifar10 --help"; do
     says "14400 "
     says "^  --weight-decay X  *0  *\.2 "
 done
+status 0 "another optimiser" train --dataset cifar10 --optimizer adam --help
+says "^  --weight-decay X  *0  *0 "
+status 0 "the preset's" train --dataset cifar10 --optimizer muon --help
+says "^  --weight-decay X  *0  *\.2 "
 status 2 "no command"
 refuses 2 "unknown command nonsense" nonsense
 set -- --out new
@@ -707,20 +711,23 @@ check "5 = 2 + 3" same_run i ii
 status 0 "export of it" export i/last.safetensors begun.safetensors
 status 0 "without folders" info begun.safetensors
 says "--init small.safetensors"
-wrn="--dataset digits --n-valid 100 --net wrn --width 1 --head pooled --p-x-weight 0 --batch-size 16"
-wrn="$wrn --no-class-cond-p-x-sample --print-every 1"
-status 0 "a residual network" train $wrn --blocks zero --depth 10 --iters 4 --out flat
-status 0 "a deeper one" train $wrn --blocks zero --depth 16 --init flat/last.safetensors --iters 1 \
-    --lr 1e-12 --out deep
-says "flat/last.safetensors: is less deep; the other blocks begin as the identity"
-status 0 "the first one's answers" classify flat/last.safetensors each/000000.png --no-frame
-sed 's/;.*//' out >first.txt
-status 0 "the same answers" classify deep/last.safetensors each/000000.png --no-frame
+wrn="--dataset digits --n-valid 100 --net wrn --width 1 --head pooled --p-x-weight 0"
+wrn="$wrn --batch-size 16 --no-class-cond-p-x-sample --print-every 1"
+status 0 "a residual network" train $wrn --blocks zero --depth 10 --iters 4 --out shallow
+from=shallow/last.safetensors
+status 0 "a deeper one" train $wrn --blocks zero --depth 16 --init $from --iters 1 --lr 1e-12 \
+    --out deeper
+check "is reported" grep -q "$from: is shallower: the blocks that it lacks begin as the id" err
+status 0 "the first one's answers" classify $from each/000000.png --no-frame
+sed "s/;.*//" out >first.txt
+status 0 "the same answers" classify deeper/last.safetensors each/000000.png --no-frame
 check "at first" sh -c "sed 's/;.*//' out | cmp - first.txt && grep -q log.p first.txt"
 refuses 1 '"f.conv1.weight" is F32 (16,1,3,3)' train $wrn --depth 16 --blocks zero --width 2 \
-    --out new --init flat/last.safetensors
-refuses 1 'lacks "f.layer1.1' train $wrn --depth 16 --out new --init flat/last.safetensors
-refuses 1 'lacks "f.layer1.1' train $wrn --depth 16 --blocks wrn --init flat/last.safetensors --out new
+    --out new --init $from
+refuses 1 'lacks "f.layer1.1' train $wrn --depth 16 --out new --init $from
+LC_ALL=C sed '1s/"f.layer2.0.conv2.weight"/"f.layer2.0.other.weight"/' $from >part.safetensors
+refuses 1 'lacks "f.layer2.0.conv2.weight"' train $wrn --blocks zero --depth 16 --out new \
+    --init part.safetensors
 mkdir -p two/train/dark two/train/light two/test/dark two/test/light
 for i in 0 1 2 3 4 5 6 7 8 9; do
     cp each/00000$i.png two/train/dark/$i.png && cp each/00001$i.png two/train/light/$i.png

@@ -521,14 +521,7 @@ static void check_colours(const unsigned char *p) {
         CHECK(d.c == 3 && d.grey == d.n, "black ink has no colours: %d of %d", d.grey, d.n);
         data_free(&d);
     }
-    other.background = 0;
-    other.opposite = 1;
-    if (loads(&d, ROOT "/pets", "train", &other)) {
-        CHECK(d.blended == 1 && d.blank == 0, "%d transparent, %d blank", d.blended, d.blank);
-        data_free(&d);
-    }
     put_png("pets/cat", "04.png", 9, 5, 4, p);
-    other.opposite = 0;
     other.background = 255;                        /* on white */
     if (loads(&d, ROOT "/pets", "train", &other)) {
         const double alpha = p[7 * 4 + 3] / 255.0;
@@ -796,6 +789,37 @@ static void test_one_image(void) {
     CHECK(!data_load_image(&d, in("one", "y.png"), NULL, NULL, error, sizeof error) &&
           strstr(error, "one/y.png"), "%s", error);
     refuses(ROOT "/one", "train", NULL, "one", "is not a data set");
+}
+
+/* Checks which grey is behind a transparent picture of blue ink, black ink, or nothing. */
+static void test_behind(void) {
+    static const int by[3] = { 0, 1, 3 };          /* off, by greys, by colours */
+    static const int behind[3][3] = { { 0, 255, 0 }, { 0, 255, 255 }, { 0, 0, 0 } };
+    static const int blank[3][3] = { { 0, 0, 0 }, { 1, 0, 0 }, { 1, 1, 1 } };
+    make_folder(in("one", ""));
+    for (int ink = 0; ink < 3; ink++) {
+        unsigned char p[7 * 6 * 4] = { 0 };
+        for (int i = 0; i < 7 * 6; i++) {
+            p[4 * i + 2] = ink == 0 ? 255 : 0;
+            p[4 * i + 3] = ink < 2 && i % 4 == 0 ? 255 : 0;
+        }
+        put_png("one", "ink.png", 7, 6, 4, p);
+        for (int k = 0; k < 3; k++) {
+            data_desc desc = shaped(0, 0, 0, DATA_AS_IS);
+            data_set d;
+            desc.opposite = by[k];
+            if (!CHECK(data_load_image(&d, in("one", "ink.png"), &desc, NULL, error,
+                                       sizeof error), "%s", error)) continue;
+            CHECK(d.behind == behind[ink][k], "ink %d, %d: behind %d", ink, k, d.behind);
+            CHECK(d.blank == blank[ink][k], "ink %d, %d: blank %d", ink, k, d.blank);
+            CHECK(d.pixels[1] == behind[ink][k] && d.pixels[0] == 0, "ink %d, %d: pixels %d %d",
+                  ink, k, d.pixels[0], d.pixels[1]);
+            desc = shaped(3, 3, 7, DATA_FIT);
+            if (CHECK(data_fit_image(&d, "ink.png", &desc, error, sizeof error), "%s", error))
+                CHECK(d.behind == behind[ink][k] && d.blended == 1, "fitted: behind %d", d.behind);
+            data_free(&d);
+        }
+    }
 }
 
 /* stb_image 2.27 reads other PNMs than these, but not right. */
@@ -1079,9 +1103,9 @@ static void test_limits(void) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_digits), TEST(test_idx), TEST(test_cifar), TEST(test_sheets),
-        TEST(test_folders), TEST(test_one_image), TEST(test_pnm), TEST(test_jpeg_tables),
-        TEST(test_resize), TEST(test_limits),
-        TEST(test_damage), TEST(test_cifar10_itself)
+        TEST(test_folders), TEST(test_one_image), TEST(test_behind), TEST(test_pnm),
+        TEST(test_jpeg_tables), TEST(test_resize), TEST(test_limits), TEST(test_damage),
+        TEST(test_cifar10_itself)
     };
     test_begin(argc, argv);
     make_folder("build");

@@ -350,7 +350,7 @@ static int other_open(other_set *to, const uses *s, const char *left_out) {
         fprintf(stderr, "jem eval: %s%s\n", left_out, error);
         return 0;
     }
-    note_unread(stderr, to->name, &d);
+    note_unread(stderr, "jem eval: ", to->name, &d);
     mix_classes(&d);
     to->n = smaller(d.n, s->u->e.n);
     to->x = uses_floats(to->n * image_size(s->m.net));

@@ -509,7 +509,6 @@ static int load_test(run *r, data_desc *desc) {
     return 1;
 }
 
-
 /* Reports how pictures were changed, and the options that change them otherwise. */
 static void note_pictures(const run *r) {
     const data_set *s = &r->data;
@@ -662,13 +661,13 @@ static int load_data(run *r) {
     if (!s->values && s->c != 1 && s->c != 3)
         return complain(r, 1, r->o->dataset, ": neither grey nor colour");
     mark_data(s, r->data_mark);
-    note_unread(stdout, r->o->dataset, s);
+    note_unread(stdout, "", r->o->dataset, s);
     if (!s->values && s->classes == 1)
         printf("%s: the only class is %s, so only p(x) is learned: a second folder of pictures "
                "would be a second class\n", r->o->dataset, s->class_names[0]);
     if (s->values && !prepare_table(r)) return 0;
     if (!s->values && !load_test(r, &desc)) return 0;
-    note_unread(stdout, r->o->dataset, &r->test);
+    note_unread(stdout, "", r->o->dataset, &r->test);
     note_pictures(r);
     fit_weights(r);
     return fit_sizes(r) && split_data(r) && make_batches(r);
@@ -1837,31 +1836,39 @@ static void note_split(run *r, const char *path, const jem_archive *from) {
     say(r, path, text);
 }
 
-/* Returns 1 if a parameter belongs to a block of a residual network that a file lacks, although the
-   file has the stage: the network is deeper than the file's. */
-static int is_of_new_block(const run *r, const jem_archive *from, const jem_param *p) {
-    char first[64];
+/* Returns 1 if the name of one of the first n arrays of a file begins with that of a block. */
+static int has_block(const jem_archive *from, int n, int stage, int block) {
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "f.layer%d.%d.", stage, block);
+    for (int i = 0; i < n; i++)
+        if (!strncmp(jem_archive_at(from, i)->name, prefix, strlen(prefix))) return 1;
+    return 0;
+}
+
+/* Returns 1 if a parameter belongs to a block of a residual network that the first n arrays of a
+   file lack, although they have the first block of the stage: the network is deeper. */
+static int is_of_new_block(const run *r, const jem_archive *from, int n, const jem_param *p) {
     int stage;
     int block;
     if (r->o->net != NET_WRN || r->o->blocks != (int)JEM_BLOCKS_ZERO) return 0;
-    if (sscanf(p->name, "f.layer%d.%d.", &stage, &block) != 2) return 0;
-    snprintf(first, sizeof first, "f.layer%d.0.conv1.weight", stage);
-    return !jem_archive_find(from, p->name) && jem_archive_find(from, first);
+    if (sscanf(p->name, "f.layer%d.%d.", &stage, &block) != 2 || block < 1) return 0;
+    return has_block(from, n, stage, 0) && !has_block(from, n, stage, block);
 }
 
 /* Adds the blocks of a deeper network to the arrays of a file. They begin as the identity, so the
    network computes what the file's computes. The result holds their values: free it after the
    archive. Returns NULL if there are none, or after an error. */
 static float *add_new_blocks(run *r, jem_archive *from) {
+    const int n = jem_archive_count(from);
     ptrdiff_t size = 0;
     for (const jem_param *p = r->net->params; p; p = p->next)
-        if (is_of_new_block(r, from, p)) size += p->size;
+        if (is_of_new_block(r, from, n, p)) size += p->size;
     float *values = size ? (float *)malloc((size_t)size * sizeof *values) : NULL;
     if (size && !values) jem_fail(r->ctx, JEM_NO_MEMORY, "no memory for the weights of new blocks");
     if (!values) return NULL;
     float *at = values;
     for (const jem_param *p = r->net->params; p; p = p->next) {
-        if (!is_of_new_block(r, from, p)) continue;
+        if (!is_of_new_block(r, from, n, p)) continue;
         int64_t shape[4];
         for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
         memcpy(at, p->value, (size_t)p->size * sizeof *at);
@@ -1885,7 +1892,8 @@ static int start_from(run *r, const char *path) {
     float *added = fits ? add_new_blocks(r, from) : NULL;
     int ok = fits && jem_ok(r->ctx) && jem_net_load(r->net, from) == JEM_OK;
     if (ok) note_split(r, path, from);
-    if (ok && added) say(r, path, ": is less deep; the other blocks begin as the identity");
+    if (ok && added && !team.rank)
+        say(r, path, ": is shallower: the blocks that it lacks begin as the identity");
     jem_archive_free(from);
     free(added);
     if (ok) {

@@ -844,12 +844,12 @@ static data_desc describe_picture(const classify_options *o) {
     memset(&desc, 0, sizeof desc);
     limit_data(&desc, o->max_file, o->max_picture);
     desc.background = o->background;
-    desc.opposite = 1;
     return desc;
 }
 
-static int load_picture(const classify_options *o, classified *p) {
-    const data_desc desc = describe_picture(o);
+static int load_picture(const model *m, const classify_options *o, classified *p) {
+    data_desc desc = describe_picture(o);
+    desc.opposite = m->net->channels;
     const char *path = strcmp(p->path, "-") ? p->path : "/dev/stdin";
     char error[512];
     struct stat s;
@@ -959,7 +959,7 @@ static int classify_one(const model *m, const classify_options *o, const char *p
     char hint[80];
     memset(&p, 0, sizeof p);
     p.path = path;
-    if (!load_picture(o, &p)) return 0;
+    if (!load_picture(m, o, &p)) return 0;
     p.x = new_floats((double)image_size(net));
     p.logp_class = new_floats(net->classes);
     p.order = (int *)malloc((size_t)net->classes * sizeof *p.order);
@@ -1103,7 +1103,7 @@ static int table_for(const model *m, const eval_options *e, data_desc *desc, dat
         fprintf(stderr, "jem eval: %s\n", error);
         return 1;
     }
-    note_unread(stderr, e->dataset, d);
+    note_unread(stderr, "jem eval: ", e->dataset, d);
     int ok = m->net->classes == 1 || d->has_labels;
     if (!ok) fprintf(stderr, "jem eval: %s: has no labels (jem score needs none)\n", e->dataset);
     const int has_names = jem_net_meta(m->net, CLASS_PREFIX "0") != NULL;
@@ -1127,15 +1127,17 @@ void name_unreadable(data_desc *desc, const char *command) {
     desc->user = (void *)(uintptr_t)command;
 }
 
-void note_unread(FILE *to, const char *name, const data_set *d) {
+void note_unread(FILE *to, const char *prefix, const char *name, const data_set *d) {
+    const int one = d->skipped == 1;
     if (!d->skipped) return;
     if (d->values)
-        fprintf(to, "%s: %d rows cannot be read, and are left out; the first: %s\n", name,
-                d->skipped, d->first_skipped);
+        fprintf(to, "%s%s: %d %s left out; the first: %s\n", prefix, name, d->skipped,
+                one ? "row cannot be read, and is" : "rows cannot be read, and are",
+                d->first_skipped);
     else
-        fprintf(to, "%s: %d %s, hidden or not a picture in the folder of a class: %s\n", name,
-                d->skipped,
-                d->skipped == 1 ? "file or folder is not read" : "files or folders are not read",
+        fprintf(to, "%s%s: %d %s, hidden or not a picture in the folder of a class: %s\n", prefix,
+                name, d->skipped,
+                one ? "file or folder is not read" : "files or folders are not read",
                 d->first_skipped);
 }
 
@@ -1194,7 +1196,7 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
         fprintf(stderr, "jem eval: %s%s\n", error, hint);
         return 1;
     }
-    note_unread(stderr, e->dataset, d);
+    note_unread(stderr, "jem eval: ", e->dataset, d);
     int ok = d->c == net->channels && d->h == net->height && d->w == net->width &&
              d->classes <= net->classes;
     if (!ok)
@@ -1479,11 +1481,11 @@ static int always_listed(const char *name) {
    the options are unknown. */
 static const options *usual_options(const jem_archive *a) {
     static const char *const names[] = { "preset", "dataset", "net", "unet", "scale",
-                                         "score-weight" };
+                                         "score-weight", "optimizer" };
     static options o;
     static train_options values;
     options_begin(&o, "jem info", train_table, (size_t)train_count * sizeof *train_table, &values);
-    for (int i = 0; i < 6; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char key[64];
         const int at = option_find(&o, names[i]);
         snprintf(key, sizeof key, OPTION_PREFIX "%s", names[i]);

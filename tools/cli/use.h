@@ -67,7 +67,7 @@ const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
 void name_unreadable(data_desc *desc, const char *command);
 
 /* Reports rows of a table that cannot be read, or what a folder has besides pictures of classes. */
-void note_unread(FILE *to, const char *name, const data_set *d);
+void note_unread(FILE *to, const char *prefix, const char *name, const data_set *d);
 
 /* Parses the options of one of these commands; checks that it has `least` to `most` words. Returns
    -1 to continue, or the exit status; `words` points into argv. Names the first extra word: it is

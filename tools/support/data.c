@@ -823,20 +823,34 @@ int data_is_blank(const unsigned char *planes, int c, size_t plane) {
     return 1;
 }
 
-/* Returns 1 if a picture shows a subject, by the criterion of jem_pixels_to_floats: its greys span
-   32 of 256. */
-static int data__shows(const unsigned char *planes, int c, size_t plane) {
-    enum { LEAST_CONTRAST = 32 };
-    const unsigned char *green = planes + (c == 3 ? plane : 0);
-    const unsigned char *blue = planes + (c == 3 ? 2 * plane : 0);
-    int darkest = 255;
-    int brightest = 0;
-    for (size_t i = 0; i < plane; i++) {
-        const int grey = (299 * planes[i] + 587 * green[i] + 114 * blue[i] + 500) / 1000;
-        if (grey < darkest) darkest = grey;
-        if (grey > brightest) brightest = grey;
+enum { DATA_CONTRAST = 32 };                       /* greys that a picture with a subject spans */
+
+/* Returns the mean of three planes at pixel i, as a grey: the weights are parts of 1,000. */
+static int data__weighted(const unsigned char *planes, size_t plane, size_t i,
+                          const int weight[3]) {
+    return (weight[0] * planes[i] + weight[1] * planes[plane + i] +
+            weight[2] * planes[2 * plane + i] + 500) / 1000;
+}
+
+/* Returns 1 if a picture of c planes shows a subject: its greys, or with `in_colour` those of any
+   plane, span enough. */
+static int data__shows(const unsigned char *planes, int c, size_t plane, int in_colour) {
+    static const int weights[4][3] = {
+        { 1000, 0, 0 }, { 0, 1000, 0 }, { 0, 0, 1000 }, { 299, 587, 114 }
+    };
+    const int first = c == 3 && !in_colour ? 3 : 0;
+    const int views = first ? 1 : c;
+    for (int k = first; k < first + views; k++) {
+        int darkest = 255;
+        int brightest = 0;
+        for (size_t i = 0; i < plane; i++) {
+            const int grey = c == 3 ? data__weighted(planes, plane, i, weights[k]) : planes[i];
+            if (grey < darkest) darkest = grey;
+            if (grey > brightest) brightest = grey;
+        }
+        if (brightest - darkest >= DATA_CONTRAST) return 1;
     }
-    return brightest - darkest >= LEAST_CONTRAST;
+    return 0;
 }
 
 /* Copies interleaved pixels to planes, blended with a grey; returns 1 if any is transparent. */
@@ -861,13 +875,14 @@ static void data__lay(data__job *job, const unsigned char *in, int have, size_t 
                       unsigned char *out) {
     const int c = data__planes_of(have);
     const int opposite = 255 - job->desc.background;
+    const int in_colour = (job->desc.opposite ? job->desc.opposite : job->desc.channels) != 1;
     job->d->behind = job->desc.background;
     if (!data__blend(in, have, plane, job->desc.background, out)) return;
     job->d->blended++;
-    if (data__shows(out, c, plane)) return;
+    if (data__shows(out, c, plane, in_colour)) return;
     if (job->desc.opposite) {
         data__blend(in, have, plane, opposite, out);
-        if (data__shows(out, c, plane)) {
+        if (data__shows(out, c, plane, in_colour)) {
             job->d->behind = opposite;
             return;
         }

@@ -44,7 +44,7 @@ typedef struct data_set {
     char label[64];            /* name of the column of labels of a table, or "" */
     int stretched;             /* pictures whose proportions were changed */
     int grey;                  /* pictures of a folder without colours, in a set in colour */
-    int blended, blank;        /* pictures with transparent pixels; of these, nearly one colour */
+    int blended, blank;        /* pictures with transparent pixels; of these, without contrast */
     int behind;                /* grey behind the transparent pixels of the last picture */
     int has_labels;            /* 0: a table without them; labels are then 0 */
     int held_out;              /* 1: test images are from the folder of the training images */
@@ -88,8 +88,9 @@ typedef struct data_desc {
     data_hold_out hold_out;    /* DATA_BY_NAME */
     int seed;                  /* > 0, of DATA_AT_RANDOM */
     int background;            /* grey behind transparent pixels, 0 (default) to 255 */
-    int opposite;              /* 1: 255 minus it for a picture that shows only on that, as in
-                                  jem_pixels_to_floats */
+    int opposite;              /* 1 or 3: 255 minus it for a picture that shows only on that: its
+                                  greys (1) or one of its colours (3) span 32, as in
+                                  jem_pixels_to_floats; 0: off */
     data_resize resize;        /* needs height and width */
     data_shape shape;          /* DATA_STRETCH */
     double file_mb;            /* limit on files, also unpacked: 1000 */
