@@ -892,11 +892,13 @@ JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_
    Clamping gradients gives the proximal SGLD of Yang & Ji (2021). With decay_b > 0, the size of
    step t = 0, 1, ... is multiplied by s = (1 + t/b)^-gamma, its noise by sqrt(s); the bias then
    vanishes for gamma in (1/2,1] (Welling & Teh 2011). With temperature_from > 0, the noise is
-   multiplied by sqrt(T), where the temperature T falls from temperature_from to temperature_to by
-   the same factor at every step (Kirkpatrick et al. 1983). Small steps sample from p^(1/T) with
-   T = noise_std^2 / (2 step_size): T = 1 for jem_sgld_desc_langevin, 5e-5 for the paper's step of 1
-   and noise of .01, whose walk is nearly an ascent. The noise is drawn in the order of memory
-   (>>tape), padding included. For a schedule of your own, call jem_sgld with steps = 1. */
+   multiplied by sqrt(r), where r changes from temperature_from at the first step to temperature_to
+   (which must be above 0) at the last, by the same factor at every step (simulated annealing,
+   Kirkpatrick et al. 1983). Small steps sample from p^(1/T) at the temperature
+   T = r noise_std^2 / (2 step_size), with r = 1 without annealing: T = 1 for
+   jem_sgld_desc_langevin, 5e-5 for the paper's step of 1 and noise of .01, whose walk is nearly an
+   ascent. The noise is drawn in the order of memory (>>tape), padding included. For a schedule of
+   your own, call jem_sgld with steps = 1. */
 typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
     float step_size, noise_std;                    /* 1, .01, as in the JEM paper; a negative step
@@ -925,8 +927,9 @@ JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
 
    whose gradient flows through the last step only; `held` parameters receive no gradient. H, the
    entropy of samples of d pixels, is d mean log(distance to the nearest unequal sample) plus a
-   constant (Kozachenko & Leonenko 1987). entropy: 1 as in the paper, 0 to omit H. temperature_from
-   and decay_b are not supported; if watch stops the walk, the last step is still taken. */
+   constant (Kozachenko & Leonenko 1987). entropy: 1 as in the paper, 0 to omit H. steps must be at
+   least 1; temperature_from and decay_b must be 0. If watch stops the walk, the last step is still
+   taken. Returns NULL on an error. */
 JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *desc, float entropy, jem_rng *rng);
 
@@ -943,8 +946,8 @@ typedef struct jem_denoise_desc {
     int steps;                                     /* 300 */
     float fraction;                                /* .05: h, the part of the noise that a step
                                                       removes, 0 < h <= 1 */
-    float beta;                                    /* .3. With 1, a step adds no noise; near 0,
-                                                      almost as much as it removes */
+    float beta;                                    /* .3, 0..1. With 1, a step adds no noise;
+                                                      near 0, almost as much as it removes */
     float sigma_max;                               /* 2: upper limit of the estimated sigma */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
     void *watch_user;
@@ -954,26 +957,26 @@ JEM_API jem_denoise_desc jem_denoise_desc_default(void);
    taken without rng. A full step leaves more grain. */
 JEM_API jem_denoise_desc jem_denoise_desc_clean(float sigma);
 /* Walks the leaf x in place. To draw a sample, fill x with N(mean, sigma_max^2) first. With rng
-   NULL it adds no noise. */
+   NULL it adds no noise. If x is not finite afterwards, returns JEM_DIVERGED. */
 JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                const jem_denoise_desc *desc, jem_rng *rng);
 
-/* Sampling from scratch, in three phases after N(mean, denoise.sigma_max^2): denoising; a walk like
-   that of the chains in training, which corrects the first phase; removal of the remaining noise,
-   at most `last_sigma`. Each watch can stop only its own phase. jem_net_generate_desc returns the
-   desc for a network. */
+/* Sampling from scratch. Images start as noise, N(mean, denoise.sigma_max^2), and pass through
+   three phases: denoising; a walk like that of the chains in training, which corrects the first
+   phase; removal of the remaining noise, at most `last_sigma`. A watch can stop only its own phase.
+   jem_net_generate_desc returns the desc for a network. */
 typedef struct jem_generate_desc {
     float lo, hi;                                  /* lo < hi: starts from U(lo,hi) instead: 0, 0 */
     float mean;                                    /* mean pixel of the data: 0. See jem_net.mean.
                                                       lo, hi and mean: from -1e4 to 1e4 */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 300 steps of .01, noise .1;
-                                                      jem_net_generate_desc may shorten them */
+                                                      jem_net_generate_desc may reduce both */
     float last_sigma;                              /* .24, twice the smallest noise level of score
                                                       matching; 0: skips the third phase */
 } jem_generate_desc;
 JEM_API jem_generate_desc jem_generate_desc_default(void);
-/* Replaces the leaf x by samples; its previous content is ignored. */
+/* Replaces the leaf x by samples; its previous content is ignored. rng is required. */
 JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_generate_desc *desc, jem_rng *rng);
 
@@ -1003,10 +1006,11 @@ typedef struct jem_sampler {
    the first step, which is slower, before the first frame. */
 typedef struct jem_budget {
     int steps;                                     /* at most this many; 0: no limit */
-    double microseconds;                           /* 0: no limit; else a step begins only if it
-                                                      will end within this time, should it take as
-                                                      long as the slowest recent step, which counts
-                                                      as at most this time */
+    double microseconds;                           /* 0: no limit; else a step begins only if the
+                                                      slowest recent step (jem_sampler.slowest)
+                                                      would fit into the time that is left. A recent
+                                                      step is counted as at most this limit, so a
+                                                      pause of the program does no lasting harm */
     double (*clock)(void *user);                   /* microseconds since any fixed moment; required
                                                       if `microseconds` is not 0. The call ends if
                                                       it goes back, or returns NaN */
@@ -1026,8 +1030,9 @@ JEM_API jem_status jem_sampler_restart(jem_sampler *s);
 
 /* Replay buffer: the current images of `capacity` Markov chains, one in each slot, whose walks
    continue from update to update (persistent contrastive divergence, Tieleman 2008). With
-   classes > 0, the slots of class y start at y*(capacity/classes). data[capacity][c][h][w],
-   visits[capacity]. */
+   classes > 0, which needs at least as many slots, those of class y start at
+   y*(capacity/classes); draws by label do not reach the remainder of this division.
+   data[capacity][c][h][w], visits[capacity]. */
 typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
@@ -1038,7 +1043,7 @@ typedef struct jem_buffer {
 } jem_buffer;
 /* Creates a buffer whose chains all start from U(-1,1). jem_buffer_restart restarts all of them
    from U(lo,hi), which also applies to later restarts; checkpoints do not store lo and hi (a
-   trainer takes them from restart_lo and restart_hi in its desc). */
+   trainer takes them from restart_lo and restart_hi in its desc). Returns NULL on an error. */
 JEM_API jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int height,
                                       int width, int classes, jem_rng *rng);
 JEM_API void jem_buffer_free(jem_buffer *buffer);                        /* NULL is allowed */
@@ -1048,8 +1053,8 @@ JEM_API jem_status jem_buffer_restart(jem_buffer *buffer, jem_rng *rng, float lo
    U(lo,hi) with the probability `reinit`, 0..1. Advances rng. */
 JEM_API jem_status jem_buffer_draw(jem_buffer *buffer, jem_rng *rng, int n, const int *labels,
                                    float reinit, float *x, int *slot);
-/* Stores chains x[n][c][h][w] after a walk; if a slot occurs more than once, the last chain is
-   stored. */
+/* Stores chains x[n][c][h][w] after a walk in slot[n], and adds 1 to the slots' visits; if a slot
+   occurs more than once, only its last chain is stored and counted. */
 JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, const float *x);
 
 /* ---- exact samplers (tools/support/measures.h has the effective sample size of chains) ---- */
@@ -1101,14 +1106,15 @@ typedef struct jem_ais_desc {
 typedef struct jem_ais_result {
     double log_z;
     double error;                                  /* standard deviation of log_z, estimated from
-                                                      the chains' weights: too small if `chains` is.
-                                                      HUGE_VAL for a single chain */
+                                                      the chains' weights; an underestimate if
+                                                      `chains` is below 10. HUGE_VAL for a single
+                                                      chain */
     double chains;                                 /* effective sample size, at most the number of
                                                       chains; below 10, use more levels or chains */
 } jem_ais_result;
 JEM_API jem_ais_desc jem_ais_desc_default(void);
 /* Estimates log Z with one chain per image of the leaf x. Ignores the content of x, and replaces it
-   by the final states of the chains. */
+   by the final states of the chains. rng is required. Writes the result only on success. */
 JEM_API jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                            const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result);
 
@@ -1118,10 +1124,11 @@ typedef enum jem_optimizer { JEM_OPTIMIZER_ADAM = 0, JEM_OPTIMIZER_SGD,
                              JEM_OPTIMIZER_MUON } jem_optimizer;
 
 typedef struct jem_optim_desc {
-    jem_optimizer kind;
+    jem_optimizer kind;                            /* JEM_OPTIMIZER_ADAM */
     float beta1, beta2, eps;                       /* Adam (Kingma & Ba 2015): .9, .999, 1e-8;
-                                                      beta1, beta2, muon_momentum, ema < 1 */
-    float momentum;                                /* SGD, PyTorch's convention: 0 */
+                                                      beta1, beta2, muon_momentum, ema < 1;
+                                                      eps > 0 */
+    float momentum;                                /* SGD, PyTorch's convention, 0..1: 0 */
     float weight_decay;                            /* L2 added to the gradient: 0; Muon: below */
     float clip;                                    /* 0: off; else limits the gradient's L2 norm */
     float ema;                                     /* 0: off; else a running average of the
@@ -1169,9 +1176,10 @@ typedef struct jem_schedule {
     jem_schedule_kind kind;
     int warmup;                                    /* linear up to lr over this many updates */
     int total;                                     /* cosine: length of the run, in updates */
-    float floor;                                   /* cosine: ends at floor*lr */
-    float rate;                                    /* factor of the learning rate at each of `at`:
-                                                      0, so set both */
+    float floor;                                   /* cosine: each period ends at this fraction of
+                                                      the rate at its start: 0 */
+    float rate;                                    /* factor of the learning rate at each of `at`;
+                                                      above 0 if `at` is used: 0 */
     int at[4];                                     /* updates (0: unused). steps: the learning rate
                                                       is multiplied by `rate` there. cosine: a
                                                       cosine ends there, and the next one starts,
@@ -1193,9 +1201,9 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
    result is that of one process up to rounding, except with batch norm. If the network has buffers
    (arrays that are not trained, as the averages of batch norm), those of rank 0 are kept, each rank
    computes the whole first update, and the function is not called for it. Divergence on one rank is
-   divergence on all. Any other error of one rank (no memory, a term that fails) ends its run, while
-   the others diverge, or wait for it: end them, as examples/mpi.c does. The function may call
-   jem_fail; it may be called once more afterwards. */
+   divergence on all. After any other error (no memory, a term that fails), this rank stops, and the
+   other ranks diverge or block: end them, as examples/mpi.c does. The function may call jem_fail;
+   after that it may still be called once. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
 /* Inputs of a loss term of your own, on the tape; an input that the update does not have is NULL.
@@ -1231,8 +1239,8 @@ typedef struct jem_train_desc {
                                                       network's Student distribution: 0. log p(x)
                                                       then needs no constant Z. Only for networks
                                                       with `student` and jem_net_fit_units */
-    float w_kl, kl_entropy;                        /* of L_KL, and of H in it, see jem_kl_walk:
-                                                      0, 1 */
+    float w_kl, kl_entropy;                        /* weights of L_KL, and of H within L_KL (see
+                                                      jem_kl_walk): 0, 1 */
     /* Weight of a loss term of your own, and the term: 0, NULL. Checkpoints contain neither the
        term nor its data, and the guard does not restore its data. To resume, give the same term. */
     float w_term;
@@ -1243,11 +1251,11 @@ typedef struct jem_train_desc {
        most. Not with w_score. sam and w_kl need ranks = 1. */
     float sam;
     float data_noise;                              /* std of the noise added to data: .03 */
-    /* If label_noise or label_all_noise is > 0, cross-entropy uses noisy images of its own: a
-       fraction label_all_noise of them gets noise levels as in score matching, the others noise
-       whose std is drawn from U(0, label_noise): 0, 0. A network that recognises classes in noise
-       can generate samples of a given class, and its samples are better. Not with weights.cd_class.
-       */
+    /* If label_noise or label_all_noise is > 0, cross-entropy uses noisy images of its own. For a
+       fraction label_all_noise of them, the noise levels are those of score matching; for the
+       others, the std of the noise is drawn from U(0, label_noise): 0, 0. A network that recognises
+       classes in noise can generate samples of a given class, and its samples are better. Not with
+       weights.cd_class. */
     float label_noise, label_all_noise;
     float label_smoothing;                         /* fraction of cross-entropy's target that is
                                                       shared by all classes (Szegedy et al. 2016):
@@ -1263,8 +1271,8 @@ typedef struct jem_train_desc {
     float restart_lo, restart_hi;                  /* it restarts from U(lo,hi), the range of data:
                                                       -1, 1 */
     /* If steps > 0 (default 0), chains start from noise-blind samples instead. The first update
-       with chains fills the buffer with copies of about 64 of them; from then on, every 1/reinit
-       updates, as many new samples as a walk has chains replace random slots. */
+       with chains fills the buffer with copies of about 64 of them. From then on, every 1/reinit
+       updates, new samples (one for each chain of a walk) replace random slots. */
     jem_denoise_desc restart_denoise;
     /* NULL, or called for each chain x[c][h][w] that is drawn, before its walk. May change it:
        start it elsewhere if visits is 0, or augment it as data are augmented (Du, Li, Tenenbaum &
@@ -1337,7 +1345,8 @@ typedef struct jem_stats {
     float f_data, f_sample;                        /* mean log p(x) of data and of samples */
     float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: after the guard's reductions */
-    float gap;                                     /* mean f_data - f_sample of ten updates or so */
+    float gap;                                     /* running mean of f_data - f_sample, over about
+                                                      ten updates */
     int returned;                                  /* 1: the guard rolled back at this update */
     int returns;                                   /* rollbacks so far */
     const char *reason;                            /* why it rolled back, or ""; belongs to the
@@ -1349,17 +1358,17 @@ typedef struct jem_trainer jem_trainer;
    which names the field of desc that is out of its range, or the rule that the fields violate. */
 JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc);
 JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL is allowed */
-/* Makes one update from n labelled images x[n][c][h][w] with labels 0..classes-1, in random order:
-   the first images of a batch get other noise than the last. Numbers in x must be in -10^4 .. 10^4
-   or, if the network has units, finite; the same applies to x in every function that takes images
-   of a network. No parameters may have been added to the network since the trainer was created.
-   Before the update it puts the trained weights back, as jem_trainer_use_average(.., 0) does; if
-   status is an error, they are unchanged (unless memory runs out when the guard measures the
-   chains: then the update is complete, and jem_trainer_updates counts it). When the guard rolls
-   back, status is JEM_OK, the count of updates goes back with the state, the numbers are those that
-   led to the rollback (0 if not finite), and the context's log receives a note. If another rollback
-   is due after desc.max_returns of them, status is JEM_DIVERGED, and the parameters are those of
-   the last good state. */
+/* Makes one update from n labelled images x[n][c][h][w] with labels 0..classes-1. The images must
+   be in random order, since noise levels ascend from the first image of a batch to the last.
+   Numbers in x must be in -10^4 .. 10^4 or, if the network has units, finite; the same applies to x
+   in every function that takes images of a network. No parameters may have been added to the
+   network since the trainer was created. Before the update it puts the trained weights back, as
+   jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged (unless memory
+   runs out when the guard measures the chains: then the update is complete, and jem_trainer_updates
+   counts it). When the guard rolls back, status is JEM_OK, the count of updates goes back with the
+   state, the numbers are those that led to the rollback (0 if not finite), and the context's log
+   receives a note. If another rollback is due after desc.max_returns of them, status is
+   JEM_DIVERGED, and the parameters are those of the last good state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* Does the same with other images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
    may then be 0. With n_unlabelled = 0, the labelled images are used. */
@@ -1373,9 +1382,9 @@ JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made
 JEM_API jem_status jem_trainer_use_average(jem_trainer *tr, int on);
 /* Switches to other random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
-/* Replaces desc.lr, and the guard's factor of it becomes 1; the schedule still applies. If lr is
-   not above 0, or above 1e9, nothing changes. Checkpoints do not contain it: a resumed run needs it
-   in its desc. */
+/* Replaces desc.lr, and undoes the guard's reductions of the learning rate; the schedule still
+   applies. If lr is not above 0, or is above 1e9, nothing changes. Checkpoints do not contain the
+   new lr: give it in the desc of a resumed run. */
 JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
 
 /* ==== >>familiar: calibration, familiarity, out-of-distribution scores ======================== */
@@ -1411,31 +1420,39 @@ typedef enum jem_reason {
 JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
 
 #define JEM_AUTO (-1)
-/* Stores statistics of n images x[n][c][h][w], from which jem_answer.familiarity is computed. The
-   images must resemble those to be judged, and should not have been used in training. p-values are
-   accurate from about 500 images on; with more images, smaller p-values can be distinguished.
-   `gradients` is the cost of an answer, in gradients of log p(x). 0: it uses logits,
-   features and the image itself; 1, or JEM_AUTO: also the slope at the image, from the same pass: a
-   batch then takes less than three times the time of its logits; 2 and 3: also the slope at one and
-   at two noise levels, only for networks that have learned a score. For vectors (height and width
-   1), their numbers are compared instead of the details of an image (above 32, only the variance of
-   these numbers); the centre of the data is familiar. A detector of anomalies for sensors is
-   jem_mlp_desc_vectors, jem_net_fit_units, jem_train_desc_vectors, and jem_calibrate with rows that
-   were held out (examples/vectors.c; compared with scikit-learn in tests/tools/sklearn_sensors.py).
-   Networks without `features` are judged by the rest. The calibration is saved with the network, as
-   the texts "jem.statistics", "jem.usual" and "jem.familiar". Training does not update it: after
-   training, calibrate again. A calibration from a file of an older version still works, with fewer
-   statistics. Errors: n < 2, more than 32768 classes, gradients out of range or above 1 without a
-   score, numbers that are not finite, log p(x) or a mean logit of 1e8 or more in size, or
-   statistics that a file cannot hold (above 1e12). Data of other conditions than those of the
-   calibration, as in another season or from another camera, are strange: calibrate again. */
+/* Stores statistics of n images x[n][c][h][w], n >= 2, from which jem_answer.familiarity is
+   computed. The images must resemble those to be judged, and should not have been used in training.
+   p-values are accurate from about 500 images on; more images resolve smaller p-values. The
+   calibration is saved with the network, as the texts "jem.statistics", "jem.usual" and
+   "jem.familiar". Calibrate again after training, which does not update it, and when the conditions
+   change (another season, another camera), or all new images will be strange. After an error, the
+   previous calibration remains.
+
+   gradients: the cost of an answer, in gradients of log p(x):
+       0              uses logits, features (if the network has them) and the image itself
+       1 or JEM_AUTO  adds the slope at the image, from the same pass: a batch then takes less than
+                      three times the time of its logits
+       2              adds the slope at an image with noise of std noise_lo
+       3              adds the slope at an image with noise of std 4 noise_lo
+   2 and 3 are only for networks that have learned a score.
+
+   Of vectors (height and width 1), the numbers are compared instead of details: each of them, or
+   their variance if there are more than 32; the centre of the data is familiar. To detect anomalies
+   in sensor data, use jem_mlp_desc_vectors, jem_net_fit_units, jem_train_desc_vectors, and
+   jem_calibrate with rows that were held out (examples/vectors.c; compared with scikit-learn in
+   tests/tools/sklearn_sensors.py). A calibration from a file of an older version still works, with
+   fewer statistics.
+
+   Errors: n < 2; more than 32768 classes; gradients out of range, or above 1 without a score;
+   numbers that are not finite; log p(x) or a mean logit of 1e8 or more in size; statistics that a
+   file cannot hold (above 1e12). */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 /* Returns how many gradients of log p(x) an answer of jem_classify costs: 0 to 3, and 0 for a
    calibration from an early version, without "jem.statistics"; -1: not calibrated. */
 JEM_API int jem_calibrated(const jem_net *net);
 
-/* Scores of images, higher for more familiar ones. (The score that a network learns is another
-   thing: the gradient of log p, see >>losses.) */
+/* Scores of images, higher for more familiar ones. (Not the score that a network learns, which is
+   the gradient of log p, see >>losses.) */
 typedef enum jem_ood {
     JEM_OOD_LOGP = 0,      /* log p(x) */
     JEM_OOD_MAXP,          /* the highest p(y|x), as log odds (Hendrycks & Gimpel 2017) */
@@ -1454,11 +1471,12 @@ typedef enum jem_ood {
     JEM_OOD_IMAGE,         /* the details of the image alone; of the network, only the label */
     JEM_OOD_SHADES,        /* dark and bright pixels of the image, its flat ones, its border and its
                               colourfulness, regardless of the label: log density of a mixture */
-    JEM_OOD_FAMILIAR       /* the four above combined; familiarity is the rank of this score among
-                              those of the calibration images */
+    JEM_OOD_FAMILIAR       /* SLOPES, FEATURES, IMAGE and SHADES combined; familiarity is the rank
+                              of this score among those of the calibration images */
 } jem_ood;
-/* Writes a score per image of x[n][c][h][w] to score[n]. walk: of RISE and MOVE; NULL is 10 steps
-   of 1, or of noise_lo^2 for a network trained by score matching. Errors: no calibration where one
+/* Writes a score per image of x[n][c][h][w] to score[n]. walk: the walk of RISE and MOVE, whose
+   noise is omitted; NULL: 10 steps of 1, or of noise_lo^2 for a network trained by score matching.
+   Errors: no calibration where one
    is required; FEATURES of a network without features; SHADES of vectors.
    tools/support/measures.h has AUROC. */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
@@ -1466,12 +1484,13 @@ JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc
 
 /* ==== >>eval: classify, accuracy, temperature ================================================= */
 
+/* Answer of jem_classify for one image. */
 typedef struct jem_answer {
-    int label;
+    int label;             /* predicted class, 0..classes-1 */
     float probability;     /* p(label|x), at the network's temperature */
-    float log_density;     /* log p(x) up to a constant of the network, which is the same for all
-                              images; without one (in nats, in units of x) if the network has
-                              learned by noise-contrastive estimation (jem_train_desc_vectors) */
+    float log_density;     /* log p(x), in nats, up to a constant that is the same for all images;
+                              normalised, in units of x, if the network has learned by
+                              noise-contrastive estimation (jem_train_desc_vectors) */
     float familiarity;     /* fraction of calibration images that are stranger, 0 to 1; see
                               >>familiar and jem_judge. -1: not calibrated */
     jem_reason reason;     /* why it is odd or strange */
@@ -1479,7 +1498,7 @@ typedef struct jem_answer {
 /* Classifies x[n][c][h][w]; writes one answer per image. An image gets the same answer in any
    batch, up to rounding (see jem_precision). */
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
-/* Returns the fraction of n images whose label is right, negative on an error. */
+/* Returns the fraction of the images x[n][c][h][w], n > 0, that get labels[n]; -1 on an error. */
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);
 /* Writes the logits of x[n][c][h][w] to f[n][classes], without the fitted temperature. */
 JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
@@ -1494,10 +1513,11 @@ JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
    (P (x - m))[i]^2 / (2 P[i][i]). */
 JEM_API jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain,
                                     float *better);
-/* Fits, and returns, the temperature, .01 to 100: dividing the logits by it minimises -log p(y|x)
-   of held-out images (Guo et al. 2017); negative on an error. From then on it applies to
-   jem_answer.probability; labels and log p(x) do not change. It is saved with the network, as the
-   text "jem.temperature"; removing that undoes it. */
+/* Fits the temperature T, .01 to 100, that minimises -log p(y|x) of held-out images x[n][c][h][w]
+   with labels[n], n > 0, if the logits are divided by T (Guo et al. 2017). Returns T, or -1 on an
+   error. From then on, jem_answer.probability is computed at this temperature; labels and log p(x)
+   do not change. T is saved with the network, as the text "jem.temperature"; to undo the fit,
+   remove this text (jem_net_set_meta). */
 JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
 
 /* ==== >>uses: attack, imputation, pictures ==================================================== */
@@ -1505,7 +1525,8 @@ JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *label
 /* Attack on a classifier: projected gradient descent (Madry et al. 2018) on log p(y|x). */
 typedef struct jem_attack_desc {
     float eps;             /* largest distance from the image, in the network's units, as are
-                              step_size, lo and hi: .2. HUGE_VALF: any, with a step_size */
+                              step_size, lo and hi: .2. HUGE_VALF: no limit; step_size is then
+                              required */
     int l2;                /* norm of that distance: 0: L-infinity (each pixel); 1: L2 */
     int steps;             /* 40, at least 1, which without random_start is FGSM (Goodfellow et al.
                               2015) */
@@ -1515,16 +1536,17 @@ typedef struct jem_attack_desc {
     int all_steps;         /* 0: an image stops at its first success; 1: each attempt takes all its
                               steps, for a `classify` with random answers, whose first error
                               may be due to chance */
-    float momentum;        /* 0..1: each step follows this share of the previous direction plus the
-                              new one (Dong et al. 2018), which averages random gradients: 0 */
+    float momentum;        /* 0..1: a step goes along d <- momentum d + g/||g||, where g is the
+                              gradient (Dong et al. 2018), which averages random gradients: 0 */
     int targeted;          /* 0: moves images away from their labels; 1: towards the labels given */
     float least_probability;   /* targeted: done when p(label|x) is the highest and at least this:
                                   0 */
     float lo, hi;          /* range of pixels: -1, 1; those of x outside it move no further out */
     /* Classifier to fool instead of the network (NULL), for example one that refines its images
-       first. Writes f[n][classes], the logits of x[n][c][h][w] in the network's units, and to g, if
-       it is not NULL, the gradients of log p(label|x) or, better for a sure classifier, of the
-       label's log-odds (jem_log_odds). */
+       first. Writes to f[n][classes] the logits of x[n][c][h][w], which is in the network's units;
+       and to g[n][c][h][w], if it is not NULL, the gradients with respect to x of log p(label|x)
+       or, better for a confident classifier, of the label's log-odds (jem_log_odds). A status other
+       than JEM_OK ends the attack. */
     jem_status (*classify)(void *user, const float *x, const int *labels, int n, float *f,
                            float *g);
     void *user;
@@ -1554,7 +1576,8 @@ typedef struct jem_impute_desc {
                                                       U(lo,hi), or if lo = hi as in x: -1, 1 */
 } jem_impute_desc;
 JEM_API jem_impute_desc jem_impute_desc_default(void);
-/* Samples the pixels of the leaf x whose known[n][c][h][w] is 0, in place; the others are fixed. */
+/* Samples the pixels of the leaf x(n,c,h,w) for which known[n][c][h][w] is 0, in place; the others
+   keep their values. rng is required. Returns JEM_DIVERGED if x is not finite afterwards. */
 JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                               const float *known, const jem_impute_desc *desc, jem_rng *rng);
 
@@ -1633,9 +1656,9 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
    less, and whose step size is the square of its noise; a last step that removes the remaining
    noise, at most 2 noise_lo. Without a score: 300 steps of SGLD from U(-1,1). */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
-/* Returns the query for jem_logp_guided. It points to labels, which must stay valid. Its weight is
-   net->guidance; if that is 0, 7 for a network with a score and a scale above 1, for clear
-   specimens of a class, and 1 for others, which is p(x,y) itself. */
+/* Returns the query for jem_logp_guided. The query points to labels, which must stay valid. Its
+   weight is net->guidance. If that is 0, the weight is 7 for a network with a score and a scale
+   above 1, which gives clear specimens of a class, and 1 for other networks, which gives p(x,y). */
 JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
 /* Creates a sampler of n images of classes labels[n] (copied; NULL: any), in the network's units. A
    NULL desc is jem_net_generate_desc's. Free it before the network. Returns NULL on an error.
@@ -10795,18 +10818,18 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
    of an image: its means over 4 x 4 blocks; how much it is like its mirror images; the directions
    of its edges. Scans have a cleaner background than samples or compressed files. So that this
    alone does not make an image strange, the variances of shades and layout include that of a small
-   error of measurement (jem__shades_error, jem__layout_error). Each part but SHADES has a
-   distance d from the mean of the predicted label (Mahalanobis: Lee et al. 2018). One covariance
-   serves all labels; for SLOPES of few classes, each has its own, shrunk towards it. FEATURES has
-   d^2 minus that from the mean of all images (relative Mahalanobis: Ren et al. 2021), unless there
-   is only one class. The distance is standardised by label, so that no class is strange as a whole.
-   SHADES has the log density of a mixture of Gaussians, regardless of the label: photographs of one
-   class have shades of several kinds, and an image between two kinds is strange. Colourfulness and
-   evenness are logarithms, which can be very low: images without colour, or with a border of one
-   shade, are then a kind of their own, and those with both (drawings, products on a plain ground)
-   are rarer among photographs than either.
-   A part's score becomes a p-value by its rank among those of the calibration images; in the last
-   5%, by an exponential tail. The parts are joined as the sum of -log p (Fisher; tails of several
+   error of measurement (jem__shades_error, jem__layout_error). Each part but SHADES has a distance
+   d from the mean of the predicted label (Mahalanobis: Lee et al. 2018). All labels share one
+   covariance; in SLOPES, if there are at most JEM__MOST_LOGITS classes, each label has its own,
+   shrunk towards the shared one. FEATURES has d^2 minus that from the mean of all images (relative
+   Mahalanobis: Ren et al. 2021), unless there is only one class. The distance is standardised by
+   label, so that no class is strange as a whole. SHADES has the log density of a mixture of
+   Gaussians, regardless of the label: photographs of one class have shades of several kinds, and an
+   image between two kinds is strange. Colourfulness and evenness are logarithms, which can be very
+   low: images without colour, or with a border of one shade, are then a kind of their own, and
+   those with both (drawings, products on a plain ground) are rarer among photographs than either. A
+   part's score becomes a p-value by its rank among those of the calibration images; in the last 5%,
+   by an exponential tail. The parts are joined as the sum of -log p (Fisher; tails of several
    statistics: Morningstar et al. 2021), weighted by jem__known.weight, plus the largest -log p
    (Tippett): one part alone can make an image strange. The joint score is ranked among those of the
    calibration images. Each of these is scored by a fit that excludes it (ten folds), as new images
@@ -10818,8 +10841,9 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
 enum { JEM__FOLDS = 10, JEM__MOST_RATED = 32768, JEM__MOST_LOGITS = 32,
        JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128, JEM__MOST_VALUES = 32,
        JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
-       JEM__TAIL = 14,                             /* its quantile, (14/64)^2, begins the tail */
-       JEM__HEAD = 2,                              /* first numbers: how many follow */
+       JEM__TAIL = 14,                             /* index of the quantile where the tail begins,
+                                                      (14/64)^2 */
+       JEM__HEAD = 2,                              /* numbers that say how many follow */
        JEM__SHRUNK = 50,                           /* images that the common covariance counts as */
        JEM__FORM = 10, JEM__TONES = 5,
        JEM__SHADE_DIMS = JEM__TONES + 6, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
@@ -13428,7 +13452,8 @@ static int jem__needs_opposite(const jem_net *net, const jem__bitmap *p,
     return p->channels % 2 == 0 && !jem__shows(net, p, d) && jem__shows(net, p, &other);
 }
 
-/* Finds the part of a picture that shows its subject as f demands; returns 0 if there is none. */
+/* Finds the part of a picture that shows its subject with the framing f; returns 0 if there is no
+   such part. */
 static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
                           const float *f, jem__view *frame) {
     if (!jem__view_ground(p, d, frame)) return 0;
@@ -13471,7 +13496,7 @@ static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert)
     return did;
 }
 
-/* Converts a picture as a framing demands; returns 0 if it cannot have one. */
+/* Converts a picture with its framing; returns 0 if it gets none. */
 static int jem__pixels_framed(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
                               float *x, int *did) {
     float f[JEM__FRAMING];
