@@ -77,6 +77,8 @@ tiny="$small --widths 8,16"
 
 echo "help and bad usage"
 status 0 "help" help; says "jem train"
+status 0 "help of a command" help train; says "^jem train \[OPTIONS\]"
+refuses 2 "unknown command nonsense" help nonsense
 for command in train sample classify score eval info export; do
     status 0 "$command --help" $command --help
     says "jem $command"
@@ -675,6 +677,10 @@ refuses 2 "unknown option --half" export --half $model new
 refuses 2 "unexpected 'three'" export $model new three
 refuses 2 "no sampler: leave out --guidance" export --onnx --guidance 5 $model new
 refuses 2 "no-slope needs --onnx" export --no-slope $model new
+refuses 2 "flat/best.safetensors: is the best network of the run" export $model \
+    flat/best.safetensors
+refuses 2 "small.safetensors: is a model, and would be replaced" export --onnx $model \
+    small.safetensors
 cp $model spare.safetensors
 refuses 2 "are the same file" eval spare.safetensors calibration --dataset digits --n 20 \
     --out spare.safetensors
@@ -860,6 +866,9 @@ for i in 0 1 2 3 4; do cp each/00000$i.png single/a && cp each/00000$i.png lone/
 cp each/000010.png lone/b
 status 0 "one class" train $few --dataset single --out single1
 says "single: the only class is a, so only p(x) is learned"
+check "no accuracy" sh -c "! grep -q accuracy out"
+status 0 "nor in its evaluation" eval single1/last.safetensors --split all
+says "^single, 5 images: mean log p(x) [-0-9.]*$"
 status 0 "a class with one picture" train $few --dataset lone --n-valid 5 --iters 1 --out lone1
 says "lone: class [ab] has no image for training, because validation takes all"
 refuses 2 "best.safetensors: is the network alone.*--init" train --resume lone1/best.safetensors
@@ -897,6 +906,10 @@ refuses 1 "loose: .*(--split all takes them as pictures of the class of that nam
 cp -r lots/dark dark && rm -r dark/more
 status 0 "pictures of one class" eval lots1/last.safetensors --dataset dark --split all
 says "dark, all, 10 images"
+cp -r loose "a folder, with blanks"
+status 0 "a quoted name" eval lots1/last.safetensors ood --n 20 --scores maxp \
+    --other 'pair,"a folder, with blanks"' --out loose.png
+says "with blanks  *[0-9.]*  *1 "
 status 0 "other folders, without test images or classes" eval lots1/last.safetensors ood --n 20 \
     --scores maxp --other pair,./loose --out loose.png
 says "  pair  "
@@ -1007,9 +1020,9 @@ refuses 2 "--fresh-steps is for models that learned a score" export idle/last.sa
 refuses 2 "--guidance is for models of p(x,y)" export m/last.safetensors new --guidance 3
 refuses 2 "--chains-lr is for chains that begin later" train $tiny --chains-from 0 --chains-lr .1 \
     --schedule cosine --out new
-refuses 2 "is a model, and would be replaced" sample $model --out idle/best.safetensors
+refuses 2 "is the best network of the run" sample $model --out idle/best.safetensors
 check "it is still there" sh -c "'$jem' info idle/best.safetensors | grep -q network"
-refuses 2 "--onnx writes an ONNX graph" export $model new.onnx
+refuses 2 "new.onnx: a name that ends in .onnx is for a graph: add --onnx" export $model new.onnx
 status 0 "a graph" export --onnx $model graph.onnx
 refuses 1 "graph.onnx is an ONNX graph, for other programs" classify graph.onnx s1.png
 refuses 1 "none.onnx: cannot be opened" classify none.onnx s1.png
@@ -1184,6 +1197,24 @@ refuses 1 "t1/last.safetensors: the model has 1 class, the data 3" \
 refuses 1 "not the data that this run started with: 600 rows then, 600 now" \
     train --resume t1 --dataset milli.csv
 awk -F, -v OFS=, '{ print (NR == 1 ? "clock" : NR), $0 }' plain.csv >clock.csv
+{ echo "2024-01-01T00:00,21.5,40"; echo "2024-01-01T00:10,21.6,41"
+    awk 'BEGIN { for (i = 0; i < 98; i++) print "2024-01-02T00:00,2" i ".5,4" i % 10 }'; } >times.csv
+status 0 "a text column, dropped by number" train times.csv --drop 1 $brief --iters 1 --out u22
+says "times.csv: 100 rows of 2 numbers"
+status 0 "kept by number" score u22/last.safetensors times.csv --keep 1
+check "no row is lost" sh -c "grep -c ^ out | grep -q 101 && grep -q '2024-01-01T00:00' out"
+awk -F, -v OFS=, '{ $5 = NR == 1 ? "state" : NR == 9 ? "nan" : NR % 2 "" } 1' rows.csv >nans.csv
+refuses 1 "nans.csv, line 9: column 'state' has no label" train nans.csv --label state --out new
+awk -F, -v OFS=, 'NR == 9 { $1 = "nan" } 1' plain.csv >nans.csv
+refuses 1 "nans.csv, line 9: 'nan' in column .* is not a number: a missing value" \
+    train nans.csv --label none --out new
+status 0 "without a calibration" train plain.csv --label none $brief --n-valid 0 --iters 1 --out u23
+status 0 "no verdicts" score u23/last.safetensors plain.csv
+check "is said" grep -q "600 not judged (the model is not calibrated: train with --n-valid 99" err
+awk -F, -v OFS=, 'NR > 1 { $5 = "kind" $5 } 1' rows.csv >kinds.csv
+status 0 "weights of other classes" train kinds.csv --label state --init t4/last.safetensors $brief \
+    --iters 1 --out u24
+check "are reported" grep -q "class 0 of the model is .*, of the data 'kind.*the last layer is" err
 status 0 "a clock" train clock.csv $brief --iters 1 --out t9
 says "column 'clock' never falls from row to row: .* --drop clock skips it"
 check "and no sensor" test "$(grep -c 'never falls' out)" = 2

@@ -843,6 +843,76 @@ static void test_pnm(void) {
     }
 }
 
+static void add_to(void *user, void *data, int n) {
+    for (int i = 0; i < n; i++) add((bytes *)user, ((unsigned char *)data)[i]);
+}
+/* Adds an Exif segment with an orientation, after another field. */
+static void add_exif(bytes *b, int little, unsigned orientation) {
+    static const unsigned field[2][4] = { { 0x10f, 2, 1, 0 }, { 0x112, 3, 1, 0 } };
+    const unsigned head[4] = { 0xff, 0xe1, 0, 2 + 6 + 8 + 2 + 24 };
+    for (int k = 0; k < 4; k++) add(b, head[k]);
+    for (int k = 0; k < 6; k++) add(b, (unsigned)"Exif\0"[k]);
+    const unsigned start[2][10] = { { 'M', 'M', 0, 42, 0, 0, 0, 8, 0, 2 },
+                                    { 'I', 'I', 42, 0, 8, 0, 0, 0, 2, 0 } };
+    for (int k = 0; k < 10; k++) add(b, start[little][k]);
+    for (int k = 0; k < 2; k++) {
+        const unsigned value = k ? orientation : 'x';
+        const unsigned pair[2][2] = { { field[k][0] >> 8, field[k][0] & 255 }, { 0, field[k][1] } };
+        for (int i = 0; i < 2; i++) {
+            add(b, pair[i][little]);
+            add(b, pair[i][!little]);
+        }
+        if (little) add_little(b, 1);
+        else add_big(b, 1);
+        add(b, little ? value : 0);
+        add(b, little ? 0 : value);
+        add(b, 0);
+        add(b, 0);
+    }
+}
+/* Checks that a JPEG is turned upright by its Exif orientation: its brightest corner is known. */
+static void test_orientation(void) {
+    enum { W = 24, H = 16 };
+    static const int corner[9][2] = { { 0, 0 }, { 0, 0 }, { 0, 1 }, { 1, 1 }, { 1, 0 },
+                                      { 0, 0 }, { 0, 1 }, { 1, 1 }, { 1, 0 } };
+    unsigned char p[W * H];
+    for (int i = 0; i < W * H; i++) {
+        p[i] = 10;
+        if (i % W < W / 2) p[i] = i / W < H / 2 ? 240 : 100;
+    }
+    for (unsigned how = 0; how < 20; how++) {
+        static bytes plain;
+        static bytes b;
+        const unsigned o = how % 10;               /* 0 and 9 are not valid */
+        const int is_turned = o >= 5 && o <= 8;
+        data_set d;
+        memset(&plain, 0, sizeof plain);
+        memset(&b, 0, sizeof b);
+        CHECK(stbi_write_jpg_to_func(add_to, &plain, W, H, 1, p, 95), "a JPEG");
+        add_to(&b, plain.at, 2);
+        add_exif(&b, how >= 10, o);
+        add_to(&b, plain.at + 2, (int)plain.n - 2);
+        put("one", "turned.jpg", &b);
+        if (!CHECK(data_load_image(&d, in("one", "turned.jpg"), NULL, NULL, error, sizeof error),
+                   "%s", error)) continue;
+        const int *c = corner[o == 9 ? 1 : o];
+        const int w = is_turned ? H : W;
+        const int h = is_turned ? W : H;
+        CHECK(d.w == w && d.h == h, "orientation %u: %d x %d", o, d.w, d.h);
+        const int rows[2] = { 2, h - 3 };
+        const int columns[2] = { 2, w - 3 };
+        const int bright = d.pixels[rows[c[0]] * w + columns[c[1]]];
+        const int at = rows[c[0] ^ !is_turned] * w + columns[c[1] ^ is_turned];    /* was below */
+        CHECK(bright > 220, "orientation %u: corner %d", o, bright);
+        CHECK(abs(d.pixels[at] - 100) < 20, "orientation %u: beside it %d", o, d.pixels[at]);
+        data_free(&d);
+        for (size_t cut = 0; cut < 60 && b.n > cut; cut++) {       /* never reads beyond the end */
+            const int any = data__orientation(b.at, cut);
+            CHECK(any >= 1 && any <= 8, "cut at %d: %d", (int)cut, any);
+        }
+    }
+}
+
 /* A Huffman table of 17 * 16 codes, for which stb_image 2.27 has no space. */
 static void test_jpeg_tables(void) {
     data_set d;
@@ -1104,8 +1174,8 @@ int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_digits), TEST(test_idx), TEST(test_cifar), TEST(test_sheets),
         TEST(test_folders), TEST(test_one_image), TEST(test_behind), TEST(test_pnm),
-        TEST(test_jpeg_tables), TEST(test_resize), TEST(test_limits), TEST(test_damage),
-        TEST(test_cifar10_itself)
+        TEST(test_orientation), TEST(test_jpeg_tables), TEST(test_resize), TEST(test_limits),
+        TEST(test_damage), TEST(test_cifar10_itself)
     };
     test_begin(argc, argv);
     make_folder("build");

@@ -192,7 +192,7 @@ def test_errors(net, x):
     raises(ValueError, "must be (n, 1, 28, 28)", net.logits, numpy.zeros((1, 3, 28, 28)))
     raises(ValueError, "labels of shape", net.logp, x[:2], [1])
     raises(jem.JemError, "label 11", net.logp, x[:1], [11])
-    raises(jem.JemError, "of class 10", net.sample, 10)
+    raises(jem.JemError, "label 10 is neither", net.sample, 10)
     raises(ValueError, "1 or more", net.sample, 1, 0)
     nan = x[:1].copy()
     nan[0, 0, 0, 0] = numpy.nan

@@ -306,9 +306,12 @@ static int make_outliers(const uses *s, int kind, int n, float *out) {
 
 int next_name(const char **list, char *name, size_t size) {
     while (**list == ',' || **list == ' ') ++*list;
-    const size_t n = strcspn(*list, ", ");
+    const int quoted = **list == '"';
+    *list += quoted;
+    const size_t n = strcspn(*list, quoted ? "\"" : ", ");
     snprintf(name, size, "%.*s", (int)n, *list);
     *list += n;
+    if (quoted && **list) ++*list;
     return n > 0;
 }
 /* Checks that an option's list has `least` to `most` names; prints the reason if not. */

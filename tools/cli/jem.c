@@ -56,11 +56,16 @@ static int usage(FILE *to) {
 }
 
 static int run_command(int argc, char **argv) {
+    static char help_word[] = "--help";
     if (argc < 2) return usage(stderr);
-    if (!strcmp(argv[1], "help") || is_help(argv[1])) return usage(stdout);
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+    const int help = !strcmp(argv[1], "help");
+    if ((help && argc == 2) || is_help(argv[1])) return usage(stdout);
+    char *asked[] = { argv[0], argv[argc > 2 ? 2 : 1], help_word };
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (help && !strcmp(asked[1], commands[i].name)) return commands[i].run(3, asked);
         if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc, argv);
-    fprintf(stderr, "jem: unknown command %s (jem help lists them)\n", argv[1]);
+    }
+    fprintf(stderr, "jem: unknown command %s (jem help lists them)\n", help ? asked[1] : argv[1]);
     return 2;
 }
 

@@ -652,15 +652,16 @@ int eval_samples(uses *s, uses *beside) {
                   drawn_from(s->test.name));
     jem_ctx *ctx = make_ctx(s->u->e.threads, JEM_PRECISION_FAST);
     if (ctx) judge = judge_load(ctx, path);
-    if (!judge) fprintf(stderr, "jem eval: %s (jem judge trains one)\n",
+    if (!judge) fprintf(stderr, "jem eval: %s (jem judge --dataset NAME trains one, and --judge "
+                        "FILE takes it)\n",
                         ctx ? jem_error(ctx) : "no memory");
     int ok = judge && uses_alike(s, beside) && judge_fits(judge, s->m.net, path);
     const int loaded = ok && !data_for(&s->m, s->o, &e, &train);
     ok = loaded;
     if (ok && smaller(smaller(s->u->e.n, s->n), train.n) < SAMPLES_LEAST) {
         ok = 0;
-        fprintf(stderr, "jem eval: samples needs at least %d samples, and as many training "
-                "and test images\n", SAMPLES_LEAST);
+        fprintf(stderr, "jem eval: samples needs at least %d of each: there are %d samples (--n), "
+                "%d test images and %d training images\n", SAMPLES_LEAST, s->u->e.n, s->n, train.n);
     }
     ok = ok && samples_judge(s, beside, judge, path, &train);
     if (loaded) data_free(&train);

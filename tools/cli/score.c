@@ -181,9 +181,12 @@ static void print_detection(FILE *to, const score_run *s) {
             usual += !others;
         }
     if (score && measure_detection(score, usual, score + usual, n - usual, &by_density) &&
-        measure_detection(score + rows, usual, score + rows + usual, n - usual, &by_familiarity))
-        fprintf(to, "label %s against others: AUROC of log p(x) %.4f, of familiarity %.4f\n",
-                label_name(&s->t, usual_one, number), by_density.auroc, by_familiarity.auroc);
+        measure_detection(score + rows, usual, score + rows + usual, n - usual, &by_familiarity)) {
+        fprintf(to, "label %s against others: AUROC of log p(x) %.4f",
+                label_name(&s->t, usual_one, number), by_density.auroc);
+        if (!s->verdicts[JEM_UNJUDGED]) fprintf(to, ", of familiarity %.4f", by_familiarity.auroc);
+        fprintf(to, "\n");
+    }
     free(score);
 }
 
@@ -240,6 +243,9 @@ static void print_summary(FILE *to, const score_run *s) {
     const int calibrated = rows_calibrated(s->m);
     fprintf(to, "%d rows: %d familiar, %d odd, %d strange", s->rows, n[JEM_FAMILIAR], n[JEM_ODD],
             n[JEM_STRANGE]);
+    if (n[JEM_UNJUDGED])
+        fprintf(to, ", %d not judged (the model is not calibrated: train with --n-valid %d or "
+                "more)", n[JEM_UNJUDGED], LEAST_CALIBRATED);
     if (s->unreadable) fprintf(to, ", %d unreadable", s->unreadable);
     if (read) fprintf(to, "; mean log p(x) %.3f", s->sum / read);
     double accuracy = -1;

@@ -478,6 +478,9 @@ static int refuse_data(run *r, const char *error) {
     else if (strstr(error, "(most) cannot be read") && has_text)
         hint = " (--skip-rows leaves them out, --drop skips columns, --label names that of labels)";
     else if (has_text) hint = " (--drop skips columns, --label names that of labels)";
+    else if (*r->o->resume &&
+             (strstr(error, "no such folder") || strstr(error, "cannot be opened")))
+        hint = " (that path is from the start of the run: --dataset gives its new place)";
     return complain(r, 1, error, hint);
 }
 
@@ -1181,7 +1184,7 @@ static int uses_labels(const train_options *t) {
 }
 
 static int learns_classes(const run *r) {
-    return uses_labels(r->o) && (r->data.classes > 1 || !r->data.values);
+    return uses_labels(r->o) && r->data.classes > 1;
 }
 
 #define LOG_HEADER "update,epoch,lr,loss,ce,accuracy,f_data,f_sample,grad_norm,valid_accuracy," \
@@ -1793,8 +1796,8 @@ static int fits_data(run *r, const char *path, const jem_archive *from) {
     char text[200];
     if (classes && atoi(classes) != s->classes) {
         const int has = atoi(classes);
-        snprintf(text, sizeof text, ": the model has %d class%s, the data %d", has,
-                 has == 1 ? "" : "es", s->classes);
+        snprintf(text, sizeof text, ": the model has %d class%s, the data %d: --init needs the "
+                 "same classes", has, has == 1 ? "" : "es", s->classes);
         return complain(r, 1, path, text);
     }
     const char *channels = jem_archive_meta(from, "jem.channels");
@@ -1836,10 +1839,28 @@ static void note_split(run *r, const char *path, const jem_archive *from) {
     say(r, path, text);
 }
 
+/* Warns if classes of the same number have other names in the file: their weights are learned
+   again. */
+static void note_renamed(run *r, const char *path, const jem_archive *from) {
+    char text[256];
+    for (int k = 0; k < r->data.classes; k++) {
+        char key[32];
+        char had[NAME_SIZE];
+        char has[NAME_SIZE];
+        snprintf(key, sizeof key, CLASS_PREFIX "%d", k);
+        const char *name = jem_archive_meta(from, key);
+        if (!name || !strcmp(name, r->data.class_names[k])) continue;
+        snprintf(text, sizeof text, ": class %d of the model is '%s', of the data '%s': the last "
+                 "layer is learned again", k, clean(name, had), clean(r->data.class_names[k], has));
+        say(r, path, text);
+        return;
+    }
+}
+
 /* Returns 1 if the name of one of the first n arrays of a file begins with that of a block. */
-static int has_block(const jem_archive *from, int n, int stage, int block) {
+static int has_block(const jem_archive *from, int n, int stage, int index) {
     char prefix[64];
-    snprintf(prefix, sizeof prefix, "f.layer%d.%d.", stage, block);
+    snprintf(prefix, sizeof prefix, "f.layer%d.%d.", stage, index);
     for (int i = 0; i < n; i++)
         if (!strncmp(jem_archive_at(from, i)->name, prefix, strlen(prefix))) return 1;
     return 0;
@@ -1849,10 +1870,10 @@ static int has_block(const jem_archive *from, int n, int stage, int block) {
    file lack, although they have the first block of the stage: the network is deeper. */
 static int is_of_new_block(const run *r, const jem_archive *from, int n, const jem_param *p) {
     int stage;
-    int block;
+    int index;
     if (r->o->net != NET_WRN || r->o->blocks != (int)JEM_BLOCKS_ZERO) return 0;
-    if (sscanf(p->name, "f.layer%d.%d.", &stage, &block) != 2 || block < 1) return 0;
-    return has_block(from, n, stage, 0) && !has_block(from, n, stage, block);
+    if (sscanf(p->name, "f.layer%d.%d.", &stage, &index) != 2 || index < 1) return 0;
+    return has_block(from, n, stage, 0) && !has_block(from, n, stage, index);
 }
 
 /* Adds the blocks of a deeper network to the arrays of a file. They begin as the identity, so the
@@ -1892,6 +1913,7 @@ static int start_from(run *r, const char *path) {
     float *added = fits ? add_new_blocks(r, from) : NULL;
     int ok = fits && jem_ok(r->ctx) && jem_net_load(r->net, from) == JEM_OK;
     if (ok) note_split(r, path, from);
+    if (ok) note_renamed(r, path, from);
     if (ok && added && !team.rank)
         say(r, path, ": is shallower: the blocks that it lacks begin as the identity");
     jem_archive_free(from);
@@ -2084,11 +2106,19 @@ static int final_test(run *r) {
     if (!r->test.n) return printf("trained in %s; no test images\n", took) > 0;
     if (team.rank) return 1;
     jem_trainer_use_average(r->tr, 1);
-    const int ok = evaluate(r->net, &r->test, NULL, r->test.n, 0, &e);
+    const int one = r->data.classes == 1;
+    const int ok = evaluate(r->net, &r->test, NULL, r->test.n, one ? EVALUATE_LOGP : 0, &e);
     jem_trainer_use_average(r->tr, 0);
     if (!ok) return fail(r, 1);
-    printf("trained in %s; %d test images: accuracy %.2f%%, -log p(y|x) %.4f; retries: %d\n", took,
-           r->test.n, 100 * e.accuracy, e.nll, (int)r->state[STATE_RETRIES]);
+    printf("trained in %s; %d test images: ", took, r->test.n);
+    if (one) printf("mean log p(x) %.2f", e.logp);
+    else printf("accuracy %.2f%%, -log p(y|x) %.4f", 100 * e.accuracy, e.nll);
+    printf("; retries: %d\n", (int)r->state[STATE_RETRIES]);
+    if (needs_folder_recipe(r->o->dataset)) {
+        char word[DATA_PATH];
+        printf("to classify other pictures: jem classify %s/last.safetensors PICTURE...\n",
+               data_quoted(r->o->out, word, sizeof word));
+    }
     return 1;
 }
 
@@ -2153,8 +2183,12 @@ static int read_train_options(options *o, train_options *t, int argc, char **arg
     if (parsed < 0 && n_words == 1) take_data_set(o, words[0]);      /* it has its own defaults */
     if (parsed < 0) return train_help(o, t);
     if (!n_words || (n_words == 1 && take_data_set(o, words[0]))) return -1;
-    fprintf(stderr, "jem train: unexpected '%s': not a data set, a folder or a .csv file that is "
-            "there (one at most); options begin with --\n", words[n_words - 1]);
+    if (o->given[option_find(o, "dataset")])
+        fprintf(stderr, "jem train: unexpected '%s': the data set is %s already; options begin "
+                "with --\n", words[n_words - 1], t->dataset);
+    else
+        fprintf(stderr, "jem train: unexpected '%s': not a data set, a folder or a .csv file that "
+                "is there (one at most); options begin with --\n", words[n_words - 1]);
     return 2;
 }
 

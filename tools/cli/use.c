@@ -202,8 +202,20 @@ int is_picture_name(const char *command, const char *name, const char *path) {
     return 0;
 }
 
-/* Returns 1 if a file may be written: it is not the one that is read, nor a run, nor, unless
-   is_model, a model. A file that cannot be read may be a run. */
+/* Returns 1 if a path is the best network of a run: its checkpoint is beside it. */
+static int is_best_of_run(const char *path) {
+    static const char best[] = "best.safetensors";
+    char last[OPTION_TEXT_SIZE + 32];
+    struct stat s;
+    const char *slash = strrchr(path, '/');
+    const char *name = slash ? slash + 1 : path;
+    if (strcmp(name, best)) return 0;
+    snprintf(last, sizeof last, "%.*slast.safetensors", (int)(name - path), path);
+    return !stat(last, &s);
+}
+
+/* Returns 1 if a file may be written: it is not the one that is read, nor a run or its best
+   network, nor, unless is_model, a model. A file that cannot be read may be a run. */
 static int may_replace(const char *command, const char *from, const char *to, int is_model) {
     struct stat target;
     if (stat(to, &target)) return 1;
@@ -220,16 +232,19 @@ static int may_replace(const char *command, const char *from, const char *to, in
     const int unknown = begins < 0 || no_memory;
     const int goes_on = a && jem_archive_find(a, "run.state");
     const int replaced = a && !is_model;
+    const int is_best = a && is_best_of_run(to);
     if (goes_on)
         fprintf(stderr, "%s: %s: contains a run that jem train --resume can continue\n", command,
                 to);
+    else if (is_best)
+        fprintf(stderr, "%s: %s: is the best network of the run in its folder\n", command, to);
     else if (replaced) fprintf(stderr, "%s: %s: is a model, and would be replaced\n", command, to);
     else if (unknown)
         fprintf(stderr, "%s: %s: may be a run, and cannot be read%s\n", command, to,
                 no_memory ? ": out of memory" : "");
     jem_archive_free(a);
     jem_ctx_free(ctx);
-    return !goes_on && !replaced && !unknown;
+    return !goes_on && !is_best && !replaced && !unknown;
 }
 int may_write(const char *command, const char *from, const char *to) {
     return may_replace(command, from, to, 1);
@@ -741,6 +756,22 @@ static int grid_is_sample(const sample_options *v) {
     return 1;
 }
 
+/* With --class all, makes a row for each class unless --n or --columns are given; notes how many
+   classes the picture does not show. */
+static void fit_count(const options *o, sample_options *v, const jem_net *net) {
+    if (strcmp(v->label, "all")) return;
+    int columns = smaller(v->columns, GRID_MOST / net->classes);
+    if (columns < 1) columns = 1;
+    if (!o->given[option_find(o, "n")]) {
+        if (!o->given[option_find(o, "columns")]) v->columns = columns;
+        v->n = smaller(v->columns * net->classes, GRID_MOST);
+    }
+    const int rows = (smaller(v->n, GRID_MOST) - 1) / v->columns + 1;
+    if (rows < net->classes)
+        fprintf(stderr, "jem sample: the picture shows %d of %d classes; --n %d --columns %d makes "
+                "a row for each\n", rows, net->classes, columns * net->classes, columns);
+}
+
 int sample_command(int argc, char **argv) {
     static options table;
     static sample_options values;
@@ -763,7 +794,10 @@ int sample_command(int argc, char **argv) {
         if (!model_has(o->command, &s.m, 0)) status = 2;
         else if (!walk_as_in_training(o, &s.m)) status = 1;
         else if (!sample_options_used(o, &s)) status = 2;
-        else status = sample_all(&s);
+        else {
+            fit_count(o, &values, s.m.net);
+            status = sample_all(&s);
+        }
     }
     free(s.x);
     free(s.grid);
@@ -1227,8 +1261,8 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     if (evaluate(m->net, &d, NULL, n, requests, &v) && !isfinite(v.nll + v.logp))
         jem_fail(m->ctx, JEM_DIVERGED, "results of the model are not finite");
     const int rows = d.values != NULL;
-    if (jem_ok(m->ctx) && rows && m->net->classes == 1)
-        printf("%s, %d rows: mean log p(x) %.3f\n", e->dataset, n, v.logp);
+    if (jem_ok(m->ctx) && m->net->classes == 1)
+        printf("%s, %d %s: mean log p(x) %.3f\n", e->dataset, n, rows ? "rows" : "images", v.logp);
     else if (jem_ok(m->ctx) && rows)
         printf("%s, %d rows: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.3f\n",
                e->dataset, n, 100 * v.accuracy, v.nll, v.logp);
@@ -1631,12 +1665,21 @@ static jem_status export_net(const jem_net *net, const char *path, int dtype) {
     return status;
 }
 
+/* Keeps only the last part of a path in the options of a run. */
+static int forget_folder(jem_net *net, const char *key) {
+    const char *path = jem_net_meta(net, key);
+    char name[OPTION_TEXT_SIZE];
+    snprintf(name, sizeof name, "%s", path ? path : "");
+    for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = 0;
+    const char *slash = strrchr(name, '/');
+    return !slash || !slash[1] || jem_net_set_meta(net, key, slash + 1) == JEM_OK;
+}
+
 /* Removes what only this machine knows from the options of a run: the folder of its data, threads,
-   and the folder of the file that it began with. */
+   and the folders of its own data set and of the file that it began with. */
 static int forget_machine(jem_net *net) {
-    const char *init = jem_net_meta(net, OPTION_PREFIX "init");
-    const char *slash = init ? strrchr(init, '/') : NULL;
-    return (!slash || jem_net_set_meta(net, OPTION_PREFIX "init", slash + 1) == JEM_OK) &&
+    return forget_folder(net, OPTION_PREFIX "init") &&
+           forget_folder(net, OPTION_PREFIX "dataset") &&
            jem_net_set_meta(net, OPTION_PREFIX "data", NULL) == JEM_OK &&
            jem_net_set_meta(net, OPTION_PREFIX "threads", NULL) == JEM_OK;
 }
@@ -1669,7 +1712,8 @@ static int export_combination(const options *o, const export_options *how, const
         return 0;
     }
     if (!how->onnx && ends_in_onnx(path)) {
-        fprintf(stderr, "jem export: %s: --onnx writes an ONNX graph\n", path);
+        fprintf(stderr, "jem export: %s: a name that ends in .onnx is for a graph: add --onnx, or "
+                "choose a name that ends in .safetensors\n", path);
         return 0;
     }
     if (!how->onnx && !how->slope) {
@@ -1701,6 +1745,7 @@ int export_command(int argc, char **argv) {
     const int code = read_options(o, argc, argv, &words, &n_words, 2, 2, usage);
     if (code >= 0) return code;
     if (!export_combination(o, &values, words[1])) return 2;
+    if (values.onnx && !may_write_other(o->command, words[0], words[1])) return 2;
     if (!may_write(o->command, words[0], words[1])) return 2;
     if (model_open(&m, o->command, words[0], 1, 0, values.max_memory)) {
         if (!export_options_used(o, m.net)) status = 2;

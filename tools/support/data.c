@@ -744,6 +744,76 @@ static int data__jpeg_tables(const unsigned char *p, size_t n) {
     return 1;
 }
 
+/* Returns a number of 2 or 4 bytes of Exif data. */
+static size_t data__exif_number(const unsigned char *p, int bytes, int little) {
+    size_t v = 0;
+    for (int k = 0; k < bytes; k++) v = v << 8 | p[little ? bytes - 1 - k : k];
+    return v;
+}
+
+/* Returns the orientation, 1 to 8, that a segment of Exif data has in its first directory (Exif
+   2.32, 4.6.4); 0: none. */
+static int data__exif(const unsigned char *p, size_t n) {
+    enum { HEAD = 6, FIELD = 12, ORIENTATION = 0x112 };
+    if (n < HEAD + 8 || memcmp(p, "Exif\0", HEAD)) return 0;
+    p += HEAD;
+    n -= HEAD;
+    const int little = p[0] == 'I';
+    const size_t offset = data__exif_number(p + 4, 4, little);
+    if (offset > n - 2) return 0;
+    const size_t fields = data__exif_number(p + offset, 2, little);
+    for (size_t k = 0; k < fields && offset + 2 + FIELD * (k + 1) <= n; k++) {
+        const unsigned char *field = p + offset + 2 + FIELD * k;
+        if (data__exif_number(field, 2, little) != ORIENTATION) continue;
+        const size_t v = data__exif_number(field + 8, 2, little);
+        return v >= 1 && v <= 8 ? (int)v : 0;
+    }
+    return 0;
+}
+
+/* Returns the orientation of a JPEG, 1 to 8: how to turn the picture that the camera stored. 1: not
+   at all, as for all other files. */
+static int data__orientation(const unsigned char *p, size_t n) {
+    enum { SCAN = 0xda, APP1 = 0xe1 };
+    if (n < 4 || p[0] != 0xff || p[1] != 0xd8) return 1;
+    for (size_t i = 2; i + 4 <= n && p[i] == 0xff && p[i + 1] != SCAN; ) {
+        const size_t length = (size_t)p[i + 2] << 8 | p[i + 3];
+        if (length < 2 || length > n - i - 2) return 1;
+        const int found = p[i + 1] == APP1 ? data__exif(p + i + 4, length - 2) : 0;
+        if (found) return found;
+        i += 2 + length;
+    }
+    return 1;
+}
+
+/* Returns a copy of planes that is turned upright by an orientation, with the shape of the copy; to
+   be freed. NULL: no memory. */
+static unsigned char *data__turned(const unsigned char *planes, int orientation, int shape[3]) {
+    const int o = orientation;
+    const int h = shape[1];
+    const int w = shape[2];
+    const int swapped = o >= 5;
+    const int from_bottom = o == 3 || o == 4 || o == 6 || o == 7;
+    const int from_right = o == 2 || o == 3 || o == 7 || o == 8;
+    const size_t plane = (size_t)h * (size_t)w;
+    unsigned char *out = (unsigned char *)data__alloc(plane, (size_t)shape[0]);
+    if (!out) return NULL;
+    shape[1] = swapped ? w : h;
+    shape[2] = swapped ? h : w;
+    unsigned char *to = out;
+    for (int k = 0; k < shape[0]; k++)
+        for (int i = 0; i < shape[1]; i++)
+            for (int j = 0; j < shape[2]; j++) {
+                const int row = swapped ? j : i;
+                const int column = swapped ? i : j;
+                const int from_row = from_bottom ? h - 1 - row : row;
+                const int from_column = from_right ? w - 1 - column : column;
+                *to++ = planes[(size_t)k * plane + (size_t)from_row * (size_t)w +
+                               (size_t)from_column];
+            }
+    return out;
+}
+
 /* Checks the chunk lengths of a PNG: stb_image would allocate a chunk longer than the file. */
 static int data__png_chunks(const unsigned char *p, size_t n) {
     enum { SIGNATURE = 8, FRAME = 12 };            /* a length, a name, a checksum */
@@ -907,10 +977,16 @@ static unsigned char *data__decode(data__job *job, const char *path,
     shape[1] = h;
     shape[2] = w;
     const size_t plane = (size_t)w * (size_t)h;
+    const int orientation = data__orientation(bytes, size);
     unsigned char *out = (unsigned char *)data__alloc(plane, (size_t)shape[0]);
     if (out) data__lay(job, in, have, plane, out);
-    else data__no_memory(job, path);
     stbi_image_free(in);
+    if (out && orientation > 1) {
+        unsigned char *stored = out;
+        out = data__turned(stored, orientation, shape);
+        free(stored);
+    }
+    if (!out) data__no_memory(job, path);
     return out;
 }
 static unsigned char *data__picture(data__job *job, const char *path, int shape[3]) {

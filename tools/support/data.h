@@ -26,9 +26,9 @@
    Pictures in formats that cannot be read (.webp, .tif, .heic, ...) are errors, not skipped. Other
    files of such a folder are counted and named (data_set.skipped).
 
-   Images are converted to grey or colour, and resized, as requested. Transparent pixels are laid
-   over black, or another grey. These functions do not print, and free everything if loading fails.
-   */
+   Images are converted to grey or colour, and resized, as requested. JPEGs are turned upright by
+   their Exif orientation. Transparent pixels are laid over black, or another grey. These functions
+   do not print, and free everything if loading fails. */
 #ifndef SUPPORT_DATA_H
 #define SUPPORT_DATA_H
 

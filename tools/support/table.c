@@ -355,10 +355,12 @@ static int find_roles(table_reader *r, int has_header) {
     return 1;
 }
 
-/* Returns 1 if a value is missing, or is a usual mark for that. */
-static int is_missing(const char *text) {
-    static const char *const marks[] = { "", "-", "?", "NA", "N/A", "null" };
-    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+/* Returns 1 if a value is missing, or is a usual mark for that. A label may be "-" or "none". */
+static int is_missing(const char *text, int is_label) {
+    static const char *const marks[] = { "", "?", "NA", "N/A", "#N/A", "null", "NULL", "nan", "NaN",
+                                         "NAN", "-", "none", "None" };
+    const size_t all = sizeof marks / sizeof *marks;
+    for (size_t i = 0; i < (is_label ? all - 3 : all); i++)
         if (!strcmp(text, marks[i])) return 1;
     return 0;
 }
@@ -380,7 +382,7 @@ static const char *reason_of_text(const table_reader *r, const char *value) {
 
 /* Rejects a value that should be a number. */
 static int not_a_number(table_reader *r, const char *value, const char *name) {
-    if (is_missing(value))
+    if (is_missing(value, 0))
         return wrong_at(r, "'%s' in column '%s' is not a number: a missing value", value, name);
     return wrong_at(r, "'%.20s' in column '%s' is not a number%s", value, name,
                     reason_of_text(r, value));
@@ -474,8 +476,16 @@ static int keep_names(table_reader *r, int has_header) {
     return 1;
 }
 
-/* Counts the columns of the first line, and takes their names if it has a text that is not the
-   label of a row. */
+/* Returns 1 if a list of columns has a column's number. */
+static int has_number(const char *list, int column) {
+    char name[TABLE_NAME];
+    while (list && next_column(&list, name))
+        if (table_is_number(name) && strtol(name, NULL, 10) == column + 1) return 1;
+    return 0;
+}
+
+/* Counts the columns of the first line, and takes their names if it has a text that is neither the
+   label of a row nor in a column that is dropped or kept by its number. */
 static int read_header(table_reader *r) {
     const char *start = r->at;
     int texts = 0;
@@ -491,7 +501,9 @@ static int read_header(table_reader *r) {
         char column[16];
         snprintf(column, sizeof column, "%d", r->all + 1);
         if (!next_value(r, column, value)) return 0;
-        if (!number_in(value, &number) && !is_missing(value)) {
+        const int is_text = !number_in(value, &number) && !is_missing(value, 0);
+        if (is_text && !has_number(r->desc->drop, r->all) &&
+            !has_number(r->desc->keep, r->all)) {
             texts++;
             text_at = r->all;
         }
@@ -558,7 +570,7 @@ static int take_label(table_reader *r, const char *text) {
     if (!t->class_names) return no_memory(r);
     const int is_number = number_in(text, &number) && isfinite(number);
     const int is_class = number >= 0 && number < TABLE_CLASSES && floor(number) == number;
-    const int is_none = is_missing(text) && strcmp(text, "-") != 0;    /* classes may be + and - */
+    const int is_none = is_missing(text, 1);
     const int is_known = !is_none && (!is_number || is_class);
     const int label = is_known ? class_numbered(r, text) : -1;
     if (label < 0 && r->desc->any_label) {         /* only the row's values count */
@@ -637,7 +649,7 @@ static int read_row(table_reader *r) {
         if (!next_value(r, name, value)) return 0;
         if (role == LABEL && !take_label(r, value)) return 0;
         if (role < 0) continue;
-        if (!number_in(value, &number)) return not_a_number(r, value, name);
+        if (is_missing(value, 0) || !number_in(value, &number)) return not_a_number(r, value, name);
         if (!(fabs(number) <= 1e12))
             return wrong_at(r, "%g in column '%s': numbers may be from -1e12 to 1e12", number,
                             name);
