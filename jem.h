@@ -1425,8 +1425,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    p-values are accurate from about 500 images on; more images resolve smaller p-values. The
    calibration is saved with the network, as the texts "jem.statistics", "jem.usual" and
    "jem.familiar". Calibrate again after training, which does not update it, and when the conditions
-   change (another season, another camera), or all new images will be strange. After an error, the
-   previous calibration remains.
+   change (another season, another camera); otherwise new images are judged strange. After an error,
+   the previous calibration remains.
 
    gradients: the cost of an answer, in gradients of log p(x):
        0              uses logits, features (if the network has them) and the image itself
@@ -1476,9 +1476,8 @@ typedef enum jem_ood {
 } jem_ood;
 /* Writes a score per image of x[n][c][h][w] to score[n]. walk: the walk of RISE and MOVE, whose
    noise is omitted; NULL: 10 steps of 1, or of noise_lo^2 for a network trained by score matching.
-   Errors: no calibration where one
-   is required; FEATURES of a network without features; SHADES of vectors.
-   tools/support/measures.h has AUROC. */
+   Errors: no calibration where one is required; FEATURES of a network without features; SHADES of
+   vectors. tools/support/measures.h has AUROC. */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
                                  const float *x, int n, float *score);
 

@@ -98,6 +98,7 @@ set -- --out new
 refuses 2 "unknown option --nonsense" train --nonsense 1 "$@"
 refuses 2 "unknown option -x" train -x "$@"
 refuses 2 "unexpected 'word'" train word "$@"
+refuses 2 "unexpected 'digits': the data set is mnist already" train digits --dataset mnist "$@"
 refuses 2 "needs a value" train --lr
 refuses 2 "resume has an empty value" train --resume "" "$@"
 refuses 2 "unknown option --no-flip" train --no-flip=on "$@"
@@ -868,7 +869,7 @@ status 0 "one class" train $few --dataset single --out single1
 says "single: the only class is a, so only p(x) is learned"
 check "no accuracy" sh -c "! grep -q accuracy out"
 status 0 "nor in its evaluation" eval single1/last.safetensors --split all
-says "^single, 5 images: mean log p(x) [-0-9.]*$"
+says "^single, all, 5 images: mean log p(x) [-0-9.]*$"
 status 0 "a class with one picture" train $few --dataset lone --n-valid 5 --iters 1 --out lone1
 says "lone: class [ab] has no image for training, because validation takes all"
 refuses 2 "best.safetensors: is the network alone.*--init" train --resume lone1/best.safetensors
@@ -907,6 +908,11 @@ cp -r lots/dark dark && rm -r dark/more
 status 0 "pictures of one class" eval lots1/last.safetensors --dataset dark --split all
 says "dark, all, 10 images"
 cp -r loose "a folder, with blanks"
+status 0 "a row of one class" sample $model --class all --n 5 --columns 5 --steps 1 \
+    --fresh-steps 0 --out row.png
+check "is noted" grep -q "shows 1 of 10 classes" err
+status 0 "a row per class" sample $model --class all --steps 1 --fresh-steps 0 --out row.png
+check "is not" test ! -s err
 status 0 "a quoted name" eval lots1/last.safetensors ood --n 20 --scores maxp \
     --other 'pair,"a folder, with blanks"' --out loose.png
 says "with blanks  *[0-9.]*  *1 "
@@ -1211,10 +1217,13 @@ refuses 1 "nans.csv, line 9: 'nan' in column .* is not a number: a missing value
 status 0 "without a calibration" train plain.csv --label none $brief --n-valid 0 --iters 1 --out u23
 status 0 "no verdicts" score u23/last.safetensors plain.csv
 check "is said" grep -q "600 not judged (the model is not calibrated: train with --n-valid 99" err
+awk -F, -v OFS=, '{ print $0, NR == 1 ? "label" : NR % 2 }' plain.csv >pairs.csv
+status 0 "with labels" score u23/last.safetensors pairs.csv --label label
+check "no AUROC of familiarity" sh -c "grep -q 'AUROC of log p(x)' err && ! grep -q familiarity.0 err"
 awk -F, -v OFS=, 'NR > 1 { $5 = "kind" $5 } 1' rows.csv >kinds.csv
 status 0 "weights of other classes" train kinds.csv --label state --init t4/last.safetensors $brief \
     --iters 1 --out u24
-check "are reported" grep -q "class 0 of the model is .*, of the data 'kind.*the last layer is" err
+check "are reported" grep -q "class 0 of the model is .*, of the data 'kind.*the weights of another" err
 status 0 "a clock" train clock.csv $brief --iters 1 --out t9
 says "column 'clock' never falls from row to row: .* --drop clock skips it"
 check "and no sensor" test "$(grep -c 'never falls' out)" = 2

@@ -283,7 +283,7 @@ static void test_kept(void) {
     table_free(&t);
     d.keep = "2, 1,2";
     CHECK(!table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) &&
-          strstr(error, "' is kept twice"), "%s", error);
+          strstr(error, "column 'x' is kept twice"), "%s", error);
     d.keep = "4";
     CHECK(!table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error) &&
           strstr(error, "line 1: has no column '4' to keep (its columns: time, x, a, b)"), "%s",

@@ -305,7 +305,8 @@ static int make_outliers(const uses *s, int kind, int n, float *out) {
 }
 
 int next_name(const char **list, char *name, size_t size) {
-    while (**list == ',' || **list == ' ') ++*list;
+    while (**list == ',' || **list == ' ' || !strncmp(*list, "\"\"", 2))
+        *list += 1 + (**list == '"');              /* empty names, too */
     const int quoted = **list == '"';
     *list += quoted;
     const size_t n = strcspn(*list, quoted ? "\"" : ", ");

@@ -59,7 +59,8 @@ static int run_command(int argc, char **argv) {
     static char help_word[] = "--help";
     if (argc < 2) return usage(stderr);
     const int help = !strcmp(argv[1], "help");
-    if ((help && argc == 2) || is_help(argv[1])) return usage(stdout);
+    const int general = argc == 2 || !strcmp(argv[2], "help") || is_help(argv[2]);
+    if ((help && general) || is_help(argv[1])) return usage(stdout);
     char *asked[] = { argv[0], argv[argc > 2 ? 2 : 1], help_word };
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (help && !strcmp(asked[1], commands[i].name)) return commands[i].run(3, asked);

@@ -652,8 +652,8 @@ int eval_samples(uses *s, uses *beside) {
                   drawn_from(s->test.name));
     jem_ctx *ctx = make_ctx(s->u->e.threads, JEM_PRECISION_FAST);
     if (ctx) judge = judge_load(ctx, path);
-    if (!judge) fprintf(stderr, "jem eval: %s (jem judge --dataset NAME trains one, and --judge "
-                        "FILE takes it)\n",
+    if (!judge) fprintf(stderr, "jem eval: %s (jem judge --dataset NAME trains one; give it with "
+                        "--judge FILE)\n",
                         ctx ? jem_error(ctx) : "no memory");
     int ok = judge && uses_alike(s, beside) && judge_fits(judge, s->m.net, path);
     const int loaded = ok && !data_for(&s->m, s->o, &e, &train);

@@ -1366,8 +1366,8 @@ int draw_log(const char *log, const char *png) {
           RIGHT, 0, 0, 0, &gap, chains }
     };
     const int drawn[PANELS] = { by_noise, by_noise && has_numbers(&c, LOG_VALID_LOGP),
-                                !by_noise || has_numbers(&c, LOG_CE),
-                                !by_noise || has_numbers(&c, LOG_CE), !by_noise || chains };
+                                has_numbers(&c, LOG_CE), has_numbers(&c, LOG_CE),
+                                !by_noise || chains };
     for (int k = 0; ok && k < PANELS; k++) {
         if (!drawn[k]) continue;
         panels[n] = all[k];
@@ -1796,8 +1796,8 @@ static int fits_data(run *r, const char *path, const jem_archive *from) {
     char text[200];
     if (classes && atoi(classes) != s->classes) {
         const int has = atoi(classes);
-        snprintf(text, sizeof text, ": the model has %d class%s, the data %d: --init needs the "
-                 "same classes", has, has == 1 ? "" : "es", s->classes);
+        snprintf(text, sizeof text, ": the model has %d class%s, the data %d: --init needs as "
+                 "many", has, has == 1 ? "" : "es", s->classes);
         return complain(r, 1, path, text);
     }
     const char *channels = jem_archive_meta(from, "jem.channels");
@@ -1839,8 +1839,7 @@ static void note_split(run *r, const char *path, const jem_archive *from) {
     say(r, path, text);
 }
 
-/* Warns if classes of the same number have other names in the file: their weights are learned
-   again. */
+/* Warns if classes of the same number have other names in the file. */
 static void note_renamed(run *r, const char *path, const jem_archive *from) {
     char text[256];
     for (int k = 0; k < r->data.classes; k++) {
@@ -1850,9 +1849,10 @@ static void note_renamed(run *r, const char *path, const jem_archive *from) {
         snprintf(key, sizeof key, CLASS_PREFIX "%d", k);
         const char *name = jem_archive_meta(from, key);
         if (!name || !strcmp(name, r->data.class_names[k])) continue;
-        snprintf(text, sizeof text, ": class %d of the model is '%s', of the data '%s': the last "
-                 "layer is learned again", k, clean(name, had), clean(r->data.class_names[k], has));
-        say(r, path, text);
+        snprintf(text, sizeof text, ": class %d of the model is '%s', of the data '%s': training "
+                 "starts from the weights of another class", k, clean(name, had),
+                 clean(r->data.class_names[k], has));
+        if (!team.rank) say(r, path, text);
         return;
     }
 }
@@ -2092,19 +2092,8 @@ static void note_missing(const run *r) {
 }
 
 /* Evaluates the test images, which had no influence on any choice. */
-static int final_test(run *r) {
-    char took[32];
+static int test_images(run *r, const char *took) {
     evaluation e;
-    time_text(took, elapsed(r));
-    if (r->data.values) {
-        char word[DATA_PATH];
-        printf("trained in %s; to score other rows: jem score %s/last.safetensors FILE.csv\n",
-               took, data_quoted(r->o->out, word, sizeof word));
-        note_clocks(r->o->dataset, &r->data);      /* again: the first note scrolls past */
-        return 1;
-    }
-    if (!r->test.n) return printf("trained in %s; no test images\n", took) > 0;
-    if (team.rank) return 1;
     jem_trainer_use_average(r->tr, 1);
     const int one = r->data.classes == 1;
     const int ok = evaluate(r->net, &r->test, NULL, r->test.n, one ? EVALUATE_LOGP : 0, &e);
@@ -2114,11 +2103,26 @@ static int final_test(run *r) {
     if (one) printf("mean log p(x) %.2f", e.logp);
     else printf("accuracy %.2f%%, -log p(y|x) %.4f", 100 * e.accuracy, e.nll);
     printf("; retries: %d\n", (int)r->state[STATE_RETRIES]);
-    if (needs_folder_recipe(r->o->dataset)) {
-        char word[DATA_PATH];
-        printf("to classify other pictures: jem classify %s/last.safetensors PICTURE...\n",
-               data_quoted(r->o->out, word, sizeof word));
+    return 1;
+}
+
+/* Prints the results of a run, and the next command. */
+static int final_test(run *r) {
+    char took[32];
+    char word[DATA_PATH];
+    const char *out = data_quoted(r->o->out, word, sizeof word);
+    time_text(took, elapsed(r));
+    if (team.rank) return 1;
+    if (r->data.values) {
+        printf("trained in %s; to score other rows: jem score %s/last.safetensors FILE.csv\n",
+               took, out);
+        note_clocks(r->o->dataset, &r->data);      /* again: the first note scrolls past */
+        return 1;
     }
+    if (!r->test.n) printf("trained in %s; no test images\n", took);
+    else if (!test_images(r, took)) return 0;
+    if (needs_folder_recipe(r->o->dataset))
+        printf("to classify other pictures: jem classify %s/last.safetensors PICTURE...\n", out);
     return 1;
 }
 

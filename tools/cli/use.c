@@ -210,8 +210,8 @@ static int is_best_of_run(const char *path) {
     const char *slash = strrchr(path, '/');
     const char *name = slash ? slash + 1 : path;
     if (strcmp(name, best)) return 0;
-    snprintf(last, sizeof last, "%.*slast.safetensors", (int)(name - path), path);
-    return !stat(last, &s);
+    const int n = snprintf(last, sizeof last, "%.*slast.safetensors", (int)(name - path), path);
+    return n >= (int)sizeof last || !stat(last, &s);
 }
 
 /* Returns 1 if a file may be written: it is not the one that is read, nor a run or its best
@@ -237,7 +237,8 @@ static int may_replace(const char *command, const char *from, const char *to, in
         fprintf(stderr, "%s: %s: contains a run that jem train --resume can continue\n", command,
                 to);
     else if (is_best)
-        fprintf(stderr, "%s: %s: is the best network of the run in its folder\n", command, to);
+        fprintf(stderr, "%s: %s: is the best network of the run in its folder: choose another "
+                "name\n", command, to);
     else if (replaced) fprintf(stderr, "%s: %s: is a model, and would be replaced\n", command, to);
     else if (unknown)
         fprintf(stderr, "%s: %s: may be a run, and cannot be read%s\n", command, to,
@@ -756,20 +757,20 @@ static int grid_is_sample(const sample_options *v) {
     return 1;
 }
 
-/* With --class all, makes a row for each class unless --n or --columns are given; notes how many
-   classes the picture does not show. */
+/* With --class all, makes a row for each class, also of many, unless options decide the count;
+   notes how many classes the picture shows, if not all. */
 static void fit_count(const options *o, sample_options *v, const jem_net *net) {
-    if (strcmp(v->label, "all")) return;
-    int columns = smaller(v->columns, GRID_MOST / net->classes);
-    if (columns < 1) columns = 1;
-    if (!o->given[option_find(o, "n")]) {
-        if (!o->given[option_find(o, "columns")]) v->columns = columns;
-        v->n = smaller(v->columns * net->classes, GRID_MOST);
+    if (strcmp(v->label, "all") || jem_net_meta(net, "jem.uncond")) return;
+    const int decided = o->given[option_find(o, "n")] || o->given[option_find(o, "columns")] ||
+                        o->given[option_find(o, "from")];
+    if (!decided && v->n < v->columns * net->classes && net->classes <= GRID_MOST) {
+        v->columns = smaller(v->columns, GRID_MOST / net->classes);
+        v->n = v->columns * net->classes;
     }
     const int rows = (smaller(v->n, GRID_MOST) - 1) / v->columns + 1;
     if (rows < net->classes)
-        fprintf(stderr, "jem sample: the picture shows %d of %d classes; --n %d --columns %d makes "
-                "a row for each\n", rows, net->classes, columns * net->classes, columns);
+        fprintf(stderr, "jem sample: the picture of at most %d samples, %d in a row, shows %d of "
+                "%d classes\n", GRID_MOST, v->columns, rows, net->classes);
 }
 
 int sample_command(int argc, char **argv) {
@@ -1261,8 +1262,10 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     if (evaluate(m->net, &d, NULL, n, requests, &v) && !isfinite(v.nll + v.logp))
         jem_fail(m->ctx, JEM_DIVERGED, "results of the model are not finite");
     const int rows = d.values != NULL;
-    if (jem_ok(m->ctx) && m->net->classes == 1)
-        printf("%s, %d %s: mean log p(x) %.3f\n", e->dataset, n, rows ? "rows" : "images", v.logp);
+    if (jem_ok(m->ctx) && rows && m->net->classes == 1)
+        printf("%s, %d rows: mean log p(x) %.3f\n", e->dataset, n, v.logp);
+    else if (jem_ok(m->ctx) && m->net->classes == 1)
+        printf("%s, %s, %d images: mean log p(x) %.2f\n", e->dataset, part, n, v.logp);
     else if (jem_ok(m->ctx) && rows)
         printf("%s, %d rows: accuracy %.2f%%, -log p(y|x) %.4f, mean log p(x) %.3f\n",
                e->dataset, n, 100 * v.accuracy, v.nll, v.logp);
@@ -1665,21 +1668,12 @@ static jem_status export_net(const jem_net *net, const char *path, int dtype) {
     return status;
 }
 
-/* Keeps only the last part of a path in the options of a run. */
-static int forget_folder(jem_net *net, const char *key) {
-    const char *path = jem_net_meta(net, key);
-    char name[OPTION_TEXT_SIZE];
-    snprintf(name, sizeof name, "%s", path ? path : "");
-    for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--) name[n - 1] = 0;
-    const char *slash = strrchr(name, '/');
-    return !slash || !slash[1] || jem_net_set_meta(net, key, slash + 1) == JEM_OK;
-}
-
 /* Removes what only this machine knows from the options of a run: the folder of its data, threads,
-   and the folders of its own data set and of the file that it began with. */
+   and the folder of the file that it began with. */
 static int forget_machine(jem_net *net) {
-    return forget_folder(net, OPTION_PREFIX "init") &&
-           forget_folder(net, OPTION_PREFIX "dataset") &&
+    const char *init = jem_net_meta(net, OPTION_PREFIX "init");
+    const char *slash = init ? strrchr(init, '/') : NULL;
+    return (!slash || jem_net_set_meta(net, OPTION_PREFIX "init", slash + 1) == JEM_OK) &&
            jem_net_set_meta(net, OPTION_PREFIX "data", NULL) == JEM_OK &&
            jem_net_set_meta(net, OPTION_PREFIX "threads", NULL) == JEM_OK;
 }
@@ -1745,8 +1739,7 @@ int export_command(int argc, char **argv) {
     const int code = read_options(o, argc, argv, &words, &n_words, 2, 2, usage);
     if (code >= 0) return code;
     if (!export_combination(o, &values, words[1])) return 2;
-    if (values.onnx && !may_write_other(o->command, words[0], words[1])) return 2;
-    if (!may_write(o->command, words[0], words[1])) return 2;
+    if (!may_replace(o->command, words[0], words[1], !values.onnx)) return 2;
     if (model_open(&m, o->command, words[0], 1, 0, values.max_memory)) {
         if (!export_options_used(o, m.net)) status = 2;
         else if (!can_create(o->command, words[1])) status = 1;

@@ -754,7 +754,7 @@ static size_t data__exif_number(const unsigned char *p, int bytes, int little) {
 /* Returns the orientation, 1 to 8, that a segment of Exif data has in its first directory (Exif
    2.32, 4.6.4); 0: none. */
 static int data__exif(const unsigned char *p, size_t n) {
-    enum { HEAD = 6, FIELD = 12, ORIENTATION = 0x112 };
+    enum { HEAD = 6, FIELD = 12, ORIENTATION = 0x112, SHORT = 3 };
     if (n < HEAD + 8 || memcmp(p, "Exif\0", HEAD)) return 0;
     p += HEAD;
     n -= HEAD;
@@ -765,6 +765,7 @@ static int data__exif(const unsigned char *p, size_t n) {
     for (size_t k = 0; k < fields && offset + 2 + FIELD * (k + 1) <= n; k++) {
         const unsigned char *field = p + offset + 2 + FIELD * k;
         if (data__exif_number(field, 2, little) != ORIENTATION) continue;
+        if (data__exif_number(field + 2, 2, little) != SHORT) return 0;
         const size_t v = data__exif_number(field + 8, 2, little);
         return v >= 1 && v <= 8 ? (int)v : 0;
     }
@@ -777,6 +778,10 @@ static int data__orientation(const unsigned char *p, size_t n) {
     enum { SCAN = 0xda, APP1 = 0xe1 };
     if (n < 4 || p[0] != 0xff || p[1] != 0xd8) return 1;
     for (size_t i = 2; i + 4 <= n && p[i] == 0xff && p[i + 1] != SCAN; ) {
+        if (p[i + 1] == 0xff) {                    /* a fill byte */
+            i++;
+            continue;
+        }
         const size_t length = (size_t)p[i + 2] << 8 | p[i + 3];
         if (length < 2 || length > n - i - 2) return 1;
         const int found = p[i + 1] == APP1 ? data__exif(p + i + 4, length - 2) : 0;
@@ -878,9 +883,10 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
     if (mb > most)
         return data__fail(job, "%s: is %d x %d, which takes %.0f MB, more than %.0f (--max-picture "
                           "%.0f allows it)", path, w, h, ceil(mb), floor(most), ceil(mb));
+    const int swapped = data__orientation(bytes, size) >= 5;
     shape[0] = data__planes_of(channels);
-    shape[1] = h;
-    shape[2] = w;
+    shape[1] = swapped ? w : h;
+    shape[2] = swapped ? h : w;
     return 1;
 }
 

@@ -355,14 +355,17 @@ static int find_roles(table_reader *r, int has_header) {
     return 1;
 }
 
-/* Returns 1 if a value is missing, or is a usual mark for that. A label may be "-" or "none". */
+/* Returns 1 if a text is in a list, which NULL ends. */
+static int is_among(const char *text, const char *const *list) {
+    while (*list && strcmp(text, *list)) list++;
+    return *list != NULL;
+}
+/* Returns 1 if a value is missing, or is a usual mark for that. */
 static int is_missing(const char *text, int is_label) {
     static const char *const marks[] = { "", "?", "NA", "N/A", "#N/A", "null", "NULL", "nan", "NaN",
-                                         "NAN", "-", "none", "None" };
-    const size_t all = sizeof marks / sizeof *marks;
-    for (size_t i = 0; i < (is_label ? all - 3 : all); i++)
-        if (!strcmp(text, marks[i])) return 1;
-    return 0;
+                                         "NAN", NULL };
+    static const char *const names_of_classes[] = { "-", "none", "None", NULL };
+    return is_among(text, marks) || (!is_label && is_among(text, names_of_classes));
 }
 
 /* Returns why a value may not be a number, and a remedy. */
@@ -485,7 +488,7 @@ static int has_number(const char *list, int column) {
 }
 
 /* Counts the columns of the first line, and takes their names if it has a text that is neither the
-   label of a row nor in a column that is dropped or kept by its number. */
+   label of a row nor, in a column that is dropped or kept by its number, a time or the like. */
 static int read_header(table_reader *r) {
     const char *start = r->at;
     int texts = 0;
@@ -502,8 +505,10 @@ static int read_header(table_reader *r) {
         snprintf(column, sizeof column, "%d", r->all + 1);
         if (!next_value(r, column, value)) return 0;
         const int is_text = !number_in(value, &number) && !is_missing(value, 0);
-        if (is_text && !has_number(r->desc->drop, r->all) &&
-            !has_number(r->desc->keep, r->all)) {
+        const int is_listed = has_number(r->desc->drop, r->all) ||
+                              has_number(r->desc->keep, r->all);
+        const int begins_as_number = *value >= '0' && *value <= '9';       /* as times do */
+        if (is_text && !(is_listed && begins_as_number)) {
             texts++;
             text_at = r->all;
         }
@@ -649,7 +654,7 @@ static int read_row(table_reader *r) {
         if (!next_value(r, name, value)) return 0;
         if (role == LABEL && !take_label(r, value)) return 0;
         if (role < 0) continue;
-        if (is_missing(value, 0) || !number_in(value, &number)) return not_a_number(r, value, name);
+        if (!number_in(value, &number) || isnan(number)) return not_a_number(r, value, name);
         if (!(fabs(number) <= 1e12))
             return wrong_at(r, "%g in column '%s': numbers may be from -1e12 to 1e12", number,
                             name);
