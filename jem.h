@@ -10842,7 +10842,7 @@ enum { JEM__FOLDS = 10, JEM__MOST_RATED = 32768, JEM__MOST_LOGITS = 32,
        JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
        JEM__TAIL = 14,                             /* index of the quantile where the tail begins,
                                                       (14/64)^2 */
-       JEM__HEAD = 2,                              /* numbers that say how many follow */
+       JEM__HEAD = 2,                              /* numbers that give the count of others */
        JEM__SHRUNK = 50,                           /* images that the common covariance counts as */
        JEM__FORM = 10, JEM__TONES = 5,
        JEM__SHADE_DIMS = JEM__TONES + 6, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
