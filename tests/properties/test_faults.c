@@ -224,6 +224,7 @@ static int world_clock(clockid_t clock, struct timespec *t) {
 #include "tools/cli/train.c"
 #include "tools/cli/use.c"
 #include "tools/cli/score.c"
+#include "tools/cli/classify.c"
 #include "tools/cli/eval.c"
 #include "tools/cli/noise.c"
 #include "tools/cli/judge.c"

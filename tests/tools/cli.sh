@@ -136,7 +136,7 @@ refuses 2 "layers = 8: too many: the images are too small" train --widths 8,8,8,
 refuses 2 "out starts a new run" train --resume somewhere "$@"
 refuses 2 "init starts a new run" train --resume somewhere --init something
 refuses 2 "jem sample MODEL" sample
-refuses 2 "jem classify MODEL IMAGE" classify model.safetensors
+refuses 2 "jem classify MODEL PICTURE" classify model.safetensors
 refuses 2 "jem info FILE" info
 refuses 2 "jem export FROM TO" export one
 
@@ -900,7 +900,34 @@ echo >pair/void/list.txt
 refuses 1 "pair/void: has no pictures in it (list.txt is hidden or not a picture): add" \
     train $few --dataset pair --out new
 rm -r pair/void
-refuses 1 "loose: is a folder: give its pictures (loose/\*)" classify $model loose
+echo "all pictures of a folder"
+mkdir -p "album/a,b" album/void
+cp each/000000.png 'album/a,b/q"0.png' && cp each/000001.png album/1.png && cp bar.pgm album/bar.pgm
+cp blank.pgm album/ && echo no picture >album/z.png && echo >album/list.txt
+ln -s .. "album/a,b/loop" 2>/dev/null || :
+status 1 "of which one is damaged" classify $model album/
+says "^album/1.png: "
+says '^album/a,b/q"0.png: '
+says "bar.pgm: .*framed, inverted"
+check "each once" test "$(grep -c '(p = ' out)" = 4
+check "the damaged one is named" grep -q "album/z.png: is not a picture" err
+check "so is what is no picture" grep -q "album/: 1 file is not read, .*: list.txt$" err
+check "a summary" grep -q "^5 pictures: .* 1 of one colour, 1 unreadable; classes: [0-9]" err
+rm album/z.png album/list.txt
+status 0 "as a table" classify $model album each/000002.png --out album.csv
+says "^5 pictures: .* strange, 1 of one colour; classes: [0-9]"
+check "columns" test "$(head -1 album.csv)" = "file,log_p,familiarity,verdict,label,probability,reason"
+check "rows" sh -c '[ $(wc -l <album.csv) = 6 ] &&
+    [ $(grep -cE "^(\"album/a,b/q\"\"0.png\"|[a-z0-9/]*.p[ng]m*),[-0-9.e+]*,(0|1)*\.*[0-9]*,(familiar|odd|strange|blank)," album.csv) = 5 ]'
+check "a blank one has no verdict" grep -q "^album/blank.pgm,[-0-9.]*,,blank," album.csv
+cp album.csv before.csv
+status 1 "one that is not there" classify $model nowhere.png album/1.png --out album.csv
+check "has a row all the same" sh -c '[ $(wc -l <album.csv) = 3 ] && grep -q "^nowhere.png,,,unreadable,,,$" album.csv'
+refuses 2 "s1.png: is a table: its name ends in .csv" classify $model album --out s1.png
+refuses 2 "top is for lines, not for the table" classify $model album --top 3 --out new.csv
+refuses 1 "album/1.png/new.csv: cannot be created" classify $model album --out album/1.png/new.csv
+refuses 1 "album/void: has no pictures in it" classify $model album/void
+check "no table of refused requests" test ! -e new.csv
 refuses 1 "s1.png: .*(the model comes first: last.safetensors of a run)" classify s1.png $model
 refuses 1 "loose: .*(--split all takes them as pictures of the class of that name)" \
     eval lots1/last.safetensors --dataset loose

@@ -4,8 +4,8 @@
        build/jem sample runs/a/last.safetensors
        build/jem classify runs/a/last.safetensors picture.png
 
-   train.c is the training run, train_options.h its options, use.c the other commands, score.c
-   `jem score`, eval.c and noise.c the measurements of `jem eval MODEL WHAT`, judge.c the judges of
+   train.c is the training run, train_options.h its options, use.c the other commands, classify.c and score.c
+   `jem classify` and `jem score`, eval.c and noise.c the measurements of `jem eval MODEL WHAT`, judge.c the judges of
    samples, report.c the model card, onnx.c ONNX files, memory.c the limit on memory; options are
    read by tools/support/options.c.
    Exit status: 0; 1 after a failure; 2 for an impossible request; 128 + signal if interrupted. */
@@ -16,6 +16,7 @@
 
 #define JEM_IMPLEMENTATION
 #include "jem.h"
+#include "tools/cli/classify.h"
 #include "tools/cli/eval.h"
 #include "tools/cli/judge.h"
 #include "tools/cli/report.h"
@@ -31,7 +32,7 @@ static const struct command {
     { "train", "[OPTIONS]", "train a model on a data set, or continue an interrupted run",
       train_command },
     { "sample", "MODEL [OPTIONS]", "draw images from a model", sample_command },
-    { "classify", "MODEL IMAGE...", "classify image files, and rate their familiarity",
+    { "classify", "MODEL PICTURE...", "classify pictures, or folders of them, and rate their familiarity",
       classify_command },
     { "score", "MODEL FILE.csv", "log p(x), verdict, and which column is to blame, of each row",
       score_command },

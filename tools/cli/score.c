@@ -71,7 +71,7 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
     desc->skip_rows = skip && !strcmp(skip, "on");
 }
 
-enum { QUOTED_SIZE = 2 * NAME_SIZE + 3, ROW_SIZE = 2 * QUOTED_SIZE + 200 };
+enum { ROW_SIZE = ANSWER_SIZE + QUOTED_SIZE + 80 };
 
 /* What is known about the rows so far. */
 typedef struct score_run {
@@ -134,25 +134,9 @@ static int format_blame(score_run *s, const float *x, char text[ROW_SIZE]) {
 /* Formats the line of a row; a NULL: one that cannot be read. blame: its last columns. */
 static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_answer *a,
                        const char *blame) {
-    char name[NAME_SIZE];
-    char quoted[QUOTED_SIZE];
-    char familiarity[32] = "";
-    const int classes = m->net->classes > 1;
-    if (!a) {
-        snprintf(line, ROW_SIZE, "%d,,,unreadable%s%s", row + 1, classes ? ",," : "", blame);
-        return;
-    }
-    if (a->familiarity >= 0)                       /* rounded down: .01 is not strange */
-        snprintf(familiarity, sizeof familiarity, "%.4f",
-                 (double)floorf(1e4f * a->familiarity) / 1e4);
-    int n = snprintf(line, ROW_SIZE, "%d,%.6g,%s,%s", row + 1, (double)a->log_density, familiarity,
-                     jem_verdict_name(jem_judge(a->familiarity)));
-    if (classes) {
-        table_quote(class_name(m->net, a->label, name), quoted);
-        n += snprintf(line + n, (size_t)(ROW_SIZE - n), ",%s,%.4f", quoted,
-                      (double)a->probability);
-    }
-    snprintf(line + n, (size_t)(ROW_SIZE - n), "%s", blame);
+    char answer[ANSWER_SIZE];
+    format_answer(answer, m->net, a, a ? jem_verdict_name(jem_judge(a->familiarity)) : NULL);
+    snprintf(line, ROW_SIZE, "%d,%s%s", row + 1, answer, blame);
 }
 
 /* Returns the name of a label of the table. */
@@ -238,14 +222,9 @@ static int rows_calibrated(const model *m) {
 
 /* Prints a summary of all rows. */
 static void print_summary(FILE *to, const score_run *s) {
-    const int *n = s->verdicts;
     const int read = s->rows - s->unreadable;
     const int calibrated = rows_calibrated(s->m);
-    fprintf(to, "%d rows: %d familiar, %d odd, %d strange", s->rows, n[JEM_FAMILIAR], n[JEM_ODD],
-            n[JEM_STRANGE]);
-    if (n[JEM_UNJUDGED])
-        fprintf(to, ", %d not judged (the model is not calibrated: train with --n-valid %d or "
-                "more)", n[JEM_UNJUDGED], LEAST_CALIBRATED);
+    print_verdicts(to, s->rows, "rows", s->verdicts);
     if (s->unreadable) fprintf(to, ", %d unreadable", s->unreadable);
     if (read) fprintf(to, "; mean log p(x) %.3f", s->sum / read);
     double accuracy = -1;
@@ -319,8 +298,7 @@ static int score_arrived(score_run *s) {
     const csv_table *t = &s->t;
     char line[ROW_SIZE];
     if (!s->began && t->rows) {
-        snprintf(line, sizeof line, "row,log_p,familiarity,verdict%s%s",
-                 s->m->net->classes > 1 ? ",label,probability" : "",
+        snprintf(line, sizeof line, "row,%s%s", answer_columns(s->m->net),
                  s->blames ? ",column,gain,better" : "");
         if (!put_line(s, line, t->kept_names)) return 0;
         note_few(s->m);

@@ -1,4 +1,4 @@
-/* sample, classify, eval, info, export. */
+/* sample, eval, info, export. */
 #include "tools/cli/system.h"
 
 #include <errno.h>
@@ -17,6 +17,7 @@
 #include "tools/cli/use.h"
 #include "tools/support/chart.h"
 #include "tools/support/new_file.h"
+#include "tools/support/table.h"
 
 /* ---- models ---------------------------------------------------------------------------------- */
 
@@ -267,6 +268,39 @@ const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]) {
     if (name) return clean(name, to);
     snprintf(to, NAME_SIZE, "%d", label);
     return to;
+}
+
+const char *answer_columns(const jem_net *net) {
+    if (net->classes > 1) return "log_p,familiarity,verdict,label,probability";
+    return "log_p,familiarity,verdict";
+}
+
+void format_answer(char text[ANSWER_SIZE], const jem_net *net, const jem_answer *a,
+                   const char *verdict) {
+    char name[NAME_SIZE];
+    char quoted[QUOTED_SIZE];
+    char familiarity[32] = "";
+    const int classes = net->classes > 1;
+    if (!a) {
+        snprintf(text, ANSWER_SIZE, ",,unreadable%s", classes ? ",," : "");
+        return;
+    }
+    if (a->familiarity >= 0)                       /* rounded down: .01 is not strange */
+        snprintf(familiarity, sizeof familiarity, "%.4f",
+                 (double)floorf(1e4f * a->familiarity) / 1e4);
+    const int n = snprintf(text, ANSWER_SIZE, "%.6g,%s,%s", (double)a->log_density, familiarity,
+                           verdict);
+    if (!classes) return;
+    table_quote(class_name(net, a->label, name), quoted);
+    snprintf(text + n, (size_t)(ANSWER_SIZE - n), ",%s,%.4f", quoted, (double)a->probability);
+}
+
+void print_verdicts(FILE *to, int n, const char *what, const int counts[JEM_STRANGE + 1]) {
+    fprintf(to, "%d %s: %d familiar, %d odd, %d strange", n, what, counts[JEM_FAMILIAR],
+            counts[JEM_ODD], counts[JEM_STRANGE]);
+    if (counts[JEM_UNJUDGED])
+        fprintf(to, ", %d not judged (the model is not calibrated: train with --n-valid %d or "
+                "more)", counts[JEM_UNJUDGED], LEAST_CALIBRATED);
 }
 
 /* Returns the class of this name, or -1. */
@@ -685,10 +719,7 @@ static int sample_all(sampling *s) {
     return 0;
 }
 
-/* Sets an option that was not given to its value in training, if the file has it; or to
-   `otherwise`, if there is one. */
-static int as_in_training(options *o, const jem_archive *a, const char *name,
-                          const char *otherwise) {
+int as_in_training(options *o, const jem_archive *a, const char *name, const char *otherwise) {
     char key[64];
     snprintf(key, sizeof key, OPTION_PREFIX "%s", name);
     const char *text = jem_archive_meta(a, key);
@@ -807,232 +838,6 @@ int sample_command(int argc, char **argv) {
     free(s.next);
     free(s.end);
     model_close(&s.m);
-    return status;
-}
-
-/* ---- jem classify ---------------------------------------------------------------------------- */
-
-typedef struct classify_options {
-    int top, invert, frame, background, threads, precision, max_memory, max_file, max_picture;
-} classify_options;
-static const option classify_table[] = {
-    { "top", OPTION_INT, OPTION_NOW, offsetof(classify_options, top), "N", NO_PRESETS("1"), 1,
-      1000, "number of classes to show" },
-    { "invert", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, invert), "", NO_PRESETS("off"),
-      0, 0, "invert a picture that is not framed: ink on paper, for a model of white on black" },
-    { "frame", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, frame), "", NO_PRESETS("on"), 0,
-      0, "show the subject as training images do, inverted if needed (--no-frame: off)" },
-    { "background", OPTION_INT, OPTION_NOW, offsetof(classify_options, background), "N",
-      NO_PRESETS("0"), 0, 255, "grey behind transparent pixels (default: as in training)" },
-    { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(classify_options, precision),
-      "exact|fast|direct|bf16", NO_PRESETS("exact"), 0, 0, "arithmetic" },
-    { "threads", OPTION_INT, OPTION_NOW, offsetof(classify_options, threads), "N", NO_PRESETS("0"),
-      0, 1024, "(0: all cores; results do not depend on it)" },
-    LIMIT_MEMORY(classify_options, "4000"), LIMIT_FILES(classify_options, "100")
-};
-
-/* Prints the verdict, and its reason. */
-static void print_familiarity(const jem_answer *a) {
-    const jem_verdict verdict = jem_judge(a->familiarity);
-    if (verdict == JEM_UNJUDGED) return;
-    printf("; %s", jem_verdict_name(verdict));
-    if (a->reason != JEM_REASON_NONE) printf(": %s", jem_reason_name(a->reason));
-    printf(" (more typical than %.1f%% of the calibration images)", 100 * (double)a->familiarity);
-}
-
-/* Returns the treatment of other proportions by --size in training. */
-static data_shape shape_of(const jem_archive *a) {
-    const char *crop = jem_archive_meta(a, OPTION_PREFIX "crop");
-    const char *pad = jem_archive_meta(a, OPTION_PREFIX "pad");
-    if (crop && !strcmp(crop, "on")) return DATA_CROP;
-    return pad && !strcmp(pad, "on") ? DATA_PAD : DATA_STRETCH;
-}
-
-void describe_look(const model *m, data_desc *desc) {
-    const char *background = jem_archive_meta(m->archive, OPTION_PREFIX "background");
-    if (background) desc->background = atoi(background) & 255;
-    desc->shape = shape_of(m->archive);
-}
-
-/* A picture, and the answer of the network. */
-typedef struct classified {
-    const char *path;
-    data_set d;                                    /* as in the file; after fit_picture, of the
-                                                      network's shape */
-    int was[3];                                    /* channels, height and width in the file */
-    int framed, did;                               /* did: see jem_pixels_to_floats */
-    float *x, *logp_class;                         /* [image_size], [classes] */
-    int *order;                                    /* [classes], the most probable one first */
-    jem_answer answer;
-} classified;
-
-/* Prints the error of the context for a picture, and clears it for later ones; returns 0. */
-static int picture_fail(const model *m, const classified *p) {
-    char hint[80];
-    fprintf(stderr, "jem classify: %s: %s%s\n", p->path, jem_error(m->ctx), memory_hint(hint));
-    jem_clear_error(m->ctx);
-    return 0;
-}
-
-static data_desc describe_picture(const classify_options *o) {
-    data_desc desc;
-    memset(&desc, 0, sizeof desc);
-    limit_data(&desc, o->max_file, o->max_picture);
-    desc.background = o->background;
-    return desc;
-}
-
-static int load_picture(const model *m, const classify_options *o, classified *p) {
-    data_desc desc = describe_picture(o);
-    desc.opposite = m->net->channels;
-    const char *path = strcmp(p->path, "-") ? p->path : "/dev/stdin";
-    char error[512];
-    struct stat s;
-    if (!stat(path, &s) && S_ISDIR(s.st_mode)) {
-        fprintf(stderr, "jem classify: %s: is a folder: give its pictures (%s/*), or measure a "
-                "folder of known classes: jem eval MODEL --dataset FOLDER --split all\n", path,
-                path);
-        return 0;
-    }
-    if (data_load_image(&p->d, path, &desc, p->was, error, sizeof error)) return 1;
-    fprintf(stderr, "jem classify: %s\n", error);
-    return 0;
-}
-
-/* Frames a picture of any size as the network's images are; p->framed: whether it could be. Returns
-   0 after an error, which it prints. */
-static int frame_picture(const model *m, classified *p) {
-    const data_set *d = &p->d;
-    const ptrdiff_t pixels = (ptrdiff_t)d->h * d->w;
-    unsigned char *bytes = (unsigned char *)malloc((size_t)pixels * (size_t)d->c);
-    if (!bytes) {
-        fprintf(stderr, "jem classify: out of memory for %s\n", p->path);
-        return 0;
-    }
-    for (ptrdiff_t i = 0; i < pixels; i++)
-        for (int k = 0; k < d->c; k++) bytes[i * d->c + k] = d->pixels[k * pixels + i];
-    const jem_status status = jem_pixels_to_floats(m->net, bytes, d->w, d->h, d->c, NULL, p->x,
-                                                   &p->did);
-    free(bytes);
-    if (status != JEM_OK) return picture_fail(m, p);
-    p->framed = (p->did & JEM_DID_FRAME) != 0;
-    return 1;
-}
-
-/* Converts a picture to the network's shape as in training. */
-static int fit_picture(const model *m, const classify_options *o, classified *p) {
-    const ptrdiff_t size = image_size(m->net);
-    data_desc desc = describe_picture(o);
-    char error[512];
-    desc.background = p->d.behind;
-    desc.channels = m->net->channels;
-    desc.height = m->net->height;
-    desc.width = m->net->width;
-    desc.resize = DATA_FIT;
-    desc.shape = shape_of(m->archive);
-    if (!data_fit_image(&p->d, p->path, &desc, error, sizeof error)) {
-        fprintf(stderr, "jem classify: %s\n", error);
-        return 0;
-    }
-    data_floats(&p->d, NULL, 1, p->x);
-    for (ptrdiff_t i = 0; o->invert && i < size; i++) p->x[i] = -p->x[i];
-    return 1;
-}
-
-/* Computes the answer of the network, and log p(y|x) of all classes, which it sorts. */
-static int answer_picture(const model *m, classified *p) {
-    jem_net *net = m->net;
-    const char *divisor = jem_net_meta(net, "jem.temperature");
-    float factor = 1;
-    if (divisor) factor = 1 / strtof(divisor, NULL);
-    if (jem_classify(net, p->x, 1, &p->answer) != JEM_OK) return picture_fail(m, p);
-    jem_standardize(net, p->x, 1, p->x);           /* from here on in units of the network */
-    const jem_mark mark = jem_begin(m->ctx);
-    jem_tensor *t = jem_input(m->ctx, p->x, 1, net->channels, net->height, net->width);
-    t = jem_scale(m->ctx, jem_forward(net, t, 0), factor);
-    jem_read(jem_log_softmax(m->ctx, t), p->logp_class);
-    jem_end(m->ctx, mark);
-    if (jem_ok(m->ctx) && !isfinite(p->answer.log_density))
-        jem_fail(m->ctx, JEM_DIVERGED, "log p(x) of the model is not finite");
-    if (!jem_ok(m->ctx)) return picture_fail(m, p);
-    for (int i = 0; i < net->classes; i++) {       /* by insertion */
-        int k = i;
-        for (; k > 0 && p->logp_class[p->order[k - 1]] < p->logp_class[i]; k--)
-            p->order[k] = p->order[k - 1];
-        p->order[k] = i;
-    }
-    return 1;
-}
-
-/* Prints the answer, how the picture was changed, and the next probable classes. */
-static void print_picture(const jem_net *net, const classify_options *o, const classified *p) {
-    static const char *const colours[2] = { " in colour", " grey" };
-    const data_set *d = &p->d;
-    const int same = p->was[0] == net->channels && p->was[1] == net->height &&
-                     p->was[2] == net->width;
-    char number[NAME_SIZE];
-    printf("%s: %s (p = %.3f), log p(x) = %.1f", p->path,
-           class_name(net, p->answer.label, number), (double)p->answer.probability,
-           (double)p->answer.log_density);
-    if (!p->framed && data_is_blank(d->pixels, d->c, (size_t)d->h * (size_t)d->w))
-        printf("; the image has one colour: nothing to see");
-    else print_familiarity(&p->answer);
-    if (!same)
-        printf("; from %d x %d%s to %d x %d%s", p->was[2], p->was[1], colours[p->was[0] == 1],
-               net->width, net->height, colours[net->channels == 1]);
-    if (p->framed) printf(", framed%s", p->did & JEM_DID_INVERT ? ", inverted" : "");
-    if (d->blended) printf("; transparent pixels over grey %d", d->behind);
-    printf("\n");
-    for (int i = 1; i < o->top && i < net->classes; i++)
-        printf("    %s (p = %.3f)\n", class_name(net, p->order[i], number),
-               exp((double)p->logp_class[p->order[i]]));
-}
-
-static int classify_one(const model *m, const classify_options *o, const char *path) {
-    const jem_net *net = m->net;
-    classified p;
-    char hint[80];
-    memset(&p, 0, sizeof p);
-    p.path = path;
-    if (!load_picture(m, o, &p)) return 0;
-    p.x = new_floats((double)image_size(net));
-    p.logp_class = new_floats(net->classes);
-    p.order = (int *)malloc((size_t)net->classes * sizeof *p.order);
-    int ok = p.x && p.logp_class && p.order;
-    if (!ok) fprintf(stderr, "jem classify: out of memory for %s%s\n", path, memory_hint(hint));
-    if (ok && o->frame && jem_net_meta(net, "jem.framing")) ok = frame_picture(m, &p);
-    if (ok && !p.framed) ok = fit_picture(m, o, &p);
-    ok = ok && answer_picture(m, &p);
-    if (ok) print_picture(net, o, &p);
-    free(p.x);
-    free(p.logp_class);
-    free(p.order);
-    data_free(&p.d);
-    return ok;
-}
-
-int classify_command(int argc, char **argv) {
-    static options table;
-    static classify_options values;
-    char **words;
-    model m;
-    int n = 0;
-    int status = 1;
-    options *o = options_begin(&table, "jem classify", classify_table, sizeof classify_table,
-                               &values);
-    const int read = read_options(o, argc, argv, &words, &n, 2, INT_MAX,
-                                  "jem classify MODEL IMAGE... [OPTIONS]: classifies pictures");
-    if (read >= 0) return read;
-    if (model_open(&m, o->command, words[0], values.threads, values.precision,
-                   values.max_memory)) {
-        status = 2;
-        if (model_has(o->command, &m, 0) && as_in_training(o, m.archive, "background", NULL)) {
-            int failed = 0;
-            for (int i = 1; i < n; i++) failed += !classify_one(&m, &values, words[i]);
-            status = failed > 0;
-        }
-    }
-    model_close(&m);
     return status;
 }
 
@@ -1174,6 +979,20 @@ void note_unread(FILE *to, const char *prefix, const char *name, const data_set 
                 name, d->skipped,
                 one ? "file or folder is not read" : "files or folders are not read",
                 d->first_skipped);
+}
+
+/* Returns the treatment of other proportions by --size in training. */
+static data_shape shape_of(const jem_archive *a) {
+    const char *crop = jem_archive_meta(a, OPTION_PREFIX "crop");
+    const char *pad = jem_archive_meta(a, OPTION_PREFIX "pad");
+    if (crop && !strcmp(crop, "on")) return DATA_CROP;
+    return pad && !strcmp(pad, "on") ? DATA_PAD : DATA_STRETCH;
+}
+
+void describe_look(const model *m, data_desc *desc) {
+    const char *background = jem_archive_meta(m->archive, OPTION_PREFIX "background");
+    if (background) desc->background = atoi(background) & 255;
+    desc->shape = shape_of(m->archive);
 }
 
 /* Describes images in the format of the model's training. */

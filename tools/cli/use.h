@@ -1,4 +1,4 @@
-/* Commands of `jem` for trained models: sample, classify, eval, info, export. */
+/* Commands of `jem` for trained models: sample, eval, info, export; what the others share. */
 #ifndef CLI_USE_H
 #define CLI_USE_H
 
@@ -63,6 +63,20 @@ const char *clean(const char *text, char to[NAME_SIZE]);
 /* Returns the name of a class in the data set; its number if the file has no names. */
 const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
 
+/* Formats an answer as values of a CSV file, whose names answer_columns returns; a NULL: it is of a
+   row or picture that cannot be read. */
+enum { QUOTED_SIZE = 2 * NAME_SIZE + 3, ANSWER_SIZE = QUOTED_SIZE + 120 };
+void format_answer(char text[ANSWER_SIZE], const jem_net *net, const jem_answer *a,
+                   const char *verdict);
+const char *answer_columns(const jem_net *net);
+
+/* Prints how many of n rows, or pictures, are familiar, odd, strange and not judged. */
+void print_verdicts(FILE *to, int n, const char *what, const int counts[JEM_STRANGE + 1]);
+
+/* Sets an option that was not given to its value in training, if the file has it; or to
+   `otherwise`, if there is one (NULL: there is not). */
+int as_in_training(options *o, const jem_archive *a, const char *name, const char *otherwise);
+
 /* Lets a data set print a message of the command about each damaged picture or row. */
 void name_unreadable(data_desc *desc, const char *command);
 
@@ -83,10 +97,6 @@ int sample_command(int argc, char **argv);
 
 /* Returns 1 if the model was trained with chains, or if that is unknown. */
 int had_chains(const jem_archive *a);
-
-/* ---- jem classify ---------------------------------------------------------------------------- */
-
-int classify_command(int argc, char **argv);
 
 /* ---- jem eval -------------------------------------------------------------------------------- */
 

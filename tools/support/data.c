@@ -1817,3 +1817,93 @@ int data_load(data_set *d, const char *what, const char *split, const data_desc 
     }
     return ok;
 }
+
+/* ---- all pictures of a folder ---------------------------------------------------------------- */
+
+/* A folder that is being listed, and the one around it. */
+typedef struct data__level {
+    struct stat status;
+    const struct data__level *around;              /* or NULL */
+} data__level;
+
+/* Returns 1 if a folder is a link to one that is around it. */
+static int data__is_loop(const data__level *level) {
+    const struct stat *self = &level->status;      /* st_ino is 0 where files have no numbers */
+    for (const data__level *l = level->around; self->st_ino && l; l = l->around)
+        if (l->status.st_ino == self->st_ino && l->status.st_dev == self->st_dev) return 1;
+    return 0;
+}
+
+/* Adds the paths of the pictures of a folder, without those of the folders within it. Counts what
+   is not read; within: the part of the folder's name that is printed. */
+static int data__add_pictures(data__job *job, const char *folder, const char *within,
+                              data__names *to) {
+    char path[DATA_PATH];
+    data__names names;
+    if (!data__list(job, folder, 'i', &names)) return 0;
+    int ok = 1;
+    for (int i = 0; ok && i < names.n; i++) {
+        if (!data__path(path, folder, names.at[i]))
+            ok = data__fail(job, "%s: its names are too long", folder);
+        else ok = data__names_add(to, path) || data__no_memory(job, folder);
+    }
+    data__names_free(&names);
+    if (!ok || !data__list(job, folder, 'I', &names)) return 0;
+    for (int i = 0; i < names.n; i++)
+        if (data__kind_in(folder, names.at[i]) != 'd') data__skip(job, within, names.at[i]);
+    data__names_free(&names);
+    return 1;
+}
+
+/* Adds the pictures of a folder, then those of the folders within it. `root` letters of the path
+   are not printed. */
+static int data__add_folder(data__job *job, const char *folder, size_t root,
+                            const data__level *around, data__names *to) {
+    char path[DATA_PATH];
+    data__names folders;
+    data__level level;
+    const char *within = folder + root;
+    level.around = around;
+    if (stat(folder, &level.status)) return data__fail(job, "%s: %s", folder, strerror(errno));
+    if (data__is_loop(&level)) return 1;
+    while (*within == '/') within++;
+    if (!data__add_pictures(job, folder, within, to) || !data__list(job, folder, 'd', &folders))
+        return 0;
+    int ok = 1;
+    for (int i = 0; ok && i < folders.n; i++) {
+        if (!data__path(path, folder, folders.at[i]))
+            ok = data__fail(job, "%s: its names are too long", folder);
+        else ok = data__add_folder(job, path, root, &level, to);
+    }
+    data__names_free(&folders);
+    return ok;
+}
+
+int data_list_pictures(data_set *d, char ***paths, const char *folder, char *error,
+                       size_t error_size) {
+    data__job job;
+    data__names names = { NULL, 0 };
+    char root[DATA_PATH];
+    size_t n = strlen(folder);
+    *paths = NULL;
+    if (!data__begin(&job, d, folder, NULL, error, error_size)) return 0;
+    while (n > 1 && folder[n - 1] == '/') n--;
+    if (n >= sizeof root) return 0;
+    memcpy(root, folder, n);
+    root[n] = 0;
+    if (!data__add_folder(&job, root, n, NULL, &names)) {
+        data__names_free(&names);
+        return 0;
+    }
+    d->n = names.n;
+    *paths = names.at;
+    error[0] = 0;
+    return 1;
+}
+
+void data_free_paths(char **paths, int n) {
+    data__names names;
+    names.at = paths;
+    names.n = n;
+    data__names_free(&names);
+}

@@ -127,6 +127,13 @@ void data_floats(const data_set *d, const int *which, int n, float *x);
 int data_load_image(data_set *d, const char *path, const data_desc *desc, int was[3],
                     char *error, size_t error_size);
 
+/* Lists the pictures in a folder and in all folders within it, by name, without hidden ones: *paths
+   has d->n of them, to be freed with data_free_paths. Sets d->skipped and d->first_skipped. Returns
+   0 with a message if the folder cannot be listed. */
+int data_list_pictures(data_set *d, char ***paths, const char *folder, char *error,
+                       size_t error_size);
+void data_free_paths(char **paths, int n);
+
 /* Returns 1 if a picture of c planes has only one colour. */
 int data_is_blank(const unsigned char *planes, int c, size_t plane);
 

@@ -1,0 +1,380 @@
+/* jem classify. */
+#include "tools/cli/system.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "tools/cli/classify.h"
+#include "tools/cli/memory.h"
+#include "tools/cli/score.h"
+#include "tools/cli/train_options.h"
+#include "tools/cli/use.h"
+#include "tools/support/new_file.h"
+#include "tools/support/table.h"
+
+typedef struct classify_options {
+    char out[OPTION_TEXT_SIZE];
+    int top, invert, frame, background, threads, precision, max_memory, max_file, max_picture;
+} classify_options;
+static const option classify_table[] = {
+    { "out", OPTION_TEXT, OPTION_NOW, offsetof(classify_options, out), "FILE.csv", NO_PRESETS(""),
+      0, 0, "a table with a row for each picture (default: a line on standard output)" },
+    { "top", OPTION_INT, OPTION_NOW, offsetof(classify_options, top), "N", NO_PRESETS("1"), 1,
+      1000, "number of classes to show" },
+    { "invert", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, invert), "", NO_PRESETS("off"),
+      0, 0, "invert a picture that is not framed: ink on paper, for a model of white on black" },
+    { "frame", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, frame), "", NO_PRESETS("on"), 0,
+      0, "show the subject as training images do, inverted if needed (--no-frame: off)" },
+    { "background", OPTION_INT, OPTION_NOW, offsetof(classify_options, background), "N",
+      NO_PRESETS("0"), 0, 255, "grey behind transparent pixels (default: as in training)" },
+    { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(classify_options, precision),
+      "exact|fast|direct|bf16", NO_PRESETS("exact"), 0, 0, "arithmetic" },
+    { "threads", OPTION_INT, OPTION_NOW, offsetof(classify_options, threads), "N", NO_PRESETS("0"),
+      0, 1024, "(0: all cores; results do not depend on it)" },
+    LIMIT_MEMORY(classify_options, "4000"), LIMIT_FILES(classify_options, "100")
+};
+
+/* Prints the verdict, and its reason. */
+static void print_familiarity(const jem_answer *a) {
+    const jem_verdict verdict = jem_judge(a->familiarity);
+    if (verdict == JEM_UNJUDGED) return;
+    printf("; %s", jem_verdict_name(verdict));
+    if (a->reason != JEM_REASON_NONE) printf(": %s", jem_reason_name(a->reason));
+    printf(" (more typical than %.1f%% of the calibration images)", 100 * (double)a->familiarity);
+}
+
+/* A picture, and the answer of the network. */
+typedef struct classified {
+    const char *path;
+    data_set d;                                    /* as in the file; after fit_picture, of the
+                                                      network's shape */
+    int was[3];                                    /* channels, height and width in the file */
+    int framed, did;                               /* did: see jem_pixels_to_floats */
+    int blank;                                     /* 1: one colour, which has no verdict */
+    float *x, *logp_class;                         /* [image_size], [classes] */
+    int *order;                                    /* [classes], the most probable one first */
+    jem_answer answer;
+} classified;
+
+/* Prints the error of the context for a picture, and clears it for later ones; returns 0. */
+static int picture_fail(const model *m, const classified *p) {
+    char hint[80];
+    fprintf(stderr, "jem classify: %s: %s%s\n", p->path, jem_error(m->ctx), memory_hint(hint));
+    jem_clear_error(m->ctx);
+    return 0;
+}
+
+static data_desc describe_picture(const classify_options *o) {
+    data_desc desc;
+    memset(&desc, 0, sizeof desc);
+    limit_data(&desc, o->max_file, o->max_picture);
+    desc.background = o->background;
+    return desc;
+}
+
+static int load_picture(const model *m, const classify_options *o, classified *p) {
+    data_desc desc = describe_picture(o);
+    desc.opposite = m->net->channels;
+    const char *path = strcmp(p->path, "-") ? p->path : "/dev/stdin";
+    char error[512];
+    if (data_load_image(&p->d, path, &desc, p->was, error, sizeof error)) return 1;
+    fprintf(stderr, "jem classify: %s\n", error);
+    return 0;
+}
+
+/* Frames a picture of any size as the network's images are; p->framed: whether it could be. Returns
+   0 after an error, which it prints. */
+static int frame_picture(const model *m, classified *p) {
+    const data_set *d = &p->d;
+    const ptrdiff_t pixels = (ptrdiff_t)d->h * d->w;
+    unsigned char *bytes = (unsigned char *)malloc((size_t)pixels * (size_t)d->c);
+    if (!bytes) {
+        fprintf(stderr, "jem classify: out of memory for %s\n", p->path);
+        return 0;
+    }
+    for (ptrdiff_t i = 0; i < pixels; i++)
+        for (int k = 0; k < d->c; k++) bytes[i * d->c + k] = d->pixels[k * pixels + i];
+    const jem_status status = jem_pixels_to_floats(m->net, bytes, d->w, d->h, d->c, NULL, p->x,
+                                                   &p->did);
+    free(bytes);
+    if (status != JEM_OK) return picture_fail(m, p);
+    p->framed = (p->did & JEM_DID_FRAME) != 0;
+    return 1;
+}
+
+/* Converts a picture to the network's shape as in training. */
+static int fit_picture(const model *m, const classify_options *o, classified *p) {
+    const ptrdiff_t size = image_size(m->net);
+    data_desc desc = describe_picture(o);
+    char error[512];
+    describe_look(m, &desc);
+    desc.background = p->d.behind;
+    desc.channels = m->net->channels;
+    desc.height = m->net->height;
+    desc.width = m->net->width;
+    desc.resize = DATA_FIT;
+    if (!data_fit_image(&p->d, p->path, &desc, error, sizeof error)) {
+        fprintf(stderr, "jem classify: %s\n", error);
+        return 0;
+    }
+    data_floats(&p->d, NULL, 1, p->x);
+    for (ptrdiff_t i = 0; o->invert && i < size; i++) p->x[i] = -p->x[i];
+    return 1;
+}
+
+/* Computes the answer of the network, and log p(y|x) of all classes, which it sorts. */
+static int answer_picture(const model *m, classified *p) {
+    jem_net *net = m->net;
+    const char *divisor = jem_net_meta(net, "jem.temperature");
+    float factor = 1;
+    if (divisor) factor = 1 / strtof(divisor, NULL);
+    if (jem_classify(net, p->x, 1, &p->answer) != JEM_OK) return picture_fail(m, p);
+    jem_standardize(net, p->x, 1, p->x);           /* from here on in units of the network */
+    const jem_mark mark = jem_begin(m->ctx);
+    jem_tensor *t = jem_input(m->ctx, p->x, 1, net->channels, net->height, net->width);
+    t = jem_scale(m->ctx, jem_forward(net, t, 0), factor);
+    jem_read(jem_log_softmax(m->ctx, t), p->logp_class);
+    jem_end(m->ctx, mark);
+    if (jem_ok(m->ctx) && !isfinite(p->answer.log_density))
+        jem_fail(m->ctx, JEM_DIVERGED, "log p(x) of the model is not finite");
+    if (!jem_ok(m->ctx)) return picture_fail(m, p);
+    for (int i = 0; i < net->classes; i++) {       /* by insertion */
+        int k = i;
+        for (; k > 0 && p->logp_class[p->order[k - 1]] < p->logp_class[i]; k--)
+            p->order[k] = p->order[k - 1];
+        p->order[k] = i;
+    }
+    return 1;
+}
+
+/* Prints the answer, how the picture was changed, and the next probable classes. */
+static void print_picture(const jem_net *net, const classify_options *o, const classified *p) {
+    static const char *const colours[2] = { " in colour", " grey" };
+    const data_set *d = &p->d;
+    const int same = p->was[0] == net->channels && p->was[1] == net->height &&
+                     p->was[2] == net->width;
+    char number[NAME_SIZE];
+    printf("%s: %s (p = %.3f), log p(x) = %.1f", p->path,
+           class_name(net, p->answer.label, number), (double)p->answer.probability,
+           (double)p->answer.log_density);
+    if (p->blank)
+        printf("; the image has one colour: nothing to see");
+    else print_familiarity(&p->answer);
+    if (!same)
+        printf("; from %d x %d%s to %d x %d%s", p->was[2], p->was[1], colours[p->was[0] == 1],
+               net->width, net->height, colours[net->channels == 1]);
+    if (p->framed) printf(", framed%s", p->did & JEM_DID_INVERT ? ", inverted" : "");
+    if (d->blended) printf("; transparent pixels over grey %d", d->behind);
+    printf("\n");
+    for (int i = 1; i < o->top && i < net->classes; i++)
+        printf("    %s (p = %.3f)\n", class_name(net, p->order[i], number),
+               exp((double)p->logp_class[p->order[i]]));
+}
+
+/* What is known about the pictures so far. */
+typedef struct classify_run {
+    const model *m;
+    const classify_options *o;
+    new_file table;                                /* of --out */
+    int pictures, unreadable, blank, verdicts[JEM_STRANGE + 1];
+    int *of_class;                                 /* [classes] */
+    int failed;                                    /* pictures and folders that cannot be read */
+} classify_run;
+
+/* Writes the row of a picture; a NULL: of one that cannot be read. Returns 0 if it cannot. */
+static int put_picture(classify_run *r, const classified *p, const jem_answer *a) {
+    const jem_net *net = r->m->net;
+    char answer[ANSWER_SIZE];
+    const char *verdict = NULL;
+    const char *reason = "";
+    char *path = (char *)malloc(strlen(p->path) + 1);
+    char *quoted = (char *)malloc(2 * strlen(p->path) + 3);
+    if (a) verdict = p->blank ? "blank" : jem_verdict_name(jem_judge(a->familiarity));
+    if (a && !p->blank) reason = jem_reason_name(a->reason);
+    int ok = path && quoted;
+    if (ok) {
+        strcpy(path, p->path);
+        harmless(path, 0);
+        table_quote(path, quoted);
+        format_answer(answer, net, a, verdict);
+        ok = new_file_text(&r->table, quoted) && new_file_text(&r->table, ",") &&
+             new_file_text(&r->table, answer) && new_file_text(&r->table, ",") &&
+             new_file_text(&r->table, reason) && new_file_text(&r->table, "\n");
+    } else ok = new_file_fail(&r->table, "out of memory");
+    free(path);
+    free(quoted);
+    return ok;
+}
+
+/* Counts an answer. */
+static void count_answer(classify_run *r, classified *p) {
+    if (p->blank) {
+        r->blank++;
+        p->answer.familiarity = -1;
+    } else {
+        r->verdicts[jem_judge(p->answer.familiarity)]++;
+        r->of_class[p->answer.label]++;
+    }
+}
+
+/* Loads a picture in the network's shape, and computes the answer. */
+static int answer_file(const classify_run *r, classified *p) {
+    const model *m = r->m;
+    const classify_options *o = r->o;
+    char hint[80];
+    if (!load_picture(m, o, p)) return 0;
+    p->x = new_floats((double)image_size(m->net));
+    p->logp_class = new_floats(m->net->classes);
+    p->order = (int *)malloc((size_t)m->net->classes * sizeof *p->order);
+    int ok = p->x && p->logp_class && p->order;
+    if (!ok) fprintf(stderr, "jem classify: out of memory for %s%s\n", p->path, memory_hint(hint));
+    if (ok && o->frame && jem_net_meta(m->net, "jem.framing")) ok = frame_picture(m, p);
+    if (ok && !p->framed) ok = fit_picture(m, o, p);
+    ok = ok && answer_picture(m, p);
+    if (ok && !p->framed)
+        p->blank = data_is_blank(p->d.pixels, p->d.c, (size_t)p->d.h * (size_t)p->d.w);
+    return ok;
+}
+
+/* Classifies a picture. Returns 0 if the table cannot be written. */
+static int classify_one(classify_run *r, const char *path) {
+    classified p;
+    memset(&p, 0, sizeof p);
+    p.path = path;
+    r->pictures++;
+    const int answered = answer_file(r, &p);
+    int ok = 1;
+    if (answered) count_answer(r, &p);
+    else {
+        r->unreadable++;
+        r->failed++;
+    }
+    if (*r->o->out) ok = put_picture(r, &p, answered ? &p.answer : NULL);
+    else if (answered) print_picture(r->m->net, r->o, &p);
+    free(p.x);
+    free(p.logp_class);
+    free(p.order);
+    data_free(&p.d);
+    return ok;
+}
+
+/* Classifies all pictures of a folder. Returns 0 if the table cannot be written. */
+static int classify_folder(classify_run *r, const char *folder) {
+    data_set d;
+    char **paths;
+    char error[512];
+    int ok = 1;
+    if (!data_list_pictures(&d, &paths, folder, error, sizeof error)) {
+        fprintf(stderr, "jem classify: %s\n", error);
+        r->failed++;
+        return 1;
+    }
+    if (!d.n) {
+        fprintf(stderr, "jem classify: %s: has no pictures in it\n", folder);
+        r->failed++;
+    }
+    if (d.skipped)
+        fprintf(stderr, "jem classify: %s: %d %s not read, hidden or not a picture: %s\n", folder,
+                d.skipped, d.skipped == 1 ? "file is" : "files are", d.first_skipped);
+    for (int i = 0; ok && i < d.n; i++) ok = classify_one(r, paths[i]);
+    data_free_paths(paths, d.n);
+    return ok;
+}
+
+/* Prints how many pictures have which verdict and class. */
+static void print_classified(const classify_run *r) {
+    enum { MOST_NAMED = 20 };
+    const jem_net *net = r->m->net;
+    FILE *to = *r->o->out ? stdout : stderr;
+    char name[NAME_SIZE];
+    int named = 0;
+    print_verdicts(to, r->pictures, r->pictures == 1 ? "picture" : "pictures", r->verdicts);
+    if (r->blank) fprintf(to, ", %d of one colour", r->blank);
+    if (r->unreadable) fprintf(to, ", %d unreadable", r->unreadable);
+    for (int k = 0; net->classes > 1 && k < net->classes && named <= MOST_NAMED; k++) {
+        if (!r->of_class[k]) continue;
+        if (named == MOST_NAMED) fprintf(to, ", ...");
+        else
+            fprintf(to, "%s %s %d", named ? "," : "; classes:", class_name(net, k, name),
+                    r->of_class[k]);
+        named++;
+    }
+    fprintf(to, "\n");
+}
+
+/* Classifies pictures and folders. Returns the exit status. */
+static int classify_all(classify_run *r, char **words, int n) {
+    const classify_options *o = r->o;
+    const jem_net *net = r->m->net;
+    struct stat s;
+    int folders = 0;
+    int ok = 1;
+    r->of_class = (int *)calloc((size_t)net->classes, sizeof *r->of_class);
+    if (!r->of_class) return !context_fail("jem classify", NULL);
+    if (*o->out)
+        ok = new_file_open(&r->table, o->out) && new_file_text(&r->table, "file,") &&
+             new_file_text(&r->table, answer_columns(net)) &&
+             new_file_text(&r->table, ",reason\n");
+    for (int i = 0; ok && i < n; i++) {
+        const int is_folder = !stat(words[i], &s) && S_ISDIR(s.st_mode);
+        folders += is_folder;
+        ok = is_folder ? classify_folder(r, words[i]) : classify_one(r, words[i]);
+    }
+    if (*o->out && !new_file_done(&r->table, ok) && *r->table.message) {
+        fprintf(stderr, "jem classify: %s\n", r->table.message);
+        ok = 0;
+    }
+    if (ok && (*o->out || folders)) print_classified(r);
+    free(r->of_class);
+    return !ok || r->failed > 0;
+}
+
+/* Checks the name of the table. A name of another ending may be that of a picture. */
+static int is_table_name(const char *out, int n, char **words) {
+    struct stat s;
+    const int is_device = !stat(out, &s) && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
+    const char *ending = strrchr(out, '.');
+    if (!*out || is_device) return 1;
+    if (!ending || strcmp(ending, ".csv") != 0) {
+        fprintf(stderr, "jem classify: --out %s: is a table: its name ends in .csv\n", out);
+        return 0;
+    }
+    for (int i = 0; i < n; i++)
+        if (!may_write_other("jem classify", words[i], out)) return 0;
+    return 1;
+}
+
+int classify_command(int argc, char **argv) {
+    static const char *const of_lines[] = { "top", NULL };
+    static options table;
+    static classify_options values;
+    classify_run r;
+    char **words;
+    model m;
+    int n = 0;
+    int status = 1;
+    options *o = options_begin(&table, "jem classify", classify_table, sizeof classify_table,
+                               &values);
+    const int read = read_options(o, argc, argv, &words, &n, 2, INT_MAX,
+                                  "jem classify MODEL PICTURE|FOLDER... [OPTIONS]: classifies "
+                                  "pictures, and all pictures of folders");
+    if (read >= 0) return read;
+    if (!is_table_name(values.out, n, words) ||
+        !options_used(o, !*values.out, "is for lines, not for the table of --out", of_lines))
+        return 2;
+    memset(&r, 0, sizeof r);
+    r.m = &m;
+    r.o = &values;
+    if (model_open(&m, o->command, words[0], values.threads, values.precision,
+                   values.max_memory)) {
+        status = 2;
+        if (model_has(o->command, &m, 0) && as_in_training(o, m.archive, "background", NULL))
+            status = classify_all(&r, words + 1, n - 1);
+    }
+    model_close(&m);
+    return status;
+}
