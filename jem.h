@@ -1107,9 +1107,9 @@ typedef struct jem_ais_result {
     double log_z;
     double error;                                  /* standard deviation of log_z, estimated from
                                                       the chains' weights; an underestimate if
-                                                      `chains` is below 10. HUGE_VAL for a single
-                                                      chain */
-    double chains;                                 /* effective sample size, at most the number of
+                                                      `effective_chains` is below 10. HUGE_VAL for
+                                                      a single chain */
+    double effective_chains;                       /* effective sample size, at most the number of
                                                       chains; below 10, use more levels or chains */
 } jem_ais_result;
 JEM_API jem_ais_desc jem_ais_desc_default(void);
@@ -1309,7 +1309,7 @@ typedef struct jem_train_desc {
        state and the buffer, and is part of checkpoints. An error before the first copy is reported
        as such. */
     float max_gap;                                 /* 100; without chains, the gap is 0 */
-    int max_returns;                               /* 20 rollbacks; then an error. 0: no guard */
+    int max_rollbacks;                             /* 20 rollbacks; then an error. 0: no guard */
     float least_scale;                             /* a smaller jem_net.scale is an error, except
                                                       for a network with a shift: 0 */
     uint64_t seed;                                 /* 1; a network with the same seed uses
@@ -1347,8 +1347,8 @@ typedef struct jem_stats {
     float lr, grad_norm;                           /* lr: after the guard's reductions */
     float gap;                                     /* running mean of f_data - f_sample, over about
                                                       ten updates */
-    int returned;                                  /* 1: the guard rolled back at this update */
-    int returns;                                   /* rollbacks so far */
+    int rolled_back;                               /* 1: the guard rolled back at this update */
+    int rollbacks;                                 /* rollbacks so far */
     const char *reason;                            /* why it rolled back, or ""; belongs to the
                                                       trainer, valid until the next update */
 } jem_stats;
@@ -1367,7 +1367,7 @@ JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL
    runs out when the guard measures the chains: then the update is complete, and jem_trainer_updates
    counts it). When the guard rolls back, status is JEM_OK, the count of updates goes back with the
    state, the numbers are those that led to the rollback (0 if not finite), and the context's log
-   receives a note. If another rollback is due after desc.max_returns of them, status is
+   receives a note. If another rollback is due after desc.max_rollbacks of them, status is
    JEM_DIVERGED, and the parameters are those of the last good state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* Does the same with other images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
@@ -8634,9 +8634,9 @@ static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
         squares = fma(e, e, squares);
     }
     r->log_z = top + log(sum / n);
-    r->chains = sum * sum / squares;
+    r->effective_chains = sum * sum / squares;
     r->error = HUGE_VAL;                           /* relative error of the mean */
-    if (n > 1) r->error = sqrt(fmax((n / r->chains - 1) / (n - 1), 0));
+    if (n > 1) r->error = sqrt(fmax((n / r->effective_chains - 1) / (n - 1), 0));
 }
 
 jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
@@ -9189,7 +9189,7 @@ typedef struct jem__guard {
     jem__pulse now;
     float travel;                                  /* last jem__travel; 0: none */
     int good;                                      /* 1: `kept` holds a state */
-    int returns;                                   /* made so far */
+    int rollbacks;                                 /* made so far */
     int fresh;                                     /* 1: it has just returned */
     int guesses;                                   /* returns because of cross-entropy */
     int updates, optim_updates;                    /* of the kept state */
@@ -9237,7 +9237,7 @@ jem_train_desc jem_train_desc_default(void) {
     d.restart_denoise.steps = 0;
     d.diverged = 1e8f;
     d.max_gap = 100;
-    d.max_returns = 20;
+    d.max_rollbacks = 20;
     d.seed = 1;
     d.ranks = 1;
     return d;
@@ -9330,7 +9330,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(pause_gap, 0, most),
         JEM__LIMIT(diverged, tiny, most),
         JEM__LIMIT(max_gap, tiny, most),
-        JEM__LIMIT(max_returns, 0, 1000000),
+        JEM__LIMIT(max_rollbacks, 0, 1000000),
         JEM__LIMIT(least_scale, 0, most),
         JEM__LIMIT(ranks, 1, 1 << 20),
         JEM__LIMIT(rank, 0, (double)d->ranks - 1)
@@ -10218,7 +10218,7 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
     if (learns) jem__follow_least(&now->ce, &now->least, s->ce, HUGE_VALF, begun);
     if (d->w_score > 0)
         jem__follow_least(&now->residual, &now->least_residual, s->residual, 2, begun);
-    if (!d->max_returns) return;
+    if (!d->max_rollbacks) return;
     const char *gone = jem__chains_gone(tr, b->x_data, b->n_data);
     if (tr->updates % TRAVEL_EVERY == 1) g->travel = jem__travel(tr);
     if (!has_gap) jem__print(g->why, sizeof g->why, "f(x+) - f(x-) is not finite");
@@ -10276,7 +10276,7 @@ static void jem__guard_begin(jem_trainer *tr) {
 }
 
 /* Rolls back to the good state, for the reason in g->why. */
-static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
+static void jem__guard_roll_back(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
     enum { COUNT = 12 };
@@ -10286,8 +10286,8 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     char note[360];
     jem_clear_error(ctx);
     jem__guard_restore(tr);
-    const int given_up = g->returns >= tr->desc.max_returns;
-    if (!given_up) g->returns++;
+    const int given_up = g->rollbacks >= tr->desc.max_rollbacks;
+    if (!given_up) g->rollbacks++;
     g->now.gap = 0;
     g->now.norm = -1;
     /* Means begin at their lowest value: the next update must not count as the mean of many. */
@@ -10295,13 +10295,13 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     g->now.ce = g->now.least;
     g->now.least_residual = g->now.kept_least_residual;
     g->now.residual = g->now.least_residual;
-    if (!jem__guard_shorten(tr, g->travel) && g->returns > 1) {
+    if (!jem__guard_shorten(tr, g->travel) && g->rollbacks > 1) {
         g->now.lr_factor = fmaxf(0.5f * g->now.lr_factor, JEM__LEAST_FACTOR);
         g->now.step_factor = fmaxf(0.5f * g->now.step_factor, JEM__LEAST_FACTOR);
     }
     g->travel = 0;
     g->fresh = 1;
-    tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->returns);
+    tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->rollbacks);
     tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
     for (int i = 0; i < COUNT; i++) {
         if (!jem__finite(*numbers[i])) *numbers[i] = 0;
@@ -10310,16 +10310,16 @@ static void jem__guard_return(jem_trainer *tr, jem_stats *s) {
     if (given_up) {
         s->status = jem__fail(ctx, JEM_DIVERGED, "train_step: update %d: %s; the guard has already "
                               "rolled back %d times: lower lr or sgld.step_size, or set "
-                              "weights.energy_l2", s->update, g->why, g->returns);
+                              "weights.energy_l2", s->update, g->why, g->rollbacks);
         return;
     }
     jem__print(note, sizeof note, "train_step: update %d: %s; rollback %d of %d to the last good "
                "state, after %d updates, with %g of the learning rate and %g of the SGLD step",
-               s->update, g->why, g->returns, tr->desc.max_returns, tr->updates,
+               s->update, g->why, g->rollbacks, tr->desc.max_rollbacks, tr->updates,
                (double)g->now.lr_factor, (double)(g->now.step_factor * g->now.travel_factor));
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
     s->status = JEM_OK;
-    s->returned = 1;
+    s->rolled_back = 1;
 }
 
 /* Logs, at every thousandth update, that no state has been good for a thousand: a rollback would
@@ -10349,7 +10349,7 @@ static void jem__guard_watch(jem_trainer *tr, const jem__batch *b, jem_stats *s)
     }
     else if (s->status == JEM_OK) jem__guard_check(tr, b, s);
     s->gap = g->now.gap;
-    if (!tr->desc.max_returns) return;
+    if (!tr->desc.max_rollbacks) return;
     const int usable = !*g->why;                   /* also with steps that are too wide */
     if (usable && g->travel > JEM__WIDE)
         jem__print(g->why, sizeof g->why, "a step of SGLD moves the chains by %.2g times the range "
@@ -10358,9 +10358,9 @@ static void jem__guard_watch(jem_trainer *tr, const jem__batch *b, jem_stats *s)
     if (s->status == JEM_OK && (due || (usable && !g->good))) s->status = jem__guard_keep(tr);
     if (s->status == JEM_OK && due) jem__guard_note_age(tr);
     if (*g->why && g->good && (s->status == JEM_OK || s->status == JEM_DIVERGED))
-        jem__guard_return(tr, s);
+        jem__guard_roll_back(tr, s);
     if (s->status == JEM_OK) s->status = ctx->status;
-    s->returns = g->returns;
+    s->rollbacks = g->rollbacks;
 }
 
 /* ---- the step -------------------------------------------------------------------------------- */
@@ -10496,7 +10496,7 @@ static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s)
     if (status == JEM_OK) status = jem__update_stats(tr, loss, &t, b->labels, s);
     else if (ctx->others && !tr->awaits_chains) jem__average_ranks(tr, s);
     if (status == JEM_OK && tr->desc.sam > 0) status = jem__sharpness(tr, loss, before);
-    if (status == JEM_OK && tr->desc.max_returns) status = jem__guard_memory(tr);
+    if (status == JEM_OK && tr->desc.max_rollbacks) status = jem__guard_memory(tr);
     if (status == JEM_OK) status = jem_optim_step(tr->optim, s->lr, &s->grad_norm);
     if (status == JEM_OK) jem__count(&tr->updates);
     return status;
@@ -10509,7 +10509,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     s.reason = "";
     if (!tr) return s;
     jem_ctx *ctx = tr->net->ctx;
-    s.returns = tr->guard.returns;
+    s.rollbacks = tr->guard.rollbacks;
     jem__batch b = { x, x, labels, n, n, 0 };
     s.update = tr->updates;
     if (!jem__batch_ready(tr, &b, x_unlabelled, n_unlabelled)) {
@@ -15187,7 +15187,7 @@ static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b
 /* Copies the guard's numbers to where an archive points. */
 static void jem__guard_pack(jem__guard *g) {
     memcpy(g->numbers, &g->now, sizeof g->numbers);
-    g->counts[0] = g->returns;
+    g->counts[0] = g->rollbacks;
     g->counts[1] = g->optim_updates;
     g->counts[2] = g->fresh;
     g->counts[3] = g->good;
@@ -15208,7 +15208,7 @@ static int jem__guard_unpack(jem__guard *g) {
     for (int i = 0; i < JEM__GUARD_COUNTS; i++) {
         if (c[i] < 0 || c[i] > JEM__MANY) return 0;
     }
-    g->returns = (int)c[0];
+    g->rollbacks = (int)c[0];
     g->optim_updates = (int)c[1];
     g->fresh = c[2] != 0;
     g->good = g->kept && c[3] != 0;

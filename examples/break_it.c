@@ -50,7 +50,7 @@ static const run runs[RUNS] = {
 
 static jem_train_desc training(const run *r) {
     jem_train_desc how = jem_train_desc_default();
-    how.max_returns = 0;                           /* no guard: the divergence should be visible */
+    how.max_rollbacks = 0;                         /* no guard: the divergence should be visible */
     how.lr = 1e-3f * r->rate;
     how.weights.energy_l2 = r->energy_l2;
     how.data_noise = 0;

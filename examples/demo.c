@@ -87,7 +87,7 @@ static void shift(jem_rng *rng, float *x) {
 
 /* Learns classes from all images of a batch, and log p(x) from half of them: its loss takes several
    times as long as cross-entropy. */
-static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed, int *returns) {
+static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed, int *rollbacks) {
     float *x = (float *)malloc(sizeof *x * BATCH * DIGIT_PIXELS);
     int y[BATCH];
     jem_rng rng = jem_rng_seed(seed);
@@ -103,7 +103,7 @@ static int train(jem_trainer *tr, const digits *d, int updates, uint64_t seed, i
         show(&p, &s, updates);
     }
     free(x);
-    *returns = s.returns;
+    *rollbacks = s.rollbacks;
     return s.status == JEM_OK;
 }
 
@@ -203,12 +203,12 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
         printf("%d digits, %ld parameters, %d updates of %d images, %d chains after %d, %s x %d\n",
                DIGITS_TRAIN, (long)jem_net_size(net), updates, BATCH, how.negatives, how.cd_from,
                jem_isa_name(jem_ctx_isa(ctx)), jem_ctx_threads(ctx));
-    int returns = 0;                               /* of the guard to a good state */
-    int ok = tr && train(tr, &d, updates, seed, &returns);
+    int rollbacks = 0;                             /* of the guard to a good state */
+    int ok = tr && train(tr, &d, updates, seed, &rollbacks);
     if (ok) {
         jem_trainer_use_average(tr, 1);
         printf("trained in %.0f s, rollbacks: %d; held-out accuracy %.1f%%\n", seconds() - start,
-               returns, 100 * (double)jem_accuracy(net, d.test_x, d.test_y, DIGITS_TEST));
+               rollbacks, 100 * (double)jem_accuracy(net, d.test_x, d.test_y, DIGITS_TEST));
         jem_net_fit_framing(net, d.x, DIGITS_TRAIN);       /* for pictures of other sizes */
         ok = compare_densities(net, &d) && jem_save(net, MODEL_PATH) == JEM_OK &&
              picture_grid(BUFFER_PATH, jem_trainer_buffer(tr)->data, 200, 20, 1, DIGIT, DIGIT, 1) &&

@@ -163,7 +163,7 @@ static int train(jem_ctx *ctx, run *r, plot *p, float rate, int updates) {
     int y[SEEN];
     jem_net *net = world_net(ctx, RINGS);
     jem_train_desc how = jem_train_desc_default();
-    how.max_returns = 0;                           /* no guard: the divergence should be visible */
+    how.max_rollbacks = 0;                         /* no guard: the divergence should be visible */
     how.lr = 1e-3f * rate;
     how.data_noise = 0;
     how.negatives = SEEN;

@@ -80,7 +80,7 @@ static void begin(void *user, jem_rng *rng, int visits, int label, float *x) {
 static jem_trainer *trainer_of(lesson *l, float rate, const jem_schedule *schedule) {
     const struct way *w = l->w;
     jem_train_desc how = jem_train_desc_default();
-    how.max_returns = 0;                           /* no guard: the divergence should be visible */
+    how.max_rollbacks = 0;                         /* no guard: the divergence should be visible */
     how.lr = rate;
     how.schedule = *schedule;
     how.weights.ce = how.data_noise = 0;

@@ -99,7 +99,7 @@ PAGE(int, plane_start)(int world, int seed) {
 /* [plan] Sets how each network learns. */
 static jem_train_desc training(int way, const plan *p) {
     jem_train_desc how = jem_train_desc_default();
-    how.max_returns = 0;                           /* no guard: the divergence should be visible */
+    how.max_rollbacks = 0;                         /* no guard: the divergence should be visible */
     how.lr = 2e-3f * p->rate;
     how.data_noise = 0;
     how.weights.ce = 1;                            /* cross-entropy alone */

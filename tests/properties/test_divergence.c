@@ -142,7 +142,7 @@ static jem_stats hostile_step(jem_trainer *tr, float *x, int *y, int n, const fl
     shared->armed = 0;
     hurt->scale = scale;
     shared->steps++;
-    if (s.returned) shared->passes -= update >= shared->at;
+    if (s.rolled_back) shared->passes -= update >= shared->at;
     if (s.status != JEM_OK) shared->errors++;
     return s;
 }

@@ -52,7 +52,7 @@ static jem_train_desc small_desc(void) {
     d.sgld.steps = 2;
     d.buffer_size = 16;
     d.negatives = 4;
-    d.max_returns = 0;                             /* errors, not returns */
+    d.max_rollbacks = 0;                           /* errors, not rollbacks */
     return d;
 }
 /* All except the running statistics of batch norm. */
@@ -135,7 +135,7 @@ static void test_guarded(jem_ctx *ctx) {
     for (int kind = 0; kind < 4; kind++) {
         jem_net *net = small_net(ctx, kind);
         jem_train_desc d = small_desc();
-        d.max_returns = 1000;
+        d.max_rollbacks = 1000;
         jem_trainer *tr = jem_trainer_create(net, &d);
         CHECK(tr && jem_train_step(tr, images, labels, BATCH).status == JEM_OK, "%s",
               jem_error(ctx));
@@ -145,9 +145,9 @@ static void test_guarded(jem_ctx *ctx) {
                 p->value[0] = from_bits(bad_bits[k]);
                 jem_param_changed(p);
                 const jem_stats s = jem_train_step(tr, images, labels, BATCH);
-                CHECK(s.status == JEM_OK && s.returned == 1 && *s.reason && jem_ok(ctx) &&
-                      trained_hash(net) == good, "%s in %s: status %d, returned %d: %s",
-                      bad_names[k], p->name, (int)s.status, s.returned, s.reason);
+                CHECK(s.status == JEM_OK && s.rolled_back == 1 && *s.reason && jem_ok(ctx) &&
+                      trained_hash(net) == good, "%s in %s: status %d, rolled back %d: %s",
+                      bad_names[k], p->name, (int)s.status, s.rolled_back, s.reason);
             }
         jem_trainer_set_lr(tr, d.lr);              /* each return has halved it */
         CHECK(jem_train_step(tr, images, labels, BATCH).status == JEM_OK, "%s", jem_error(ctx));

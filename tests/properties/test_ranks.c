@@ -188,13 +188,13 @@ static jem_train_desc make_desc(const plan *p, int rank, const pipes *link) {
     d.sum = sum_by_pipe;
     d.sum_user = (void *)(uintptr_t)link;
     if (p->kind == ACT_NORM) d.sgld.step_size = .05f;      /* its steep slopes amplify rounding */
-    if (p->diverges >= 0) d.max_returns = 0;       /* its divergence is an error */
+    if (p->diverges >= 0) d.max_rollbacks = 0;     /* its divergence is an error */
     if (rank == p->diverges) d.sgld.noise_std = p->noise;
     if (rank == p->stranger) d.seed = 99;
     if (p->bad_term >= 0) {
         d.term = bad_term;
         d.w_term = .01f;
-        if (p->no_guard) d.max_returns = 0;
+        if (p->no_guard) d.max_rollbacks = 0;
     }
     return d;
 }

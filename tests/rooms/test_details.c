@@ -1432,7 +1432,7 @@ static void test_flat_sharpness(jem_ctx *ctx) {
     d.term = tiny_term;
     d.term_user = &fails;
     d.sam = 0.05f;
-    d.max_returns = 0;
+    d.max_rollbacks = 0;
     jem_trainer *tr = jem_trainer_create(net, &d);
     const jem_stats s = jem_train_step(tr, x, labels, 2);
     CHECK(s.status == JEM_OK && s.grad_norm > 0 && s.grad_norm < 1e-38f, "%g: %s",
@@ -1511,7 +1511,7 @@ static void test_failed_statistics(jem_ctx *ctx) {
     d.w_term = 1;
     d.term = tiny_term;
     d.term_user = &fails;
-    d.max_returns = 0;
+    d.max_rollbacks = 0;
     d.diverged = 10;
     jem_trainer *tr = jem_trainer_create(net, &d);
     CHECK(jem_train_step(tr, x, labels, 2).status == JEM_OK, "%s", jem_error(ctx));

@@ -21,7 +21,7 @@ typedef struct moons {
 
 /* The network, the trainer and the data of the first program in jem.h, which has a data_noise of
    .15 and an energy_l2 of .03; with .03 and 0, the run diverges again and again. */
-static void begin_with(moons *m, int max_returns, float data_noise, float energy_l2) {
+static void begin_with(moons *m, int max_rollbacks, float data_noise, float energy_l2) {
     jem_ctx_desc one;                              /* so small a batch gains nothing from more */
     memset(&one, 0, sizeof one);
     one.threads = 1;
@@ -36,13 +36,13 @@ static void begin_with(moons *m, int max_returns, float data_noise, float energy
     how.data_noise = data_noise;
     how.weights.energy_l2 = energy_l2;
     how.sgld = jem_sgld_desc_langevin(0.02f, 20);
-    if (max_returns >= 0) how.max_returns = max_returns;
+    if (max_rollbacks >= 0) how.max_rollbacks = max_rollbacks;
     m->tr = jem_trainer_create(m->net, &how);
     m->rng = jem_rng_seed(7);
     m->flipped = 0;
 }
 
-static void begin(moons *m, int max_returns) { begin_with(m, max_returns, .03f, 0); }
+static void begin(moons *m, int max_rollbacks) { begin_with(m, max_rollbacks, .03f, 0); }
 
 static void end(moons *m) {
     jem_trainer_free(m->tr);
@@ -98,32 +98,32 @@ static void test_same_program(void) {
     CHECK(strstr(head, "jem_train_step(trainer, x[0], y, 64);") != NULL, "its update");
 }
 
-static void test_long_run(float data_noise, float energy_l2, int most_returns, float most_gap,
+static void test_long_run(float data_noise, float energy_l2, int most_rollbacks, float most_gap,
                           float least_accuracy) {
     printf("%d updates with a data_noise of %g and an energy_l2 of %g\n", long_run,
            (double)data_noise, (double)energy_l2);
     moons m;
     begin_with(&m, -1, data_noise, energy_l2);
     int failed = 0;
-    int returns = 0;
+    int rollbacks = 0;
     float gap = 0;
     float worst = 0;
     float right = 0;
     for (int i = 0; i < long_run; i++) {
         const jem_stats s = step(&m);
         failed += s.status != JEM_OK;
-        returns += s.returned;
-        CHECK(s.returns == returns, "update %d: %d returns, %d counted", s.update, s.returns,
-              returns);
-        CHECK(returns > 0 || s.update == i, "update %d is number %d", i, s.update);
+        rollbacks += s.rolled_back;
+        CHECK(s.rollbacks == rollbacks, "update %d: %d rollbacks, %d counted", s.update,
+              s.rollbacks, rollbacks);
+        CHECK(rollbacks > 0 || s.update == i, "update %d is number %d", i, s.update);
         gap += 0.1f * (-s.cd - gap);
-        if (s.returned) gap = 0;
+        if (s.rolled_back) gap = 0;
         worst = fmaxf(worst, fabsf(gap));
         if (i >= long_run - 1000) right += s.accuracy / 1000;
     }
     CHECK(failed == 0, "%d updates failed: %s", failed, jem_error(m.ctx));
     CHECK(worst <= most_gap, "f(x+) - f(x-) reached %g in the mean", (double)worst);
-    CHECK(returns <= most_returns, "%d returns", returns);
+    CHECK(rollbacks <= most_rollbacks, "%d rollbacks", rollbacks);
     CHECK(right > least_accuracy, "accuracy over the last 1,000 updates: %.3f", (double)right);
     const jem_buffer *b = jem_trainer_buffer(m.tr);
     int old = 0, away = 0;                         /* chains of more than three walks; far ones */
@@ -140,7 +140,7 @@ static void test_long_run(float data_noise, float energy_l2, int most_returns, f
     CHECK(a[2].log_density < a[0].log_density - 5 && a[2].log_density < a[1].log_density - 5,
           "a point far from both has a log p of %g, the moons %g, %g", (double)a[2].log_density,
           (double)a[0].log_density, (double)a[1].log_density);
-    printf("%d returns, |mean gap| at most %.1f, accuracy %.3f\n", returns, (double)worst,
+    printf("%d rollbacks, |mean gap| at most %.1f, accuracy %.3f\n", rollbacks, (double)worst,
            (double)right);
     end(&m);
 }
@@ -159,9 +159,9 @@ static void test_without(void) {
     for (int i = 0; i < 600; i++) {
         const jem_stats s = step(&without);
         gap = fmaxf(gap, -s.cd);
-        CHECK(!s.returned && !s.returns, "a return without a guard");
+        CHECK(!s.rolled_back && !s.rollbacks, "a rollback without a guard");
         if (at >= 0) continue;
-        if (step(&with).returned) at = i;
+        if (step(&with).rolled_back) at = i;
         else different += !same_weights(with.net, without.net);
     }
     CHECK(at > 300 && at < 600, "the first return: %d", at);
@@ -204,15 +204,16 @@ static void test_resumed(int at, int from_older_file) {
     jem_archive_free(old);
     again.rng = whole.rng;
     int different = 0;
-    int returned = 0;
+    int rolled_back = 0;
     jem_stats s, t;
     for (int i = 0; i < 200; i++) {
         s = step(&whole);
         t = step(&again);
-        returned += s.returned;
-        different += s.returns != t.returns || s.lr != t.lr || !same_weights(whole.net, again.net);
+        rolled_back += s.rolled_back;
+        different += s.rollbacks != t.rollbacks || s.lr != t.lr ||
+                     !same_weights(whole.net, again.net);
     }
-    CHECK(returned > 0, "the guard returns in between");
+    CHECK(rolled_back > 0, "the guard rolls back in between");
     CHECK(different == 0, "%d updates differ", different);
     jem_archive_free(b);
     jem_archive_free(a);
@@ -222,7 +223,7 @@ static void test_resumed(int at, int from_older_file) {
 }
 
 static void test_poisoned(void) {
-    printf("a weight that is not finite; as many returns as are allowed\n");
+    printf("a weight that is not finite; as many rollbacks as are allowed\n");
     moons m;
     begin(&m, 2);
     poison(m.net);
@@ -233,7 +234,7 @@ static void test_poisoned(void) {
     for (int k = 1; k <= 2; k++) {
         poison(m.net);
         const jem_stats s = step(&m);
-        CHECK(s.status == JEM_OK && s.returned && s.returns == k, "return %d: %s", k,
+        CHECK(s.status == JEM_OK && s.rolled_back && s.rollbacks == k, "return %d: %s", k,
               jem_error(m.ctx));
         CHECK(finite_weights(m.net) && jem_ok(m.ctx), "return %d: what is left is sound", k);
         CHECK(isfinite(s.loss) && isfinite(s.grad_norm), "its numbers are finite");
@@ -244,7 +245,7 @@ static void test_poisoned(void) {
     }
     poison(m.net);
     const jem_stats s = step(&m);
-    CHECK(s.status == JEM_DIVERGED && !s.returned && s.returns == 2, "the third is an error");
+    CHECK(s.status == JEM_DIVERGED && !s.rolled_back && s.rollbacks == 2, "the third is an error");
     CHECK(strstr(jem_error(m.ctx), "rolled back 2 times") != NULL, "%s", jem_error(m.ctx));
     CHECK(finite_weights(m.net), "its weights are sound");
     jem_clear_error(m.ctx);
@@ -265,13 +266,13 @@ static void check_reason(moons *m, const char *part) {
     for (int i = 0; i < 60 && !found; i++) {
         const jem_stats s = step(m);
         CHECK(s.status == JEM_OK, "%s", jem_error(m->ctx));
-        CHECK(s.returned == (*s.reason != 0), "a return has a reason: '%s'", s.reason);
-        found = s.returned;
+        CHECK(s.rolled_back == (*s.reason != 0), "a rollback has a reason: '%s'", s.reason);
+        found = s.rolled_back;
         if (found) CHECK(strstr(s.reason, part) != NULL, "'%s', not '%s'", s.reason, part);
     }
     CHECK(found, "no return because '%s'", part);
     for (int i = 0; i < 30; i++)
-        CHECK(!step(m).returned, "'%s': another return", part);
+        CHECK(!step(m).rolled_back, "'%s': another rollback", part);
     CHECK(finite_weights(m->net), "'%s': weights are finite", part);
 }
 
@@ -290,7 +291,7 @@ static void check_flipped(void) {
     m.flipped = 1;
     for (int i = 0; i < 60 && m.flipped; i++) {
         const jem_stats s = step(&m);
-        if (!s.returned) continue;
+        if (!s.rolled_back) continue;
         m.flipped = 0;
         CHECK(strstr(s.reason, "a guess has 0.693") != NULL, "cross-entropy: '%s'", s.reason);
     }
@@ -298,7 +299,7 @@ static void check_flipped(void) {
     m.flipped = 1;                                 /* a single update does not */
     const jem_stats s = step(&m);
     m.flipped = 0;
-    CHECK(s.status == JEM_OK && !s.returned && s.ce > .7f, "%g: '%s'", (double)s.ce, s.reason);
+    CHECK(s.status == JEM_OK && !s.rolled_back && s.ce > .7f, "%g: '%s'", (double)s.ce, s.reason);
     end(&m);
 }
 
@@ -339,9 +340,10 @@ static void test_reasons(void) {
     for (int i = 0; i < 30; i++) step(&m);
     factor = 1e6f;
     const jem_stats s = step(&m);
-    CHECK(s.returned && strstr(s.reason, "the norm of the gradient is") != NULL, "'%s'", s.reason);
+    CHECK(s.rolled_back && strstr(s.reason, "the norm of the gradient is") != NULL, "'%s'",
+          s.reason);
     factor = 0;
-    for (int i = 0; i < 30; i++) CHECK(!step(&m).returned, "another return");
+    for (int i = 0; i < 30; i++) CHECK(!step(&m).rolled_back, "another rollback");
     end(&m);
 }
 
@@ -360,7 +362,7 @@ static void test_bad_first(void) {
     fill_chains(&m, 12);
     const jem_stats s = step(&m);
     jem_archive *a = jem_archive_create(m.ctx);
-    CHECK(s.status == JEM_OK && !s.returned, "'%s'", s.reason);
+    CHECK(s.status == JEM_OK && !s.rolled_back, "'%s'", s.reason);
     CHECK(jem_trainer_to_archive(m.tr, a) == JEM_OK, "%s", jem_error(m.ctx));
     CHECK(!jem_archive_find(a, "guard.state"), "it is not kept");
     jem_archive_free(a);
@@ -395,11 +397,11 @@ static void test_classes(void) {
     for (int i = b->capacity / 2; i < b->capacity; i++) b->data[2 * i] = i % 2 ? .9f : -.9f;
     for (int i = 0; i < 5; i++) {
         const jem_stats s = step(&m);
-        CHECK(s.status == JEM_OK && !s.returned, "one class is equal: '%s'", s.reason);
+        CHECK(s.status == JEM_OK && !s.rolled_back, "one class is equal: '%s'", s.reason);
     }
     fill_chains(&m, .3f);
     const jem_stats s = step(&m);
-    CHECK(s.returned && strstr(s.reason, "all equal") != NULL, "both are equal: '%s'", s.reason);
+    CHECK(s.rolled_back && strstr(s.reason, "all equal") != NULL, "both are equal: '%s'", s.reason);
     end(&m);
 }
 
@@ -421,9 +423,9 @@ static void test_offset(void) {
             jem_buffer *b = jem_trainer_buffer(m.tr);
             for (int k = 0; k < b->capacity; k++) b->data[2 * k] += jem_rng_normal(&m.rng);
             const jem_stats s = jem_train_step(m.tr, x[0], y, BATCH);
-            CHECK(place || (s.status == JEM_OK && !s.returned), "at the images: '%s'", s.reason);
+            CHECK(place || (s.status == JEM_OK && !s.rolled_back), "at the images: '%s'", s.reason);
             if (!place) continue;
-            CHECK(s.returned && strstr(s.reason, "far from all images"), "far: '%s'", s.reason);
+            CHECK(s.rolled_back && strstr(s.reason, "far from all images"), "far: '%s'", s.reason);
             break;
         }
     }
@@ -469,8 +471,8 @@ static jem_train_desc slanted_desc(void) {
     return how;
 }
 
-/* Checks when it returns if log p(x) is 2 higher or lower for data than for chains: as soon as the
-   mean gap is above half of the scale, and for no other reason. */
+/* Checks when it rolls back if log p(x) is 2 higher or lower for data than for chains: as soon as
+   the mean gap is above half of the scale, and for no other reason. */
 static void check_gap(float scale, float side, int returns_at) {
     enum { UPDATES = 18 };
     moons m;
@@ -486,9 +488,9 @@ static void check_gap(float scale, float side, int returns_at) {
         s = step(&m);
         CHECK(s.status == JEM_OK, "%s", jem_error(m.ctx));
         const int above = fabsf(s.gap) > .5f * scale;
-        CHECK(s.returned == above, "scale %g: a gap of %g, update %d: %s", (double)scale,
+        CHECK(s.rolled_back == above, "scale %g: a gap of %g, update %d: %s", (double)scale,
               (double)s.gap, i, s.reason);
-        if (!s.returned) continue;
+        if (!s.rolled_back) continue;
         CHECK(strstr(s.reason, "the mean of f(x+) - f(x-) is") != NULL, "'%s'", s.reason);
         if (!first) first = i;
     }
@@ -510,7 +512,7 @@ static void test_no_steps(void) {
     for (int i = 0; i < 45; i++) {
         fill_line(&m, 0);
         const jem_stats s = step(&m);
-        CHECK(s.status == JEM_OK && !s.returned, "update %d: '%s'", i, s.reason);
+        CHECK(s.status == JEM_OK && !s.rolled_back, "update %d: '%s'", i, s.reason);
     }
     end(&m);
 }
@@ -548,7 +550,7 @@ static void check_pause(float scale, float pause_gap, int pauses_at) {
         fill_line(&m, place);
         const jem_stats s = step(&m);
         const int paused = pause_gap > 0 && gap > pause_gap * scale;
-        CHECK(s.status == JEM_OK && !s.returned, "%s%s", jem_error(m.ctx), s.reason);
+        CHECK(s.status == JEM_OK && !s.rolled_back, "%s%s", jem_error(m.ctx), s.reason);
         CHECK_CLOSE(s.loss, paused ? 0 : s.cd, 1e-4, "scale %g, update %d: the loss", (double)scale,
                     i);
         if (i) CHECK((caught_up ? s.cd : -s.cd) > 1, "update %d: cd %g", i, (double)s.cd);
@@ -592,7 +594,7 @@ static void test_forgotten(void) {
     m.tr = jem_trainer_create(m.net, &how);
     for (int i = 0; i < 575; i++) {                /* update 600 must not keep what is forgotten */
         s = step(&m);
-        CHECK(!s.returned, "update %d: %s", i, s.reason);
+        CHECK(!s.rolled_back, "update %d: %s", i, s.reason);
     }
     CHECK(s.residual < .5f, "residual %g", (double)s.residual);
     for (int i = 0; i < 100 && forgets; i++) {
@@ -601,7 +603,7 @@ static void test_forgotten(void) {
             jem_param_changed(p);
         }
         s = step(&m);
-        if (!s.returned) continue;
+        if (!s.rolled_back) continue;
         forgets = 0;
         CHECK(strstr(s.reason, "the residual of the score is") != NULL, "'%s'", s.reason);
         CHECK(i > 20 && i < 80, "after %d updates", i);
@@ -609,7 +611,7 @@ static void test_forgotten(void) {
     CHECK(!forgets, "it does not return");
     for (int i = 0; i < 60; i++) {
         s = step(&m);
-        CHECK(!s.returned && s.residual < .5f, "afterwards: %g", (double)s.residual);
+        CHECK(!s.rolled_back && s.residual < .5f, "afterwards: %g", (double)s.residual);
     }
     end(&m);
 }
@@ -729,7 +731,7 @@ static void test_old_copy(void) {
     CHECK(strstr(logged, "after 3000 updates") && strstr(logged, "after 100:"), "%s", logged);
     poison(m.net);
     const jem_stats s = step(&m);
-    CHECK(s.returned && strstr(logged, "state, after 100 updates"), "%s", logged);
+    CHECK(s.rolled_back && strstr(logged, "state, after 100 updates"), "%s", logged);
     end(&m);
 }
 

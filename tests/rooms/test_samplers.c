@@ -979,7 +979,7 @@ static void test_visits(jem_ctx *ctx) {
     jem_trainer_free(tr);
     d.sgld.steps = 2;
     d.chain = NULL;              /* a walk that fails began no chain again */
-    d.max_returns = 0;
+    d.max_rollbacks = 0;
     tr = jem_trainer_create(net, &d);
     for (int i = 0; i < 8; i++) jem_train_step(tr, in.x, in.labels, IMAGES);
     jem_buffer *b = jem_trainer_buffer(tr);
@@ -1359,7 +1359,7 @@ static void test_divergence(jem_ctx *ctx) {
     int labels[IMAGES];
     for (int how = 0; how < 6; how++) {
         jem_train_desc d = small_training();
-        d.max_returns = 0;                         /* test_guard.c: with a guard */
+        d.max_rollbacks = 0;                       /* test_guard.c: with a guard */
         jem_net *net = small_net(ctx, 1);
         if (how == 0) d.lr = 1e9f;
         if (how == 1) d.sgld.step_size = 1e38f;

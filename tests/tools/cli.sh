@@ -917,10 +917,10 @@ rm album/z.png album/list.txt
 status 0 "as a table" classify $model album each/000002.png --out album.csv
 says "^5 pictures: .* strange, 1 of one colour; classes: [0-9]"
 check "columns" test "$(head -1 album.csv)" = "file,log_p,familiarity,verdict,label,probability,reason"
-check "rows" sh -c '[ $(wc -l <album.csv) = 6 ] &&
-    [ $(grep -cE "^(\"album/a,b/q\"\"0.png\"|[a-z0-9/]*.p[ng]m*),[-0-9.e+]*,(0|1)*\.*[0-9]*,(familiar|odd|strange|blank)," album.csv) = 5 ]'
+row='^("album/a,b/q""0.png"|[a-z0-9/]*[.]p[ngm]*),[-0-9.e+]*,[01]?[.]?[0-9]*'
+check "a row for each" test "$(grep -cE "$row,(familiar|odd|strange|blank)," album.csv)" = 5
+check "and no other" test "$(wc -l <album.csv)" -eq 6
 check "a blank one has no verdict" grep -q "^album/blank.pgm,[-0-9.]*,,blank," album.csv
-cp album.csv before.csv
 status 1 "one that is not there" classify $model nowhere.png album/1.png --out album.csv
 check "has a row all the same" sh -c '[ $(wc -l <album.csv) = 3 ] && grep -q "^nowhere.png,,,unreadable,,,$" album.csv'
 refuses 2 "s1.png: is a table: its name ends in .csv" classify $model album --out s1.png

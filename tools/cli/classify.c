@@ -328,7 +328,7 @@ static int classify_all(classify_run *r, char **words, int n) {
         fprintf(stderr, "jem classify: %s\n", r->table.message);
         ok = 0;
     }
-    if (ok && (*o->out || folders)) print_classified(r);
+    if (ok && r->pictures && (*o->out || folders)) print_classified(r);
     free(r->of_class);
     return !ok || r->failed > 0;
 }

@@ -4,10 +4,10 @@
        build/jem sample runs/a/last.safetensors
        build/jem classify runs/a/last.safetensors picture.png
 
-   train.c is the training run, train_options.h its options, use.c the other commands, classify.c and score.c
-   `jem classify` and `jem score`, eval.c and noise.c the measurements of `jem eval MODEL WHAT`, judge.c the judges of
-   samples, report.c the model card, onnx.c ONNX files, memory.c the limit on memory; options are
-   read by tools/support/options.c.
+   train.c is the training run, train_options.h its options, classify.c and score.c are `jem
+   classify` and `jem score`, use.c the other commands, eval.c and noise.c the measurements of `jem
+   eval MODEL WHAT`, judge.c the judges of samples, report.c the model card, onnx.c ONNX files,
+   memory.c the limit on memory; options are read by tools/support/options.c.
    Exit status: 0; 1 after a failure; 2 for an impossible request; 128 + signal if interrupted. */
 #include "tools/cli/system.h"
 
@@ -32,8 +32,8 @@ static const struct command {
     { "train", "[OPTIONS]", "train a model on a data set, or continue an interrupted run",
       train_command },
     { "sample", "MODEL [OPTIONS]", "draw images from a model", sample_command },
-    { "classify", "MODEL PICTURE...", "classify pictures, or folders of them, and rate their familiarity",
-      classify_command },
+    { "classify", "MODEL PICTURE...", "classify pictures or folders of them, and rate their "
+      "familiarity", classify_command },
     { "score", "MODEL FILE.csv", "log p(x), verdict, and which column is to blame, of each row",
       score_command },
     { "eval", "MODEL [WHAT] [OPTIONS]", "measure accuracy; or WHAT: calibration, ood, "

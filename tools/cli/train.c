@@ -982,7 +982,7 @@ static jem_trainer *make_trainer(run *r) {
     set_chains(r, &d);
     d.pause_gap = t->pause_gap;
     d.max_gap = t->max_gap;
-    d.max_returns = t->retries;
+    d.max_rollbacks = t->retries;
     d.rank = team.rank;
     d.ranks = team.ranks;
     d.sum = team.sum;
@@ -1648,7 +1648,7 @@ static int follow_rollback(run *r, const jem_stats *s) {
     r->state[STATE_RETRIES] += 1;
     r->all.epoch = r->few.epoch = -1;              /* the decks are shuffled again */
     snprintf(text, sizeof text, "update %d: %s; rollback to update %d, other random numbers (%d of "
-             "%d)", s->update + 1, s->reason, r->update, s->returns, r->o->retries);
+             "%d)", s->update + 1, s->reason, r->update, s->rollbacks, r->o->retries);
     say(r, text, "");
     return log_open(r, r->update);
 }
@@ -1661,7 +1661,7 @@ static int give_up(run *r) {
              "another run with a smaller --p-x-weight, or with --energy-l2 .1", jem_error(r->ctx),
              2 * fmax(0.05, (double)r->o->sigma), (double)r->o->lr / 2);
     jem_clear_error(r->ctx);
-    if (r->last.returns && !save(r)) return 0;
+    if (r->last.rollbacks && !save(r)) return 0;
     return complain(r, 1, text, "");
 }
 
@@ -1688,7 +1688,7 @@ static int step(run *r) {
     const jem_stats s = jem_train_step_semi(r->tr, r->x_few, r->y_few, n_labels, r->x, n_x);
     r->state[STATE_GAP] = s.gap;
     if (s.status != JEM_OK) {
-        r->last.returns = s.returns;
+        r->last.rollbacks = s.rollbacks;
         r->update = jem_trainer_updates(r->tr);
         return s.status == JEM_DIVERGED ? give_up(r) : fail(r, 0);
     }
@@ -1698,7 +1698,7 @@ static int step(run *r) {
     }
     r->last = s;
     r->update = jem_trainer_updates(r->tr);
-    if (s.returned) return follow_rollback(r, &s);
+    if (s.rolled_back) return follow_rollback(r, &s);
     if (chains_walked(r) && r->update == chains_from(r) + 1)
         r->state[STATE_F_DATA] = 0;                /* see mean_f */
     const float add[STATE_SUMS] = { s.ce, s.accuracy, s.f_data, s.f_sample, s.grad_norm, s.loss };
@@ -1723,7 +1723,7 @@ static int train(run *r) {
     while (r->update < stop && !is_stopped()) {
         if (r->update % COMPARE_EVERY == 0 && !same_everywhere(r)) return 0;
         if (!step(r)) return 0;
-        if (r->last.returned) continue;
+        if (r->last.rolled_back) continue;
         const int evaluates = r->update % eval_every == 0 || r->update == r->total;
         if (evaluates && !validate(r)) return 0;
         progress(r);
