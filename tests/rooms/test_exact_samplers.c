@@ -520,8 +520,8 @@ static void check_z(jem_ctx *ctx, jem_logp_fn fn, jem_tensor *x, const jem_ais_d
     CHECK(jem_ais(ctx, fn, NULL, x, d, rng, &r) == JEM_OK, "%s: %s", what, jem_error(ctx));
     CHECK(fabs(r.log_z - known) < 4.5 * r.error + 1e-4, "%s: log Z is %.4f +- %.4f, known: %.4f",
           what, r.log_z, r.error, known);
-    CHECK(r.error < error && r.effective_chains > 10, "%s: error %g, %g chains count", what, r.error,
-          r.effective_chains);
+    CHECK(r.error < error && r.effective_chains > 10, "%s: error %g, %g chains count", what,
+          r.error, r.effective_chains);
 }
 
 /* What a few chains say of their error is, on average, what it is. */

@@ -31,10 +31,7 @@ static const option classify_table[] = {
       0, "show the subject as training images do, inverted if needed (--no-frame: off)" },
     { "background", OPTION_INT, OPTION_NOW, offsetof(classify_options, background), "N",
       NO_PRESETS("0"), 0, 255, "grey behind transparent pixels (default: as in training)" },
-    { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(classify_options, precision),
-      "exact|fast|direct|bf16", NO_PRESETS("exact"), 0, 0, "arithmetic" },
-    { "threads", OPTION_INT, OPTION_NOW, offsetof(classify_options, threads), "N", NO_PRESETS("0"),
-      0, 1024, "(0: all cores; results do not depend on it)" },
+    COMPUTE_OPTIONS(classify_options, "exact"),
     LIMIT_MEMORY(classify_options, "4000"), LIMIT_FILES(classify_options, "100")
 };
 

@@ -18,6 +18,7 @@
 #include "tools/support/chart.h"
 #include "tools/support/measures.h"
 #include "tools/support/robust.h"
+#include "tools/support/table.h"
 
 const unsigned uses_colours[USES_CURVES] = {
     0x1f5fb4, 0xd2491e, 0x2e8b57, 0x8b3a8b, 0xb8860b, 0x777777, 0x008b8b, 0xb22222
@@ -304,23 +305,12 @@ static int make_outliers(const uses *s, int kind, int n, float *out) {
     return 1;
 }
 
-int next_name(const char **list, char *name, size_t size) {
-    while (**list == ',' || **list == ' ' || !strncmp(*list, "\"\"", 2))
-        *list += 1 + (**list == '"');              /* empty names, too */
-    const int quoted = **list == '"';
-    *list += quoted;
-    const size_t n = strcspn(*list, quoted ? "\"" : ", ");
-    snprintf(name, size, "%.*s", (int)n, *list);
-    *list += n;
-    if (quoted && **list) ++*list;
-    return n > 0;
-}
 /* Checks that an option's list has `least` to `most` names; prints the reason if not. */
 static int names_fit(const char *of, const char *list, int least, int most) {
     char name[OPTION_TEXT_SIZE];
     const char *at = list;
     int n = 0;
-    while (next_name(&at, name, sizeof name)) n++;
+    while (next_name(&at, LIST_MARKS, name, sizeof name)) n++;
     if (n >= least && n <= most) return 1;
     fprintf(stderr, "jem eval: --%s %.60s: %d entries; %d to %d are allowed\n", of, list, n, least,
             most);
@@ -373,7 +363,8 @@ static int others_open(other_set others[OOD_OTHERS], const uses *s) {
     const int asked = s->o->given[option_find(s->o, "other")];
     const char *list = s->u->other;
     int n = 0;
-    while (n < OOD_OTHERS && next_name(&list, others[n].name, sizeof others[n].name)) {
+    while (n < OOD_OTHERS &&
+           next_name(&list, LIST_MARKS, others[n].name, sizeof others[n].name)) {
         if (is_same_file(others[n].name, s->u->e.dataset)) {
             if (asked) fprintf(stderr, "jem eval: --other %s: left out, it is the model's own\n",
                                others[n].name);
@@ -407,7 +398,7 @@ enum { OOD_FLAGGED = 3, OOD_BOTH };                /* of --measure */
 /* Returns 1 if a list has a name. */
 static int list_has(const char *list, const char *name) {
     char item[OPTION_TEXT_SIZE];
-    while (next_name(&list, item, sizeof item)) {
+    while (next_name(&list, LIST_MARKS, item, sizeof item)) {
         if (!strcmp(item, name)) return 1;
     }
     return 0;
@@ -422,7 +413,7 @@ static int ood_shown(const uses *s, int score) {
 static int ood_scores_known(const uses *s) {
     const char *list = s->u->scores;
     char item[OPTION_TEXT_SIZE];
-    while (next_name(&list, item, sizeof item)) {
+    while (next_name(&list, LIST_MARKS, item, sizeof item)) {
         int known = 0;
         for (int k = 0; k < OOD_SCORES; k++) known += !strcmp(item, ood_words[k]);
         if (known) continue;
@@ -1011,7 +1002,7 @@ static float read_eps(const char *word) {
 static int attack_read(attack_results *t, const char *list) {
     char word[OPTION_TEXT_SIZE];
     if (!names_fit("eps", list, 1, EPS_MOST)) return 0;
-    while (t->n < EPS_MOST && next_name(&list, word, sizeof word)) {
+    while (t->n < EPS_MOST && next_name(&list, LIST_MARKS, word, sizeof word)) {
         const float eps = read_eps(word);
         char *text = t->eps_text[t->n];
         if (!(eps >= 0 && eps < 1e6f) || (t->n && !(eps > t->eps[t->n - 1]))) {
@@ -1300,10 +1291,7 @@ static int eval_impute(uses *s, uses *beside) {
       "the picture to draw" }, \
     { "seed", OPTION_INT, OPTION_NOW, USES_AT(seed), "N", NO_PRESETS("1"), 0, 2147483647, \
       "seed for all random numbers" }, \
-    { "precision", OPTION_CHOICE, OPTION_NOW, USES_AT(e.precision), "exact|fast|direct|bf16", \
-      NO_PRESETS("fast"), 0, 0, "arithmetic" }, \
-    { "threads", OPTION_INT, OPTION_NOW, USES_AT(e.threads), "N", NO_PRESETS("0"), 0, 1024, \
-      "(0: all cores; results do not depend on it)" }, \
+    COMPUTE_OPTIONS(eval_options, "fast"), \
     LIMIT_OPTIONS(eval_options, "0")               /* e is the first of uses_options */
 #define USES_BESIDE \
     { "beside", OPTION_TEXT, OPTION_NOW, USES_AT(beside), "MODEL", NO_PRESETS(""), 0, 0, \

@@ -54,10 +54,10 @@ panel uses_panel(const char *title, const char *x_name, float top, float bottom,
 /* Draws n panels into a picture of this height, and prints its path; returns the exit status. */
 int uses_draw(const char *path, panel *panels, int n, int height);
 
-/* ---- ood ------------------------------------------------------------------------------------- */
+/* ---- lists ------------------------------------------------------------------------------------ */
 
-/* Returns the next name of a list separated by commas or blanks, and moves on; 0 at the end. */
-int next_name(const char **list, char *name, size_t size);
+/* Letters that separate the names of a list, in options other than those of columns: see next_name. */
+#define LIST_MARKS ", "
 
 /* ---- the command ----------------------------------------------------------------------------- */
 

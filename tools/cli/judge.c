@@ -37,10 +37,7 @@ static const option judge_table[] = {
       "mirror half of the images" },
     { "seed", OPTION_INT, OPTION_NOW, JUDGE_AT(seed), "N", NO_PRESETS("1234"), 0, 2147483647,
       "seed for all random numbers" },
-    { "precision", OPTION_CHOICE, OPTION_NOW, JUDGE_AT(precision), "exact|fast|direct|bf16",
-      NO_PRESETS("fast"), 0, 0, "arithmetic" },
-    { "threads", OPTION_INT, OPTION_NOW, JUDGE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
-      "(0: all cores; results do not depend on it)" },
+    COMPUTE_OPTIONS(judge_options, "fast"),
     LIMIT_OPTIONS(judge_options, "0")
 };
 

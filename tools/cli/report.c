@@ -18,6 +18,7 @@
 #include "tools/cli/train_options.h"
 #include "tools/support/chart.h"
 #include "tools/support/new_file.h"
+#include "tools/support/table.h"
 
 /* ---- HTML ------------------------------------------------------------------------------------ */
 
@@ -436,7 +437,7 @@ static int section_command(const card *r, const struct section *s, const char *p
     if (path != r->model && !*root) root = r->data;
     c->n = 0;
     add_words(c, "jem", NULL);
-    for (int i = 0; next_name(&words, word, sizeof word); i++)
+    for (int i = 0; next_name(&words, LIST_MARKS, word, sizeof word); i++)
         add_words(c, word, i ? NULL : path);
     if (s->flags & BY_CLASS) n = class_grid(r, n, c);
     if (s->flags & OF_BUFFER && n > r->buffer / 2) {
@@ -445,7 +446,7 @@ static int section_command(const card *r, const struct section *s, const char *p
     }
     if (s->flags & COUNTS) add_number(c, "--n", n);
     words = DRAFT_WORDS;
-    while (draft && next_name(&words, word, sizeof word)) add_words(c, word, NULL);
+    while (draft && next_name(&words, LIST_MARKS, word, sizeof word)) add_words(c, word, NULL);
     if (s->flags & OF_DATA && *set) add_words(c, "--dataset", set);
     if (s->flags & OF_DATA && *root) add_words(c, "--data", root);
     if (s->flags & COUNTS && r->o->max_memory) add_number(c, "--max-memory", r->o->max_memory);

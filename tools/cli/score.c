@@ -32,8 +32,7 @@ static const option score_table[] = {
       "columns to copy beside the scores, as \"time,id\"; they are not judged" },
     { "blame", OPTION_FLAG, OPTION_NOW, SCORE_AT(blame), "", NO_PRESETS("on"), 0, 0,
       "name the column to blame in odd and strange rows (--no-blame: faster)" },
-    { "threads", OPTION_INT, OPTION_NOW, SCORE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
-      "(0: all cores; results do not depend on it)" },
+    THREADS_OPTION(score_options),
     LIMIT_MEMORY(score_options, "4000")
 };
 

@@ -46,7 +46,15 @@ enum { SCHEDULE_STEPS = 0, SCHEDULE_COSINE };
    both cases. */
 enum { LEAST_CALIBRATED = 99, FEW_CALIBRATED = 200 };
 
-/* Limits on files; the defaults are above the needs of real files. */
+/* Options of several commands, for structs with fields of these names. */
+#define THREADS_OPTION(type) \
+    { "threads", OPTION_INT, OPTION_NOW, offsetof(type, threads), "N", { "0", NULL }, 0, 1024, \
+      "(0: all cores; results do not depend on it)" }
+#define COMPUTE_OPTIONS(type, usual) \
+    { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(type, precision), \
+      "exact|fast|direct|bf16", { usual, NULL }, 0, 0, "arithmetic" }, \
+    THREADS_OPTION(type)
+/* The default limits on files are above the needs of real files. */
 #define LIMIT_MEMORY(type, mb) \
     { "max-memory", OPTION_INT, OPTION_NOW, offsetof(type, max_memory), "MB", { mb, NULL }, 0, \
       1e9, "limit on memory (0: three quarters of the machine's)" }

@@ -404,10 +404,7 @@ static const option sample_table[] = {
       "enlarge the grid N times" },
     { "seed", OPTION_INT, OPTION_NOW, SAMPLE_AT(seed), "N", NO_PRESETS("1"), 0, 2147483647,
       "seed for all random numbers" },
-    { "precision", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(precision), "exact|fast|direct|bf16",
-      NO_PRESETS("exact"), 0, 0, "arithmetic" },
-    { "threads", OPTION_INT, OPTION_NOW, SAMPLE_AT(threads), "N", NO_PRESETS("0"), 0, 1024,
-      "(0: all cores; results do not depend on it)" },
+    COMPUTE_OPTIONS(sample_options, "exact"),
     LIMIT_MEMORY(sample_options, "4000")
 };
 
@@ -854,10 +851,7 @@ static const option eval_table[] = {
       "only the first N images (0: all)" },
     { "mirror", OPTION_FLAG, OPTION_NOW, offsetof(eval_options, mirror), "", NO_PRESETS("off"), 0,
       0, "classes by the mean of the logits of an image and of its mirror image" },
-    { "precision", OPTION_CHOICE, OPTION_NOW, offsetof(eval_options, precision),
-      "exact|fast|direct|bf16", NO_PRESETS("exact"), 0, 0, "arithmetic" },
-    { "threads", OPTION_INT, OPTION_NOW, offsetof(eval_options, threads), "N", NO_PRESETS("0"), 0,
-      1024, "(0: all cores; results do not depend on it)" },
+    COMPUTE_OPTIONS(eval_options, "exact"),
     LIMIT_OPTIONS(eval_options, "0")
 };
 

@@ -202,25 +202,23 @@ static int no_column(table_reader *r, const char *name, const char *use) {
     return wrong_at(r, "has no column '%.31s'%s (its columns: %s)", name, use, list);
 }
 
-/* Reads the next name of a list and moves past it. A name with commas is in quotes, in which a
-   quote is doubled. Returns 0 at the end of the list. */
-static int next_column(const char **list, char name[TABLE_NAME]) {
+int next_name(const char **list, const char *between, char *name, size_t size) {
     const char *c = *list;
-    int n = 0;
-    while (*c == ' ' || *c == ',') c++;
+    size_t n = 0;
+    while (*c == ' ' || (*c && strchr(between, *c))) c++;
     if (!*c) return 0;
     const int quoted = *c == '"';
     c += quoted;
-    for (; *c && (quoted || *c != ','); c++) {
+    for (; *c && (quoted || !strchr(between, *c)); c++) {
         if (quoted && *c == '"') {
             if (c[1] != '"') break;
             c++;
         }
-        if (n < TABLE_NAME - 1) name[n++] = *c;
+        if (n + 1 < size) name[n++] = *c;
     }
     while (!quoted && n > 0 && name[n - 1] == ' ') n--;
     name[n] = 0;
-    *list = c + strcspn(c, ",");
+    *list = c + strcspn(c, between);
     return 1;
 }
 
@@ -289,7 +287,7 @@ static int keep_column(table_reader *r, int at) {
 static int for_columns(table_reader *r, const char *list, const char *use,
                        int (*take)(table_reader *r, int at)) {
     char name[TABLE_NAME];
-    while (list && next_column(&list, name)) {
+    while (list && next_name(&list, ",", name, sizeof name)) {
         const int at = column_listed(r, name, use);
         if (at < 0 || !take(r, at)) return 0;
     }
@@ -482,7 +480,7 @@ static int keep_names(table_reader *r, int has_header) {
 /* Returns 1 if a list of columns has a column's number. */
 static int has_number(const char *list, int column) {
     char name[TABLE_NAME];
-    while (list && next_column(&list, name))
+    while (list && next_name(&list, ",", name, sizeof name))
         if (table_is_number(name) && strtol(name, NULL, 10) == column + 1) return 1;
     return 0;
 }
