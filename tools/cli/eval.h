@@ -54,9 +54,9 @@ panel uses_panel(const char *title, const char *x_name, float top, float bottom,
 /* Draws n panels into a picture of this height, and prints its path; returns the exit status. */
 int uses_draw(const char *path, panel *panels, int n, int height);
 
-/* ---- lists ------------------------------------------------------------------------------------ */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
-/* Letters that separate the names of a list, in options other than those of columns: see next_name. */
+/* Letters between the names of a list, but for columns: see next_name. */
 #define LIST_MARKS ", "
 
 /* ---- the command ----------------------------------------------------------------------------- */
