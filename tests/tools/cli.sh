@@ -1204,7 +1204,7 @@ says "milli.csv: 120 rows calibrate familiarity: .* 1% needs about 500"
 mean() { sed -n 's/.*mean log p(x) \([-0-9.]*\).*/\1/p' err; }
 status 0 "their scores" score t8/last.safetensors milli.csv
 milli=$(mean)
-check "says how few rows calibrated" grep -q "calibrated with 120 rows" err
+check "says how few rows calibrated" grep -q "jem score: 120 rows calibrate familiarity" err
 check "not in the summary, as 1% is within reach" sh -c '! grep -q "by chance" err'
 status 0 "those of the others" score t1/last.safetensors plain.csv
 check "log p(x) is $milli after $(mean)" \

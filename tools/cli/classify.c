@@ -10,6 +10,7 @@
 
 #include "tools/cli/classify.h"
 #include "tools/cli/memory.h"
+#include "tools/cli/notes.h"
 #include "tools/cli/score.h"
 #include "tools/cli/train_options.h"
 #include "tools/cli/use.h"
@@ -292,6 +293,7 @@ static void print_classified(const classify_run *r) {
     print_verdicts(to, r->pictures, r->pictures == 1 ? "picture" : "pictures", r->verdicts);
     if (r->blank) fprintf(to, ", %d of one colour", r->blank);
     if (r->unreadable) fprintf(to, ", %d unreadable", r->unreadable);
+    print_chance(to, r->pictures - r->blank - r->unreadable, rows_calibrated(r->m), "images");
     for (int k = 0; net->classes > 1 && k < net->classes && named <= MOST_NAMED; k++) {
         if (!r->of_class[k]) continue;
         if (named == MOST_NAMED) fprintf(to, ", ...");
@@ -301,6 +303,7 @@ static void print_classified(const classify_run *r) {
         named++;
     }
     fprintf(to, "\n");
+    note_few_calibrate(stderr, "jem classify", rows_calibrated(r->m), "images");
 }
 
 /* Classifies pictures and folders. Returns the exit status. */

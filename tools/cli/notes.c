@@ -1,4 +1,4 @@
-/* Notes about the columns of a table: see notes.h. */
+/* Notes about data: see notes.h. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "tools/cli/notes.h"
+#include "tools/cli/train_options.h"
 #include "tools/support/table.h"
 
 /* Writes the name of a column as the shell's word for --drop. Returns `to`. */
@@ -142,4 +143,21 @@ void note_labels(const char *table, const data_set *s) {
                "delete these rows, or learn without labels (--label none --drop %s)\n", table,
                s->label, rare, different, s->class_names[rarest], word);
     free(rows);
+}
+
+void note_few_calibrate(FILE *to, const char *name, int n, const char *kind) {
+    if (n < 2) return;
+    if (n < LEAST_CALIBRATED)
+        fprintf(to, "%s: only %d %s calibrate familiarity: 1 in %d usual %s may be called strange; "
+                "1 in 100 needs %d %s at least, and about 500 to be reliable (jem train --n-valid "
+                "N)\n", name, n, kind, n + 1, kind, LEAST_CALIBRATED, kind);
+    else if (n < FEW_CALIBRATED)
+        fprintf(to, "%s: %d %s calibrate familiarity: more than 1%% of usual %s may be called "
+                "strange; 1%% needs about 500 (jem train --n-valid N)\n", name, n, kind, kind);
+}
+
+void print_chance(FILE *to, int judged, int n, const char *kind) {
+    if (n < 2 || n >= LEAST_CALIBRATED) return;
+    fprintf(to, "; about %.0f of %d usual %s are strange by chance, not %.0f (%d calibration %s)",
+            (double)judged / (n + 1), judged, kind, .01 * judged, n, kind);
 }

@@ -1,6 +1,9 @@
-/* Notes about the columns of a table, printed by `jem train`: short, and with a remedy. */
+/* Notes about columns of a table, printed by `jem train`, and about calibration: short, and with a
+   remedy. */
 #ifndef CLI_NOTES_H
 #define CLI_NOTES_H
+
+#include <stdio.h>
 
 #include "tools/support/data.h"
 
@@ -12,5 +15,12 @@ void note_values(const char *table, const data_set *s);
 /* Names a column of labels that has more different labels than half its rows, or some that occur
    once or twice. */
 void note_labels(const char *table, const data_set *s);
+
+/* Reports that n rows or images (`kind`) are too few to calibrate familiarity for a rate of 1%, if
+   they are. name: the data set or the command, at the beginning of the message. */
+void note_few_calibrate(FILE *to, const char *name, int n, const char *kind);
+/* Prints, as a part of a summary, how many of `judged` usual rows or images are strange by chance,
+   if n for calibration are too few for 1%. */
+void print_chance(FILE *to, int judged, int n, const char *kind);
 
 #endif

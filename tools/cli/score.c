@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tools/cli/memory.h"
+#include "tools/cli/notes.h"
 #include "tools/cli/score.h"
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
@@ -211,27 +212,16 @@ static double accuracy_of(const score_run *s) {
     return n ? 100.0 * right / n : -1;
 }
 
-/* Returns the count of rows that calibrated the model; 0: unknown. */
-static int rows_calibrated(const model *m) {
-    const char *calibrated = jem_archive_meta(m->archive, "run.calibrated");
-    const char *validation = jem_archive_meta(m->archive, "run.validation");   /* older files */
-    if (calibrated) return atoi(calibrated);
-    return validation ? atoi(validation) : 0;
-}
-
 /* Prints a summary of all rows. */
 static void print_summary(FILE *to, const score_run *s) {
     const int read = s->rows - s->unreadable;
-    const int calibrated = rows_calibrated(s->m);
     print_verdicts(to, s->rows, "rows", s->verdicts);
     if (s->unreadable) fprintf(to, ", %d unreadable", s->unreadable);
     if (read) fprintf(to, "; mean log p(x) %.3f", s->sum / read);
     double accuracy = -1;
     if (s->answers && read && s->m->net->classes > 1) accuracy = accuracy_of(s);
     if (accuracy >= 0) fprintf(to, "; accuracy %.2f%%", accuracy);
-    if (calibrated > 1 && calibrated < LEAST_CALIBRATED)
-        fprintf(to, "; about %.0f of %d usual rows are strange by chance, not %.0f (%d calibration "
-                "rows)", (double)read / (calibrated + 1), read, .01 * read, calibrated);
+    print_chance(to, read, rows_calibrated(s->m), "rows");
     fprintf(to, "\n");
     if (s->t.unlabelled)
         fprintf(stderr, "jem score: %d rows count as unlabelled: their label is missing, is "
@@ -280,18 +270,6 @@ static int score_some(score_run *s, const float *x, int n) {
     return 1;
 }
 
-/* Compares the count of rows that calibrated a model with the count that verdicts need. */
-static void note_few(const model *m) {
-    const int n = rows_calibrated(m);
-    if (n > 1 && n < LEAST_CALIBRATED)
-        fprintf(stderr, "jem score: the model was calibrated with only %d rows: 'strange' cannot "
-                "mean 1 in 100 usual rows, but 1 in %d (train with --n-valid %d or more)\n", n,
-                n + 1, LEAST_CALIBRATED);
-    else if (n > 1 && n < FEW_CALIBRATED)
-        fprintf(stderr, "jem score: the model was calibrated with %d rows; with fewer than about "
-                "500, more than 1%% of usual rows may be strange\n", n);
-}
-
 /* Scores and writes the rows that have arrived, and forgets their values. */
 static int score_arrived(score_run *s) {
     const csv_table *t = &s->t;
@@ -300,7 +278,7 @@ static int score_arrived(score_run *s) {
         snprintf(line, sizeof line, "row,%s%s", answer_columns(s->m->net),
                  s->blames ? ",column,gain,better" : "");
         if (!put_line(s, line, t->kept_names)) return 0;
-        note_few(s->m);
+        note_few_calibrate(stderr, "jem score", rows_calibrated(s->m), "rows");
         s->began = 1;
     }
     if (!keep_answers(s)) return 0;

@@ -388,13 +388,7 @@ static void note_calibration(const run *r) {
     if (n < 2)
         printf("%s: no familiarity, because calibration needs at least 2 %s, and has %d (--n-valid "
                "N)\n", r->o->dataset, kind, n);
-    else if (n < LEAST_CALIBRATED)
-        printf("%s: only %d %s calibrate familiarity: 1 in %d usual %s may be called strange; 1 in "
-               "100 needs %d %s at least, and about 500 to be reliable (--n-valid N)\n",
-               r->o->dataset, n, kind, n + 1, kind, LEAST_CALIBRATED, kind);
-    else if (n < FEW_CALIBRATED)
-        printf("%s: %d %s calibrate familiarity: more than 1%% of usual %s may be called strange; "
-               "1%% needs about 500 (--n-valid N)\n", r->o->dataset, n, kind, kind);
+    note_few_calibrate(stdout, r->o->dataset, n, kind);
 }
 
 /* Warns if all rows have one label that is not the only class: 1, say, which is the second. */

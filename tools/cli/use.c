@@ -295,6 +295,13 @@ void format_answer(char text[ANSWER_SIZE], const jem_net *net, const jem_answer 
     snprintf(text + n, (size_t)(ANSWER_SIZE - n), ",%s,%.4f", quoted, (double)a->probability);
 }
 
+int rows_calibrated(const model *m) {
+    const char *calibrated = jem_archive_meta(m->archive, "run.calibrated");
+    const char *validation = jem_archive_meta(m->archive, "run.validation");   /* older files */
+    if (calibrated) return atoi(calibrated);
+    return validation ? atoi(validation) : 0;
+}
+
 void print_verdicts(FILE *to, int n, const char *what, const int counts[JEM_STRANGE + 1]) {
     fprintf(to, "%d %s: %d familiar, %d odd, %d strange", n, what, counts[JEM_FAMILIAR],
             counts[JEM_ODD], counts[JEM_STRANGE]);

@@ -70,6 +70,9 @@ void format_answer(char text[ANSWER_SIZE], const jem_net *net, const jem_answer 
                    const char *verdict);
 const char *answer_columns(const jem_net *net);
 
+/* Returns the count of rows or images that calibrated a model; 0: unknown. */
+int rows_calibrated(const model *m);
+
 /* Prints how many of n rows, or pictures, are familiar, odd, strange and not judged. */
 void print_verdicts(FILE *to, int n, const char *what, const int counts[JEM_STRANGE + 1]);
 
