@@ -1212,12 +1212,12 @@ check "log p(x) is $milli after $(mean)" \
 status 0 "a dozen rows calibrate" train plain.csv --n-valid 12 --iters 1 --out t10
 says "plain.csv: only 12 rows calibrate .*: 1 in 13 usual rows may .* 1 in 100 needs 99 rows at least"
 status 0 "their limit" score t10/last.safetensors plain.csv
-check "cannot be 1%" grep -q "with only 12 rows: 'strange' cannot mean 1 in 100 .* but 1 in 13" err
+check "cannot be 1%" grep -q "jem score: only 12 rows calibrate .*: 1 in 13 usual rows may" err
 check "nor in the summary" \
     grep -q "^600 rows: .*; about 46 of 600 usual rows are strange by chance, not 6 (12 calibration" err
 status 0 "stopped before a validation" train plain.csv --n-valid 12 --iters 9 --stop-at 5 --out t16
 status 0 "their limit, too" score t16/last.safetensors plain.csv
-check "cannot be 1%, either" grep -q "with only 12 rows: 'strange' cannot mean 1 in 100" err
+check "cannot be 1%, either" grep -q "jem score: only 12 rows calibrate" err
 status 0 "help for a table" train plain.csv --help; says "and fast (for plain.csv)"
 check "without the options of images" sh -c "grep -q -e --drop out && ! grep -q -e --shift -e --crop out"
 awk -F, -v OFS=, 'NR > 1 { $5 = NR % 2 ? "low" : "inf" } 1' rows.csv >words.csv
@@ -1268,6 +1268,9 @@ awk 'BEGIN { print "k"; for (i = 0; i < 600; i++) print i % 60 == 5 ? 99999999 :
 status 0 "a column of one value and codes" train codes.csv --iters 60 --out codes
 says "column 'k': 10 of 600 values are far from the others (1e+08; the others are 7000 to 7000)"
 check "it is calibrated" sh -c "! grep -q 'no familiarity' out && test -s codes/best.safetensors"
+awk 'BEGIN { print "k,alarm"; for (i = 0; i < 600; i++) print i % 60, i % 200 == 5 }' >alarm.csv
+status 0 "a flag that is rarely set" train alarm.csv --iters 1 --out alarm
+check "is no code" sh -c "! grep -q \"column 'alarm'\" out"
 status 0 "their remedies" train notes.csv --label none --drop 'volt,"rpm, max",flat,kind' $brief \
     --iters 1 --out t20
 check "no notes" sh -c "! grep -q column out"

@@ -89,6 +89,8 @@ static void note_outliers(const char *table, const char *name, const float *x, i
     int last;
     find_usual(x, n, &first, &last);
     const int count = n - (last - first);
+    const int two_values = x[first] == x[last - 1] && (x[0] == x[first] || x[n - 1] == x[first]);
+    if (two_values && x[n - 1] - x[0] == 1) return;        /* a flag, which is rarely set */
     if (!count || deviation_of(x, n) < dominant * deviation_of(x + first, last - first)) return;
     const double below = (double)x[first] - (double)x[0];
     const double above = (double)x[n - 1] - (double)x[last - 1];
