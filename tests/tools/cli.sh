@@ -1268,7 +1268,7 @@ awk 'BEGIN { print "k"; for (i = 0; i < 600; i++) print i % 60 == 5 ? 99999999 :
 status 0 "a column of one value and codes" train codes.csv --iters 60 --out codes
 says "column 'k': 10 of 600 values are far from the others (1e+08; the others are 7000 to 7000)"
 check "it is calibrated" sh -c "! grep -q 'no familiarity' out && test -s codes/best.safetensors"
-awk 'BEGIN { print "k,alarm"; for (i = 0; i < 600; i++) print i % 60, i % 200 == 5 }' >alarm.csv
+awk -v OFS=, 'BEGIN { print "k,alarm"; for (i = 0; i < 600; i++) print i % 60, i % 200 == 5 }' >alarm.csv
 status 0 "a flag that is rarely set" train alarm.csv --iters 1 --out alarm
 check "is no code" sh -c "! grep -q \"column 'alarm'\" out"
 status 0 "their remedies" train notes.csv --label none --drop 'volt,"rpm, max",flat,kind' $brief \
