@@ -233,6 +233,8 @@ static void test_refused(void) {
         { "a b\n1 2\n", "f.csv, line 2: '1 2' in column 'a b' is not a number (separate values" },
         { "log\na,b\n", "f.csv, line 2: 'a' in column 'log' is not a number (the first line has" },
         { "\xff\xfe" "1\n", "f.csv, line 1: is UTF-16: save it as CSV in UTF-8" },
+        { "\x1f\x8b" "1,2\n", "f.csv, line 1: is packed: unpack it (gunzip)" },
+        { "PK\3\4" "1,2\n", "f.csv, line 1: is a spreadsheet or an archive: save it as CSV" },
         { "1,2\n3,\n", "f.csv, line 2: '' in column '2' is not a number" },
         { "1,2\nnan,3\n", "f.csv, line 2: 'nan' in column '1' is not a number: a missing" },
         { "1,2\ninf,3\n", "f.csv, line 2: inf in column '1': numbers may be" },

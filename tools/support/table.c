@@ -676,14 +676,24 @@ static void skip_row(table_reader *r) {
     r->desc->bad(r->desc->user, r->error);
 }
 
+/* Returns the remedy for a file that begins with these bytes, if it is no text; otherwise NULL. */
+static const char *no_text(const char *bytes, ptrdiff_t n) {
+    if (n < 4) return NULL;
+    if (!memcmp(bytes, "\xff\xfe", 2) || !memcmp(bytes, "\xfe\xff", 2))
+        return "is UTF-16: save it as CSV in UTF-8";
+    if (!memcmp(bytes, "\x1f\x8b", 2)) return "is packed: unpack it (gunzip)";
+    if (!memcmp(bytes, "PK\3\4", 4))
+        return "is a spreadsheet or an archive: save it as CSV, or unpack it";
+    return NULL;
+}
+
 /* Reads lines from r->at to r->end. */
 static int read_lines(table_reader *r) {
     if (r->at == r->end) return 1;
     if (!r->started && r->end - r->at > 2 && !memcmp(r->at, "\xef\xbb\xbf", 3))
         r->at += 3;                                /* the mark of UTF-8 */
-    if (!r->started && r->end - r->at > 1 &&
-        (!memcmp(r->at, "\xff\xfe", 2) || !memcmp(r->at, "\xfe\xff", 2)))
-        return wrong_at(r, "is UTF-16: save it as CSV in UTF-8");
+    const char *remedy = r->started ? NULL : no_text(r->at, r->end - r->at);
+    if (remedy) return wrong_at(r, "%s", remedy);
     r->started = 1;
     while (next_line(r)) {
         if (!r->all && !read_header(r)) return 0;
