@@ -1899,7 +1899,7 @@ JEM__COMPILE("Og")
 
 typedef struct jem__chunk { struct jem__chunk *next; size_t size; } jem__chunk;
 
-/* The first member of jem__kind: the context frees their list without knowing them. */
+/* First member of jem__kind, through which the context frees a list of them. */
 typedef struct jem__list { struct jem__list *next; } jem__list;
 
 struct jem_ctx {
@@ -1926,8 +1926,8 @@ struct jem_ctx {
     jem__list *kinds;                              /* jem__kind, of jem_register_net */
 };
 
-/* Decodes the UTF-8 character at c, of which n > 0 bytes may be read. Returns its length, 1 to 4; 0
-   if it is malformed, longer than necessary, a surrogate or above U+10FFFF (RFC 3629). */
+/* Decodes the UTF-8 character at c, reading at most n > 0 bytes. Returns its length, 1 to 4; 0 if
+   it is malformed, longer than necessary, a surrogate or above U+10FFFF (RFC 3629). */
 static int jem__utf8(const unsigned char *c, size_t n, uint32_t *code) {
     static const uint32_t smallest[5] = { 0, 0, 0x80, 0x800, 0x10000 };
     int length = 2;
@@ -2024,7 +2024,7 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
     return status;
 }
-/* Formats a text as vsnprintf does, but in the same way in every locale. */
+/* Formats a text as jem__message does, from its own arguments. */
 JEM__PRINTF(3, 4)
 static void jem__print(char *out, size_t room, const char *format, ...) {
     va_list list;
@@ -2056,8 +2056,8 @@ JEM__INLINE int jem__finite(float x) {
 }
 JEM__INLINE int jem__is_nan(float x) { return (jem__float_bits(x) & 0x7fffffffu) > 0x7f800000u; }
 
-/* Returns 1 if lo <= value <= hi; otherwise reports name and value. A desc's field arrives as
-   d.name. */
+/* Returns 1 if lo <= value <= hi; otherwise reports name and value. The prefix "d." of a desc's
+   field is omitted. */
 static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, double value, double lo,
                          double hi) {
     if (jem__finite((float)value) && value >= lo && value <= hi) return 1;
@@ -2076,7 +2076,7 @@ static void jem__count(int *n) {
     if (*n < JEM__MANY) ++*n;
 }
 
-/* Returns 1 if there are n > 0 labels, each 0..classes-1; otherwise reports what is wrong. */
+/* Returns 1 if there are n > 0 labels, each 0..classes-1; otherwise reports the error. */
 static int jem__labels_good(jem_ctx *ctx, const char *what, const int *labels, int n, int classes) {
     if (!labels || n <= 0) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images%s", what, n,
@@ -2185,8 +2185,8 @@ static int jem__all_finite(const float *x, ptrdiff_t n) {
     return !(exponents & 0x80000000u);
 }
 
-/* Computes a b + c, rounded once. The C library's fma rounds twice (MinGW) or is slow
-   (WebAssembly), so the sum is computed in double there, where the product is exact. If the sum is
+/* Computes a b + c, rounded once. Where the C library's fma rounds twice (MinGW) or is slow
+   (WebAssembly), the sum is computed in double, in which the product is exact. If the sum is
    halfway between two floats, or below the normal ones, it is first rounded to odd, which makes its
    rounding to float correct (Boldo & Melquiond 2008). */
 #if defined(_WIN32) || defined(__wasm__)
@@ -2214,11 +2214,11 @@ static float jem__fmaf(float a, float b, float c) {
 #define jem__fmaf(a, b, c) fmaf(a, b, c)
 #endif
 
-/* Largest number of floats of an array: half of what a ptrdiff_t can count in bytes, so that the
-   sum of two sizes does not overflow. */
+/* Largest number of floats in an array: its size in bytes is half of PTRDIFF_MAX, so that the sum
+   of two sizes does not overflow. */
 #define JEM__FLOATS (PTRDIFF_MAX / 8)
 
-/* Returns the bytes of n floats; for an impossible n, a size that no allocator can supply. */
+/* Returns the size of n floats in bytes; for an impossible n, one that no allocator can supply. */
 static size_t jem__float_bytes(ptrdiff_t n) {
     if (n < 0 || n > JEM__FLOATS) return (size_t)-1;
     return (size_t)n * sizeof(float);
@@ -2235,8 +2235,8 @@ static char *jem__strdup(jem_ctx *ctx, const char *s) {
 }
 
 /* Calls task(arg, i) for i in 0..n-1, in any order: tasks write to different places. `flops`
-   estimates the work of all tasks. If there is little work, this thread finishes it before the
-   others could start. */
+   estimates the work of all tasks. The calling thread does little work alone: it finishes before
+   the others could start. */
 static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *arg, int i),
                           void *arg) {
     const int spread = n > 1 && ctx->threads > 1 && flops > 4e6;
@@ -2346,13 +2346,13 @@ static float jem__sum_lanes(const float *x) {
     return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/* A Langevin step (kernel `langevin`), with a step and a noise per lane, that is, per image.
-   clamp_grad = 0 does not clamp gradients, lo = hi does not clamp x. */
+/* Parameters of a Langevin step (kernel `langevin`): step size and noise level of each lane, that
+   is, of each image. Gradients are clamped unless clamp_grad = 0, x unless lo = hi. */
 typedef struct jem__langevin {
     float step[JEM_LANES], noise[JEM_LANES], clamp_grad, lo, hi;
 } jem__langevin;
 
-/* Numbers of a parameter update; for lr and root2 see the kernel `adam`. */
+/* Coefficients of a parameter update; for lr and root2 see the kernel `adam`. */
 typedef struct jem__update {
     float beta1, beta2, eps, momentum, weight_decay, lr, root2;
 } jem__update;
@@ -2375,7 +2375,8 @@ typedef struct jem__kernels {
     void (*fill)(int kind, const uint32_t *key, uint64_t start, float *out, ptrdiff_t n, float a,
                  float b);
 
-    /* Of n floats, one by one; `shift` moves lanes. The backward ones store dx, or add to it. */
+    /* Elementwise kernels on n floats; `shift` moves lanes. The backward ones store dx or, with
+       `add`, add to it. */
     void (*map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n);
     void (*map_back)(int kind, float a, const float *kept, const void *aux, const float *dy,
                      float *dx, int add, ptrdiff_t n);
@@ -2385,7 +2386,7 @@ typedef struct jem__kernels {
                       ptrdiff_t n);
     void (*shift)(const float *x, int by, unsigned lanes, float *y, ptrdiff_t n);
 
-    /* One number per lane, from n floats or from c channels of one pixel. */
+    /* Reductions to one number per lane, of n floats or of the c channels of one pixel. */
     void (*dot)(float factor, const float *a, const float *b, float *out, int add, ptrdiff_t n);
     void (*logsumexp)(const float *x, int c, float *y);
     void (*logsumexp_back)(const float *x, const float *y, const float *dy, int c, float *dx,
@@ -2425,7 +2426,7 @@ static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t
 
 enum { JEM__MAX_THREADS = 1 << 12 };
 
-/* Returns the thread count for a desc: 1 if there is no way to run tasks side by side. */
+/* Returns the thread count for a desc: 1 if tasks cannot run in parallel. */
 static int jem__thread_count(const jem_ctx_desc *desc) {
     int threads = 1;
 #ifdef _OPENMP
@@ -2560,7 +2561,7 @@ float jem_rng_normal(jem_rng *rng) {
 
 /* ==== >>memory: the tape's arena ============================================================== */
 /* The arena is a list of chunks, used in order; a mark is a position in it. Chunks are kept when
-   the tape is reset, so that the second step of a loop finds all the memory that it needs. */
+   the tape is reset, so that a loop allocates them in its first step only. */
 
 #define JEM__CHUNK ((size_t)1 << 20)
 
@@ -2614,7 +2615,7 @@ static void *jem__push_zero(jem_ctx *ctx, size_t bytes) {
     if (memory) memset(memory, 0, bytes);
     return memory;
 }
-/* Allocates n elements, for an n that a caller chose. */
+/* Allocates n elements of `size` bytes; the product can exceed a size_t. */
 static void *jem__push_array(jem_ctx *ctx, int n, size_t size) {
     if ((size_t)n > (size_t)-1 / size) return jem__too_much(ctx);
     return jem__push(ctx, (size_t)n * size);
@@ -2647,16 +2648,16 @@ static void jem__arena_forget(jem_ctx *ctx) {
     }
 }
 
-/* ==== >>tape: what is recorded, and the plain walk ============================================ */
+/* ==== >>tape: recorded ops, and the plain walk ================================================ */
 /* An op called on tensors computes nothing. It adds a node that holds the op, its inputs and the
    shape of its output; the nodes, in the order of recording, are the tape. A value is computed by
    walking the tape forward. Gradients are computed by going back from the target y, where dy/dy is
    1: each op turns the gradient of its output into those of its inputs, which is the chain rule
    (reverse mode; Griewank & Walther, 'Evaluating derivatives', 2008). jem__tape_plain, at the end
-   of this room, does just that and is the whole idea; >>plan does the same faster. */
+   of this room, is the whole idea; >>plan does the same faster. */
 
 typedef struct jem__node {
-    jem_tensor t;                                  /* what the caller holds */
+    jem_tensor t;                                  /* the caller's handle */
     const jem_op *op;                              /* NULL: a leaf */
     struct jem__node *in[JEM_MAX_INPUTS];
     jem_param *param[JEM_MAX_PARAMS];
@@ -2665,7 +2666,7 @@ typedef struct jem__node {
     int inputs, params;
     int groups;                                    /* groups of 16 images */
     ptrdiff_t stride;                              /* floats of a group: h*w*c*16 */
-    size_t aux_bytes;                              /* of a group, from forward to backward */
+    size_t aux_bytes;                              /* per group, kept from forward to backward */
     ptrdiff_t work;                                /* floats of scratch during the op */
     double flops;                                  /* estimate for one group, forward */
     int bf16_out;                                  /* forward can read and write bf16 */
@@ -2673,7 +2674,7 @@ typedef struct jem__node {
     int bf16_params;                               /* the weight gradient can read bf16 */
     int keep;                                      /* jem_keep was called */
     int ready;                                     /* value is up to date */
-    float *value, *grad;                           /* all groups; NULL: only during a run */
+    float *value, *grad;                           /* all groups; NULL: stored only during a run */
     uint64_t made, value_push, grad_push;          /* ctx->pushes when node and arrays were made */
 } jem__node;
 
@@ -2694,18 +2695,18 @@ typedef struct jem__step {
 
     /* Fields that only the plan uses (see >>plan). */
     int pos;                                       /* list[pos] is this step; -1: not in the list */
-    int value_buf, aux_buf, grad_buf;              /* numbers of buffers; 0: no buffer */
+    int value_buf, aux_buf, grad_buf;              /* indices of buffers; 0: no buffer */
     int readers;                                   /* number of its uses as an input */
     struct jem__step *first_reader;
     struct jem__step *fused_conv, *fused_sum;      /* computed with this step, forward */
     struct jem__step *fused_into;                  /* step that computes this one, forward */
-    struct jem__step *back_conv;                   /* of an activation: convolution fused, back */
+    struct jem__step *back_conv;                   /* of an activation: fused conv, backward */
     struct jem__step *back_fused_into;             /* of such a convolution: the activation */
     int value16_buf, grad16_buf;                   /* bf16 copies */
     int grad16_only;                               /* no step reads the gradient in fp32 */
     jem__place value16, grad16;                    /* places of bf16 values */
     int reads16;                                   /* a convolution: reads in[0]'s value16 */
-    struct jem__step *dy16;                        /* a convolution: reads this one's grad16 */
+    struct jem__step *dy16;                        /* step whose grad16 this convolution reads */
     struct jem__step *grad16_writer;
 } jem__step;
 
@@ -2719,7 +2720,7 @@ typedef struct jem__run {
     jem__mode mode;
     jem__step *target;
     jem__step *leaf;                               /* of d target / d leaf; NULL: not requested */
-    jem__step **list;                              /* those that run, in the order of recording */
+    jem__step **list;                              /* steps that run, in the order of recording */
     int n;
     jem__place work;                               /* scratch of the running op's part 0; */
     ptrdiff_t part_step;                           /* floats from there to the next part's */
@@ -2729,12 +2730,12 @@ typedef struct jem__run {
     jem__buf *bufs;
     int n_bufs;
     int slots;                                     /* regions; each holds all buffers */
-    int most_parts;                                /* of any span */
+    int most_parts;                                /* largest number of parts in a span */
     int from, to;                                  /* the running span is list[from..to-1] */
     int back;                                      /* 1: a span in parts runs backward */
-    int both;                                      /* forward and backward, group by group */
+    int both;                                      /* 1: each group runs forward, then backward */
     float *base;
-    ptrdiff_t region;                              /* floats */
+    ptrdiff_t region;                              /* size of a region, in floats */
 } jem__run;
 
 /* Properties of built-in ops. */
@@ -2767,8 +2768,8 @@ typedef struct jem__inner {
     float *work;                                   /* scratch */
     int part, parts;                               /* compute this part of the group */
     uint16_t *y16;                                 /* bf16 copy of the result, or NULL */
-    const float *plus;                             /* addend fused to a convolution */
-    const void *act;                               /* user data of an activation fused to it, */
+    const float *plus;                             /* addend fused with a convolution */
+    const void *act;                               /* user data of an activation fused with it, */
     float *act_y;                                  /* its output (act_aux: its aux) */
     void *act_aux;
 } jem__inner;
@@ -2899,7 +2900,7 @@ static jem_shape jem__shape(int n, int c, int h, int w) {
 }
 static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
 
-/* Returns the floats of one group. */
+/* Returns the number of floats in one group. */
 static ptrdiff_t jem__floats(jem_shape shape) {
     return (ptrdiff_t)shape.c * shape.h * shape.w * JEM_LANES;
 }
@@ -2940,7 +2941,7 @@ static int jem__shape_possible(jem_shape shape) {
     return (double)jem__groups(shape.n) * (double)jem__floats(shape) <= (double)JEM__FLOATS;
 }
 
-/* Puts a node without inputs on the tape. */
+/* Adds a node to the tape, still without op and inputs. */
 static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape shape) {
     if (!ctx || ctx->status != JEM_OK) return NULL;
     if (!jem__shape_possible(shape))
@@ -2964,7 +2965,7 @@ static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape sha
     return node;
 }
 
-/* Records an op, and returns its output. Many parameters: a node stores all of these. */
+/* Records an op, and returns its output. Takes many arguments: a node stores them all. */
 static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, jem_param *const *params, int n_params,
                                const void *user, size_t user_bytes, size_t aux_bytes) {
@@ -2997,7 +2998,7 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
     return &node->t;
 }
 
-/* Records a custom op. Many parameters, but each op has only one such call. */
+/* Records a custom op. Takes many arguments, but each op needs only one such call. */
 jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
     const char *name = "jem_custom";
@@ -3200,7 +3201,7 @@ static void jem__run_marks(jem__run *r, const jem__node *target, const jem__node
 }
 
 /* Allocates an array of all groups that remains after the run, unless the node already has it.
-   Stores in `push` when the array was allocated. Returns 0 if memory runs out. */
+   Stores the time of the allocation in `push`. Returns 0 if memory runs out. */
 static int jem__keep_room(const jem__node *node, float **array, uint64_t *push) {
     if (*array) return 1;
     *array = jem__push_floats(node->t.ctx, node->groups * node->stride);
@@ -3214,7 +3215,7 @@ static int jem__keeps_value(const jem__run *r, const jem__step *s) {
     return s->runs && (s == r->target || s->node->keep || is_small);
 }
 
-/* Gives memory to what outlives the run: kept values and the leaf's gradient. */
+/* Allocates the arrays that remain after the run: kept values and the leaf's gradient. */
 static jem_status jem__run_kept(jem__run *r) {
     for (jem__step *s = r->ctx->steps; s <= r->target; s++) {
         jem__node *node = s->node;
@@ -3306,8 +3307,7 @@ static void jem__step_forward(const jem__run *r, jem__step *s, int group) {
     s->node->op->forward(&call);
 }
 
-/* Hides the arrays that backward did not ask for: their memory may already be in use for something
-   else. */
+/* Hides the arrays that backward must not read: their memory may already have been reused. */
 static void jem__hide_unkept(jem_call *call, int keeps) {
     for (int k = 0; k < call->inputs; k++)
         if (!(keeps >> k & 1)) call->x[k] = NULL;
@@ -3416,18 +3416,18 @@ static jem_status jem__tape_plain(jem__run *r) {
    bits, but:
 
      - gives every value, gradient and scratch an offset in a region. Buffers whose lifetimes do
-       not overlap share memory. A value that no backward reads dies with its last use: that is how
-       jem_grad keeps nothing for the weights;
-     - takes 16 images at a time, a group, depth-first through steps that treat images separately.
-       In jem_grad a group then goes straight back: a thread needs one region, for one group,
-       whatever the batch. In jem_backward every group has its region, because a weight's gradient
-       sums over all of them. With too few groups to occupy all threads, each step runs for
+       not overlap share memory. A value that no backward reads may be overwritten after its last
+       use, so jem_grad keeps nothing for the weights;
+     - takes a group of 16 images at a time depth-first through steps that treat images separately.
+       In jem_grad a group then goes straight back: a thread needs the region of only one group,
+       whatever the batch size. In jem_backward every group has its region, because a weight's
+       gradient sums over all of them. With too few groups to occupy all threads, each step runs for
        all groups before the next step begins, and convolutions are split among threads;
      - fuses a convolution with the addition and activation after it, and its input gradient with
        that of the activation before it;
      - passes bf16 from convolution to convolution, where both compute in it. */
 
-/* Adds a buffer that lives from time `start` to time `end`; returns its number. */
+/* Adds a buffer in use from time `start` to time `end`; returns its index. */
 static int jem__plan_buf(jem__run *r, int start, int end, ptrdiff_t floats) {
     jem__buf *b = r->bufs + r->n_bufs;
     b->start = start;
@@ -3465,7 +3465,7 @@ static void jem__plan_readers(jem__run *r) {
     }
 }
 
-/* Returns 1 if the step adds two different values of the same shape, not yet part of a fusion. */
+/* Returns 1 if the step, not yet fused, adds two different values of the same shape. */
 static int jem__can_fuse_sum(const jem__step *s) {
     return jem__has(s->node, JEM__OP_SUM) && !s->fused_conv && !s->fused_into &&
            s->in[0] != s->in[1] && s->in[0]->node->stride == s->in[1]->node->stride;
@@ -3527,7 +3527,7 @@ static const jem__node *jem__main_node(const jem__step *s, int back) {
 
 /* ---- lifetimes ------------------------------------------------------------------------------- */
 /* list[i] goes forward at time i and back at time 2n-1-i, unless it is fused into another step. A
-   buffer lives from the first time it is written to the last time it is read. */
+   buffer's lifetime extends from its first write to its last read. */
 
 /* Returns the time at which list[pos] goes back. */
 static int jem__back_time(const jem__run *r, int pos) { return 2 * r->n - 1 - pos; }
@@ -3541,13 +3541,13 @@ static int jem__time_back(const jem__run *r, const jem__step *s) {
     return jem__back_time(r, s->pos);
 }
 
-/* bf16 pays only where a bf16 convolution writes what another one reads: a value, which the next
-   output and the weight gradient need, or a gradient, which input and weight gradients need. */
+/* bf16 pays only where one bf16 convolution writes an array that another one reads: a value, for
+   the next output and the weight gradient, or a gradient, for input and weight gradients. */
 /* Returns 1 if a bf16 convolution computes the step's value. */
 static int jem__writes_bf16(const jem__step *s) {
     return !s->fused_into && jem__forward_node(s)->bf16_out;
 }
-/* Returns 1 unless the step's weight gradient needs the value in fp32. */
+/* Returns 1 unless the run computes a weight gradient of the step from arrays in fp32. */
 static int jem__params_bf16(const jem__run *r, const jem__step *s) {
     return !jem__run_trains(r, s->node) || s->node->bf16_params;
 }
@@ -3602,8 +3602,8 @@ static void jem__plan_value16(jem__run *r, jem__step *s) {
                                    jem__bf16_floats(t->c, t->h, t->w));
 }
 
-/* Returns 1 if the step may write its output over its first input: the input dies here. A fused
-   convolution reads its own input until the fused step ends; that input must survive. */
+/* Returns 1 if the step may write its output over its first input, because it is the last to read
+   it. A fused convolution reads its own input until the fused step ends; that input must remain. */
 static int jem__can_overwrite_input(const jem__run *r, const jem__step *s) {
     if (!jem__has(s->node, JEM__OP_SHARES)) return 0;
     const jem__step *input = s->in[0];
@@ -3650,8 +3650,8 @@ static void jem__plan_values(jem__run *r) {
 
 /* ---- buffers of gradients -------------------------------------------------------------------- */
 
-/* Marks, for each step, the inputs whose gradient another step has already begun: it adds to those.
-   The backward pass runs in reverse order, so the last reader of a value begins its gradient. */
+/* Marks, for each step, the inputs to whose gradients it adds, as another step has begun them. The
+   backward pass runs in reverse order, so the last reader of a value begins its gradient. */
 static void jem__plan_adds(jem__run *r) {
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
@@ -3744,7 +3744,7 @@ static void jem__plan_input_gradient(jem__run *r, jem__step *s, int k, int in_pl
     } else in->grad_buf = jem__plan_buf(r, jem__time_back(r, s), last_use, in->node->stride);
 }
 
-/* Plans all gradients. One lives from its first writer to the step that it belongs to. */
+/* Plans all gradients. Each is in use from its first writer to its own step. */
 static void jem__plan_gradients(jem__run *r) {
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
@@ -3767,7 +3767,7 @@ static void jem__plan_gradients(jem__run *r) {
 
 /* ---- offsets in a region --------------------------------------------------------------------- */
 
-/* Fills order[] with the numbers of all buffers, the largest first. */
+/* Fills order[] with the indices of all buffers, the largest first. */
 static void jem__sort_buffers(const jem__run *r, int *order) {
     for (int i = 0; i < r->n_bufs; i++) {
         int j = i;
@@ -3842,7 +3842,7 @@ static jem__place jem__buf_place(const jem__run *r, int buf) {
     return place;
 }
 
-/* Turns the numbers of buffers into addresses. A gradient that stays in registers points to the
+/* Turns the indices of buffers into addresses. A gradient that stays in registers points to the
    scratch, because NULL would mean that no backward follows. */
 static void jem__plan_places(jem__run *r) {
     for (int i = 0; i < r->n; i++) {
@@ -3859,7 +3859,7 @@ static void jem__plan_places(jem__run *r) {
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Returns how many parts a step is computed in. Only convolutions are worth dividing. */
+/* Returns the number of parts of a step. Only convolutions are worth dividing. */
 static int jem__parts(const jem__run *r, const jem__step *s, int back) {
     if (jem__has(jem__main_node(s, back), JEM__OP_CONV)) return r->parts;
     return 1;
@@ -3883,8 +3883,8 @@ static void jem__call_fused(const jem__step *s, int group, jem_call *call, jem__
     if (s->needs) inner->act_aux = jem__at_place(s->aux, group);
 }
 
-/* Computes one part of one group of a step, with what is fused to it. The op called is that of the
-   convolution, if there is one. */
+/* Computes one part of one group of a step and of the steps fused with it. If these include a
+   convolution, its op computes them all. */
 static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int part) {
     if (s->fused_into || part >= jem__parts(r, s, 0)) return;
     jem__step *main_step = s;
@@ -3988,7 +3988,7 @@ static void jem__span_in_parts(jem__run *r, int back) {
     r->from = from;
 }
 
-/* Splits each group into `parts` tasks; returns the most tasks that one thread gets. */
+/* Returns the most tasks that one thread gets if each group is split into `parts` tasks. */
 static int jem__rounds(int threads, int groups, int parts) {
     return (groups * parts + threads - 1) / threads;
 }
@@ -4014,7 +4014,7 @@ static void jem__plan_span(jem__run *r, int back) {
 }
 
 /* Returns 1 if steps i and j can go depth-first together: neither needs the whole batch, and both
-   have as many groups. */
+   have the same number of groups. */
 static int jem__together(const jem__run *r, int i, int j) {
     const jem__node *a = r->list[i]->node;
     const jem__node *b = r->list[j]->node;
@@ -4046,7 +4046,7 @@ static jem_status jem__plan_all_back(jem__run *r) {
             jem__step_backward(r, s, 0);
             continue;
         }
-        /* The span ends before the next step with weights: their gradient is summed first. */
+        /* The span ends before the next step with weights: their gradient must be summed first. */
         r->to = i + 1;
         while (i > 0 && jem__together(r, i - 1, r->to - 1) &&
                !jem__run_trains(r, r->list[i - 1]->node)) i--;
@@ -4104,7 +4104,7 @@ static jem_status jem__run_planned(jem__run *r) {
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-/* Lists the steps to run, and lets their ops prepare: a convolution packs its weights. */
+/* Lists the steps to run, and prepares their ops: a convolution packs its weights. */
 static jem_status jem__run_list(jem__run *r) {
     r->list = (jem__step **)jem__push(r->ctx, (size_t)(r->n + 1) * sizeof *r->list);
     if (!r->list) return JEM_NO_MEMORY;
@@ -4316,7 +4316,7 @@ float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x
     return (float)(worst / largest);
 }
 
-/* ==== >>ops: what you build with ============================================================== */
+/* ==== >>ops: building blocks of networks ====================================================== */
 /* An op is a check of shapes, a jem_op, and two functions on one group of 16 images. */
 
 #define JEM__OP(name, functions, keeps, traits)                                                    \
@@ -4356,9 +4356,9 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the
 /* ---- few images: lanes are blocks of one image ----------------------------------------------- */
 /* A batch of one would leave 15 of 16 lanes idle. Therefore the networks below cut the images of a
    small batch into 4 x 4 blocks: n images become 16 n smaller ones, each image fills a group, and
-   its block (row, column) is lane 4*row + column. Elementwise ops treat the blocks as any batch.
-   Convolutions do so too, forward and backward, but read a copy that has a border from the
-   neighbouring blocks, that is, from other lanes.
+   its block (row, column) is lane 4*row + column. Elementwise ops treat blocks like any images.
+   Convolutions do so too, forward and backward, but read a copy with a border from the neighbouring
+   blocks, that is, from other lanes.
 
    If an image's side is not 4 times a block's, a margin at the right and bottom fills up the last
    blocks. A convolution that reads neighbours must see zeros there, as in padding, and its input
@@ -4369,12 +4369,12 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the
 
 enum { JEM__GRID = 4 };
 
-/* Return the row (column) of the image that is row y (column x) of the block in a lane. */
+/* Returns the image's row that is row y of the block in a lane; likewise for columns. */
 static int jem__row_of(int lane, int block_h, int y) { return lane / JEM__GRID * block_h + y; }
 static int jem__column_of(int lane, int block_w, int x) { return lane % JEM__GRID * block_w + x; }
 
-/* Copies an image, number `image` of the batch, to its blocks, or the blocks to the image; with
-   `add`, adds it. `from` and `to` are the groups that hold them. The margin is left unchanged. */
+/* Copies image number `image` of the batch to its blocks, or the blocks to the image; with `add`,
+   adds instead. `from` and `to` are the groups that hold them. The margin is left unchanged. */
 static void jem__copy_blocks(const float *from, float *to, jem_shape block, jem_shape whole,
                              int image, int to_blocks, int add) {
     for (int lane = 0; lane < JEM_LANES; lane++) {
@@ -4458,8 +4458,8 @@ static jem_tensor *jem__join_blocks(jem_ctx *ctx, jem_tensor *x) {
     return y;
 }
 
-/* Multiplies pixels in the margin by 0 and all others by 1: y = or, with `add`, y +=. A position
-   inside the image in the last row and column of blocks is inside it in every lane. */
+/* Multiplies margin pixels by 0, all others by 1, and stores them in y or, with `add`, adds them. A
+   position inside the image in the last row and column of blocks is inside it in every lane. */
 static void jem__trim_pixels(const jem_call *call, const float *x, float *y, int add) {
     enum { LAST = JEM__GRID - 1 };
     const int *image = (const int *)call->user;
@@ -4495,7 +4495,7 @@ static jem_tensor *jem__trim(jem_ctx *ctx, jem_tensor *x) {
     return jem__op1(ctx, &jem__op_trim, x, jem__shape_of(x), image, sizeof image, 0);
 }
 
-/* Returns in which block a row or column is: -1 in the one before, 0 in its own, 1 in the next. */
+/* Returns the block of a row or column: -1 for the one before, 0 for this one, 1 for the next. */
 static int jem__block_step(int at, int side) {
     if (at < 0) return -1;
     return at >= side;
@@ -4531,14 +4531,14 @@ static void jem__frame(const jem_ctx *ctx, const float *x, jem_shape shape, int 
     }
 }
 
-/* ---- convolutions: what the engine computes -------------------------------------------------- */
+/* ---- convolutions: interface of the engine --------------------------------------------------- */
 
 #define JEM__MAX_KERNEL 32
 #define JEM__MAX_TAPS (JEM__MAX_KERNEL * JEM__MAX_KERNEL)
 
 /* A convolution reads (ci,hi,wi) and writes (co,ho,wo). An input gradient is a convolution too: it
-   reads dy and writes dx, with rotated weights, in stride*stride phases: the pixels of one phase
-   read the same taps. A convolution's output has one phase. */
+   reads dy and writes dx, with rotated weights, in stride*stride phases, each of which contains the
+   pixels that read the same taps. A convolution's output has one phase. */
 typedef struct jem__conv {
     int ci, hi, wi, co, ho, wo, k, stride, pad;
     int gradient;                                  /* 1: it is an input gradient */
@@ -4568,7 +4568,7 @@ typedef struct jem__finish {
     int kind;                                      /* activation: JEM__MAP_LEAKY (with `slope`), */
     float slope;                                   /* JEM__MAP_SILU, or 0 */
     float *act;                                    /* its output, stored */
-    uint16_t *keep_bits;                           /* what its backward needs, stored */
+    uint16_t *keep_bits;                           /* data for its backward, stored */
     float *keep_slopes;
     uint16_t *y16;                                 /* result of all these, in bf16 (see >>bf16) */
 } jem__finish;
@@ -4617,8 +4617,8 @@ typedef struct jem__method {
     void (*pack)(void *packing, int part);
     ptrdiff_t (*work)(const jem__conv *);          /* floats of scratch */
     void (*run)(const jem__conv *, const jem__operands *, const jem__finish *);
-    void (*plan)(jem__weight_grad *);                  /* sizes and tasks of a weight gradient */
-    /* Puts the operands' x, which is x (side 0) or dy (side 1), into the method's order. */
+    void (*plan)(jem__weight_grad *);              /* sizes and tasks of a weight gradient */
+    /* Puts one operand of a group, x (side 0) or dy (side 1), into the method's order. */
     void (*deal)(const jem__weight_grad *, int group, int side, const jem__operands *);
     void (*product)(const jem__weight_grad *, int i);
     void (*finish)(const jem__weight_grad *, int i);
@@ -4638,9 +4638,9 @@ typedef struct jem__pack {
     float *data;
 } jem__pack;
 
-/* Returns the kind of a packed copy. Convolutions of one kind share it: an output's depends on the
-   weights' shape and, with Winograd, on the stride and the tile. With Winograd, input gradients
-   read the copy of the outputs. */
+/* Returns the kind of a packed copy. Convolutions of the same weights and kind share it. With
+   Winograd, the kind depends on tile and stride, and input gradients read the copy of the outputs;
+   otherwise, an input gradient's depends on stride and pad. */
 static int jem__pack_kind(const jem__conv *q) {
     if (q->tile) return q->tile + 8 * q->stride;
     if (q->gradient) return 1 + q->stride * 64 + q->pad % q->stride;
@@ -4690,7 +4690,7 @@ typedef struct jem__conv_user {
     int border_x, border_dy;                       /* pixels read beyond blocks, of x and of dy */
 } jem__conv_user;
 
-/* Returns the floats of an input with its border. */
+/* Returns the number of floats in one group of an input with its border. */
 static ptrdiff_t jem__framed(const jem__conv *q) {
     return jem__floats(jem__shape(1, q->ci, q->hi, q->wi));
 }
@@ -4704,7 +4704,7 @@ static jem_status jem__conv_prepare(const jem_call *call, int need_input_grad) {
     return status;
 }
 
-/* Returns the operands of a convolution that reads x, with a border if it reads one. */
+/* Returns the operands of a convolution of x; with `border`, copies x and its border to scratch. */
 static jem__operands jem__conv_operands(const jem_call *call, const jem__conv *q, const float *x,
                                         jem_shape shape, int border) {
     const jem__inner *inner = call->inner;
@@ -4723,7 +4723,7 @@ static jem__operands jem__conv_operands(const jem_call *call, const jem__conv *q
     return operands;
 }
 
-/* Computes x (h,w,I,16) -> y (ho,wo,O,16), with the addition and the activation fused to it. */
+/* Computes x (h,w,I,16) -> y (ho,wo,O,16), with the addition and the activation fused with it. */
 static void jem__conv_forward(const jem_call *call) {
     const jem__conv_user *user = (const jem__conv_user *)call->user;
     const jem__inner *inner = call->inner;
@@ -4746,7 +4746,7 @@ static void jem__conv_forward(const jem_call *call) {
     q->method->run(q, &operands, &finish);
 }
 
-/* Computes dy -> dx, with the backward of the activation fused to it. */
+/* Computes dy -> dx, with the backward of the activation fused with it. */
 static void jem__conv_backward(const jem_call *call) {
     const jem__conv_user *user = (const jem__conv_user *)call->user;
     const jem__inner *inner = call->inner;
@@ -4920,7 +4920,7 @@ static jem__conv_user jem__conv_describe(const jem_ctx *ctx, const jem_tensor *x
     return user;
 }
 
-/* Returns the floats of scratch of a convolution. */
+/* Returns the number of floats of scratch that a convolution needs. */
 static ptrdiff_t jem__conv_work(const jem__conv *q, int border) {
     const ptrdiff_t work = q->method->work(q);
     if (border) return work + jem__framed(q);
@@ -5114,8 +5114,8 @@ static int jem__is_spread(const jem_call *call) {
     return b.c * b.h * b.w == 1 && jem__floats(call->in[0]) > JEM_LANES;
 }
 
-/* Returns the floats that one call of a kernel covers: all, or a pixel if b has one number per
-   channel. */
+/* Returns the number of floats per call of a kernel: all, or those of a pixel if b has one number
+   per channel. */
 static ptrdiff_t jem__pair_run(const jem_call *call) {
     if (jem__is_spread(call)) return jem__floats(call->in[0]);
     return jem__floats(call->in[1]);
@@ -5373,8 +5373,8 @@ jem_tensor *jem_upsample(jem_ctx *ctx, jem_tensor *x, int k) {
     return y;
 }
 
-/* Moves channel c of pixel p from (p,c) to (c,p): rows, columns, channels to channels, rows,
-   columns, as in files of weights. */
+/* Moves channel c of pixel p from (p,c) to (c,p), that is, from rows, columns, channels to
+   channels, rows, columns, the order that weights in files expect. */
 static void jem__flatten_forward(const jem_call *call) {
     const float *x = call->x[0];
     const int pixels = call->in[0].h * call->in[0].w;
@@ -5609,7 +5609,7 @@ static void jem__norm_given(const jem_call *call, const jem__norm *norm) {
 }
 
 /* Computes mean and rstd of each image of the group. A second pass adds the mean of x - mean: where
-   x is nearly constant, the rounding of one sum exceeds the standard deviation. */
+   x is nearly constant, the rounding error of a sum exceeds the standard deviation. */
 static void jem__norm_per_image(const jem_call *call, const jem__norm *norm) {
     const jem_norm kind = jem__norm_kind(call);
     const jem__kernels *k = call->ctx->k;
@@ -5700,8 +5700,8 @@ static jem_status jem__norm_param_grad(const jem_call *call) {
     return JEM_OK;
 }
 
-/* Computes in all lanes of out[c][16] the average, over images and pixels, of x - mean, or of its
-   square; mean NULL: 0. Sums over lanes and groups are in double. */
+/* Computes the average of x - mean, or of its square, over images and pixels, and stores it in all
+   lanes of out[c][16]; mean NULL: 0. Sums over lanes and groups are in double. */
 static void jem__norm_batch_moment(const jem_call *call, const float *mean, int squared,
                                    float *out) {
     const int groups = jem__groups(call->out.n);
@@ -5776,7 +5776,7 @@ static int jem__norm_statistics(const jem_call *call, const jem__norm *norm) {
 }
 
 /* Computes batch norm in training. Statistics that are not finite, or of values that a failed op
-   did not write, do not reach the running ones. */
+   did not write, do not change the running statistics. */
 static void jem__norm_batch_forward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
     const int n = norm.c * JEM_LANES;
@@ -5939,8 +5939,8 @@ static jem__meta *jem__meta_create(jem_ctx *ctx, const char *key, const char *va
     return meta;
 }
 
-/* Adds a value at the end of the list, replaces it, or removes it (value NULL). Rejects what no
-   file may contain. */
+/* Adds a value at the end of the list, replaces it, or removes it (value NULL). Rejects entries
+   that no file may contain. */
 static jem_status jem__meta_set(jem_ctx *ctx, jem__meta **list, const char *key,
                                 const char *value) {
     if (!key) return jem__fail(ctx, JEM_BAD_ARGUMENT, "metadata: key is NULL");
@@ -5992,7 +5992,7 @@ static const char *jem__scan_exponent(const char *s, int *exponent) {
 }
 
 /* Reads a decimal number, such as 3, -0.25 or 1.5e-07, in the same way in every locale. Returns
-   where it ends: `text` itself if there is no number, or one that is out of range here. */
+   its end; `text` itself if there is no number, or if it is out of range. */
 static const char *jem__scan_number(const char *text, double *x) {
     const char *s = text;
     double digits_value = 0;
@@ -6021,8 +6021,8 @@ static const char *jem__scan_number(const char *text, double *x) {
     return s;
 }
 
-/* Writes the shortest text from which jem__scan_number reads the same float (9 digits distinguish
-   any two floats), or the same whole number; x is finite. Returns its length. */
+/* Writes a short text from which jem__scan_number reads the same float (9 digits distinguish any
+   two floats) or, below 1e9, the same whole number; x is finite. Returns its length. */
 static int jem__print_number(char *out, size_t size, double x) {
     if (x == floor(x) && fabs(x) < 1e9) return snprintf(out, size, "%.0f", x);
     char text[64];
@@ -6038,7 +6038,7 @@ static int jem__print_number(char *out, size_t size, double x) {
 /* ---- fields ---------------------------------------------------------------------------------- */
 /* Each field of a desc is listed once, with its limits, in a function such as jem__wrn_fields.
    Calling it reads every field from a file's strings (in), checks it, and adds it to those of a
-   network or a file (out). So creating and loading agree on what is allowed. */
+   network or a file (out). So creating and loading apply the same limits. */
 
 typedef struct jem__fields {
     jem_ctx *ctx;
@@ -6054,8 +6054,8 @@ static jem__fields jem__fields_open(jem_ctx *ctx, const char *kind) {
     return f;
 }
 
-/* Returns the name of a field in C. It is the key in files, but for some older keys. `room` is for
-   names that are composed. */
+/* Returns the name of a field in C: its key without "jem.", except for some older keys. `room` is
+   for names that are composed. */
 static const char *jem__field_in_c(const char *key, char room[16]) {
     const char *const name = key + strlen("jem.");
     if (!strcmp(name, "slope")) return "leak";
@@ -6066,7 +6066,7 @@ static const char *jem__field_in_c(const char *key, char room[16]) {
 }
 
 /* Reports a bad field, unless one has been reported. `text` is the string in the file, or NULL;
-   `reason` says what is expected. */
+   `reason` explains the error. */
 static void jem__fields_fail(jem__fields *f, const char *key, const char *text, double value,
                              const char *reason) {
     char number[32];
@@ -6145,8 +6145,9 @@ static float jem__optional_field(jem__fields *f, const char *key, float value, f
 }
 
 /* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
-/* A network is a list of parameters and a function that builds its logits. The three that come with
-   the library use only what your own would: jem_net_create, the layers, jem_apply. */
+/* A network is a list of parameters and a function that builds its logits. Apart from cutting few
+   images into blocks, the three that come with the library use the functions that your own would
+   use: jem_net_create, the layers, jem_apply. */
 
 /* ---- strings that are saved with a network --------------------------------------------------- */
 
@@ -6277,7 +6278,7 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     return jem__features(f, 64.0 * d->widen * pixels);
 }
 
-#define JEM__MOST_WHITE 1024                       /* values of a vector that is whitened */
+#define JEM__MOST_WHITE 1024                       /* largest length of a whitened vector */
 
 /* Visits the fields of a convnet or an MLP; returns its number of features. */
 static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
@@ -6308,15 +6309,16 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
 
 /* ---- networks and parameters ----------------------------------------------------------------- */
 
-/* Finishes creation: returns the network, or frees it if errors were reported since. */
+/* Finishes creation: returns the network or, if errors were reported since it began, frees it and
+   returns NULL. */
 static jem_net *jem__net_done(jem_net *net, int errors) {
     if (net->ctx->errors == errors) return net;
     jem_net_free(net);
     return NULL;
 }
 
-/* Creates a network without parameters. Many parameters: a function, its data, and the sizes of
-   images and logits. */
+/* Creates a network without layers. Many parameters: its function, the function's data, and the
+   sizes of images and logits. */
 jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, size_t user_bytes,
                         int channels, int height, int width, int classes, uint64_t seed) {
     if (!ctx) return NULL;
@@ -6545,8 +6547,7 @@ jem_layer jem_norm_layer(jem_net *net, const char *name, jem_norm norm, int chan
     return layer;
 }
 
-/* Momentum of batch norm in the code of JEM's authors; in PyTorch's sense, the weight of the new
-   batch. */
+/* Batch norm's momentum in the JEM authors' code: as in PyTorch, the weight of the new batch. */
 #define JEM__BATCH_MOMENTUM 0.9f
 
 /* Records the normalisation of a layer. */
@@ -6655,12 +6656,12 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
     return NULL;
 }
 
-/* Returns the values per image. */
+/* Returns the number of values per image. */
 static ptrdiff_t jem__image_size(const jem_net *net) {
     return (ptrdiff_t)net->channels * net->height * net->width;
 }
 
-/* Records a leaf of n images; x NULL: zeros. */
+/* Records a leaf of n images x, or of zeros if x is NULL. */
 static jem_tensor *jem__images(const jem_net *net, const float *x, int n) {
     if (!x) return jem_zeros(net->ctx, n, net->channels, net->height, net->width);
     return jem_input(net->ctx, x, n, net->channels, net->height, net->width);
@@ -6671,7 +6672,7 @@ static jem_tensor *jem__images(const jem_net *net, const float *x, int n) {
 static const char *const jem__units_key = "jem.units";
 
 /* Rejects values that images cannot have, so that bad data cause an error, not an answer. With
-   units a large value is only limited, later: it may be an anomaly to be found. */
+   units, large values are accepted and clamped later: they may be anomalies to be found. */
 static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
     const ptrdiff_t size = jem__image_size(net);
     float most = JEM__LARGEST;
@@ -6703,7 +6704,7 @@ static int jem__numbers_in(const char *s, float *q, int n) {
     }
     return i;
 }
-/* Writes numbers to a list of texts. */
+/* Stores q[n] in a list, as one text. */
 static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char *key,
                                      const float *q, int n) {
     char *text = (char *)jem__alloc(net->ctx, (size_t)n * 32 + 1);
@@ -6732,7 +6733,7 @@ static float *jem__units(const jem_net *net) {
     return NULL;
 }
 
-/* Computes u from x, or with back = 1 x from u. */
+/* Computes u from x or, with back = 1, x from u. */
 static void jem__units_apply(const jem_net *net, const float *units, const float *from, int n,
                              float *to, int back) {
     const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
@@ -6748,7 +6749,7 @@ static void jem__units_apply(const jem_net *net, const float *units, const float
     }
 }
 
-/* Returns n images in the network's units: x itself, or a copy on the tape. NULL: no memory. */
+/* Returns n images in the network's units: x itself, or a copy on the tape; NULL after an error. */
 static const float *jem__in_units(const jem_net *net, const float *x, int n) {
     const ptrdiff_t size = n * jem__image_size(net);
     const float *units = jem__units(net);
@@ -6816,7 +6817,7 @@ static void jem__units_of(const jem_net *net, const float *x, int n, int c, floa
         else mean = sum / count;
     }
     double scale = sqrt(square);
-    if (!(scale > 1.2e-7 * fabs(mean))) scale = fabs(mean);        /* constant in float */
+    if (!(scale > 1.2e-7 * fabs(mean))) scale = fabs(mean);        /* constant up to rounding */
     unit[0] = (float)mean;
     unit[1] = scale > 1e-30 ? (float)scale : 1;
 }
@@ -6859,8 +6860,8 @@ typedef struct jem__wrn {
     int blocks;                                    /* of all stages */
     jem_layer stem, norm, head, energy;
     jem_layer down[JEM__STAGES - 1];               /* JEM_BLOCKS_ZERO: between stages */
-    jem_layer up[JEM__STAGES - 1];                 /* unet: after upsampling to stage i; */
-    jem_layer skip[JEM__STAGES - 1];               /* 1x1, of the features of stage i */
+    jem_layer up[JEM__STAGES - 1];                 /* unet: after upsampling to stage i */
+    jem_layer skip[JEM__STAGES - 1];               /* unet: 1x1, of the features of stage i */
     jem_layer block[1][JEM__BLOCK_LAYERS];         /* the struct continues with all blocks */
 } jem__wrn;
 
@@ -6869,7 +6870,7 @@ static jem_tensor *jem__wrn_activate(jem_net *net, const jem__wrn *wrn, jem_tens
 }
 
 /* Computes conv2(act(norm2(dropout(conv1(act(norm1(x))))))) + shortcut(x). Each op has its own
-   statement: C does not specify the order of arguments, which would be the order of the tape. */
+   statement, since C does not specify the order in which arguments are evaluated. */
 static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *wrn, const jem_layer *layer,
                                   jem_tensor *x, int training) {
     const float dropout = wrn->desc.dropout;
@@ -6886,8 +6887,8 @@ static jem_tensor *jem__wrn_block(jem_net *net, const jem__wrn *wrn, const jem_l
 
 /* Computes e(x) = sum of x U(x). U starts from the features of the last stage. At each larger size
    it adds the upsampled features to those of the stage with that size. Finally it maps them to the
-   image's channels. features: of each stage, (n, 16 widen 2^i, h/(s 2^i), w/(s 2^i)), with the
-   stem_stride s. */
+   image's channels. features[i], of stage i: (n, 16 widen 2^i, h/(s 2^i), w/(s 2^i)), where
+   s = stem_stride. */
 static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *wrn, jem_tensor *x,
                                  jem_tensor *const *features, int training) {
     jem_ctx *ctx = net->ctx;
@@ -6955,7 +6956,7 @@ jem_wrn_desc jem_wrn_desc_default(void) {
     return d;
 }
 
-/* Zeroes a layer: the last of a block that begins as the identity. */
+/* Zeroes the last layer of a block, so that the block begins as the identity. */
 static void jem__layer_zero(jem_layer *layer) {
     jem_param *weight = layer->weight;
     jem_param *bias = layer->bias;
@@ -7008,7 +7009,7 @@ static void jem__wrn_add_unet(jem_net *net, jem__wrn *wrn) {
     wrn->energy = jem_conv_layer(net, "u.energy_output", width, net->channels, 3, 1, 1);
 }
 
-/* Adds all layers. Their order is that of the random numbers of their initialisation. */
+/* Adds all layers. Their order decides which random numbers initialise them. */
 static void jem__wrn_add_layers(jem_net *net, jem__wrn *wrn, int features) {
     const jem_wrn_desc *d = &wrn->desc;
     int channels = 16;
@@ -7048,7 +7049,7 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
 
 typedef struct jem__stack {
     jem_convnet_desc desc;
-    int convs;                                     /* count: all layers; 0 in an MLP */
+    int convs;                                     /* number of convolutions; 0 in an MLP */
     jem_layer layer[8], head, energy;
     jem_param *whiten;                             /* A, (d,d), lower triangular; or NULL */
 } jem__stack;
@@ -7062,7 +7063,7 @@ static double jem__log_gamma(int m) {
     return sum;
 }
 
-/* Records the log-density of Student's distribution in u, for z = A u. */
+/* Records the log-density of the Student distribution of u, given z = A u. */
 static jem_tensor *jem__student_logp(jem_net *net, const jem__stack *stack, jem_tensor *z) {
     jem_ctx *ctx = net->ctx;
     const int d = net->channels;
@@ -7132,7 +7133,7 @@ static const jem__stack *jem__student(const jem_net *net) {
     return stack->whiten ? stack : NULL;
 }
 
-/* Adds A, the identity before jem_net_fit_units. */
+/* Adds A, which is the identity until jem_net_fit_units replaces it. */
 static void jem__stack_add_whiten(jem_net *net, jem__stack *stack) {
     const int d = net->channels;
     const int shape[2] = { d, d };
@@ -7152,8 +7153,8 @@ static void jem__whiten_factor(double *cov, int d) {
         }
 }
 
-/* Computes A for n vectors x on the tape: the inverse of L, where L L^T is their covariance in
-   these units. Returns NULL if the network has no A, or after an error. */
+/* Computes A from n vectors x, on the tape: the inverse of L, where L L^T is the covariance of the
+   vectors in these units. Returns NULL if the network has no A, or after an error. */
 static float *jem__whiten_fit(const jem_net *net, const float *units, const float *x, int n) {
     enum { ROWS = 16384 };                         /* rows that are read, at most */
     if (!jem__student(net)) return NULL;
@@ -7166,7 +7167,7 @@ static float *jem__whiten_fit(const jem_net *net, const float *units, const floa
     double *cov = (double *)jem__push(net->ctx, (size_t)d * (size_t)d * sizeof *cov);
     if (!a || !u || !cov) return NULL;
     for (int i = 0; i < d * d; i++) cov[i] = i % (d + 1) ? 0 : 1e-4;
-    for (int from = 0; from < n; from += step) {   /* one of each `step`: labels may alternate */
+    for (int from = 0; from < n; from += step) {   /* a random row per step: labels may alternate */
         const int left = n - from;
         const int row = from + jem_rng_below(&rng, left < step ? left : step);
         jem__units_apply(net, units, x + (ptrdiff_t)row * d, 1, u, 0);
@@ -7319,10 +7320,10 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
 /* C does not specify the order in which arguments are evaluated, and the order of the tape decides
    the order of additions. So at most one argument of a call records an op. */
 
-/* Records log p(x) = shift(x) + scale * logsumexp f(x) - log Z, from the logits that the last
-   jem_forward recorded. net->energy, if the network has it, replaces the logsumexp; shift(x) is 0
-   for a network without a shift. Score matching needs a large scale: at low noise the slope of
-   log p is sqrt(pixels)/sigma, hundreds, and the logits of a new network are near 0. */
+/* Records log p(x) + log Z = e(x) + scale * logsumexp f(x), from the logits that the last
+   jem_forward recorded. net->energy, if not NULL, replaces the logsumexp; without net->shift, e(x)
+   is 0. Score matching needs a large scale: at low noise the slope of log p is sqrt(pixels)/sigma,
+   which is in the hundreds, and the logits of a new network are near 0. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
     if (!net || !logits) return NULL;
     jem_tensor *f = net->energy;
@@ -7338,7 +7339,7 @@ static jem_tensor *jem__logp_label(jem_net *net, jem_tensor *logits, const int *
     return jem_sub(net->ctx, jem_gather(net->ctx, logits, labels), all);
 }
 
-/* Records f(x)[y] - logsumexp of the other logits: an addend of -1e18 removes f(x)[y] from it. */
+/* Records f(x)[y] - logsumexp of the other logits: adding -1e18 to f(x)[y] excludes it there. */
 static jem_tensor *jem__odds(jem_net *net, jem_tensor *logits, const int *labels) {
     jem_ctx *ctx = net->ctx;
     jem_tensor *label_logit = jem_gather(ctx, logits, labels);
@@ -7351,7 +7352,8 @@ static jem_tensor *jem__odds(jem_net *net, jem_tensor *logits, const int *labels
     return jem_sub(ctx, label_logit, jem_logsumexp(ctx, others));
 }
 
-/* Records log p(x,y) = log p(x) + log p(y|x), which is f(x)[y] - log Z if the scale is 1. */
+/* Records log p(x,y) + log Z = (log p(x) + log Z) + log p(y|x): f(x)[y] if the scale is 1 and there
+   is no e(x). */
 static jem_tensor *jem__logp_class(jem_net *net, jem_tensor *logits, const int *labels) {
     if (logits && net->energy) {
         jem__fail(net->ctx, JEM_BAD_ARGUMENT, "this network has a separate log p(x) "
@@ -7435,7 +7437,7 @@ static jem_tensor *jem__loss(jem_net *net, const jem_loss_weights *w, jem_tensor
     jem_tensor *data_class = NULL;
     jem_tensor *cd_class = NULL;
     t->logits = jem_forward(net, x, 1);
-    if (by_class && t->logits)                     /* now: the next pass replaces e(x) in net */
+    if (by_class && t->logits)                     /* now: the next pass replaces net->shift */
         data_class = jem__logp_class(net, t->logits, labels);
     if (t->logits && labels) t->ce = jem_cross_entropy(ctx, t->logits, labels);
     jem_tensor *data_logits = t->logits;
@@ -7545,12 +7547,12 @@ static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_lo
 /* A step of a walk (>>samplers), or noise without a step. */
 typedef struct jem__walk {
     jem__node *x;
-    const float *sigma;                            /* [n]: only adds noise, sigma[i] to image i; or
-                                                      NULL */
+    const float *sigma;                            /* [n]: noise of sigma[i] for image i, without a
+                                                      step; NULL: a step */
     jem__langevin d;                               /* the step */
-    float sigma_max;                               /* > 0: noise-blind. The step is for sigma = 1,
-                                                      and is scaled by the estimate of each image,
-                                                      at most sigma_max */
+    float sigma_max;                               /* > 0: noise-blind. The step, for sigma = 1, is
+                                                      scaled by each image's estimated sigma, which
+                                                      is at most sigma_max */
     const jem_rng *rng;                            /* NULL: no noise */
     uint64_t start;                                /* counter of the first group */
 } jem__walk;
@@ -7625,11 +7627,11 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
 
        d/d theta 1/2 ||r||^2 = r . d(sigma g)/d theta = sigma ||r|| d/d theta (u . g)
 
-   u . g is the slope of log p along u. It is computed as a difference of two ordinary passes, at a
+   u . g is the slope of log p along u. It is computed as the difference of two ordinary passes, a
    distance h to either side,
 
        u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),
-       h = difference sigma sqrt(pixels)
+       h = difference * sigma sqrt(pixels)       (jem_score_desc.difference)
 
    so the gradient of two batches of n images, weighted by +- sigma ||r||/2h, replaces the second
    derivative. jem_slope_along does the same along any directions.
@@ -7640,11 +7642,11 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
 /* Sums over the pixels of 16 images. */
 typedef struct jem__score_group { float rr[JEM_LANES], rg[JEM_LANES]; } jem__score_group;
 
-/* The images to either side, and a weight of each: the sum of weight (log p(plus) - log p(minus))
-   is recorded. */
+/* Images on either side of given ones, and a weight for each pair: jem__sides_sum records the sum
+   of weight (log p(plus) - log p(minus)). */
 typedef struct jem__sides { jem_tensor *plus, *minus, *weight; } jem__sides;
 
-/* Work on a batch: noisy images and their slopes -> the two sides. */
+/* Arguments of jem__score_sides, which computes the two sides of noisy images from their slopes. */
 typedef struct jem__score {
     const jem__node *x;                            /* clean images */
     jem__node *noisy;
@@ -7713,7 +7715,7 @@ static void jem__score_sides(void *arg, int g) {
     jem__fill_padding(minus, n, jem__live_lanes(s->x->t.n, g));
 }
 
-/* Draws each level from its own n-th of the range, so that the loss varies less. */
+/* Draws each level from its own n-th of the logarithmic range, so that the loss varies less. */
 void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
     const double log_range = log((double)hi / (double)lo);
     for (int i = 0; sigma && i < n; i++) {
@@ -7723,7 +7725,8 @@ void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
 }
 
 /* Sets the weights of the two sides. Returns the constant that turns the value of their weighted
-   sum, mean weight (r . sigma g), into the loss, mean weight 1/2 ||r||^2; and the mean of r.r. */
+   sum, the mean of weight r . sigma g, into the loss, the mean of weight/2 ||r||^2. *mean_rr
+   receives the mean of r.r. */
 static double jem__score_weights(const jem__score *s, const float *weights, double *mean_rr) {
     const int n = s->x->t.n;
     double constant = 0;
@@ -7740,7 +7743,7 @@ static double jem__score_weights(const jem__score *s, const float *weights, doub
     return constant;
 }
 
-/* Checks the noise levels and weights of n images, and the step. */
+/* Checks the noise levels and weights of n images, and the difference. */
 static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
     int good = d && d->sigma && d->difference >= 0 && d->difference <= 1e6f;
     for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
@@ -7877,8 +7880,8 @@ static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float
 }
 
 /* Walks with the step and noise of d if sigma_max is 0. Otherwise walks noise-blind: the step of d
-   is in units of sigma^2 and its noise in units of sigma, where sigma is estimated for each image,
-   and is at most sigma_max. Its parameters are those of jem_sgld, the name of the walk, and
+   is in units of sigma^2 and its noise in units of sigma, which is estimated for each image and is
+   at most sigma_max. Many parameters: those of jem_sgld, the walk's name in messages, and
    sigma_max. */
 static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *d, jem_rng *rng, const char *what,
@@ -7933,8 +7936,8 @@ jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     return jem__walk_all(ctx, logp, user, x, &d, rng, what, 0);
 }
 
-/* Finds the sample nearest to that at x->value[own], unequal to it. Returns its place, -1 if all
-   are equal; *least receives the squared distance. */
+/* Finds the nearest sample that differs from the one at x->value[own]. Returns its index, or -1 if
+   all are equal; *least receives the squared distance. */
 static ptrdiff_t jem__nearest_sample(const jem__node *x, ptrdiff_t own, double *least) {
     ptrdiff_t nearest = -1;
     *least = HUGE_VAL;
@@ -7953,8 +7956,8 @@ static ptrdiff_t jem__nearest_sample(const jem__node *x, ptrdiff_t own, double *
     return nearest;
 }
 
-/* Subtracts dH/dx, weighted by `entropy`, from v, which moves each sample and its nearest neighbour
-   apart. Returns H, weighted likewise, up to a constant. */
+/* Subtracts `entropy` times dH/dx from v; descent along v then moves each sample and its nearest
+   neighbour apart. Returns `entropy` times H, up to a constant. */
 static double jem__entropy_gradient(const jem__node *x, double entropy, float *v) {
     const double weight = entropy * (double)(x->stride / JEM_LANES) / x->t.n;
     double sum = 0;
@@ -7982,7 +7985,7 @@ typedef struct jem__kl {
     float *f;                                      /* [n] log p after the last step */
 } jem__kl;
 
-/* Allocates this memory, and that of the gradient of x. Returns 0 without memory. */
+/* Allocates this memory and the gradient of x. Returns 0 if memory runs out. */
 static int jem__kl_open(jem__kl *kl, jem_tensor *x) {
     jem_ctx *ctx = x->ctx;
     jem__node *node = x->node;
@@ -7998,16 +8001,16 @@ static int jem__kl_open(jem__kl *kl, jem_tensor *x) {
     return kl->before && kl->direction && kl->gradient && kl->f;
 }
 
-/* Returns 1 if a limit of the desc holds back pixel x, whose gradient is g: then it does not depend
-   on the parameters. */
+/* Returns 1 if the desc clamps pixel x or its gradient g: x then does not depend on the
+   parameters. */
 static int jem__is_clamped(const jem_sgld_desc *d, float x, float g) {
     if (d->clamp_grad > 0 && fabsf(g) >= d->clamp_grad) return 1;
     return d->clamp_lo < d->clamp_hi && (x <= d->clamp_lo || x >= d->clamp_hi);
 }
 
-/* Computes v after the last step. Returns the value of L_KL minus v . gradient, which
-   jem_slope_along will record: by the chain rule, the derivative of L_KL by a parameter is v times
-   that of the gradient of log p at `before`. */
+/* Computes v after the last step. Returns L_KL minus v . gradient, which jem_slope_along will
+   record: by the chain rule, the derivative of L_KL with respect to a parameter is v times that of
+   the gradient of log p at `before`. */
 static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem_sgld_desc *d,
                                 float entropy) {
     const int n = x->t.n;
@@ -8128,7 +8131,7 @@ jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
 
 /* ---- generation in pieces -------------------------------------------------------------------- */
 
-/* Takes step number `step` of jem_generate. In the walk, its number decides the size of a step. */
+/* Takes step s->step of jem_generate. In the walk, the step's number decides its size. */
 static jem_status jem__sampler_one(jem_sampler *s, jem_tensor *x) {
     const jem_generate_desc *d = &s->desc;
     if (s->step < d->denoise.steps) {
@@ -8145,7 +8148,7 @@ static jem_status jem__sampler_one(jem_sampler *s, jem_tensor *x) {
         one.temperature_to = 0;
         one.decay_b = 0;
         const jem_status status = jem_sgld(s->ctx, s->logp, s->user, x, &one, &s->rng);
-        /* noise rounded to 0 uses up as many random numbers in the walk as a whole */
+        /* the undivided walk draws noise even for steps whose noise is rounded to 0 */
         if (one.noise_std == 0 && d->walk.noise_std != 0) jem__take_counters(x->node, &s->rng);
         return status;
     }
@@ -8192,10 +8195,10 @@ jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
         s->step++;
         if (!(b.microseconds > 0)) continue;
         const double now = b.clock(b.clock_user) - start;
-        if (!(now >= elapsed)) break;              /* without a clock: no further step */
-        s->slowest += (now - elapsed - s->slowest) / 8;        /* a slow step is forgotten */
+        if (!(now >= elapsed)) break;              /* the clock went back, or returned NaN */
+        s->slowest += (now - elapsed - s->slowest) / 8;        /* forgets a slow step gradually */
         if (now - elapsed > s->slowest) s->slowest = now - elapsed;
-        if (s->slowest > b.microseconds) s->slowest = b.microseconds;  /* as after a suspension */
+        if (s->slowest > b.microseconds) s->slowest = b.microseconds;  /* as after a pause */
         elapsed = now;
     }
     if (status == JEM_OK) status = jem_read(x, s->x);
@@ -8503,8 +8506,8 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
     return JEM_OK;
 }
 
-/* Draws log U(0,1). If a draw of 24 bits is 0, the next draw supplies the following bits; log 0
-   would accept a proposal of any ratio. */
+/* Draws log U(0,1). If a draw of 24 bits is 0, the next draw supplies the following bits, since
+   log 0 would accept any proposal. */
 static double jem__log_uniform(jem_rng *rng) {
     double unit = 1;
     double u = (double)jem_rng_uniform(rng);
@@ -8855,7 +8858,7 @@ jem_status jem_optim_use_average(jem_optim *o, int on) {
 
 /* ---- Muon ------------------------------------------------------------------------------------ */
 
-JEM__COMPILE("O2")                                 /* all weights pass here */
+JEM__COMPILE("O2")                                 /* processes all weights at each update */
 /* Places of one output's weights in the matrix: weight j is at start + j/16 panel + j%16 lane. */
 typedef struct jem__places { ptrdiff_t start, panel, lane; } jem__places;
 /* Returns the places for an output. */
@@ -8870,10 +8873,10 @@ static ptrdiff_t jem__muon_at(const jem__places *s, int j) {
     return s->start + j / JEM_LANES * s->panel + j % JEM_LANES * s->lane;
 }
 
-/* Moves the momentum, m <- b m + (1 - b) g, and writes the look-ahead b m + (1 - b) g to the
-   matrix, divided by its norm, so that no singular value is above 1. Returns 0 if all of it is 0.
-   A product of two floats is exact in double: fused with the addition or not, the bits are the
-   same. */
+/* Updates the momentum, m <- b m + (1 - b) g, and writes the look-ahead b m + (1 - b) g to the
+   matrix, divided by its norm, so that no singular value is above 1. Returns 0 if it is all 0. A
+   product of two floats is exact in double, so fusing it with the addition does not change the
+   bits. */
 static int jem__muon_load(const jem__moments *m, float momentum, const jem__muon_shape *shape,
                           float *x) {
     const jem_param *p = m->param;
@@ -8932,7 +8935,7 @@ static void jem__newton_product(jem_ctx *ctx, jem__matrix factor, jem__matrix fr
     jem__parallel(ctx, from.panels, flops, jem__newton_panel, &s);
 }
 
-/* Runs `steps` Newton-Schulz steps on x(rows, columns) and writes what x becomes to `result`:
+/* Runs `steps` Newton-Schulz steps on x(rows, columns) and writes the resulting x to `result`:
    x <- (a I + F) x, where F = b A + c A^2 and A = x x^T. Coefficients: Jordan et al. 2024. All
    these matrices commute, so the steps run on A alone, A <- (a I + F)^2 A, and x is multiplied
    once, by the product of the factors a I + F. squares: scratch for four (rows, rows) matrices. */
@@ -8969,8 +8972,8 @@ static void jem__newton_steps(jem_ctx *ctx, int steps, jem__matrix x, float *squ
 }
 /* Makes x(rows, columns) nearly orthogonal: singular values of .0015 to 1 become about .7 to 1.2.
    Takes three steps, then two, since each step on A alone magnifies A's rounding errors; with 8
-   times as many columns as rows, this needs 1.7 times fewer operations than five steps on x.
-   scratch: x, memory of the same size, four (rows, rows) matrices. Returns the result's place. */
+   times as many columns as rows, five steps on x would need 1.7 times as many operations. scratch:
+   x, then room for a matrix of its size and for four of (rows, rows). Returns the result. */
 static float *jem__orthogonalize(jem_ctx *ctx, const jem__muon_shape *shape, float *scratch) {
     const int rows = jem__round_16(shape->rows);
     const int panels = jem__round_16(shape->columns) / JEM_LANES;
@@ -9165,23 +9168,23 @@ enum {
     JEM__GUARD_RESIDUALS = 3                       /* "guard.residual": older files lack it */
 };
 
-/* Numbers of the guard, in the order in checkpoints. Except for gap, a negative number means
+/* Numbers of the guard, in the order of checkpoints. Except for gap, a negative number means
    'unknown'. */
 typedef struct jem__pulse {
     float gap;                                     /* mean f(x+) - f(x-) of about 10 updates */
     float ce, norm;                                /* means over 20: cross-entropy, gradient */
-    float least, kept_least;                       /* lowest ce from update 20; the kept state's */
-    float lr_factor;                               /* of the learning rate: halved by returns,
-                                                      doubled by good states */
-    float step_factor;                             /* of SGLD's step: halved by returns, for good */
+    float least, kept_least;                       /* lowest ce after update 20; the kept state's */
+    float lr_factor;                               /* of the learning rate: rollbacks halve it, good
+                                                      states double it */
+    float step_factor;                             /* of SGLD's step: rollbacks halve it for good */
     float travel_factor;                           /* of SGLD's step, too: below 1 while it would
                                                       otherwise be too wide (JEM__WIDE) */
     float residual;                                /* mean residual of the score over 20 updates */
     float least_residual, kept_least_residual;     /* as `least` */
 } jem__pulse;
 
-/* The guard's good state. Float arrays are in one block: the network's parameters, the optimiser's
-   numbers, the chains. */
+/* The guard and its good state, whose floats are in one block: the network's parameters, the
+   optimiser's numbers, the chains. */
 typedef struct jem__guard {
     float *kept;                                   /* NULL before the first good state */
     int *visits;                                   /* of the chains in `kept` */
@@ -9190,11 +9193,11 @@ typedef struct jem__guard {
     float travel;                                  /* last jem__travel; 0: none */
     int good;                                      /* 1: `kept` holds a state */
     int rollbacks;                                 /* made so far */
-    int fresh;                                     /* 1: it has just returned */
-    int guesses;                                   /* returns because of cross-entropy */
+    int fresh;                                     /* 1: it has just rolled back */
+    int guesses;                                   /* rollbacks because of cross-entropy */
     int updates, optim_updates;                    /* of the kept state */
-    char why[160];                                 /* reason of the last return */
-    float numbers[JEM__GUARD_NUMBERS + JEM__GUARD_RESIDUALS];  /* what an archive points at */
+    char why[160];                                 /* reason to roll back the last update, or "" */
+    float numbers[JEM__GUARD_NUMBERS + JEM__GUARD_RESIDUALS];  /* copy of `now`, for archives */
     int64_t counts[JEM__GUARD_COUNTS];
 } jem__guard;
 
@@ -9202,18 +9205,18 @@ static const jem__pulse jem__first_pulse = { 0, -1, -1, -1, -1, 1, 1, 1, -1, -1,
 
 struct jem_trainer {
     jem_net *net;
-    float *flat;                                   /* gradients and numbers, for jem_sum_fn */
+    float *flat;                                   /* numbers, gradients, buffers, for jem_sum_fn */
     jem_train_desc desc;
     jem_optim *optim;
     jem_buffer *buffer;                            /* NULL: training needs no chains */
     jem_rng rng;
     int updates;
-    int64_t state[9];                              /* what jem_trainer_to_archive points at */
+    int64_t state[9];                              /* integers for jem_trainer_to_archive */
     int has_buffers;                               /* 1: the network has buffers */
-    int awaits_chains;                             /* 1: the update's chains are not yet those of
-                                                      all ranks */
-    ptrdiff_t values;                              /* of all parameters and buffers of the network,
-                                                      which may not grow afterwards */
+    int awaits_chains;                             /* 1: the update's chains have not been collected
+                                                      from all ranks yet */
+    ptrdiff_t values;                              /* number of values in the network's parameters
+                                                      and buffers, which may not grow afterwards */
     jem__guard guard;
 };
 
@@ -9287,10 +9290,11 @@ jem_train_desc jem_train_desc_vectors(int updates) {
 
 /* ---- creation -------------------------------------------------------------------------------- */
 
-/* Return 1 if chains have classes, and if training needs chains. */
+/* Returns 1 if chains have classes. */
 static int jem__by_class(const jem_train_desc *d) {
     return d->class_conditional || d->weights.cd_class > 0;
 }
+/* Returns 1 if training needs chains. */
 static int jem__needs_samples(const jem_train_desc *d) {
     return d->weights.cd > 0 || d->weights.cd_class > 0 || d->w_kl > 0;
 }
@@ -9404,7 +9408,7 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
 }
 
 /* Checks that log p(x) of the network can be trained with this desc: w_nce needs a Student
-   distribution and units, chains by class need p(x,y), a scale below least_scale needs a shift. The
+   distribution and units; chains by class need p(x,y); a scale below least_scale needs a shift. The
    outputs of a network are known once its forward function has recorded an image; nothing is
    computed. */
 static int jem__density_good(jem_net *net, const jem_train_desc *d) {
@@ -9438,8 +9442,8 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
                          (double)fabsf(net->scale), (double)d->least_scale, JEM__MOST);
 }
 
-/* Creates the chains. Their start from U(-1,1) is that of jem_buffer_create. With restart_denoise,
-   all slots are marked as empty: jem__fill_buffer fills them. */
+/* Creates the chains. jem_buffer_create itself starts them from U(-1,1). With restart_denoise, all
+   slots are marked as empty, to be filled by jem__fill_buffer. */
 static void jem__create_chains(jem_trainer *tr) {
     const jem_net *net = tr->net;
     const jem_train_desc *d = &tr->desc;
@@ -9455,8 +9459,8 @@ static void jem__create_chains(jem_trainer *tr) {
     for (int i = 0; i < b->capacity; i++) b->visits[i] = -1;
 }
 
-/* Seeds the generator of a trainer apart from that of a network of the same seed: otherwise the
-   first chains would begin at the network's first weights. */
+/* Returns a trainer's generator, distinct from that of a network with the same seed: otherwise the
+   first chains would repeat the random numbers of the network's first weights. */
 static jem_rng jem__trainer_rng(uint64_t seed) {
     const jem_rng rng = jem_rng_seed(seed);
     return jem_rng_split(&rng, 0x747261696e);      /* "train" */
@@ -9604,8 +9608,8 @@ static jem_tensor *jem__noisy(jem_trainer *tr, const float *x, int n) {
 }
 
 /* Returns a leaf of images for cross-entropy. A fraction label_all_noise of them has the noise
-   levels of score matching, the others little noise: a classifier that recognises a class in noise
-   leads a sample out of noise to one class. */
+   levels of score matching, since a classifier that recognises a class in noise leads a sample from
+   noise to one class; the others have little noise. */
 static jem_tensor *jem__labelled(jem_trainer *tr, const float *x, int n) {
     const jem_train_desc *d = &tr->desc;
     if (!(d->label_noise > 0 || d->label_all_noise > 0)) return jem__noisy(tr, x, n);
@@ -9666,7 +9670,7 @@ typedef struct jem__new_chains {
     int drawn;                                     /* n, rounded up to whole groups of all ranks */
 } jem__new_chains;
 
-/* Allocates n new chains on the tape. Returns 0 without memory. */
+/* Allocates n new chains on the tape. Returns 0 if memory runs out. */
 static int jem__push_new_chains(jem_trainer *tr, int n, jem__new_chains *f) {
     jem_ctx *ctx = tr->net->ctx;
     int multiple = 1;
@@ -9685,9 +9689,9 @@ static void jem__set_slot(jem_buffer *b, int slot, const float *image) {
     b->visits[slot] = 0;
 }
 
-/* Fills the empty slots of the buffer with copies of about n new samples: about 64 or more, at
-   least two of each class, as many of each, and no more than there are slots. Copies of one sample
-   soon diverge from each other. */
+/* Fills the empty slots of the buffer with copies of about n new samples: at least about 64, at
+   least two of each class, equally many of each, and no more than there are slots. Copies of one
+   sample soon diverge from each other. */
 static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
     const int by_class = jem__by_class(&tr->desc);
@@ -9711,7 +9715,7 @@ static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
     return JEM_OK;
 }
 
-/* Replaces random slots of the buffer, of each sample's class, by n new samples. */
+/* Replaces random slots of the buffer by n new samples, each in a slot of its class. */
 static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
     const int by_class = jem__by_class(&tr->desc);
@@ -9866,8 +9870,8 @@ typedef struct jem__batch {
     int separate;                                  /* 1: they are not the same */
 } jem__batch;
 
-/* Lets act norm set its parameters from the first batch, with noise of its own, before chains and
-   the loss use them. These then draw the same numbers as without it. */
+/* Lets act norm set its parameters from the first batch, before chains and the loss use them. Then
+   resets the generators, so that those draw the same numbers as without act norm. */
 static void jem__set_act_norm(jem_trainer *tr, const jem__batch *b) {
     jem_net *net = tr->net;
     jem_ctx *ctx = net->ctx;
@@ -9895,7 +9899,7 @@ typedef struct jem__samples {
     int *labels;                                   /* this rank's; NULL unless by class */
 } jem__samples;
 
-/* Draws the samples of an update, and records the term `kl`. Returns 0 without memory. */
+/* Draws the samples of an update, and records the term `kl`. Returns 0 if memory runs out. */
 static int jem__update_samples(jem_trainer *tr, int n_data, jem__samples *sample, jem_tensor **kl) {
     const jem_train_desc *d = &tr->desc;
     const int n = d->negatives ? d->negatives : n_data;
@@ -9943,8 +9947,8 @@ static jem_loss_weights jem__weights_now(const jem_trainer *tr) {
     return w;
 }
 
-/* Records the whole loss: samples first, then the terms that depend on data. Each rank does the
-   whole of the first update if the network has buffers: act norm sets its parameters then. */
+/* Records the whole loss: samples first, then the terms that depend on data. If the network has
+   buffers, each rank computes the whole first update, in which act norm sets its parameters. */
 static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *terms,
                                    jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
@@ -9988,7 +9992,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
 
 /* ---- the guard ------------------------------------------------------------------------------- */
 
-/* Returns the number of chains whose visits are kept; at least 1, as an array has a length. */
+/* Returns the number of chains whose visits are kept; at least 1, since no array may be empty. */
 static int jem__guard_slots(const jem_buffer *b) {
     if (!b) return 1;
     return b->capacity;
@@ -10063,8 +10067,8 @@ static int jem__guard_sound(const jem_trainer *tr, const jem__guard *copy) {
     return jem__optim_good(tr->optim, NULL);
 }
 
-/* Measures the mean variance of the values of n images. *far receives the fraction of values that
-   are at least `limit` from `middle`. */
+/* Returns the variance of a value over n images, averaged over all values. *far receives the
+   fraction of values that are at least `limit` from `middle`. */
 static double jem__spread(const float *const *image, int n, ptrdiff_t size, double middle,
                           double limit, double *far) {
     double spread = 0;
@@ -10137,11 +10141,11 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
     return NULL;
 }
 
-/* Returns how far (rms) a step of SGLD moves the values of some chains, without noise and the clamp
-   of x, as a fraction of the range in which they start. Returns 0, which leaves the steps as they
-   are, before the first update with chains, or if the gradient is not finite. Before the first walk
-   the chains are still noise, which already shows whether steps are too wide. Only for a context
-   without an error. */
+/* Returns the rms distance by which a step of SGLD moves the values of some chains, without noise
+   and the clamp of x, as a fraction of the range in which they start. Returns 0, which leaves the
+   steps as they are, before the first update with chains, or if the gradient is not finite. Before
+   the first walk the chains are still noise, which already shows whether steps are too wide. Only
+   for a context without an error. */
 static float jem__travel(const jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
     jem_ctx *ctx = tr->net->ctx;
@@ -10178,7 +10182,7 @@ static float jem__travel(const jem_trainer *tr) {
 /* Largest jem__travel with which SGLD can find images; the guard shortens wider steps to a tenth of
    this limit. */
 #define JEM__WIDE 0.25f
-/* Lowest factor of learning rate and SGLD step: many returns must not halve them to 0. */
+/* Lowest factor of learning rate and SGLD step: many rollbacks must not halve them to 0. */
 #define JEM__LEAST_FACTOR 1e-6f
 
 /* Updates a running mean over about 20 updates; below 0: unknown. */
@@ -10212,7 +10216,7 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
     float norm = s->grad_norm;
     if (d->optim.clip > 0) norm = fminf(norm, d->optim.clip);
     const float gap_change = 0.1f * (-s->cd - now->gap);
-    const int has_gap = jem__finite(gap_change);   /* in a pause, the loss does not contain it */
+    const int has_gap = jem__finite(gap_change);   /* in a pause, the loss would not show it */
     if (has_gap) now->gap += gap_change;
     jem__follow(&now->norm, norm);
     if (learns) jem__follow_least(&now->ce, &now->least, s->ce, HUGE_VALF, begun);
@@ -10230,7 +10234,7 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
                  (double)norm, (double)usual);
     else if (g->guesses < MOST_GUESSES && begun && now->least >= 0 &&
              now->least < 0.75f * guess && now->ce > 0.99f * guess) {
-        if (g->good) g->guesses++;                 /* otherwise it does not return */
+        if (g->good) g->guesses++;                 /* otherwise there is no rollback */
         jem__print(g->why, sizeof g->why, "cross-entropy is %.3g, and was %.3g; a guess has %.3g",
                  (double)now->ce, (double)now->least, (double)guess);
     } else if (now->least_residual >= 0 && now->least_residual < 0.5f && now->residual > 0.9f) {
@@ -10239,9 +10243,9 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
     }
 }
 
-/* Copies the state if it is good: the gap is small, the score is not being forgotten, all numbers
-   are finite. A copy doubles a reduced learning rate, and lengthens shortened steps of SGLD, at
-   most four times, as far as gradients allow. All ranks have the same numbers, so they decide
+/* Copies the state if it is good: the gap is small, the score is not being forgotten, and all
+   numbers are finite. A copy doubles a reduced learning rate, and lengthens shortened steps of SGLD
+   at most fourfold, as far as gradients allow. All ranks have the same numbers, so they decide
    alike. */
 static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
@@ -10269,7 +10273,7 @@ static int jem__guard_shorten(jem_trainer *tr, float travel) {
     return 1;
 }
 
-/* Shortens the steps of SGLD if they are too wide in a state to which the last update returned. */
+/* Shortens the steps of SGLD if they are too wide in a state just restored by a rollback. */
 static void jem__guard_begin(jem_trainer *tr) {
     if (tr->guard.fresh) jem__guard_shorten(tr, jem__travel(tr));
     if (jem_ok(tr->net->ctx)) tr->guard.fresh = 0;
@@ -10290,7 +10294,7 @@ static void jem__guard_roll_back(jem_trainer *tr, jem_stats *s) {
     if (!given_up) g->rollbacks++;
     g->now.gap = 0;
     g->now.norm = -1;
-    /* Means begin at their lowest value: the next update must not count as the mean of many. */
+    /* Means restart at their lowest values: one update must not count as the mean of many. */
     g->now.least = g->now.kept_least;
     g->now.ce = g->now.least;
     g->now.least_residual = g->now.kept_least_residual;
@@ -10322,8 +10326,8 @@ static void jem__guard_roll_back(jem_trainer *tr, jem_stats *s) {
     s->rolled_back = 1;
 }
 
-/* Logs, at every thousandth update, that no state has been good for a thousand: a rollback would
-   lose them. */
+/* Logs, at every thousandth update, that no state has been good for a thousand updates, which a
+   rollback would lose. */
 static void jem__guard_note_age(const jem_trainer *tr) {
     enum { OLD = 1000 };
     const jem_ctx *ctx = tr->net->ctx;
@@ -10337,8 +10341,8 @@ static void jem__guard_note_age(const jem_trainer *tr) {
 }
 
 /* Ends an update: judges it if it succeeded, copies the state if it is good and a copy is due
-   (until there is one: always), and returns to the copy if the update diverged or was judged bad.
-   Without a copy, divergence remains an error, and a bad judgement has no effect. */
+   (always due before the first one), and rolls back to the copy if the update diverged or was
+   judged bad. Without a copy, divergence remains an error, and a bad judgement has no effect. */
 static void jem__guard_watch(jem_trainer *tr, const jem__batch *b, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
@@ -10350,7 +10354,7 @@ static void jem__guard_watch(jem_trainer *tr, const jem__batch *b, jem_stats *s)
     else if (s->status == JEM_OK) jem__guard_check(tr, b, s);
     s->gap = g->now.gap;
     if (!tr->desc.max_rollbacks) return;
-    const int usable = !*g->why;                   /* also with steps that are too wide */
+    const int usable = !*g->why;                   /* as a first copy, even if steps are too wide */
     if (usable && g->travel > JEM__WIDE)
         jem__print(g->why, sizeof g->why, "a step of SGLD moves the chains by %.2g times the range "
                  "of images", (double)g->travel);
@@ -10365,7 +10369,7 @@ static void jem__guard_watch(jem_trainer *tr, const jem__batch *b, jem_stats *s)
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-/* Copies all parameters and buffers of a network to the tape; NULL without memory. */
+/* Returns a copy of a network's parameters and buffers, on the tape; NULL if memory runs out. */
 static float *jem__keep_params(const jem_net *net) {
     float *kept = jem__push_floats(net->ctx, jem__net_values(net));
     float *at = kept;
@@ -10375,7 +10379,7 @@ static float *jem__keep_params(const jem_net *net) {
     }
     return kept;
 }
-/* Restores `all` parameters, or only the buffers, which are not trained. kept may be NULL. */
+/* Restores all values if all = 1, otherwise only those of buffers. kept may be NULL. */
 static void jem__restore_params(jem_net *net, const float *kept, int all) {
     for (jem_param *p = net->params; kept && p; p = p->next) {
         if (all || !p->grad) {
@@ -10416,7 +10420,7 @@ static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss, const float 
     return status;
 }
 
-/* Checks the images of an update, and their labels; n unlabelled images x may be among them.
+/* Checks the images and labels of an update, and adds its n unlabelled images x to the batch.
    Returns 0 after an error. */
 static int jem__batch_ready(const jem_trainer *tr, jem__batch *b, const float *x, int n) {
     const int missing = (b->n > 0 && (!b->x || !b->labels)) || (n > 0 && !x);
@@ -14788,8 +14792,8 @@ static jem__arrays jem__arrays_in(jem_ctx *ctx, const char *kind, const jem_arch
     return v;
 }
 
-/* Returns 1 if training could have written the numbers of an array: floats are finite, squares at
-   least 0, visits at least -1. dtype: that of the array in memory. */
+/* Returns 1 if training could have written the numbers of an array: floats must be finite, squares
+   at least 0, visits from -1 to JEM__MANY. dtype: that of the array in memory. */
 static int jem__entry_good(const jem_entry *e, jem_dtype dtype, int squares) {
     int good = 1;
     for (size_t i = 0; good && i < e->bytes; i += jem__dtypes[e->dtype].size) {
@@ -14817,8 +14821,8 @@ static void jem__array_missing(jem__arrays *v, const char *name) {
                           "file has %d tensors)", f->where, name, f->kind, v->in->count);
 }
 
-/* Checks dtype and shape of an array in a file. A single float may have any dtype, and also the
-   shape () or (1): PyTorch stores counts and flags in this way. */
+/* Checks the dtype and the shape of an array in a file. A single float may have any dtype, and the
+   shape () or (1) as well: PyTorch stores counts and flags like this. */
 static int jem__array_fits(jem__arrays *v, const jem_entry *e, jem_dtype dtype, int ndim,
                            const int64_t *shape) {
     jem__fields *f = &v->f;
@@ -15048,7 +15052,7 @@ jem_status jem_net_set_kind(jem_net *net, const char *kind) {
 }
 
 /* Constructs a network of a registered kind, and checks it against the file. The constructor may
-   register its kind again, which frees `kind`: messages read the name in the archive. */
+   register its kind again, which frees `kind`: messages use the archive's copy of the name. */
 static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_archive *a) {
     JEM__ZEROED(jem_net, n);
     const char *const name = jem__meta_get(a->meta, "jem.net");
@@ -15144,8 +15148,8 @@ static void jem__trainer_unpack(jem_trainer *tr, const int64_t *s) {
     jem__rng_unpack(&tr->net->rng, s + 6);
 }
 
-/* Lists the arrays of a trainer, but for its state and its guard. averaged: the averages are in the
-   network, and the trained weights here. */
+/* Lists the arrays of a trainer, except for its state and its guard. averaged: 1 if the network has
+   the averages, and the trainer the trained weights. */
 static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int averaged) {
     const jem_buffer *b = tr->buffer;
     const char *const other = averaged ? "trained." : "average.";
@@ -15163,7 +15167,8 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
     jem__array(v, "replay_visits", JEM_DTYPE_I32, 1, shape, b->visits);
 }
 
-/* Lists the guard's arrays, in its memory. A guard without a good state has only the numbers. */
+/* Lists the guard's arrays, which are in its own memory. Without a good state, it has only numbers.
+   Older files lack guard.residual and guard.travel. */
 static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b) {
     const int64_t numbers[1] = { JEM__GUARD_NUMBERS };
     const int64_t residuals[1] = { JEM__GUARD_RESIDUALS };
@@ -15184,7 +15189,7 @@ static void jem__guard_arrays(jem__arrays *v, jem__guard *g, const jem_buffer *b
     jem__array(v, "guard.visits", JEM_DTYPE_I32, 1, slots, g->visits);
 }
 
-/* Copies the guard's numbers to where an archive points. */
+/* Copies the guard's numbers to the arrays that an archive points at. */
 static void jem__guard_pack(jem__guard *g) {
     memcpy(g->numbers, &g->now, sizeof g->numbers);
     g->counts[0] = g->rollbacks;
@@ -15195,7 +15200,7 @@ static void jem__guard_pack(jem__guard *g) {
     g->counts[5] = g->updates;
 }
 
-/* Copies the guard's numbers back from there. Returns 0 if one of them is out of range. */
+/* Copies the guard's numbers back from these arrays. Returns 0 if one is out of range. */
 static int jem__guard_unpack(jem__guard *g) {
     const int64_t *c = g->counts;
     const jem__pulse *now = &g->now;
@@ -15217,8 +15222,8 @@ static int jem__guard_unpack(jem__guard *g) {
     return 1;
 }
 
-/* Reads and checks the guard of a file, or makes a new trainer's if the file has none. `to`
-   receives what was read, also after an error; its memory belongs to the caller. */
+/* Reads and checks the guard in a file; if it is missing, makes that of a new trainer. `to` is
+   valid even after an error; the caller frees its memory. */
 static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *to) {
     memset(to, 0, sizeof *to);
     to->now = jem__first_pulse;
@@ -15264,8 +15269,9 @@ static void jem__state_read(jem__arrays *v, const jem_trainer *tr, int64_t *stat
     }
 }
 
-/* Gives the trainer a guard that was read. If the trainer has memory for it, the guard is copied
-   there, since an archive of this trainer may point there. Otherwise the two are exchanged. */
+/* Replaces the trainer's guard with one that was read. If the trainer's has memory, the state is
+   copied to it, since an archive of this trainer may point at it. Otherwise the two guards are
+   exchanged. */
 static void jem__guard_take(jem_trainer *tr, jem__guard *from) {
     const jem__guard old = tr->guard;
     tr->guard = *from;
@@ -15292,7 +15298,7 @@ jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     const int averaged = state[2] != 0;
     v.fill = 0;                                    /* checks everything .. */
     jem__trainer_arrays(&v, tr, averaged);
-    jem__guard replaced;                           /* the file's; later what is no longer used */
+    jem__guard replaced;                           /* the file's; then the one to be freed */
     jem__guard_read(&v, tr, &replaced);
     v.fill = 1;                                    /* .. then changes the trainer */
     jem__trainer_arrays(&v, tr, averaged);
@@ -15353,8 +15359,8 @@ enum {
 
 JEM__INLINE int jem__min(int x, int y) { return x < y ? x : y; }
 
-/* Pixels of the output whose taps are the same, and those taps: ny rows of nx. An input gradient
-   has stride*stride phases; it writes every stride-th pixel in each. */
+/* The pixels of an output that read the same taps, and these taps: ny rows of nx. An input gradient
+   has stride*stride phases, each of every stride-th pixel of every stride-th row. */
 typedef struct jem__phase {
     int y0, x0, step_out, rows, cols;              /* row r is row y0 + r*step_out of the output;
                                                       columns likewise */
@@ -15413,8 +15419,8 @@ typedef struct jem__pixels {
     int lane[4];                                   /* first lane of each: 0, except for strips */
 } jem__pixels;
 
-/* Finds places and live taps of `count` pixels of a phase, from number `first` on. A tap outside
-   for all of them adds nothing, and is left out. */
+/* Finds the places and the live taps of `count` pixels of a phase, from number `first` on. A tap
+   that is outside for every pixel adds nothing, and is omitted. */
 JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int first, int count,
                                 const float *x, jem__pixels *p) {
     int iy[4], ix[4];
@@ -15446,7 +15452,7 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
     }
 }
 
-/* Makes `count` strips, of `vl` lanes each, of a single pixel: when they are computed together, the
+/* Divides a single pixel into `count` strips of `vl` lanes. They are computed together, so that the
    sum of each hides the latency of the others. */
 JEM__ONCE void jem__conv_strips(jem__pixels *p, int count, int vl) {
     p->count = count;
@@ -15458,7 +15464,7 @@ JEM__ONCE void jem__conv_strips(jem__pixels *p, int count, int vl) {
 }
 
 /* Returns the number of channels in the next register block when `left` remain: JEM__FULL_BLOCK,
-   then 4; 8 are divided evenly. */
+   then at most 4; 8 are divided evenly. */
 JEM__ONCE int jem__conv_channels(int left) {
     if (left >= JEM__FULL_BLOCK && left != 8) return JEM__FULL_BLOCK;
     return jem__min(left, 4);
@@ -15477,10 +15483,10 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
 /* One part of a convolution: units first .. last-1 (pixels, tiles, rows) of channels o0 .. o1-1. */
 typedef struct jem__piece { int first, last, o0, o1; } jem__piece;
 
-/* Divides a convolution by units, which the kernels take `step` at a time; or by channels, if there
-   are too few units, or if the weights, which every part by units reads, are larger than x. Only
-   the direct method divides by channels for the latter: the others would transform x several
-   times. */
+/* Returns one part of a convolution, which is divided by units, of which kernels take `step` at a
+   time. If there are too few units, it is divided by channels. So it is for the direct method if
+   the weights, which every part by units reads, are larger than x; the other methods would
+   transform x several times. */
 JEM__ONCE jem__piece jem__conv_piece(const jem__conv *q, jem__part part, int units, int step) {
     const int heavy = (ptrdiff_t)q->co * q->k * q->k > (ptrdiff_t)q->hi * q->wi * JEM_LANES;
     const int direct = !q->tile && !q->method->bf16;
@@ -15495,21 +15501,21 @@ JEM__ONCE jem__piece jem__conv_piece(const jem__conv *q, jem__part part, int uni
     return p;
 }
 
-/* Returns r: Winograd computes kernels of r x r with stride 1. One of s r x s r with stride s is
-   s*s of these, its phases: each reads the pixels of its own phase of x. */
+/* Returns r: Winograd computes kernels of r x r with stride 1. A kernel of s r x s r with stride s
+   is divided into s*s of these, its phases: each reads the pixels of its own phase of x. */
 static int jem__wino_kernel(const jem__conv *q) { return q->k / q->stride; }
 /* Returns the rows of a tile of inputs: M + r - 1. */
 static int jem__wino_rows(const jem__conv *q) { return q->tile + jem__wino_kernel(q) - 1; }
 static int jem__wino_points(const jem__conv *q) { return jem__wino_rows(q) * jem__wino_rows(q); }
-/* Returns the channels that a phase of the output sums over: those of all phases of x; for an input
-   gradient, those of dy. */
+/* Returns the number of channels that a phase of the output sums over: those of all phases of x,
+   or, for an input gradient, those of dy. */
 static int jem__wino_channels(const jem__conv *q) {
     if (q->gradient) return q->ci;
     return q->ci * q->stride * q->stride;
 }
 
 /* Returns the size of packed weights, in floats, for the direct method and for Winograd. The last
-   block may read up to 6 JEM__CO beyond the weights. */
+   block may read up to 6 JEM__CO floats beyond the weights. */
 static ptrdiff_t jem__pack_size(const jem__conv *q) {
     int points = q->k * q->k;
     if (q->tile) points = jem__wino_points(q) * q->stride * q->stride;
@@ -15547,7 +15553,7 @@ static void jem__direct_pack(void *packing, int part) {
 }
 
 /* Returns the convolution between the dealt operands of a weight gradient. For a kernel of one
-   pixel, the dealt x holds only the pixels that the kernel reads. */
+   pixel without padding, the dealt x has only the pixels that the kernel reads. */
 static jem__conv jem__conv_dealt(const jem__conv *q) {
     jem__conv d = *q;
     if (q->k == 1 && q->pad == 0) {
@@ -15558,8 +15564,8 @@ static jem__conv jem__conv_dealt(const jem__conv *q) {
     return d;
 }
 
-/* An operand of a weight gradient, x or dy, and where it is dealt to: its pixels, `step` apart,
-   become rows x cols, and `block` of its channels are stored together. */
+/* An operand of a weight gradient, x or dy, and its dealt copy: pixels that are `step` apart become
+   rows x cols, and channels are stored in blocks of `block`. */
 typedef struct jem__dealt {
     int channels, block, h, w;
     int step, rows, cols;
@@ -15579,17 +15585,18 @@ static jem__dealt jem__dealt_dy(const jem__weight_grad *w) {
     return dy;
 }
 
-/* Returns 1 if x has more pixels than dy, and a block for every thread. A product of the direct
-   method is then one block of input channels with all blocks of output channels, so that only one
-   task reads that block of x; otherwise the reverse. A task computes a few of the many blocks (a
-   panel) for each group, while the group is in the cache. No task has to finish the sums. */
+/* Returns 1 if x has more pixels than dy, and at least one block per thread. A product of the
+   direct method then combines one block of input channels with all blocks of output channels, so
+   that only one task reads that block of x; otherwise it is the reverse. A task takes all these
+   blocks a few at a time (a panel), all of a panel while a group is in the cache. The sums need no
+   finishing task. */
 static int jem__direct_by_x(const jem__weight_grad *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
            dealt->ci >= w->ctx->threads * w->ctx->k->ins;
 }
 /* Returns the number of blocks of a panel. */
 static int jem__direct_panel(const jem__weight_grad *w) {
-    const int fit = 56 / (w->q->k * w->q->k);      /* sums of 56 KB with AVX-512 */
+    const int fit = 56 / (w->q->k * w->q->k);      /* sums take 56 KB with AVX-512 */
     if (w->groups == 1 || fit < 1) return 1;
     return fit;
 }
@@ -15667,7 +15674,7 @@ JEM__ONCE void jem__wino_open(const jem__conv *q, const jem__phase *phase, jem__
     w->to = jem__conv_piece(q, part, w->across * down, JEM__WINO_TILES);
     w->vplane = jem__wino_plane(jem__wino_channels(q));
     w->pplane = jem__wino_plane(q->co);
-    w->pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;     /* not a power of two */
+    w->pixel = (ptrdiff_t)q->co * JEM_LANES + JEM_LANES;     /* rarely a power of two */
     w->v = work;
     w->p = w->v + points * w->vplane;
     w->out = w->p + points * w->pplane;
@@ -15684,7 +15691,7 @@ typedef struct jem__wino_move {
     ptrdiff_t strip;                               /* to the next of 16/VL strips of lanes */
 } jem__wino_move;
 
-/* A group of images that tiles are read from; turned: each tile in reverse order of pixels. */
+/* A group of images that tiles are read from; turned: 1 reverses the order of a tile's pixels. */
 typedef struct jem__picture { const float *x, *zero; int c, h, w, turned; } jem__picture;
 
 /* Finds the size x size pixels from (y,z) on, `step` apart. */
@@ -15732,7 +15739,8 @@ JEM__COMPILE_END
 #define JEM__MM(name) _mm256_##name
 #define JEM__PX 2                                  /* pixels of a block: CO x PX sums fill the
                                                       registers */
-#define JEM__INS 3                                 /* weight gradient: OUTS x INS sums do */
+#define JEM__INS 3                                 /* input channels of a weight gradient's block:
+                                                      OUTS x INS sums fill the registers, too */
 #define JEM__FOLD4(a, b) _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31)
 #define JEM__LESS(a, b, x, y) (JEM__V)_mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ))
 #define JEM__BITS(a)                                                                               \
@@ -15829,7 +15837,7 @@ static const uint32x4_t jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 #define JEM__TO_V(i) ((float)(int32_t)(i))
 #endif
 
-#ifdef JEM__MM                                     /* AVX2 and AVX-512 have these alike */
+#ifdef JEM__MM                                     /* the same for AVX2 and AVX-512 */
 #define JEM__LOAD(p) (JEM__V)JEM__MM(loadu_ps)(p)
 #define JEM__STORE(p, v) JEM__MM(storeu_ps)(p, v)
 #define JEM__SET(x) (JEM__V)JEM__MM(set1_ps)(x)
@@ -15882,7 +15890,7 @@ JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     x = JEM__LESS(x, lo, lo, x);
     x = JEM__LESS(hi, x, hi, x);
     const JEM__V t = JEM__FMA(x, JEM__SET(1.44269504f), round);
-    const JEM__V n = JEM__TO_V(JEM__AS_I(t) - JEM__AS_I(round));    /* also with -ffast-math */
+    const JEM__V n = JEM__TO_V(JEM__AS_I(t) - JEM__AS_I(round));  /* -ffast-math cannot cancel it */
     JEM__V r = JEM__FNMA(n, JEM__SET(0.693359375f), x);
     r = JEM__FNMA(n, JEM__SET(-2.12194440e-4f), r);
     const JEM__V q = JEM__FMA(r * r, JEM__FN(poly)(5, c, r), r) + JEM__SET(1.0f);
@@ -15913,7 +15921,7 @@ JEM__VINLINE JEM__V JEM__FN(sigmoid)(JEM__V x) {
     return one / (one + JEM__FN(exp)(JEM__SET(0.0f) - x));
 }
 
-/* Computes tanh x = 2 sigmoid(2x) - 1: its absolute error is 1e-7, so the relative one grows near
+/* Computes tanh x = 2 sigmoid(2x) - 1. The absolute error is 1e-7, so the relative error grows near
    0. */
 JEM__VINLINE JEM__V JEM__FN(tanh)(JEM__V x) {
     return JEM__FMA(JEM__SET(2.0f), JEM__FN(sigmoid)(x + x), JEM__SET(-1.0f));
@@ -15932,7 +15940,7 @@ JEM__VINLINE JEM__V JEM__FN(softplus)(JEM__V x) {
     return JEM__LESS(one, u, JEM__FMA(JEM__FN(log)(u), correction, positive), e + positive);
 }
 
-/* ---- random numbers: block b of 32 floats is counters start+16b .. +15, two words each ------- */
+/* ---- random numbers: block b of 32 floats is drawn from counters start+16b .. start+16b+15 --- */
 
 /* Computes two words from key and counter by Threefry-2x32-20 (Salmon et al. 2011): 20 rounds of
    add, rotate, xor; the key is added after every 4. */
@@ -15979,8 +15987,8 @@ JEM__VINLINE void JEM__FN(normal2)(JEM__I a, JEM__I b, JEM__V *p, JEM__V *q) {
     *q = r * JEM__FN(poly)(8, cosine, z);
 }
 
-/* Draws numbers of a kind, JEM__UNIFORM or JEM__NORMAL, from VL counters: p[0] and p[1] from the
-   two words of each. */
+/* Draws two vectors of a kind, JEM__UNIFORM or JEM__NORMAL, from VL counters: the two words of each
+   counter give one lane of p[0] and of p[1]. */
 JEM__KERNEL void JEM__FN(draw)(int kind, const uint32_t *key, uint64_t counter, JEM__V *p) {
     JEM__I a, b;
     JEM__FN(threefry)(key, counter, &a, &b);
@@ -16007,9 +16015,9 @@ JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, fl
     }
 }
 
-/* Computes an activation, leaky ReLU or SiLU, of one vector from lane l on. Keeps what its backward
-   needs, unless NULL: bits, the signs, for leaky ReLU; slopes, s + x s (1-s), s = sigmoid(x), for
-   SiLU, but 0 if x < -87: slopes of 1e-36 would make gradients subnormal, with which Intel's
+/* Computes a leaky ReLU or SiLU of the vector v, from lane l on. Stores the input of its backward,
+   unless NULL: for leaky ReLU the signs, in `bits`; for SiLU the slopes s + x s (1-s), where s =
+   sigmoid(x), or 0 if x < -87: slopes of 1e-36 would make gradients subnormal, with which Intel's
    processors compute convolutions several times more slowly. */
 JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, uint16_t *bits,
                                       float *slopes) {
@@ -16030,8 +16038,8 @@ JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, ui
 /* ---- convolution: output, and input gradient ------------------------------------------------- */
 
 /* Finishes a sum v of channel o as f describes (see jem__finish), for a vector from lane l on; at:
-   its place in the tensor, including l. A mask followed by an addition is one fma, fused or not.
-   Returns the last value. */
+   its place in the tensor, including l. Returns the result. A mask followed by an addition is one
+   fma, as in put_product: fusion does not change the bits. */
 JEM__VINLINE JEM__V JEM__FN(finish_one)(const jem__finish *f, JEM__V v, int o, ptrdiff_t at,
                                         int l) {
     const ptrdiff_t bit = at / JEM_LANES;
@@ -16066,7 +16074,7 @@ JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff
    `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per channel. With a
    single x, reading w takes most of the time: consecutive weights are prefetched 3 KB ahead, since
    a processor's own prefetching comes too late, and stops at each page.
-   Many parameters: the function is inlined, and most of them are constants. */
+   The many parameters cost nothing: the function is inlined, and most of them are constants. */
 JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int apart,
                                     int next, const float *const *x, int step, int n,
                                     JEM__V (*acc)[JEM__PX]) {
@@ -16119,8 +16127,9 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
         JEM__FN(finish)(f, (const float *)sum[i], JEM__VL, o0, co, p->at[i],
                         l + p->lane[i]);
 }
-/* Computes a block of co channels by one of five variants of conv_block: each is compiled for every
-   instruction set. A single pixel always computes 6 channels, which take no longer than one. */
+/* Computes a block of co channels by one of five variants of conv_block: only five, since each is
+   compiled for every instruction set. A single pixel always computes 6 channels, which take no
+   longer than one. */
 JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const float *w, int co,
                                                 const jem__finish *f, int o, int l) {
     if (p->count != JEM__PX) {
@@ -16164,14 +16173,15 @@ JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, cons
 /* ---- Winograd: convolutions with fewer multiplications --------------------------------------- */
 /* Lavin & Gray 2015 (arXiv:1509.09308), F(M,r): a tile of M x M outputs of an r x r kernel g is
    A'[(G g G') . (B' d B)]A, with ' for transposed and d the a x a inputs under it, a = M+r-1. The
-   product ., at each of a*a points, is a matrix product over channels. For r = 3, M = 2 has 2.25
-   times fewer multiplications than the direct sum, M = 4 has 4; for r = 2, 1.78 and 2.56 times.
+   product ., at each of a*a points, is a matrix product over channels. For r = 3, M = 2 takes 2.25
+   times fewer multiplications than the direct sum, and M = 4 takes 4 times fewer; for r = 2, the
+   factors are 1.78 and 2.56.
    Interpolation points are the first of 0, 1, -1, 2, -2 that are needed, and infinity: F(4,3) has
    all six, F(2,2) has 0, 1, and infinity. A convolution of stride s is the sum of s*s convolutions
    of stride 1, each of a phase of x (every s-th row and column): their channels are summed at each
    point. An input gradient computes each phase of dx from dy. Its kernels are those of the output,
-   rotated by 180 degrees. Instead of the kernels, it rotates each tile, before and after, and reads
-   the packed weights of the output: packed weights are most of the memory of a wide network. */
+   rotated by 180 degrees. Instead of the kernels, it rotates each tile, before and after, so that
+   it can read the packed weights of the output: these are most of the memory of a wide network. */
 
 /* Computes o = B' d, F(2,2). */
 JEM__VINLINE void JEM__FN(wino_b22)(const JEM__V *d, JEM__V *o) {
@@ -16311,7 +16321,7 @@ static void (*const JEM__FN(wino_out)[2][2])(const jem__wino_move *w, int channe
    of one, `apart` floats apart, and the block of co channels whose weights begin at o0; `most` is
    as in conv_block. u is packed in blocks of the output's channels. An input gradient sums over
    these: over `whole` blocks of JEM__FULL_BLOCK, prefetching the weights of its next o, then over
-   the smaller blocks. Many parameters: it is inlined. */
+   the smaller blocks. The many parameters cost nothing, as in multiply. */
 JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__conv *q, int whole,
                                       const float *u, int o0, int co, const float *v, float *p,
                                       int apart) {
@@ -16343,8 +16353,8 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__c
         JEM__REPEAT(t, px) JEM__STORE(p + o * JEM__WINO_TILES * JEM_LANES + t * apart, acc[o][t]);
     }
 }
-/* Computes a block of co channels by one of five variants, as conv_blocks. apart = 0: one tile.
-   Many parameters: those of wino_block. */
+/* Computes a block of co channels by one of five variants, as conv_blocks does. apart = 0: one
+   tile. The parameters are those of wino_block. */
 JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, const float *u,
                                                 int o, int co, const float *v, float *p,
                                                 int apart) {
@@ -16361,8 +16371,8 @@ JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, c
 }
 
 /* Computes the products of n tiles, point by point. A single last tile is computed by itself, in
-   several strips at a time if a register has fewer lanes. Of each block, an input gradient reads
-   the weights of its phase. */
+   several strips at a time if a register has fewer than 16 lanes. Of each block, an input gradient
+   reads the weights of its phase. */
 JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
                                         int n) {
     enum { STRIPS = JEM_LANES / JEM__VL >= JEM__PX };
@@ -16446,7 +16456,7 @@ JEM__KERNEL void JEM__FN(wino_outputs)(const jem__conv *q, const jem__wino *w,
     }
 }
 
-/* Computes one part of a convolution of one group, like conv, for k = 2 or 3 times the stride. */
+/* Computes one part of a convolution of one group, like conv, if k is 2 or 3 times the stride. */
 JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *from,
                                     const jem__finish *f) {
     jem__phase s;
@@ -16527,8 +16537,8 @@ JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
     }
 }
 
-/* Adds dy x to a[WO][WI], n times: dy advances by WO vectors, x by `step`. Prefetches n cache lines
-   from from[ahead] on, unless `from` is NULL. */
+/* Adds dy x to a[OUTS][INS], n times: dy advances by OUTS vectors, x by `step`. Prefetches n cache
+   lines from from[ahead] on, unless `from` is NULL. */
 JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t n, int step,
                                      const float *from, ptrdiff_t ahead,
                                      JEM__V (*a)[JEM__INS]) {
@@ -16543,8 +16553,8 @@ JEM__VINLINE void JEM__FN(correlate)(const float *dy, const float *x, ptrdiff_t 
     }
 }
 
-/* Adds rows y0 .. y1-1 of dy times x to acc[tap][WO][WI][VL]. The first half of the taps prefetches
-   the next rows of x, the other half those of dy. */
+/* Adds rows y0 .. y1-1 of dy times x to acc[tap][OUTS][INS][VL]. The first half of the taps
+   prefetches the next rows of x, the other half those of dy. */
 JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const float *dy,
                                        float *acc, int y0, int y1) {
     const int s = q->stride;
@@ -16581,7 +16591,7 @@ JEM__KERNEL void JEM__FN(weight_block)(const jem__conv *q, const float *x, const
         }
 }
 
-/* Adds the sum of the dealt dy over groups and pixels to db, for the WO channels from o0 on. */
+/* Adds the sum of the dealt dy over groups and pixels to db, for the OUTS channels from o0 on. */
 JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weight_grad *w, int o0, const float *dy,
                                         ptrdiff_t strip) {
     const ptrdiff_t pixels = (ptrdiff_t)w->q->ho * w->q->wo;
@@ -16601,7 +16611,7 @@ JEM__KERNEL void JEM__FN(bias_gradient)(const jem__weight_grad *w, int o0, const
         w->db[o0 + o] += jem__sum_lanes(lane[o]);
 }
 
-/* Adds the sums of the block of output channels from o0 and input channels from i0 on to dw. */
+/* Adds to dw the sums of a block: output channels from o0 on, input channels from i0 on. */
 JEM__KERNEL void JEM__FN(weight_sums)(const jem__weight_grad *w, const float *acc, int o0, int i0) {
     const int taps = w->q->k * w->q->k;
     const int cells = JEM__OUTS * JEM__INS;
@@ -16619,8 +16629,8 @@ JEM__KERNEL void JEM__FN(weight_sums)(const jem__weight_grad *w, const float *ac
     }
 }
 
-/* Computes one product over all groups (see jem__direct_by_x): of one block of an operand with all
-   blocks of the other. */
+/* Computes one product over all groups: of one block of an operand with all blocks of the other
+   (see jem__direct_by_x). */
 JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weight_grad *w, int block) {
     const jem__conv d = jem__conv_dealt(w->q);
     const jem__conv *q = &d;
@@ -16674,8 +16684,8 @@ static const jem__method JEM__FN(direct) = { 0, jem__pack_size, jem__direct_pack
    same matrices, transposed. Both factors are computed for all tiles, point by point; the sum over
    tiles and images is a matrix product per point; G' is applied last. Operands are stored as
    [point][strip of VL lanes][block of B channels][tile][B][VL], with the tiles of all groups
-   numbered consecutively. Used for M = 4 and more than 32 channels: with fewer, the direct sum was
-   measured to be as fast. */
+   numbered consecutively. The method is used for M = 4 and more than 32 channels: with fewer, the
+   direct sum was as fast in measurements. */
 
 /* Transforms the tiles of one group of x (side 0) or dy (1). */
 JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int side,
@@ -16713,7 +16723,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int si
     if (side) jem__bias_deal(w, group, in->x);
 }
 
-/* Computes product i, one point of one block of WO output channels: the sums over all tiles and
+/* Computes product i, one point of one block of OUTS output channels: the sums over all tiles and
    lanes, in [point][o][c]. */
 JEM__KERNEL void JEM__FN(wino_weights)(const jem__weight_grad *w, int i) {
     const jem__conv *q = w->q;
@@ -16762,7 +16772,7 @@ JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[16], double (*o)[16]) {
         o[2][l] = add2 - add + p[5][l];
     }
 }
-/* Computes G' .. G of the products of an output channel, in double, and adds it to dw. */
+/* Applies G' and G to the products of an output channel, in double, and adds the result to dw. */
 JEM__KERNEL void JEM__FN(wino_finish)(const jem__weight_grad *w, int o) {
     const int ci = w->q->ci;
     jem__bias_finish(w, o);
@@ -16896,7 +16906,7 @@ static const jem__method JEM__FN(winograd) = { 0, jem__pack_size, JEM__FN(wino_p
 
 /* ---- elementwise: n floats, a multiple of 16 ------------------------------------------------- */
 
-/* Stores g d, or adds it to what is stored. */
+/* Stores g d, or adds it to the stored value. */
 JEM__VINLINE void JEM__FN(put_product)(float *to, JEM__V g, JEM__V d, int add) {
     if (add) JEM__STORE(to, JEM__FMA(g, d, JEM__LOAD(to)));
     else JEM__STORE(to, g * d);
@@ -17412,8 +17422,8 @@ JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by 
 
 /* ==== >>bf16: convolutions in bf16, and the choice of methods ================================= */
 /* bf16 has the exponent of fp32 and 8 significant bits. Operands of convolutions are rounded to it;
-   sums are fp32. Everything consists of one operation: a tile of 16 x 16 sums, C += A B, where A
-   has 16 rows of pairs and B has pairs of 16 columns, and a pair is two neighbouring bf16. One
+   sums are fp32. Everything consists of one operation on a tile of 16 x 16 sums, C += A B, where A
+   has 16 rows of pairs, B has 16 columns of pairs, and a pair is two neighbouring bf16. One
    instruction of AMX adds 16 pairs; AVX-512 BF16 needs 16 instructions for each pair.
 
      output, input gradient   A: weights of 16 channels   B: 16 images          pairs of channels
@@ -17456,7 +17466,7 @@ typedef struct jem__bf16 {
                                                       where Winograd with r = 3 applies, and for
                                                       fewer than 8 channels, which would leave half
                                                       of a tile empty */
-    /* Multiplies. Meanwhile it may finish tiles of the block before, `last`, which may be NULL. */
+    /* Multiplies. Meanwhile it may finish tiles of the previous block, `last` (may be NULL). */
     void (*block)(const jem__bf16_block *, jem__bf16_block *last);
     /* Finishes n channels of one pixel from o on; at, at16: the place of channel 0, in floats and
        in bf16 (f->y16). */
@@ -17597,7 +17607,8 @@ typedef enum jem__epilogue {
     JEM__EPILOGUE_SILU_BACK
 } jem__epilogue;
 
-/* Stores n channels of sums c as `f` describes, given which fields of f the epilogue uses. */
+/* Finishes the sums c of n channels as `f` describes. The epilogue, a constant, implies the fields
+   of f that are used. */
 JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const jem__epilogue epilogue, const jem__finish *f,
                                                  const float *c, int o, int n, ptrdiff_t at,
                                                  ptrdiff_t at16) {
@@ -17720,10 +17731,10 @@ static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16
 #if (defined(__linux__) && defined(__LP64__)) || defined(JEM__TILE_LOAD)
 #define JEM__AMX 1
 
-/* AMX has 8 tiles of 16 rows of 64 bytes. Tiles 0..3 hold C, 4 A, 5 B. Two are unused: on a core
-   shared by two threads, a loop of these products reaches 820 GFLOP/s with 6 tiles in use and 550
-   with 8, perhaps because free tiles are needed for renaming (2,200 with either on a core of its
-   own). Tests define these macros for processors without tiles. */
+/* AMX has 8 tiles of 16 rows of 64 bytes. Tiles 0..3 hold C, tile 4 A, tile 5 B. Two are unused: on
+   a core shared by two threads, a loop of these products reaches 820 GFLOP/s with 6 tiles in use
+   and 550 with 8, perhaps because renaming needs free tiles (on a core of its own, it reaches 2,200
+   with either). For processors without tiles, tests define the macros below. */
 #ifndef JEM__TILE_LOAD
 #define JEM__TILE_TARGET __attribute__((target("amx-tile,amx-bf16")))
 #define JEM__TILE_LOAD(t, p) _tile_loadd(t, p, 64)
@@ -17860,11 +17871,13 @@ JEM__COMPILE_END
 JEM__COMPILE("O1")
 /* ---- output and input gradient, in plain C over those kernels -------------------------------- */
 
-/* Returns the size, in floats, of a group of images (c,h,w) and of what AMX may read after it. */
+/* Returns the size, in floats, of a group of images (c,h,w), and of 16 pairs after it, which AMX
+   may read. */
 static ptrdiff_t jem__bf16_floats(int c, int h, int w) {
     return (h * jem__bf16_row(c, w) + 16 * JEM__BF16_PAIR) / 2;
 }
-/* Converts row y of a group, with the zeros around it, which overlap row y + 1: y must ascend. */
+/* Converts row y of a group, and writes the zeros around it. Since these overlap row y + 1, rows
+   must be converted in ascending order. */
 static void jem__bf16_convert(const jem__bf16 *k, const float *x, int c, int w, int y,
                               uint16_t *out) {
     const ptrdiff_t pixel = jem__bf16_pixel(c);
@@ -17968,7 +17981,7 @@ static ptrdiff_t jem__bf16_work(const jem__conv *q) {
     return jem__bf16_floats(q->ci, q->hi, q->wi);
 }
 /* Computes row r of a phase, for the channels of a part. b[0] is the block to compute next, b[1]
-   the one before it, still to be finished. */
+   the previous one, whose tiles have yet to be finished. */
 static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *part,
                                const uint16_t *pack, const uint16_t *from, jem__bf16_block **b) {
     const jem__conv *q = b[0]->q;
@@ -18018,7 +18031,7 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
 /* Rows of x that have been converted to bf16, from .. until-1; -1, -1: no rows yet. */
 typedef struct jem__bf16_rows { int from, until; } jem__bf16_rows;
 
-/* Converts the rows of x that row r of a phase reads to `work`, unless they have been converted. */
+/* Converts to `work` the rows of x that row r of a phase reads, unless this has been done. */
 static void jem__bf16_convert_rows(const jem__conv *q, const jem__operands *in,
                                    const jem__phase *s, int r, jem__bf16_rows *rows) {
     uint16_t *work = (uint16_t *)(void *)in->work;
@@ -18049,7 +18062,7 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
     }
     if (k->begin) k->begin();
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const jem__piece to = jem__conv_piece(q, in->part, s.rows, 1);         /* or of channels */
+        const jem__piece to = jem__conv_piece(q, in->part, s.rows, 1);        /* rows or channels */
         int top = to.first * s.step_in - q->k - q->pad;      /* no tap reads a row above */
         if (top < 0) top = 0;
         if (rows.until < 0 || top < rows.from) {
@@ -18144,8 +18157,8 @@ static void jem__bf16_deal(const jem__weight_grad *w, int g, int side, const jem
     else jem__bf16_deal_x(w, g, in);
 }
 
-/* Returns the number of pairs of output tiles, times input tiles. Each is one product or, if they
-   are fewer than threads, one per row of the kernel. */
+/* Returns the number of pairs of output tiles times that of input tiles. Each combination is one
+   product, or one per row of the kernel if there are fewer combinations than threads. */
 static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
     return ((q->co + 15) / 16 + 1) / 2 * ((q->ci + 15) / 16);
 }
@@ -18207,7 +18220,7 @@ static void jem__bf16_set_runs(const jem__weight_grad *w, const jem__bf16_taps *
     }
 }
 
-/* Computes a product and adds it to dw (O,I,k,k); scratch memory is m*k*k tiles. */
+/* Computes a product in m*k*k tiles of scratch memory, and adds it to dw (O,I,k,k). */
 static void jem__bf16_product(const jem__weight_grad *w, int task) {
     const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
@@ -18253,7 +18266,8 @@ static const jem__method jem__bf16_method = { 1, jem__bf16_pack_size, jem__bf16_
 
 /* ---- the choice of methods and kernels ------------------------------------------------------- */
 
-/* Returns the number of rows of x that all taps of all rows of y read, not counting the padding. */
+/* Counts the rows of x that the taps of all rows of y read: each as often as it is read, without
+   the padding. */
 static int jem__rows_read(int rows_x, int rows_y, const jem__conv *q) {
     int rows = 0;
     for (int i = 0; i < rows_y * q->k; i++)
@@ -18269,8 +18283,8 @@ static double jem__reading_cost(const jem__conv *q, int weights, int units) {
     return units == 1 ? all : 1.5 * all;
 }
 /* Returns the cost of Winograd with M = m, in multiplications, as the mean of output and input
-   gradient. Four tiles are computed together, or a last one alone. Measured with AVX-512: the
-   transformations of a tile of inputs with a rows cost 2.5 a^3, those of outputs half of that. All
+   gradient. Four tiles are computed together, or a last one alone. With AVX-512, transforming one
+   channel of a tile of a x a inputs was measured to cost 2.5 a^3; for outputs, half of that. All
    numbers are exact, so every processor makes the same choice. */
 static double jem__wino_cost(const jem__conv *q, int m) {
     const int a = m + jem__wino_kernel(q) - 1;
@@ -18395,36 +18409,36 @@ JEM__COMPILE_END
                  (jem_register_net). jem_sampler takes as many steps as a frame has time for.
                  Contrastive terms can pause until chains catch up (jem_train_desc.pause_gap).
                  The guard also checks chains, gradients, cross-entropy, the residual of the score
-                 and the SGLD step; a return takes the count of updates back as well, and
-                 jem_stats.reason says why.
+                 and the SGLD step; a rollback also restores the count of updates, and
+                 jem_stats.reason says why it was made.
                  Transparent pixels are blended with black by default, in examples/hello.c as well;
                  JEM_DID_BLANK reports an image of one colour. jem_calibrated says whether a
                  network is calibrated, and what an answer costs.
-                 jem_stats.f_data and jem_loss_terms.f_data need a term that uses log p(x) of the
-                 data, if these are not the images of cross-entropy.
+                 If p(x) has images of its own, jem_stats.f_data and jem_loss_terms.f_data are only
+                 computed if a term uses them.
                  A cosine schedule starts again at jem_schedule.at, which it ignored before.
-                 Convolutions with one weight and several strides were wrong where Winograd applies.
+                 Convolutions that share a weight but not the stride were wrong with Winograd.
                  A checkpoint always holds the guard's numbers; without them a resumed run could
                  differ. A term of your own gets images of p(x) without cross-entropy's noise.
                  Contrastive divergence of p(x,y) uses e(x) of the data, not of the samples.
                  Batches of few images are cut into blocks at any image size: a single image of
                  28 x 28 takes a tenth of the time. Attacks succeed on classifiers with random
                  answers (jem_attack_desc.all_steps, .momentum). Labels can be smoothed
-                 (jem_train_desc.label_smoothing). Beyond Muon's matrices, Adam can have another
-                 rate (jem_optim_desc.adam_rate).
+                 (jem_train_desc.label_smoothing). With Muon, the parameters that Adam updates can
+                 have another rate (jem_optim_desc.adam_rate).
                  Winograd for 4x4 with stride 2 (kernels of 2 or 3 times the stride): convnets
                  are up to twice as fast in fp32. Their results, and those of 3x3 with 8 to 12
-                 channels, are rounded differently than before. A single chain of a network with
+                 channels, are rounded differently from before. A single chain of a network with
                  wide layers is up to a third faster: weights are prefetched.
                  jem_file writes files of your own, which are never half-written.
                  gcc for Windows compiles the scalar kernels, unless JEM_WINDOWS_SIMD is defined:
                  its AVX2 code can crash. Shades of paper no longer move the framing of a picture.
-                 A Student network's A is fitted to random rows of more than 16,384.
-                 The guard judges chains of all classes, and does not call chains far that are
-                 where images are. Act norm is set before the first chains walk.
+                 A Student network's A is fitted to 16,384 random rows if there are more.
+                 The guard judges chains of all classes, and does not call chains far if they are
+                 where the images are. Act norm is set before the first chains walk.
                  Pictures of other proportions are fitted as the training pictures were (jem_fit,
                  jem_net_set_fit, and jem_pixels_desc.fit, a new last field). A transparent picture
-                 gets the opposite background if it shows on no other (JEM_DID_OPPOSITE). The guess
+                 gets the opposite background if it shows only on that (JEM_DID_OPPOSITE). The guess
                  of jem_sampler.slowest is limited by the budget. A network with a parameter that is
                  not finite cannot be written; jem_schedule.at needs a rate.
                  Renamed, old -> new:
@@ -18457,20 +18471,22 @@ JEM__COMPILE_END
                      jem_train_desc: w_cd_class            weights.cd_class
                      jem_train_desc: energy_l2             weights.energy_l2
                      jem_calibrate_slopes                  jem_calibrate, with `gradients`
-                 Fixed: means of the norms where values are nearly equal; norms have new bits;
-                 JEM_DID_BLANK of framed pictures; files above 2 GB on Windows.
-   0.2  2026-11  The plain tape, its plan after it, the engine last. Score matching, noise-blind
-                 sampling, a scale of log p(x). Pictures (jem_classify_pixels, jem_sample).
+                 Fixed: means of the norms where values are nearly equal (the results of all norms
+                 have new bits); JEM_DID_BLANK of framed pictures; files above 2 GB on Windows.
+   0.2  2026-11  New order: the plain tape, then its plan, the engine last. Score matching,
+                 noise-blind sampling, a scale of log p(x). Pictures (jem_classify_pixels,
+                 jem_sample).
                  Metropolis, MALA, HMC, tempering, annealing. Calibration,
                  out-of-distribution scores, attacks, imputation. max_pool, upsample, concat,
                  detach, sigmoid, softplus, clamp. WebAssembly's simd128. The full loss of
                  contrastive divergence, sharpness-aware steps, a hook for chains. Files are written
-                 under names of their own; descs survive bit for bit. Several machines (jem_sum_fn).
+                 under names of their own; descs are saved bit for bit. Training on several machines
+                 (jem_sum_fn).
                  Fixed: jem_add(h, conv(h)) in jem_grad and jem_read; gradients of detached ends;
                  NaN gradients of log behind gather or dropout; training by score matching alone.
-                 Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have what an author
-                 needs and no more; jem_archive_write refuses symbolic links; images with NaN or
-                 absurd numbers are errors; JEM_FAST, JEM_BF16 and score matching have new bits.
+                 Changed: jem_loss takes jem_loss_weights; jem_op and jem_call have only the fields
+                 that authors of ops need; jem_archive_write refuses symbolic links; images with NaN
+                 or absurd numbers are errors; JEM_FAST, JEM_BF16 and score matching have new bits.
    0.1  2026-11  First version: autograd, kernels for AVX2, AVX-512, NEON, AMX, wide-resnet, JEM,
                  safetensors, checkpoints of training, averaged weights; the jem command line. */
 
