@@ -10556,7 +10556,7 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 /* ==== >>familiar: calibration, familiarity, out-of-distribution scores ======================== */
 
 #define JEM__EVAL_BATCH 256
-/* Returns the size of the batch of n images that begins at image i. */
+/* Returns the size of the batch that begins at image i of n. */
 static int jem__batch_from(int i, int n) {
     if (n - i < JEM__EVAL_BATCH) return n - i;
     return JEM__EVAL_BATCH;
@@ -10569,7 +10569,7 @@ static const char *const jem__temperature_key = "jem.temperature";
 
 /* ---- lists of numbers as texts --------------------------------------------------------------- */
 
-/* Returns 1 if q[n] never falls. */
+/* Returns 1 if q[n] is in ascending order, without a NaN. */
 static int jem__rises(const float *q, int n) {
     for (int i = 1; i < n; i++) {
         if (!(q[i - 1] <= q[i])) return 0;
@@ -10710,7 +10710,7 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
    logits are rarely as low. */
 typedef struct jem__usual { float l[3], q[JEM__QUANTILES], m[2]; } jem__usual;
 
-/* Returns -d of an image. m: u->m, of which the array has 2 numbers for each class. */
+/* Returns -d of an image. m: u->m, which continues beyond the struct: two numbers per class. */
 static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) {
     const float a = (s.logp - m[2 * s.label]) / u->l[0];
     const float b = jem__fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
@@ -10800,43 +10800,44 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
     return s;
 }
 
-/* ---- what a calibration holds ---------------------------------------------------------------- */
+/* ---- contents of a calibration --------------------------------------------------------------- */
 /* An image is described by four vectors, the parts of a calibration:
 
    SLOPES    the logits; log p(x); the details of the image and of its slope g = d log p(x)/dx; for
-             each noise level sigma, at x~ = x + sigma z (z: normal noise), the details of sigma g
-             and of the denoiser's error, sigma g + z; log p(x~). The slope at noisy data should be
-             -z/sigma, so the error is small for images like those learned (multiscale score
-             matching: Mahmood, Oliva & Styner 2021). z is the same for every image, so an image
-             always gets the same answer.
-   FEATURES  the means over pixels of what enters the last linear layer; the numbers of SLOPES
-             again, without the layout. Without features this part is empty.
+             each noise level sigma, at x~ = x + sigma z (z: normal noise), the details of the
+             denoiser's error, sigma g + z, and of sigma g; log p(x~). At noisy data the slope
+             should be -z/sigma, so the error is small for images like the training images
+             (multiscale score matching: Mahmood, Oliva & Styner 2021). z is the same for every
+             image, so an image always gets the same answer. Of a vector: log p(y|x) instead of the
+             logits, no details of the image.
+   FEATURES  the means over pixels of the last linear layer's inputs; the numbers of SLOPES again,
+             without the layout. Empty if the network defines no features.
    IMAGE     the details of the image. Of a vector: its numbers, or the logarithm of their variance
              if there are more than JEM__MOST_VALUES.
-   SHADES    the image as a whole: shares of five shades, from the darkest to the brightest; flat
-             pixels; the direction of its edges; the border, and how even it is; its colourfulness.
-             Of a vector: nothing.
+   SHADES    the image as a whole: the shares of five shades, from the darkest to the brightest, and
+             of flat pixels; the direction of its edges; the mean and the evenness of its border;
+             its colourfulness. Empty for a vector.
 
-   Details are the energies of a Haar pyramid's levels, in logarithms. SLOPES ends with the layout
-   of an image: its means over 4 x 4 blocks; how much it is like its mirror images; the directions
-   of its edges. Scans have a cleaner background than samples or compressed files. So that this
-   alone does not make an image strange, the variances of shades and layout include that of a small
-   error of measurement (jem__shades_error, jem__layout_error). Each part but SHADES has a distance
-   d from the mean of the predicted label (Mahalanobis: Lee et al. 2018). All labels share one
-   covariance; in SLOPES, if there are at most JEM__MOST_LOGITS classes, each label has its own,
-   shrunk towards the shared one. FEATURES has d^2 minus that from the mean of all images (relative
-   Mahalanobis: Ren et al. 2021), unless there is only one class. The distance is standardised by
-   label, so that no class is strange as a whole. SHADES has the log density of a mixture of
-   Gaussians, regardless of the label: photographs of one class have shades of several kinds, and an
-   image between two kinds is strange. Colourfulness and evenness are logarithms, which can be very
-   low: images without colour, or with a border of one shade, are then a kind of their own, and
-   those with both (drawings, products on a plain ground) are rarer among photographs than either. A
-   part's score becomes a p-value by its rank among those of the calibration images; in the last 5%,
-   by an exponential tail. The parts are joined as the sum of -log p (Fisher; tails of several
-   statistics: Morningstar et al. 2021), weighted by jem__known.weight, plus the largest -log p
-   (Tippett): one part alone can make an image strange. The joint score is ranked among those of the
-   calibration images. Each of these is scored by a fit that excludes it (ten folds), as new images
-   are.
+   Details are the log energies of a Haar pyramid's levels. SLOPES ends with the layout of an image:
+   its means over 4 x 4 blocks; its correlations with its mirror images; the directions of its
+   edges. Scans have a cleaner background than samples or compressed files. So that this alone does
+   not make an image strange, the variances of shades and layout include that of a small measurement
+   error (jem__shades_error, jem__layout_error). Each part but SHADES is scored by its distance d
+   from the mean of the predicted label (Mahalanobis: Lee et al. 2018). All labels share one
+   covariance; only in SLOPES, with at most JEM__MOST_LOGITS classes, each label has its own, shrunk
+   towards the shared one. FEATURES is scored by d^2 minus the squared distance from the mean of all
+   images (relative Mahalanobis: Ren et al. 2021), unless there is only one class. Scores are
+   standardised by label, so that no class is strange as a whole. SHADES is scored by the log
+   density of a mixture of Gaussians, regardless of the label: photographs of one class have shades
+   of several kinds, and an image between two kinds is strange. Colourfulness and evenness are
+   logarithms, which can be very low: images without colour, or with a border of one shade, then
+   form a kind of their own, and those with both (drawings, products on a plain ground) are rarer
+   among photographs than either. A part's score becomes a p-value by its rank among those of the
+   calibration images or, in the last 5%, by an exponential tail. The joint score is the sum of
+   -log p over the parts (Fisher; tails of several statistics: Morningstar et al. 2021), weighted by
+   jem__known.weight, plus the largest -log p (Tippett), since one part alone can make an image
+   strange. It is ranked among those of the calibration images. Each of these is scored by a fit
+   that excludes it (ten folds), just as it excludes new images.
 
    The first number of a calibration is JEM__FORM times the index of its form, plus its gradients;
    the second is its count of features. */
@@ -10846,8 +10847,8 @@ enum { JEM__FOLDS = 10, JEM__MOST_RATED = 32768, JEM__MOST_LOGITS = 32,
        JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
        JEM__TAIL = 14,                             /* index of the quantile where the tail begins,
                                                       (14/64)^2 */
-       JEM__HEAD = 2,                              /* numbers that give the count of others */
-       JEM__SHRUNK = 50,                           /* images that the common covariance counts as */
+       JEM__HEAD = 2,                              /* numbers that determine how many follow */
+       JEM__SHRUNK = 50,                           /* weight of the shared covariance, in images */
        JEM__FORM = 10, JEM__TONES = 5,
        JEM__SHADE_DIMS = JEM__TONES + 6, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
        JEM__MIRRORS = 3, JEM__LAYOUT = JEM__PLACES + JEM__MIRRORS + 4, JEM__BLENDS = 8,
@@ -10861,8 +10862,8 @@ typedef struct jem__form {
     int range;                                     /* count of numbers: 2, the darkest and the
                                                       brightest value, or 0 */
     int relative;                                  /* 1: FEATURES has jem__trait.relative */
-    int layout, shades;                            /* counts of numbers of a grey image: of its
-                                                      layout, which ends SLOPES; of SHADES */
+    int layout, shades;                            /* for a grey image: counts of numbers of the
+                                                      layout, which ends SLOPES, and of SHADES */
     int rim;                                       /* 1: SHADES contains jem__look_rim */
     int blends;                                    /* Gaussians of SHADES; 0: one per class */
     double least_colour;                           /* a colourfulness too small to matter */
@@ -10886,12 +10887,12 @@ typedef struct jem__gauss {
     float *spread;                                 /* [dims] */
     float *root;                                   /* [roots]: lower triangles of L, by rows, in
                                                       1/JEM__FIXED */
-    const signed char *side;                       /* NULL, or of the numbers from `sided` on: 1 or
-                                                      -1 if only larger or only smaller ones are
-                                                      strange */
+    const signed char *side;                       /* NULL, or for each number from index `sided`
+                                                      on: 1 if only larger ones are strange, -1 if
+                                                      only smaller ones are, else 0 */
     int sided;
-    const float *error;                            /* NULL, or of the numbers from `inexact` on: the
-                                                      standard deviation of an error */
+    const float *error;                            /* NULL, or for each number from index `inexact`
+                                                      on: standard deviation of its error */
     int inexact;
 } jem__gauss;
 
@@ -10904,9 +10905,9 @@ typedef struct jem__trait {
     int shifts;                                    /* 1: `shift` is the mean score (relative
                                                       distances, log densities); 0: it is 0
                                                       (distances) */
-    float *relative;                               /* NULL in older forms; else points to 1, or to 0
-                                                      if all calibration images had one label: then
-                                                      `all` is not used */
+    float *relative;                               /* NULL without `all`, or in older forms; else
+                                                      points to 1, or to 0 if all calibration images
+                                                      had one label: then `all` is not used */
     int labels;
     float *shift, *scale;                          /* [labels]: of the score */
     float *q;                                      /* [JEM__QUANTILES] of the standardised score */
@@ -10983,7 +10984,7 @@ static const signed char jem__vector_sides[JEM__MOST_LOGITS + 8] = {
     -1, 1, 1, 1, -1, 1, 1, -1
 };
 
-/* Standard deviations of errors, where the range of pixels is 1. */
+/* Standard deviations of measurement errors, for pixels scaled to the range 0 to 1. */
 static const float jem__shades_error[JEM__SHADE_DIMS] = {
     0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.08f, 0.3f, 0.025f, 0.025f, 1, 0.7f
 };
@@ -11096,8 +11097,8 @@ static int jem__gauss_good(const jem__gauss *g) {
     }
     return good;
 }
-/* Reads a text into *all, which the caller frees. Returns 0 if it is damaged or of another network,
-   -1 without memory. */
+/* Reads a text into *all, which the caller frees. Returns 0 if the text is damaged or of another
+   network, -1 if memory runs out. */
 static int jem__known_in(const jem_net *net, const char *text, float **all) {
     int first, features;
     *all = NULL;
@@ -11117,8 +11118,8 @@ static int jem__known_in(const jem_net *net, const char *text, float **all) {
     }
     return good;
 }
-/* Finds the network's calibration, parsed at its first use; returns 0 without one, or if memory
-   runs out. */
+/* Finds the network's calibration, parsed at its first use. Returns 0 if there is no valid one, or
+   if memory runs out. */
 static int jem__known_of(jem_net *net, jem__known *k) {
     const char *text = jem_net_meta(net, jem__known_key);
     if (!text) return 0;
@@ -11133,7 +11134,7 @@ static int jem__known_of(jem_net *net, jem__known *k) {
 
 /* ---- how images look ------------------------------------------------------------------------- */
 
-/* Halves a plane in place, to its pyramid's next level. Adds squares and lengths of details. */
+/* Replaces a plane by its pyramid's next level. Adds the squares and lengths of the details. */
 static void jem__haar(float *a, int h, int w, double *square, double *length) {
     for (int i = 0; i < h / 2; i++) {
         for (int j = 0; j < w / 2; j++) {
@@ -11153,9 +11154,9 @@ static void jem__haar(float *a, int h, int w, double *square, double *length) {
     }
 }
 
-/* Writes log energies of planes a[channels][h][w], which it overwrites: of each level's details,
-   fine to coarse (with `lengths` each followed by their log mean length), then of the rest. Returns
-   the count of numbers. least: an energy too small to matter. */
+/* Writes log energies of planes a[channels][h][w], which it overwrites: those of each level's
+   details, fine to coarse (if `lengths` is 1, each followed by their log mean length), then that of
+   the remainder. Returns the count of numbers. least: an energy too small to matter. */
 static int jem__details(const jem_net *net, float *a, double least, int lengths, float *v) {
     int h = net->height;
     int w = net->width;
@@ -11200,7 +11201,7 @@ static double jem__colour(const jem_net *net, const float *x) {
     return colour / (double)size;
 }
 
-/* Writes the image part of x. work: an image. */
+/* Writes the image part of x. work: scratch, an image. */
 static void jem__look_image(const jem_net *net, const float *x, double colour, float *work,
                             float *v) {
     const ptrdiff_t size = jem__image_size(net);
@@ -11377,8 +11378,8 @@ static void jem__shades_of(const jem_net *net, const float *x, const float *rang
     }
 }
 
-/* Writes the features part: means over pixels of f[channels][pixels]. Each channel c beyond the
-   first JEM__MOST_FEATURES is added to number c % JEM__MOST_FEATURES, with a random sign. */
+/* Writes the features: means over pixels of f[channels][pixels]. Each channel c beyond the first
+   JEM__MOST_FEATURES is added to number c % JEM__MOST_FEATURES, with a random sign. */
 static void jem__look_features(const float *f, int channels, ptrdiff_t pixels, float *v) {
     jem_rng rng = jem_rng_seed(41);
     for (int c = 0; c < channels; c++) {
@@ -11404,7 +11405,7 @@ typedef struct jem__rows {
     float *z, *work;                               /* an image each */
 } jem__rows;
 
-/* Creates rows for a calibration, of which only the sizes and the range are used. */
+/* Creates rows for a calibration, of which only the form, the sizes and the range are used. */
 static int jem__rows_create(jem_net *net, const char *what, int n, const jem__known *k,
                             jem__rows *r) {
     jem_ctx *ctx = net->ctx;
@@ -11431,8 +11432,8 @@ static jem__rows jem__rows_from(const jem__rows *r, int i) {
     return later;
 }
 
-/* Returns the count of features that the network names, up to JEM__MOST_FEATURES. Nothing is
-   computed. */
+/* Returns the count of features that the network defines, at most JEM__MOST_FEATURES, from a
+   recording that is never run. */
 static int jem__feature_count(jem_net *net) {
     const jem_mark mark = jem_begin(net->ctx);
     int count = 0;
@@ -11450,8 +11451,8 @@ static void jem__log_probabilities(const float *f, int classes, float *to) {
     for (int c = 0; c < classes; c++) to[c] = (float)((double)f[c] - most - log(sum));
 }
 
-/* Writes the shades part and the layout of x, whose shades are r->work: as much as the calibration
-   has. */
+/* Writes the shades part and the layout of x, whose shades are r->work, as far as the calibration's
+   form contains them. */
 static void jem__look_whole(const jem_net *net, const jem__rows *r, const float *x, double colour,
                             float *shades, float *layout) {
     const int h = net->height;
@@ -11495,7 +11496,7 @@ static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x
     return at + r->dims[JEM__IMAGE];
 }
 
-/* Fills the rows of m images without noise in one pass: forward, and backward if a gradient is
+/* Fills the rows of m images, without noise, in one pass: forward, and backward if a gradient is
    needed. Returns the next column of the slopes part. */
 static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int m,
                            jem__seen *seen) {
@@ -11661,8 +11662,9 @@ static double jem__mixture_log(const jem__gauss *g, const float *v, double *each
     return most + log(sum);
 }
 
-/* Returns the score of v before it is standardised: minus its distance, squared where the part has
-   relative ones, or the log of a mixture's density. */
+/* Returns the score of v before it is standardised: the log density of a mixture; otherwise minus
+   the distance or, if the part has `all`, minus the squared distance, relative to that from
+   `all`. */
 static double jem__part_raw(const jem__trait *p, const float *v, int label) {
     double each[JEM__BLENDS];
     if (p->mixed) return jem__mixture_log(&p->own, v, each);
@@ -11675,8 +11677,8 @@ static float jem__part_score(const jem__trait *p, const float *v, int label) {
     const double raw = jem__part_raw(p, v, label);
     return (float)((raw - (double)p->shift[label]) / (double)p->scale[label]);
 }
-/* Returns the fraction of calibration images with a lower score. q[k] is the quantile of (k/64)^2,
-   so that most are near the strange end; between two of them the root of the fraction is linear. */
+/* Returns the fraction of calibration images with a lower score. q[k] is the quantile at (k/64)^2,
+   so that most are near the strange end; between two, the root of the fraction is linear. */
 static float jem__fraction(const float *q, float score) {
     const float root = jem__familiarity(q, JEM__QUANTILES, score);
     return root * root;
@@ -11777,7 +11779,7 @@ static jem_reason jem__known_reason(const jem_net *net, const jem__known *k, con
 /* ---- calibration ----------------------------------------------------------------------------- */
 
 /* Deals images to folds in random order, class by class, so that every fold has a share of each
-   class however the images are ordered. next: a number per class. */
+   class however the images are ordered. order[n], next[classes]: scratch. */
 static void jem__deal_folds(jem__seen *seen, int n, int classes, int *order, int *next) {
     jem_rng rng = jem_rng_seed(40);
     int before = 0;
@@ -11801,8 +11803,8 @@ static void jem__deal_folds(jem__seen *seen, int n, int classes, int *order, int
     }
 }
 
-/* Adds up the numbers of images that belong to a fit: those whose fold is not `without`, of one
-   label (-1: all). Returns how many there are. */
+/* Sums the rows of the images of a fit: those whose fold is not `without`, of one label (-1: all).
+   Returns the count of images. */
 static int jem__gauss_sum(const float *v, int dims, const jem__seen *seen, int n, int without,
                           int label, double *sum) {
     int count = 0;
@@ -11831,9 +11833,8 @@ static void jem__cholesky(const double *r, int dims, float *root) {
     }
 }
 
-/* Writes to `cov` the sums of products of deviations, over those images of a fit that have label
-   `only` (-1: all), and adds their error variances. Returns the count of these images. away:
-   scratch. */
+/* Writes to `cov` the sums of products of deviations over the images of a fit with label `only`
+   (-1: all), plus an error variance per image. Returns the count of these images. away: scratch. */
 static int jem__gauss_products(const jem__gauss *g, const float *v, const jem__seen *seen, int n,
                                int without, int only, double *away, double *cov) {
     const int dims = g->dims;
@@ -11914,12 +11915,12 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
 /* Memory for the fit of a mixture. */
 typedef struct jem__blend {
     double *mean, *sum;                            /* [dims]: mean of all images; scratch */
-    double *cov, *all;                             /* triangles of each Gaussian, and their sum */
-    double *belongs;                               /* [n][classes]: shares of each image, sum 1 */
+    double *cov, *all;                             /* triangles: of each Gaussian; their sum */
+    double *belongs;                               /* [n][classes]: responsibilities, of sum 1 */
 } jem__blend;
 
-/* Begins the fit of a mixture: sets the spread, draws an image at random as the mean of each
-   Gaussian, and lets each image belong to the nearest one. */
+/* Initialises the fit of a mixture: sets the spread, draws an image at random as the mean of each
+   Gaussian, and assigns each image to the nearest one. */
 static void jem__mixture_begin(jem__gauss *g, const float *v, const jem__seen *seen, int n,
                                int without, const jem__blend *b) {
     const int dims = g->dims;
@@ -11962,8 +11963,9 @@ static void jem__mixture_begin(jem__gauss *g, const float *v, const jem__seen *s
     }
 }
 
-/* Adds up what belongs to Gaussian k: sets its mean, as if it had four more images with the mean of
-   all, and the products of deviations in units of the spread. Returns the sum of their shares. */
+/* Sums over the images, weighted by their responsibilities for Gaussian k: sets its mean, as if it
+   had four more images with the mean of all, and the products of deviations in units of the spread.
+   Returns the sum of the weights. */
 static double jem__mixture_sums(jem__gauss *g, int k, const float *v, const jem__seen *seen, int n,
                                 int without, const jem__blend *b) {
     const int dims = g->dims;
@@ -11996,7 +11998,7 @@ static double jem__mixture_sums(jem__gauss *g, int k, const float *v, const jem_
     return count;
 }
 
-/* Sets root and log_weight of Gaussian k, to which `count` of the images belong. Its covariance is
+/* Sets root and log_weight of Gaussian k, whose responsibilities sum to `count`. Its covariance is
    shrunk as in jem__gauss_fit. */
 static void jem__mixture_root(jem__gauss *g, int k, double count, double images,
                               const jem__blend *b) {
@@ -12066,7 +12068,7 @@ static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, 
     *p->relative = several_labels;
 }
 
-/* Sorts scores and interpolates the quantiles of (k/64)^2: score j of n is that of (j+1)/(n+1). */
+/* Sorts scores and interpolates quantiles at (k/64)^2: score j of n is that at (j+1)/(n+1). */
 static void jem__strange_quantiles(float *scores, int n, float *q) {
     qsort(scores, (size_t)n, sizeof *scores, jem__compare_floats);
     for (int k = 0; k < JEM__QUANTILES; k++) {
@@ -12117,12 +12119,13 @@ static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, i
     }
 }
 
-/* Limit of a standardised score. If those of the other folds are all equal, as for a column that is
-   constant but for a few rows, their scale is nearly 0. */
+/* Limit of a standardised score. If the scores of the other folds are all equal, as for a column
+   that is constant but for a few rows, their scale is nearly 0. */
 #define JEM__MOST_DEVIANT 1e6f
 
-/* Computes scores[n] of images by fits without their folds: raw ones first, which are then
-   standardised by those of the other folds. raw: memory. */
+/* Computes scores[n] by fits that exclude each image's fold: raw scores first, which are then
+   standardised by those of the other folds. Finally sets p's shift and scale from all raw scores.
+   raw[n]: scratch. */
 static void jem__part_folds(jem__trait *p, const float *v, const jem__seen *seen, int n,
                             float *scores, float *raw, double *work) {
     const ptrdiff_t dims = p->own.dims;
@@ -12323,7 +12326,7 @@ static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {
     return (float)sqrt(sum);
 }
 
-/* Computes the scores of m images that require a calibration by parts. */
+/* Computes a score that requires a calibration by parts, for m images. */
 static void jem__ood_known(jem_net *net, jem_ood kind, const float *x, int m, float *score) {
     jem_ctx *ctx = net->ctx;
     jem__known k;
@@ -12356,7 +12359,7 @@ static void jem__ood_known(jem_net *net, jem_ood kind, const float *x, int m, fl
     }
 }
 
-/* Computes the scores of m images that require a gradient (MASS) or a walk (RISE, MOVE). */
+/* Computes a score that requires a gradient (MASS) or a walk (RISE, MOVE), for m images. */
 static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, const float *x,
                           int m, float *score) {
     jem_ctx *ctx = net->ctx;
@@ -12383,7 +12386,7 @@ static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
     }
 }
 
-/* Computes the scores of m images that require only logits. */
+/* Computes a score that requires only logits, for m images. */
 static void jem__ood_logits(jem_net *net, jem_ood kind, const float *x, int m, float *score) {
     jem__seen seen[JEM__EVAL_BATCH];
     const jem__usual *u = NULL;
@@ -12444,7 +12447,7 @@ static void jem__answer(const jem__seen *seen, jem_answer *a) {
     a->reason = JEM_REASON_NONE;
 }
 
-/* Classifies with a calibration by jem_calibrate. */
+/* Classifies with a calibration by parts. */
 static jem_status jem__classify_known(jem_net *net, const jem__known *k, const float *x, int n,
                                       jem__seen *seen, jem_answer *answers) {
     const ptrdiff_t size = jem__image_size(net);
@@ -12648,7 +12651,7 @@ static double jem__temperature_slope(const float *f, const int *labels, int n, i
     return slope;
 }
 
-/* Bisects: -log p(y|x) is convex in 1/T, so its slope rises with it. */
+/* Bisects: -log p(y|x) is convex in 1/T, so its slope rises with 1/T. */
 float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n) {
     if (!net || !jem__labels_good(net->ctx, "fit_temperature", labels, n, net->classes)) return -1;
     jem_ctx *ctx = net->ctx;
@@ -12715,8 +12718,8 @@ static void jem__attack_move(const jem_attack_desc *d, const float *x, const flo
     jem__attack_hold(d, x, v, n);
 }
 
-/* Draws v uniformly from the cube, or (l2) from the ball, as a direction times eps u^(1/n); without
-   a random start, v is x. Overwrites g. */
+/* Draws v uniformly from the cube, or (l2) from the ball, as a direction times eps u^(1/n). Without
+   a random start or a finite eps, v is x. Overwrites g. */
 static void jem__attack_start(jem_ctx *ctx, const jem_attack_desc *d, jem_rng *rng, const float *x,
                               float *g, float *v, ptrdiff_t n) {
     memcpy(v, x, (size_t)n * sizeof *v);
@@ -12769,8 +12772,8 @@ static const float *jem__attack_along(const jem_attack_desc *d, const float *g, 
 }
 
 /* Attacks m images once, from x, and writes the last images to `found`. Every pass of the loop
-   classifies first. Pass -1 sets done[i] of images at the goal (not with all_steps), and moves the
-   others to their start; passes 0 .. steps-1 take a step; pass d->steps only classifies. */
+   first classifies and sets done[i] of images at the goal (with all_steps, only the last pass
+   does). Pass -1 then moves the others to their start; passes 0 .. steps-1 take a step. */
 static void jem__attack_once(jem_net *net, const float *x, const int *labels, int m,
                              const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
@@ -12834,7 +12837,7 @@ static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
 }
 
 /* Converts `found` from the network's units to those of the data; u is x in the network's units.
-   Of the m images, those that the attack left as they were keep every bit of x. */
+   Images that the attack did not change keep every bit of x. */
 static void jem__attack_units(jem_net *net, const float *x, const float *u, int m, float *found) {
     const ptrdiff_t size = jem__image_size(net);
     const float *units = jem__units(net);
@@ -12847,7 +12850,7 @@ static void jem__attack_units(jem_net *net, const float *x, const float *u, int 
     }
 }
 
-/* Attacks a batch, as often as the desc has restarts. `found` may be x itself. */
+/* Attacks a batch d->restarts times. */
 static void jem__attack_batch(jem_net *net, const float *x, const int *labels, int m,
                               const jem_attack_desc *d, jem_rng *rng, float *found, int *done) {
     jem_ctx *ctx = net->ctx;
@@ -12916,7 +12919,8 @@ jem_impute_desc jem_impute_desc_default(void) {
 typedef struct jem__held {
     jem_logp_fn logp;
     void *user;
-    jem_tensor *open, *held;                       /* 1 or 0; known pixels, elsewhere 0 */
+    jem_tensor *open, *held;                       /* open: 1 for open pixels, else 0; held: known
+                                                      pixels, else 0 */
     const jem_impute_desc *desc;
     float *noisy;                                  /* copy of u while a watch runs */
     int stopped;                                   /* by a watch */
@@ -12929,7 +12933,7 @@ static jem_tensor *jem__logp_held(jem_ctx *ctx, jem_tensor *u, void *user) {
     return h->logp(ctx, jem_add(ctx, open, h->held), h->user);
 }
 
-/* Writes known pixels over those of u, after an error too. */
+/* Restores the known pixels of u, after an error too. */
 static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
     const jem__node *to = u->node;
     const jem__node *open = h->open->node;
@@ -12940,9 +12944,9 @@ static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
     jem__leaf_changed(to);
 }
 
-/* Shows the watch known pixels without noise. The walk adds noise to them as to the others, and
-   they are restored after the last step, which therefore estimates the largest sigma that it may
-   remove. With clean known pixels it would remove too little, and samples would stay grainy
+/* Shows the watch the known pixels without noise. The walk adds noise to them as to the others, and
+   they are restored only after the last step. That step therefore estimates the largest sigma that
+   it may remove; with clean known pixels it would remove too little, and samples would stay grainy
    (measured: examples/models/measured.md). */
 static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     jem__held *h = (jem__held *)user;
@@ -13033,7 +13037,7 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
 /* ---- pictures -------------------------------------------------------------------------------- */
 
 /* Computes the part of the interval from first to end that pixel i of a row of `target` pixels
-   covers. An interval shorter than a pixel becomes the nearest pixel. */
+   covers. A part shorter than a pixel of the picture becomes its nearest pixel. */
 static void jem__cover(int i, int target, double first, double end, double *from, double *until) {
     *from = first + i * (end - first) / target;
     *until = first + (i + 1) * (end - first) / target;
@@ -13083,11 +13087,11 @@ typedef struct jem__bitmap {
     int width, height, channels;
 } jem__bitmap;
 
-/* The value of white in sums of pixels: a byte times its alpha. Such sums are exact. */
+/* Value of white in sums of pixels, which are bytes times alphas, and therefore exact. */
 static const double jem__white = 255 * 255;
 
 JEM__COMPILE("O2")                                 /* all pixels of a picture pass here */
-/* Sums pixels over the background: grey in sum[0], or three colours. */
+/* Sums pixels, blended with the background: grey in sum[0], or three colours. */
 static void jem__sum_pixels(const unsigned char *p, int channels, int count, int background,
                             uint64_t sum[3]) {
     const uint64_t opaque = (uint64_t)count * 255;
@@ -13189,8 +13193,8 @@ static int jem__framing_in(const char *text, float *f) {
 /* Sums of ink: its amount and moments, and its bounding box. */
 typedef struct jem__ink { double mass, y, x; int top, bottom, left, right; } jem__ink;
 
-/* Adds a pixel with `ink` from 0 to 1. The first quarter counts as paper: on a large photo, its
-   shades would outweigh a small subject. */
+/* Adds a pixel with `ink` from 0 to 1. The first quarter counts as paper, whose shades would
+   outweigh a small subject on a large photo. Only ink above a half extends the bounding box. */
 static void jem__ink_add(jem__ink *s, int row, int column, double ink) {
     const double more = ink - 0.25;
     if (more <= 0) return;
@@ -13215,8 +13219,8 @@ static int jem__ink_side(const jem__ink *s) {
     return height > width ? height : width;
 }
 
-/* Returns 1, and the ground (0 dark, 1 bright), if at least 95% of the border values of n images
-   are close to the same end of lo..hi, within a tenth of that range. */
+/* Sets *ground (0 dark, 1 bright) to the end of lo..hi that has more border values of n images
+   within a tenth of the range. Returns 1 if it has at least 95% of them. */
 static int jem__plain_border(const jem_net *net, const float *x, int n, float lo, float hi,
                              int *ground) {
     double near_end[2] = { 0, 0 };
@@ -13357,8 +13361,8 @@ static int jem__median_grey(const ptrdiff_t histogram[256], int lo, int hi, ptrd
     return v;
 }
 
-/* Counts the pixels of each grey. Neighbours are counted in different arrays: many have the same
-   grey, and an increment waits for the last one of the same number. */
+/* Counts the pixels of each grey. Neighbours are counted in different arrays: they often have the
+   same grey, and an increment has to wait for the previous one of the same counter. */
 static void jem__greys_count(const jem__bitmap *p, const jem_pixels_desc *d,
                              ptrdiff_t histogram[256]) {
     enum { ARRAYS = 4 };
@@ -13373,7 +13377,8 @@ static void jem__greys_count(const jem__bitmap *p, const jem_pixels_desc *d,
     }
 }
 
-enum { JEM__LEAST_CONTRAST = 32 };                 /* greys that a picture with a subject spans */
+enum { JEM__LEAST_CONTRAST = 32 };                 /* least span of greys of a picture with a
+                                                      subject */
 
 /* Returns 1 if a colour of an RGBA picture, blended, spans at least JEM__LEAST_CONTRAST. */
 static int jem__colours_show(const jem__bitmap *p, int background) {
@@ -13392,8 +13397,8 @@ static int jem__colours_show(const jem__bitmap *p, int background) {
     }
     return 0;
 }
-/* Returns 1 if a picture's greys span at least JEM__LEAST_CONTRAST; for a network of three
-   channels, if one of its colours does. */
+/* Returns 1 if a picture's greys span at least JEM__LEAST_CONTRAST; for an RGBA picture and a
+   network of three channels, if one of the colour channels does. */
 static int jem__shows(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d) {
     if (net->channels == 3 && p->channels == 4) return jem__colours_show(p, d->background);
     JEM__ZEROED(jem__run_of_greys, run);
@@ -13407,8 +13412,9 @@ static int jem__shows(const jem_net *net, const jem__bitmap *p, const jem_pixels
     return brightest - darkest >= JEM__LEAST_CONTRAST;
 }
 
-/* Finds the ground: the median of the greys that are closer than a quarter of the range to one end
-   of it. Returns 0 if fewer than half of the pixels are. */
+/* Finds the ground: the median of the greys closer than a quarter of the range to its dark or its
+   bright end, whichever has more. Returns 0 if these are fewer than half of the pixels, or the
+   range is below JEM__LEAST_CONTRAST. */
 static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__view *frame) {
     ptrdiff_t histogram[256];
     int darkest = 0;
@@ -13538,8 +13544,8 @@ jem_status jem_net_set_fit(jem_net *net, jem_fit fit) {
     return jem__meta_set(net->ctx, &net->meta, jem__fit_key, name);
 }
 
-/* Returns the area of a picture that fills the network's input; outside of the picture it has the
-   background. Adds to did what was done. */
+/* Returns the area of a picture that fills the network's input; outside of the picture, it shows
+   the background. Adds the flags of this fit to *did. */
 static jem__area jem__fit_area(const jem_net *net, const jem__bitmap *p, jem_fit fit, int *did) {
     jem__area a = { 0, 0, 0, 0 };
     const double by_height = (double)p->width * net->height;
@@ -13600,7 +13606,7 @@ static int jem__is_blank(const jem_net *net, const float *x) {
     return 1;
 }
 
-/* Many parameters: a picture is pixels, width, height and channels in every function. */
+/* Takes many parameters: in every function, a picture is pixels, width, height and channels. */
 jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                 int height, int channels, const jem_pixels_desc *desc, float *x,
                                 int *did) {
@@ -13758,7 +13764,7 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
 }
 
 /* ==== >>io: safetensors ======================================================================= */
-/* A file is: 8 bytes, the header's length n, little-endian; n bytes of JSON,
+/* A file consists of the header's length n (8 bytes, little-endian); n bytes of JSON,
 
        {"__metadata__": {"key": "text", ...},
         "name": {"dtype": "F32", "shape": [64,3,3,3], "data_offsets": [begin, end]}, ...}
@@ -13875,7 +13881,7 @@ static int jem__file_put(int fd, const char *bytes, size_t size) {
     return 1;
 }
 
-/* Writes a file's data to the disk itself, if the file system supports that. */
+/* Flushes a file to the disk. Returns 1, too, if the file system does not support that. */
 static int jem__file_sync(int fd) {
     while (JEM__FSYNC(fd) != 0) {
         if (errno == EINTR) continue;
@@ -14069,7 +14075,7 @@ static void jem__put_numbers(char *to, const jem_entry *e, int as) {
         return;
     }
     for (size_t i = 0; i < count; i++) {
-        float x;                                   /* e->data may have any address */
+        float x;                                   /* e->data may be unaligned */
         memcpy(&x, (const char *)e->data + sizeof x * i, sizeof x);
         uint16_t bf16 = jem__to_bf16(x);
         if ((bf16 & 0x7fff) == 0x7f80 && jem__finite(x)) bf16--;     /* the largest, not infinity */
@@ -14193,8 +14199,8 @@ static int jem__json_expect(jem__json *j, char c) {
     return jem__json_fail(j, "expected ", what);
 }
 
-/* Takes what precedes item i of a list in these brackets: the opening one or a comma. Returns 0 at
-   the end of the list, after its closing bracket. */
+/* Takes the opening bracket or the comma before item i of a list. Returns 0 at the end of the list,
+   after its closing bracket. */
 static int jem__json_item(jem__json *j, const char *brackets, int i) {
     if (i == 0) return jem__json_expect(j, brackets[0]) && !jem__json_accept(j, brackets[1]);
     if (jem__json_accept(j, ',')) return 1;
@@ -14202,7 +14208,7 @@ static int jem__json_item(jem__json *j, const char *brackets, int i) {
     return 0;
 }
 
-/* Takes \uXXXX, one unit of UTF-16. Returns 0 if it is not next: no escape may encode 0. */
+/* Takes \uXXXX, a UTF-16 code unit. Returns 0 if there is none, or if it is 0, a forbidden code. */
 static uint32_t jem__json_unit(jem__json *j) {
     char hex[5] = "";
     if (strncmp(j->at, "\\u", 2) || strspn(j->at + 2, "0123456789abcdefABCDEF") < 4) return 0;
@@ -14267,7 +14273,7 @@ static const char *jem__json_key(jem__json *j) {
     return key;
 }
 
-/* Takes a whole number from 0, without a space before it; returns 0 after an error. */
+/* Takes a whole number, at least 0, that no space precedes; returns 0 after an error. */
 static int jem__json_integer(jem__json *j, int64_t *out) {
     const size_t digits = strspn(j->at, "0123456789");
     if (!digits || (digits > 1 && *j->at == '0'))
@@ -14380,7 +14386,7 @@ static void jem__json_header(jem__json *j) {
     if (j->at < j->end) jem__json_fail(j, "text after the end", "");
 }
 
-/* Order entries for qsort by name, and by place; an empty tensor precedes another at its place. */
+/* Compare entries for qsort, by name and by place. */
 static int jem__by_name(const void *p, const void *q) {
     return strcmp((*(jem__entry *const *)p)->e.name, (*(jem__entry *const *)q)->e.name);
 }
@@ -14551,9 +14557,9 @@ static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *wha
     return jem__fail(ctx, JEM_BAD_FILE, "%s: %s: %s", path, what, strerror(errno));
 }
 
-/* Creates a new file in the folder of `path`; `temp` receives its name. O_EXCL opens no existing
-   file and follows no link, so no other program uses it. old_mode: that of the file to be replaced,
-   or -1. Returns -1 if that fails. */
+/* Creates a new file in the folder of `path`, and writes its name to `temp`. O_EXCL opens no
+   existing file and follows no link, so no other program uses it. old_mode: the mode of the file to
+   be replaced, or -1. Returns the file descriptor, or -1 on failure. */
 static int jem__file_create(const char *path, int old_mode, char *temp, size_t room) {
 #ifdef _WIN32
     const int mode = _S_IREAD | _S_IWRITE;
@@ -14572,8 +14578,8 @@ static int jem__file_create(const char *path, int old_mode, char *temp, size_t r
     return fd;
 }
 
-/* Returns the reason why the file at `path` will not be replaced. *mode receives the old file's
-   mode, -1 if there is none. */
+/* Returns the reason why the file at `path` will not be replaced, or NULL. *mode receives the mode
+   of that file, or -1 if there is no file. */
 static const char *jem__file_refused(const char *path, int *mode) {
     *mode = -1;
 #ifdef _WIN32
@@ -14589,8 +14595,8 @@ static const char *jem__file_refused(const char *path, int *mode) {
     return NULL;
 }
 
-/* Writes the folder that contains `path` to the disk; cuts `path` there. Returns 0, with errno, if
-   that fails; a folder without read permission cannot be synced, which is not an error. */
+/* Syncs the folder that contains `path`, which it cuts after the last slash. Returns 0, with errno,
+   on failure; a folder without read permission cannot be synced, which is not an error. */
 static int jem__folder_sync(char *path) {
     int synced = 1;
 #ifdef _WIN32
@@ -14625,7 +14631,7 @@ const char *jem_file_temporary(const jem_file *f) {
     return f ? f->temp : "";
 }
 
-/* Removes the temporary file; reports an error unless `what` is NULL. */
+/* Closes and removes the temporary file; reports an error unless `what` is NULL. */
 static jem_status jem__file_give_up(jem_file *f, const char *what) {
     const int error = errno;
     if (f->fd >= 0) JEM__SYS(close)(f->fd);
@@ -14703,8 +14709,8 @@ jem_status jem_file_commit(jem_file *f) {
     return jem__file_give_up(f, "is written, but its directory cannot be synced");
 }
 
-/* Reads an open file whole. Returns what failed, with errno, or NULL; bytes belongs to the caller,
-   and is NULL if memory is short. */
+/* Reads an open file whole. Returns a description of the failure, with errno, or NULL; bytes
+   belongs to the caller, and is NULL if memory is short. */
 static const char *jem__file_read(jem_ctx *ctx, FILE *f, char **bytes, size_t *size) {
     if (getc(f) == EOF && !ferror(f)) {
         errno = 0;
@@ -14744,8 +14750,8 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
     jem_ctx *ctx = a->ctx;
     size_t size = 0;
     char *bytes = NULL;
-    jem_status status = JEM_BAD_FILE;              /* unless the context knows more: it keeps the
-                                                      first error, which may be an older one */
+    jem_status status = JEM_BAD_FILE;              /* of a failure, if the context keeps an older
+                                                      error */
     const int is_first = jem_ok(ctx);
     jem_file *f = jem_file_create(ctx, path);
     if (f) bytes = (char *)jem_archive_to_memory(a, &size);
