@@ -220,6 +220,7 @@ static int world_clock(clockid_t clock, struct timespec *t) {
 #include "tools/support/robust.c"
 #include "tools/support/judge.c"
 #include "tools/cli/memory.c"
+#include "tools/cli/stop.c"
 #include "tools/cli/train_options.c"
 #include "tools/cli/train.c"
 #include "tools/cli/use.c"

@@ -911,18 +911,42 @@ says '^album/a,b/q"0.png: '
 says "bar.pgm: .*framed, inverted"
 check "each once" test "$(grep -c '(p = ' out)" = 4
 check "the damaged one is named" grep -q "album/z.png: is not a picture" err
-check "so is what is no picture" grep -q "album/: 1 file is not read, .*: list.txt$" err
-check "a summary" grep -q "^5 pictures: .* 1 of one colour, 1 unreadable; classes: [0-9]" err
+check "so is what is no picture" grep -q "album/: 1 file is no picture: list.txt$" err
+check "a summary" grep -q "^5 pictures: .* 1 of one colour, 1 unreadable, 1 framed, 1 inverted; classes: [0-9]" err
 rm album/z.png album/list.txt
 status 0 "as a table" classify $model album each/000002.png --out album.csv
-says "^5 pictures: .* strange, 1 of one colour; classes: [0-9]"
-check "columns" test "$(head -1 album.csv)" = "file,log_p,familiarity,verdict,label,probability,reason"
-row='^("album/a,b/q""0.png"|[a-z0-9/]*[.]p[ngm]*),[-0-9.e+]*,[01]?[.]?[0-9]*'
+says "^5 pictures: .* strange, 1 of one colour, 1 framed, 1 inverted; classes: [0-9]"
+check "columns" test "$(head -1 album.csv)" = \
+    "file,log_p,familiarity,verdict,label,probability,reason,changes"
+row='^("album/a,b/q""0.png"|[a-z0-9/]*[.]p[ngm]*),[-0-9.e+]*,[-0-9.e]*'
 check "a row for each" test "$(grep -cE "$row,(familiar|odd|strange|blank)," album.csv)" = 5
 check "and no other" test "$(wc -l <album.csv)" -eq 6
-check "a blank one has no verdict" grep -q "^album/blank.pgm,[-0-9.]*,,blank," album.csv
+check "a blank one has no answer" grep -q "^album/blank.pgm,,,blank,,,,from 9 x 9" album.csv
+check "changes" grep -q '^album/bar.pgm,.*,"from 90 x 60 grey to 28 x 28 grey, framed, inverted"$' album.csv
 status 1 "one that is not there" classify $model nowhere.png album/1.png --out album.csv
-check "has a row all the same" sh -c '[ $(wc -l <album.csv) = 3 ] && grep -q "^nowhere.png,,,unreadable,,,$" album.csv'
+check "has a row all the same" grep -q "^nowhere.png,,,unreadable,,,,$" album.csv
+check "and so has the other" test "$(wc -l <album.csv)" -eq 3
+cp album.csv before.csv
+status 1 "nothing that can be read" classify $model nowhere.png album/void --out album.csv
+check "replaces no table" sh -c 'grep -q "album.csv: is not written" err && cmp -s album.csv before.csv'
+ln -s nowhere.png "album/a,b/dangling.png"
+status 1 "a link to nothing in a folder" classify $model album --out album.csv
+check "is a row of its own" grep -q '^"album/a,b/dangling.png",,,unreadable,,,,$' album.csv
+check "among all others" test "$(wc -l <album.csv)" -eq 6
+rm "album/a,b/dangling.png"
+if mkfifo slow 2>/dev/null; then
+    { echo >opened && exec sleep 60; } >slow &
+    writer=$!
+    "$jem" classify $model each/000000.png slow each/000001.png --out stopped.csv >out 2>err &
+    reader=$!
+    until [ -e opened ] || ! kill -0 $reader 2>/dev/null; do sleep .1; done
+    kill -TERM $reader
+    wait $reader
+    check "a table that is stopped" test $? = 143
+    check "has the rows so far" grep -q "^each/000000.png,.*" stopped.csv
+    kill $writer
+    rm slow
+fi
 refuses 2 "s1.png: is a table: its name ends in .csv" classify $model album --out s1.png
 refuses 2 "top is for lines, not for the table" classify $model album --top 3 --out new.csv
 refuses 1 "album/1.png/new.csv: cannot be created" classify $model album --out album/1.png/new.csv

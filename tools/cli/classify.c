@@ -6,12 +6,14 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "tools/cli/classify.h"
 #include "tools/cli/memory.h"
 #include "tools/cli/notes.h"
 #include "tools/cli/score.h"
+#include "tools/cli/stop.h"
 #include "tools/cli/train_options.h"
 #include "tools/cli/use.h"
 #include "tools/support/new_file.h"
@@ -35,6 +37,8 @@ static const option classify_table[] = {
     COMPUTE_OPTIONS(classify_options, "exact"),
     LIMIT_MEMORY(classify_options, "4000"), LIMIT_FILES(classify_options, "100")
 };
+
+enum { CHANGES_SIZE = 200 };
 
 /* Prints the verdict, and its reason. */
 static void print_familiarity(const jem_answer *a) {
@@ -149,12 +153,31 @@ static int answer_picture(const model *m, classified *p) {
     return 1;
 }
 
-/* Prints the answer, how the picture was changed, and the next probable classes. */
-static void print_picture(const jem_net *net, const classify_options *o, const classified *p) {
+/* Describes how the picture was changed; "": not at all. */
+static void describe_changes(char text[CHANGES_SIZE], const jem_net *net, const classified *p) {
     static const char *const colours[2] = { " in colour", " grey" };
     const data_set *d = &p->d;
     const int same = p->was[0] == net->channels && p->was[1] == net->height &&
                      p->was[2] == net->width;
+    int n = 0;
+    *text = 0;
+    if (!same)
+        n = snprintf(text, CHANGES_SIZE, "from %d x %d%s to %d x %d%s", p->was[2], p->was[1],
+                     colours[p->was[0] == 1], net->width, net->height,
+                     colours[net->channels == 1]);
+    if (p->framed)
+        n += snprintf(text + n, (size_t)(CHANGES_SIZE - n), "%sframed%s", n ? ", " : "",
+                      p->did & JEM_DID_INVERT ? ", inverted" : "");
+    else if (d->stretched)
+        n += snprintf(text + n, (size_t)(CHANGES_SIZE - n), "%sstretched", n ? ", " : "");
+    if (d->blended)
+        snprintf(text + n, (size_t)(CHANGES_SIZE - n), "%stransparent pixels over grey %d",
+                 n ? "; " : "", d->behind);
+}
+
+/* Prints the answer, how the picture was changed, and the next probable classes. */
+static void print_picture(const jem_net *net, const classify_options *o, const classified *p) {
+    char changes[CHANGES_SIZE];
     char number[NAME_SIZE];
     printf("%s: %s (p = %.3f), log p(x) = %.1f", p->path,
            class_name(net, p->answer.label, number), (double)p->answer.probability,
@@ -162,58 +185,64 @@ static void print_picture(const jem_net *net, const classify_options *o, const c
     if (p->blank)
         printf("; the image has one colour: nothing to see");
     else print_familiarity(&p->answer);
-    if (!same)
-        printf("; from %d x %d%s to %d x %d%s", p->was[2], p->was[1], colours[p->was[0] == 1],
-               net->width, net->height, colours[net->channels == 1]);
-    if (p->framed) printf(", framed%s", p->did & JEM_DID_INVERT ? ", inverted" : "");
-    if (d->blended) printf("; transparent pixels over grey %d", d->behind);
-    printf("\n");
+    describe_changes(changes, net, p);
+    printf("%s%s\n", *changes ? "; " : "", changes);
     for (int i = 1; i < o->top && i < net->classes; i++)
         printf("    %s (p = %.3f)\n", class_name(net, p->order[i], number),
                exp((double)p->logp_class[p->order[i]]));
 }
 
-/* What is known about the pictures so far. */
+/* A path to classify; listed: found in a folder, where it may be no file. */
+typedef struct classify_path { char *path; int listed; } classify_path;
+
+/* The pictures, and what is known about them so far. */
 typedef struct classify_run {
     const model *m;
     const classify_options *o;
+    classify_path *at;
+    int n, room;
+    int folders;                                   /* folders among the words of the command */
     new_file table;                                /* of --out */
     int pictures, unreadable, blank, verdicts[JEM_STRANGE + 1];
+    int framed, inverted, stretched;
     int *of_class;                                 /* [classes] */
-    int failed;                                    /* pictures and folders that cannot be read */
+    int failed;                                    /* folders without pictures */
 } classify_run;
 
-/* Writes the row of a picture; a NULL: of one that cannot be read. Returns 0 if it cannot. */
-static int put_picture(classify_run *r, const classified *p, const jem_answer *a) {
+/* Writes the row of a picture; answered = 0: of one that cannot be read. Returns 0 if it cannot. */
+static int put_picture(classify_run *r, const classified *p, int answered) {
     const jem_net *net = r->m->net;
+    const jem_answer *a = &p->answer;
     char answer[ANSWER_SIZE];
-    const char *verdict = NULL;
+    char changes[CHANGES_SIZE] = "";
+    char listed[2 * CHANGES_SIZE + 3];
+    const char *verdict = "unreadable";
     const char *reason = "";
-    char *path = (char *)malloc(strlen(p->path) + 1);
     char *quoted = (char *)malloc(2 * strlen(p->path) + 3);
-    if (a) verdict = p->blank ? "blank" : jem_verdict_name(jem_judge(a->familiarity));
-    if (a && !p->blank) reason = jem_reason_name(a->reason);
-    int ok = path && quoted;
-    if (ok) {
-        strcpy(path, p->path);
-        harmless(path, 0);
-        table_quote(path, quoted);
-        format_answer(answer, net, a, verdict);
-        ok = new_file_text(&r->table, quoted) && new_file_text(&r->table, ",") &&
-             new_file_text(&r->table, answer) && new_file_text(&r->table, ",") &&
-             new_file_text(&r->table, reason) && new_file_text(&r->table, "\n");
-    } else ok = new_file_fail(&r->table, "out of memory");
-    free(path);
+    if (!quoted) return new_file_fail(&r->table, "out of memory");
+    table_quote(p->path, quoted);
+    if (answered) {
+        describe_changes(changes, net, p);
+        verdict = p->blank ? "blank" : jem_verdict_name(jem_judge(a->familiarity));
+        if (!p->blank) reason = jem_reason_name(a->reason);
+    }
+    table_quote(changes, listed);
+    format_answer(answer, net, answered && !p->blank ? a : NULL, verdict);
+    const char *const parts[] = { quoted, ",", answer, ",", reason, ",", listed, "\n" };
+    int ok = 1;
+    for (size_t i = 0; ok && i < sizeof parts / sizeof *parts; i++)
+        ok = new_file_text(&r->table, parts[i]);
     free(quoted);
     return ok;
 }
 
 /* Counts an answer. */
-static void count_answer(classify_run *r, classified *p) {
-    if (p->blank) {
-        r->blank++;
-        p->answer.familiarity = -1;
-    } else {
+static void count_answer(classify_run *r, const classified *p) {
+    r->framed += p->framed;
+    r->inverted += p->framed && (p->did & JEM_DID_INVERT);
+    r->stretched += !p->framed && p->d.stretched;
+    if (p->blank) r->blank++;
+    else {
         r->verdicts[jem_judge(p->answer.familiarity)]++;
         r->of_class[p->answer.label]++;
     }
@@ -238,20 +267,26 @@ static int answer_file(const classify_run *r, classified *p) {
     return ok;
 }
 
+/* Returns 1 if a path that was found in a folder is a file. */
+static int is_file(const char *path) {
+    struct stat s;
+    if (!stat(path, &s) && S_ISREG(s.st_mode)) return 1;
+    fprintf(stderr, "jem classify: %s: %s\n", path,
+            !stat(path, &s) && S_ISDIR(s.st_mode) ? "cannot be listed" : "is no file");
+    return 0;
+}
+
 /* Classifies a picture. Returns 0 if the table cannot be written. */
-static int classify_one(classify_run *r, const char *path) {
+static int classify_one(classify_run *r, const classify_path *at) {
     classified p;
-    memset(&p, 0, sizeof p);
-    p.path = path;
-    r->pictures++;
-    const int answered = answer_file(r, &p);
     int ok = 1;
+    memset(&p, 0, sizeof p);
+    p.path = at->path;
+    r->pictures++;
+    const int answered = (!at->listed || is_file(at->path)) && answer_file(r, &p);
     if (answered) count_answer(r, &p);
-    else {
-        r->unreadable++;
-        r->failed++;
-    }
-    if (*r->o->out) ok = put_picture(r, &p, answered ? &p.answer : NULL);
+    else r->unreadable++;
+    if (*r->o->out) ok = put_picture(r, &p, answered);
     else if (answered) print_picture(r->m->net, r->o, &p);
     free(p.x);
     free(p.logp_class);
@@ -260,12 +295,32 @@ static int classify_one(classify_run *r, const char *path) {
     return ok;
 }
 
-/* Classifies all pictures of a folder. Returns 0 if the table cannot be written. */
-static int classify_folder(classify_run *r, const char *folder) {
+/* Adds a path, of which it makes a copy. Returns 0 without memory. */
+static int add_path(classify_run *r, const char *path, int listed) {
+    if (r->n == r->room) {
+        const int room = r->room ? 2 * r->room : 64;
+        classify_path *more = NULL;
+        if (room > 0) more = (classify_path *)realloc(r->at, (size_t)room * sizeof *more);
+        if (!more) return context_fail("jem classify", NULL);
+        r->at = more;
+        r->room = room;
+    }
+    char *copy = (char *)malloc(strlen(path) + 1);
+    if (!copy) return context_fail("jem classify", NULL);
+    strcpy(copy, path);
+    r->at[r->n].path = copy;
+    r->at[r->n].listed = listed;
+    r->n++;
+    return 1;
+}
+
+/* Adds all pictures of a folder. Returns 0 without memory. */
+static int add_folder(classify_run *r, const char *folder) {
     data_set d;
     char **paths;
     char error[512];
     int ok = 1;
+    r->folders++;
     if (!data_list_pictures(&d, &paths, folder, error, sizeof error)) {
         fprintf(stderr, "jem classify: %s\n", error);
         r->failed++;
@@ -276,23 +331,30 @@ static int classify_folder(classify_run *r, const char *folder) {
         r->failed++;
     }
     if (d.skipped)
-        fprintf(stderr, "jem classify: %s: %d %s not read, hidden or not a picture: %s\n", folder,
-                d.skipped, d.skipped == 1 ? "file is" : "files are", d.first_skipped);
-    for (int i = 0; ok && i < d.n; i++) ok = classify_one(r, paths[i]);
+        fprintf(stderr, "jem classify: %s: %d %s no picture: %s\n", folder, d.skipped,
+                d.skipped == 1 ? "file is" : "files are", d.first_skipped);
+    for (int i = 0; ok && i < d.n; i++) ok = add_path(r, paths[i], 1);
     data_free_paths(paths, d.n);
     return ok;
 }
 
+/* Prints a count of a summary, unless it is 0. */
+static void print_count(FILE *to, int count, const char *what) {
+    if (count) fprintf(to, ", %d %s", count, what);
+}
+
 /* Prints how many pictures have which verdict and class. */
-static void print_classified(const classify_run *r) {
+static void print_classified(const classify_run *r, FILE *to) {
     enum { MOST_NAMED = 20 };
     const jem_net *net = r->m->net;
-    FILE *to = *r->o->out ? stdout : stderr;
     char name[NAME_SIZE];
     int named = 0;
     print_verdicts(to, r->pictures, r->pictures == 1 ? "picture" : "pictures", r->verdicts);
-    if (r->blank) fprintf(to, ", %d of one colour", r->blank);
-    if (r->unreadable) fprintf(to, ", %d unreadable", r->unreadable);
+    print_count(to, r->blank, "of one colour");
+    print_count(to, r->unreadable, "unreadable");
+    print_count(to, r->framed, "framed");
+    print_count(to, r->inverted, "inverted");
+    print_count(to, r->stretched, "stretched");
     print_chance(to, r->pictures - r->blank - r->unreadable, rows_calibrated(r->m), "images");
     for (int k = 0; net->classes > 1 && k < net->classes && named <= MOST_NAMED; k++) {
         if (!r->of_class[k]) continue;
@@ -306,40 +368,54 @@ static void print_classified(const classify_run *r) {
     note_few_calibrate(stderr, "jem classify", rows_calibrated(r->m), "images");
 }
 
-/* Classifies pictures and folders. Returns the exit status. */
-static int classify_all(classify_run *r, char **words, int n) {
-    const classify_options *o = r->o;
-    const jem_net *net = r->m->net;
-    struct stat s;
-    int folders = 0;
+/* Classifies all pictures, and writes the table if there is one. Returns the exit status. */
+static int classify_paths(classify_run *r) {
+    const char *out = r->o->out;
+    const int is_device = !strncmp(out, "/dev/", 5);
     int ok = 1;
-    r->of_class = (int *)calloc((size_t)net->classes, sizeof *r->of_class);
-    if (!r->of_class) return !context_fail("jem classify", NULL);
-    if (*o->out)
-        ok = new_file_open(&r->table, o->out) && new_file_text(&r->table, "file,") &&
-             new_file_text(&r->table, answer_columns(net)) &&
-             new_file_text(&r->table, ",reason\n");
-    for (int i = 0; ok && i < n; i++) {
-        const int is_folder = !stat(words[i], &s) && S_ISDIR(s.st_mode);
-        folders += is_folder;
-        ok = is_folder ? classify_folder(r, words[i]) : classify_one(r, words[i]);
+    if (*out) {
+        stop_on_signals("\njem classify: stopping; press again to lose all rows\n");
+        ok = new_file_open(&r->table, out) && new_file_text(&r->table, "file,") &&
+             new_file_text(&r->table, answer_columns(r->m->net)) &&
+             new_file_text(&r->table, ",reason,changes\n");
     }
-    if (*o->out && !new_file_done(&r->table, ok) && *r->table.message) {
+    for (int i = 0; ok && i < r->n && !stop_signal; i++) ok = classify_one(r, &r->at[i]);
+    const int none = r->pictures == r->unreadable;
+    if (*out && !new_file_done(&r->table, ok && !none) && *r->table.message) {
         fprintf(stderr, "jem classify: %s\n", r->table.message);
         ok = 0;
     }
-    if (ok && r->pictures && (*o->out || folders)) print_classified(r);
+    if (*out && ok && none) fprintf(stderr, "jem classify: %s: is not written\n", out);
+    if (ok && stop_signal)
+        fprintf(stderr, "jem classify: stopped after %d of %d pictures\n", r->pictures, r->n);
+    if (ok && (*out || r->folders)) print_classified(r, *out && !is_device ? stdout : stderr);
+    if (ok && stop_signal) return 128 + stop_signal;
+    return !ok || r->failed > 0 || r->unreadable > 0;
+}
+
+/* Classifies pictures and folders. Returns the exit status. */
+static int classify_all(classify_run *r, char **words, int n) {
+    struct stat s;
+    int ok = 1;
+    int status = 1;
+    r->of_class = (int *)calloc((size_t)r->m->net->classes, sizeof *r->of_class);
+    if (!r->of_class) return !context_fail("jem classify", NULL);
+    for (int i = 0; ok && i < n; i++) {
+        const int is_folder = !stat(words[i], &s) && S_ISDIR(s.st_mode);
+        ok = is_folder ? add_folder(r, words[i]) : add_path(r, words[i], 0);
+    }
+    if (ok && r->n) status = classify_paths(r);
+    for (int i = 0; i < r->n; i++) free(r->at[i].path);
+    free(r->at);
     free(r->of_class);
-    return !ok || r->failed > 0;
+    return status;
 }
 
 /* Checks the name of the table. A name of another ending may be that of a picture. */
 static int is_table_name(const char *out, int n, char **words) {
-    struct stat s;
-    const int is_device = !stat(out, &s) && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
     const char *ending = strrchr(out, '.');
-    if (!*out || is_device) return 1;
-    if (!ending || strcmp(ending, ".csv") != 0) {
+    if (!*out || !strncmp(out, "/dev/", 5)) return 1;
+    if (!ending || strcasecmp(ending, ".csv") != 0) {
         fprintf(stderr, "jem classify: --out %s: is a table: its name ends in .csv\n", out);
         return 0;
     }

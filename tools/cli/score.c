@@ -12,6 +12,7 @@
 #include "tools/cli/memory.h"
 #include "tools/cli/notes.h"
 #include "tools/cli/score.h"
+#include "tools/cli/stop.h"
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
 #include "tools/support/measures.h"
@@ -135,7 +136,8 @@ static int format_blame(score_run *s, const float *x, char text[ROW_SIZE]) {
 static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_answer *a,
                        const char *blame) {
     char answer[ANSWER_SIZE];
-    format_answer(answer, m->net, a, a ? jem_verdict_name(jem_judge(a->familiarity)) : NULL);
+    format_answer(answer, m->net, a, a ? jem_verdict_name(jem_judge(a->familiarity))
+                                          : "unreadable");
     snprintf(line, ROW_SIZE, "%d,%s%s", row + 1, answer, blame);
 }
 
@@ -310,7 +312,9 @@ static int score_input(score_run *s, int input, const char *path, const table_de
     int ok = r != NULL;
     long n = 1;
     while (ok && n > 0) {
-        do n = (long)read(input, bytes, sizeof bytes); while (n < 0 && errno == EINTR);
+        do n = (long)read(input, bytes, sizeof bytes);
+        while (n < 0 && errno == EINTR && !stop_signal);
+        if (stop_signal) break;
         if (n < 0) snprintf(error, sizeof error, "%s: cannot be read: %s", path, strerror(errno));
         ok = n >= 0 && (n > 0 ? table_reader_take(r, bytes, (size_t)n) : table_reader_end(r));
         if (!ok) fprintf(stderr, "jem score: %s\n", error);
@@ -368,18 +372,21 @@ static int score_rows(const model *m, const score_options *o, const char *path) 
     }
     int ok = describe(m, o, &desc);
     desc.user = &s;
+    if (*o->out) stop_on_signals("\njem score: stopping; press again to lose all rows\n");
     if (ok && *o->out) ok = new_file_open(&s.file, o->out);
     ok = ok && score_input(&s, input, is_input ? "standard input" : path, &desc);
     if (*o->out && !new_file_done(&s.file, ok) && *s.file.message) {
         fprintf(stderr, "jem score: %s\n", s.file.message);
         ok = 0;
     }
-    if (ok) print_summary(*o->out ? stdout : stderr, &s);
+    if (ok && stop_signal) fprintf(stderr, "jem score: %s has the first %d rows\n", o->out, s.rows);
+    else if (ok) print_summary(*o->out ? stdout : stderr, &s);
     if (!is_input) close(input);
     free(desc.columns);
     free(s.answers);
     free(s.gain);
     table_free(&s.t);
+    if (ok && stop_signal) return 128 + stop_signal;
     return !ok || s.unreadable > 0;
 }
 

@@ -16,6 +16,7 @@
 
 #include "tools/cli/memory.h"
 #include "tools/cli/notes.h"
+#include "tools/cli/stop.h"
 #include "tools/cli/train.h"
 #include "tools/cli/train_options.h"
 #include "tools/cli/use.h"
@@ -69,21 +70,6 @@ typedef struct run {
     int lock;                                      /* of the directory, locked during the run */
     FILE *log;
 } run;
-
-static volatile sig_atomic_t train_signal;
-
-static void on_signal(int number) {
-    static const char one[] = "\nsaving after this update; press again to stop at once\n";
-    static const char more[] = "\nsaving after this update, unless another process is gone: then "
-                               "the last checkpoint remains\n";
-    if (train_signal) _exit(128 + number);
-    train_signal = number;
-    const int error = errno;                       /* of the interrupted calls */
-    const long written = team.ranks > 1 ? (long)write(2, more, sizeof more - 1)
-                                        : (long)write(2, one, sizeof one - 1);
-    (void)written;                                    /* standard error may be closed */
-    errno = error;
-}
 
 double now(void) {
     struct timespec t;
@@ -1705,7 +1691,7 @@ static int step(run *r) {
 
 /* Returns 1 if any process was asked to stop; all stop before the same update. */
 static int is_stopped(void) {
-    float asked = train_signal != 0;
+    float asked = stop_signal != 0;
     if (team.ranks > 1) team.sum(team.user, &asked, 1);
     return asked > 0;
 }
@@ -2120,19 +2106,6 @@ static int final_test(run *r) {
     return 1;
 }
 
-static void catch_signals(void) {
-    struct sigaction how;
-    memset(&how, 0, sizeof how);
-    how.sa_handler = on_signal;
-    sigemptyset(&how.sa_mask);
-    sigaction(SIGINT, &how, NULL);
-    sigaction(SIGTERM, &how, NULL);
-    struct sigaction was;
-    if (sigaction(SIGHUP, NULL, &was) == 0 && was.sa_handler != SIG_IGN)  /* keep nohup's setting */
-        sigaction(SIGHUP, &how, NULL);
-    signal(SIGPIPE, SIG_IGN);                      /* training continues without a reader */
-}
-
 static int train_help(options *o, train_options *t) {
     o->given[option_find(o, "preset")] = 0;        /* its defaults are the first column */
     if (!train_defaults(o, t)) return 2;
@@ -2264,7 +2237,10 @@ static int open_folder(run *r, const jem_archive *a) {
 /* Trains until the end, or until the run is stopped. */
 static void carry_out(run *r) {
     char word[DATA_PATH];
-    catch_signals();
+    stop_on_signals(team.ranks > 1 ? "\nsaving after this update, unless another process is gone: "
+                                     "then the last checkpoint remains\n"
+                                   : "\nsaving after this update; press again to stop at once\n");
+    signal(SIGPIPE, SIG_IGN);                      /* training continues without a reader */
     announce(r);
     char film[512];
     if (!r->update && !team.rank && path_in(film, r, "samples_film.png")) remove(film);
@@ -2274,7 +2250,7 @@ static void carry_out(run *r) {
     if (r->update < r->total) {
         printf("stopped after update %d; to continue: jem train --resume %s\n", r->update,
                data_quoted(r->o->out, word, sizeof word));
-        r->status = train_signal ? 128 + train_signal : 0;
+        r->status = stop_signal ? 128 + stop_signal : 0;
         return;
     }
     signal(SIGINT, SIG_DFL);                       /* everything is saved */

@@ -282,12 +282,13 @@ void format_answer(char text[ANSWER_SIZE], const jem_net *net, const jem_answer 
     char familiarity[32] = "";
     const int classes = net->classes > 1;
     if (!a) {
-        snprintf(text, ANSWER_SIZE, ",,unreadable%s", classes ? ",," : "");
+        snprintf(text, ANSWER_SIZE, ",,%s%s", verdict, classes ? ",," : "");
         return;
     }
-    if (a->familiarity >= 0)                       /* rounded down: .01 is not strange */
-        snprintf(familiarity, sizeof familiarity, "%.4f",
-                 (double)floorf(1e4f * a->familiarity) / 1e4);
+    const float f = a->familiarity;
+    if (f >= .001f)
+        snprintf(familiarity, sizeof familiarity, "%.4f", (double)floorf(1e4f * f) / 1e4);
+    else if (f >= 0) snprintf(familiarity, sizeof familiarity, "%.2g", (double)f);
     const int n = snprintf(text, ANSWER_SIZE, "%.6g,%s,%s", (double)a->log_density, familiarity,
                            verdict);
     if (!classes) return;

@@ -1834,49 +1834,47 @@ static int data__is_loop(const data__level *level) {
     return 0;
 }
 
-/* Adds the paths of the pictures of a folder, without those of the folders within it. Counts what
-   is not read; within: the part of the folder's name that is printed. */
-static int data__add_pictures(data__job *job, const char *folder, const char *within,
-                              data__names *to) {
-    char path[DATA_PATH];
-    data__names names;
-    if (!data__list(job, folder, 'i', &names)) return 0;
+/* Lists all names in a folder that are not hidden, sorted. Returns 0 if it cannot. */
+static int data__list_names(const char *folder, data__names *names) {
+    DIR *dir = opendir(folder);
     int ok = 1;
-    for (int i = 0; ok && i < names.n; i++) {
-        if (!data__path(path, folder, names.at[i]))
-            ok = data__fail(job, "%s: its names are too long", folder);
-        else ok = data__names_add(to, path) || data__no_memory(job, folder);
-    }
-    data__names_free(&names);
-    if (!ok || !data__list(job, folder, 'I', &names)) return 0;
-    for (int i = 0; i < names.n; i++)
-        if (data__kind_in(folder, names.at[i]) != 'd') data__skip(job, within, names.at[i]);
-    data__names_free(&names);
-    return 1;
+    names->at = NULL;
+    names->n = 0;
+    if (!dir) return 0;
+    errno = 0;
+    for (const struct dirent *e; ok && (e = readdir(dir)) != NULL; errno = 0)
+        if (e->d_name[0] != '.') ok = data__names_add(names, e->d_name);
+    ok = ok && !errno;
+    closedir(dir);
+    if (names->n) qsort(names->at, (size_t)names->n, sizeof *names->at, data__by_name);
+    return ok;
 }
 
 /* Adds the pictures of a folder, then those of the folders within it. `root` letters of the path
-   are not printed. */
+   are not printed. A path whose contents cannot be listed is added like a picture. */
 static int data__add_folder(data__job *job, const char *folder, size_t root,
                             const data__level *around, data__names *to) {
     char path[DATA_PATH];
-    data__names folders;
+    data__names names;
     data__level level;
     const char *within = folder + root;
     level.around = around;
+    while (*within == '/') within++;
     if (stat(folder, &level.status)) return data__fail(job, "%s: %s", folder, strerror(errno));
     if (data__is_loop(&level)) return 1;
-    while (*within == '/') within++;
-    if (!data__add_pictures(job, folder, within, to) || !data__list(job, folder, 'd', &folders))
-        return 0;
     int ok = 1;
-    for (int i = 0; ok && i < folders.n; i++) {
-        if (!data__path(path, folder, folders.at[i]))
-            ok = data__fail(job, "%s: its names are too long", folder);
-        else ok = data__add_folder(job, path, root, &level, to);
-    }
-    data__names_free(&folders);
-    return ok;
+    if (!data__list_names(folder, &names)) ok = data__names_add(to, folder);
+    for (int folders = 0; folders < 2; folders++)
+        for (int i = 0; ok && i < names.n; i++) {
+            const int fits = data__path(path, folder, names.at[i]);
+            const int is_folder = fits && data__kind(path) == 'd';
+            if (is_folder != folders) continue;
+            if (is_folder) ok = data__add_folder(job, path, root, &level, to);
+            else if (fits && data__is_image(names.at[i])) ok = data__names_add(to, path);
+            else data__skip(job, within, names.at[i]);
+        }
+    data__names_free(&names);
+    return ok || data__no_memory(job, folder);
 }
 
 int data_list_pictures(data_set *d, char ***paths, const char *folder, char *error,

@@ -128,8 +128,9 @@ int data_load_image(data_set *d, const char *path, const data_desc *desc, int wa
                     char *error, size_t error_size);
 
 /* Lists the pictures in a folder and in all folders within it, by name, without hidden ones: *paths
-   has d->n of them, to be freed with data_free_paths. Sets d->skipped and d->first_skipped. Returns
-   0 with a message if the folder cannot be listed. */
+   has d->n of them, to be freed with data_free_paths. A path may be damaged, no file, or a folder
+   that cannot be listed, which is in place of its pictures. Counts other files in d->skipped, with
+   d->first_skipped. Returns 0 with a message without memory, or if there is no such folder. */
 int data_list_pictures(data_set *d, char ***paths, const char *folder, char *error,
                        size_t error_size);
 void data_free_paths(char **paths, int n);

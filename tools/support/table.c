@@ -399,7 +399,7 @@ static int place_of_label(const table_reader *r) {
 
 size_t table_quote(const char *text, char *to) {
     char *at = to;
-    const int quoted = text[strcspn(text, ",\"")] != 0;
+    const int quoted = text[strcspn(text, ",\"\r\n")] != 0;
     if (quoted) *at++ = '"';
     for (; *text; text++) {
         if (*text == '"') *at++ = '"';

@@ -67,8 +67,8 @@ void table_free(csv_table *t);
 /* Returns the label of usual rows: of numbers, the lowest that occurs; of names, the most frequent,
    since they are sorted. */
 int table_usual_label(const csv_table *t);
-/* Copies a text as a value of a CSV file (RFC 4180), in quotes if it has a comma or a quote, to up
-   to 2 strlen(text) + 3 bytes. Returns its length. */
+/* Copies a text as a value of a CSV file (RFC 4180), in quotes if it has a comma, a quote or a line
+   end, to up to 2 strlen(text) + 3 bytes. Returns its length. */
 size_t table_quote(const char *text, char *to);
 /* Copies the next name of a list and moves past it. Names are separated by blanks at their ends and
    the letters of `between`; a name that contains those is in quotes, where a quote is doubled.
