@@ -1593,9 +1593,11 @@ typedef enum jem_fit {
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
     float lo, hi;                                  /* values of bytes 0 and 255 in x; both 0: -1,
                                                       1 */
-    int background;                                /* 0: grey, 0 to 255, with which transparent
-                                                      pixels are blended, or the opposite one, 255
-                                                      minus it, if a picture shows only on that */
+    int background;                                /* grey, 0 to 255, with which transparent pixels
+                                                      are blended, or the opposite one, 255 minus
+                                                      it, if a picture shows only on that; 0: as for
+                                                      the training images
+                                                      (jem_net_set_background), otherwise 0 */
     int invert;                                    /* 1: black on white becomes white on black */
     /* Framing. > 0 (at most 2): share of the image's side that the picture's subject gets; 0: as in
        the training images (jem_net_fit_framing), unless the picture has the network's size; < 0: no
@@ -1619,11 +1621,11 @@ enum {                                             /* flags: what was done to a 
    the training images do. Ink is what differs from the ground by more than half of the contrast:
    the larger side of its bounding box becomes the given share of the image's, and its centre of
    mass moves to that of the training images (for subject > 0, to the middle). The ground is the
-   median of the greys within a quarter of the range from its dark or its bright end, whichever has
-   more pixels; the centre of mass counts ink above a quarter of the contrast. Ink becomes bright on
-   dark, or dark on bright if the training images are, in full contrast. A picture of which fewer
-   than half of the pixels are close to the ground remains whole, as does one whose greys span fewer
-   than 32 of 256. */
+   median of the greys within a quarter of the range from its dark or its bright end: the end near
+   which three quarters of the outermost pixels are or, if there is none, half of all pixels. A
+   picture without such a ground remains whole, as does one whose greys span fewer than 32 of 256.
+   The centre of mass counts ink above a quarter of the contrast. Ink becomes bright on dark, or
+   dark on bright if the training images are, in full contrast. */
 /* Measures the framing of n images x[n][1][h][w] of the training data, n > 0, and stores it with
    the network as the text "jem.framing": ground (0 dark, 1 bright), share of the side (median), row
    and column of the centre (means, as shares). Images without a plain border, or of several
@@ -1632,6 +1634,9 @@ JEM_API jem_status jem_net_fit_framing(jem_net *net, const float *x, int n);
 /* Stores with the network, as the text "jem.fit", how its training pictures of other proportions
    were fitted; JEM_FIT_TRAINED removes it. */
 JEM_API jem_status jem_net_set_fit(jem_net *net, jem_fit fit);
+/* Stores with the network, as the text "jem.background", the grey, 0 to 255, with which transparent
+   pixels of its training pictures were blended; 0 removes it. */
+JEM_API jem_status jem_net_set_background(jem_net *net, int background);
 /* Converts one picture of any size to x[c][h][w], as jem_classify takes it. Each pixel is the mean
    of the area it covers (the nearest pixel, if the picture is smaller). did (may be NULL) receives
    the sum of JEM_DID_... The network must have 1 or 3 channels. A picture with an alpha channel is
@@ -1755,11 +1760,11 @@ JEM_API const char *jem_file_temporary(const jem_file *f);
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* Loads the parameters of a network. The archive must have every parameter of the net, with its
-   shape; otherwise nothing changes. Other arrays are ignored. Of the metadata it reads the
-   fields of jem_net from scale to denoise_fraction, and the texts of jem_calibrate,
-   jem_fit_temperature, jem_net_fit_units, jem_net_fit_framing and jem_net_set_fit. Texts that
-   the file lacks are removed; fields that it lacks get their defaults, or remain as they are if
-   the file does not describe its network (PyTorch's). */
+   shape; otherwise nothing changes. Other arrays are ignored. Of the metadata it reads the fields
+   of jem_net from scale to denoise_fraction, and the texts of jem_calibrate, jem_fit_temperature,
+   jem_net_fit_units, jem_net_fit_framing, jem_net_set_fit and jem_net_set_background. Texts that
+   the file lacks are removed; fields that it lacks get their defaults, or remain as they are if the
+   file does not describe its network (PyTorch's). */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
 /* Networks of your own in files: a file names the kind of its network, for which a constructor is
@@ -13046,6 +13051,15 @@ static void jem__cover(int i, int target, double first, double end, double *from
     *until = *from + 1;
 }
 
+static const char *const jem__background_key = "jem.background";
+
+/* Parses the text "jem.background"; returns 0 if there is none, or it is invalid. */
+static int jem__background_in(const char *text) {
+    float grey = 0;
+    if (jem__numbers_in(text, &grey, 1) < 1 || !(grey >= 1 && grey <= 255)) return 0;
+    return (int)grey;
+}
+
 /* Rejects pictures that the network cannot take. Copies desc to d with its defaults. */
 static jem_status jem__pixels_check(const jem_net *net, int width, int height, int channels,
                                     const jem_pixels_desc *desc, jem_pixels_desc *d) {
@@ -13066,6 +13080,7 @@ static jem_status jem__pixels_check(const jem_net *net, int width, int height, i
     if (!jem__finite(d->lo) || !jem__finite(d->hi) || d->lo >= d->hi)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: desc.lo is %g and desc.hi is %g, but "
                          "lo must be below hi (or both 0: -1, 1)", (double)d->lo, (double)d->hi);
+    if (!d->background) d->background = jem__background_in(jem_net_meta(net, jem__background_key));
     if (d->background < 0 || d->background > 255)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: desc.background is %d, not a grey "
                          "0..255", d->background);
@@ -13361,16 +13376,23 @@ static int jem__median_grey(const ptrdiff_t histogram[256], int lo, int hi, ptrd
     return v;
 }
 
-/* Counts the pixels of each grey. Neighbours are counted in different arrays: they often have the
-   same grey, and an increment has to wait for the previous one of the same counter. */
+/* Counts the pixels of each grey, of the picture and of its rim. Neighbours are counted in
+   different arrays: they often have the same grey, and an increment has to wait for the previous
+   one of the same counter. */
 static void jem__greys_count(const jem__bitmap *p, const jem_pixels_desc *d,
-                             ptrdiff_t histogram[256]) {
+                             ptrdiff_t histogram[256], ptrdiff_t rim[256]) {
     enum { ARRAYS = 4 };
     ptrdiff_t count[ARRAYS][256];
     JEM__ZEROED(jem__run_of_greys, run);
     memset(count, 0, sizeof count);
-    while (jem__greys_next(p, d, &run))
+    memset(rim, 0, 256 * sizeof *rim);
+    while (jem__greys_next(p, d, &run)) {
         for (int i = 0; i < run.count; i++) count[i % ARRAYS][run.grey[i]]++;
+        const int in_rim = run.row == 0 || run.row == p->height - 1;
+        for (int i = 0; in_rim && i < run.count; i++) rim[run.grey[i]]++;
+        if (!in_rim && run.col == 0) rim[run.grey[0]]++;
+        if (!in_rim && run.col + run.count == p->width) rim[run.grey[run.count - 1]]++;
+    }
     for (int v = 0; v < 256; v++) {
         histogram[v] = 0;
         for (int k = 0; k < ARRAYS; k++) histogram[v] += count[k][v];
@@ -13412,30 +13434,39 @@ static int jem__shows(const jem_net *net, const jem__bitmap *p, const jem_pixels
     return brightest - darkest >= JEM__LEAST_CONTRAST;
 }
 
-/* Finds the ground: the median of the greys closer than a quarter of the range to its dark or its
-   bright end, whichever has more. Returns 0 if these are fewer than half of the pixels, or the
-   range is below JEM__LEAST_CONTRAST. */
+/* Finds the ground: the median of the greys closer than a quarter of the range to one end of it. At
+   least three quarters of the rim are near that end, whatever the subject covers; otherwise half of
+   the picture. Returns 0 if neither holds, or the range is below JEM__LEAST_CONTRAST. */
 static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__view *frame) {
     ptrdiff_t histogram[256];
+    ptrdiff_t rim[256];
     int darkest = 0;
     int brightest = 255;
     ptrdiff_t near_end[2] = { 0, 0 };
-    jem__greys_count(p, d, histogram);
+    ptrdiff_t rim_near[2] = { 0, 0 };
+    ptrdiff_t in_rim = 0;
+    jem__greys_count(p, d, histogram, rim);
     while (!histogram[darkest]) darkest++;
     while (!histogram[brightest]) brightest--;
     const int contrast = brightest - darkest;
     for (int v = 0; v < 256; v++) {
-        if (4 * (v - darkest) < contrast) near_end[0] += histogram[v];
-        if (4 * (brightest - v) < contrast) near_end[1] += histogram[v];
+        in_rim += rim[v];
+        for (int k = 0; k < 2; k++) {
+            if (4 * (k ? brightest - v : v - darkest) >= contrast) continue;
+            near_end[k] += histogram[v];
+            rim_near[k] += rim[v];
+        }
     }
-    const int bright = near_end[1] > near_end[0];
+    const int plain_rim = 4 * rim_near[0] >= 3 * in_rim || 4 * rim_near[1] >= 3 * in_rim;
+    int bright = near_end[1] > near_end[0];
+    if (plain_rim) bright = rim_near[1] > rim_near[0];
     const int quarter = (contrast - 1) / 4;         /* as in near_end */
     if (bright) frame->ground = jem__median_grey(histogram, brightest - quarter, brightest,
                                                  near_end[1]);
     else frame->ground = jem__median_grey(histogram, darkest, darkest + quarter, near_end[0]);
     frame->contrast = (bright ? darkest : brightest) - frame->ground;
     return contrast >= JEM__LEAST_CONTRAST &&
-           2 * near_end[bright] >= (ptrdiff_t)p->width * p->height;
+           (plain_rim || 2 * near_end[bright] >= (ptrdiff_t)p->width * p->height);
 }
 
 /* Measures the ink of a picture with a ground. */
@@ -13542,6 +13573,16 @@ jem_status jem_net_set_fit(jem_net *net, jem_fit fit) {
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "net_set_fit: %d is not a jem_fit", index);
     const char *name = index ? jem__fit_names[index] : NULL;
     return jem__meta_set(net->ctx, &net->meta, jem__fit_key, name);
+}
+
+jem_status jem_net_set_background(jem_net *net, int background) {
+    char text[16];
+    if (!net) return JEM_BAD_ARGUMENT;
+    if (background < 0 || background > 255)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "net_set_background: %d is not a grey 0..255",
+                         background);
+    jem__print(text, sizeof text, "%d", background);
+    return jem__meta_set(net->ctx, &net->meta, jem__background_key, background ? text : NULL);
 }
 
 /* Returns the area of a picture that fills the network's input; outside of the picture, it shows
@@ -14924,7 +14965,7 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 /* Metadata keys of fitted texts (see jem_net_load), in the order of jem__fitted_read. */
 static const char *const *const jem__fitted[] = {
     &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key,
-    &jem__units_key, &jem__framing_key, &jem__fit_key
+    &jem__units_key, &jem__framing_key, &jem__fit_key, &jem__background_key
 };
 enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
 
@@ -14954,6 +14995,7 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
         if (i == 4) good = jem__units_in(net, text, units);
         if (i == 5) good = jem__framing_in(text, framing);
         if (i == 6) good = jem__fit_in(text) != JEM_FIT_TRAINED;
+        if (i == 7) good = jem__background_in(text) > 0;
         if (good < 0) s = JEM_NO_MEMORY;
         else if (text && good) s = jem__meta_set(net->ctx, list, key, text);
         else if (text)
@@ -18443,10 +18485,12 @@ JEM__COMPILE_END
                  The guard judges chains of all classes, and does not call chains far if they are
                  where the images are. Act norm is set before the first chains walk.
                  Pictures of other proportions are fitted as the training pictures were (jem_fit,
-                 jem_net_set_fit, and jem_pixels_desc.fit, a new last field). A transparent picture
-                 gets the opposite background if it shows only on that (JEM_DID_OPPOSITE). The guess
-                 of jem_sampler.slowest is limited by the budget. A network with a parameter that is
-                 not finite cannot be written; jem_schedule.at needs a rate.
+                 jem_net_set_fit, and jem_pixels_desc.fit, a new last field), and transparent pixels
+                 blended with the same grey (jem_net_set_background), or with its opposite if a
+                 picture shows only on that (JEM_DID_OPPOSITE). The rim shows the ground of a
+                 framed picture whose subject covers most of it. The guess of jem_sampler.slowest is
+                 limited by the budget. A network with a parameter that is not finite cannot be
+                 written; jem_schedule.at needs a rate.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...

@@ -698,6 +698,7 @@ static void to_memory(const jem_archive *a) {
                                                          INT(3), PIXELS(), OUT(), SLOTS())) \
     ROW(jem_net_fit_framing, got = jem_net_fit_framing(IMAGES(), IN(), COUNT(2))) \
     ROW(jem_net_set_fit, got = jem_net_set_fit(IMAGES(), (jem_fit)INT(2))) \
+    ROW(jem_net_set_background, got = jem_net_set_background(IMAGES(), INT(2))) \
     ROW(jem_floats_to_pixels, got = jem_floats_to_pixels(IMAGES(), IN(), COUNT(2), PIXELS(), \
                                                          BYTES())) \
     ROW(jem_classify_pixels, got = jem_classify_pixels(IMAGES(), BYTES(), COUNT(9), COUNT(7), \

@@ -415,6 +415,22 @@ static void check_no_frame(jem_net *net, framing *t, jem_rng *rng) {
     }
 }
 
+/* Checks that the rim shows the ground of a subject that covers most of the picture. */
+static void check_large_subject(jem_net *net, framing *t) {
+    static unsigned char canvas[40 * 40];
+    int did = 0;
+    for (int bright = 0; bright < 2; bright++) {
+        memset(canvas, bright ? 240 : 10, sizeof canvas);
+        for (int i = 5; i < 36; i++) memset(canvas + i * 40 + 4, bright ? 10 : 240, 32);
+        for (int i = 0; i < 9; i++) canvas[i] = 120;           /* less than a quarter of the rim */
+        jem_pixels_to_floats(net, canvas, 40, 40, 1, NULL, t->framed, &did);
+        CHECK(did & JEM_DID_FRAME && !(did & JEM_DID_INVERT) == !bright, "bright ground %d: did %d",
+              bright, did);
+        CHECK(t->framed[0] < -.9f && t->framed[14 * 28 + 14] > .9f, "bright ground %d: %g in %g",
+              bright, (double)t->framed[14 * 28 + 14], (double)t->framed[0]);
+    }
+}
+
 /* Checks a square of ink with frames of several sizes, and ranges and sizes that are refused. */
 static void check_square(jem_net *net, framing *t) {
     jem_ctx *ctx = net->ctx;
@@ -510,6 +526,7 @@ static void test_framing(jem_ctx *ctx) {
     check_places(net, &t);
     check_photos(net, &t, &rng);
     check_no_frame(net, &t, &rng);
+    check_large_subject(net, &t);
     check_square(net, &t);
     check_boxes(net, &t);
     check_framing_in_files(net);
@@ -627,6 +644,42 @@ static void test_fit_in_files(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* Checks that transparent pixels are blended as those of the training pictures. */
+static void test_background(jem_ctx *ctx) {
+    printf("the background of the training pictures, also in a file\n");
+    static const unsigned char pixels[8] = { 0, 0, 80, 255, 80, 255, 130, 255 };   /* grey, alpha */
+    jem_net *net = net_of(ctx, 1, 2, 2);
+    jem_archive *a = jem_archive_create(ctx);
+    jem_pixels_desc d = unit();
+    float x[4];
+    d.subject = -1;
+    for (int grey = 0; grey <= 255; grey += 51) {
+        const float value = (float)grey / 255;
+        CHECK(jem_net_set_background(net, grey) == JEM_OK && !jem_net_meta(net, "jem.background") ==
+              !grey, "%s", jem_error(ctx));
+        CHECK(jem_pixels_to_floats(net, pixels, 2, 2, 2, &d, x, NULL) == JEM_OK, "%s",
+              jem_error(ctx));
+        CHECK_CLOSE(x[0], value, 1e-6, "the network's %d", grey);
+        d.background = 7;
+        jem_pixels_to_floats(net, pixels, 2, 2, 2, &d, x, NULL);
+        CHECK_CLOSE(x[0], 7.f / 255, 1e-6, "the desc's own, not %d", grey);
+        d.background = 0;
+    }
+    CHECK(jem_net_to_archive(net, a) == JEM_OK, "%s", jem_error(ctx));
+    jem_net *back = jem_net_from_archive(ctx, a);
+    CHECK(back && !strcmp(jem_net_meta(back, "jem.background"), "255"), "a file keeps it");
+    jem_net_free(back);
+    static const char *const bad[] = { "256", "-1", "0", "white", "", "1 2" };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        jem_archive_set_meta(a, "jem.background", bad[i]);
+        CHECK(!jem_net_from_archive(ctx, a) && says(ctx, "jem.background"), "'%s'", bad[i]);
+    }
+    jem_archive_free(a);
+    CHECK(jem_net_set_background(net, 256) != JEM_OK && says(ctx, "256 is not"), "out of range");
+    CHECK(jem_net_set_background(net, -1) != JEM_OK && says(ctx, "-1 is not"), "out of range");
+    jem_net_free(net);
+}
+
 /* Checks that each field's error names it, and that a NULL is named. */
 static void test_named(jem_ctx *ctx) {
     printf("messages that name the field\n");
@@ -657,7 +710,7 @@ int main(int argc, char **argv) {
         TEST_IN(test_sizes), TEST_IN(test_nearest), TEST_IN(test_colours),
         TEST_IN(test_whole_pixels), TEST_IN(test_back), TEST_IN(test_refused), TEST_IN(test_model),
         TEST_IN(test_framing), TEST_IN(test_opposite), TEST_IN(test_fit),
-        TEST_IN(test_fit_in_files), TEST_IN(test_named)
+        TEST_IN(test_fit_in_files), TEST_IN(test_background), TEST_IN(test_named)
     };
     return run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
 }

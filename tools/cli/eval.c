@@ -339,6 +339,7 @@ static int other_open(other_set *to, const uses *s, const char *left_out) {
     desc.height = s->m.net->height;
     desc.width = s->m.net->width;
     desc.whole = 1;                                /* training has not learned these pictures */
+    desc.unsorted = 1;
     name_unreadable(&desc, "jem eval");
     if (!data_load(&d, to->name, "test", &desc, error, sizeof error)) {
         fprintf(stderr, "jem eval: %s%s\n", left_out, error);
@@ -716,8 +717,8 @@ static int eval_ood(uses *s, uses *beside) {
     int ok = n >= 0 && uses_calibrate(s) && (!two || uses_calibrate(beside)) &&
              ood_open(t, s, room) && (!two || ood_open(t + 1, beside, room));
     if (ok) {
-        printf("%s: %s of %d %s against\n", s->name, measures[s->u->measure], s->n,
-               uses_images(s));
+        printf("%s: %s of %d %s of %s against\n", s->name, measures[s->u->measure], s->n,
+               uses_images(s), s->test.name);
         ood_header(s);
         ood_range(t);
         ood_count(t, uses_images(s), t->usual, s->n);

@@ -844,6 +844,7 @@ static void fit_framing(const run *r, jem_net *net) {
     if (r->o->pictures.pad) fit = JEM_FIT_PAD;
     if (data_is_known(r->o->dataset)) fit = JEM_FIT_TRAINED;   /* its images have their size */
     jem_net_set_fit(net, fit);
+    jem_net_set_background(net, r->o->pictures.background);
 }
 
 /* Sets the fields of a network that options determine. */

@@ -1017,6 +1017,16 @@ static void describe_as_trained(const model *m, const eval_options *e, data_desc
         desc->channels = m->net->channels;
 }
 
+/* Notes that only a part of another folder than the model's is measured. */
+static void note_held_out(const model *m, const eval_options *e, const data_set *d) {
+    const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
+    if (!d->held_out || strcmp(split_names[e->split], "test")) return;
+    if (trained_on && (!strcmp(trained_on, e->dataset) || is_same_file(trained_on, e->dataset)))
+        return;
+    fprintf(stderr, "jem eval: %s: %d test images, about a tenth of each class; --split all takes "
+            "all, if the model has not learned them\n", e->dataset, d->n);
+}
+
 /* Returns 1 if the data set that the model names, and the command does not, is not there. */
 static int is_gone(const options *o, const char *error) {
     const int named = o->given[option_find(o, "dataset")] || o->given[option_find(o, "data")];
@@ -1053,6 +1063,7 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
         return 1;
     }
     note_unread(stderr, "jem eval: ", e->dataset, d);
+    note_held_out(m, e, d);
     int ok = d->c == net->channels && d->h == net->height && d->w == net->width &&
              d->classes <= net->classes;
     if (!ok)

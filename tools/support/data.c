@@ -1478,6 +1478,85 @@ static int data__no_classes(data__job *job, const char *folder) {
                       "folder of pictures for each class", folder);
 }
 
+/* A folder that is being listed, and the one around it. */
+typedef struct data__level {
+    struct stat status;
+    const struct data__level *around;              /* or NULL */
+} data__level;
+
+/* Returns 1 if a folder is a link to one that is around it. */
+static int data__is_loop(const data__level *level) {
+    const struct stat *self = &level->status;      /* st_ino is 0 where files have no numbers */
+    for (const data__level *l = level->around; self->st_ino && l; l = l->around)
+        if (l->status.st_ino == self->st_ino && l->status.st_dev == self->st_dev) return 1;
+    return 0;
+}
+
+/* Lists all names in a folder that are not hidden, sorted. Returns 0 if it cannot. */
+static int data__list_names(const char *folder, data__names *names) {
+    DIR *dir = opendir(folder);
+    int ok = 1;
+    names->at = NULL;
+    names->n = 0;
+    if (!dir) return 0;
+    errno = 0;
+    for (const struct dirent *e; ok && (e = readdir(dir)) != NULL; errno = 0)
+        if (e->d_name[0] != '.') ok = data__names_add(names, e->d_name);
+    ok = ok && !errno;
+    closedir(dir);
+    if (names->n) qsort(names->at, (size_t)names->n, sizeof *names->at, data__by_name);
+    return ok;
+}
+
+/* Adds the pictures of a folder, then those of the folders within it. `root` letters of the path
+   are not printed. A path whose contents cannot be listed is added like a picture. */
+static int data__add_folder(data__job *job, const char *folder, size_t root,
+                            const data__level *around, data__names *to) {
+    char path[DATA_PATH];
+    data__names names;
+    data__level level;
+    const char *within = folder + root;
+    level.around = around;
+    while (*within == '/') within++;
+    if (stat(folder, &level.status)) return data__fail(job, "%s: %s", folder, strerror(errno));
+    if (data__is_loop(&level)) return 1;
+    int ok = 1;
+    if (!data__list_names(folder, &names)) ok = data__names_add(to, folder);
+    for (int folders = 0; folders < 2; folders++)
+        for (int i = 0; ok && i < names.n; i++) {
+            const int fits = data__path(path, folder, names.at[i]);
+            const int is_folder = fits && data__kind(path) == 'd';
+            if (is_folder != folders) continue;
+            if (is_folder) ok = data__add_folder(job, path, root, &level, to);
+            else if (fits && data__is_image(names.at[i])) ok = data__names_add(to, path);
+            else data__skip(job, within, names.at[i]);
+        }
+    data__names_free(&names);
+    return ok || data__no_memory(job, folder);
+}
+
+/* Lists all pictures of a folder and of the folders within it as one class. */
+static int data__list_unsorted(data__job *job, const char *folder, data__names *classes,
+                               data__items *items) {
+    data__names names = { NULL, 0 };
+    int ok = data__add_folder(job, folder, strlen(folder), NULL, &names) &&
+             (data__names_add(classes, job->d->name) || data__no_memory(job, folder));
+    for (int i = 0; ok && i < names.n; i++) {
+        if (data__kind(names.at[i]) != 'f')
+            ok = data__fail(job, "%s: is no file, or a folder that cannot be listed", names.at[i]);
+        else if (!data__grow(&items->at, items->n, &items->room))
+            ok = data__no_memory(job, folder);
+        if (!ok) break;
+        items->at[items->n].path = data__copy(names.at[i]);
+        items->at[items->n].label = 0;
+        if (items->at[items->n].path) items->n++;
+        else ok = data__no_memory(job, folder);
+    }
+    if (ok && !items->n) ok = data__fail(job, "%s: has no pictures in it", folder);
+    data__names_free(&names);
+    return ok;
+}
+
 /* Lists the classes of a folder, and the pictures of this split. The classes are those of the
    training split, so that labels mean the same in both. */
 static int data__list_items(data__job *job, const char *folder, int halves, data__names *classes,
@@ -1486,6 +1565,7 @@ static int data__list_items(data__job *job, const char *folder, int halves, data
     const int has_test = data__kind_in(folder, "test") == 'd';
     const int whole = job->desc.whole;
     const int takes_test = halves && has_test && (job->test || whole);
+    if (job->desc.unsorted) return data__list_unsorted(job, folder, classes, items);
     if (halves && job->test && !has_test && !whole)
         return data__fail(job, "%s: has a folder train, but no folder test", folder);
     if (!data__path(half, folder, halves ? "train" : ".") ||
@@ -1819,63 +1899,6 @@ int data_load(data_set *d, const char *what, const char *split, const data_desc 
 }
 
 /* ---- all pictures of a folder ---------------------------------------------------------------- */
-
-/* A folder that is being listed, and the one around it. */
-typedef struct data__level {
-    struct stat status;
-    const struct data__level *around;              /* or NULL */
-} data__level;
-
-/* Returns 1 if a folder is a link to one that is around it. */
-static int data__is_loop(const data__level *level) {
-    const struct stat *self = &level->status;      /* st_ino is 0 where files have no numbers */
-    for (const data__level *l = level->around; self->st_ino && l; l = l->around)
-        if (l->status.st_ino == self->st_ino && l->status.st_dev == self->st_dev) return 1;
-    return 0;
-}
-
-/* Lists all names in a folder that are not hidden, sorted. Returns 0 if it cannot. */
-static int data__list_names(const char *folder, data__names *names) {
-    DIR *dir = opendir(folder);
-    int ok = 1;
-    names->at = NULL;
-    names->n = 0;
-    if (!dir) return 0;
-    errno = 0;
-    for (const struct dirent *e; ok && (e = readdir(dir)) != NULL; errno = 0)
-        if (e->d_name[0] != '.') ok = data__names_add(names, e->d_name);
-    ok = ok && !errno;
-    closedir(dir);
-    if (names->n) qsort(names->at, (size_t)names->n, sizeof *names->at, data__by_name);
-    return ok;
-}
-
-/* Adds the pictures of a folder, then those of the folders within it. `root` letters of the path
-   are not printed. A path whose contents cannot be listed is added like a picture. */
-static int data__add_folder(data__job *job, const char *folder, size_t root,
-                            const data__level *around, data__names *to) {
-    char path[DATA_PATH];
-    data__names names;
-    data__level level;
-    const char *within = folder + root;
-    level.around = around;
-    while (*within == '/') within++;
-    if (stat(folder, &level.status)) return data__fail(job, "%s: %s", folder, strerror(errno));
-    if (data__is_loop(&level)) return 1;
-    int ok = 1;
-    if (!data__list_names(folder, &names)) ok = data__names_add(to, folder);
-    for (int folders = 0; folders < 2; folders++)
-        for (int i = 0; ok && i < names.n; i++) {
-            const int fits = data__path(path, folder, names.at[i]);
-            const int is_folder = fits && data__kind(path) == 'd';
-            if (is_folder != folders) continue;
-            if (is_folder) ok = data__add_folder(job, path, root, &level, to);
-            else if (fits && data__is_image(names.at[i])) ok = data__names_add(to, path);
-            else data__skip(job, within, names.at[i]);
-        }
-    data__names_free(&names);
-    return ok || data__no_memory(job, folder);
-}
 
 int data_list_pictures(data_set *d, char ***paths, const char *folder, char *error,
                        size_t error_size) {

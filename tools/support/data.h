@@ -100,6 +100,8 @@ typedef struct data_desc {
     int label_optional;
     int whole;                 /* 1: pictures of a folder are not divided: each split has all of
                                   them; they may be in the folder itself, as one class */
+    int unsorted;              /* 1, with whole: all pictures of a folder and of the folders within
+                                  it are of one class */
     int skip_rows;             /* 1: rows of a table that cannot be read are left out; 0: an error,
                                   with their number */
     const char *const *columns;                    /* [n_columns], as in table_desc; or NULL */
