@@ -4,6 +4,7 @@
     net = Net("examples/models/mnist.safetensors")
     net.classify(images)     # images: float array (n, channels, height, width), usually -1..1;
                              # rows of a table: (n, columns), in their own units
+    net.classify_pixels(p)   # a picture of any size, as bytes (height, width[, 1 to 4])
     net.sample(7, n=4)       # bytes (4, height, width, channels)
     logp, slope = net.logp(images, slope=True)
 
@@ -79,6 +80,8 @@ FUNCTIONS = {
     "jem_logp_class": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "jem_logits": (c_int, [NET, FLOATS, c_int, FLOATS]),
     "jem_classify": (c_int, [NET, FLOATS, c_int, POINTER(Answer)]),
+    "jem_pixels_to_floats": (c_int, [NET, BYTES, c_int, c_int, c_int, POINTER(PixelsDesc), FLOATS,
+                                     INTS]),
     "jem_sample": (c_int, [NET, c_int, c_int, c_uint64, POINTER(PixelsDesc), BYTES]),
 }
 
@@ -180,6 +183,30 @@ class Net:
             self._check(self._lib.jem_classify(self._net, _pointer(x, FLOATS), len(x),
                                                _pointer(answers, POINTER(Answer))))
         return answers
+
+    def pixels(self, picture):
+        """A picture of any size, bytes (height, width) or (height, width, 1 to 4: grey or colour,
+        with alpha), as the network takes it: floats (1, channels, height, width). It is resized,
+        framed and blended as the training pictures were."""
+        self._open()
+        picture = numpy.ascontiguousarray(picture)
+        if picture.dtype != numpy.uint8:
+            raise ValueError("a picture of %s: must be bytes (numpy.uint8)" % picture.dtype)
+        if picture.ndim == 2:
+            picture = picture[:, :, None]
+        if picture.ndim != 3:
+            raise ValueError("a picture of shape %s: must be (height, width, 1 to 4)" %
+                             (picture.shape,))
+        x = numpy.empty((1, self.channels, self.height, self.width), numpy.float32)
+        height, width, channels = picture.shape
+        self._check(self._lib.jem_pixels_to_floats(self._net, _pointer(picture, BYTES), width,
+                                                   height, channels, None, _pointer(x, FLOATS),
+                                                   None))
+        return x
+
+    def classify_pixels(self, picture):
+        """The answer for a picture of any size (see pixels), as in jem classify."""
+        return self.classify(self.pixels(picture))[0]
 
     def logp(self, x, labels=None, slope=False):
         """log p(x), or log p(x, label) with labels, up to a constant: floats (n). slope: also its

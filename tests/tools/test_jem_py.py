@@ -3,6 +3,7 @@
 Needs numpy, a C compiler (CC), the shared library and the jem command, whose paths are the
 arguments.
 """
+import csv
 import ctypes
 import os
 import re
@@ -186,6 +187,27 @@ def test_samples(net):
     check(net.classify(x)["label"][0] == 7, "a seven is one")
 
 
+def test_pixels(net, model):
+    print("a picture, as jem classify answers")
+    path = os.path.join(ROOT, "examples", "data", "seven.png")
+    picture = grey_png(path)
+    with tempfile.TemporaryDirectory() as folder:
+        table = os.path.join(folder, "answers.csv")
+        subprocess.run([sys.argv[2], "classify", model, path, "--out", table], check=True,
+                       stdout=subprocess.DEVNULL)
+        with open(table, newline="") as lines:
+            row = next(csv.DictReader(lines))
+    a = net.classify_pixels(picture)
+    check(a["label"] == 7 and row["label"] == "7", "a seven: %s, %s" % (a["label"], row["label"]))
+    check(abs(a["log_density"] - float(row["log_p"])) < 1e-4 * abs(a["log_density"]), "log p(x)")
+    check(0 <= a["familiarity"] - float(row["familiarity"]) <= 1.01e-4, "familiarity")
+    colour = numpy.repeat(picture[:, :, None], 3, 2)
+    check(numpy.array_equal(net.pixels(colour), net.pixels(picture)), "grey in three channels")
+    raises(ValueError, "must be bytes", net.pixels, picture.astype(float))
+    raises(ValueError, "must be (height, width", net.pixels, picture[None, :, :, None])
+    raises(jem.JemError, "1 to 4", net.pixels, picture[:, :, None].repeat(5, 2))
+
+
 def test_errors(net, x):
     print("errors")
     raises(jem.JemError, "nowhere.safetensors", jem.Net, "nowhere.safetensors")
@@ -231,10 +253,12 @@ def test_units():
 test_functions()
 test_structs()
 test_units()
-model = jem.Net(os.path.join(ROOT, "examples", "models", "mnist.safetensors"))
+file = os.path.join(ROOT, "examples", "models", "mnist.safetensors")
+model = jem.Net(file)
 some, labels = digits(10)
 test_numbers(model, some, labels)
 test_samples(model)
+test_pixels(model, file)
 test_errors(model, some)
 model.close()
 finish()
