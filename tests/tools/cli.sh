@@ -876,6 +876,9 @@ refuses 2 "best.safetensors: is the network alone.*--init" train --resume lone1/
 head -c 200 each/000000.png >cut.png
 refuses 1 "cut.png: is damaged or cut short" classify $model cut.png
 refuses 1 "notes.txt: is not a picture that can be read (png, jpg" classify $model lots/dark/notes.txt
+status 0 "weights from pictures over black" train $few --dataset ./lots \
+    --init lots1/last.safetensors --background 200 --iters 1 --out lots4
+check "are noted" grep -q "lots1/last.safetensors: was trained with --background 0, unlike" err
 status 1 "weights that were not written" train $few --dataset pair --init pair2/best.safetensors \
     --out pair3
 check "and those that were" grep -q "is not there, but pair2/last.safetensors is" err

@@ -1847,6 +1847,35 @@ static int has_block(const jem_archive *from, int n, int stage, int index) {
     return 0;
 }
 
+/* Notes options of pictures that differ from those of the file's training: its weights expect
+   pictures that look like those. */
+static void note_other_look(run *r, const char *path, const jem_archive *from) {
+    static const char *const names[] = { "size", "crop", "pad", "grey", "background" };
+    const char *dataset = jem_archive_meta(from, OPTION_PREFIX "dataset");
+    char text[200] = ": was trained with";
+    size_t n = strlen(text);
+    int differ = 0;
+    if (r->data.values || !dataset || data_is_known(dataset) || data_is_known(r->o->dataset) ||
+        team.rank)
+        return;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char key[64];
+        const int at = option_find(r->table, names[i]);
+        snprintf(key, sizeof key, OPTION_PREFIX "%s", names[i]);
+        const char *value = jem_archive_meta(from, key);
+        if (!value || !strcmp(value, r->table->text[at])) continue;
+        const int is_flag = r->table->table[at].kind == OPTION_FLAG;
+        differ++;
+        if (is_flag)
+            snprintf(text + n, sizeof text - n, " --%s%s", strcmp(value, "on") ? "no-" : "",
+                     names[i]);
+        else snprintf(text + n, sizeof text - n, " --%s %.12s", names[i], value);
+        n += strlen(text + n);
+    }
+    snprintf(text + n, sizeof text - n, ", unlike this run");
+    if (differ) say(r, path, text);
+}
+
 /* Returns 1 if a parameter belongs to a block of a residual network that the first n arrays of a
    file lack, although they have the first block of the stage: the network is deeper. */
 static int is_of_new_block(const run *r, const jem_archive *from, int n, const jem_param *p) {
@@ -1891,6 +1920,7 @@ static int start_from(run *r, const char *path) {
     }
     if (!from) return fail(r, 1);
     const int fits = fits_data(r, path, from);     /* prints what does not fit */
+    if (fits) note_other_look(r, path, from);
     float *added = fits ? add_new_blocks(r, from) : NULL;
     int ok = fits && jem_ok(r->ctx) && jem_net_load(r->net, from) == JEM_OK;
     if (ok) note_split(r, path, from);
