@@ -1931,6 +1931,9 @@ struct jem_ctx {
     jem__list *kinds;                              /* jem__kind, of jem_register_net */
 };
 
+/* Returns the number of ranks of the running step. */
+static int jem__ranks(const jem_ctx *ctx) { return 1 + ctx->others; }
+
 /* Decodes the UTF-8 character at c, reading at most n > 0 bytes. Returns its length, 1 to 4; 0 if
    it is malformed, longer than necessary, a surrogate or above U+10FFFF (RFC 3629). */
 static int jem__utf8(const unsigned char *c, size_t n, uint32_t *code) {
@@ -2645,7 +2648,7 @@ jem_memory_stats jem_memory(const jem_ctx *ctx) {
 void jem_release(jem_ctx *ctx, void *memory) { if (ctx) jem__free(ctx, memory); }
 
 /* Lets ASan report any access to the part of the arena that is free again. */
-static void jem__arena_forget(jem_ctx *ctx) {
+static void jem__arena_poison(jem_ctx *ctx) {
     size_t used = ctx->used;
     for (jem__chunk *c = ctx->chunk; c; c = c->next) {
         JEM__POISON((char *)c + 64 + used, c->size - used);
@@ -2740,7 +2743,7 @@ typedef struct jem__run {
     int back;                                      /* 1: a span in parts runs backward */
     int both;                                      /* 1: each group runs forward, then backward */
     float *base;
-    ptrdiff_t region;                              /* size of a region, in floats */
+    ptrdiff_t region_size;                         /* in floats */
 } jem__run;
 
 /* Properties of built-in ops. */
@@ -2847,7 +2850,7 @@ void jem_end(jem_ctx *ctx, jem_mark mark) {
         }
         if (node->grad && node->grad_push > mark.pushes) node->grad = NULL;
     }
-    jem__arena_forget(ctx);
+    jem__arena_poison(ctx);
 }
 
 void jem_reset(jem_ctx *ctx) {
@@ -3808,7 +3811,7 @@ static jem_status jem__plan_layout(jem__run *r) {
             jem__too_much(r->ctx);
             return JEM_NO_MEMORY;
         }
-        if (b->at + b->size > r->region) r->region = b->at + b->size;
+        if (b->at + b->size > r->region_size) r->region_size = b->at + b->size;
         int j = i;
         for (; j > 0 && r->bufs[placed[j - 1]].at > b->at; j--) placed[j] = placed[j - 1];
         placed[j] = order[i];
@@ -3818,31 +3821,31 @@ static jem_status jem__plan_layout(jem__run *r) {
 
 /* Allocates the regions. Each ends with the scratch of its parts. */
 static jem_status jem__plan_memory(jem__run *r) {
-    const ptrdiff_t scratch = r->region;
+    const ptrdiff_t scratch = r->region_size;
     for (int i = 0; i < r->n; i++)
         if (r->list[i]->node->work > r->part_step) r->part_step = r->list[i]->node->work;
     r->part_step = jem__whole_vectors(r->part_step) + JEM_LANES;
-    if (r->part_step > (JEM__FLOATS - r->region) / r->most_parts) {
+    if (r->part_step > (JEM__FLOATS - r->region_size) / r->most_parts) {
         jem__too_much(r->ctx);
         return JEM_NO_MEMORY;
     }
-    r->region += r->part_step * r->most_parts;
+    r->region_size += r->part_step * r->most_parts;
     /* Regions a power of two apart would compete for the same cache lines. */
-    r->region = (r->region / 1024 + 1) * 1024 + 16 * JEM_LANES;
-    if (r->region > JEM__FLOATS / r->slots) {
+    r->region_size = (r->region_size / 1024 + 1) * 1024 + 16 * JEM_LANES;
+    if (r->region_size > JEM__FLOATS / r->slots) {
         jem__too_much(r->ctx);
         return JEM_NO_MEMORY;
     }
-    r->base = jem__push_floats(r->ctx, r->slots * r->region);
+    r->base = jem__push_floats(r->ctx, r->slots * r->region_size);
     if (!r->base) return JEM_NO_MEMORY;
     r->work.at = r->base + scratch;
-    r->work.step = r->region;
+    r->work.step = r->region_size;
     r->work.slots = r->slots;
     return JEM_OK;
 }
 
 static jem__place jem__buf_place(const jem__run *r, int buf) {
-    jem__place place = { NULL, r->region, r->slots };
+    jem__place place = { NULL, r->region_size, r->slots };
     if (buf) place.at = r->base + r->bufs[buf].at;
     return place;
 }
@@ -4171,9 +4174,9 @@ void jem_keep(jem_tensor *t) { if (t && t->node) t->node->keep = 1; }
 jem_status jem_read(jem_tensor *t, float *nchw) {
     if (jem__live(t, "read") && !nchw)
         return jem__fail(t->ctx, JEM_BAD_ARGUMENT, "read: nchw is NULL");
-    const jem_status s = jem__compute(t, "read");
-    if (s == JEM_OK) jem__copy_out(t->node, t->node->value, nchw);
-    return s;
+    const jem_status status = jem__compute(t, "read");
+    if (status == JEM_OK) jem__copy_out(t->node, t->node->value, nchw);
+    return status;
 }
 
 static int jem__one_number(const jem_tensor *t) { return (double)t->n * t->c * t->h * t->w <= 1; }
@@ -4675,13 +4678,16 @@ static jem__pack *jem__pack_add(jem_param *w, const jem__conv *q) {
     return pack;
 }
 
+/* Returns the number of tiles of 16 that hold n channels. */
+static int jem__tiles_of(int n) { return (n + 15) / 16; }
+
 /* Packs the weights for a convolution, unless an up-to-date copy exists. */
 static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
     jem__pack *pack = jem__pack_find(w, q);
     if (pack && pack->version == w->version) return JEM_OK;
     if (!pack) pack = jem__pack_add(w, q);
     if (!pack) return JEM_NO_MEMORY;               /* which jem__alloc has reported */
-    jem__packing packing = { ctx, q, w->value, pack->data, (q->co + 15) / 16 };
+    jem__packing packing = { ctx, q, w->value, pack->data, jem__tiles_of(q->co) };
     const double flops = 100 * (double)q->method->pack_size(q);
     jem__parallel(ctx, packing.parts, flops, q->method->pack, &packing);
     pack->version = w->version;
@@ -4696,7 +4702,7 @@ typedef struct jem__conv_user {
 } jem__conv_user;
 
 /* Returns the number of floats in one group of an input with its border. */
-static ptrdiff_t jem__framed(const jem__conv *q) {
+static ptrdiff_t jem__framed_floats(const jem__conv *q) {
     return jem__floats(jem__shape(1, q->ci, q->hi, q->wi));
 }
 
@@ -4723,7 +4729,7 @@ static jem__operands jem__conv_operands(const jem_call *call, const jem__conv *q
     if (border) {
         jem__frame(call->ctx, x, shape, border, inner->work);
         operands.x = inner->work;
-        operands.work = inner->work + jem__framed(q);
+        operands.work = inner->work + jem__framed_floats(q);
     }
     return operands;
 }
@@ -4782,7 +4788,7 @@ static void jem__task_deal_x(const jem__weight_grad *weights, int group) {
     operands.x = call.x[0];
     operands.x16 = jem__x16(call.inner->step, group);
     if (weights->border) {
-        float *framed = weights->framed + group * jem__framed(weights->q);
+        float *framed = weights->framed + group * jem__framed_floats(weights->q);
         jem__frame(call.ctx, call.x[0], call.in[0], weights->border, framed);
         operands.x = framed;
     }
@@ -4821,7 +4827,7 @@ static int jem__weights_memory(jem__weight_grad *weights, const jem_param *w) {
     weights->product = jem__push_floats(ctx, weights->product_size);
     weights->sums = (float *)jem__push_zero(ctx, (size_t)weights->sums_size * sizeof(float));
     if (weights->border) {
-        weights->framed = jem__push_floats(ctx, weights->groups * jem__framed(weights->q));
+        weights->framed = jem__push_floats(ctx, weights->groups * jem__framed_floats(weights->q));
         if (!weights->framed) return 0;
     }
     /* A bias can be trained without its weights; their gradient is then computed and discarded. */
@@ -4928,7 +4934,7 @@ static jem__conv_user jem__conv_describe(const jem_ctx *ctx, const jem_tensor *x
 /* Returns the number of floats of scratch that a convolution needs. */
 static ptrdiff_t jem__conv_work(const jem__conv *q, int border) {
     const ptrdiff_t work = q->method->work(q);
-    if (border) return work + jem__framed(q);
+    if (border) return work + jem__framed_floats(q);
     return work;
 }
 
@@ -5543,7 +5549,7 @@ jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) { return jem__total(ctx, &jem__
    otherwise), or parameters (act norm: mean = -loc, rstd = 1). aux holds mean[c][16], rstd[c][16],
    and the two sums of the backward. */
 
-typedef struct jem__norm_user { jem_norm kind; int training; float momentum; } jem__norm_user;
+typedef struct jem__norm_user { jem_norm kind; float momentum; } jem__norm_user;
 #define JEM__NORM_EPS 1e-5f
 
 /* A normalisation of (pixels,c). */
@@ -5737,7 +5743,8 @@ static double jem__bessel(double count) {
 }
 
 /* Moves the running statistics towards those of the batch. */
-static void jem__norm_follow(const jem_call *call, const jem__norm *norm, const float *var) {
+static void jem__norm_update_running(const jem_call *call, const jem__norm *norm,
+                                     const float *var) {
     const jem__norm_user *user = (const jem__norm_user *)call->user;
     const double momentum = (double)user->momentum;
     const double count = (double)call->out.n * (double)norm->pixels;
@@ -5787,7 +5794,7 @@ static void jem__norm_batch_forward(const jem_call *call) {
     const int n = norm.c * JEM_LANES;
     const int finite = jem__norm_statistics(call, &norm);
     const int learns = call->inner->run->mode == JEM__BACKWARD && jem_ok(call->ctx);
-    if (finite && learns) jem__norm_follow(call, &norm, norm.rstd);
+    if (finite && learns) jem__norm_update_running(call, &norm, norm.rstd);
     for (int i = 0; i < n; i++) norm.rstd[i] = 1 / sqrtf(norm.rstd[i] + JEM__NORM_EPS);
     for (int g = 0; g < jem__groups(call->out.n); g++) {
         const jem_call at = jem__at(call, g);
@@ -5865,7 +5872,7 @@ static jem_tensor *jem__norm_record(jem_ctx *ctx, jem_tensor *x, jem_norm kind, 
     }
     if (kind == JEM_NORM_BATCH && training) op = &jem__norm_batch_op;
     if (kind == JEM_NORM_ACT && training && params[2]->value[0] == 0) op = &jem__norm_act_op;
-    const jem__norm_user user = { kind, training, momentum };
+    const jem__norm_user user = { kind, momentum };
     return jem__record(ctx, op, &x, 1, jem__shape_of(x), params, n_params, &user, sizeof user,
                        4 * (size_t)x->c * JEM_LANES * sizeof(float));
 }
@@ -6699,7 +6706,7 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
 #define JEM__MOST_WRITTEN 1e12                     /* limit of numbers in texts */
 /* Reads up to n numbers of a text and returns their count; 0 if the text contains more numbers,
    anything else, or a number beyond the limit. */
-static int jem__numbers_in(const char *s, float *q, int n) {
+static int jem__numbers_parse(const char *s, float *q, int n) {
     int i = 0;
     for (double v; s && *s; i++) {
         const char *end = jem__scan_number(s, &v);
@@ -6724,8 +6731,8 @@ static jem_status jem__numbers_write(jem_net *net, jem__meta **list, const char 
 }
 
 /* Parses units[channels][2], the mean and scale of each channel; returns 0 for invalid text. */
-static int jem__units_in(const jem_net *net, const char *text, float *units) {
-    if (jem__numbers_in(text, units, 2 * net->channels) < 2 * net->channels) return 0;
+static int jem__units_parse(const jem_net *net, const char *text, float *units) {
+    if (jem__numbers_parse(text, units, 2 * net->channels) < 2 * net->channels) return 0;
     for (int c = 0; c < net->channels; c++)
         if (!(units[2 * c + 1] > 0)) return 0;
     return 1;
@@ -6734,7 +6741,7 @@ static int jem__units_in(const jem_net *net, const char *text, float *units) {
 static float *jem__units(const jem_net *net) {
     const char *text = jem_net_meta(net, jem__units_key);
     float *units = text ? jem__push_floats(net->ctx, 2 * net->channels) : NULL;
-    if (units && jem__units_in(net, text, units)) return units;
+    if (units && jem__units_parse(net, text, units)) return units;
     return NULL;
 }
 
@@ -6771,7 +6778,7 @@ static jem_tensor *jem__images_of(const jem_net *net, const float *x, int n) {
 }
 
 /* Computes log p(u) - log p(x). */
-static float jem__units_log(const jem_net *net) {
+static float jem__units_log_volume(const jem_net *net) {
     const jem_mark mark = jem_begin(net->ctx);
     const float *units = jem__units(net);
     double sum = 0;
@@ -6805,7 +6812,7 @@ jem_status jem_unstandardize(const jem_net *net, const float *u, int n, float *x
 }
 
 /* Computes mean and scale of channel c of n images. */
-static void jem__units_of(const jem_net *net, const float *x, int n, int c, float *unit) {
+static void jem__units_fit(const jem_net *net, const float *x, int n, int c, float *unit) {
     const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
     const double count = (double)n * (double)pixels;
     double mean = 0;
@@ -6845,7 +6852,7 @@ jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
     const jem_mark mark = jem_begin(ctx);
     float *units = jem__push_floats(ctx, 2 * net->channels);
     float *whiten = NULL;
-    for (int c = 0; units && c < net->channels; c++) jem__units_of(net, x, n, c, units + 2 * c);
+    for (int c = 0; units && c < net->channels; c++) jem__units_fit(net, x, n, c, units + 2 * c);
     if (units) whiten = jem__whiten_fit(net, units, x, n);
     if (jem_ok(ctx)) jem__numbers_write(net, &net->meta, jem__units_key, units, 2 * net->channels);
     if (jem_ok(ctx) && whiten) jem__whiten_set(net, whiten);
@@ -7467,7 +7474,7 @@ static jem_tensor *jem__loss(jem_net *net, const jem_loss_weights *w, jem_tensor
 }
 
 /* Rejects a loss without terms. */
-static jem_tensor *jem__loss_sum(jem_ctx *ctx, jem_tensor *sum) {
+static jem_tensor *jem__loss_checked(jem_ctx *ctx, jem_tensor *sum) {
     if (jem_ok(ctx) && !sum)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "loss: no term has both a weight and its inputs");
     return jem_ok(ctx) ? sum : NULL;
@@ -7492,7 +7499,7 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
     if (terms) *terms = t;
     if (!net) return NULL;
     if (!w) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: weights is NULL");
-    return jem__loss_sum(net->ctx, sum);
+    return jem__loss_checked(net->ctx, sum);
 }
 
 /* ---- noise ----------------------------------------------------------------------------------- */
@@ -7505,7 +7512,7 @@ static uint64_t jem__group_counters(const jem__node *x) {
 static uint64_t jem__take_counters(const jem__node *x, jem_rng *rng) {
     const uint64_t counters = jem__group_counters(x) * (uint64_t)x->groups;
     const jem_ctx *ctx = x->t.ctx;
-    return jem__rng_take(rng, (ptrdiff_t)(counters * 2) * (1 + ctx->others)) +
+    return jem__rng_take(rng, (ptrdiff_t)(counters * 2) * jem__ranks(ctx)) +
            counters * (uint64_t)ctx->rank;
 }
 
@@ -8272,6 +8279,9 @@ void jem_sampler_free(jem_sampler *s) {
 static ptrdiff_t jem__buffer_image_size(const jem_buffer *b) {
     return (ptrdiff_t)b->channels * b->height * b->width;
 }
+static ptrdiff_t jem__buffer_size(const jem_buffer *b) {
+    return b->capacity * jem__buffer_image_size(b);
+}
 
 jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int height, int width,
                               int classes, jem_rng *rng) {
@@ -8307,7 +8317,7 @@ jem_status jem_buffer_restart(jem_buffer *b, jem_rng *rng, float lo, float hi) {
                          (double)lo, (double)hi, rng ? "" : ", or no rng");
     b->lo = lo;
     b->hi = hi;
-    jem_fill_uniform(b->ctx, rng, b->data, b->capacity * jem__buffer_image_size(b), lo, hi);
+    jem_fill_uniform(b->ctx, rng, b->data, jem__buffer_size(b), lo, hi);
     memset(b->visits, 0, (size_t)b->capacity * sizeof *b->visits);
     return JEM_OK;
 }
@@ -9300,7 +9310,7 @@ static int jem__by_class(const jem_train_desc *d) {
     return d->class_conditional || d->weights.cd_class > 0;
 }
 /* Returns 1 if training needs chains. */
-static int jem__needs_samples(const jem_train_desc *d) {
+static int jem__needs_chains(const jem_train_desc *d) {
     return d->weights.cd > 0 || d->weights.cd_class > 0 || d->w_kl > 0;
 }
 
@@ -9332,7 +9342,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(noise_hi, (double)d->noise_lo, 1e5),
         JEM__LIMIT(cd_from, 0, INT32_MAX),
         JEM__LIMIT(negatives, 0, INT32_MAX),
-        JEM__LIMIT(buffer_size, (double)jem__needs_samples(d), INT32_MAX),
+        JEM__LIMIT(buffer_size, (double)jem__needs_chains(d), INT32_MAX),
         JEM__LIMIT(reinit, 0, 1),
         JEM__LIMIT(restart_hi, -most, most),
         JEM__LIMIT(restart_lo, -most, (double)d->restart_hi),
@@ -9484,7 +9494,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     tr->rng = jem__trainer_rng(d.seed);
     tr->guard.now = jem__first_pulse;
     tr->optim = jem_optim_create(net, &d.optim);
-    if (jem__needs_samples(&d)) jem__create_chains(tr);
+    if (jem__needs_chains(&d)) jem__create_chains(tr);
     tr->values = jem__net_values(net);
     tr->has_buffers = tr->values > jem_net_size(net);
     if (d.ranks > 1)
@@ -9529,13 +9539,13 @@ void jem_trainer_set_lr(jem_trainer *tr, float lr) {
 
 /* Returns the index of this rank's first image of n. */
 static int jem__rank_first(const jem_trainer *tr, int n) {
-    return n / (1 + tr->net->ctx->others) * tr->net->ctx->rank;
+    return n / jem__ranks(tr->net->ctx) * tr->net->ctx->rank;
 }
 /* Returns a leaf of this rank's images of x[n]; of zeros if x is NULL. */
 static jem_tensor *jem__rank_images(const jem_trainer *tr, const float *x, int n) {
     const jem_net *net = tr->net;
     if (x) x += jem__rank_first(tr, n) * jem__image_size(net);
-    return jem__images(net, x, n / (1 + net->ctx->others));
+    return jem__images(net, x, n / jem__ranks(net->ctx));
 }
 
 /* Collects the samples t of all ranks in x[n]. A rank that failed sends the others an infinity:
@@ -9574,7 +9584,7 @@ static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     float *const numbers[COUNT] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample,
                                     &s->score, &s->residual, &s->term, &s->nce };
-    const float part = 1 / (float)(1 + ctx->others);
+    const float part = 1 / (float)jem__ranks(ctx);
     const float of_first = (float)!ctx->rank;
     float *flat = tr->flat;
     if (!jem_ok(ctx)) {
@@ -9679,7 +9689,7 @@ typedef struct jem__new_chains {
 static int jem__push_new_chains(jem_trainer *tr, int n, jem__new_chains *f) {
     jem_ctx *ctx = tr->net->ctx;
     int multiple = 1;
-    if (ctx->others) multiple = (1 + ctx->others) * JEM_LANES;
+    if (ctx->others) multiple = jem__ranks(ctx) * JEM_LANES;
     f->n = n;
     f->drawn = (n + multiple - 1) / multiple * multiple;
     f->x = jem__push_images(ctx, f->drawn, jem__buffer_image_size(tr->buffer));
@@ -9959,7 +9969,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     jem_ctx *ctx = tr->net->ctx;
     const jem_train_desc *d = &tr->desc;
     const int sets_buffers = tr->has_buffers && !tr->updates;
-    const int has_samples = jem__needs_samples(d) && tr->updates >= d->cd_from;
+    const int has_samples = jem__needs_chains(d) && tr->updates >= d->cd_from;
     const int noisy_labelled = d->label_noise > 0 || d->label_all_noise > 0;
     const int needs_data = has_samples || d->weights.energy_l2 > 0 || d->w_term > 0;
     const jem_loss_weights weights = jem__weights_now(tr);
@@ -9992,7 +10002,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     loss = jem__accumulate(ctx, loss, d->w_term, terms->own);
     loss = jem__accumulate(ctx, loss, d->w_nce, terms->nce);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
-    return jem__loss_sum(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
+    return jem__loss_checked(ctx, jem__accumulate(ctx, loss, d->w_score, terms->score));
 }
 
 /* ---- the guard ------------------------------------------------------------------------------- */
@@ -10016,7 +10026,7 @@ static jem_status jem__guard_memory(jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
     if (g->kept) return JEM_OK;
     ptrdiff_t size = jem__optim_copy(tr->optim, NULL, 0) + tr->values;
-    if (b) size += b->capacity * jem__buffer_image_size(b);
+    if (b) size += jem__buffer_size(b);
     float *kept = jem__alloc_floats(ctx, size);
     int *visits = (int *)jem__alloc(ctx, (size_t)jem__guard_slots(b) * sizeof *visits);
     if (kept && visits) {
@@ -10049,7 +10059,7 @@ static void jem__guard_copy(jem_trainer *tr, int back) {
         g->optim_updates = tr->optim->updates;
     }
     if (!b) return;
-    const size_t chains = (size_t)(b->capacity * jem__buffer_image_size(b)) * sizeof *at;
+    const size_t chains = (size_t)jem__buffer_size(b) * sizeof *at;
     const size_t visits = (size_t)b->capacity * sizeof *b->visits;
     jem__guard_move(b->data, at, chains, back);
     jem__guard_move(b->visits, g->visits, visits, back);
@@ -10068,7 +10078,7 @@ static int jem__guard_sound(const jem_trainer *tr, const jem__guard *copy) {
     for (const jem_param *p = tr->net->params; p; p = p->next) {
         if (!jem__all_finite(p->value, p->size)) return 0;
     }
-    if (b && !jem__all_finite(b->data, b->capacity * jem__buffer_image_size(b))) return 0;
+    if (b && !jem__all_finite(b->data, jem__buffer_size(b))) return 0;
     return jem__optim_good(tr->optim, NULL);
 }
 
@@ -10408,7 +10418,7 @@ static void jem__move_along(float *v, const float *g, ptrdiff_t n, float distanc
 /* Replaces the gradient g by that of the same loss (images, samples, noise) at w + sam g/||g||, the
    point at this distance from the weights w where the loss is about largest. Weights and running
    statistics are restored; the loss is computed with `before`, the statistics before the update. */
-static jem_status jem__sharpness(jem_trainer *tr, jem_tensor *loss, const float *before) {
+static jem_status jem__sam_gradient(jem_trainer *tr, jem_tensor *loss, const float *before) {
     jem_net *net = tr->net;
     const float norm = jem__gradient_norm(tr->optim);
     const float *kept = jem__keep_params(net);
@@ -10504,7 +10514,7 @@ static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s)
     if (loss) status = jem_backward(loss);
     if (status == JEM_OK) status = jem__update_stats(tr, loss, &t, b->labels, s);
     else if (ctx->others && !tr->awaits_chains) jem__average_ranks(tr, s);
-    if (status == JEM_OK && tr->desc.sam > 0) status = jem__sharpness(tr, loss, before);
+    if (status == JEM_OK && tr->desc.sam > 0) status = jem__sam_gradient(tr, loss, before);
     if (status == JEM_OK && tr->desc.max_rollbacks) status = jem__guard_memory(tr);
     if (status == JEM_OK) status = jem_optim_step(tr->optim, s->lr, &s->grad_norm);
     if (status == JEM_OK) jem__count(&tr->updates);
@@ -10575,7 +10585,7 @@ static const char *const jem__temperature_key = "jem.temperature";
 /* ---- lists of numbers as texts --------------------------------------------------------------- */
 
 /* Returns 1 if q[n] is in ascending order, without a NaN. */
-static int jem__rises(const float *q, int n) {
+static int jem__is_sorted(const float *q, int n) {
     for (int i = 1; i < n; i++) {
         if (!(q[i - 1] <= q[i])) return 0;
     }
@@ -10625,13 +10635,13 @@ typedef struct jem__seen {
 } jem__seen;
 
 /* Returns the temperature in a text, 1 without a text, 0 if the text is damaged. */
-static float jem__temperature_read(const char *text) {
+static float jem__temperature_parse(const char *text) {
     float t = 1;
-    if (text && (jem__numbers_in(text, &t, 1) != 1 || !(t >= 0.0099f && t <= 101))) return 0;
+    if (text && (jem__numbers_parse(text, &t, 1) != 1 || !(t >= 0.0099f && t <= 101))) return 0;
     return t;
 }
 static float jem__temperature_of(const jem_net *net) {
-    const float t = jem__temperature_read(jem_net_meta(net, jem__temperature_key));
+    const float t = jem__temperature_parse(jem_net_meta(net, jem__temperature_key));
     if (t > 0) return t;
     return 1;
 }
@@ -10725,10 +10735,11 @@ static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) 
 static int jem__usual_size(const jem_net *net) { return 3 + JEM__QUANTILES + 2 * net->classes; }
 
 /* Reads a text into all[jem__usual_size]; returns NULL if it is damaged. */
-static jem__usual *jem__usual_in(const jem_net *net, const char *text, float *all) {
+static jem__usual *jem__usual_parse(const jem_net *net, const char *text, float *all) {
     const int n = jem__usual_size(net);
     jem__usual *u = (jem__usual *)(void *)all;
-    if (!u || jem__numbers_in(text, all, n) < n || !jem__rises(u->q, JEM__QUANTILES)) return NULL;
+    if (!u || jem__numbers_parse(text, all, n) < n) return NULL;
+    if (!jem__is_sorted(u->q, JEM__QUANTILES)) return NULL;
     if (u->l[0] > 1e-6f && u->l[2] > 1e-6f) return u;
     return NULL;
 }
@@ -10736,12 +10747,12 @@ static jem__usual *jem__usual_in(const jem_net *net, const char *text, float *al
 static jem__usual *jem__usual_read(const jem_net *net) {
     const char *text = jem_net_meta(net, jem__usual_key);
     if (!text) return NULL;
-    return jem__usual_in(net, text, jem__push_floats(net->ctx, jem__usual_size(net)));
+    return jem__usual_parse(net, text, jem__push_floats(net->ctx, jem__usual_size(net)));
 }
 /* Reads two or more ascending quantiles; returns their count, 0 if the text is damaged. */
-static int jem__familiar_read(const char *text, float q[JEM__QUANTILES]) {
-    const int n = jem__numbers_in(text, q, JEM__QUANTILES);
-    if (n > 1 && jem__rises(q, n)) return n;
+static int jem__familiar_parse(const char *text, float q[JEM__QUANTILES]) {
+    const int n = jem__numbers_parse(text, q, JEM__QUANTILES);
+    if (n > 1 && jem__is_sorted(q, n)) return n;
     return 0;
 }
 
@@ -10966,7 +10977,10 @@ static float *jem__known_take(float *all, int *used, int n) {
     *used += n;
     return at;
 }
+/* Returns the size of the lower triangle of a matrix: row a has a + 1 numbers. */
 static int jem__triangle(int dims) { return dims * (dims + 1) / 2; }
+/* Returns the index of a triangle's number on the diagonal in row a. */
+static int jem__diagonal(int a) { return jem__triangle(a) + a; }
 static void jem__gauss_at(jem__gauss *g, int dims, int classes, int roots, float *all, int *used) {
     g->log_weight = NULL;
     g->dims = dims;
@@ -11098,27 +11112,27 @@ static int jem__gauss_good(const jem__gauss *g) {
     for (int i = 0; i < g->dims; i++) {
         good &= g->spread[i] > 1e-9f;
         for (int c = 0; c < g->roots; c++)
-            good &= g->root[c * jem__triangle(g->dims) + i * (i + 3) / 2] >= 1;
+            good &= g->root[c * jem__triangle(g->dims) + jem__diagonal(i)] >= 1;
     }
     return good;
 }
 /* Reads a text into *all, which the caller frees. Returns 0 if the text is damaged or of another
    network, -1 if memory runs out. */
-static int jem__known_in(const jem_net *net, const char *text, float **all) {
+static int jem__known_parse(const jem_net *net, const char *text, float **all) {
     int first, features;
     *all = NULL;
     if (!jem__known_head(net, text, &first, &features)) return 0;
     const int size = jem__known_at(net, first, features, NULL).size;
     *all = jem__alloc_floats(net->ctx, size);
     if (!*all) return -1;
-    if (jem__numbers_in(text, *all, size) < size) return 0;
+    if (jem__numbers_parse(text, *all, size) < size) return 0;
     const jem__known k = jem__known_at(net, first, features, *all);
-    int good = jem__rises(k.q, JEM__QUANTILES);
+    int good = jem__is_sorted(k.q, JEM__QUANTILES);
     if (k.range) good &= k.range[0] < k.range[1];
     for (int i = 0; i < k.form->parts; i++) {
         const jem__trait *p = k.part + i;
         good &= jem__gauss_good(&p->own) && jem__gauss_good(&p->all);
-        good &= jem__rises(p->q, JEM__QUANTILES) && *p->tail > 1e-9f;
+        good &= jem__is_sorted(p->q, JEM__QUANTILES) && *p->tail > 1e-9f;
         for (int c = 0; c < net->classes; c++) good &= p->scale[c] > 1e-9f;
     }
     return good;
@@ -11128,7 +11142,7 @@ static int jem__known_in(const jem_net *net, const char *text, float **all) {
 static int jem__known_of(jem_net *net, jem__known *k) {
     const char *text = jem_net_meta(net, jem__known_key);
     if (!text) return 0;
-    if (!net->known && jem__known_in(net, text, &net->known) <= 0) {
+    if (!net->known && jem__known_parse(net, text, &net->known) <= 0) {
         jem__free(net->ctx, net->known);
         net->known = NULL;
         return 0;
@@ -11826,14 +11840,14 @@ static int jem__gauss_sum(const float *v, int dims, const jem__seen *seen, int n
    1/JEM__FIXED. Both are lower triangles, by rows. */
 static void jem__cholesky(const double *r, int dims, float *root) {
     for (int a = 0; a < dims; a++) {
-        const float *rows = root + a * (a + 1) / 2;
+        const float *rows = root + jem__triangle(a);
         for (int b = 0; b <= a; b++) {
             const float *columns = root + b * (b + 1) / 2;
-            double sum = r[a * (a + 1) / 2 + b] * JEM__FIXED * JEM__FIXED;
+            double sum = r[jem__triangle(a) + b] * JEM__FIXED * JEM__FIXED;
             for (int j = 0; j < b; j++) sum = fma(-(double)rows[j], (double)columns[j], sum);
             if (a == b) sum = sqrt(fmax(sum, 1e-3 * JEM__FIXED * JEM__FIXED));
             else sum /= (double)columns[b];
-            root[a * (a + 1) / 2 + b] = (float)floor(sum + 0.5);
+            root[jem__triangle(a) + b] = (float)floor(sum + 0.5);
         }
     }
 }
@@ -11860,7 +11874,7 @@ static int jem__gauss_products(const jem__gauss *g, const float *v, const jem__s
     }
     for (int a = g->inexact; g->error && a < dims; a++) {
         const double error = (double)g->error[a - g->inexact];
-        cov[a * (a + 3) / 2] = fma(count, error * error, cov[a * (a + 3) / 2]);
+        cov[jem__diagonal(a)] = fma(count, error * error, cov[jem__diagonal(a)]);
     }
     return count;
 }
@@ -11901,7 +11915,7 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
     }
     jem__gauss_products(g, v, seen, n, without, -1, sum, cov);
     for (int a = 0; a < dims; a++)
-        g->spread[a] = jem__shorten((float)(sqrt(cov[a * (a + 3) / 2] / count) + 1e-6));
+        g->spread[a] = jem__shorten((float)(sqrt(cov[jem__diagonal(a)] / count) + 1e-6));
     jem__gauss_units(g, cov, count);
     const double ridge = 0.01 + 0.1 * dims / count;
     for (int c = 0; c < g->roots; c++) {
@@ -11913,7 +11927,7 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
             for (int a = 0; a < triangle; a++)
                 to[a] = fma(JEM__SHRUNK, cov[a], to[a]) / (own + JEM__SHRUNK);
         }
-        for (int a = 0; a < dims; a++) to[a * (a + 3) / 2] += ridge;
+        for (int a = 0; a < dims; a++) to[jem__diagonal(a)] += ridge;
         jem__cholesky(to, dims, g->root + (ptrdiff_t)c * triangle);
     }
 }
@@ -12017,10 +12031,10 @@ static void jem__mixture_root(jem__gauss *g, int k, double count, double images,
         own[a] = fma(drawn / images, b->all[a], own[a]) / (count + drawn);
     for (int a = 0; a < dims; a++) {
         const double error = (double)g->error[a] / (double)g->spread[a];
-        own[a * (a + 3) / 2] += fma(error, error, 0.01 + 0.1 * dims / images);
+        own[jem__diagonal(a)] += fma(error, error, 0.01 + 0.1 * dims / images);
     }
     jem__cholesky(own, dims, root);
-    for (int a = 0; a < dims; a++) log_root += log((double)root[a * (a + 3) / 2] / JEM__FIXED);
+    for (int a = 0; a < dims; a++) log_root += log((double)root[jem__diagonal(a)] / JEM__FIXED);
     const double weight = (count + 1) / (images + g->classes);
     g->log_weight[k] = jem__shorten((float)(log(weight) - log_root));
 }
@@ -12403,7 +12417,7 @@ static void jem__ood_logits(jem_net *net, jem_ood kind, const float *x, int m, f
         }
     }
     if (jem__see(net, "ood_score", x, m, NULL, seen) != JEM_OK) return;
-    const float units_log = jem__units_log(net);
+    const float units_log = jem__units_log_volume(net);
     for (int i = 0; i < m; i++) {
         score[i] = seen[i].logp - units_log;
         if (kind == JEM_OOD_MAXP) score[i] = seen[i].odds;
@@ -12483,7 +12497,7 @@ static jem_status jem__classify_usual(jem_net *net, const float *x, int n, jem__
                                       jem_answer *answers) {
     float q[JEM__QUANTILES];
     const jem__usual *u = jem__usual_read(net);
-    const int quantiles = jem__familiar_read(jem_net_meta(net, jem__familiar_key), q);
+    const int quantiles = jem__familiar_parse(jem_net_meta(net, jem__familiar_key), q);
     const jem_status s = jem__see(net, "classify", x, n, NULL, seen);
     for (int i = 0; s == JEM_OK && i < n; i++) {
         jem_answer *a = answers + i;
@@ -12513,7 +12527,7 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
         s = jem__classify_usual(net, x, n, seen, answers);
     if (s == JEM_NO_MEMORY && ctx->status != JEM_OK) s = ctx->status;
     jem_end(ctx, mark);
-    const float units_log = jem__units_log(net);
+    const float units_log = jem__units_log_volume(net);
     for (int i = 0; s == JEM_OK && i < n; i++) answers[i].log_density -= units_log;
     return s;
 }
@@ -13054,9 +13068,9 @@ static void jem__cover(int i, int target, double first, double end, double *from
 static const char *const jem__background_key = "jem.background";
 
 /* Parses the text "jem.background"; returns 0 if there is none, or it is invalid. */
-static int jem__background_in(const char *text) {
+static int jem__background_parse(const char *text) {
     float grey = 0;
-    if (jem__numbers_in(text, &grey, 1) < 1 || !(grey >= 1 && grey <= 255)) return 0;
+    if (jem__numbers_parse(text, &grey, 1) < 1 || !(grey >= 1 && grey <= 255)) return 0;
     return (int)grey;
 }
 
@@ -13080,7 +13094,8 @@ static jem_status jem__pixels_check(const jem_net *net, int width, int height, i
     if (!jem__finite(d->lo) || !jem__finite(d->hi) || d->lo >= d->hi)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: desc.lo is %g and desc.hi is %g, but "
                          "lo must be below hi (or both 0: -1, 1)", (double)d->lo, (double)d->hi);
-    if (!d->background) d->background = jem__background_in(jem_net_meta(net, jem__background_key));
+    const char *trained_over = jem_net_meta(net, jem__background_key);
+    if (!d->background) d->background = jem__background_parse(trained_over);
     if (d->background < 0 || d->background > 255)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: desc.background is %d, not a grey "
                          "0..255", d->background);
@@ -13197,8 +13212,8 @@ static const char *const jem__framing_key = "jem.framing";
 enum { JEM__GROUND = 0, JEM__SHARE, JEM__CENTRE_Y, JEM__CENTRE_X, JEM__FRAMING };
 
 /* Parses the text "jem.framing"; returns 0 if it is invalid. */
-static int jem__framing_in(const char *text, float *f) {
-    if (jem__numbers_in(text, f, JEM__FRAMING) < JEM__FRAMING) return 0;
+static int jem__framing_parse(const char *text, float *f) {
+    if (jem__numbers_parse(text, f, JEM__FRAMING) < JEM__FRAMING) return 0;
     if (f[JEM__GROUND] != 0 && f[JEM__GROUND] != 1) return 0;
     if (!(f[JEM__SHARE] > 0) || f[JEM__SHARE] > 2) return 0;
     return f[JEM__CENTRE_Y] >= 0 && f[JEM__CENTRE_Y] <= 1 && f[JEM__CENTRE_X] >= 0 &&
@@ -13311,7 +13326,7 @@ static int jem__framing_for(const jem_net *net, const jem__bitmap *p, const jem_
                             float *f) {
     const int fits = p->width == net->width && p->height == net->height;
     if (net->channels != 1 || d->subject < 0) return 0;
-    const int fitted = jem__framing_in(jem_net_meta(net, jem__framing_key), f);
+    const int fitted = jem__framing_parse(jem_net_meta(net, jem__framing_key), f);
     if (d->subject > 0) {
         if (!fitted) f[JEM__GROUND] = 0;
         f[JEM__SHARE] = d->subject;
@@ -13560,7 +13575,7 @@ static const char *const jem__fit_key = "jem.fit";
 static const char *const jem__fit_names[] = { "", "stretch", "crop", "pad" };
 
 /* Parses the text "jem.fit"; returns JEM_FIT_TRAINED if there is none, or it is invalid. */
-static jem_fit jem__fit_in(const char *text) {
+static jem_fit jem__fit_parse(const char *text) {
     for (int i = JEM_FIT_STRETCH; text && i <= JEM_FIT_PAD; i++)
         if (!strcmp(text, jem__fit_names[i])) return (jem_fit)i;
     return JEM_FIT_TRAINED;
@@ -13594,7 +13609,7 @@ static jem__area jem__fit_area(const jem_net *net, const jem__bitmap *p, jem_fit
     const int wide = by_height > by_width;
     a.bottom = p->height;
     a.right = p->width;
-    if (fit == JEM_FIT_TRAINED) fit = jem__fit_in(jem_net_meta(net, jem__fit_key));
+    if (fit == JEM_FIT_TRAINED) fit = jem__fit_parse(jem_net_meta(net, jem__fit_key));
     if (!(by_height < by_width) && !wide) return a;
     if (fit != JEM_FIT_CROP && fit != JEM_FIT_PAD) {
         *did |= JEM_DID_STRETCH;
@@ -14963,17 +14978,17 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 }
 
 /* Metadata keys of fitted texts (see jem_net_load), in the order of jem__fitted_read. */
-static const char *const *const jem__fitted[] = {
+static const char *const *const jem__fitted_keys[] = {
     &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key,
     &jem__units_key, &jem__framing_key, &jem__fit_key, &jem__background_key
 };
-enum { JEM__FITTED = sizeof jem__fitted / sizeof *jem__fitted };
+enum { JEM__FITTED = sizeof jem__fitted_keys / sizeof *jem__fitted_keys };
 
 /* Returns 1 if a text of jem_calibrate is valid for this network, 0 if not, -1 if memory is
    short. */
 static int jem__known_good(const jem_net *net, const char *text) {
     float *all;
-    const int good = jem__known_in(net, text, &all);
+    const int good = jem__known_parse(net, text, &all);
     jem__free(net->ctx, all);
     return good;
 }
@@ -14985,17 +15000,17 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
     float *units = jem__alloc_floats(net->ctx, 2 * net->channels);
     jem_status s = usual && units ? JEM_OK : JEM_NO_MEMORY;
     for (int i = 0; i < JEM__FITTED && s == JEM_OK; i++) {
-        const char *key = *jem__fitted[i];
+        const char *key = *jem__fitted_keys[i];
         const char *text = jem_archive_meta(a, key);
         int good = 0;
-        if (i == 0) good = jem__familiar_read(text, q) > 0;
-        if (i == 1) good = jem__usual_in(net, text, usual) != NULL;
-        if (i == 2) good = jem__temperature_read(text) > 0;
+        if (i == 0) good = jem__familiar_parse(text, q) > 0;
+        if (i == 1) good = jem__usual_parse(net, text, usual) != NULL;
+        if (i == 2) good = jem__temperature_parse(text) > 0;
         if (i == 3) good = jem__known_good(net, text);
-        if (i == 4) good = jem__units_in(net, text, units);
-        if (i == 5) good = jem__framing_in(text, framing);
-        if (i == 6) good = jem__fit_in(text) != JEM_FIT_TRAINED;
-        if (i == 7) good = jem__background_in(text) > 0;
+        if (i == 4) good = jem__units_parse(net, text, units);
+        if (i == 5) good = jem__framing_parse(text, framing);
+        if (i == 6) good = jem__fit_parse(text) != JEM_FIT_TRAINED;
+        if (i == 7) good = jem__background_parse(text) > 0;
         if (good < 0) s = JEM_NO_MEMORY;
         else if (text && good) s = jem__meta_set(net->ctx, list, key, text);
         else if (text)
@@ -15026,7 +15041,8 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     }
     if (a->meta) jem__net_fields(&v.f, net);
     for (int i = 0; i < JEM__FITTED; i++) {
-        if (!jem_archive_meta(a, *jem__fitted[i])) jem_net_set_meta(net, *jem__fitted[i], NULL);
+        if (!jem_archive_meta(a, *jem__fitted_keys[i]))
+            jem_net_set_meta(net, *jem__fitted_keys[i], NULL);
     }
     return v.f.status;
 }
@@ -15166,8 +15182,8 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
 /* ---- trainers -------------------------------------------------------------------------------- */
 
 /* The array trainer.state: three counts, then key and counter of two generators. */
-enum { JEM__COUNTS = 3, JEM__STATES = 9 };
-static const int64_t jem__states[1] = { JEM__STATES };
+enum { JEM__STATE_COUNTS = 3, JEM__STATE_SIZE = 9 };
+static const int64_t jem__state_shape[1] = { JEM__STATE_SIZE };
 
 /* Convert between generators or trainers and numbers of trainer.state. */
 static void jem__rng_pack(const jem_rng *rng, int64_t *s) {
@@ -15298,7 +15314,7 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
     if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
     jem__arrays v = jem__arrays_out("trainer", a);
     jem__trainer_pack(tr, tr->state);
-    jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, tr->state);
+    jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__state_shape, tr->state);
     jem__trainer_arrays(&v, tr, tr->net->averaged == tr->optim);
     jem__guard_pack(&tr->guard);
     jem__guard_arrays(&v, &tr->guard, tr->buffer);
@@ -15307,10 +15323,10 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
 
 /* Reads trainer.state, and checks its counts. */
 static void jem__state_read(jem__arrays *v, const jem_trainer *tr, int64_t *state) {
-    const int64_t most[JEM__COUNTS] = { JEM__MANY, JEM__MANY, tr->optim->desc.ema > 0 };
+    const int64_t most[JEM__STATE_COUNTS] = { JEM__MANY, JEM__MANY, tr->optim->desc.ema > 0 };
     v->fill = 1;
-    jem__array(v, "trainer.state", JEM_DTYPE_I64, 1, jem__states, state);
-    for (int i = 0; i < JEM__COUNTS && !v->f.status; i++) {
+    jem__array(v, "trainer.state", JEM_DTYPE_I64, 1, jem__state_shape, state);
+    for (int i = 0; i < JEM__STATE_COUNTS && !v->f.status; i++) {
         if (state[i] < 0 || state[i] > most[i])
             v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
                                     "%.0f", v->f.where, i, (double)state[i]);
@@ -15340,7 +15356,7 @@ static void jem__guard_take(jem_trainer *tr, jem__guard *from) {
 jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_from_archive");
     jem_ctx *ctx = tr->net->ctx;
-    int64_t state[JEM__STATES] = { 0 };
+    int64_t state[JEM__STATE_SIZE] = { 0 };
     jem__arrays v = jem__arrays_in(ctx, "trainer", a);
     jem__state_read(&v, tr, state);
     const int averaged = state[2] != 0;
@@ -15670,7 +15686,7 @@ static ptrdiff_t jem__direct_work(const jem__conv *q) {
 }
 
 /* Sums dy of a group over its pixels, per channel and lane, for the bias gradient. */
-static void jem__bias_deal(const jem__weight_grad *w, int g, const float *dy) {
+static void jem__bias_sum(const jem__weight_grad *w, int g, const float *dy) {
     w->ctx->k->moment(dy, NULL, 0, (ptrdiff_t)w->q->ho * w->q->wo, w->q->co,
                       w->sums + (ptrdiff_t)g * w->q->co * JEM_LANES);
 }
@@ -16768,7 +16784,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int si
             }
         }
     }
-    if (side) jem__bias_deal(w, group, in->x);
+    if (side) jem__bias_sum(w, group, in->x);
 }
 
 /* Computes product i, one point of one block of OUTS output channels: the sums over all tiles and
@@ -17965,7 +17981,7 @@ static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
     ptrdiff_t size = 0;
     jem__phase s;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++)
-        size += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
+        size += jem__tiles_of(q->co) * s.ny * jem__bf16_span(q, &s);
     return size / 2;
 }
 /* Packs the weights w of one tap, of 16 outputs from o on and 16 inputs from c on, as pairs of A
@@ -18033,7 +18049,7 @@ static ptrdiff_t jem__bf16_work(const jem__conv *q) {
 static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *part,
                                const uint16_t *pack, const uint16_t *from, jem__bf16_block **b) {
     const jem__conv *q = b[0]->q;
-    const int tiles = (part->o1 + 15) / 16;
+    const int tiles = jem__tiles_of(part->o1);
     const int most = q->co > 16 ? 2 : 4;
     const ptrdiff_t pixel = jem__bf16_pixel(q->ci);
     const ptrdiff_t row = jem__bf16_row(q->ci, q->wi);
@@ -18123,7 +18139,7 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
             if (f->y16 && phase == 0 && to.o1 == q->co)      /* one part of a row writes them */
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
         }
-        pack += (q->co + 15) / 16 * s.ny * jem__bf16_span(q, &s);
+        pack += jem__tiles_of(q->co) * s.ny * jem__bf16_span(q, &s);
     }
     jem__bf16_finish_all(blocks[1]);
     if (f->y16 && in->part.index == 0)
@@ -18208,7 +18224,7 @@ static void jem__bf16_deal(const jem__weight_grad *w, int g, int side, const jem
 /* Returns the number of pairs of output tiles times that of input tiles. Each combination is one
    product, or one per row of the kernel if there are fewer combinations than threads. */
 static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
-    return ((q->co + 15) / 16 + 1) / 2 * ((q->ci + 15) / 16);
+    return (jem__tiles_of(q->co) + 1) / 2 * jem__tiles_of(q->ci);
 }
 /* Sets the sizes and tasks of a weight gradient in bf16. */
 static void jem__bf16_plan(jem__weight_grad *w) {
@@ -18218,8 +18234,8 @@ static void jem__bf16_plan(jem__weight_grad *w) {
     w->finishes = q->co;
     w->product_step = (ptrdiff_t)2 * q->k * q->k * JEM__BF16_TILE;
     w->planes = w->groups;
-    w->x_plane = (ptrdiff_t)q->hi * ((q->ci + 15) / 16) * jem__bf16_x_tile(q) / 2;
-    w->y_plane = (ptrdiff_t)q->ho * ((q->co + 15) / 16) * jem__bf16_y_tile(q) / 2;
+    w->x_plane = (ptrdiff_t)q->hi * jem__tiles_of(q->ci) * jem__bf16_x_tile(q) / 2;
+    w->y_plane = (ptrdiff_t)q->ho * jem__tiles_of(q->co) * jem__bf16_y_tile(q) / 2;
     w->product_size = w->products * w->product_step;
     w->sums_size = (ptrdiff_t)w->groups * q->co * JEM_LANES;
 }
@@ -18250,8 +18266,8 @@ static void jem__bf16_set_runs(const jem__weight_grad *w, const jem__bf16_taps *
     const uint16_t *dy = (const uint16_t *)(const void *)w->y + 2 * g * w->y_plane;
     const ptrdiff_t x_tile = jem__bf16_x_tile(q);
     const ptrdiff_t y_tile = jem__bf16_y_tile(q);
-    const ptrdiff_t x_row = (q->ci + 15) / 16 * x_tile;
-    const ptrdiff_t y_row = (q->co + 15) / 16 * y_tile;
+    const ptrdiff_t x_row = jem__tiles_of(q->ci) * x_tile;
+    const ptrdiff_t y_row = jem__tiles_of(q->co) * y_tile;
     const int columns = jem__bf16_columns(q);
     s->n = t->n;
     s->runs = 0;
@@ -18273,10 +18289,10 @@ static void jem__bf16_product(const jem__weight_grad *w, int task) {
     const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
     const int split = w->products / jem__bf16_pairs_of_tiles(q);
-    const int in = (q->ci + 15) / 16;
+    const int in = jem__tiles_of(q->ci);
     const int o = task / split / in * 2;
     const int i = task / split % in;
-    const int m = jem__min((q->co + 15) / 16 - o, 2);
+    const int m = jem__min(jem__tiles_of(q->co) - o, 2);
     const int ky0 = q->k * (task % split) / split;
     const int ky1 = q->k * (task % split + 1) / split;
     const int taps = q->k * q->k;

@@ -518,7 +518,7 @@ static void test_framing(jem_ctx *ctx) {
     for (int i = 0; i < DIGITS * 784; i++) t.x[i] = (float)t.digits[i] / 127.5f - 1;
     CHECK(fit_digits(net, &t, 0) == JEM_OK, "%s", jem_error(ctx));
     float f[4];
-    CHECK(jem__framing_in(jem_net_meta(net, "jem.framing"), f), "stored");
+    CHECK(jem__framing_parse(jem_net_meta(net, "jem.framing"), f), "stored");
     CHECK(f[0] == 0 && fabsf(f[1] - 20 / 28.f) < 0.05f && fabsf(f[2] - 0.5f) < 0.03f &&
           fabsf(f[3] - 0.5f) < 0.03f, "dark, 20 of 28, in the middle: %s",
           jem_net_meta(net, "jem.framing"));

@@ -62,7 +62,7 @@ static void test_same_answers(jem_ctx *ctx) {
         jem_standardize(with, x, N, u);
         const char *text = jem_net_meta(with, "jem.units");
         float numbers[2 * DIM];
-        CHECK(jem__numbers_in(text, numbers, 2 * DIM) == 2 * DIM, "%s", text);
+        CHECK(jem__numbers_parse(text, numbers, 2 * DIM) == 2 * DIM, "%s", text);
         for (int c = 0; c < DIM && !own; c++) log_size += log((double)numbers[2 * c + 1]);
         jem_net *use = own ? with : net;
         const float *data = own ? x : u;
@@ -124,7 +124,7 @@ static void test_images(jem_ctx *ctx) {
     jem_net *net = small_mlp(ctx, s, 1);
     jem_net *with = small_mlp(ctx, s, 1);
     CHECK(jem_net_fit_units(with, x, N) == JEM_OK, "%s", jem_error(ctx));
-    CHECK(jem__numbers_in(jem_net_meta(with, "jem.units"), numbers, 2 * CHANNELS) == 2 * CHANNELS,
+    CHECK(jem__numbers_parse(jem_net_meta(with, "jem.units"), numbers, 2 * CHANNELS) == 2 * CHANNELS,
           "%s", jem_net_meta(with, "jem.units"));
     for (int k = 0; k < 2 * CHANNELS; k++)
         CHECK_CLOSE(numbers[k], wanted[k], 1e-5, "number %d of \"jem.units\"", k);
@@ -221,7 +221,7 @@ static void test_slight(jem_ctx *ctx) {
     const jem_mlp_desc d = jem_mlp_desc_vectors(2, 1);
     jem_net *net = jem_mlp_create(ctx, &d, 1);
     CHECK(jem_net_fit_units(net, x, ROWS) == JEM_OK, "%s", jem_error(ctx));
-    CHECK(jem__numbers_in(jem_net_meta(net, "jem.units"), units, 4) == 4, "four numbers");
+    CHECK(jem__numbers_parse(jem_net_meta(net, "jem.units"), units, 4) == 4, "four numbers");
     CHECK_CLOSE(units[1], 0.08, 0.01, "a standard deviation");
     CHECK(units[3] == 101325, "a constant: %g", (double)units[3]);
     jem_net_free(net);
