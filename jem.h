@@ -2973,7 +2973,7 @@ static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape sha
     return node;
 }
 
-/* Records an op, and returns its output. Takes many arguments: a node stores them all. */
+/* Records an op, and returns its output. Many parameters: a node stores them all. */
 static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, jem_param *const *params, int n_params,
                                const void *user, size_t user_bytes, size_t aux_bytes) {
@@ -3389,8 +3389,19 @@ static void jem__tape_forward(const jem__run *r) {
     }
 }
 
-/* Computes gradients in reverse order, from the target: its gradient with respect to itself is 1.
-   A value can have several readers: the last one recorded begins its gradient, the others add. */
+/* Marks the inputs to whose gradients a step adds, as another step has begun them; begins the
+   others. A value can have several readers: in reverse order, the last one recorded begins. */
+static void jem__begin_input_gradients(jem__step *s) {
+    for (int k = 0; k < s->node->inputs; k++) {
+        jem__step *in = s->in[k];
+        if (!in->needs) continue;
+        s->add[k] = in->written;
+        in->written = 1;
+    }
+}
+
+/* Computes gradients in reverse order, from the target, whose gradient with respect to itself
+   is 1. */
 static jem_status jem__tape_back(const jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
     for (int i = r->n - 1; i >= 0; i--) {
@@ -3400,11 +3411,7 @@ static jem_status jem__tape_back(const jem__run *r) {
             const jem_status status = jem__step_params(r, s);
             if (status != JEM_OK) return status;
         }
-        for (int k = 0; k < s->node->inputs; k++) {
-            if (!s->in[k]->needs) continue;
-            s->add[k] = s->in[k]->written;
-            s->in[k]->written = 1;
-        }
+        jem__begin_input_gradients(s);
         for (int g = 0; g < jem__calls(s->node); g++) jem__step_backward(r, s, g);
     }
     return JEM_OK;
@@ -3658,18 +3665,11 @@ static void jem__plan_values(jem__run *r) {
 
 /* ---- buffers of gradients -------------------------------------------------------------------- */
 
-/* Marks, for each step, the inputs to whose gradients it adds, as another step has begun them. The
-   backward pass runs in reverse order, so the last reader of a value begins its gradient. */
+/* Decides, in the order of the backward pass, which step begins each gradient. */
 static void jem__plan_adds(jem__run *r) {
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
-        if (!s->needs || s->back_fused_into) continue;
-        for (int k = 0; k < s->node->inputs; k++) {
-            jem__step *in = s->in[k];
-            if (!in->needs) continue;
-            s->add[k] = in->written;
-            in->written = 1;
-        }
+        if (s->needs && !s->back_fused_into) jem__begin_input_gradients(s);
     }
 }
 
@@ -3798,6 +3798,12 @@ static ptrdiff_t jem__lowest_offset(const jem__run *r, const jem__buf *b, const 
     return offset;
 }
 
+/* Reports that no memory can hold a plan. */
+static jem_status jem__plan_too_large(const jem__run *r) {
+    jem__too_much(r->ctx);
+    return JEM_NO_MEMORY;
+}
+
 /* Places the largest buffers first, each at its lowest free offset. */
 static jem_status jem__plan_layout(jem__run *r) {
     int *order = (int *)jem__push(r->ctx, (size_t)(r->n_bufs + 1) * 2 * sizeof *order);
@@ -3807,10 +3813,7 @@ static jem_status jem__plan_layout(jem__run *r) {
     for (int i = 0; i < r->n_bufs; i++) {
         jem__buf *b = r->bufs + order[i];
         b->at = jem__lowest_offset(r, b, placed, i);
-        if (b->at > JEM__FLOATS - b->size) {
-            jem__too_much(r->ctx);
-            return JEM_NO_MEMORY;
-        }
+        if (b->at > JEM__FLOATS - b->size) return jem__plan_too_large(r);
         if (b->at + b->size > r->region_size) r->region_size = b->at + b->size;
         int j = i;
         for (; j > 0 && r->bufs[placed[j - 1]].at > b->at; j--) placed[j] = placed[j - 1];
@@ -3825,17 +3828,12 @@ static jem_status jem__plan_memory(jem__run *r) {
     for (int i = 0; i < r->n; i++)
         if (r->list[i]->node->work > r->part_step) r->part_step = r->list[i]->node->work;
     r->part_step = jem__whole_vectors(r->part_step) + JEM_LANES;
-    if (r->part_step > (JEM__FLOATS - r->region_size) / r->most_parts) {
-        jem__too_much(r->ctx);
-        return JEM_NO_MEMORY;
-    }
+    if (r->part_step > (JEM__FLOATS - r->region_size) / r->most_parts)
+        return jem__plan_too_large(r);
     r->region_size += r->part_step * r->most_parts;
     /* Regions a power of two apart would compete for the same cache lines. */
     r->region_size = (r->region_size / 1024 + 1) * 1024 + 16 * JEM_LANES;
-    if (r->region_size > JEM__FLOATS / r->slots) {
-        jem__too_much(r->ctx);
-        return JEM_NO_MEMORY;
-    }
+    if (r->region_size > JEM__FLOATS / r->slots) return jem__plan_too_large(r);
     r->base = jem__push_floats(r->ctx, r->slots * r->region_size);
     if (!r->base) return JEM_NO_MEMORY;
     r->work.at = r->base + scratch;
@@ -13452,7 +13450,7 @@ static int jem__shows(const jem_net *net, const jem__bitmap *p, const jem_pixels
 /* Finds the ground: the median of the greys closer than a quarter of the range to one end of it. At
    least three quarters of the rim are near that end, whatever the subject covers; otherwise half of
    the picture. Returns 0 if neither holds, or the range is below JEM__LEAST_CONTRAST. */
-static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__view *frame) {
+static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__view *view) {
     ptrdiff_t histogram[256];
     ptrdiff_t rim[256];
     int darkest = 0;
@@ -13476,23 +13474,23 @@ static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem_
     int bright = near_end[1] > near_end[0];
     if (plain_rim) bright = rim_near[1] > rim_near[0];
     const int quarter = (contrast - 1) / 4;         /* as in near_end */
-    if (bright) frame->ground = jem__median_grey(histogram, brightest - quarter, brightest,
-                                                 near_end[1]);
-    else frame->ground = jem__median_grey(histogram, darkest, darkest + quarter, near_end[0]);
-    frame->contrast = (bright ? darkest : brightest) - frame->ground;
+    if (bright) view->ground = jem__median_grey(histogram, brightest - quarter, brightest,
+                                                near_end[1]);
+    else view->ground = jem__median_grey(histogram, darkest, darkest + quarter, near_end[0]);
+    view->contrast = (bright ? darkest : brightest) - view->ground;
     return contrast >= JEM__LEAST_CONTRAST &&
            (plain_rim || 2 * near_end[bright] >= (ptrdiff_t)p->width * p->height);
 }
 
 /* Measures the ink of a picture with a ground. */
 static jem__ink jem__view_ink(const jem__bitmap *p, const jem_pixels_desc *d,
-                              const jem__view *frame) {
+                              const jem__view *view) {
     JEM__ZEROED(jem__run_of_greys, run);
     jem__ink s = jem__ink_none(p->height, p->width);
     while (jem__greys_next(p, d, &run))
         for (int i = 0; i < run.count; i++) {
-            const int above = run.grey[i] - frame->ground;
-            if (above) jem__ink_add(&s, run.row, run.col + i, (double)above / frame->contrast);
+            const int above = run.grey[i] - view->ground;
+            if (above) jem__ink_add(&s, run.row, run.col + i, (double)above / view->contrast);
         }
     return s;
 }
@@ -13510,34 +13508,34 @@ static int jem__needs_opposite(const jem_net *net, const jem__bitmap *p,
 /* Finds the part of a picture that shows its subject with the framing f; returns 0 if there is no
    such part. */
 static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
-                          const float *f, jem__view *frame) {
-    if (!jem__view_ground(p, d, frame)) return 0;
-    const jem__ink s = jem__view_ink(p, d, frame);
+                          const float *f, jem__view *view) {
+    if (!jem__view_ground(p, d, view)) return 0;
+    const jem__ink s = jem__view_ink(p, d, view);
     if (!jem__ink_side(&s)) return 0;
     const int side = net->height > net->width ? net->height : net->width;
-    frame->pixel = jem__ink_side(&s) / ((double)f[JEM__SHARE] * side);
-    frame->top = s.y / s.mass - frame->pixel * net->height * (double)f[JEM__CENTRE_Y];
-    frame->left = s.x / s.mass - frame->pixel * net->width * (double)f[JEM__CENTRE_X];
+    view->pixel = jem__ink_side(&s) / ((double)f[JEM__SHARE] * side);
+    view->top = s.y / s.mass - view->pixel * net->height * (double)f[JEM__CENTRE_Y];
+    view->left = s.x / s.mass - view->pixel * net->width * (double)f[JEM__CENTRE_X];
     return 1;
 }
 
 /* Computes the mean ink, 0 to 1, of the area that pixel (i,j) of the image covers. Outside of the
    picture there is no ink. */
 static double jem__view_mean(const jem__bitmap *p, const jem_pixels_desc *d,
-                             const jem__view *frame, int i, int j) {
+                             const jem__view *view, int i, int j) {
     jem__area a;
     double sum[3];
     double mean[3];
-    a.top = frame->top + i * frame->pixel;
-    a.left = frame->left + j * frame->pixel;
-    a.bottom = a.top + frame->pixel;
-    a.right = a.left + frame->pixel;
+    a.top = view->top + i * view->pixel;
+    a.left = view->left + j * view->pixel;
+    a.bottom = a.top + view->pixel;
+    a.right = a.left + view->pixel;
     const double inside = jem__sum_area(p, d->background, &a, sum);
     if (!(inside > 0)) return 0;
     jem__means_of(p, d, 1, sum, inside, mean);
-    const double ink = (255 * mean[0] - frame->ground) / frame->contrast;
+    const double ink = (255 * mean[0] - view->ground) / view->contrast;
     if (ink < 0) return 0;
-    return fmin(ink, 1) * inside / (frame->pixel * frame->pixel);
+    return fmin(ink, 1) * inside / (view->pixel * view->pixel);
 }
 
 /* Returns the sum of JEM_DID_... for a conversion, without those of framing and fitting. */
@@ -13555,16 +13553,16 @@ static int jem__pixels_did(const jem_net *net, const jem__bitmap *p, int invert)
 static int jem__pixels_framed(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
                               float *x, int *did) {
     float f[JEM__FRAMING];
-    jem__view frame;
-    if (!jem__framing_for(net, p, d, f) || !jem__view_find(net, p, d, f, &frame)) return 0;
+    jem__view view;
+    if (!jem__framing_for(net, p, d, f) || !jem__view_find(net, p, d, f, &view)) return 0;
     const int bright = f[JEM__GROUND] > 0;
     for (int i = 0; i < net->height; i++)
         for (int j = 0; j < net->width; j++) {
-            double v = jem__view_mean(p, d, &frame, i, j);
+            double v = jem__view_mean(p, d, &view, i, j);
             if (bright) v = 1 - v;
             x[i * net->width + j] = (float)((double)d->lo + ((double)d->hi - (double)d->lo) * v);
         }
-    const int ground_was_bright = (frame.contrast < 0) != (d->invert != 0);
+    const int ground_was_bright = (view.contrast < 0) != (d->invert != 0);
     *did = jem__pixels_did(net, p, ground_was_bright != bright) | JEM_DID_FRAME;
     return 1;
 }
@@ -13630,20 +13628,20 @@ static jem__area jem__fit_area(const jem_net *net, const jem__bitmap *p, jem_fit
 
 /* Converts an area of a picture to all of the network's input. */
 static void jem__pixels_plain(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
-                              const jem__area *view, float *x) {
+                              const jem__area *area, float *x) {
     const double range = (double)d->hi - (double)d->lo;
-    const double opaque = 255.0 * d->background;
+    const double behind = 255.0 * d->background;
     for (int i = 0; i < net->height; i++) {
         for (int j = 0; j < net->width; j++) {
             jem__area a;
             double sum[3];
             double mean[3];
-            jem__cover(i, net->height, view->top, view->bottom, &a.top, &a.bottom);
-            jem__cover(j, net->width, view->left, view->right, &a.left, &a.right);
+            jem__cover(i, net->height, area->top, area->bottom, &a.top, &a.bottom);
+            jem__cover(j, net->width, area->left, area->right, &a.left, &a.right);
             const double inside = jem__sum_area(p, d->background, &a, sum);
-            const double area = (a.bottom - a.top) * (a.right - a.left);
-            for (int k = 0; k < 3; k++) sum[k] += (area - inside) * opaque;
-            jem__means_of(p, d, net->channels, sum, area, mean);
+            const double whole = (a.bottom - a.top) * (a.right - a.left);
+            for (int k = 0; k < 3; k++) sum[k] += (whole - inside) * behind;
+            jem__means_of(p, d, net->channels, sum, whole, mean);
             for (int k = 0; k < net->channels; k++) {
                 const ptrdiff_t row = (ptrdiff_t)k * net->height + i;
                 x[row * net->width + j] = (float)((double)d->lo + range * mean[k]);
@@ -13678,8 +13676,8 @@ jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels,
     if (opposite) d.background = 255 - d.background;
     if (!jem__pixels_framed(net, &picture, &d, x, &done)) {
         done = jem__pixels_did(net, &picture, d.invert);
-        const jem__area view = jem__fit_area(net, &picture, d.fit, &done);
-        jem__pixels_plain(net, &picture, &d, &view, x);
+        const jem__area area = jem__fit_area(net, &picture, d.fit, &done);
+        jem__pixels_plain(net, &picture, &d, &area, x);
     }
     if (opposite) done |= JEM_DID_OPPOSITE;
     if (jem__is_blank(net, x)) done |= JEM_DID_BLANK;
@@ -14977,48 +14975,78 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
     return v.f.status;
 }
 
-/* Metadata keys of fitted texts (see jem_net_load), in the order of jem__fitted_read. */
-static const char *const *const jem__fitted_keys[] = {
-    &jem__familiar_key, &jem__usual_key, &jem__temperature_key, &jem__known_key,
-    &jem__units_key, &jem__framing_key, &jem__fit_key, &jem__background_key
-};
-enum { JEM__FITTED = sizeof jem__fitted_keys / sizeof *jem__fitted_keys };
+/* A text in metadata that was fitted to data (see jem_net_load). `good` returns 1 if a text is
+   valid for this network, 0 if not, -1 if memory is short. */
+typedef struct jem__fitted {
+    const char *const *key;
+    int (*good)(const jem_net *net, const char *text);
+} jem__fitted;
 
-/* Returns 1 if a text of jem_calibrate is valid for this network, 0 if not, -1 if memory is
-   short. */
+static int jem__familiar_good(const jem_net *net, const char *text) {
+    float q[JEM__QUANTILES];
+    (void)net;
+    return jem__familiar_parse(text, q) > 0;
+}
+static int jem__usual_good(const jem_net *net, const char *text) {
+    float *all = jem__alloc_floats(net->ctx, jem__usual_size(net));
+    if (!all) return -1;
+    const int good = jem__usual_parse(net, text, all) != NULL;
+    jem__free(net->ctx, all);
+    return good;
+}
+static int jem__temperature_good(const jem_net *net, const char *text) {
+    (void)net;
+    return jem__temperature_parse(text) > 0;
+}
 static int jem__known_good(const jem_net *net, const char *text) {
     float *all;
     const int good = jem__known_parse(net, text, &all);
     jem__free(net->ctx, all);
     return good;
 }
+static int jem__units_good(const jem_net *net, const char *text) {
+    float *units = jem__alloc_floats(net->ctx, 2 * net->channels);
+    if (!units) return -1;
+    const int good = jem__units_parse(net, text, units);
+    jem__free(net->ctx, units);
+    return good;
+}
+static int jem__framing_good(const jem_net *net, const char *text) {
+    float framing[JEM__FRAMING];
+    (void)net;
+    return jem__framing_parse(text, framing);
+}
+static int jem__fit_good(const jem_net *net, const char *text) {
+    (void)net;
+    return jem__fit_parse(text) != JEM_FIT_TRAINED;
+}
+static int jem__background_good(const jem_net *net, const char *text) {
+    (void)net;
+    return jem__background_parse(text) > 0;
+}
+
+static const jem__fitted jem__fitted_texts[] = {
+    { &jem__familiar_key, jem__familiar_good }, { &jem__usual_key, jem__usual_good },
+    { &jem__temperature_key, jem__temperature_good }, { &jem__known_key, jem__known_good },
+    { &jem__units_key, jem__units_good }, { &jem__framing_key, jem__framing_good },
+    { &jem__fit_key, jem__fit_good }, { &jem__background_key, jem__background_good }
+};
+enum { JEM__FITTED = sizeof jem__fitted_texts / sizeof *jem__fitted_texts };
+
 /* Checks the fitted texts of a file, and collects them in `list`. */
 static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem__meta **list) {
-    float q[JEM__QUANTILES];
-    float framing[JEM__FRAMING];
-    float *usual = jem__alloc_floats(net->ctx, jem__usual_size(net));
-    float *units = jem__alloc_floats(net->ctx, 2 * net->channels);
-    jem_status s = usual && units ? JEM_OK : JEM_NO_MEMORY;
+    jem_status s = JEM_OK;
     for (int i = 0; i < JEM__FITTED && s == JEM_OK; i++) {
-        const char *key = *jem__fitted_keys[i];
+        const char *key = *jem__fitted_texts[i].key;
         const char *text = jem_archive_meta(a, key);
-        int good = 0;
-        if (i == 0) good = jem__familiar_parse(text, q) > 0;
-        if (i == 1) good = jem__usual_parse(net, text, usual) != NULL;
-        if (i == 2) good = jem__temperature_parse(text) > 0;
-        if (i == 3) good = jem__known_good(net, text);
-        if (i == 4) good = jem__units_parse(net, text, units);
-        if (i == 5) good = jem__framing_parse(text, framing);
-        if (i == 6) good = jem__fit_parse(text) != JEM_FIT_TRAINED;
-        if (i == 7) good = jem__background_parse(text) > 0;
+        if (!text) continue;
+        const int good = jem__fitted_texts[i].good(net, text);
         if (good < 0) s = JEM_NO_MEMORY;
-        else if (text && good) s = jem__meta_set(net->ctx, list, key, text);
-        else if (text)
+        else if (good) s = jem__meta_set(net->ctx, list, key, text);
+        else
             s = jem__fail(net->ctx, JEM_BAD_FILE, "%s: its metadata \"%s\" cannot be read",
                           a->where, key);
     }
-    jem__free(net->ctx, usual);
-    jem__free(net->ctx, units);
     return s;
 }
 
@@ -15041,8 +15069,8 @@ jem_status jem_net_load(jem_net *net, const jem_archive *a) {
     }
     if (a->meta) jem__net_fields(&v.f, net);
     for (int i = 0; i < JEM__FITTED; i++) {
-        if (!jem_archive_meta(a, *jem__fitted_keys[i]))
-            jem_net_set_meta(net, *jem__fitted_keys[i], NULL);
+        if (!jem_archive_meta(a, *jem__fitted_texts[i].key))
+            jem_net_set_meta(net, *jem__fitted_texts[i].key, NULL);
     }
     return v.f.status;
 }
@@ -16138,7 +16166,7 @@ JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff
    `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per channel. With a
    single x, reading w takes most of the time: consecutive weights are prefetched 3 KB ahead, since
    a processor's own prefetching comes too late, and stops at each page.
-   The many parameters cost nothing: the function is inlined, and most of them are constants. */
+   Many parameters: they cost nothing, as the function is inlined and most are constants. */
 JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int apart,
                                     int next, const float *const *x, int step, int n,
                                     JEM__V (*acc)[JEM__PX]) {
@@ -16385,7 +16413,7 @@ static void (*const JEM__FN(wino_out)[2][2])(const jem__wino_move *w, int channe
    of one, `apart` floats apart, and the block of co channels whose weights begin at o0; `most` is
    as in conv_block. u is packed in blocks of the output's channels. An input gradient sums over
    these: over `whole` blocks of JEM__FULL_BLOCK, prefetching the weights of its next o, then over
-   the smaller blocks. The many parameters cost nothing, as in multiply. */
+   the smaller blocks. Many parameters: as in multiply. */
 JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__conv *q, int whole,
                                       const float *u, int o0, int co, const float *v, float *p,
                                       int apart) {

@@ -124,7 +124,8 @@ static void test_images(jem_ctx *ctx) {
     jem_net *net = small_mlp(ctx, s, 1);
     jem_net *with = small_mlp(ctx, s, 1);
     CHECK(jem_net_fit_units(with, x, N) == JEM_OK, "%s", jem_error(ctx));
-    CHECK(jem__numbers_parse(jem_net_meta(with, "jem.units"), numbers, 2 * CHANNELS) == 2 * CHANNELS,
+    CHECK(jem__numbers_parse(jem_net_meta(with, "jem.units"), numbers, 2 * CHANNELS) ==
+              2 * CHANNELS,
           "%s", jem_net_meta(with, "jem.units"));
     for (int k = 0; k < 2 * CHANNELS; k++)
         CHECK_CLOSE(numbers[k], wanted[k], 1e-5, "number %d of \"jem.units\"", k);

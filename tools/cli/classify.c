@@ -272,7 +272,7 @@ static int is_file(const char *path) {
     struct stat s;
     if (!stat(path, &s) && S_ISREG(s.st_mode)) return 1;
     fprintf(stderr, "jem classify: %s: %s\n", path,
-            !stat(path, &s) && S_ISDIR(s.st_mode) ? "cannot be listed" : "is no file");
+            !stat(path, &s) && S_ISDIR(s.st_mode) ? "cannot be listed" : "is not a file");
     return 0;
 }
 

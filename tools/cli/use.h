@@ -63,8 +63,8 @@ const char *clean(const char *text, char to[NAME_SIZE]);
 /* Returns the name of a class in the data set; its number if the file has no names. */
 const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
 
-/* Formats an answer as values of a CSV file, whose names answer_columns returns; a NULL: the verdict
-   alone. Familiarity is rounded down: .01 is not strange. */
+/* Formats an answer as values of a CSV file, whose names answer_columns returns; a NULL: the
+   verdict alone. Familiarity is rounded down: .01 is not strange. */
 enum { QUOTED_SIZE = 2 * NAME_SIZE + 3, ANSWER_SIZE = QUOTED_SIZE + 120 };
 void format_answer(char text[ANSWER_SIZE], const jem_net *net, const jem_answer *a,
                    const char *verdict);
