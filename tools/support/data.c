@@ -1543,7 +1543,8 @@ static int data__list_unsorted(data__job *job, const char *folder, data__names *
              (data__names_add(classes, job->d->name) || data__no_memory(job, folder));
     for (int i = 0; ok && i < names.n; i++) {
         if (data__kind(names.at[i]) != 'f')
-            ok = data__fail(job, "%s: is not a file, or is a folder that cannot be listed", names.at[i]);
+            ok = data__fail(job, "%s: is not a file, or is a folder that cannot be listed",
+                            names.at[i]);
         else if (!data__grow(&items->at, items->n, &items->room))
             ok = data__no_memory(job, folder);
         if (!ok) break;
