@@ -2,13 +2,15 @@
    each is, and which value is to blame if it is not. Needs only jem.h: copy it into your program.
        make build/jem build/vectors build/reading && build/vectors --write build
        build/jem train build/sensors.csv                       makes runs/sensors
-       build/reading runs/sensors/last.safetensors <build/new.csv
-   A line has the numbers of the network's columns, in its order, separated by commas. */
+       build/reading runs/sensors/best.safetensors <build/new.csv
+   A line has the numbers of the network's columns, in its order, separated by commas; a first line
+   with names is compared with those of the network. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { MOST_COLUMNS = 256, MOST_LINE = 8192, MOST_KEY = 32 };
 
@@ -72,6 +74,21 @@ static int has_names(const char *line) {
     return end == line;
 }
 
+/* Returns 1 if a line has the names of the network's columns, in its order. Those of a file without
+   names are numbers. */
+static int has_same_names(const jem_net *net, const char *line) {
+    char key[MOST_KEY];
+    for (int i = 0; i < net->channels; i++) {
+        snprintf(key, sizeof key, "column.%d", i);
+        const char *name = jem_net_meta(net, key);
+        const size_t length = strcspn(line, ",\r\n");
+        if (name && (strlen(name) != length || strncmp(name, line, length) != 0)) return 0;
+        line += length;
+        if (*line == ',') line++;
+    }
+    return *line == '\r' || *line == '\n' || !*line;
+}
+
 /* Judges all lines of standard input. A line that cannot be judged is reported, and the next one is
    judged all the same: hence jem_clear_error. Returns the count of such lines. */
 static int judge_lines(jem_net *net) {
@@ -81,7 +98,11 @@ static int judge_lines(jem_net *net) {
     int row = 0;
     while (fgets(line, sizeof line, stdin)) {
         const int count = numbers_in(line, x);
-        if (!row && has_names(line)) continue;
+        if (!row && has_names(line)) {
+            if (has_same_names(net, line)) continue;
+            fprintf(stderr, "the columns are not those of the network, in its order\n");
+            return 1;
+        }
         row++;
         if (count != net->channels) {
             fprintf(stderr, "row %d: needs %d numbers, separated by commas\n", row, net->channels);
@@ -96,7 +117,7 @@ static int judge_lines(jem_net *net) {
 }
 
 int main(int argc, char **argv) {
-    const char *path = argc > 1 ? argv[1] : "runs/sensors/last.safetensors";
+    const char *path = argc > 1 ? argv[1] : "runs/sensors/best.safetensors";
     jem_ctx *ctx = jem_ctx_create(NULL);
     jem_net *net = jem_load(ctx, path);
     int failed = !net;

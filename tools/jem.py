@@ -80,6 +80,7 @@ FUNCTIONS = {
     "jem_logp_class": (c_void_p, [c_void_p, c_void_p, c_void_p]),
     "jem_logits": (c_int, [NET, FLOATS, c_int, FLOATS]),
     "jem_classify": (c_int, [NET, FLOATS, c_int, POINTER(Answer)]),
+    "jem_blame_values": (c_int, [NET, FLOATS, c_int, FLOATS, FLOATS]),
     "jem_pixels_to_floats": (c_int, [NET, BYTES, c_int, c_int, c_int, POINTER(PixelsDesc), FLOATS,
                                      INTS]),
     "jem_sample": (c_int, [NET, c_int, c_int, c_uint64, POINTER(PixelsDesc), BYTES]),
@@ -183,6 +184,26 @@ class Net:
             self._check(self._lib.jem_classify(self._net, _pointer(x, FLOATS), len(x),
                                                _pointer(answers, POINTER(Answer))))
         return answers
+
+    def columns(self):
+        """The names of the columns, in the order that all methods expect, of a model of a table; []
+        if it has none."""
+        names = [self.meta("column.%d" % i) for i in range(self.channels)]
+        return names if None not in names else []
+
+    def blame(self, x):
+        """The increase of log p(x) if a value alone is replaced, and its most likely value: two
+        arrays in the shape of x. The column with the largest increase is to blame for a row."""
+        vectors = numpy.ndim(x) == 2
+        x = self._images(x)
+        gain, better = numpy.empty_like(x), numpy.empty_like(x)
+        if len(x):
+            self._check(self._lib.jem_blame_values(self._net, _pointer(x, FLOATS), len(x),
+                                                   _pointer(gain, FLOATS),
+                                                   _pointer(better, FLOATS)))
+        if vectors:
+            gain, better = gain[:, :, 0, 0], better[:, :, 0, 0]
+        return gain, better
 
     def pixels(self, picture):
         """A picture of any size, bytes (height, width) or (height, width, 1 to 4: grey or colour,

@@ -1265,6 +1265,9 @@ awk -F, -v OFS=, '{ print (NR == 1 ? "clock" : NR), $0 }' plain.csv >clock.csv
     awk 'BEGIN { for (i = 0; i < 98; i++) print "2024-01-02T00:00,2" i ".5,4" i % 10 }'; } >times.csv
 status 0 "a text column, dropped by number" train times.csv --drop 1 $brief --iters 1 --out u22
 says "times.csv: 100 rows of 2 numbers"
+sed '1,$s/^[^,]*/P-7/' times.csv >named.csv
+status 0 "names of machines, dropped by number" train named.csv --drop 1 $brief --iters 1 --out u24
+says "named.csv: 100 rows of 2 numbers"
 status 0 "kept by number" score u22/last.safetensors times.csv --keep 1
 check "no row is lost" sh -c "grep -c ^ out | grep -q 101 && grep -q '2024-01-01T00:00' out"
 awk -F, -v OFS=, '{ $5 = NR == 1 ? "state" : NR == 9 ? "nan" : NR % 2 "" } 1' rows.csv >nans.csv
@@ -1290,7 +1293,7 @@ awk -F, -v OFS=, 'NR == 1 { print "volt,\"rpm, max\",bar,flat,kind" } NR > 1 {
     print (NR % 99 ? $1 : -999), (NR == 7 ? 99999999 : $2), $3, 5, NR == 9 ? "odd" : $5 }' \
     rows.csv >notes.csv
 status 0 "notes" train notes.csv --label kind $brief --iters 1 --out t19
-says "notes.csv: column 'volt': 6 of 600 values are far from the others (-999; .*(--drop volt)$"
+says "notes.csv: column 'volt': 6 of 600 values are -999, the others .*: if that is a code .*(--drop volt)$"
 says "column 'rpm, max': 1 of 600 values are far from the others (1e+08; .*(--drop '\"rpm, max\"')$"
 says "column 'flat' is 5 in every row: .*; --drop flat skips it$"
 says "column 'kind': 1 of 4 labels occur once or twice, such as 'odd': .*--drop kind)$"
@@ -1300,6 +1303,15 @@ status 0 "a column of one value and codes" train codes.csv --iters 60 --out code
 says "column 'k': 10 of 600 values are far from the others (1e+08; the others are 7000 to 7000)"
 check "it is calibrated" sh -c "! grep -q 'no familiarity' out && test -s codes/best.safetensors"
 awk -v OFS=, 'BEGIN { print "k,alarm"; for (i = 0; i < 600; i++) print i % 60, i % 200 == 5 }' >alarm.csv
+awk -v OFS=, 'BEGIN { print "often,high,power,offset"
+    for (i = 0; i < 600; i++)
+        print (i % 10 < 4 ? -9999 : 20 + i % 7), (i % 2 ? 65535 : 300 + i % 9), (i % 3 ? 0 : 999 - i),
+            101325000 + i % 16 }' >often.csv
+status 0 "codes in many rows" train often.csv --iters 1 --out often
+says "column 'often': 240 of 600 values are -9999, the others 20 to 26: if that is a code of errors"
+says "column 'high': 300 of 600 values are 65535, the others 300 to 308: if that is a code of errors"
+check "a machine that is often off has none" sh -c "! grep -q \"column 'power'\" out"
+says "column 'offset' is 1.01325e+08 with a deviation of only [1-9].*: subtract 1.01325e+08 from it"
 status 0 "a flag that is rarely set" train alarm.csv --iters 1 --out alarm
 check "is no code" sh -c "! grep -q \"column 'alarm'\" out"
 status 0 "their remedies" train notes.csv --label none --drop 'volt,"rpm, max",flat,kind' $brief \
@@ -1322,7 +1334,7 @@ status 0 "and from a test set" eval t15/last.safetensors --dataset holes.csv --s
 says "holes.csv, 598 rows: accuracy"
 check "counted" grep -q "holes.csv: 2 rows cannot be read, and are left out" err
 refuses 1 "2 of 600 rows cannot be read" eval t4/last.safetensors --dataset holes.csv
-refuses 2 "--skip-rows is for a CSV file, not for images" train digits --skip-rows --out new
+refuses 2 "--skip-rows is for a table, whose name ends in .csv" train digits --skip-rows --out new
 sed 1d rows.csv >bare.csv
 sed 1d plain.csv >numbers.csv
 status 0 "a column dropped, without a header" train numbers.csv --drop 2 --label none $brief \

@@ -189,6 +189,7 @@ def test_samples(net):
 
 def test_pixels(net, model):
     print("a picture, as jem classify answers")
+    check(net.columns() == [], "no columns")
     path = os.path.join(ROOT, "examples", "data", "seven.png")
     picture = grey_png(path)
     with tempfile.TemporaryDirectory() as folder:
@@ -242,6 +243,11 @@ def test_units():
             answers = net.classify(rows[:50])
             check(slope.shape == (50, 3) and len(answers) == 50, "rows without height and width")
             check(numpy.abs(logp - answers["log_density"]).max() < 1e-3, "log p(x) as in classify")
+            check(net.columns() == ["a", "b", "c"], "columns %s" % net.columns())
+            odd = rows[:20] + [0, 0, 9 * units[2]]
+            gain, better = net.blame(odd)
+            check(gain.shape == (20, 3) and (gain.argmax(1) == 2).all(), "c is to blame: %s" % gain)
+            check((better[:, 2] < odd[:, 2]).all(), "by its size: %s" % better[:, 2])
             for column in range(3):
                 step = numpy.zeros(3)
                 step[column] = 0.01 * units[column]

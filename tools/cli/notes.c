@@ -81,6 +81,52 @@ static void find_usual(const float *x, int n, int *first, int *last) {
     *last = n;
 }
 
+/* Returns 1 if loggers write this number when they have no value: -999, 9999, 65535, ... */
+static int is_code(double v) {
+    static const double others[] = { 32767, -32768, 65535, 2147483647, 4294967295 };
+    double nines = 99;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (fabs(v - others[i]) <= 1e-7 * fabs(v)) return 1;
+    while (nines < fabs(v)) nines = 10 * nines + 9;
+    return fabs(fabs(v) - nines) <= 1e-7 * nines;
+}
+
+/* Prints a note if many of sorted x[n] are the same code of errors, far from all others. Returns
+   0 if they are not. */
+static int note_code(const char *table, const char *name, const float *x, int n) {
+    enum { SEVERAL = 5 };
+    char word[DATA_PATH];
+    int low = 0;
+    int high = 0;
+    while (low < n && x[low] <= x[0]) low++;
+    while (high < n && x[n - 1 - high] >= x[n - 1]) high++;
+    const int at_low = is_code((double)x[0]);
+    const int count = at_low ? low : high;
+    const double code = (double)(at_low ? x[0] : x[n - 1]);
+    if (count < SEVERAL || count > n - 2 || !is_code(code)) return 0;
+    const double least = (double)(at_low ? x[low] : x[0]);
+    const double most = (double)(at_low ? x[n - 1] : x[n - 1 - high]);
+    const double gap = at_low ? least - code : code - most;
+    if (gap < 2 * (most - least)) return 0;
+    printf("%s: column '%s': %d of %d values are %g, the others %g to %g: if that is a code of "
+           "errors, delete its rows, or skip the column (--drop %s)\n", table, name, count, n, code,
+           least, most, drop_word(name, word));
+    return 1;
+}
+
+/* Prints a note if x[n] differ by so little that floats of their size hardly represent it. */
+static void note_offset(const char *table, const char *name, const float *x, int n) {
+    static const double resolved = 5e-7;           /* some 4 to 8 steps of a float */
+    char word[DATA_PATH];
+    double mean = 0;
+    for (int i = 0; i < n; i++) mean += (double)x[i] / n;
+    const double deviation = deviation_of(x, n);
+    if (deviation > resolved * fabs(mean)) return;
+    printf("%s: column '%s' is %.7g with a deviation of only %.2g, which numbers of 24 bits cannot "
+           "resolve: subtract %.7g from it, here and in rows to score, or skip it (--drop %s)\n",
+           table, name, mean, deviation, mean, drop_word(name, word));
+}
+
 /* Prints a note if the outliers of sorted x[n] make most of its standard deviation. */
 static void note_outliers(const char *table, const char *name, const float *x, int n) {
     static const double dominant = 3;
@@ -108,8 +154,10 @@ void note_values(const char *table, const data_set *s) {
         const char *name = s->column_names[c];
         for (int i = 0; i < s->n; i++) x[i] = s->values[(ptrdiff_t)i * s->c + c];
         qsort(x, (size_t)s->n, sizeof *x, by_value);
-        if (x[0] < x[s->n - 1]) note_outliers(table, name, x, s->n);
-        else
+        if (x[0] < x[s->n - 1]) {
+            note_offset(table, name, x, s->n);
+            if (!note_code(table, name, x, s->n)) note_outliers(table, name, x, s->n);
+        } else
             printf("%s: column '%s' is %g in every row: nothing can be learned from it, and rows "
                    "with another value will be strange; --drop %s skips it\n", table, name,
                    (double)x[0], drop_word(name, word));

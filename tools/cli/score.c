@@ -83,7 +83,8 @@ typedef struct score_run {
     float *gain, *better;                          /* [channels] of a row */
     jem_answer *answers;                           /* [t.rows] if there are labels; or NULL */
     size_t room;                                   /* answers for which there is memory */
-    int refused;                                   /* rows about which there was a message */
+    int is_input;                                  /* 1: rows arrive through standard input */
+    int refused;                                   /* rows that cannot be read, so far */
     int rows, unreadable, verdicts[JEM_STRANGE + 1];
     double sum;                                    /* of log p(x) */
     const char *kept;                              /* of the next row; NULL: nothing is kept */
@@ -299,9 +300,13 @@ static int score_arrived(score_run *s) {
 }
 
 static void on_bad_row(void *user, const char *message) {
+    enum { MOST_NAMED = 20 };
     score_run *s = (score_run *)user;
     const char *remedy = s->refused++ ? "" : "; such rows have no score until they are corrected";
-    fprintf(stderr, "jem score: %s%s\n", message, remedy);
+    if (s->refused <= MOST_NAMED || s->is_input)
+        fprintf(stderr, "jem score: %s%s\n", message, remedy);
+    else if (s->refused == MOST_NAMED + 1)
+        fprintf(stderr, "jem score: further rows that cannot be read are only counted\n");
 }
 
 /* Reads a file, or standard input, as it arrives, and scores its rows. */
@@ -323,6 +328,22 @@ static int score_input(score_run *s, int input, const char *path, const table_de
     }
     table_reader_free(r);
     return ok;
+}
+
+/* Completes the table of --out, and prints the summary. Returns 0 if the table cannot be written, or
+   if ok is 0. */
+static int finish_table(score_run *s, int ok) {
+    const int none = stop_signal && !s->rows;      /* replaces no earlier file */
+    if (*s->out && !new_file_done(&s->file, ok && !none) && *s->file.message) {
+        fprintf(stderr, "jem score: %s\n", s->file.message);
+        return 0;
+    }
+    if (!ok) return 0;
+    if (none) fprintf(stderr, "jem score: stopped before a row: %s is not written\n", s->out);
+    else if (stop_signal)
+        fprintf(stderr, "jem score: stopped: %s has the first %d rows\n", s->out, s->rows);
+    else print_summary(*s->out ? stdout : stderr, s);
+    return 1;
 }
 
 /* Takes columns and label of the model for the table's. */
@@ -360,6 +381,7 @@ static int score_rows(const model *m, const score_options *o, const char *path) 
     s.m = m;
     s.desc = &desc;
     s.out = o->out;
+    s.is_input = is_input;
     s.blames = o->blame;
     s.gain = new_floats(2 * (double)m->net->channels);
     if (!s.gain) return !context_fail("jem score", NULL);
@@ -375,12 +397,7 @@ static int score_rows(const model *m, const score_options *o, const char *path) 
     if (*o->out) stop_on_signals("\njem score: stopping; press again to lose all rows\n");
     if (ok && *o->out) ok = new_file_open(&s.file, o->out);
     ok = ok && score_input(&s, input, is_input ? "standard input" : path, &desc);
-    if (*o->out && !new_file_done(&s.file, ok) && *s.file.message) {
-        fprintf(stderr, "jem score: %s\n", s.file.message);
-        ok = 0;
-    }
-    if (ok && stop_signal) fprintf(stderr, "jem score: %s has the first %d rows\n", o->out, s.rows);
-    else if (ok) print_summary(*o->out ? stdout : stderr, &s);
+    ok = finish_table(&s, ok);
     if (!is_input) close(input);
     free(desc.columns);
     free(s.answers);

@@ -2125,8 +2125,8 @@ static int final_test(run *r) {
     time_text(took, elapsed(r));
     if (team.rank) return 1;
     if (r->data.values) {
-        printf("trained in %s; to score other rows: jem score %s/last.safetensors FILE.csv\n",
-               took, out);
+        printf("trained in %s; to score other rows: jem score %s/%s.safetensors FILE.csv\n", took,
+               out, holds(r, "best.safetensors") ? "best" : "last");
         note_clocks(r->o->dataset, &r->data);      /* again: the first note scrolls past */
         return 1;
     }

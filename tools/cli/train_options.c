@@ -377,7 +377,8 @@ static const char *table_combination(const options *o, const train_options *t, c
         }
     for (size_t i = 0; !is_table && i < sizeof of_tables / sizeof *of_tables; i++)
         if (o->given[option_find(o, of_tables[i])]) {
-            snprintf(text, sizeof text, "--%s is for a CSV file, not for images", of_tables[i]);
+            snprintf(text, sizeof text, "--%s is for a table, whose name ends in .csv or .tsv",
+                     of_tables[i]);
             wrong = text;
         }
     return wrong;

@@ -505,8 +505,7 @@ static int read_header(table_reader *r) {
         const int is_text = !number_in(value, &number) && !is_missing(value, 0);
         const int is_listed = has_number(r->desc->drop, r->all) ||
                               has_number(r->desc->keep, r->all);
-        const int begins_as_number = *value >= '0' && *value <= '9';       /* as times do */
-        if (is_text && !(is_listed && begins_as_number)) {
+        if (is_text && !is_listed) {               /* of those listed, rows may have texts */
             texts++;
             text_at = r->all;
         }
