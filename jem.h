@@ -122,7 +122,8 @@
        an error all ops return NULL, and functions that use ops do nothing and return that first
        error, until jem_clear_error(ctx). An op whose input is NULL returns NULL, so you can write a
        whole expression and check once at its end. A program that continues after an error, for
-       instance with the next file, must clear it.
+       instance with the next file, must clear it. Functions of yours that the library calls must
+       return: neither longjmp nor a C++ exception may leave them.
    DESCRIPTIONS
        Start each jem_..._desc from jem_..._desc_default() and change the fields you need; zero is a
        value, not a default. A field's comment gives the default first, or after its description and
@@ -133,10 +134,10 @@
        that is divided by must be above 0. Another value is an error, which names the field and its
        range. An rng is required unless the function says that it may be NULL.
    MEMORY
-       Everything belongs to a context and is allocated with the context's `allocate` (default:
-       calloc). Tensors live on the context's tape, an arena: jem_end frees all tensors made since
-       jem_begin (jem_reset: all tensors) and keeps the memory for reuse, so a training loop does
-       not allocate. Networks, optimisers, trainers, samplers, buffers, archives and files have
+       Everything belongs to a context and is allocated with the context's `allocate` (default: the
+       C library's). Tensors live on the context's tape, an arena: jem_end frees all tensors made
+       since jem_begin (jem_reset: all tensors) and keeps the memory for reuse, so a training loop
+       does not allocate. Networks, optimisers, trainers, samplers, buffers, archives and files have
        their own jem_*_free; free them before the context.
    THREADS
        The library uses OpenMP if the compiler enables it, or the parallel_for in the context's
@@ -254,7 +255,9 @@ typedef struct jem_ctx jem_ctx;
 
 /* Settings of a context. Zero means default in every field; a NULL desc is all defaults. */
 typedef struct jem_ctx_desc {
-    void *(*allocate)(void *user, size_t bytes);   /* set both or neither */
+    /* Set both or neither. allocate returns memory as malloc does, which need not be zero, or NULL.
+       Only the thread that calls the library calls them, and release never for NULL. */
+    void *(*allocate)(void *user, size_t bytes);
     void (*release)(void *user, void *memory);
     void (*log)(void *user, const char *message);  /* receives each error that is kept, and a note
                                                       if JEM_PRECISION_BF16 is not available,
@@ -391,11 +394,11 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
    several threads, so they must not change anything shared, and may call jem_fail only in a context
    of one thread: otherwise write NaN to report an error. They read x and write y. Element (channel
    c, row i, column j) of lane l is at [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are
-   padding: they repeat the last image, their y is ignored, and their dy is 0. Try the ops of >>ops
-   first: unlike a loop over math.h, they are vectorised and fuse with convolutions (for exp, tanh
-   and sigmoid, see jem_compute_exp). A custom op cannot own parameters: pass a parameter as another
-   input, for example as jem_linear of a constant 1 whose weight is the parameter (PReLU in
-   examples/own_op.c). */
+   padding: they repeat the last image, and their dy is 0; y and dx may get any value there. Try the
+   ops of >>ops first: unlike a loop over math.h, they are vectorised and fuse with convolutions
+   (for exp, tanh and sigmoid, see jem_compute_exp). A custom op cannot own parameters: pass a
+   parameter as another input, for example as jem_linear of a constant 1 whose weight is the
+   parameter (PReLU in examples/own_op.c). */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -468,11 +471,11 @@ JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);
 typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
-   the largest gradient: 1e-4 to 1e-2 if correct (in fp32, step 0.02), 0.1 to 1 if a backward is
+   the largest gradient: below .01 if correct (in fp32, step .02), .1 or more if a backward is
    wrong, NaN if a value is NaN; negative on an error. The error of rounding falls as 1/step: for
-   log p(x) of a whole untrained network, 0.3 is better. A backward that sets dx instead of adding
-   to it is found if fn also uses x after the op, as in f(x) + x. With p, gradients are also added
-   to the grad of all other parameters. */
+   log p(x) of a whole untrained network, and for jem_slope_along, .3 is better. A backward that
+   sets dx instead of adding to it is found if fn also uses x after the op, as in f(x) + x. With p,
+   gradients are also added to the grad of all other parameters. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
                                  jem_param *p, float step);
 
@@ -970,8 +973,8 @@ typedef struct jem_generate_desc {
     float mean;                                    /* mean pixel of the data: 0. See jem_net.mean.
                                                       lo, hi and mean: from -1e4 to 1e4 */
     jem_denoise_desc denoise;
-    jem_sgld_desc walk;                            /* 300 steps of .01, noise .1;
-                                                      jem_net_generate_desc may reduce both */
+    jem_sgld_desc walk;                            /* 300 steps of .01, noise .1; see
+                                                      jem_net_generate_desc */
     float last_sigma;                              /* .24, twice the smallest noise level of score
                                                       matching; 0: skips the third phase */
 } jem_generate_desc;
@@ -1025,7 +1028,9 @@ JEM_API void jem_sampler_free(jem_sampler *s);                           /* NULL
 /* Takes steps within the budget, or all that are left if it is NULL. On an error the images stay as
    they were before the call. A number in s->x that is not finite is an error. */
 JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
-/* Starts again, from new noise. */
+/* Starts again, from new noise by s->rng: for the same samples again, set s->rng to a copy of its
+   start first. To store a sampler and continue it later, with the same bits, copy x, rng and step
+   to one that was created with the same arguments. */
 JEM_API jem_status jem_sampler_restart(jem_sampler *s);
 
 /* Replay buffer: the current images of `capacity` Markov chains, one in each slot, whose walks
@@ -1494,8 +1499,8 @@ typedef struct jem_answer {
                               >>familiar and jem_judge. -1: not calibrated */
     jem_reason reason;     /* why it is odd or strange */
 } jem_answer;
-/* Classifies x[n][c][h][w]; writes one answer per image. An image gets the same answer in any
-   batch, up to rounding (see jem_precision). */
+/* Classifies x[n][c][h][w], n from 0; writes one answer per image. An image gets the same answer in
+   any batch, up to rounding (see jem_precision). */
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
 /* Returns the fraction of the images x[n][c][h][w], n > 0, that get labels[n]; -1 on an error. */
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);
@@ -1658,7 +1663,9 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
 /* Returns how to sample a network. With a learned score: noise-blind steps from its largest noise,
    by its denoise_steps and denoise_fraction; a walk whose noise is .1, or 2 noise_lo if that is
    less, and whose step size is the square of its noise; a last step that removes the remaining
-   noise, at most 2 noise_lo. Without a score: 300 steps of SGLD from U(-1,1). */
+   noise, at most 2 noise_lo. Without a score: 300 steps of SGLD from U(-1,1), of the paper's step
+   size 1 and noise .01; for a network that was trained with others, set desc.walk to those of
+   jem_train_desc.sgld. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 /* Returns the query for jem_logp_guided. The query points to labels, which must stay valid. Its
    weight is net->guidance. If that is 0, the weight is 7 for a network with a score and a scale
@@ -3307,12 +3314,31 @@ static void jem__seed(const jem__run *r, int group) {
     for (int l = 0; l < JEM_LANES; l++) grad[l] = (float)(l < live);
 }
 
+/* Calls an op's forward. Whatever a custom op leaves in the padding lanes of y, they then repeat
+   the last image: gradients of later weights contain 0 times their values, which may not be NaN. */
+static void jem__op_forward(const jem_op *op, const jem_call *call) {
+    op->forward(call);
+    if (!op->traits) jem__fill_padding(call->y, jem__floats(call->out), call->live);
+}
+
+/* Calls an op's backward. For the same reason, a custom op's padding lanes get no gradient. */
+static void jem__op_backward(const jem_op *op, const jem_call *call) {
+    op->backward(call);
+    if (op->traits || call->live == JEM_LANES) return;
+    for (int k = 0; k < call->inputs; k++) {
+        if (!call->dx[k]) continue;
+        const ptrdiff_t n = jem__floats(call->in[k]);
+        for (ptrdiff_t i = 0; i < n; i += JEM_LANES)
+            for (int l = call->live; l < JEM_LANES; l++) call->dx[k][i + l] = 0;
+    }
+}
+
 static void jem__step_forward(const jem__run *r, jem__step *s, int group) {
     jem_call call;
     jem__inner inner;
     jem__call_open(r, s, group, 0, &call, &inner);
     memset(call.dx, 0, sizeof call.dx);
-    s->node->op->forward(&call);
+    jem__op_forward(s->node->op, &call);
 }
 
 /* Hides the arrays that backward must not read: their memory may already have been reused. */
@@ -3348,7 +3374,7 @@ static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
         if (always_adds && !s->add[k]) jem__clear_input_grad(s, k, group);
     }
     jem__hide_unkept(&call, s->node->op->keeps);
-    if (any) s->node->op->backward(&call);
+    if (any) jem__op_backward(s->node->op, &call);
 }
 
 /* Adds to the gradients of a step's parameters. */
@@ -3901,7 +3927,7 @@ static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int pa
     memset(call.dx, 0, sizeof call.dx);
     inner.y16 = jem__at_place16(s->value16, group);
     if (s->fused_conv) jem__call_fused(s, group, &call, &inner);
-    main_step->node->op->forward(&call);
+    jem__op_forward(main_step->node->op, &call);
 }
 
 /* Computes a part of a group backward: the input gradient of the step's op or, if a convolution is
@@ -3926,7 +3952,7 @@ static void jem__plan_backward(const jem__run *r, jem__step *s, int group, int p
     }
     if (s->in[0]->grad16_writer == s) inner.y16 = jem__at_place16(s->in[0]->grad16, group);
     if (s->in[0]->grad16_only) call.dx[0] = NULL;
-    if (call.dx[0] || inner.y16) main_step->node->op->backward(&call);
+    if (call.dx[0] || inner.y16) jem__op_backward(main_step->node->op, &call);
 }
 
 /* Takes one group through list[from..to-1]. */
@@ -7381,6 +7407,7 @@ static const jem_query *jem__query(jem_ctx *ctx, const char *what, const void *u
     const char *wrong = NULL;
     if (!query) wrong = "it is NULL";
     else if (!query->net) wrong = "its net is NULL";
+    else if (query->net->ctx != ctx) wrong = "its network belongs to another context";
     else if (labelled && !query->labels) wrong = "its labels are NULL";
     if (!wrong) return query;
     jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: a jem_query of a network%s is needed: %s", what,
@@ -13764,6 +13791,9 @@ jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t se
                              const jem_generate_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
+    if (n < 1)
+        return (jem_sampler *)jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_sampler: n is %d, below 1",
+                                          n);
     const jem_generate_desc how = desc ? *desc : jem_net_generate_desc(net);
     const jem_shape shape = jem__shape(n, net->channels, net->height, net->width);
     const jem_rng rng = jem_rng_seed(seed);

@@ -424,11 +424,83 @@ static void test_prefix(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* ---- padding lanes of a custom op ------------------------------------------------------------ */
+
+/* Doubles x; other lanes than those of images get NaN. */
+static void doubled_forward(const jem_call *c) {
+    const int n = c->out.c * c->out.h * c->out.w * 16;
+    for (int i = 0; i < n; i++) c->y[i] = i % 16 < c->live ? 2 * c->x[0][i] : (float)NAN;
+}
+static void doubled_backward(const jem_call *c) {
+    const int n = c->out.c * c->out.h * c->out.w * 16;
+    for (int i = 0; i < n; i++) {
+        if (i % 16 < c->live) c->dx[0][i] += 2 * c->dy[i];
+        else c->dx[0][i] = (float)NAN;
+    }
+}
+
+/* Writes the gradients of the weights before and after an op: the custom one, or a built-in one. */
+static void grads_around(jem_ctx *ctx, jem_net *net, int n, int custom, float *before,
+                         float *after) {
+    static const jem_op op = { "doubled", doubled_forward, doubled_backward, JEM_KEEPS_NOTHING,
+                               NULL };
+    const own *o = (const own *)net->user;
+    float x[MANY * PIXELS];
+    jem_rng rng = jem_rng_seed(5);
+    jem_fill_normal(ctx, &rng, x, MANY * PIXELS, 0, 1);
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *t = jem_apply(&o->in, jem_input(ctx, x, n, PIXELS, 1, 1), 1);
+    const jem_shape shape = { n, HIDDEN, 1, 1 };
+    t = custom ? jem_custom(ctx, &op, &t, 1, shape, NULL, 0, 0) : jem_scale(ctx, t, 2);
+    t = jem_apply(&o->out, t, 1);
+    jem_zero_grad(net);
+    CHECK(jem_backward(jem_mean(ctx, jem_square(ctx, t))) == JEM_OK, "%s", jem_error(ctx));
+    jem_end(ctx, mark);
+    memcpy(before, o->in.weight->grad, HIDDEN * PIXELS * sizeof *before);
+    memcpy(after, o->out.weight->grad, CLASSES * HIDDEN * sizeof *after);
+}
+
+static void test_padding(jem_ctx *ctx) {
+    printf("what a custom op writes to padding lanes has no effect\n");
+    float before[2][HIDDEN * PIXELS];
+    float after[2][CLASSES * HIDDEN];
+    for (int plain = 0; plain < 2; plain++)
+        for (int n = 1; n <= 33; n += 8) {
+            jem_ctx_desc how = { 0 };
+            how.plain_tape = plain;
+            jem_ctx *own_ctx = jem_ctx_create(&how);
+            jem_net *net = own_create(own_ctx, HIDDEN, 3);
+            for (int custom = 0; custom < 2; custom++)
+                grads_around(own_ctx, net, n, custom, before[custom], after[custom]);
+            CHECK(!memcmp(before[0], before[1], sizeof before[0]), "weights before, %d images", n);
+            CHECK(!memcmp(after[0], after[1], sizeof after[0]), "weights after, %d images", n);
+            jem_net_free(net);
+            jem_ctx_free(own_ctx);
+        }
+    (void)ctx;
+}
+
+/* A log-density of a network of another context is refused in the context of the walk. */
+static void test_contexts(jem_ctx *ctx) {
+    printf("a network of another context\n");
+    jem_net *net = own_create(other, HIDDEN, 3);
+    const jem_sgld_desc walk = jem_sgld_desc_default();
+    jem_rng rng = jem_rng_seed(1);
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *x = jem_zeros(ctx, 2, PIXELS, 1, 1);
+    CHECK(jem_sgld(ctx, jem_logp, net, x, &walk, &rng) == JEM_BAD_ARGUMENT &&
+          strstr(jem_error(ctx), "belongs to another context"), "%s", jem_error(ctx));
+    CHECK(jem_ok(other), "its own context has no error: %s", jem_error(other));
+    jem_clear_error(ctx);
+    jem_end(ctx, mark);
+    jem_net_free(net);
+}
+
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_gradient), TEST_IN(test_beside), TEST_IN(test_resumed),
         TEST_IN(test_wrong_terms), TEST_IN(test_files), TEST_IN(test_hostile), TEST_IN(test_names),
-        TEST_IN(test_prefix)
+        TEST_IN(test_prefix), TEST_IN(test_padding), TEST_IN(test_contexts)
     };
     other = jem_ctx_create(NULL);
     const int failed = run_in_ctx(argc, argv, all, TEST_COUNT(all), NULL);
