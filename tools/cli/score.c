@@ -330,8 +330,8 @@ static int score_input(score_run *s, int input, const char *path, const table_de
     return ok;
 }
 
-/* Completes the table of --out, and prints the summary. Returns 0 if the table cannot be written, or
-   if ok is 0. */
+/* Completes the table of --out, and prints the summary. Returns 0 if the table cannot be written,
+   or if ok is 0. */
 static int finish_table(score_run *s, int ok) {
     const int none = stop_signal && !s->rows;      /* replaces no earlier file */
     if (*s->out && !new_file_done(&s->file, ok && !none) && *s->file.message) {
