@@ -1120,7 +1120,7 @@ cut -d, -f1-4 rows.csv >plain.csv
 brief="--threads 1 --iters 300 --print-every 50"
 status 0 "one class" train plain.csv $brief --out t1
 says "plain.csv: 600 rows of 4 numbers, without labels; 120 for validation"
-says "jem score t1/last.safetensors FILE.csv"
+says "jem score t1/best.safetensors FILE.csv"
 check "its log has the loss and log p(x)" sh -c "head -n 1 t1/log.csv | grep -q ',nce,valid_log_p,' &&
     tail -n 1 t1/log.csv | cut -d, -f13,14 | grep -q '^[0-9.e-]*,-[0-9.]*$'"
 check "and no accuracy of one class" sh -c 'tail -n 1 t1/log.csv | cut -d, -f5,6,10,11 | grep -qx ",,,"'
@@ -1266,7 +1266,7 @@ awk -F, -v OFS=, '{ print (NR == 1 ? "clock" : NR), $0 }' plain.csv >clock.csv
 status 0 "a text column, dropped by number" train times.csv --drop 1 $brief --iters 1 --out u22
 says "times.csv: 100 rows of 2 numbers"
 sed '1,$s/^[^,]*/P-7/' times.csv >named.csv
-status 0 "names of machines, dropped by number" train named.csv --drop 1 $brief --iters 1 --out u24
+status 0 "names of machines, dropped by number" train named.csv --drop 1 $brief --iters 1 --out u30
 says "named.csv: 100 rows of 2 numbers"
 status 0 "kept by number" score u22/last.safetensors times.csv --keep 1
 check "no row is lost" sh -c "grep -c ^ out | grep -q 101 && grep -q '2024-01-01T00:00' out"
