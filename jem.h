@@ -2687,6 +2687,7 @@ typedef struct jem__node {
     int bf16_out;                                  /* forward can read and write bf16 */
     int bf16_grad;                                 /* backward can read and write bf16 */
     int bf16_params;                               /* the weight gradient can read bf16 */
+    int custom;                                    /* made by jem_custom */
     int keep;                                      /* jem_keep was called */
     int ready;                                     /* value is up to date */
     float *value, *grad;                           /* all groups; NULL: stored only during a run */
@@ -3031,7 +3032,10 @@ jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs
     if ((double)aux_bytes * (out.n > 0 ? out.n : 1) > 4.0 * (double)JEM__FLOATS)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: %g bytes of aux memory are too many", name,
                            (double)aux_bytes);
-    return jem__record(ctx, op, inputs, n_inputs, out, NULL, 0, user, user_bytes, aux_bytes);
+    jem_tensor *y = jem__record(ctx, op, inputs, n_inputs, out, NULL, 0, user, user_bytes,
+                                aux_bytes);
+    if (y) y->node->custom = 1;
+    return y;
 }
 
 /* ---- leaves: nchw[n][c][h][w] <-> lanes ------------------------------------------------------ */
@@ -3316,15 +3320,15 @@ static void jem__seed(const jem__run *r, int group) {
 
 /* Calls an op's forward. Whatever a custom op leaves in the padding lanes of y, they then repeat
    the last image: gradients of later weights contain 0 times their values, which may not be NaN. */
-static void jem__op_forward(const jem_op *op, const jem_call *call) {
-    op->forward(call);
-    if (!op->traits) jem__fill_padding(call->y, jem__floats(call->out), call->live);
+static void jem__op_forward(const jem__node *node, const jem_call *call) {
+    node->op->forward(call);
+    if (node->custom) jem__fill_padding(call->y, jem__floats(call->out), call->live);
 }
 
 /* Calls an op's backward. For the same reason, a custom op's padding lanes get no gradient. */
-static void jem__op_backward(const jem_op *op, const jem_call *call) {
-    op->backward(call);
-    if (op->traits || call->live == JEM_LANES) return;
+static void jem__op_backward(const jem__node *node, const jem_call *call) {
+    node->op->backward(call);
+    if (!node->custom || call->live == JEM_LANES) return;
     for (int k = 0; k < call->inputs; k++) {
         if (!call->dx[k]) continue;
         const ptrdiff_t n = jem__floats(call->in[k]);
@@ -3338,7 +3342,7 @@ static void jem__step_forward(const jem__run *r, jem__step *s, int group) {
     jem__inner inner;
     jem__call_open(r, s, group, 0, &call, &inner);
     memset(call.dx, 0, sizeof call.dx);
-    jem__op_forward(s->node->op, &call);
+    jem__op_forward(s->node, &call);
 }
 
 /* Hides the arrays that backward must not read: their memory may already have been reused. */
@@ -3374,7 +3378,7 @@ static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
         if (always_adds && !s->add[k]) jem__clear_input_grad(s, k, group);
     }
     jem__hide_unkept(&call, s->node->op->keeps);
-    if (any) jem__op_backward(s->node->op, &call);
+    if (any) jem__op_backward(s->node, &call);
 }
 
 /* Adds to the gradients of a step's parameters. */
@@ -3927,7 +3931,7 @@ static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int pa
     memset(call.dx, 0, sizeof call.dx);
     inner.y16 = jem__at_place16(s->value16, group);
     if (s->fused_conv) jem__call_fused(s, group, &call, &inner);
-    jem__op_forward(main_step->node->op, &call);
+    jem__op_forward(main_step->node, &call);
 }
 
 /* Computes a part of a group backward: the input gradient of the step's op or, if a convolution is
@@ -3952,7 +3956,7 @@ static void jem__plan_backward(const jem__run *r, jem__step *s, int group, int p
     }
     if (s->in[0]->grad16_writer == s) inner.y16 = jem__at_place16(s->in[0]->grad16, group);
     if (s->in[0]->grad16_only) call.dx[0] = NULL;
-    if (call.dx[0] || inner.y16) jem__op_backward(main_step->node->op, &call);
+    if (call.dx[0] || inner.y16) jem__op_backward(main_step->node, &call);
 }
 
 /* Takes one group through list[from..to-1]. */

@@ -772,12 +772,17 @@ static void test_commands(void) {
     static const char *const small[MOST_MADE] = { "small" };
     static const char *const onnx[MOST_MADE] = { "net.onnx" };
     static const char *const chart[MOST_MADE] = { "plot.png" };
+    static const char *const answers[MOST_MADE] = { "a.csv" };
     test_command(resumed, &begun, &further, train, checkpoint);
     test_command(ended, &further, &done, once, checkpoint);    /* validates, draws */
     test_command_kills(resumed, &begun, &further, 3);
     test_command("sample run/last.safetensors --n 3 --steps 1 --zoom 1 --threads 1 --out s.png "
                  "--chains c.png", &done, &done, use, samples);
     test_command("classify run/best.safetensors --threads 1 s.png", &done, &done, use, none_made);
+    CHECK(mkdir("few", 0777) == 0 && mkdir("few/in", 0777) == 0 && !link("s.png", "few/in/s.png"),
+          "a folder of pictures");
+    test_command("classify run/best.safetensors --threads 1 few --out a.csv", &done, &done, use,
+                 answers);
     test_command("eval run/best.safetensors --threads 1", &done, &done, use, none_made);
     test_command("eval run/best.safetensors calibration --threads 1 --out plot.png", &done, &done,
                  often, chart);

@@ -853,6 +853,12 @@ status 0 "its test images" eval lots1/last.safetensors
 says "lots, test, 3 images"
 status 0 "all its images" eval lots1/last.safetensors --split all
 says "lots, all, 20 images"
+cp -r lots more && rm -r more/dark/more
+status 0 "another folder" eval lots1/last.safetensors --dataset more
+check "says how many it leaves out" grep -q "more: 3 test images, about a tenth of each class" err
+status 0 "classified by a model of few images" classify lots1/last.safetensors more
+check "is warned" grep -q "^jem classify: only 2 images calibrate familiarity: 1 in 3" err
+check "in the summary, too" grep -q "; about [0-9]* of 2[0-9] usual images are strange by chance" err
 status 0 "two pictures" train $few --dataset pair --out pair1
 refuses 1 "pair: no pictures remain for testing.*--split all" eval pair1/last.safetensors
 status 0 "both" eval pair1/last.safetensors --split all
@@ -914,7 +920,7 @@ says '^album/a,b/q"0.png: '
 says "bar.pgm: .*framed, inverted"
 check "each once" test "$(grep -c '(p = ' out)" = 4
 check "the damaged one is named" grep -q "album/z.png: is not a picture" err
-check "so is what is no picture" grep -q "album/: 1 file is no picture: list.txt$" err
+check "so is another file" grep -q "album/: 1 file is not a picture: list.txt$" err
 check "a summary" grep -q "^5 pictures: .* 1 of one colour, 1 unreadable, 1 framed, 1 inverted; classes: [0-9]" err
 rm album/z.png album/list.txt
 status 0 "as a table" classify $model album each/000002.png --out album.csv
@@ -947,10 +953,11 @@ if mkfifo slow 2>/dev/null; then
     wait $reader
     check "a table that is stopped" test $? = 143
     check "has the rows so far" grep -q "^each/000000.png,.*" stopped.csv
+    check "and not the one that was cut" test "$(wc -l <stopped.csv)" -eq 2
     kill $writer
     rm slow
 fi
-refuses 2 "s1.png: is a table: its name ends in .csv" classify $model album --out s1.png
+refuses 2 "s1.png: the name of a table must end in .csv" classify $model album --out s1.png
 refuses 2 "top is for lines, not for the table" classify $model album --top 3 --out new.csv
 refuses 1 "album/1.png/new.csv: cannot be created" classify $model album --out album/1.png/new.csv
 refuses 1 "album/void: has no pictures in it" classify $model album/void
@@ -1265,9 +1272,13 @@ awk -F, -v OFS=, '{ print (NR == 1 ? "clock" : NR), $0 }' plain.csv >clock.csv
     awk 'BEGIN { for (i = 0; i < 98; i++) print "2024-01-02T00:00,2" i ".5,4" i % 10 }'; } >times.csv
 status 0 "a text column, dropped by number" train times.csv --drop 1 $brief --iters 1 --out u22
 says "times.csv: 100 rows of 2 numbers"
-sed '1,$s/^[^,]*/P-7/' times.csv >named.csv
+sed '1,$s/^[^,]*/P-7: a long name of sixty-four letters or more, which no column may have/' \
+    times.csv >named.csv
 status 0 "names of machines, dropped by number" train named.csv --drop 1 $brief --iters 1 --out u30
 says "named.csv: 100 rows of 2 numbers"
+{ echo "sample,400,410"; sed 1d times.csv; } >waves.csv
+status 0 "names that are numbers" train waves.csv --drop 1 $brief --iters 1 --out u31
+says "waves.csv: 99 rows of 2 numbers"
 status 0 "kept by number" score u22/last.safetensors times.csv --keep 1
 check "no row is lost" sh -c "grep -c ^ out | grep -q 101 && grep -q '2024-01-01T00:00' out"
 awk -F, -v OFS=, '{ $5 = NR == 1 ? "state" : NR == 9 ? "nan" : NR % 2 "" } 1' rows.csv >nans.csv
@@ -1400,6 +1411,25 @@ refuses 1 "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" train
 status 1 "a row that cannot be read" score t1/last.safetensors wrong.csv --out w.csv
 check "is named" grep -q "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" err
 check "with a remedy" grep -q "is not a number; such rows have no score until they are corrected" err
+if mkfifo rows.pipe 2>/dev/null; then
+    echo old >kept.csv
+    for rows in 0 3; do
+        { head -n $((rows ? rows + 1 : 0)) rows.csv && echo >written.$rows && exec sleep 60; } \
+            >rows.pipe &
+        writer=$!
+        "$jem" score t4/last.safetensors - --out kept.csv <rows.pipe >out 2>err &
+        reader=$!
+        until [ -e written.$rows ] || ! kill -0 $reader 2>/dev/null; do sleep .1; done
+        sleep 1
+        kill -TERM $reader
+        wait $reader
+        check "a stream that is stopped after $rows rows" test $? = 143
+        kill $writer
+        [ $rows != 0 ] || check "replaces no file without rows" grep -qx old kept.csv
+    done
+    check "has its rows" sh -c 'grep -q "stopped: kept.csv has the first 3 rows" err && [ $(wc -l <kept.csv) = 4 ]'
+    rm rows.pipe
+fi
 check "is unreadable" test "$(sed -n 7p w.csv)" = "6,,,unreadable,,,"
 check "the others are not" test "$(grep -c '^[0-9]*,-*[0-9.e+-]*,[0-9.]\+,[a-z]*,' w.csv)" = 599
 says "600 rows: .* 1 unreadable; mean log p(x)"
@@ -1411,7 +1441,7 @@ refuses 1 "commas.csv, line 2: .* is not a number (a decimal comma? write points
     train commas.csv --out new
 refuses 1 "nowhere.csv: No such file" train nowhere.csv --out new
 refuses 2 "size is for images" train plain.csv --size 8 --out new
-refuses 2 "label is for a CSV file" train --label x --out new
+refuses 2 "label is for a table" train --label x --out new
 refuses 2 "needs --net mlp" train plain.csv --net convnet --widths 8 --out new
 refuses 2 "n-valid -1 is for a CSV file" train --n-valid -1 --out new
 refuses 2 "has one class: --nce-weight 1" train plain.csv --nce-weight 0 --p-x-weight 0 --out new

@@ -1,6 +1,7 @@
 /* jem classify. */
 #include "tools/cli/system.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stddef.h>
@@ -270,9 +271,11 @@ static int answer_file(const classify_run *r, classified *p) {
 /* Returns 1 if a path that was found in a folder is a file. */
 static int is_file(const char *path) {
     struct stat s;
-    if (!stat(path, &s) && S_ISREG(s.st_mode)) return 1;
-    fprintf(stderr, "jem classify: %s: %s\n", path,
-            !stat(path, &s) && S_ISDIR(s.st_mode) ? "cannot be listed" : "is not a file");
+    const char *reason = "is not a file";
+    if (stat(path, &s)) reason = strerror(errno);
+    else if (S_ISREG(s.st_mode)) return 1;
+    else if (S_ISDIR(s.st_mode)) reason = "cannot be listed";
+    fprintf(stderr, "jem classify: %s: %s\n", path, reason);
     return 0;
 }
 
@@ -282,11 +285,12 @@ static int classify_one(classify_run *r, const classify_path *at) {
     int ok = 1;
     memset(&p, 0, sizeof p);
     p.path = at->path;
-    r->pictures++;
     const int answered = (!at->listed || is_file(at->path)) && answer_file(r, &p);
+    const int counts = answered || !stop_signal;   /* otherwise the signal ended its reading */
     if (answered) count_answer(r, &p);
-    else r->unreadable++;
-    if (*r->o->out) ok = put_picture(r, &p, answered);
+    else r->unreadable += counts;
+    r->pictures += counts;
+    if (*r->o->out && counts) ok = put_picture(r, &p, answered);
     else if (answered) print_picture(r->m->net, r->o, &p);
     free(p.x);
     free(p.logp_class);
@@ -331,8 +335,9 @@ static int add_folder(classify_run *r, const char *folder) {
         r->failed++;
     }
     if (d.skipped)
-        fprintf(stderr, "jem classify: %s: %d %s no picture: %s\n", folder, d.skipped,
-                d.skipped == 1 ? "file is" : "files are", d.first_skipped);
+        fprintf(stderr, "jem classify: %s: %d %s: %s\n", folder, d.skipped,
+                d.skipped == 1 ? "file is not a picture" : "files are not pictures",
+                d.first_skipped);
     for (int i = 0; ok && i < d.n; i++) ok = add_path(r, paths[i], 1);
     data_free_paths(paths, d.n);
     return ok;
@@ -379,17 +384,20 @@ static int classify_paths(classify_run *r) {
              new_file_text(&r->table, answer_columns(r->m->net)) &&
              new_file_text(&r->table, ",reason,changes\n");
     }
-    for (int i = 0; ok && i < r->n && !stop_signal; i++) ok = classify_one(r, &r->at[i]);
+    int done = 0;
+    for (; ok && done < r->n && !stop_signal; done++) ok = classify_one(r, &r->at[done]);
+    const int stopped = stop_signal && (done < r->n || r->pictures < r->n);
     const int none = r->pictures == r->unreadable;
     if (*out && !new_file_done(&r->table, ok && !none) && *r->table.message) {
         fprintf(stderr, "jem classify: %s\n", r->table.message);
         ok = 0;
     }
-    if (*out && ok && none) fprintf(stderr, "jem classify: %s: is not written\n", out);
-    if (ok && stop_signal)
+    if (*out && ok && none && !is_device)
+        fprintf(stderr, "jem classify: %s: is not written\n", out);
+    if (ok && stopped)
         fprintf(stderr, "jem classify: stopped after %d of %d pictures\n", r->pictures, r->n);
     if (ok && (*out || r->folders)) print_classified(r, *out && !is_device ? stdout : stderr);
-    if (ok && stop_signal) return 128 + stop_signal;
+    if (ok && stopped) return 128 + stop_signal;
     return !ok || r->failed > 0 || r->unreadable > 0;
 }
 
@@ -416,7 +424,7 @@ static int is_table_name(const char *out, int n, char **words) {
     const char *ending = strrchr(out, '.');
     if (!*out || !strncmp(out, "/dev/", 5)) return 1;
     if (!ending || strcasecmp(ending, ".csv") != 0) {
-        fprintf(stderr, "jem classify: --out %s: is a table: its name ends in .csv\n", out);
+        fprintf(stderr, "jem classify: --out %s: the name of a table must end in .csv\n", out);
         return 0;
     }
     for (int i = 0; i < n; i++)

@@ -87,30 +87,26 @@ static int is_code(double v) {
     double nines = 99;
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (fabs(v - others[i]) <= 1e-7 * fabs(v)) return 1;
-    while (nines < fabs(v)) nines = 10 * nines + 9;
+    while (nines * (1 + 1e-7) < fabs(v)) nines = 10 * nines + 9;
     return fabs(fabs(v) - nines) <= 1e-7 * nines;
 }
 
-/* Prints a note if many of sorted x[n] are the same code of errors, far from all others. Returns
-   0 if they are not. */
-static int note_code(const char *table, const char *name, const float *x, int n) {
+/* Prints a note if many of sorted x[n] are a code of errors, the lowest or the highest number, far
+   from all others. Returns 0 if they are not. */
+static int note_code(const char *table, const char *name, const float *x, int n, int highest) {
     enum { SEVERAL = 5 };
     char word[DATA_PATH];
-    int low = 0;
-    int high = 0;
-    while (low < n && x[low] <= x[0]) low++;
-    while (high < n && x[n - 1 - high] >= x[n - 1]) high++;
-    const int at_low = is_code((double)x[0]);
-    const int count = at_low ? low : high;
-    const double code = (double)(at_low ? x[0] : x[n - 1]);
-    if (count < SEVERAL || count > n - 2 || !is_code(code)) return 0;
-    const double least = (double)(at_low ? x[low] : x[0]);
-    const double most = (double)(at_low ? x[n - 1] : x[n - 1 - high]);
-    const double gap = at_low ? least - code : code - most;
+    const float end = highest ? x[n - 1] : x[0];
+    int count = 0;
+    while (count < n && fabsf((highest ? x[n - 1 - count] : x[count]) - end) <= 0) count++;
+    if (count < SEVERAL || count > n - 2 || !is_code((double)end)) return 0;
+    const double least = (double)(highest ? x[0] : x[count]);
+    const double most = (double)(highest ? x[n - 1 - count] : x[n - 1]);
+    const double gap = highest ? (double)end - most : least - (double)end;
     if (gap < 2 * (most - least)) return 0;
-    printf("%s: column '%s': %d of %d values are %g, the others %g to %g: if that is a code of "
-           "errors, delete its rows, or skip the column (--drop %s)\n", table, name, count, n, code,
-           least, most, drop_word(name, word));
+    printf("%s: column '%s': %d of %d values are %.10g, the others %g to %g: if that is a code of "
+           "errors, delete its rows, or skip the column (--drop %s)\n", table, name, count, n,
+           (double)end, least, most, drop_word(name, word));
     return 1;
 }
 
@@ -156,11 +152,13 @@ void note_values(const char *table, const data_set *s) {
         qsort(x, (size_t)s->n, sizeof *x, by_value);
         if (x[0] < x[s->n - 1]) {
             note_offset(table, name, x, s->n);
-            if (!note_code(table, name, x, s->n)) note_outliers(table, name, x, s->n);
+            if (!note_code(table, name, x, s->n, 0) && !note_code(table, name, x, s->n, 1))
+                note_outliers(table, name, x, s->n);
         } else
-            printf("%s: column '%s' is %g in every row: nothing can be learned from it, and rows "
+            printf("%s: column '%s' is %g in every row%s: nothing can be learned from it, and rows "
                    "with another value will be strange; --drop %s skips it\n", table, name,
-                   (double)x[0], drop_word(name, word));
+                   (double)x[0], fabsf(x[0]) < 1e4f ? "" : ", rounded to 24 bits",
+                   drop_word(name, word));
     }
     free(x);
 }

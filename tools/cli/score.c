@@ -84,6 +84,7 @@ typedef struct score_run {
     jem_answer *answers;                           /* [t.rows] if there are labels; or NULL */
     size_t room;                                   /* answers for which there is memory */
     int is_input;                                  /* 1: rows arrive through standard input */
+    int stopped;                                   /* 1: by a signal, before the last row */
     int refused;                                   /* rows that cannot be read, so far */
     int rows, unreadable, verdicts[JEM_STRANGE + 1];
     double sum;                                    /* of log p(x) */
@@ -316,16 +317,17 @@ static int score_input(score_run *s, int input, const char *path, const table_de
     table_reader *r = table_reader_create(&s->t, path, desc, error, sizeof error);
     int ok = r != NULL;
     long n = 1;
-    while (ok && n > 0) {
+    while (ok && n > 0 && !stop_signal) {
         do n = (long)read(input, bytes, sizeof bytes);
         while (n < 0 && errno == EINTR && !stop_signal);
-        if (stop_signal) break;
+        if (n < 0 && stop_signal) break;
         if (n < 0) snprintf(error, sizeof error, "%s: cannot be read: %s", path, strerror(errno));
         ok = n >= 0 && (n > 0 ? table_reader_take(r, bytes, (size_t)n) : table_reader_end(r));
         if (!ok) fprintf(stderr, "jem score: %s\n", error);
         ok = ok && score_arrived(s);
         if (ok) table_reader_forget(r);
     }
+    s->stopped = stop_signal && n != 0;
     table_reader_free(r);
     return ok;
 }
@@ -333,14 +335,14 @@ static int score_input(score_run *s, int input, const char *path, const table_de
 /* Completes the table of --out, and prints the summary. Returns 0 if the table cannot be written,
    or if ok is 0. */
 static int finish_table(score_run *s, int ok) {
-    const int none = stop_signal && !s->rows;      /* replaces no earlier file */
+    const int none = s->stopped && !s->rows;       /* replaces no earlier file */
     if (*s->out && !new_file_done(&s->file, ok && !none) && *s->file.message) {
         fprintf(stderr, "jem score: %s\n", s->file.message);
         return 0;
     }
     if (!ok) return 0;
     if (none) fprintf(stderr, "jem score: stopped before a row: %s is not written\n", s->out);
-    else if (stop_signal)
+    else if (s->stopped)
         fprintf(stderr, "jem score: stopped: %s has the first %d rows\n", s->out, s->rows);
     else print_summary(*s->out ? stdout : stderr, s);
     return 1;
@@ -403,7 +405,7 @@ static int score_rows(const model *m, const score_options *o, const char *path) 
     free(s.answers);
     free(s.gain);
     table_free(&s.t);
-    if (ok && stop_signal) return 128 + stop_signal;
+    if (ok && s.stopped) return 128 + stop_signal;
     return !ok || s.unreadable > 0;
 }
 

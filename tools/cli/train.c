@@ -1855,8 +1855,8 @@ static void note_other_look(run *r, const char *path, const jem_archive *from) {
     char text[200] = ": was trained with";
     size_t n = strlen(text);
     int differ = 0;
-    if (r->data.values || !dataset || data_is_known(dataset) || data_is_known(r->o->dataset) ||
-        team.rank)
+    if (team.rank || !dataset || !needs_folder_recipe(dataset) ||
+        !needs_folder_recipe(r->o->dataset))
         return;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char key[64];

@@ -64,7 +64,8 @@ const char *clean(const char *text, char to[NAME_SIZE]);
 const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
 
 /* Formats an answer as values of a CSV file, whose names answer_columns returns; a NULL: the
-   verdict alone. Familiarity is rounded down: .01 is not strange. */
+   verdict alone. Familiarity is rounded down, so that .01 is not strange; below .001, to two
+   digits. */
 enum { QUOTED_SIZE = 2 * NAME_SIZE + 3, ANSWER_SIZE = QUOTED_SIZE + 120 };
 void format_answer(char text[ANSWER_SIZE], const jem_net *net, const jem_answer *a,
                    const char *verdict);

@@ -1518,17 +1518,22 @@ static int data__add_folder(data__job *job, const char *folder, size_t root,
     const char *within = folder + root;
     level.around = around;
     while (*within == '/') within++;
-    if (stat(folder, &level.status)) return data__fail(job, "%s: %s", folder, strerror(errno));
+    if (stat(folder, &level.status)) {
+        if (around) return data__names_add(to, folder) || data__no_memory(job, folder);
+        return data__fail(job, "%s: %s", folder, strerror(errno));
+    }
     if (data__is_loop(&level)) return 1;
     int ok = 1;
     if (!data__list_names(folder, &names)) ok = data__names_add(to, folder);
     for (int folders = 0; folders < 2; folders++)
         for (int i = 0; ok && i < names.n; i++) {
+            struct stat s;
             const int fits = data__path(path, folder, names.at[i]);
+            const int is_hidden = !fits || (stat(path, &s) && errno == EACCES);
             const int is_folder = fits && data__kind(path) == 'd';
             if (is_folder != folders) continue;
             if (is_folder) ok = data__add_folder(job, path, root, &level, to);
-            else if (fits && data__is_image(names.at[i])) ok = data__names_add(to, path);
+            else if (is_hidden || data__is_image(names.at[i])) ok = data__names_add(to, path);
             else data__skip(job, within, names.at[i]);
         }
     data__names_free(&names);

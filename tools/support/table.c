@@ -98,17 +98,6 @@ static int take_value(table_reader *r, char *value, size_t room) {
     return found;
 }
 
-/* Reads the next value of the line. Returns 0 if it is too long or holds a zero byte; `column` is
-   for that message. */
-static int next_value(table_reader *r, const char *column, char value[TABLE_NAME]) {
-    const int found = take_value(r, value, TABLE_NAME);
-    if (found == VALUE_BINARY) return wrong_at(r, "column '%s': a value is not text", column);
-    if (found == VALUE_LONG)
-        return wrong_at(r, "column '%s': a value is longer than %d bytes (--drop skips a column)",
-                        column, TABLE_NAME - 1);
-    return 1;
-}
-
 /* Moves past the next value of the line, which may have any length. */
 static void skip_value(table_reader *r) {
     int quoted = 0;
@@ -116,6 +105,33 @@ static void skip_value(table_reader *r) {
         if (*r->at == '"') quoted = !quoted;
         else if (*r->at == r->separator && !quoted) break;
     }
+}
+
+/* Returns 1 if a value was found; otherwise reports that it is too long, or holds a zero byte. */
+static int is_value(table_reader *r, const char *column, int found) {
+    if (found == VALUE_BINARY) return wrong_at(r, "column '%s': a value is not text", column);
+    if (found == VALUE_LONG)
+        return wrong_at(r, "column '%s': a value is longer than %d bytes (--drop skips a column)",
+                        column, TABLE_NAME - 1);
+    return 1;
+}
+
+/* Reads the next value of the line. Returns 0 if it is too long or holds a zero byte; `column` is
+   for that message. */
+static int next_value(table_reader *r, const char *column, char value[TABLE_NAME]) {
+    return is_value(r, column, take_value(r, value, TABLE_NAME));
+}
+
+/* Reads the next value of the line; cuts one that is too long. */
+static int next_value_cut(table_reader *r, const char *column, char value[TABLE_NAME]) {
+    const char *start = r->at;
+    int found = take_value(r, value, TABLE_NAME);
+    if (found == VALUE_LONG) {
+        r->at = start;                             /* which may be a quote */
+        skip_value(r);
+        found = VALUE_READ;
+    }
+    return is_value(r, column, found);
 }
 
 /* Returns 1 and the number if all of the text is one. */
@@ -486,7 +502,7 @@ static int has_number(const char *list, int column) {
 }
 
 /* Counts the columns of the first line, and takes their names if it has a text that is neither the
-   label of a row nor, in a column that is dropped or kept by its number, a time or the like. */
+   label of a row nor, in a column that is dropped or kept by its number, a text with a digit. */
 static int read_header(table_reader *r) {
     const char *start = r->at;
     int texts = 0;
@@ -501,11 +517,12 @@ static int read_header(table_reader *r) {
         if (r->all > TABLE_COLUMNS) return wrong_at(r, "more than %d columns", TABLE_COLUMNS);
         char column[16];
         snprintf(column, sizeof column, "%d", r->all + 1);
-        if (!next_value(r, column, value)) return 0;
-        const int is_text = !number_in(value, &number) && !is_missing(value, 0);
         const int is_listed = has_number(r->desc->drop, r->all) ||
                               has_number(r->desc->keep, r->all);
-        if (is_text && !is_listed) {               /* of those listed, rows may have texts */
+        if (is_listed ? !next_value_cut(r, column, value) : !next_value(r, column, value)) return 0;
+        const int is_text = !number_in(value, &number) && !is_missing(value, 0);
+        const int has_digit = value[strcspn(value, "0123456789")] != 0;
+        if (is_text && !(is_listed && has_digit)) {        /* 12:30 and P-07 are of a row */
             texts++;
             text_at = r->all;
         }

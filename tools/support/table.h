@@ -70,9 +70,9 @@ int table_usual_label(const csv_table *t);
 /* Copies a text as a value of a CSV file (RFC 4180), in quotes if it has a comma, a quote or a line
    end, to up to 2 strlen(text) + 3 bytes. Returns its length. */
 size_t table_quote(const char *text, char *to);
-/* Copies the next name of a list and moves past it. Names are separated by blanks at their ends and
-   the letters of `between`; a name that contains those is in quotes, where a quote is doubled.
-   Returns 0 at the end of the list. */
+/* Copies the next name of a list and moves past it. The letters of `between` separate names; blanks
+   at the ends of a name are not copied. A name that contains such letters is in quotes, where a
+   quote is doubled. Returns 0 at the end of the list. */
 int next_name(const char **list, const char *between, char *name, size_t size);
 /* Returns 1 if the name of a column is only its number, as in tables without a header. */
 int table_is_number(const char *name);
