@@ -796,6 +796,8 @@ static void test_commands(void) {
     forget(&done);
     remove_all("run");
     remove_all("set");
+    remove_all("few");
+    remove("a.csv");
     remove("s.png");
     remove("c.png");
     remove("small");
