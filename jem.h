@@ -618,8 +618,8 @@ struct jem_net {
                                                       jem_query * (>>losses) */
     jem_ctx *ctx;
     int channels, height, width, classes;
-    float scale;                                   /* 1; in a file, 1e-6..1e6. This and the next six
-                                                      fields are saved */
+    float scale;                                   /* 1; in a file, 1e-6..1e6. This and the next
+                                                      eight fields are saved */
     float noise_lo, noise_hi, mean;                /* noise levels and mean pixel from which a score
                                                       was learned; 0, 0, 0 without a score */
     float guidance;                                /* weight of log p(y|x) in samples of a class; 0:
@@ -627,6 +627,8 @@ struct jem_net {
     int denoise_steps;                             /* noise-blind steps of its samples; 0: 300 */
     float denoise_fraction;                        /* part of the noise that each of them removes,
                                                       0..1; 0: .05 */
+    float walk_step, walk_noise;                   /* step size and noise of its chains in training
+                                                      (jem_sgld_desc); 0: unknown */
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
@@ -1663,9 +1665,8 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
 /* Returns how to sample a network. With a learned score: noise-blind steps from its largest noise,
    by its denoise_steps and denoise_fraction; a walk whose noise is .1, or 2 noise_lo if that is
    less, and whose step size is the square of its noise; a last step that removes the remaining
-   noise, at most 2 noise_lo. Without a score: 300 steps of SGLD from U(-1,1), of the paper's step
-   size 1 and noise .01; for a network that was trained with others, set desc.walk to those of
-   jem_train_desc.sgld. */
+   noise, at most 2 noise_lo. Without a score: 300 steps of SGLD from U(-1,1), with step size and
+   noise of the chains in training or, if they are unknown, the paper's 1 and .01. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 /* Returns the query for jem_logp_guided. The query points to labels, which must stay valid. Its
    weight is net->guidance. If that is 0, the weight is 7 for a network with a score and a scale
@@ -1768,7 +1769,7 @@ JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* Loads the parameters of a network. The archive must have every parameter of the net, with its
    shape; otherwise nothing changes. Other arrays are ignored. Of the metadata it reads the fields
-   of jem_net from scale to denoise_fraction, and the texts of jem_calibrate, jem_fit_temperature,
+   of jem_net from scale to walk_noise, and the texts of jem_calibrate, jem_fit_temperature,
    jem_net_fit_units, jem_net_fit_framing, jem_net_set_fit and jem_net_set_background. Texts that
    the file lacks are removed; fields that it lacks get their defaults, or remain as they are if the
    file does not describe its network (PyTorch's). */
@@ -6252,6 +6253,8 @@ static void jem__net_fields(jem__fields *f, jem_net *net) {
                                                   0, 0, 1e6f, 1);
     net->denoise_fraction = jem__optional_field(f, "jem.denoise_fraction", net->denoise_fraction, 0,
                                                 0, 1, 0);
+    net->walk_step = jem__optional_field(f, "jem.walk_step", net->walk_step, 0, 0, 1e6f, 0);
+    net->walk_noise = jem__optional_field(f, "jem.walk_noise", net->walk_noise, 0, 0, 1e6f, 0);
 }
 
 /* Visits the sizes of images and the count of classes. */
@@ -9874,6 +9877,17 @@ static void jem__store_noise_levels(jem_trainer *tr, const float *x, ptrdiff_t s
     net->noise_hi = tr->desc.noise_hi;
 }
 
+/* Stores the steps of the chains with the network, for its samples, once there are chains; with a
+   score, they follow from its noise levels. */
+static void jem__store_walk(jem_trainer *tr) {
+    const jem_train_desc *d = &tr->desc;
+    const float most = 1e6f;                       /* in files */
+    if (d->w_score > 0 || !jem__needs_chains(d) || tr->updates <= d->cd_from) return;
+    if (!(d->sgld.step_size > 0) || d->sgld.step_size > most || d->sgld.noise_std > most) return;
+    tr->net->walk_step = d->sgld.step_size;
+    tr->net->walk_noise = d->sgld.noise_std;
+}
+
 /* Records score matching on n images; it needs no labels. */
 static jem_tensor *jem__score_term(jem_trainer *tr, const float *x, int n, jem_stats *s) {
     const jem_net *net = tr->net;
@@ -10586,6 +10600,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
         tr->net->noise_hi = noise_hi;
         tr->net->mean = mean;
     }
+    if (s.status == JEM_OK) jem__store_walk(tr);
     ctx->rank = 0;
     ctx->others = 0;
     jem__guard_watch(tr, &b, &s);
@@ -13778,6 +13793,10 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
     d.last_sigma = 0;
     d.walk = jem_sgld_desc_default();
     d.walk.steps = 300;
+    if (net && net->walk_step > 0) {
+        d.walk.step_size = net->walk_step;
+        d.walk.noise_std = net->walk_noise;
+    }
     return d;
 }
 
@@ -18567,8 +18586,10 @@ JEM__COMPILE_END
                  blended with the same grey (jem_net_set_background), or with its opposite if a
                  picture shows only on that (JEM_DID_OPPOSITE). The rim shows the ground of a
                  framed picture whose subject covers most of it. The guess of jem_sampler.slowest is
-                 limited by the budget. A network with a parameter that is not finite cannot be
-                 written; jem_schedule.at needs a rate.
+                 limited by the budget. A network without a score is sampled with the steps of its
+                 chains in training (jem_net.walk_step, walk_noise). One with a parameter that is
+                 not finite cannot be written; jem_schedule.at needs a rate. Padding lanes of custom
+                 ops have no effect.
                  Renamed, old -> new:
                      JEM_EXACT, _FAST, _DIRECT, _BF16      JEM_PRECISION_EXACT, ...
                      JEM_ADAM, _SGD, _MUON                 JEM_OPTIMIZER_ADAM, ...

@@ -1419,6 +1419,36 @@ static void test_no_score(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* Checks that a network is sampled with the steps of its chains in training, also from a file. */
+static void test_stored_walk(jem_ctx *ctx) {
+    printf("the steps of the chains are stored with the network\n");
+    static const float x[4] = { 1, -1, 2, 0.5f };
+    static const int labels[2] = { 0, 3 };
+    for (int score = 0; score < 2; score++) {
+        jem_net *net = small_mlp(ctx, two_values, 5);
+        jem_archive *a = jem_archive_create(ctx);
+        jem_train_desc d = jem_train_desc_default();
+        d.sgld = jem_sgld_desc_langevin(0.02f, 5);
+        d.cd_from = 1;
+        d.w_score = (float)score;
+        jem_trainer *tr = jem_trainer_create(net, &d);
+        CHECK(jem_train_step(tr, x, labels, 2).status == JEM_OK, "%s", jem_error(ctx));
+        CHECK(net->walk_step == 0 && net->walk_noise == 0, "before there are chains");
+        CHECK(jem_train_step(tr, x, labels, 2).status == JEM_OK, "%s", jem_error(ctx));
+        CHECK(jem_net_to_archive(net, a) == JEM_OK, "%s", jem_error(ctx));
+        jem_net *back = jem_net_from_archive(ctx, a);
+        const jem_sgld_desc walk = jem_net_generate_desc(back).walk;
+        const int same = walk.step_size == d.sgld.step_size && walk.noise_std == d.sgld.noise_std;
+        CHECK(back && same == !score && walk.steps == 300, "score %d: %d steps of %g, noise %g",
+              score, walk.steps, (double)walk.step_size, (double)walk.noise_std);
+        CHECK(!jem_net_meta(net, "jem.walk_step"), "a field, not a text of the network");
+        jem_archive_free(a);
+        jem_trainer_free(tr);
+        jem_net_free(back);
+        jem_net_free(net);
+    }
+}
+
 /* Near a minimum sam / ||g|| is infinite, but the point to go to is not. */
 static void test_flat_sharpness(jem_ctx *ctx) {
     printf("sharpness where the gradient is 1e-41\n");
@@ -1603,7 +1633,8 @@ int main(int argc, char **argv) {
         TEST_IN(test_relu_zero), TEST_IN(test_utf8), TEST(test_shared_weight),
         TEST_IN(test_unknown_norm), TEST_IN(test_rules), TEST_IN(test_slope_density),
         TEST_IN(test_term_data), TEST(test_units_poor), TEST_IN(test_averages),
-        TEST_IN(test_no_score), TEST_IN(test_flat_sharpness), TEST_IN(test_odd_address),
+        TEST_IN(test_no_score), TEST_IN(test_stored_walk), TEST_IN(test_flat_sharpness),
+        TEST_IN(test_odd_address),
         TEST_IN(test_failed_statistics), TEST_IN(test_failed_values), TEST_IN(test_refusals)
     };
     return run_each_in_ctx(argc, argv, all, TEST_COUNT(all));
