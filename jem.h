@@ -4970,10 +4970,14 @@ static ptrdiff_t jem__conv_work(const jem__conv *q, int border) {
 /* Records a convolution with a k x k kernel. */
 static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_param *w,
                                     jem_param *b, int k, jem_conv_desc desc) {
-    if (!jem__conv_fits(x, w, b, k, desc))
-        return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, weight %s, bias %s, stride %d, pad %d do "
-                           "not fit", op->name, jem__shape_text(x).s, jem__param_text(w).s,
-                           b ? jem__param_text(b).s : "none", desc.stride, desc.pad);
+    if (!jem__conv_fits(x, w, b, k, desc)) {
+        char steps[48] = "";                       /* a linear layer has none */
+        if (op != &jem__op_linear)
+            jem__print(steps, sizeof steps, ", stride %d, pad %d", desc.stride, desc.pad);
+        return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, weight %s, bias %s%s do not fit",
+                           op->name, jem__shape_text(x).s, jem__param_text(w).s,
+                           b ? jem__param_text(b).s : "none", steps);
+    }
     if (desc.pad > 0) x = jem__trim(ctx, x);
     if (!x) return NULL;
     const jem__conv_user user = jem__conv_describe(ctx, x, w->shape[0], k, desc);
