@@ -183,8 +183,7 @@ static void print_picture(const jem_net *net, const classify_options *o, const c
     printf("%s: %s (p = %.3f), log p(x) = %.1f", p->path,
            class_name(net, p->answer.label, number), (double)p->answer.probability,
            (double)p->answer.log_density);
-    if (p->blank)
-        printf("; the image has one colour: nothing to see");
+    if (p->blank) printf("; the image has one colour: nothing to see");
     else print_familiarity(&p->answer);
     describe_changes(changes, net, p);
     printf("%s%s\n", *changes ? "; " : "", changes);
@@ -384,9 +383,8 @@ static int classify_paths(classify_run *r) {
              new_file_text(&r->table, answer_columns(r->m->net)) &&
              new_file_text(&r->table, ",reason,changes\n");
     }
-    int done = 0;
-    for (; ok && done < r->n && !stop_signal; done++) ok = classify_one(r, &r->at[done]);
-    const int stopped = stop_signal && (done < r->n || r->pictures < r->n);
+    for (int i = 0; ok && i < r->n && !stop_signal; i++) ok = classify_one(r, &r->at[i]);
+    const int stopped = stop_signal && r->pictures < r->n;
     const int none = r->pictures == r->unreadable;
     if (*out && !new_file_done(&r->table, ok && !none) && *r->table.message) {
         fprintf(stderr, "jem classify: %s\n", r->table.message);
