@@ -1989,17 +1989,17 @@ static void jem__with_point(char *text) {
     *to = 0;
 }
 
-/* Formats one argument. `how` is its conversion, such as "%.3g". */
-static void jem__message_argument(char *out, size_t room, const char *how, va_list *list) {
-    const size_t length = strlen(how);
-    const char kind = how[length - 1];
+/* Formats one argument by a conversion such as "%.3g". */
+static void jem__message_argument(char *out, size_t room, const char *conversion, va_list *list) {
+    const size_t length = strlen(conversion);
+    const char kind = conversion[length - 1];
     if (kind == '%') snprintf(out, room, "%%");
-    else if (kind == 's') snprintf(out, room, how, va_arg(*list, const char *));
+    else if (kind == 's') snprintf(out, room, conversion, va_arg(*list, const char *));
     else if (strchr("efg", kind)) {
-        snprintf(out, room, how, va_arg(*list, double));
+        snprintf(out, room, conversion, va_arg(*list, double));
         jem__with_point(out);
-    } else if (how[length - 2] == 'l') snprintf(out, room, how, va_arg(*list, long));
-    else snprintf(out, room, how, va_arg(*list, int));
+    } else if (conversion[length - 2] == 'l') snprintf(out, room, conversion, va_arg(*list, long));
+    else snprintf(out, room, conversion, va_arg(*list, int));
 }
 
 /* Formats a message as vsnprintf does, but in the same way in every locale. Supports %c, %d, %ld,
@@ -2015,11 +2015,11 @@ static void jem__message(char *out, size_t room, const char *format, va_list *li
             memcpy(to, format, length);
             to[length] = 0;
         } else {
-            char how[16] = { 0 };
+            char conversion[16] = { 0 };
             length = 2 + strcspn(format + 1, "%cdefgsux");
-            if (length >= sizeof how) return;
-            memcpy(how, format, length);
-            jem__message_argument(to, room - n, how, list);
+            if (length >= sizeof conversion) return;
+            memcpy(conversion, format, length);
+            jem__message_argument(to, room - n, conversion, list);
         }
         format += length;
         n += strlen(to);
@@ -2070,6 +2070,9 @@ JEM__INLINE float jem__bits_float(uint32_t bits) {
 JEM__INLINE int jem__finite(float x) {
     return (jem__float_bits(x) & 0x7f800000u) != 0x7f800000u;
 }
+JEM__INLINE int jem__min(int x, int y) { return x < y ? x : y; }
+/* Returns n / unit, rounded up. No sum overflows. */
+JEM__INLINE int jem__div_up(int n, int unit) { return n / unit + (n % unit > 0); }
 JEM__INLINE int jem__is_nan(float x) { return (jem__float_bits(x) & 0x7fffffffu) > 0x7f800000u; }
 
 /* Returns 1 if lo <= value <= hi; otherwise reports name and value. The prefix "d." of a desc's
@@ -2902,7 +2905,7 @@ static int jem__is_leaf(const jem_tensor *t, const char *what) {
     return jem__live(t, what) && !t->node->op;
 }
 
-static int jem__groups(int images) { return images / JEM_LANES + (images % JEM_LANES > 0); }
+static int jem__groups(int images) { return jem__div_up(images, JEM_LANES); }
 
 /* Returns how many of a group's lanes hold one of the n images. */
 static int jem__live_lanes(int n, int group) {
@@ -4027,14 +4030,14 @@ static void jem__span_in_parts(jem__run *r, int back) {
 
 /* Returns the most tasks that one thread gets if each group is split into `parts` tasks. */
 static int jem__rounds(int threads, int groups, int parts) {
-    return (groups * parts + threads - 1) / threads;
+    return jem__div_up(groups * parts, threads);
 }
 
 /* Returns the number of parts that leaves threads idle for the shortest time: 1 from two groups per
    thread on, since undivided groups go depth-first and remain in the caches. */
 static int jem__parts_for(const jem__run *r, int groups) {
     const int threads = r->ctx->threads;
-    const int least = (threads + groups - 1) / groups;
+    const int least = jem__div_up(threads, groups);
     int best = least;
     if (groups >= 2 * threads) return 1;
     for (int parts = least + 1; parts <= least + 2; parts++)
@@ -4474,8 +4477,8 @@ JEM__OP(join, join, JEM_KEEPS_NOTHING, &jem__whole);
 /* Cuts images into blocks, with sides rounded up to multiples of `unit`, itself a multiple of 4. */
 static jem_tensor *jem__cut_blocks(jem_ctx *ctx, jem_tensor *x, int unit) {
     if (!x || !jem_ok(ctx)) return NULL;
-    const int h = (x->h + unit - 1) / unit * unit;
-    const int w = (x->w + unit - 1) / unit * unit;
+    const int h = jem__div_up(x->h, unit) * unit;
+    const int w = jem__div_up(x->w, unit) * unit;
     const jem_shape out = jem__shape(x->n * JEM_LANES, x->c, h / JEM__GRID, w / JEM__GRID);
     jem_tensor *y = jem__op1(ctx, &jem__op_cut, x, out, NULL, 0, 0);
     if (!y) return NULL;
@@ -4588,7 +4591,7 @@ typedef struct jem__part { int index, count; } jem__part;
 
 /* Returns the first of the units that a part computes; parts begin at multiples of `step`. */
 static int jem__part_from(int index, int count, int units, int step) {
-    const int steps = (units + step - 1) / step;
+    const int steps = jem__div_up(units, step);
     const int from = (int)((int64_t)steps * index / count) * step;
     if (from > units) return units;
     return from;
@@ -4708,7 +4711,7 @@ static jem__pack *jem__pack_add(jem_param *w, const jem__conv *q) {
 }
 
 /* Returns the number of tiles of 16 that hold n channels. */
-static int jem__tiles_of(int n) { return (n + 15) / 16; }
+static int jem__tiles_of(int n) { return jem__div_up(n, 16); }
 
 /* Packs the weights for a convolution, unless an up-to-date copy exists. */
 static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
@@ -6290,9 +6293,9 @@ static int jem__features(jem__fields *f, double features) {
 
 /* Returns a side of the features of a wide residual network, from that of the images. */
 static int jem__wrn_side(const jem_wrn_desc *d, int side) {
-    side = (side - 1) / d->stem_stride + 1;
+    side = jem__div_up(side, d->stem_stride);
     if (d->blocks == JEM_BLOCKS_ZERO) return side / 2 / 2;
-    return (side - 1) / 4 + 1;
+    return jem__div_up(side, 4);
 }
 
 /* Visits the fields of a wide residual network; returns its number of features. */
@@ -6641,8 +6644,8 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
 static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings, double surcharge) {
     const int unit = JEM__GRID << halvings;
     if (!x || x->n >= 4 * JEM_LANES) return x;
-    const double h = (double)((x->h + unit - 1) / unit) * unit;
-    const double w = (double)((x->w + unit - 1) / unit) * unit;
+    const double h = (double)jem__div_up(x->h, unit) * unit;
+    const double w = (double)jem__div_up(x->w, unit) * unit;
     const double blocks = x->n * h * w;
     const double whole = (double)jem__groups(x->n) * JEM_LANES * x->h * x->w;
     if (surcharge * blocks >= whole) return x;
@@ -7207,8 +7210,8 @@ static float *jem__whiten_fit(const jem_net *net, const float *units, const floa
     if (!jem__student(net)) return NULL;
     jem_rng rng = jem_rng_seed(43);
     const int d = net->channels;
-    const int step = (n - 1) / ROWS + 1;
-    const int rows = (n - 1) / step + 1;
+    const int step = jem__div_up(n, ROWS);
+    const int rows = jem__div_up(n, step);
     float *a = jem__push_floats(net->ctx, (ptrdiff_t)d * d);
     float *u = jem__push_floats(net->ctx, d);
     double *cov = (double *)jem__push(net->ctx, (size_t)d * (size_t)d * sizeof *cov);
@@ -9254,6 +9257,8 @@ typedef struct jem__guard {
 
 static const jem__pulse jem__first_pulse = { 0, -1, -1, -1, -1, 1, 1, 1, -1, -1, -1 };
 
+enum { JEM__MEANS = 10 };                          /* statistics that are means over images */
+
 struct jem_trainer {
     jem_net *net;
     float *flat;                                   /* numbers, gradients, buffers, for jem_sum_fn */
@@ -9534,8 +9539,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     tr->values = jem__net_values(net);
     tr->has_buffers = tr->values > jem_net_size(net);
     if (d.ranks > 1)
-        tr->flat = jem__alloc_floats(ctx, (ptrdiff_t)(sizeof(jem_stats) / sizeof(float)) +
-                                     tr->values);
+        tr->flat = jem__alloc_floats(ctx, JEM__MEANS + tr->values);
     if (jem_ok(ctx)) return tr;
     jem_trainer_free(tr);
     return NULL;
@@ -9559,10 +9563,14 @@ jem_status jem_trainer_use_average(jem_trainer *tr, int on) {
     return tr ? jem_optim_use_average(tr->optim, on) : JEM_BAD_ARGUMENT;
 }
 
+/* Continues with other random numbers, also for dropout. */
+static void jem__trainer_use(jem_trainer *tr, jem_rng rng) {
+    tr->rng = rng;
+    tr->net->rng = jem_rng_split(&tr->rng, 1);
+}
 void jem_trainer_reseed(jem_trainer *tr, uint64_t seed) {
     if (!tr) return;
-    tr->rng = jem__trainer_rng(seed);
-    tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
+    jem__trainer_use(tr, jem__trainer_rng(seed));
 }
 
 void jem_trainer_set_lr(jem_trainer *tr, float lr) {
@@ -9613,21 +9621,27 @@ static void jem__announce_failure(jem_trainer *tr, ptrdiff_t n) {
     tr->desc.sum(tr->desc.sum_user, tr->flat, n);
 }
 
+/* Finds the statistics that are means over the images of an update. */
+static void jem__stats_means(jem_stats *s, float *means[JEM__MEANS]) {
+    float *const all[JEM__MEANS] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample,
+                                     &s->score, &s->residual, &s->kl, &s->term, &s->nce };
+    memcpy(means, all, sizeof all);
+}
+
 /* Replaces gradients and statistics of the update by their means over all ranks, and buffers
    (running statistics) by those of rank 0. */
 static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
-    enum { COUNT = 9 };
     jem_ctx *ctx = tr->net->ctx;
-    float *const numbers[COUNT] = { &s->loss, &s->ce, &s->accuracy, &s->f_data, &s->f_sample,
-                                    &s->score, &s->residual, &s->term, &s->nce };
+    float *means[JEM__MEANS];
     const float part = 1 / (float)jem__ranks(ctx);
     const float of_first = (float)!ctx->rank;
     float *flat = tr->flat;
+    jem__stats_means(s, means);
     if (!jem_ok(ctx)) {
-        jem__announce_failure(tr, COUNT + tr->values);
+        jem__announce_failure(tr, JEM__MEANS + tr->values);
         return ctx->status;
     }
-    for (int i = 0; i < COUNT; i++) flat = jem__scaled_copy(flat, numbers[i], 1, part);
+    for (int i = 0; i < JEM__MEANS; i++) flat = jem__scaled_copy(flat, means[i], 1, part);
     for (const jem_param *p = tr->net->params; p; p = p->next) {
         if (p->grad) flat = jem__scaled_copy(flat, p->grad, p->size, part);
         else flat = jem__scaled_copy(flat, p->value, p->size, of_first);
@@ -9635,7 +9649,7 @@ static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
     tr->desc.sum(tr->desc.sum_user, tr->flat, flat - tr->flat);
     if (!jem_ok(ctx)) return ctx->status;
     flat = tr->flat;
-    for (int i = 0; i < COUNT; i++) *numbers[i] = *flat++;
+    for (int i = 0; i < JEM__MEANS; i++) *means[i] = *flat++;
     for (jem_param *p = tr->net->params; p; p = p->next) {
         float *to = p->grad ? p->grad : p->value;
         memcpy(to, flat, (size_t)p->size * sizeof *to);
@@ -9727,7 +9741,7 @@ static int jem__push_new_chains(jem_trainer *tr, int n, jem__new_chains *f) {
     int multiple = 1;
     if (ctx->others) multiple = jem__ranks(ctx) * JEM_LANES;
     f->n = n;
-    f->drawn = (n + multiple - 1) / multiple * multiple;
+    f->drawn = jem__div_up(n, multiple) * multiple;
     f->x = jem__push_images(ctx, f->drawn, jem__buffer_image_size(tr->buffer));
     f->labels = (int *)jem__push_zero(ctx, (size_t)f->drawn * sizeof *f->labels);
     return f->x && f->labels;
@@ -10345,10 +10359,7 @@ static void jem__guard_begin(jem_trainer *tr) {
 static void jem__guard_roll_back(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     jem__guard *g = &tr->guard;
-    enum { COUNT = 12 };
-    float *const numbers[COUNT] = { &s->loss, &s->ce, &s->cd, &s->score, &s->residual, &s->kl,
-                                 &s->f_data, &s->f_sample, &s->accuracy, &s->grad_norm, &s->term,
-                                 &s->nce };
+    float *means[JEM__MEANS];
     char note[360];
     jem_clear_error(ctx);
     jem__guard_restore(tr);
@@ -10367,11 +10378,13 @@ static void jem__guard_roll_back(jem_trainer *tr, jem_stats *s) {
     }
     g->travel = 0;
     g->fresh = 1;
-    tr->rng = jem_rng_split(&tr->rng, (uint64_t)g->rollbacks);
-    tr->net->rng = jem_rng_split(&tr->rng, 1);     /* dropout's */
-    for (int i = 0; i < COUNT; i++) {
-        if (!jem__finite(*numbers[i])) *numbers[i] = 0;
+    jem__trainer_use(tr, jem_rng_split(&tr->rng, (uint64_t)g->rollbacks));
+    jem__stats_means(s, means);
+    for (int i = 0; i < JEM__MEANS; i++) {
+        if (!jem__finite(*means[i])) *means[i] = 0;
     }
+    if (!jem__finite(s->cd)) s->cd = 0;
+    if (!jem__finite(s->grad_norm)) s->grad_norm = 0;
     s->reason = g->why;
     if (given_up) {
         s->status = jem__fail(ctx, JEM_DIVERGED, "train_step: update %d: %s; the guard has already "
@@ -15506,8 +15519,6 @@ enum {
     JEM__WINO_TILES = 4    /* Winograd tiles computed together */
 };
 
-JEM__INLINE int jem__min(int x, int y) { return x < y ? x : y; }
-
 /* The pixels of an output that read the same taps, and these taps: ny rows of nx. An input gradient
    has stride*stride phases, each of every stride-th pixel of every stride-th row. */
 typedef struct jem__phase {
@@ -15531,8 +15542,8 @@ JEM__ONCE int jem__conv_phase(const jem__conv *q, int phase, jem__phase *s) {
     s->y0 = phase / stride;
     s->x0 = phase % stride;
     s->step_out = stride;
-    s->rows = (q->ho - s->y0 + stride - 1) / stride;
-    s->cols = (q->wo - s->x0 + stride - 1) / stride;
+    s->rows = jem__div_up(q->ho - s->y0, stride);
+    s->cols = jem__div_up(q->wo - s->x0, stride);
     s->ny = 0;
     s->nx = 0;
     for (int i = 0; i < q->k; i++) {
@@ -15625,7 +15636,7 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
     int whole = q->co / JEM__FULL_BLOCK;           /* blocks, before those of 4 */
     if (q->co >= 8 && (q->co - 8) % JEM__FULL_BLOCK == 0) whole = (q->co - 8) / JEM__FULL_BLOCK;
     const int rest = q->co - whole * JEM__FULL_BLOCK;
-    const int block = jem__part_from(i, of, whole + (rest + 3) / 4, 1);
+    const int block = jem__part_from(i, of, whole + jem__div_up(rest, 4), 1);
     if (block <= whole) return block * JEM__FULL_BLOCK;
     return jem__min(whole * JEM__FULL_BLOCK + 4 * (block - whole), q->co);
 }
@@ -15754,8 +15765,8 @@ static void jem__direct_plan(jem__weight_grad *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv d = jem__conv_dealt(w->q);
     const jem__conv *q = &d;
-    const int oblocks = (q->co + JEM__OUTS - 1) / JEM__OUTS;
-    const int iblocks = (q->ci + k->ins - 1) / k->ins;
+    const int oblocks = jem__div_up(q->co, JEM__OUTS);
+    const int iblocks = jem__div_up(q->ci, k->ins);
     w->products = oblocks;
     if (jem__direct_by_x(w, q)) w->products = iblocks;
     w->planes = w->groups;
@@ -15811,7 +15822,7 @@ JEM__ONCE void jem__wino_open(const jem__conv *q, const jem__phase *phase, jem__
                               float *work, jem__wino *w) {
     const int m = q->tile;
     const int points = jem__wino_points(q);
-    const int down = (phase->rows + m - 1) / m;
+    const int down = jem__div_up(phase->rows, m);
     w->phase = phase;
     w->top = phase->down[0];
     w->left = phase->right[0];
@@ -15819,7 +15830,7 @@ JEM__ONCE void jem__wino_open(const jem__conv *q, const jem__phase *phase, jem__
         w->top = phase->down[phase->ny - 1];
         w->left = phase->right[phase->nx - 1];
     }
-    w->across = (phase->cols + m - 1) / m;
+    w->across = jem__div_up(phase->cols, m);
     w->to = jem__conv_piece(q, part, w->across * down, JEM__WINO_TILES);
     w->vplane = jem__wino_plane(jem__wino_channels(q));
     w->pplane = jem__wino_plane(q->co);
@@ -15864,9 +15875,9 @@ static ptrdiff_t jem__wino_sums_step(const jem__conv *q) { return (ptrdiff_t)q->
 static void jem__wino_plan(jem__weight_grad *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
-    const int oblocks = (q->co + JEM__OUTS - 1) / JEM__OUTS;
-    const int iblocks = (q->ci + k->ins - 1) / k->ins;
-    const ptrdiff_t all = (ptrdiff_t)w->groups * ((q->ho + 3) / 4) * ((q->wo + 3) / 4);
+    const int oblocks = jem__div_up(q->co, JEM__OUTS);
+    const int iblocks = jem__div_up(q->ci, k->ins);
+    const ptrdiff_t all = (ptrdiff_t)w->groups * jem__div_up(q->ho, 4) * jem__div_up(q->wo, 4);
     w->x_plane = all * iblocks * k->ins * JEM_LANES + 80;
     w->y_plane = all * oblocks * JEM__OUTS * JEM_LANES + 80;
     w->product_step = all;
@@ -16632,7 +16643,7 @@ JEM__KERNEL void JEM__FN(wino_conv)(const jem__conv *q, const jem__operands *fro
 JEM__KERNEL void JEM__FN(deal)(const jem__weight_grad *w, int g, int side,
                                const jem__operands *in) {
     const jem__dealt p = side ? jem__dealt_dy(w) : jem__dealt_x(w);
-    const int blocks = (p.channels + p.block - 1) / p.block;
+    const int blocks = jem__div_up(p.channels, p.block);
     const int pixels = p.rows * p.cols;
     float *out = p.out + g * p.plane;
     for (int i0 = 0; i0 < pixels; i0 += 8) {
@@ -16781,13 +16792,15 @@ JEM__KERNEL void JEM__FN(weight_sums)(const jem__weight_grad *w, const float *ac
 /* Computes one product over all groups: of one block of an operand with all blocks of the other
    (see jem__direct_by_x). */
 JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weight_grad *w, int block) {
+    enum { CACHED = 20480 };                       /* bytes of rows of x and dy that a block reads
+                                                      again while the first-level cache has them */
     const jem__conv d = jem__conv_dealt(w->q);
     const jem__conv *q = &d;
     const int taps = q->k * q->k;
     const int cells = JEM__OUTS * JEM__INS;
     const int panel = jem__direct_panel(w);
-    const int oblocks = (q->co + JEM__OUTS - 1) / JEM__OUTS;
-    const int iblocks = (q->ci + JEM__INS - 1) / JEM__INS;
+    const int oblocks = jem__div_up(q->co, JEM__OUTS);
+    const int iblocks = jem__div_up(q->ci, JEM__INS);
     const int by_x = jem__direct_by_x(w, q);
     const int others = by_x ? oblocks : iblocks;
     const ptrdiff_t px = (ptrdiff_t)q->hi * q->wi * JEM__INS * JEM__VL;       /* of a block */
@@ -16796,7 +16809,7 @@ JEM__KERNEL void JEM__FN(weight_gradient)(const jem__weight_grad *w, int block) 
     const ptrdiff_t all = (ptrdiff_t)taps * cells * 16;
     const ptrdiff_t row = (ptrdiff_t)q->wi * q->stride * JEM__INS + (ptrdiff_t)q->wo * JEM__OUTS;
     float *acc = w->product + block * w->product_step;
-    int rows = (int)(20480 / (row * JEM__VL * 4));
+    int rows = (int)(CACHED / (row * JEM__VL * (ptrdiff_t)sizeof *acc));
     if (rows < 1) rows = 1;
     for (int b0 = 0; b0 < others; b0 += panel) {
         const int n = jem__min(others - b0, panel);
@@ -16841,8 +16854,8 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int si
                                     const jem__operands *in) {
     const jem__conv *q = w->q;
     const jem__dealt p = side ? jem__dealt_dy(w) : jem__dealt_x(w);
-    const int across = (q->wo + 3) / 4;
-    const int tiles = across * ((q->ho + 3) / 4);
+    const int across = jem__div_up(q->wo, 4);
+    const int tiles = across * jem__div_up(q->ho, 4);
     const int size = side ? 4 : 6;
     const int from = side ? 0 : -q->pad;
     const float *zero = w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES;
@@ -16853,7 +16866,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int si
     tile.in_step = JEM_LANES;
     tile.out_step = JEM__VL;
     tile.point = p.plane;
-    tile.strip = (p.channels + p.block - 1) / p.block * all * cell;
+    tile.strip = jem__div_up(p.channels, p.block) * all * cell;
     for (int t = 0; t < tiles; t++) {
         jem__wino_read(&tile, &image, size, 1, t / across * 4 + from, t % across * 4 + from);
         tile.out = p.out + (group * tiles + t) * cell;
@@ -16876,8 +16889,8 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int si
    lanes, in [point][o][c]. */
 JEM__KERNEL void JEM__FN(wino_weights)(const jem__weight_grad *w, int i) {
     const jem__conv *q = w->q;
-    const int iblocks = (q->ci + JEM__INS - 1) / JEM__INS;
-    const int oblocks = (q->co + JEM__OUTS - 1) / JEM__OUTS;
+    const int iblocks = jem__div_up(q->ci, JEM__INS);
+    const int oblocks = jem__div_up(q->co, JEM__OUTS);
     const int point = i / oblocks;
     const int ob = i % oblocks;
     const int cells = JEM__OUTS * JEM__INS;
@@ -17615,8 +17628,8 @@ typedef struct jem__bf16 {
                                                       where Winograd with r = 3 applies, and for
                                                       fewer than 8 channels, which would leave half
                                                       of a tile empty */
-    /* Multiplies. Meanwhile it may finish tiles of the previous block, `last` (may be NULL). */
-    void (*block)(const jem__bf16_block *, jem__bf16_block *last);
+    /* Multiplies. Meanwhile it may finish tiles of the block before (may be NULL). */
+    void (*block)(const jem__bf16_block *, jem__bf16_block *previous);
     /* Finishes n channels of one pixel from o on; at, at16: the place of channel 0, in floats and
        in bf16 (f->y16). */
     void (*finish)(const jem__finish *f, const float *c, int o, int n, ptrdiff_t at,
@@ -17633,7 +17646,7 @@ typedef struct jem__bf16 {
 
 static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
-static int jem__bf16_pairs_of(int channels) { return (channels + 1) / 2; }
+static int jem__bf16_pairs_of(int channels) { return jem__div_up(channels, 2); }
 /* Return the distance between pixels, and between rows, in bf16. */
 static ptrdiff_t jem__bf16_pixel(int c) {
     return (ptrdiff_t)jem__bf16_pairs_of(c) * JEM__BF16_PAIR;
@@ -17641,8 +17654,9 @@ static ptrdiff_t jem__bf16_pixel(int c) {
 static ptrdiff_t jem__bf16_row(int c, int w) {
     return (w + 2 * JEM__BF16_EDGE) * jem__bf16_pixel(c);
 }
-/* Finishes the next tile of a block. */
-static void jem__bf16_finish_tile(jem__bf16_block *d) {
+/* Finishes the next tile of a block. Returns 0 if all were finished before. */
+static int jem__bf16_finish_tile(jem__bf16_block *d) {
+    if (d->done == d->m * d->n) return 0;
     const int co = d->q->co;
     const int w = d->q->wo;
     const int t = d->done++;
@@ -17651,16 +17665,17 @@ static void jem__bf16_finish_tile(jem__bf16_block *d) {
     const ptrdiff_t at = ((ptrdiff_t)d->y * w + x) * co * JEM_LANES;
     const ptrdiff_t at16 = d->y * jem__bf16_row(co, w) + (x + JEM__BF16_EDGE) * jem__bf16_pixel(co);
     d->k->finish(d->f, d->c + t * JEM__BF16_TILE, o, jem__min(co - o, 16), at, at16);
+    return 1;
 }
 static void jem__bf16_finish_all(jem__bf16_block *d) {
-    while (d->done < d->m * d->n) jem__bf16_finish_tile(d);
+    while (jem__bf16_finish_tile(d)) continue;
 }
 
 /* ---- in plain C: the oracle of the others ---------------------------------------------------- */
 
 /* The functions of jem__bf16. Within a pair the odd element is added first. */
-static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *last) {
-    (void)last;
+static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *previous) {
+    (void)previous;
     for (int t = 0; t < s->m * s->n; t++) {
         float *c = s->c + t * JEM__BF16_TILE;
         if (!s->add) memset(c, 0, JEM__BF16_TILE * sizeof *c);
@@ -17720,8 +17735,9 @@ JEM__TARGET JEM__INLINE __m512i jem__bf16_zip(__m512 a, __m512 b) {
     return _mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh(b, a));
 }
 /* Keeps the 16 rows of a tile in 16 registers. */
-JEM__TARGET static void jem__bf16_block_avx512(const jem__bf16_block *s, jem__bf16_block *last) {
-    (void)last;                                    /* no latency to hide */
+JEM__TARGET static void jem__bf16_block_avx512(const jem__bf16_block *s,
+                                               jem__bf16_block *previous) {
+    (void)previous;                                /* no latency to hide */
     for (int t = 0; t < s->m * s->n; t++) {
         float *c = s->c + t * JEM__BF16_TILE;
         __m512 acc[16];
@@ -17919,7 +17935,7 @@ static void jem__tile_end(void) {}
 #define JEM__TILE_STORE_SUM(t) JEM__TILE_STORE(t, c + (t) * JEM__BF16_TILE)
 JEM__TILE_TARGET JEM__INLINE void jem__bf16_tiles(const int m, const int n,
                                                   const jem__bf16_block *s,
-                                                  jem__bf16_block *last) {
+                                                  jem__bf16_block *previous) {
     float *c = s->c;
     __asm__ volatile("" : : "r"(s), "r"(c) : "memory");                /* see jem__tile_begin */
     if (s->add) {
@@ -17954,19 +17970,20 @@ JEM__TILE_TARGET JEM__INLINE void jem__bf16_tiles(const int m, const int n,
                 JEM__TILE_LOAD(5, b[3] + k);
                 JEM__TILE_DOT(3, 4, 5);
             }
-            if (last && last->done < last->m * last->n) jem__bf16_finish_tile(last);
+            if (previous) jem__bf16_finish_tile(previous);
         }
     }
     JEM__TILE_SUMS(JEM__TILE_STORE_SUM);
 }
-JEM__TILE_TARGET static void jem__bf16_block_amx(const jem__bf16_block *s, jem__bf16_block *last) {
+JEM__TILE_TARGET static void jem__bf16_block_amx(const jem__bf16_block *s,
+                                                 jem__bf16_block *previous) {
     switch (s->m * 10 + s->n) {
-    case 11: jem__bf16_tiles(1, 1, s, last); return;
-    case 12: jem__bf16_tiles(1, 2, s, last); return;
-    case 13: jem__bf16_tiles(1, 3, s, last); return;
-    case 14: jem__bf16_tiles(1, 4, s, last); return;
-    case 21: jem__bf16_tiles(2, 1, s, last); return;
-    default: jem__bf16_tiles(2, 2, s, last);
+    case 11: jem__bf16_tiles(1, 1, s, previous); return;
+    case 12: jem__bf16_tiles(1, 2, s, previous); return;
+    case 13: jem__bf16_tiles(1, 3, s, previous); return;
+    case 14: jem__bf16_tiles(1, 4, s, previous); return;
+    case 21: jem__bf16_tiles(2, 1, s, previous); return;
+    default: jem__bf16_tiles(2, 2, s, previous);
     }
 }
 static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
@@ -18153,7 +18170,7 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
         m = jem__min(tiles - o, 2);
         for (int x = 0, n; x < s->cols; x += n) {
             jem__bf16_block *now = b[0];
-            jem__bf16_block *last = b[1];
+            jem__bf16_block *previous = b[1];
             n = jem__min(s->cols - x, most);
             for (int i = 0; i < runs; i++) {
                 now->a[i] = pack + (o * s->ny + tap_row[i]) * run;
@@ -18165,14 +18182,14 @@ static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *par
             now->runs = runs;
             now->a2 = s->ny * run;
             now->pairs = s->nx * jem__bf16_pairs_of(q->ci);
-            now->k->block(now, last);
-            jem__bf16_finish_all(last);
+            now->k->block(now, previous);
+            jem__bf16_finish_all(previous);
             now->o = o;
             now->y = s->y0 + r * s->step_out;
             now->x = s->x0 + x * s->step_out;
             now->step = s->step_out;
             now->done = 0;
-            b[0] = last;
+            b[0] = previous;
             b[1] = now;
         }
     }
@@ -18309,7 +18326,7 @@ static void jem__bf16_deal(const jem__weight_grad *w, int g, int side, const jem
 /* Returns the number of pairs of output tiles times that of input tiles. Each combination is one
    product, or one per row of the kernel if there are fewer combinations than threads. */
 static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
-    return (jem__tiles_of(q->co) + 1) / 2 * jem__tiles_of(q->ci);
+    return jem__div_up(jem__tiles_of(q->co), 2) * jem__tiles_of(q->ci);
 }
 /* Sets the sizes and tasks of a weight gradient in bf16. */
 static void jem__bf16_plan(jem__weight_grad *w) {
@@ -18437,8 +18454,8 @@ static double jem__reading_cost(const jem__conv *q, int weights, int units) {
    numbers are exact, so every processor makes the same choice. */
 static double jem__wino_cost(const jem__conv *q, int m) {
     const int a = m + jem__wino_kernel(q) - 1;
-    const int tiles = ((q->ho + m - 1) / m) * ((q->wo + m - 1) / m);
-    const int computed = tiles % 4 == 1 ? tiles : (tiles + 3) / 4 * 4;
+    const int tiles = jem__div_up(q->ho, m) * jem__div_up(q->wo, m);
+    const int computed = tiles % 4 == 1 ? tiles : jem__div_up(tiles, 4) * 4;
     const int phases = q->stride * q->stride;
     const double inputs = phases * (q->ci + q->co);
     const double outputs = phases * q->ci + q->co;
