@@ -200,7 +200,6 @@ extern "C" {
 
 #define JEM_LANES 16       /* images that are interleaved in memory: one group */
 #define JEM_MAX_INPUTS 4   /* inputs of one op */
-#define JEM_MAX_PARAMS 4   /* parameters of one built-in op */
 
 /* ==== >>platform: status, context, instruction sets =========================================== */
 
@@ -595,8 +594,8 @@ typedef enum jem_head { JEM_HEAD_POOLED = 0, JEM_HEAD_FLAT } jem_head;
 
 typedef struct jem_net jem_net;
 /* Builds the logits (n,classes,1,1) of x (n,channels,height,width) on the tape. user: net->user.
-   May set net->energy, shift and features to tensors of the tape; they are NULL when it is called.
-   After an error, which it reports with jem_fail, it returns NULL. */
+   May set net->log_density, shift and features to tensors of the tape; they are NULL when it is
+   called. After an error, which it reports with jem_fail, it returns NULL. */
 typedef jem_tensor *(*jem_forward_fn)(jem_net *net, jem_tensor *x, int training, void *user);
 
 /* Argument of the log-densities in >>losses: the network, the label of each image, and, for
@@ -610,8 +609,8 @@ typedef struct jem_query {
 /* A network with log p(x) = scale * logsumexp f(x) - log Z and p(y|x) = softmax f(x), without the
    scale; so log p(x,y) = log p(x) + log p(y|x) is f(x)[y] - log Z only for a scale of 1. A score
    (>>losses) is best learned with a scale of 10. A forward function can compute log p(x)
-   separately: see `energy`. One that sets `features` to what enters its last linear layer gives
-   jem_calibrate more to compare. */
+   separately: see `log_density`. One that sets `features` to what enters its last linear layer
+   gives jem_calibrate more to compare. */
 struct jem_net {
     jem_query query;                               /* this network, no labels: being the first
                                                       field, it lets a jem_net * serve as a
@@ -632,9 +631,9 @@ struct jem_net {
     jem_param *params;                             /* linked list, in the order they were added */
     jem_rng rng;                                   /* initialisation, then dropout */
     void *user;                                    /* your forward function's data */
-    jem_tensor *energy;                            /* g(x), (n,1,1,1), or NULL. It replaces the
-                                                      logsumexp: log p(x) = scale * g(x) - log Z,
-                                                      plus the shift */
+    jem_tensor *log_density;                       /* g(x), (n,1,1,1), or NULL: the higher, the more
+                                                      likely is x. It replaces the logsumexp: log
+                                                      p(x) = scale * g(x) - log Z, plus the shift */
     jem_tensor *shift;                             /* e(x), (n,1,1,1), see below, or NULL */
     jem_tensor *features;                          /* (n,c,h,w), or NULL */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
@@ -818,7 +817,7 @@ JEM_API jem_status jem_unstandardize(const jem_net *net, const float *u, int n, 
    evaluation mode (no dropout, running statistics), and returns (n,1,1,1). The last argument is a
    jem_query *; a jem_net *, which begins with one, suffices where no labels are needed. Labels are
    copied. NULL, or no labels where they are needed, is an error. A network with a separate
-   log p(x) (net->energy) has no log p(x,y). */
+   log p(x) (net->log_density) has no log p(x,y). */
 JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *query);           /* log p(x) */
 JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(x,y) */
 JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(y|x) */
@@ -1293,7 +1292,7 @@ typedef struct jem_train_desc {
        Matching (Balcerak et al. 2025) bounds this loss from below instead. Needs w_score. Must be
        below max_gap; up to max_gap/20, pauses end in states that the guard keeps. */
     float pause_gap;
-    float diverged;                                /* |loss| above this is an error: 1e8 */
+    float max_loss;                                /* |loss| above this is an error: 1e8 */
     /* The guard. After every update until there is a first copy, then after every 100, the trainer
        copies its state if it is good: all numbers are finite; the mean gap (jem_stats.gap) is at
        most max_gap/20 times the network's scale in size; and the residual of the score is at most
@@ -1403,10 +1402,10 @@ JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
 
 /* Verdicts by familiarity, with the same limits everywhere. */
 typedef enum jem_verdict {
-    JEM_UNJUDGED = 0,      /* the network is not calibrated */
-    JEM_FAMILIAR,          /* familiarity is .1 or more */
-    JEM_ODD,               /* below .1 */
-    JEM_STRANGE            /* below .01 */
+    JEM_VERDICT_NONE = 0,      /* the network is not calibrated */
+    JEM_VERDICT_FAMILIAR,          /* familiarity is .1 or more */
+    JEM_VERDICT_ODD,               /* below .1 */
+    JEM_VERDICT_STRANGE            /* below .01 */
 } jem_verdict;
 JEM_API jem_verdict jem_judge(float familiarity);
 JEM_API const char *jem_verdict_name(jem_verdict verdict);   /* "not calibrated", "familiar", ... */
@@ -1934,13 +1933,9 @@ struct jem_ctx {
     const char *loading;                           /* that file; NULL: none */
     uint64_t pushes;                               /* counts arena allocations and nodes, to order
                                                       them */
-    int rank, others;                              /* of the running step: this rank, and the count
-                                                      of other ranks (>>train); else 0, 0 */
+    int rank, ranks;                               /* of the running step (>>train); else 0, 1 */
     jem__list *kinds;                              /* jem__kind, of jem_register_net */
 };
-
-/* Returns the number of ranks of the running step. */
-static int jem__ranks(const jem_ctx *ctx) { return 1 + ctx->others; }
 
 /* Decodes the UTF-8 character at c, reading at most n > 0 bytes. Returns its length, 1 to 4; 0 if
    it is malformed, longer than necessary, a surrogate or above U+10FFFF (RFC 3629). */
@@ -2466,6 +2461,7 @@ jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
     if (!jem__engine_open(&seed)) return NULL;
     seed.threads = jem__thread_count(&seed.desc);
     seed.params_left = HUGE_VAL;
+    seed.ranks = 1;
     jem_ctx *ctx = (jem_ctx *)jem__alloc(&seed, sizeof *ctx);
     if (ctx) *ctx = seed;
     return ctx;
@@ -2675,16 +2671,18 @@ static void jem__arena_poison(jem_ctx *ctx) {
    (reverse mode; Griewank & Walther, 'Evaluating derivatives', 2008). jem__tape_plain, at the end
    of this room, is the whole idea; >>plan does the same faster. */
 
+enum { JEM__MAX_PARAMS = 4 };                      /* parameters of one built-in op */
+
 typedef struct jem__node {
     jem_tensor t;                                  /* the caller's handle */
     const jem_op *op;                              /* NULL: a leaf */
     struct jem__node *in[JEM_MAX_INPUTS];
-    jem_param *param[JEM_MAX_PARAMS];
+    jem_param *param[JEM__MAX_PARAMS];
     void *user;                                    /* the op's own data */
     int index;                                     /* position on the tape */
     int inputs, params;
     int groups;                                    /* groups of 16 images */
-    ptrdiff_t stride;                              /* floats of a group: h*w*c*16 */
+    ptrdiff_t group_floats;                        /* floats of a group: h*w*c*16 */
     size_t aux_bytes;                              /* per group, kept from forward to backward */
     ptrdiff_t work;                                /* floats of scratch during the op */
     double flops;                                  /* estimate for one group, forward */
@@ -2698,8 +2696,8 @@ typedef struct jem__node {
     uint64_t made, value_push, grad_push;          /* ctx->pushes when node and arrays were made */
 } jem__node;
 
-/* Place of an array during a run: group g is at `at` + g % slots * step. */
-typedef struct jem__place { float *at; ptrdiff_t step; int slots; } jem__place;
+/* Place of an array during a run: group g is at `at` + (g % slots) * stride. */
+typedef struct jem__place { float *at; ptrdiff_t stride; int slots; } jem__place;
 
 /* A node's state during a run. */
 typedef struct jem__step {
@@ -2718,7 +2716,7 @@ typedef struct jem__step {
     int value_buf, aux_buf, grad_buf;              /* indices of buffers; 0: no buffer */
     int readers;                                   /* number of its uses as an input */
     struct jem__step *first_reader;
-    struct jem__step *fused_conv, *fused_sum;      /* computed with this step, forward */
+    struct jem__step *fused_conv, *fused_add;      /* computed with this step, forward */
     struct jem__step *fused_into;                  /* step that computes this one, forward */
     struct jem__step *back_conv;                   /* of an activation: fused conv, backward */
     struct jem__step *back_fused_into;             /* of such a convolution: the activation */
@@ -2752,7 +2750,7 @@ typedef struct jem__run {
     int slots;                                     /* regions; each holds all buffers */
     int most_parts;                                /* largest number of parts in a span */
     int from, to;                                  /* the running span is list[from..to-1] */
-    int back;                                      /* 1: a span in parts runs backward */
+    int back;                                      /* 1: the running span runs backward */
     int both;                                      /* 1: each group runs forward, then backward */
     float *base;
     ptrdiff_t region_size;                         /* in floats */
@@ -2764,7 +2762,7 @@ enum {
     JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy; of a sum, dx[1] too */
     JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
     JEM__OP_WHOLE = 4,     /* called once for all groups, because it combines them */
-    JEM__OP_CONV = 8, JEM__OP_SUM = 16, JEM__OP_ACTIVATION = 32,       /* kinds that can be fused */
+    JEM__OP_CONV = 8, JEM__OP_ADD = 16, JEM__OP_ACTIVATION = 32,       /* kinds that can be fused */
     JEM__OP_LEARNS = 64    /* forward changes parameters: jem_backward always calls it */
 };
 typedef struct jem__traits {
@@ -2775,7 +2773,7 @@ typedef struct jem__traits {
 } jem__traits;
 static const jem__traits jem__stores = { JEM__OP_STORES, NULL, NULL, 0 };
 static const jem__traits jem__in_place = { JEM__OP_IN_PLACE, NULL, NULL, 0 };
-static const jem__traits jem__sums = { JEM__OP_IN_PLACE | JEM__OP_SUM, NULL, NULL, 0 };
+static const jem__traits jem__adds = { JEM__OP_IN_PLACE | JEM__OP_ADD, NULL, NULL, 0 };
 static const jem__traits jem__activates = { JEM__OP_IN_PLACE | JEM__OP_ACTIVATION, NULL, NULL, 0 };
 static const jem__traits jem__whole = { JEM__OP_WHOLE, NULL, NULL, 0 };
 
@@ -2893,7 +2891,7 @@ static jem__words jem__param_text(const jem_param *p) {
 
 /* Returns 1 if t can be used: a tensor that has not been freed, in a context without an error.
    Reports a freed tensor. */
-static int jem__live(const jem_tensor *t, const char *what) {
+static int jem__usable(const jem_tensor *t, const char *what) {
     if (!t) return 0;
     if (!t->node)
         jem__fail(t->ctx, JEM_BAD_ARGUMENT, "%s: jem_end or jem_reset has freed this tensor %s",
@@ -2902,7 +2900,7 @@ static int jem__live(const jem_tensor *t, const char *what) {
 }
 
 static int jem__is_leaf(const jem_tensor *t, const char *what) {
-    return jem__live(t, what) && !t->node->op;
+    return jem__usable(t, what) && !t->node->op;
 }
 
 static int jem__groups(int images) { return jem__div_up(images, JEM_LANES); }
@@ -2921,7 +2919,7 @@ static jem_shape jem__shape(int n, int c, int h, int w) {
 static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
 
 /* Returns the number of floats in one group. */
-static ptrdiff_t jem__floats(jem_shape shape) {
+static ptrdiff_t jem__group_floats(jem_shape shape) {
     return (ptrdiff_t)shape.c * shape.h * shape.w * JEM_LANES;
 }
 
@@ -2958,7 +2956,7 @@ static int jem__shape_possible(jem_shape shape) {
     if (shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1) return 0;
     const double per_image = (double)shape.c * shape.h * shape.w;
     if (per_image > JEM__MOST_PIXELS || (double)shape.n * per_image > 1e12) return 0;
-    return (double)jem__groups(shape.n) * (double)jem__floats(shape) <= (double)JEM__FLOATS;
+    return (double)jem__groups(shape.n) * (double)jem__group_floats(shape) <= (double)JEM__FLOATS;
 }
 
 /* Adds a node to the tape, still without op and inputs. */
@@ -2976,8 +2974,8 @@ static jem__node *jem__node_create(jem_ctx *ctx, const char *what, jem_shape sha
     node->t.ctx = ctx;
     node->t.node = node;
     node->groups = jem__groups(shape.n);
-    node->stride = jem__floats(shape);
-    node->flops = 10 * (double)node->stride;       /* elementwise; convolutions overwrite it */
+    node->group_floats = jem__group_floats(shape);
+    node->flops = 10 * (double)node->group_floats; /* elementwise; convolutions overwrite it */
     node->index = ctx->n_nodes;
     ctx->n_nodes++;
     ctx->pushes++;
@@ -2993,7 +2991,7 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
         if (!inputs[i]) return NULL;
         if (inputs[i]->ctx != ctx)
             return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: a tensor of another context", op->name);
-        if (!jem__live(inputs[i], op->name)) return NULL;
+        if (!jem__usable(inputs[i], op->name)) return NULL;
     }
     for (int i = 0; i < n_params; i++)
         if (params[i] && params[i]->ctx != ctx)
@@ -3056,7 +3054,7 @@ static void jem__fill_padding(float *x, ptrdiff_t n, int live) {
 static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, int x) {
     const ptrdiff_t pixel = (ptrdiff_t)y * node->t.w + x;
     const ptrdiff_t at = (pixel * node->t.c + c) * JEM_LANES;
-    return image / JEM_LANES * node->stride + at + image % JEM_LANES;
+    return image / JEM_LANES * node->group_floats + at + image % JEM_LANES;
 }
 
 /* Copies lanes to images, without the padding lanes. */
@@ -3105,7 +3103,7 @@ static void jem__leaf_changed(const jem__node *leaf) {
 static jem_tensor *jem__leaf(jem_ctx *ctx, const char *what, jem_shape shape) {
     jem__node *leaf = jem__node_create(ctx, what, shape);
     if (!leaf) return NULL;
-    const size_t floats = (size_t)(leaf->groups * leaf->stride);
+    const size_t floats = (size_t)(leaf->groups * leaf->group_floats);
     leaf->value = (float *)jem__push_zero(ctx, floats * sizeof(float));
     leaf->value_push = ctx->pushes;
     leaf->ready = 1;
@@ -3126,7 +3124,7 @@ jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int 
 
 jem_status jem_write(jem_tensor *leaf, const float *nchw) {
     if (!leaf) return JEM_BAD_ARGUMENT;
-    if (!jem__live(leaf, "write")) return leaf->ctx->status;
+    if (!jem__usable(leaf, "write")) return leaf->ctx->status;
     if (!nchw) return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "write: nchw is NULL");
     if (leaf->node->op)
         return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "write: %s is computed (by %s), not a leaf",
@@ -3144,10 +3142,10 @@ void jem_param_changed(jem_param *p) {
 
 static float *jem__at_place(jem__place place, int group) {
     if (!place.at) return NULL;
-    return place.at + group % place.slots * place.step;
+    return place.at + group % place.slots * place.stride;
 }
 static jem__place jem__all_groups(const jem__node *node, float *at) {
-    const jem__place place = { at, node->stride, node->groups };
+    const jem__place place = { at, node->group_floats, node->groups };
     return place;
 }
 
@@ -3227,14 +3225,14 @@ static void jem__run_marks(jem__run *r, const jem__node *target, const jem__node
    Stores the time of the allocation in `push`. Returns 0 if memory runs out. */
 static int jem__keep_room(const jem__node *node, float **array, uint64_t *push) {
     if (*array) return 1;
-    *array = jem__push_floats(node->t.ctx, node->groups * node->stride);
+    *array = jem__push_floats(node->t.ctx, node->groups * node->group_floats);
     *push = node->t.ctx->pushes;
     return *array != NULL;
 }
 
 /* Returns 1 if the value remains after the run: the target's, small ones, and those of jem_keep. */
 static int jem__keeps_value(const jem__run *r, const jem__step *s) {
-    const int is_small = s->node->stride <= 128 * JEM_LANES;
+    const int is_small = s->node->group_floats <= 128 * JEM_LANES;
     return s->runs && (s == r->target || s->node->keep || is_small);
 }
 
@@ -3326,7 +3324,7 @@ static void jem__seed(const jem__run *r, int group) {
    the last image: gradients of later weights contain 0 times their values, which may not be NaN. */
 static void jem__op_forward(const jem__node *node, const jem_call *call) {
     node->op->forward(call);
-    if (node->custom) jem__fill_padding(call->y, jem__floats(call->out), call->live);
+    if (node->custom) jem__fill_padding(call->y, jem__group_floats(call->out), call->live);
 }
 
 /* Calls an op's backward. For the same reason, a custom op's padding lanes get no gradient. */
@@ -3335,7 +3333,7 @@ static void jem__op_backward(const jem__node *node, const jem_call *call) {
     if (!node->custom || call->live == JEM_LANES) return;
     for (int k = 0; k < call->inputs; k++) {
         if (!call->dx[k]) continue;
-        const ptrdiff_t n = jem__floats(call->in[k]);
+        const ptrdiff_t n = jem__group_floats(call->in[k]);
         for (ptrdiff_t i = 0; i < n; i += JEM_LANES)
             for (int l = call->live; l < JEM_LANES; l++) call->dx[k][i + l] = 0;
     }
@@ -3366,7 +3364,7 @@ static void jem__clear_input_grad(const jem__step *s, int k, int group) {
         to = input->groups;
     }
     for (int g = from; g < to; g++)
-        memset(jem__at_place(s->in[k]->grad, g), 0, (size_t)input->stride * sizeof(float));
+        memset(jem__at_place(s->in[k]->grad, g), 0, (size_t)input->group_floats * sizeof(float));
 }
 
 /* Calls an op's backward. If an op that always adds to dx begins a gradient, dx is zeroed first. */
@@ -3402,11 +3400,11 @@ static jem_status jem__tape_memory(jem__run *r) {
         jem__step *s = r->list[i];
         const jem__node *node = s->node;
         const ptrdiff_t aux = jem__whole_vectors((ptrdiff_t)((node->aux_bytes + 3) / 4));
-        const ptrdiff_t size = node->groups * node->stride;
+        const ptrdiff_t size = node->groups * node->group_floats;
         if (!s->value.at) s->value = jem__all_groups(node, jem__push_floats(r->ctx, size));
         if (s->needs) s->grad = jem__all_groups(node, jem__push_floats(r->ctx, size));
         if (aux) s->aux = jem__all_groups(node, jem__push_floats(r->ctx, node->groups * aux));
-        s->aux.step = aux;                         /* not node->stride */
+        s->aux.stride = aux;                         /* not node->group_floats */
         if (node->work > work) work = node->work;
     }
     r->work.at = jem__push_floats(r->ctx, work);
@@ -3495,7 +3493,7 @@ static void jem__plan_extend(jem__run *r, int buf, int end) {
    with it, they cost no pass over memory; nor, backward, do the slopes of an activation before it:
 
      forward    conv -> add -> activation    run as one step, that of the last, which has
-                                             `fused_conv`, `fused_sum`; the others: `fused_into`
+                                             `fused_conv`, `fused_add`; the others: `fused_into`
      backward   the input gradients of conv  run as one step, that of the activation, which has
                 and of the activation        `back_conv`; the conv has `back_fused_into`
                 that computed its input
@@ -3515,9 +3513,9 @@ static void jem__plan_readers(jem__run *r) {
 }
 
 /* Returns 1 if the step, not yet fused, adds two different values of the same shape. */
-static int jem__can_fuse_sum(const jem__step *s) {
-    return jem__has(s->node, JEM__OP_SUM) && !s->fused_conv && !s->fused_into &&
-           s->in[0] != s->in[1] && s->in[0]->node->stride == s->in[1]->node->stride;
+static int jem__can_fuse_add(const jem__step *s) {
+    return jem__has(s->node, JEM__OP_ADD) && !s->fused_conv && !s->fused_into &&
+           s->in[0] != s->in[1] && s->in[0]->node->group_floats == s->in[1]->node->group_floats;
 }
 
 /* Fuses a convolution with the only reader of its output, if that is an addition or an activation,
@@ -3526,7 +3524,7 @@ static void jem__fuse_forward(jem__step *conv) {
     if (conv->readers != 1 || conv->node->value) return;
     jem__step *last = conv;
     jem__step *sum = NULL;
-    if (jem__can_fuse_sum(conv->first_reader)) {
+    if (jem__can_fuse_add(conv->first_reader)) {
         sum = conv->first_reader;
         last = sum;
     }
@@ -3534,7 +3532,7 @@ static void jem__fuse_forward(jem__step *conv) {
     if (next && jem__has(next->node, JEM__OP_ACTIVATION)) last = next;
     if (last == conv) return;
     last->fused_conv = conv;
-    last->fused_sum = sum;
+    last->fused_add = sum;
     conv->fused_into = last;
     if (sum && sum != last) sum->fused_into = last;
 }
@@ -3578,16 +3576,16 @@ static const jem__node *jem__main_node(const jem__step *s, int back) {
 /* list[i] goes forward at time i and back at time 2n-1-i, unless it is fused into another step. A
    buffer's lifetime extends from its first write to its last read. */
 
-/* Returns the time at which list[pos] goes back. */
-static int jem__back_time(const jem__run *r, int pos) { return 2 * r->n - 1 - pos; }
+/* Returns the time at which list[pos] goes back, if it is not fused into another step. */
+static int jem__mirrored(const jem__run *r, int pos) { return 2 * r->n - 1 - pos; }
 
 static int jem__time_forward(const jem__step *s) {
     if (s->fused_into) return s->fused_into->pos;
     return s->pos;
 }
 static int jem__time_back(const jem__run *r, const jem__step *s) {
-    if (s->back_fused_into) return jem__back_time(r, s->back_fused_into->pos);
-    return jem__back_time(r, s->pos);
+    if (s->back_fused_into) return jem__mirrored(r, s->back_fused_into->pos);
+    return jem__mirrored(r, s->pos);
 }
 
 /* bf16 pays only where one bf16 convolution writes an array that another one reads: a value, for
@@ -3656,7 +3654,7 @@ static void jem__plan_value16(jem__run *r, jem__step *s) {
 static int jem__can_overwrite_input(const jem__run *r, const jem__step *s) {
     if (!jem__has(s->node, JEM__OP_SHARES)) return 0;
     const jem__step *input = s->in[0];
-    if (!input->value_buf || input->node->stride != s->node->stride) return 0;
+    if (!input->value_buf || input->node->group_floats != s->node->group_floats) return 0;
     const jem__step *fused = s;
     if (s->fused_into) fused = s->fused_into;
     if (fused->fused_conv && fused->fused_conv->in[0]->value_buf == input->value_buf) return 0;
@@ -3674,7 +3672,7 @@ static void jem__plan_value(jem__run *r, jem__step *s) {
         last_use = start;
     }
     if (!jem__can_overwrite_input(r, s)) {
-        s->value_buf = jem__plan_buf(r, start, last_use, s->node->stride);
+        s->value_buf = jem__plan_buf(r, start, last_use, s->node->group_floats);
         return;
     }
     s->value_buf = s->in[0]->value_buf;
@@ -3685,7 +3683,7 @@ static void jem__plan_value(jem__run *r, jem__step *s) {
 static void jem__plan_aux(jem__run *r, jem__step *s) {
     if (!s->node->aux_bytes) return;
     int end = s->pos;
-    if (s->needs) end = jem__back_time(r, s->pos);
+    if (s->needs) end = jem__mirrored(r, s->pos);
     s->aux_buf = jem__plan_buf(r, s->pos, end, (ptrdiff_t)((s->node->aux_bytes + 3) / 4));
 }
 
@@ -3694,6 +3692,7 @@ static void jem__plan_values(jem__run *r) {
         jem__plan_value16(r, r->list[i]);
         jem__plan_value(r, r->list[i]);
     }
+    /* After all values: in this order, buffers are placed with fewer gaps. */
     for (int i = 0; i < r->n; i++) jem__plan_aux(r, r->list[i]);
 }
 
@@ -3712,8 +3711,8 @@ static void jem__plan_adds(jem__run *r) {
 static jem__step *jem__gradient_source(jem__step *conv) {
     if (conv->readers != 1) return conv;
     jem__step *sum = conv->first_reader;
-    if (!jem__has(sum->node, JEM__OP_SUM) || sum->in[0] == sum->in[1]) return conv;
-    if (sum->node->stride != conv->node->stride) return conv;
+    if (!jem__has(sum->node, JEM__OP_ADD) || sum->in[0] == sum->in[1]) return conv;
+    if (sum->node->group_floats != conv->node->group_floats) return conv;
     return sum;
 }
 
@@ -3734,7 +3733,7 @@ static void jem__plan_gradient16(jem__run *r, jem__step *conv) {
     jem__step *source = jem__gradient_source(conv);
     jem__step *writer = jem__last_gradient_writer(r, source);
     if (!writer || writer->back_fused_into || !jem__backward_node(writer)->bf16_grad) return;
-    const int start = jem__back_time(r, writer->pos);
+    const int start = jem__mirrored(r, writer->pos);
     const int end = jem__time_back(r, conv);
     const jem_tensor *t = &source->node->t;
     conv->dy16 = source;
@@ -3773,17 +3772,21 @@ static int jem__can_share_gradient(const jem__run *r, const jem__step *sum, int 
            !jem__changes_gradient_before(r, sum, second, first);
 }
 
-/* Gives the gradient of input k a buffer: the step's own if the step allows it, or a new one. */
+/* Returns 1 if the gradient of input k may take over the buffer of the step's own. */
+static int jem__passes_gradient_on(const jem__run *r, const jem__step *s, int k) {
+    if (s->in[k]->node->group_floats != s->node->group_floats) return 0;
+    if (jem__has(s->node, JEM__OP_ADD)) return jem__can_share_gradient(r, s, k);
+    return k == 0;
+}
+
+/* Gives the gradient of input k a buffer: the step's own, if that is free, or a new one. */
 static void jem__plan_input_gradient(jem__run *r, jem__step *s, int k, int in_place) {
     jem__step *in = s->in[k];
     const int last_use = jem__time_back(r, in);
-    int share = in_place && in->node->stride == s->node->stride;
-    if (share && jem__has(s->node, JEM__OP_SUM)) share = jem__can_share_gradient(r, s, k);
-    else if (k > 0) share = 0;
-    if (share) {
+    if (in_place && jem__passes_gradient_on(r, s, k)) {
         in->grad_buf = s->grad_buf;
         jem__plan_extend(r, in->grad_buf, last_use);
-    } else in->grad_buf = jem__plan_buf(r, jem__time_back(r, s), last_use, in->node->stride);
+    } else in->grad_buf = jem__plan_buf(r, jem__time_back(r, s), last_use, in->node->group_floats);
 }
 
 /* Plans all gradients. Each is in use from its first writer to its own step. */
@@ -3791,11 +3794,11 @@ static void jem__plan_gradients(jem__run *r) {
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
         if (!s->needs) continue;
-        const int now = jem__back_time(r, i);
+        const int now = jem__mirrored(r, i);
         int in_place = 0;
         if (jem__stores_gradient(s)) {
             const int last_use = jem__time_back(r, s);
-            if (!s->grad_buf) s->grad_buf = jem__plan_buf(r, now, last_use, s->node->stride);
+            if (!s->grad_buf) s->grad_buf = jem__plan_buf(r, now, last_use, s->node->group_floats);
             jem__plan_extend(r, s->grad_buf, last_use);
             in_place = r->bufs[s->grad_buf].end == now && jem__has(s->node, JEM__OP_SHARES);
         }
@@ -3871,7 +3874,7 @@ static jem_status jem__plan_memory(jem__run *r) {
     r->base = jem__push_floats(r->ctx, r->slots * r->region_size);
     if (!r->base) return JEM_NO_MEMORY;
     r->work.at = r->base + scratch;
-    r->work.step = r->region_size;
+    r->work.stride = r->region_size;
     r->work.slots = r->slots;
     return JEM_OK;
 }
@@ -3908,7 +3911,7 @@ static int jem__parts(const jem__run *r, const jem__step *s, int back) {
 /* Points the call of a fused convolution to the outputs of the addition and the activation. */
 static void jem__call_fused(const jem__step *s, int group, jem_call *call, jem__inner *inner) {
     const jem__step *conv = s->fused_conv;
-    const jem__step *sum = s->fused_sum;
+    const jem__step *sum = s->fused_add;
     const jem__step *before_activation = conv;
     if (sum) {
         const jem__step *other = sum->in[0];
@@ -3925,7 +3928,7 @@ static void jem__call_fused(const jem__step *s, int group, jem_call *call, jem__
 
 /* Computes one part of one group of a step and of the steps fused with it. If these include a
    convolution, its op computes them all. */
-static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int part) {
+static void jem__run_step_forward(const jem__run *r, jem__step *s, int group, int part) {
     if (s->fused_into || part >= jem__parts(r, s, 0)) return;
     jem__step *main_step = s;
     if (s->fused_conv) main_step = s->fused_conv;
@@ -3940,7 +3943,7 @@ static void jem__plan_forward(const jem__run *r, jem__step *s, int group, int pa
 
 /* Computes a part of a group backward: the input gradient of the step's op or, if a convolution is
    fused with it, that of the convolution and then of the activation before it. */
-static void jem__plan_backward(const jem__run *r, jem__step *s, int group, int part) {
+static void jem__run_step_backward(const jem__run *r, jem__step *s, int group, int part) {
     if (s->back_fused_into || part >= jem__parts(r, s, 1)) return;
     if (!jem__has(jem__backward_node(s), JEM__OP_CONV)) {
         jem__step_backward(r, s, group);
@@ -3965,11 +3968,11 @@ static void jem__plan_backward(const jem__run *r, jem__step *s, int group, int p
 
 /* Takes one group through list[from..to-1]. */
 static void jem__group_forward(const jem__run *r, int group) {
-    for (int i = r->from; i < r->to; i++) jem__plan_forward(r, r->list[i], group, 0);
+    for (int i = r->from; i < r->to; i++) jem__run_step_forward(r, r->list[i], group, 0);
 }
 static void jem__group_backward(const jem__run *r, int group) {
     for (int i = r->to - 1; i >= r->from; i--)
-        if (r->list[i]->needs) jem__plan_backward(r, r->list[i], group, 0);
+        if (r->list[i]->needs) jem__run_step_backward(r, r->list[i], group, 0);
 }
 
 /* Takes each group that uses region `slot` forward, then back if the run does both. */
@@ -3992,16 +3995,16 @@ static void jem__task_part(void *arg, int i) {
     const jem__run *r = (const jem__run *)arg;
     jem__step *s = r->list[r->from];
     const int parts = jem__parts(r, s, r->back);
-    if (r->back) jem__plan_backward(r, s, i / parts, i % parts);
-    else jem__plan_forward(r, s, i / parts, i % parts);
+    if (r->back) jem__run_step_backward(r, s, i / parts, i % parts);
+    else jem__run_step_forward(r, s, i / parts, i % parts);
 }
 
 /* Runs list[from..to-1] depth-first, with one task per region forward, one per group backward. */
-static void jem__span_depth_first(jem__run *r, int back) {
+static void jem__span_depth_first(jem__run *r) {
     const int groups = r->list[r->from]->node->groups;
     double flops = 0;
     for (int i = r->from; i < r->to; i++) flops += (1 + r->both) * r->list[i]->node->flops * groups;
-    if (back) {
+    if (r->back) {
         jem__parallel(r->ctx, groups, flops, jem__task_group_backward, r);
         return;
     }
@@ -4011,19 +4014,18 @@ static void jem__span_depth_first(jem__run *r, int back) {
 }
 
 /* Runs list[from..to-1] step by step, each convolution in parts. */
-static void jem__span_in_parts(jem__run *r, int back) {
+static void jem__span_in_parts(jem__run *r) {
     const int from = r->from;
     const int groups = r->list[from]->node->groups;
-    r->back = back;
     for (int i = 0; i < r->to - from; i++) {
         int at = from + i;
-        if (back) at = r->to - 1 - i;
+        if (r->back) at = r->to - 1 - i;
         const jem__step *s = r->list[at];
-        if (back && (!s->needs || s->back_fused_into)) continue;
-        if (!back && s->fused_into) continue;
-        const double flops = jem__main_node(s, back)->flops * groups;
+        if (r->back && (!s->needs || s->back_fused_into)) continue;
+        if (!r->back && s->fused_into) continue;
+        const double flops = jem__main_node(s, r->back)->flops * groups;
         r->from = at;
-        jem__parallel(r->ctx, groups * jem__parts(r, s, back), flops, jem__task_part, r);
+        jem__parallel(r->ctx, groups * jem__parts(r, s, r->back), flops, jem__task_part, r);
     }
     r->from = from;
 }
@@ -4037,9 +4039,9 @@ static int jem__rounds(int threads, int groups, int parts) {
    thread on, since undivided groups go depth-first and remain in the caches. */
 static int jem__parts_for(const jem__run *r, int groups) {
     const int threads = r->ctx->threads;
+    if (groups >= 2 * threads) return 1;
     const int least = jem__div_up(threads, groups);
     int best = least;
-    if (groups >= 2 * threads) return 1;
     for (int parts = least + 1; parts <= least + 2; parts++)
         if (jem__rounds(threads, groups, parts) * best < jem__rounds(threads, groups, best) * parts)
             best = parts;
@@ -4047,10 +4049,10 @@ static int jem__parts_for(const jem__run *r, int groups) {
 }
 
 /* Runs list[from..to-1] over all groups. */
-static void jem__plan_span(jem__run *r, int back) {
+static void jem__run_span(jem__run *r) {
     r->parts = jem__parts_for(r, r->list[r->from]->node->groups);
-    if (r->parts == 1) jem__span_depth_first(r, back);
-    else jem__span_in_parts(r, back);
+    if (r->parts == 1) jem__span_depth_first(r);
+    else jem__span_in_parts(r);
 }
 
 /* Returns 1 if steps i and j can go depth-first together: neither needs the whole batch, and both
@@ -4062,18 +4064,20 @@ static int jem__together(const jem__run *r, int i, int j) {
 }
 
 /* Runs all steps forward. Neighbours that treat images separately form one span. */
-static void jem__plan_all_forward(jem__run *r) {
+static void jem__run_forward(jem__run *r) {
+    r->back = 0;
     for (r->from = 0; r->from < r->n; r->from = r->to) {
         r->to = r->from + 1;
         while (r->to < r->n && jem__together(r, r->from, r->to)) r->to++;
         if (jem__has(r->list[r->from]->node, JEM__OP_WHOLE))
             jem__step_forward(r, r->list[r->from], 0);
-        else jem__plan_span(r, 0);
+        else jem__run_span(r);
     }
 }
 
 /* Runs all steps backward, in spans, and computes the gradients of parameters. */
-static jem_status jem__plan_all_back(jem__run *r) {
+static jem_status jem__run_backward(jem__run *r) {
+    r->back = 1;
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
@@ -4091,7 +4095,7 @@ static jem_status jem__plan_all_back(jem__run *r) {
         while (i > 0 && jem__together(r, i - 1, r->to - 1) &&
                !jem__run_trains(r, r->list[i - 1]->node)) i--;
         r->from = i;
-        jem__plan_span(r, 1);
+        jem__run_span(r);
     }
     return JEM_OK;
 }
@@ -4116,9 +4120,12 @@ static int jem__plan_threads(jem__run *r) {
     return together;
 }
 
-/* Plans a run and executes it. */
+/* Plans a run and executes it. The order of planning matters: fusion decides which values are
+   stored, values need their readers, and bf16 copies decide which gradients are stored in fp32. */
 static jem_status jem__run_planned(jem__run *r) {
-    r->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(5 * r->n + 1) * sizeof *r->bufs);
+    enum { MOST = 5 };                             /* buffers of a step: value, aux, gradient, and
+                                                      bf16 copies of value and gradient */
+    r->bufs = (jem__buf *)jem__push(r->ctx, (size_t)(MOST * r->n + 1) * sizeof *r->bufs);
     if (!r->bufs) return JEM_NO_MEMORY;
     jem__plan_buf(r, 0, -1, 0);                    /* buffer 0 means 'no buffer' */
     const int together = jem__plan_threads(r);
@@ -4134,12 +4141,12 @@ static jem_status jem__run_planned(jem__run *r) {
     if (together && r->mode == JEM__GRAD && r->most_parts == 1) {
         r->to = r->n;
         r->both = 1;
-        jem__plan_span(r, 0);
+        jem__run_span(r);
         return JEM_OK;
     }
-    jem__plan_all_forward(r);
+    jem__run_forward(r);
     if (r->mode == JEM__EVAL || !jem_ok(r->ctx)) return r->ctx->status;
-    return jem__plan_all_back(r);
+    return jem__run_backward(r);
 }
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -4196,7 +4203,7 @@ static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target,
 
 static jem_status jem__compute(jem_tensor *t, const char *what) {
     if (!t) return JEM_BAD_ARGUMENT;
-    if (!jem__live(t, what)) return t->ctx->status;
+    if (!jem__usable(t, what)) return t->ctx->status;
     if (t->node->ready) return JEM_OK;
     return jem__run_tape(t->ctx, JEM__EVAL, t->node, NULL);
 }
@@ -4204,7 +4211,7 @@ static jem_status jem__compute(jem_tensor *t, const char *what) {
 void jem_keep(jem_tensor *t) { if (t && t->node) t->node->keep = 1; }
 
 jem_status jem_read(jem_tensor *t, float *nchw) {
-    if (jem__live(t, "read") && !nchw)
+    if (jem__usable(t, "read") && !nchw)
         return jem__fail(t->ctx, JEM_BAD_ARGUMENT, "read: nchw is NULL");
     const jem_status status = jem__compute(t, "read");
     if (status == JEM_OK) jem__copy_out(t->node, t->node->value, nchw);
@@ -4214,7 +4221,7 @@ jem_status jem_read(jem_tensor *t, float *nchw) {
 static int jem__one_number(const jem_tensor *t) { return (double)t->n * t->c * t->h * t->w <= 1; }
 
 float jem_item(jem_tensor *t) {
-    if (jem__live(t, "item") && !jem__one_number(t))
+    if (jem__usable(t, "item") && !jem__one_number(t))
         jem__fail(t->ctx, JEM_BAD_SHAPE, "item: %s is not one number", jem__shape_text(t).s);
     if (jem__compute(t, "item") != JEM_OK) return (float)NAN;
     return t->node->value[0];
@@ -4222,7 +4229,7 @@ float jem_item(jem_tensor *t) {
 
 jem_status jem_backward(jem_tensor *loss) {
     if (!loss) return JEM_BAD_ARGUMENT;
-    if (!jem__live(loss, "backward")) return loss->ctx->status;
+    if (!jem__usable(loss, "backward")) return loss->ctx->status;
     if (!jem__one_number(loss))
         return jem__fail(loss->ctx, JEM_BAD_SHAPE, "backward: the loss is %s, not one number",
                          jem__shape_text(loss).s);
@@ -4231,11 +4238,11 @@ jem_status jem_backward(jem_tensor *loss) {
 
 jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
     if (!y || !x) return JEM_BAD_ARGUMENT;
-    if (!jem__live(y, "grad")) return y->ctx->status;
-    if (!jem__live(x, "grad")) return x->ctx->status;
+    if (!jem__usable(y, "grad")) return y->ctx->status;
+    if (!jem__usable(x, "grad")) return x->ctx->status;
     if (x->ctx != y->ctx)
         return jem__fail(y->ctx, JEM_BAD_ARGUMENT, "grad: x is a tensor of another context");
-    if (x->node->op || y->node->stride != JEM_LANES)
+    if (x->node->op || y->node->group_floats != JEM_LANES)
         return jem__fail(y->ctx, JEM_BAD_SHAPE,
                          "grad: y is %s, x is %s: y must have one number per image, and x must be "
                          "a leaf", jem__shape_text(y).s, jem__shape_text(x).s);
@@ -4244,7 +4251,7 @@ jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
 
 jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
     if (!x) return JEM_BAD_ARGUMENT;
-    if (!jem__live(x, "read_grad")) return x->ctx->status;
+    if (!jem__usable(x, "read_grad")) return x->ctx->status;
     if (!nchw) return jem__fail(x->ctx, JEM_BAD_ARGUMENT, "read_grad: nchw is NULL");
     if (x->node->op)
         return jem__fail(x->ctx, JEM_BAD_ARGUMENT, "read_grad: this tensor is computed (by %s): "
@@ -4279,10 +4286,10 @@ static void jem__check_tape(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor
     jem_mark mark = jem_begin(ctx);
     jem_tensor *y = fn(ctx, x, user);
     if (!p && jem_grad(y, x) == JEM_OK) jem_read_grad(x, grad);
-    if (p && jem__live(y, "check_gradient")) {
+    if (p && jem__usable(y, "check_gradient")) {
         float *own = p->grad;
         p->grad = grad;
-        if (y->node->stride == JEM_LANES) jem__run_tape(ctx, JEM__BACKWARD, y->node, NULL);
+        if (y->node->group_floats == JEM_LANES) jem__run_tape(ctx, JEM__BACKWARD, y->node, NULL);
         else jem__fail(ctx, JEM_BAD_SHAPE, "check_gradient: y must have one number per image");
         p->grad = own;
     }
@@ -4327,7 +4334,7 @@ float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x
                   "parameter (or none) and a finite step > 0");
         return -1;
     }
-    ptrdiff_t n = x->n * x->node->stride / JEM_LANES;
+    ptrdiff_t n = x->n * x->node->group_floats / JEM_LANES;
     ptrdiff_t n_grad = n;
     if (p) {
         n = p->size;
@@ -4442,7 +4449,7 @@ static void jem__cut_forward(const jem_call *call) {
     for (int i = 0; i < call->in[0].n; i++) {
         const jem_call whole = jem__at(call, i / JEM_LANES);
         const jem_call blocks = jem__at(call, i);
-        memset(blocks.y, 0, (size_t)jem__floats(call->out) * sizeof(float));
+        memset(blocks.y, 0, (size_t)jem__group_floats(call->out) * sizeof(float));
         jem__copy_blocks(whole.x[0], blocks.y, call->out, call->in[0], i, 1, 0);
     }
 }
@@ -4461,7 +4468,7 @@ static void jem__join_forward(const jem_call *call) {
     }
     for (int g = 0; g < jem__groups(call->out.n); g++) {
         const jem_call whole = jem__at(call, g);
-        jem__fill_padding(whole.y, jem__floats(call->out), whole.live);
+        jem__fill_padding(whole.y, jem__group_floats(call->out), whole.live);
     }
 }
 static void jem__join_backward(const jem_call *call) {
@@ -4735,7 +4742,7 @@ typedef struct jem__conv_user {
 
 /* Returns the number of floats in one group of an input with its border. */
 static ptrdiff_t jem__framed_floats(const jem__conv *q) {
-    return jem__floats(jem__shape(1, q->ci, q->hi, q->wi));
+    return jem__group_floats(jem__shape(1, q->ci, q->hi, q->wi));
 }
 
 /* Packs the weights if they have changed: for forward and, on request, for the input gradient. */
@@ -4991,7 +4998,7 @@ static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *
     jem__node *node = y->node;
     const ptrdiff_t forward = jem__conv_work(&user.out, user.border_x);
     const ptrdiff_t backward = jem__conv_work(&user.grad, user.border_dy);
-    node->flops = 2 * (double)node->stride * x->c * k * k;
+    node->flops = 2 * (double)node->group_floats * x->c * k * k;
     node->work = forward > backward ? forward : backward;
     node->bf16_out = !x->image_h && user.out.method->bf16;
     node->bf16_grad = !x->image_h && user.grad.method->bf16;
@@ -5027,7 +5034,7 @@ static void jem__map_forward(const jem_call *call) {
     const jem__map_user *user = (const jem__map_user *)call->user;
     void *aux = NULL;
     if (call->dy) aux = call->aux;
-    call->ctx->k->map(user->kind, user->a, call->x[0], call->y, aux, jem__floats(call->out));
+    call->ctx->k->map(user->kind, user->a, call->x[0], call->y, aux, jem__group_floats(call->out));
 }
 /* Computes dx = dy f'(x) */
 static void jem__map_backward(const jem_call *call) {
@@ -5035,7 +5042,7 @@ static void jem__map_backward(const jem_call *call) {
     const float *kept = call->x[0];
     if (call->inner->step->node->op->keeps == JEM_KEEPS_OUTPUT) kept = call->y;
     call->ctx->k->map_back(user->kind, user->a, kept, call->aux, call->dy, call->dx[0],
-                           call->inner->add[0], jem__floats(call->out));
+                           call->inner->add[0], jem__group_floats(call->out));
 }
 
 /* The ops in the order of JEM__MAP_SCALE, ... */
@@ -5052,7 +5059,7 @@ static const jem_op jem__map_ops[] = {
 static jem_tensor *jem__map(jem_ctx *ctx, jem_tensor *x, int kind, float a) {
     if (!x || !jem_ok(ctx)) return NULL;
     const jem__map_user user = { kind, a };
-    const size_t floats = (size_t)jem__floats(jem__shape_of(x));
+    const size_t floats = (size_t)jem__group_floats(jem__shape_of(x));
     size_t aux_bytes = 0;
     if (kind == JEM__MAP_LEAKY) aux_bytes = floats / 8;      /* a bit for each value */
     if (kind == JEM__MAP_SILU) aux_bytes = floats * sizeof(float);
@@ -5103,7 +5110,7 @@ void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t
 }
 
 jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
-    if (!x || !jem_ok(ctx) || !jem__live(x, "clamp")) return NULL;
+    if (!x || !jem_ok(ctx) || !jem__usable(x, "clamp")) return NULL;
     if (jem__is_nan(lo) || jem__is_nan(hi))
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g or hi = %g is not a number",
                            (double)lo, (double)hi);
@@ -5124,7 +5131,7 @@ static void jem__drop_forward(const jem_call *call) {
     const jem__kernels *k = call->ctx->k;
     const int group = call->group + call->ctx->rank * jem__groups(call->out.n);
     const jem_rng rng = jem_rng_split(&user->rng, (uint64_t)group);
-    const ptrdiff_t n = jem__floats(call->out);
+    const ptrdiff_t n = jem__group_floats(call->out);
     uint16_t *dropped = NULL;
     if (call->dy) dropped = (uint16_t *)call->aux;
     k->fill(JEM__UNIFORM, rng.key, 0, call->y, n, 0.0f, 1.0f);
@@ -5134,7 +5141,7 @@ static void jem__drop_forward(const jem_call *call) {
 static void jem__drop_backward(const jem_call *call) {
     const jem__drop_user *user = (const jem__drop_user *)call->user;
     call->ctx->k->map_back(JEM__MAP_DROP, user->scale, NULL, call->aux, call->dy, call->dx[0],
-                           call->inner->add[0], jem__floats(call->out));
+                           call->inner->add[0], jem__group_floats(call->out));
 }
 JEM__OP(dropout, drop, JEM_KEEPS_NOTHING, &jem__stores);
 
@@ -5146,7 +5153,7 @@ jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
     const jem_rng own = jem_rng_split(rng, rng->counter);
     rng->counter++;
     const jem__drop_user user = { p, 1 / (1 - p), own };
-    const size_t vectors = (size_t)jem__floats(jem__shape_of(x)) / JEM_LANES;
+    const size_t vectors = (size_t)jem__group_floats(jem__shape_of(x)) / JEM_LANES;
     return jem__op1(ctx, &jem__op_dropout, x, jem__shape_of(x), &user, sizeof user,
                     vectors * sizeof(uint16_t));
 }
@@ -5158,21 +5165,21 @@ static int jem__pair_kind(const jem_call *call) { return *(const int *)call->use
 /* Returns 1 if b has one number per image, and a has more. */
 static int jem__is_spread(const jem_call *call) {
     const jem_shape b = call->in[1];
-    return b.c * b.h * b.w == 1 && jem__floats(call->in[0]) > JEM_LANES;
+    return b.c * b.h * b.w == 1 && jem__group_floats(call->in[0]) > JEM_LANES;
 }
 
 /* Returns the number of floats per call of a kernel: all, or those of a pixel if b has one number
    per channel. */
 static ptrdiff_t jem__pair_run(const jem_call *call) {
-    if (jem__is_spread(call)) return jem__floats(call->in[0]);
-    return jem__floats(call->in[1]);
+    if (jem__is_spread(call)) return jem__group_floats(call->in[0]);
+    return jem__group_floats(call->in[1]);
 }
 
 /* Computes y = a op b */
 static void jem__pair_forward(const jem_call *call) {
     const int kind = jem__pair_kind(call);
     const int spread = jem__is_spread(call);
-    const ptrdiff_t n = jem__floats(call->out);
+    const ptrdiff_t n = jem__group_floats(call->out);
     const ptrdiff_t run = jem__pair_run(call);
     for (ptrdiff_t at = 0; at < n; at += run)
         call->ctx->k->pair(kind, call->x[0] + at, call->x[1], spread, call->y + at, run);
@@ -5181,7 +5188,7 @@ static void jem__pair_forward(const jem_call *call) {
 /* Computes da = dy (add, sub), dy b (mul) */
 static void jem__pair_backward_a(const jem_call *call) {
     const int spread = jem__is_spread(call);
-    const ptrdiff_t n = jem__floats(call->out);
+    const ptrdiff_t n = jem__group_floats(call->out);
     const ptrdiff_t run = jem__pair_run(call);
     const float *factor = NULL;
     if (jem__pair_kind(call) == JEM__PAIR_MUL) factor = call->x[1];
@@ -5192,7 +5199,7 @@ static void jem__pair_backward_a(const jem_call *call) {
 
 /* Computes db = dy (add), -dy (sub), dy a (mul); summed where b was broadcast */
 static void jem__pair_backward_b(const jem_call *call) {
-    const ptrdiff_t n = jem__floats(call->out);
+    const ptrdiff_t n = jem__group_floats(call->out);
     const ptrdiff_t run = jem__pair_run(call);
     float sign = 1;
     if (jem__pair_kind(call) == JEM__PAIR_SUB) sign = -1;
@@ -5222,7 +5229,7 @@ static void jem__pair_backward(const jem_call *call) {
 /* Records an elementwise op of two inputs. */
 static jem_tensor *jem__pair(jem_ctx *ctx, jem_tensor *a, jem_tensor *b, int kind) {
     static const jem_op ops[] = {                  /* in the order of JEM__PAIR_ADD, ... */
-        { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__sums },
+        { "add", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__adds },
         { "sub", jem__pair_forward, jem__pair_backward, JEM_KEEPS_NOTHING, &jem__in_place },
         { "mul", jem__pair_forward, jem__pair_backward, JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1,
           &jem__stores }
@@ -5324,7 +5331,7 @@ static jem_tensor *jem__pooled(jem_ctx *ctx, const jem_op *op, jem_tensor *x, in
     pool.scale = 1.0f / (float)(kh * kw);
     const jem_shape out = jem__shape(x->n, x->c, pool.ho, pool.wo);
     size_t aux_bytes = 0;
-    if (max) aux_bytes = (size_t)jem__floats(out);           /* a byte for each value */
+    if (max) aux_bytes = (size_t)jem__group_floats(out);           /* a byte for each value */
     return jem__op1(ctx, op, x, out, &pool, sizeof pool, aux_bytes);
 }
 jem_tensor *jem_avg_pool(jem_ctx *ctx, jem_tensor *x, int k, int stride) {
@@ -5527,11 +5534,11 @@ jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
 
 /* Computes y = sum of x over c, h, w */
 static void jem__sum_image_forward(const jem_call *call) {
-    call->ctx->k->dot(1, call->x[0], NULL, call->y, 0, jem__floats(call->in[0]));
+    call->ctx->k->dot(1, call->x[0], NULL, call->y, 0, jem__group_floats(call->in[0]));
 }
 static void jem__sum_image_backward(const jem_call *call) {
     float *dx = call->dx[0];
-    call->ctx->k->pair(JEM__PAIR_ADD, dx, call->dy, 1, dx, jem__floats(call->in[0]));
+    call->ctx->k->pair(JEM__PAIR_ADD, dx, call->dy, 1, dx, jem__group_floats(call->in[0]));
 }
 JEM__OP(sum_image, sum_image, JEM_KEEPS_NOTHING, NULL);
 
@@ -5549,7 +5556,7 @@ static void jem__total_forward(const jem_call *call) {
     for (int g = 0; g < jem__groups(call->in[0].n); g++) {
         const jem_call at = jem__at(call, g);
         const int live = jem__live_lanes(call->in[0].n, g);
-        for (ptrdiff_t i = 0; i < jem__floats(call->in[0]); i += JEM_LANES)
+        for (ptrdiff_t i = 0; i < jem__group_floats(call->in[0]); i += JEM_LANES)
             for (int l = 0; l < live; l++) sum += (double)at.x[0][i + l];
     }
     for (int l = 0; l < JEM_LANES; l++) call->y[l] = (float)(sum * factor);
@@ -5562,7 +5569,7 @@ static void jem__total_backward(const jem_call *call) {
     for (int g = 0; g < jem__groups(call->in[0].n); g++) {
         const jem_call at = jem__at(call, g);
         const int live = jem__live_lanes(call->in[0].n, g);
-        for (ptrdiff_t i = 0; i < jem__floats(call->in[0]); i += JEM_LANES)
+        for (ptrdiff_t i = 0; i < jem__group_floats(call->in[0]); i += JEM_LANES)
             for (int l = 0; l < live; l++) at.dx[0][i + l] += each;
     }
 }
@@ -6680,12 +6687,12 @@ static int jem__outputs_good(const jem_net *net, const jem_tensor *logits, int n
                   "(%d,c,h,w)", jem__shape_text(net->features).s, n);
         return 0;
     }
-    return jem__per_image_good(net, net->energy, "energy", n) &&
+    return jem__per_image_good(net, net->log_density, "log_density", n) &&
            jem__per_image_good(net, net->shift, "shift", n);
 }
 
 static void jem__forget_outputs(jem_net *net) {
-    net->energy = NULL;
+    net->log_density = NULL;
     net->shift = NULL;
     net->features = NULL;
 }
@@ -6989,7 +6996,7 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
     net->features = y;
     if (d->head == JEM_HEAD_FLAT) y = jem_flatten(net->ctx, y);
     else y = jem_global_pool(net->ctx, y);
-    if (d->separate_energy) net->energy = jem_apply(&wrn->energy, y, training);
+    if (d->separate_energy) net->log_density = jem_apply(&wrn->energy, y, training);
     return jem_apply(&wrn->head, y, training);
 }
 
@@ -7147,7 +7154,7 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
     x = jem__join_blocks(net->ctx, x);
     net->features = x;
     if (stack->convs) x = jem_flatten(net->ctx, x);
-    if (d->separate_energy) net->energy = jem_apply(&stack->energy, x, training);
+    if (d->separate_energy) net->log_density = jem_apply(&stack->energy, x, training);
     return jem_apply(&stack->head, x, training);
 }
 
@@ -7371,12 +7378,12 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
    the order of additions. So at most one argument of a call records an op. */
 
 /* Records log p(x) + log Z = e(x) + scale * logsumexp f(x), from the logits that the last
-   jem_forward recorded. net->energy, if not NULL, replaces the logsumexp; without net->shift, e(x)
-   is 0. Score matching needs a large scale: at low noise the slope of log p is sqrt(pixels)/sigma,
-   which is in the hundreds, and the logits of a new network are near 0. */
+   jem_forward recorded. net->log_density, if not NULL, replaces the logsumexp; without net->shift,
+   e(x) is 0. Score matching needs a large scale: at low noise the slope of log p is
+   sqrt(pixels)/sigma, which is in the hundreds, and the logits of a new network are near 0. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
     if (!net || !logits) return NULL;
-    jem_tensor *f = net->energy;
+    jem_tensor *f = net->log_density;
     if (!f) f = jem_logsumexp(net->ctx, logits);
     if (net->scale != 1) f = jem_scale(net->ctx, f, net->scale);
     if (net->shift) f = jem_add(net->ctx, f, net->shift);
@@ -7405,7 +7412,7 @@ static jem_tensor *jem__odds(jem_net *net, jem_tensor *logits, const int *labels
 /* Records log p(x,y) + log Z = (log p(x) + log Z) + log p(y|x): f(x)[y] if the scale is 1 and there
    is no e(x). */
 static jem_tensor *jem__logp_class(jem_net *net, jem_tensor *logits, const int *labels) {
-    if (logits && net->energy) {
+    if (logits && net->log_density) {
         jem__fail(net->ctx, JEM_BAD_ARGUMENT, "this network has a separate log p(x) "
                   "(separate_energy): it has no log p(x,y)");
         return NULL;
@@ -7545,13 +7552,13 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
 
 /* Returns the number of Threefry counters for the noise of one group; groups do not share any. */
 static uint64_t jem__group_counters(const jem__node *x) {
-    return (uint64_t)(x->stride + 31) / 32 * 16;
+    return (uint64_t)(x->group_floats + 31) / 32 * 16;
 }
 /* Takes counters for all groups of x on all ranks from rng; returns the first of this rank. */
 static uint64_t jem__take_counters(const jem__node *x, jem_rng *rng) {
     const uint64_t counters = jem__group_counters(x) * (uint64_t)x->groups;
     const jem_ctx *ctx = x->t.ctx;
-    return jem__rng_take(rng, (ptrdiff_t)(counters * 2) * jem__ranks(ctx)) +
+    return jem__rng_take(rng, (ptrdiff_t)(counters * 2) * ctx->ranks) +
            counters * (uint64_t)ctx->rank;
 }
 
@@ -7629,7 +7636,7 @@ static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t 
 static void jem__walk_group(void *arg, int g) {
     const jem__walk *w = (const jem__walk *)arg;
     const jem__kernels *k = w->x->t.ctx->k;
-    const ptrdiff_t n = w->x->stride;
+    const ptrdiff_t n = w->x->group_floats;
     float *x = w->x->value + g * n;
     const float *grad = w->sigma ? x : w->x->grad + g * n;
     const uint32_t *key = w->rng ? w->rng->key : NULL;
@@ -7647,14 +7654,15 @@ static void jem__walk_step(jem__walk *w, jem_rng *rng) {
     w->rng = rng;
     w->start = 0;
     if (rng) w->start = jem__take_counters(x, rng);
-    jem__parallel(x->t.ctx, x->groups, 50 * (double)(x->groups * x->stride), jem__walk_group, w);
+    jem__parallel(x->t.ctx, x->groups, 50 * (double)(x->groups * x->group_floats),
+                  jem__walk_group, w);
     jem__leaf_changed(x);
 }
 
 jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
     if (!leaf) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = leaf->ctx;
-    if (!jem__live(leaf, "add_noise")) return ctx->status;
+    if (!jem__usable(leaf, "add_noise")) return ctx->status;
     if (!sigma || !rng)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: sigma or rng is NULL");
     if (leaf->node->op)
@@ -7745,7 +7753,7 @@ static void jem__step_aside(const jem__kernels *k, ptrdiff_t n, float *x, float 
 static void jem__score_sides(void *arg, int g) {
     const jem__score *s = (const jem__score *)arg;
     const jem__kernels *k = s->x->t.ctx->k;
-    const ptrdiff_t n = s->x->stride;
+    const ptrdiff_t n = s->x->group_floats;
     const float *grad = s->noisy->grad + g * n;
     const uint64_t start = s->start + (uint64_t)g * jem__group_counters(s->x);
     float *r = s->sides.plus->node->value + g * n;           /* replaced by that side at the end */
@@ -7821,7 +7829,7 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     if (!jem__score_desc_good(ctx, desc, x->n)) return NULL;
     const int pixels = x->c * x->h * x->w;
     const int groups = x->node->groups;
-    const ptrdiff_t size = groups * x->node->stride;
+    const ptrdiff_t size = groups * x->node->group_floats;
     jem__score s;
     jem_rng again = *rng;                          /* draws z a second time */
     s.x = x->node;
@@ -7857,7 +7865,7 @@ jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
                   "context");
         return NULL;
     }
-    const ptrdiff_t n = x->node->stride;
+    const ptrdiff_t n = x->node->group_floats;
     jem__sides s;
     float distance[JEM_LANES], vv[JEM_LANES];
     float *copy = jem__push_floats(ctx, n);
@@ -7957,7 +7965,7 @@ static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
         jem_end(ctx, mark);
         if (ctx->status == JEM_OK && d->watch) stop = d->watch(d->watch_user, step, x);
     }
-    if (ctx->status == JEM_OK && !jem__all_finite(w.x->value, w.x->groups * w.x->stride))
+    if (ctx->status == JEM_OK && !jem__all_finite(w.x->value, w.x->groups * w.x->group_floats))
         jem__fail(ctx, JEM_DIVERGED, "%s: x %s is not finite after %d steps of %g", what,
                   jem__shape_text(x).s, step, (double)d->step_size);
     return ctx->status;
@@ -7993,9 +8001,9 @@ static ptrdiff_t jem__nearest_sample(const jem__node *x, ptrdiff_t own, double *
     ptrdiff_t nearest = -1;
     *least = HUGE_VAL;
     for (int j = 0; j < x->t.n; j++) {
-        const ptrdiff_t at = j / JEM_LANES * x->stride + j % JEM_LANES;
+        const ptrdiff_t at = j / JEM_LANES * x->group_floats + j % JEM_LANES;
         double square = 0;
-        for (ptrdiff_t k = 0; k < x->stride && square < *least; k += JEM_LANES) {
+        for (ptrdiff_t k = 0; k < x->group_floats && square < *least; k += JEM_LANES) {
             const double offset = (double)x->value[own + k] - (double)x->value[at + k];
             square = fma(offset, offset, square);
         }
@@ -8010,16 +8018,16 @@ static ptrdiff_t jem__nearest_sample(const jem__node *x, ptrdiff_t own, double *
 /* Subtracts `entropy` times dH/dx from v; descent along v then moves each sample and its nearest
    neighbour apart. Returns `entropy` times H, up to a constant. */
 static double jem__entropy_gradient(const jem__node *x, double entropy, float *v) {
-    const double weight = entropy * (double)(x->stride / JEM_LANES) / x->t.n;
+    const double weight = entropy * (double)(x->group_floats / JEM_LANES) / x->t.n;
     double sum = 0;
     for (int i = 0; i < x->t.n; i++) {
-        const ptrdiff_t own = i / JEM_LANES * x->stride + i % JEM_LANES;
+        const ptrdiff_t own = i / JEM_LANES * x->group_floats + i % JEM_LANES;
         double least;
         const ptrdiff_t nearest = jem__nearest_sample(x, own, &least);
         if (nearest < 0) continue;
         const float push = (float)(weight / least);
         sum = fma(weight / 2, log(least), sum);
-        for (ptrdiff_t k = 0; k < x->stride; k += JEM_LANES) {
+        for (ptrdiff_t k = 0; k < x->group_floats; k += JEM_LANES) {
             const float offset = x->value[own + k] - x->value[nearest + k];
             v[own + k] = jem__fmaf(-push, offset, v[own + k]);
             v[nearest + k] = jem__fmaf(push, offset, v[nearest + k]);
@@ -8040,7 +8048,7 @@ typedef struct jem__kl {
 static int jem__kl_open(jem__kl *kl, jem_tensor *x) {
     jem_ctx *ctx = x->ctx;
     jem__node *node = x->node;
-    const ptrdiff_t size = node->groups * node->stride;
+    const ptrdiff_t size = node->groups * node->group_floats;
     if (!node->grad) {                             /* allocated here to outlive the step */
         node->grad = jem__push_floats(ctx, size);
         node->grad_push = ctx->pushes;
@@ -8065,7 +8073,7 @@ static int jem__is_clamped(const jem_sgld_desc *d, float x, float g) {
 static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem_sgld_desc *d,
                                 float entropy) {
     const int n = x->t.n;
-    const ptrdiff_t size = x->groups * x->stride;
+    const ptrdiff_t size = x->groups * x->group_floats;
     float *v = kl->direction->node->value;
     double value = 0;
     for (int i = 0; i < n; i++) value -= (double)kl->f[i] / n;
@@ -8094,7 +8102,7 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
     jem__kl kl;
     if (!jem__kl_open(&kl, x)) return NULL;
     jem__node *node = x->node;
-    const size_t bytes = (size_t)(node->groups * node->stride) * sizeof(float);
+    const size_t bytes = (size_t)(node->groups * node->group_floats) * sizeof(float);
     memcpy(kl.before->node->value, node->value, bytes);
     if (jem__walk_all(ctx, logp, user, x, &last, rng, what, 0) != JEM_OK) return NULL;
     memcpy(kl.gradient, node->grad, bytes);
@@ -9294,7 +9302,7 @@ jem_train_desc jem_train_desc_default(void) {
     d.restart_hi = 1;
     d.restart_denoise = jem_denoise_desc_default();
     d.restart_denoise.steps = 0;
-    d.diverged = 1e8f;
+    d.max_loss = 1e8f;
     d.max_gap = 100;
     d.max_rollbacks = 20;
     d.seed = 1;
@@ -9388,7 +9396,7 @@ static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
         JEM__LIMIT(restart_hi, -most, most),
         JEM__LIMIT(restart_lo, -most, (double)d->restart_hi),
         JEM__LIMIT(pause_gap, 0, most),
-        JEM__LIMIT(diverged, tiny, most),
+        JEM__LIMIT(max_loss, tiny, most),
         JEM__LIMIT(max_gap, tiny, most),
         JEM__LIMIT(max_rollbacks, 0, 1000000),
         JEM__LIMIT(least_scale, 0, most),
@@ -9483,7 +9491,7 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     if (!net->forward || !(small || jem__by_class(d))) return 1;
     const jem_mark mark = jem_begin(ctx);
     jem_forward(net, jem__images(net, NULL, 1), 0);
-    const int has_energy = net->energy != NULL;
+    const int has_energy = net->log_density != NULL;
     const int has_shift = net->shift != NULL;
     jem_end(ctx, mark);
     if (!jem_ok(ctx)) return 0;
@@ -9583,13 +9591,13 @@ void jem_trainer_set_lr(jem_trainer *tr, float lr) {
 
 /* Returns the index of this rank's first image of n. */
 static int jem__rank_first(const jem_trainer *tr, int n) {
-    return n / jem__ranks(tr->net->ctx) * tr->net->ctx->rank;
+    return n / tr->net->ctx->ranks * tr->net->ctx->rank;
 }
 /* Returns a leaf of this rank's images of x[n]; of zeros if x is NULL. */
 static jem_tensor *jem__rank_images(const jem_trainer *tr, const float *x, int n) {
     const jem_net *net = tr->net;
     if (x) x += jem__rank_first(tr, n) * jem__image_size(net);
-    return jem__images(net, x, n / jem__ranks(net->ctx));
+    return jem__images(net, x, n / net->ctx->ranks);
 }
 
 /* Collects the samples t of all ranks in x[n]. A rank that failed sends the others an infinity:
@@ -9598,7 +9606,7 @@ static jem_status jem__collect_ranks(jem_trainer *tr, jem_tensor *t, int n, floa
     jem_ctx *ctx = tr->net->ctx;
     const ptrdiff_t image = jem__buffer_image_size(tr->buffer);
     const ptrdiff_t size = n * image;
-    if (!ctx->others) return jem_read(t, x);
+    if (ctx->ranks == 1) return jem_read(t, x);
     memset(x, 0, (size_t)size * sizeof *x);
     if (jem_read(t, x + jem__rank_first(tr, n) * image) != JEM_OK) *x = HUGE_VALF;
     tr->desc.sum(tr->desc.sum_user, x, size);
@@ -9633,7 +9641,7 @@ static void jem__stats_means(jem_stats *s, float *means[JEM__MEANS]) {
 static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
     jem_ctx *ctx = tr->net->ctx;
     float *means[JEM__MEANS];
-    const float part = 1 / (float)jem__ranks(ctx);
+    const float part = 1 / (float)ctx->ranks;
     const float of_first = (float)!ctx->rank;
     float *flat = tr->flat;
     jem__stats_means(s, means);
@@ -9739,7 +9747,7 @@ typedef struct jem__new_chains {
 static int jem__push_new_chains(jem_trainer *tr, int n, jem__new_chains *f) {
     jem_ctx *ctx = tr->net->ctx;
     int multiple = 1;
-    if (ctx->others) multiple = jem__ranks(ctx) * JEM_LANES;
+    if (ctx->ranks > 1) multiple = ctx->ranks * JEM_LANES;
     f->n = n;
     f->drawn = jem__div_up(n, multiple) * multiple;
     f->x = jem__push_images(ctx, f->drawn, jem__buffer_image_size(tr->buffer));
@@ -9995,7 +10003,7 @@ static jem_tensor *jem__own_term(jem_trainer *tr, const jem_term_inputs *in) {
     jem_ctx *ctx = tr->net->ctx;
     if (!(tr->desc.w_term > 0) || !jem_ok(ctx)) return NULL;
     jem_tensor *term = tr->desc.term(in, tr->desc.term_user);
-    if (jem_ok(ctx) && !(term && jem__live(term, "train_step: term") && jem__one_number(term)))
+    if (jem_ok(ctx) && !(term && jem__usable(term, "train_step: term") && jem__one_number(term)))
         jem__fail(ctx, JEM_BAD_SHAPE, "train_step: the term returned %s, not one number%s",
                   jem__shape_text(term).s,
                   in->sample ? "" : " (this update has no samples: in->sample is NULL)");
@@ -10039,7 +10047,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
     if (!sets_buffers) {
         ctx->rank = d->rank;
-        ctx->others = d->ranks - 1;
+        ctx->ranks = d->ranks;
     }
     if (b->n) b->labels += jem__rank_first(tr, b->n);
     jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image_size(tr->net));
@@ -10551,10 +10559,10 @@ static jem_status jem__update_stats(jem_trainer *tr, jem_tensor *loss, const jem
     s->term = jem__term(t->own);
     s->nce = jem__term(t->nce);
     jem_status status = ctx->status;
-    if (ctx->others) status = jem__average_ranks(tr, s);
+    if (ctx->ranks > 1) status = jem__average_ranks(tr, s);
     if (t->loss.f_sample) s->cd = s->f_sample - s->f_data;
     if (status != JEM_OK) return status;
-    if (jem__finite(s->loss) && fabsf(s->loss) <= tr->desc.diverged) return JEM_OK;
+    if (jem__finite(s->loss) && fabsf(s->loss) <= tr->desc.max_loss) return JEM_OK;
     return jem__fail(ctx, JEM_DIVERGED, "train_step: diverged at update %d: loss %g, f(x+) %g, "
                      "f(x-) %g", tr->updates, (double)s->loss, (double)s->f_data,
                      (double)s->f_sample);
@@ -10573,7 +10581,7 @@ static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s)
     jem_status status = ctx->status;
     if (loss) status = jem_backward(loss);
     if (status == JEM_OK) status = jem__update_stats(tr, loss, &t, b->labels, s);
-    else if (ctx->others && !tr->awaits_chains) jem__average_ranks(tr, s);
+    else if (ctx->ranks > 1 && !tr->awaits_chains) jem__average_ranks(tr, s);
     if (status == JEM_OK && tr->desc.sam > 0) status = jem__sam_gradient(tr, loss, before);
     if (status == JEM_OK && tr->desc.max_rollbacks) status = jem__guard_memory(tr);
     if (status == JEM_OK) status = jem_optim_step(tr->optim, s->lr, &s->grad_norm);
@@ -10619,7 +10627,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     }
     if (s.status == JEM_OK) jem__store_walk(tr);
     ctx->rank = 0;
-    ctx->others = 0;
+    ctx->ranks = 1;
     jem__guard_watch(tr, &b, &s);
     jem_end(ctx, mark);
     return s;
@@ -12369,15 +12377,15 @@ int jem_calibrated(const jem_net *net) {
 /* ---- verdicts -------------------------------------------------------------------------------- */
 
 jem_verdict jem_judge(float familiarity) {
-    if (!(familiarity >= 0)) return JEM_UNJUDGED;
-    if (familiarity < 0.01f) return JEM_STRANGE;
-    if (familiarity < 0.1f) return JEM_ODD;
-    return JEM_FAMILIAR;
+    if (!(familiarity >= 0)) return JEM_VERDICT_NONE;
+    if (familiarity < 0.01f) return JEM_VERDICT_STRANGE;
+    if (familiarity < 0.1f) return JEM_VERDICT_ODD;
+    return JEM_VERDICT_FAMILIAR;
 }
 
 const char *jem_verdict_name(jem_verdict verdict) {
     static const char *const names[] = { "not calibrated", "familiar", "odd", "strange" };
-    if ((int)verdict < 0 || verdict > JEM_STRANGE) return "";
+    if ((int)verdict < 0 || verdict > JEM_VERDICT_STRANGE) return "";
     return names[verdict];
 }
 
@@ -12545,7 +12553,7 @@ static jem_status jem__classify_known(jem_net *net, const jem__known *k, const f
             jem__answer(seen + from + i, a);
             double surprise[JEM__PARTS];
             a->familiarity = jem__fraction(k->q, jem__known_score(k, &r, i, a->label, surprise));
-            if (jem_judge(a->familiarity) != JEM_FAMILIAR)
+            if (jem_judge(a->familiarity) != JEM_VERDICT_FAMILIAR)
                 a->reason = jem__known_reason(net, k, &r, i, a->label, surprise);
         }
         jem_end(net->ctx, mark);
@@ -13018,7 +13026,7 @@ static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
     const jem__node *to = u->node;
     const jem__node *open = h->open->node;
     const jem__node *held = h->held->node;
-    for (ptrdiff_t i = 0; i < to->groups * to->stride; i++) {
+    for (ptrdiff_t i = 0; i < to->groups * to->group_floats; i++) {
         if (open->value[i] == 0) to->value[i] = held->value[i];
     }
     jem__leaf_changed(to);

@@ -171,7 +171,7 @@ static int compare_densities(jem_net *net, const digits *d) {
         double unstrange = 0;
         for (int i = 0; ok && i < HALF; i++) {
             logp += (double)a[i].log_density / HALF;
-            unstrange += jem_judge(a[i].familiarity) != JEM_STRANGE;
+            unstrange += jem_judge(a[i].familiarity) != JEM_VERDICT_STRANGE;
         }
         if (ok) printf("  %-18s mean log p(x) %8.1f   not strange: %5.1f%%\n", name[kind], logp,
                        100 * unstrange / HALF);

@@ -179,7 +179,7 @@ static int film_turn(jem_ctx *ctx) {
     int strange = 0;
     for (int k = 0; k < ANGLES && ok; k++) {
         confident += a[k].probability > 0.9f;
-        strange += jem_judge(a[k].familiarity) != JEM_FAMILIAR;
+        strange += jem_judge(a[k].familiarity) != JEM_VERDICT_FAMILIAR;
         if (k % 3 == 0)
             printf("%3d degrees: softmax %d, p = %.2f   familiarity %.3f\n", 360 * k / ANGLES,
                    a[k].label, (double)a[k].probability, (double)a[k].familiarity);

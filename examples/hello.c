@@ -66,7 +66,7 @@ static int ask(jem_net *net, const char *path) {
         const jem_verdict verdict = jem_judge(a->familiarity);
         printf("%s", jem_verdict_name(verdict));
         if (a->reason != JEM_REASON_NONE) printf(": %s", jem_reason_name(a->reason));
-        if (verdict == JEM_FAMILIAR)
+        if (verdict == JEM_VERDICT_FAMILIAR)
             printf(": more typical than %.0f%% of held-out digits", 100 * (double)a->familiarity);
         printf("\n");
     }

@@ -97,7 +97,7 @@ static int measure(jem_net *net, const float *x, const float *limits, row *to) {
     }
     if (jem_classify(net, x, HALF, a) != JEM_OK) return 0;
     for (int i = 0; i < HALF; i++) {
-        if (jem_judge(a[i].familiarity) == JEM_STRANGE) reasons[a[i].reason]++;
+        if (jem_judge(a[i].familiarity) == JEM_VERDICT_STRANGE) reasons[a[i].reason]++;
         order[i].familiarity = a[i].familiarity;
         order[i].i = i;
     }

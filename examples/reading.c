@@ -60,7 +60,7 @@ static jem_status judge(jem_net *net, int row, const float *x) {
     if (jem_classify(net, x, 1, &a) != JEM_OK) return jem_error_status(net->ctx);
     const jem_verdict verdict = jem_judge(a.familiarity);
     printf("row %d: log p(x) %.1f, %s", row, (double)a.log_density, jem_verdict_name(verdict));
-    const int is_unusual = verdict == JEM_ODD || verdict == JEM_STRANGE;
+    const int is_unusual = verdict == JEM_VERDICT_ODD || verdict == JEM_VERDICT_STRANGE;
     const jem_status status = is_unusual ? print_blame(net, x) : JEM_OK;
     printf("\n");
     fflush(stdout);

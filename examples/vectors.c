@@ -188,7 +188,7 @@ static double share_named(jem_net *net, const float *x, const jem_answer *a, con
     int named = 0;
     for (int i = 0; i < TEST; i++) {
         int most = 0;
-        if (jem_judge(a[i].familiarity) != JEM_STRANGE) continue;
+        if (jem_judge(a[i].familiarity) != JEM_VERDICT_STRANGE) continue;
         if (jem_blame_values(net, x + i * SENSORS, 1, gain, NULL) != JEM_OK) return 0;
         for (int k = 1; k < SENSORS; k++) if (gain[k] > gain[most]) most = k;
         strange++;
@@ -210,7 +210,7 @@ static int print_kind(int kind, const jem_answer *usual, const jem_answer *a, fl
         score[2][i] = usual[i].familiarity;
         score[3][i] = a[i].familiarity;
         low += a[i].log_density < limit;
-        strange += jem_judge(a[i].familiarity) == JEM_STRANGE;
+        strange += jem_judge(a[i].familiarity) == JEM_VERDICT_STRANGE;
     }
     if (!measure_detection(score[0], TEST, score[1], TEST, &by_density)) return 0;
     if (!measure_detection(score[2], TEST, score[3], TEST, &by_familiarity)) return 0;

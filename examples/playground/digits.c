@@ -117,9 +117,9 @@ PAGE(void, centre)(int n) {
 enum { FAMILIAR, ODD, STRANGE, UNKNOWN };
 static int verdict(const jem_answer *a) {
     switch (jem_judge(a->familiarity)) {
-    case JEM_FAMILIAR: return FAMILIAR;
-    case JEM_ODD: return ODD;
-    case JEM_STRANGE: return STRANGE;
+    case JEM_VERDICT_FAMILIAR: return FAMILIAR;
+    case JEM_VERDICT_ODD: return ODD;
+    case JEM_VERDICT_STRANGE: return STRANGE;
     default: return UNKNOWN;                       /* the network is not calibrated */
     }
 }
@@ -201,7 +201,7 @@ static int age[CHAINS];
 static jem_tensor *wished(jem_ctx *c, jem_tensor *x, void *user) {
     const wish *w = (const wish *)user;
     jem_tensor *f = jem_forward(nets[0], x, 0);
-    jem_tensor *logp = nets[0]->energy ? nets[0]->energy : jem_logsumexp(c, f);
+    jem_tensor *logp = nets[0]->log_density ? nets[0]->log_density : jem_logsumexp(c, f);
     logp = jem_scale(c, logp, nets[0]->scale);                                 /* log p(x) */
     if (nets[0]->shift) logp = jem_add(c, logp, nets[0]->shift);
     if (w->kind != ANY) {

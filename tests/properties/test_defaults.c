@@ -154,7 +154,7 @@ static void test_training_descs(jem_ctx *ctx) {
           t.buffer_size == 10000 && t.reinit == 0.05f && t.restart_lo == -1 && t.restart_hi == 1 &&
           is_denoise(&t.restart_denoise, 0, 0.05f, 0.3f, 2) && !t.chain && !t.chain_user &&
           !t.class_conditional, "jem_train_desc: chains");
-    CHECK(t.diverged == 1e8f && t.pause_gap == 0 && t.max_gap == 100 && t.max_rollbacks == 20 &&
+    CHECK(t.max_loss == 1e8f && t.pause_gap == 0 && t.max_gap == 100 && t.max_rollbacks == 20 &&
           t.least_scale == 0 && t.seed == 1 && t.rank == 0 && t.ranks == 1 && !t.sum && !t.sum_user,
           "jem_train_desc: the guard, the seed, ranks");
     const jem_train_desc s = jem_train_desc_score(1000);
@@ -191,7 +191,7 @@ static void test_rates(jem_ctx *ctx) {
     d.weights.ce = 0;
     d.weights.energy_l2 = 0;
     d.weights.cd = 1;
-    d.diverged = 1e-3f;
+    d.max_loss = 1e-3f;
     d.negatives = 8;
     d.sgld.steps = 1;
     d.buffer_size = 8;

@@ -73,7 +73,7 @@ static void test_first_step(jem_ctx *ctx) {
     printf("a first step that diverges leaves all parameters as they were\n");
     for (int kind = 2; kind < 4; kind++) {
         jem_train_desc d = small_desc();
-        d.diverged = 1e-30f;
+        d.max_loss = 1e-30f;
         jem_net *net = small_net(ctx, kind);
         jem_trainer *tr = jem_trainer_create(net, &d);
         const uint64_t before = trained_hash(net);

@@ -100,7 +100,7 @@ static void test_trainer_options(jem_ctx *ctx) {
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "label_all_noise = 0.5"),
           "noise in data of p(x,y)");
     d = jem_train_desc_default();
-    d.diverged = 0;
+    d.max_loss = 0;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "diverged = 0"), "each loss diverges");
     d = jem_train_desc_default();
     d.schedule.kind = (jem_schedule_kind)9;

@@ -12,7 +12,7 @@ typedef struct line { jem_layer layer; jem_logp_fn energy; } line;
 
 static jem_tensor *line_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const line *l = (const line *)user;
-    if (l->energy) net->energy = l->energy(net->ctx, x, NULL);
+    if (l->energy) net->log_density = l->energy(net->ctx, x, NULL);
     return jem_apply(&l->layer, jem_flatten(net->ctx, x), training);
 }
 
@@ -1542,7 +1542,7 @@ static void test_failed_statistics(jem_ctx *ctx) {
     d.term = tiny_term;
     d.term_user = &fails;
     d.max_rollbacks = 0;
-    d.diverged = 10;
+    d.max_loss = 10;
     jem_trainer *tr = jem_trainer_create(net, &d);
     CHECK(jem_train_step(tr, x, labels, 2).status == JEM_OK, "%s", jem_error(ctx));
     jem_param *output = jem_net_find(net, "output");

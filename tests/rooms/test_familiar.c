@@ -159,8 +159,8 @@ static void test_pictures(jem_ctx *ctx) {
         check_classes("bars of a class", NEW, 4, known);
         CHECK(jem_classify(net, z, 100, answers) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < 100; i++)
-            CHECK(jem_judge(answers[i].familiarity) == JEM_STRANGE && answers[i].reason, "noise %d",
-                  i);
+            CHECK(jem_judge(answers[i].familiarity) == JEM_VERDICT_STRANGE && answers[i].reason,
+                  "noise %d", i);
     }
     free(x);
     free(y);
@@ -193,12 +193,12 @@ static void test_mlp(jem_ctx *ctx) {
             centre[k] = (float)(sum / MANY);
         }
         CHECK(jem_classify(net, centre, 1, answers) == JEM_OK &&
-              jem_judge(answers[0].familiarity) == JEM_FAMILIAR, "the centre of %d classes: %g",
-              classes, (double)answers[0].familiarity);
+              jem_judge(answers[0].familiarity) == JEM_VERDICT_FAMILIAR,
+              "the centre of %d classes: %g", classes, (double)answers[0].familiarity);
         for (int k = 0; k < D; k++) centre[k] = 40;
         CHECK(jem_classify(net, centre, 1, answers) == JEM_OK &&
-              jem_judge(answers[0].familiarity) == JEM_STRANGE && answers[0].reason, "far away: %g",
-              (double)answers[0].familiarity);
+              jem_judge(answers[0].familiarity) == JEM_VERDICT_STRANGE && answers[0].reason,
+              "far away: %g", (double)answers[0].familiarity);
         jem_net_free(net);
     }
     free(x);
@@ -224,7 +224,7 @@ static void test_one_class(jem_ctx *ctx) {
     int found = 0;
     int above = 0;
     for (int i = 0; i < 100; i++) {
-        found += jem_judge(answers[i].familiarity) == JEM_STRANGE;
+        found += jem_judge(answers[i].familiarity) == JEM_VERDICT_STRANGE;
         for (int k = 100; k < NEW; k++) above += s[k] > s[i];
     }
     CHECK(found >= 98, "%d of 100 found", found);
@@ -249,15 +249,17 @@ static void test_one_class(jem_ctx *ctx) {
 static void test_verdicts(void) {
     printf("verdicts: exactly at their limits; names of verdicts and reasons\n");
     const struct { float familiarity; jem_verdict verdict; } cases[] = {
-        { -1, JEM_UNJUDGED }, { 0, JEM_STRANGE }, { nextafterf(0.01f, 0), JEM_STRANGE },
-        { 0.01f, JEM_ODD }, { nextafterf(0.01f, 1), JEM_ODD }, { nextafterf(0.1f, 0), JEM_ODD },
-        { 0.1f, JEM_FAMILIAR }, { nextafterf(0.1f, 1), JEM_FAMILIAR }, { 1, JEM_FAMILIAR }
+        { -1, JEM_VERDICT_NONE }, { 0, JEM_VERDICT_STRANGE },
+        { nextafterf(0.01f, 0), JEM_VERDICT_STRANGE }, { 0.01f, JEM_VERDICT_ODD },
+        { nextafterf(0.01f, 1), JEM_VERDICT_ODD }, { nextafterf(0.1f, 0), JEM_VERDICT_ODD },
+        { 0.1f, JEM_VERDICT_FAMILIAR }, { nextafterf(0.1f, 1), JEM_VERDICT_FAMILIAR },
+        { 1, JEM_VERDICT_FAMILIAR }
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         CHECK(jem_judge(cases[i].familiarity) == cases[i].verdict, "%.9g is %s",
               (double)cases[i].familiarity, jem_verdict_name(jem_judge(cases[i].familiarity)));
     static const char *const names[] = { "not calibrated", "familiar", "odd", "strange" };
-    for (int v = JEM_UNJUDGED; v <= JEM_STRANGE; v++)
+    for (int v = JEM_VERDICT_NONE; v <= JEM_VERDICT_STRANGE; v++)
         CHECK(!strcmp(jem_verdict_name((jem_verdict)v), names[v]), "verdict %d: %s", v,
               jem_verdict_name((jem_verdict)v));
     CHECK(!strcmp(jem_reason_name(JEM_REASON_SMOOTH), "too smooth for its class"), "smooth: %s",
@@ -324,7 +326,8 @@ static int count_reason(jem_net *net, const float *x, int n, jem_reason reason) 
     int count = 0;
     CHECK(jem_classify(net, x, n, answers) == JEM_OK, "%s", jem_error(net->ctx));
     for (int i = 0; i < n; i++)
-        count += jem_judge(answers[i].familiarity) == JEM_STRANGE && answers[i].reason == reason;
+        count += jem_judge(answers[i].familiarity) == JEM_VERDICT_STRANGE &&
+                 answers[i].reason == reason;
     return count;
 }
 
@@ -448,7 +451,8 @@ static void test_vector_reasons(jem_ctx *ctx) {
               jem_reason_name(answers[0].reason));
         CHECK(jem_classify(net, x, N, answers) == JEM_OK, "%s", jem_error(ctx));
         for (int i = 0; i < N; i++)
-            CHECK((jem_judge(answers[i].familiarity) != JEM_FAMILIAR) == (answers[i].reason != 0),
+            CHECK((jem_judge(answers[i].familiarity) != JEM_VERDICT_FAMILIAR) ==
+                  (answers[i].reason != 0),
                   "vector %d: %g, '%s'", i, (double)answers[i].familiarity,
                   jem_reason_name(answers[i].reason));
         free(x);
@@ -621,7 +625,7 @@ static void test_shades(jem_ctx *ctx) {
             int higher = 0;
             for (int k = 0; k < N; k++) higher += usual[k] > other[i];
             low += higher > 99 * N / 100;
-            strange += jem_judge(answers[i].familiarity) == JEM_STRANGE;
+            strange += jem_judge(answers[i].familiarity) == JEM_VERDICT_STRANGE;
         }
         CHECK(low > 95 && strange > 95, "pixels of %g: %d of 100 by shades, %d are strange",
               (double)units[unit], low, strange);

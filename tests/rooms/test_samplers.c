@@ -1363,7 +1363,7 @@ static void test_divergence(jem_ctx *ctx) {
         jem_net *net = small_net(ctx, 1);
         if (how == 0) d.lr = 1e9f;
         if (how == 1) d.sgld.step_size = 1e38f;
-        if (how == 2) d.diverged = 1e-3f;
+        if (how == 2) d.max_loss = 1e-3f;
         jem_trainer *tr = jem_trainer_create(net, &d);
         float *x = floats(IMAGES * SMALL);
         memcpy(x, in.x, IMAGES * SMALL * sizeof *x);
@@ -1374,8 +1374,8 @@ static void test_divergence(jem_ctx *ctx) {
         for (int i = 0; i < b->capacity * SMALL; i++) bad += !isfinite(b->data[i]);
         CHECK(bad == 0, "case %d: %d numbers of the chains are not finite", how, bad);
         if (how > 1) {
-            const float limit = d.diverged;
-            tr->desc.diverged = 1e8f;
+            const float limit = d.max_loss;
+            tr->desc.max_loss = 1e8f;
             CHECK(jem_train_step(tr, in.x, in.labels, IMAGES).status == JEM_OK, "goes on: %s (%g)",
                   jem_error(ctx), (double)limit);
         }
@@ -1531,7 +1531,7 @@ static void test_familiarity(jem_ctx *ctx) {
     for (int gradients = 0; gradients < 2; gradients++) {
         CHECK(jem_calibrate(net, x, N, gradients) == JEM_OK, "%s", jem_error(ctx));
         jem_classify(net, far, 100, a);
-        CHECK(jem_judge(a[0].familiarity) == JEM_FAMILIAR, "the centre of the data: %g",
+        CHECK(jem_judge(a[0].familiarity) == JEM_VERDICT_FAMILIAR, "the centre of the data: %g",
               (double)a[0].familiarity);
         int passed = 0;
         for (int i = 1; i < 100; i++) passed += a[i].familiarity >= 0.01f;

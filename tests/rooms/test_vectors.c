@@ -131,7 +131,7 @@ static void count_blamed(jem_net *net, const float *x, const int *which, int n, 
         const float *g = gain + k * SENSORS;
         int most = 0;
         for (int i = 1; i < SENSORS; i++) if (g[i] > g[most]) most = i;
-        if (jem_judge(a[k].familiarity) != JEM_STRANGE) continue;
+        if (jem_judge(a[k].familiarity) != JEM_VERDICT_STRANGE) continue;
         ++*strange;
         *right += most == which[k];
     }

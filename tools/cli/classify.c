@@ -44,7 +44,7 @@ enum { CHANGES_SIZE = 200 };
 /* Prints the verdict, and its reason. */
 static void print_familiarity(const jem_answer *a) {
     const jem_verdict verdict = jem_judge(a->familiarity);
-    if (verdict == JEM_UNJUDGED) return;
+    if (verdict == JEM_VERDICT_NONE) return;
     printf("; %s", jem_verdict_name(verdict));
     if (a->reason != JEM_REASON_NONE) printf(": %s", jem_reason_name(a->reason));
     printf(" (more typical than %.1f%% of the calibration images)", 100 * (double)a->familiarity);
@@ -203,7 +203,7 @@ typedef struct classify_run {
     int n, room;
     int folders;                                   /* folders among the words of the command */
     new_file table;                                /* of --out */
-    int pictures, unreadable, blank, verdicts[JEM_STRANGE + 1];
+    int pictures, unreadable, blank, verdicts[JEM_VERDICT_STRANGE + 1];
     int framed, inverted, stretched;
     int *of_class;                                 /* [classes] */
     int failed;                                    /* folders without pictures */

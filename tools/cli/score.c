@@ -86,7 +86,7 @@ typedef struct score_run {
     int is_input;                                  /* 1: rows arrive through standard input */
     int stopped;                                   /* 1: by a signal, before the last row */
     int refused;                                   /* rows that cannot be read, so far */
-    int rows, unreadable, verdicts[JEM_STRANGE + 1];
+    int rows, unreadable, verdicts[JEM_VERDICT_STRANGE + 1];
     double sum;                                    /* of log p(x) */
     const char *kept;                              /* of the next row; NULL: nothing is kept */
     const char *out;                               /* "": standard output */
@@ -172,7 +172,8 @@ static void print_detection(FILE *to, const score_run *s) {
         measure_detection(score + rows, usual, score + rows + usual, n - usual, &by_familiarity)) {
         fprintf(to, "label %s against others: AUROC of log p(x) %.4f",
                 label_name(&s->t, usual_one, number), by_density.auroc);
-        if (!s->verdicts[JEM_UNJUDGED]) fprintf(to, ", of familiarity %.4f", by_familiarity.auroc);
+        if (!s->verdicts[JEM_VERDICT_NONE])
+            fprintf(to, ", of familiarity %.4f", by_familiarity.auroc);
         fprintf(to, "\n");
     }
     free(score);
@@ -262,7 +263,7 @@ static int score_some(score_run *s, const float *x, int n) {
         for (int k = 0; k < m; k++) {
             const jem_verdict verdict = jem_judge(a[k].familiarity);
             strcpy(blame, s->blames ? ",,," : "");
-            if (s->blames && (verdict == JEM_ODD || verdict == JEM_STRANGE) &&
+            if (s->blames && (verdict == JEM_VERDICT_ODD || verdict == JEM_VERDICT_STRANGE) &&
                 !format_blame(s, x + (ptrdiff_t)(i + k) * s->t.columns, blame)) return 0;
             format_row(line, s->m, s->rows, &a[k], blame);
             if (s->answers) s->answers[s->rows] = a[k];

@@ -303,12 +303,12 @@ int rows_calibrated(const model *m) {
     return validation ? atoi(validation) : 0;
 }
 
-void print_verdicts(FILE *to, int n, const char *what, const int counts[JEM_STRANGE + 1]) {
-    fprintf(to, "%d %s: %d familiar, %d odd, %d strange", n, what, counts[JEM_FAMILIAR],
-            counts[JEM_ODD], counts[JEM_STRANGE]);
-    if (counts[JEM_UNJUDGED])
+void print_verdicts(FILE *to, int n, const char *what, const int counts[JEM_VERDICT_STRANGE + 1]) {
+    fprintf(to, "%d %s: %d familiar, %d odd, %d strange", n, what, counts[JEM_VERDICT_FAMILIAR],
+            counts[JEM_VERDICT_ODD], counts[JEM_VERDICT_STRANGE]);
+    if (counts[JEM_VERDICT_NONE])
         fprintf(to, ", %d not judged (the model is not calibrated: train with --n-valid %d or "
-                "more)", counts[JEM_UNJUDGED], LEAST_CALIBRATED);
+                "more)", counts[JEM_VERDICT_NONE], LEAST_CALIBRATED);
 }
 
 /* Returns the class of this name, or -1. */
@@ -583,7 +583,7 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     for (int i = 0; i < n; i++) {
         s->logp += (double)a[i].log_density;
         s->sure += (double)a[i].probability;
-        s->unstrange += jem_judge(a[i].familiarity) != JEM_STRANGE;
+        s->unstrange += jem_judge(a[i].familiarity) != JEM_VERDICT_STRANGE;
         s->calibrated = a[i].familiarity >= 0;
     }
     for (int i = 0; i < n && s->done + i < GRID_MOST; i++)

@@ -75,7 +75,7 @@ const char *answer_columns(const jem_net *net);
 int rows_calibrated(const model *m);
 
 /* Prints how many of n rows, or pictures, are familiar, odd, strange and not judged. */
-void print_verdicts(FILE *to, int n, const char *what, const int counts[JEM_STRANGE + 1]);
+void print_verdicts(FILE *to, int n, const char *what, const int counts[JEM_VERDICT_STRANGE + 1]);
 
 /* Sets an option that was not given to its value in training, if the file has it; or to
    `otherwise`, if there is one (NULL: there is not). */
