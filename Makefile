@@ -264,7 +264,7 @@ slides:     ## build/slides.html: a lecture of 90 minutes, made of the lessons
 
 ANSWERS ?= examples/assignments
 grade: $(BUILD)/jem.o  ## points for the assignments in examples/assignments, or ANSWERS=FOLDER
-	@OPENMP="$(OPENMP)" tools/grade.sh $(ANSWERS)
+	@OPENMP="$(OPENMP)" tools/grade.sh "$(ANSWERS)"
 
 debug:      ## everything for a debugger, into build/debug/
 	$(AGAIN) BUILD=build/debug CFLAGS="-O0 -g" examples tools tests

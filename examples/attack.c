@@ -1,4 +1,4 @@
-/* QUESTION  What is the smallest change that makes a network wrong, and does its density notice?
+/* QUESTION  What is the smallest change that makes a network wrong, and does its familiarity reveal it?
 
    FORMULA   x <- x - a g/|g|,  g = d log p(y|x)/dx, y the right class; then back into the ball
              |x - x0| <= r (projected gradient descent: Madry and others 2018). r grows until
@@ -46,11 +46,12 @@ static int smallest(jem_net *net, const digits *d, float *rows) {
     }
     if (jem_classify(net, before, N, was) != JEM_OK || jem_classify(net, after, N, is) != JEM_OK)
         return 0;
-    printf("digit      p   changed by (L2, pixels 0..1)   becomes      p  familiar\n");
+    printf("digit      p   changed by (L2, pixels 0..1)   becomes      p  familiarity\n");
     for (int i = 0; i < N; i++)
-        printf("%5d  %.3f   %28.2f   %7d  %.3f      %.2f\n", labels[i], (double)was[i].probability,
-               done[i] ? (double)size[i] / 2 : -1.0, is[i].label, (double)is[i].probability,
-               (double)is[i].familiarity);
+        printf("%5d  %.3f   %28.2f   %7d  %.3f       %.4f, %s\n", labels[i],
+               (double)was[i].probability, done[i] ? (double)size[i] / 2 : -1.0, is[i].label,
+               (double)is[i].probability, (double)is[i].familiarity,
+               jem_verdict_name(jem_judge(is[i].familiarity)));
     for (int i = 0; i < N * DIGIT_PIXELS; i++) change[i] = 2 * (after[i] - before[i]);
     return 1;
 }

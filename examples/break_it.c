@@ -132,6 +132,8 @@ int main(int argc, char **argv) {
     plot p;
     if (!sheet_create(&s, 3, 2, 300, 280) || !panel_create(&p, &s)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
+    printf("%-20s  mean log p of new points %.4g\n", "the true density",
+           world_mean_logp(RINGS, NULL));
     for (int k = 0; k < RUNS && jem_ok(ctx); k++) {
         curve c = { legend[k], runs[k].colour, at[k], value[k], 0, 2 };
         live(ctx, runs + k, updates, &p, &c, title);

@@ -105,7 +105,7 @@ def formula(text):
     for line in lines:
         parts = re.split(r"(?<=[^\s,])\s{3,}(?=\S)", line.strip(), maxsplit=1)
         if len(parts) == 1:                         # a label: two spaces are enough
-            label = re.match(r"([\w-]{1,9})\s\s+(.*)", line.strip())
+            label = re.match(r"([\w-]+(?: [\w-]+)?)\s\s+(.*)", line.strip())
             parts = list(label.groups()) if label else parts
         begins = re.match(r"[^.;]{1,24}(?: = |: )", line.strip())
         if not line.strip():
@@ -255,7 +255,7 @@ dd { margin: 0; color: var(--soft); font-size: max(16px, .85rem); }
   monospace; overflow-x: auto; }
 .question { font-size: 1.25rem; line-height: 1.35; margin: .8rem 0; }
 .wide .question { margin-top: 0; }
-details { border: 1px solid var(--line); border-radius: 8px; padding: .3rem .8rem; }
+details { scroll-margin-bottom: 4rem; border: 1px solid var(--line); border-radius: 8px; padding: .3rem .8rem; }
 details p { margin: .4rem 0; }
 summary { cursor: pointer; font-weight: 600; }
 code { background: var(--well); border-radius: 4px; padding: 0 4px; }
@@ -344,7 +344,9 @@ function embed(link) {
 }
 function answer() {
   const d = all[now].querySelector("details");
-  if (d) d.open = !d.open;
+  if (!d) return;
+  d.open = !d.open;
+  d.scrollIntoView({ block: "nearest" });
 }
 document.querySelectorAll("a.live").forEach((link) => link.onclick = (event) => {
   if (event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -389,7 +391,7 @@ def main(path):
                        for part, minutes, _ in PARTS if minutes)
     first = """<section class="first"><div>
 <h1>A classifier that knows what it has not seen</h1>
-<p class="question">One network, two answers: p(y|x), and p(x).</p>
+<p class="question">One network, two answers: which class is it, and is it like known images?</p>
 <ol>%s</ol>
 <p class="links"><a class="live" href="playground.html#draw">Draw a digit, then a face</a></p>
 </div></section>

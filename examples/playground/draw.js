@@ -32,7 +32,7 @@ panels.draw = (() => {
     paint();
     if (current === "fool") panels.fool.attack();
     else if (current === "draw" && !pen && mine === asks)
-      say(answer ? `Softmax: ${$("label").textContent}. Density: ${$("familiar").textContent}` : "");
+      say(answer ? `Softmax: ${$("label").textContent}. Familiarity: ${$("familiar").textContent}` : "");
   }
   function changed() {
     hidden.fill(0), before = null, stopFilling();
@@ -140,7 +140,7 @@ panels.draw = (() => {
   ];
   let telling = 0, told = false;
   const invitation = "Your turn: softmax has to name a digit. Draw something else, so that it is " +
-    "confident and wrong. Does the density detect it?";
+    "confident and wrong. Does familiarity reveal it?";
   function lead(text) { $("story").textContent = text; }
   /* Ends the story; returns true if the pad shows its drawing. */
   function stopStory() {
@@ -167,7 +167,7 @@ panels.draw = (() => {
       }
       await ask();
       if (mine !== telling || !answer) return;
-      lead(`Softmax: ${$("label").textContent}. Density: ` +
+      lead(`Softmax: ${$("label").textContent}. Familiarity: ` +
         (k && answer.verdict === 2 ? "unlike all training images." : $("verdict").textContent + "."));
       await wait(3000);
       if (mine !== telling) return;

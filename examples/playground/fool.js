@@ -78,7 +78,7 @@ panels.fool = (() => {
         : "The answer has not changed.";
       const density = card.querySelector(".density");
       density.textContent = !got ? "" : which === 1
-        ? "Its density was not trained." : `Density: ${verdicts[got.verdict].name}.`;
+        ? "Its density was not trained." : `Familiarity: ${verdicts[got.verdict].name}.`;
       paintVerdict(density, which === 0 ? got?.verdict : undefined);
       bars(card.querySelector(".bars"), got?.chance);
       card.dataset.label = got?.label ?? "";

@@ -47,8 +47,8 @@ async function story() {
     "$('verdict').dataset.verdict === 'familiar'", 60), await says("verdict"));
   check("the story: it is told to the end",
     await until("document.getElementById('story').dataset.told", 60));
-  check("the story: softmax names a face a digit, the density finds it strange",
-    /^Softmax: [a-z]+, \d+%. Density: unlike all training images/.test(await says("story")) &&
+  check("the story: softmax names a face a digit, familiarity finds it strange",
+    /^Softmax: [a-z]+, \d+%. Familiarity: unlike all training images/.test(await says("story")) &&
     await says("verdict") === "strange", await says("story"));
   check("the story: leaves no drawing in the URL", !/ink=/.test(await js("location.hash")));
   await pictures("story");
@@ -85,7 +85,7 @@ async function draw() {
   await sleep(300);
   const heard = await js("heard");
   check("the answer is said once, when the pen is lifted",
-    heard.length === 1 && /^Softmax: seven.*Density: Familiar/.test(heard[0]), heard.join(" | "));
+    heard.length === 1 && /^Softmax: seven.*Familiarity: Familiar/.test(heard[0]), heard.join(" | "));
   const hash = await js("location.hash"), before = await canvas("seen");
   await click("slope"), await sleep(200);
   check("the slope of log p(x) is shown", before !== await canvas("seen"));
