@@ -27,7 +27,8 @@ static void walk(const double *w, double *x, int n, int steps, double a, jem_rng
 
 /* Learns w from n data by persistent contrastive divergence: chains continue from update to update,
    and w moves along the gradient. At the start w is { 0, -1, 0, 0 }. You choose the number of
-   chains, of updates, and the rates; a few seconds of computing time are enough. */
+   chains, of updates, and the rates; a few seconds of computing time are enough, and 60 are the
+   limit. */
 static void learn(const double *data, int n, double *w, jem_rng *rng) {
     (void)data;
     (void)n;

@@ -24,6 +24,10 @@ wrong() {
     check "$1" "$2" "$(grade "$dir/one" "${6:-120}")"
 }
 check "the solutions" 30 "$(grade $solutions 120)"
+rm -rf "$dir/two words"
+cp -r $solutions "$dir/two words"
+check "a folder with a space" 30 "$(BUILD="$BUILD" make -s grade ANSWERS="$dir/two words" 2>&1 |
+    sed -n 's/^\([0-9]*\) of 30 points$/\1/p')"
 check "the starter files" 0 "$(grade examples/assignments 120)"
 wrong "twice the noise" 8 langevin '+ sqrt(a) \* noise' '+ 2 * sqrt(a) * noise'
 wrong "a step of a instead of a/2" 7 langevin '\*x += a / 2' '*x += a'

@@ -48,11 +48,16 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+static double mean_of(const float *x, int n) {
+    double mean = 0;
+    for (int i = 0; i < n; i++) mean += (double)x[i] / n;
+    return mean;
+}
+
 /* Returns the standard deviation of x[n]. */
 static double deviation_of(const float *x, int n) {
-    double mean = 0;
+    const double mean = mean_of(x, n);
     double sum = 0;
-    for (int i = 0; i < n; i++) mean += (double)x[i] / n;
     for (int i = 0; i < n; i++) sum += ((double)x[i] - mean) * ((double)x[i] - mean);
     return sqrt(sum / n);
 }
@@ -114,8 +119,7 @@ static int note_code(const char *table, const char *name, const float *x, int n,
 static void note_offset(const char *table, const char *name, const float *x, int n) {
     static const double resolved = 5e-7;           /* some 4 to 8 steps of a float */
     char word[DATA_PATH];
-    double mean = 0;
-    for (int i = 0; i < n; i++) mean += (double)x[i] / n;
+    const double mean = mean_of(x, n);
     const double deviation = deviation_of(x, n);
     if (deviation > resolved * fabs(mean)) return;
     printf("%s: column '%s' is %.7g with a deviation of only %.2g, which numbers of 24 bits cannot "
