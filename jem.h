@@ -1920,8 +1920,8 @@ struct jem_ctx {
     const struct jem__bf16 *bf16;                  /* kernels of JEM_PRECISION_BF16, or NULL */
     jem_isa isa;
     int threads;
-    jem_status status;                             /* of the first error; */
-    char message[512];                             /* its message; */
+    jem_status status;                             /* of the first error, or JEM_OK */
+    char message[512];                             /* that of the first error, or "" */
     int errors;                                    /* count of all errors, also cleared ones */
     size_t held, peak, allocations;                /* see jem_memory */
     jem__chunk *chunks, *chunk;                    /* the arena: all chunks, the one in use */
@@ -2035,7 +2035,8 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
     return status;
 }
-/* Formats a text as jem__message does, from its own arguments. */
+/* Formats a text as jem__message does, from its own arguments. snprintf is for texts without a
+   decimal point. */
 JEM__PRINTF(3, 4)
 static void jem__print(char *out, size_t room, const char *format, ...) {
     va_list list;
@@ -2079,12 +2080,13 @@ static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, doubl
     jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %s = %g is not in %g..%g", what, name, value, lo, hi);
     return 0;
 }
+/* Checks a field by the caller's variables ctx and what. */
 #define JEM__IN(x, lo, hi) jem__in_range(ctx, what, #x, (double)(x), (double)(lo), (double)(hi))
 #define JEM__TINY 1e-30    /* lower limit of numbers that must be above 0 */
 #define JEM__MOST 3.4e38   /* upper limit of numbers that have no other: almost FLT_MAX */
 
 enum { JEM__MANY = 1 << 30 };                      /* upper limit of counts of updates and visits */
-#define JEM__MOST_PIXELS 1e8                       /* .. of channels * height * width */
+#define JEM__MOST_PIXELS 1e8                       /* that of channels * height * width */
 /* Adds 1 to a count below its limit. */
 static void jem__count(int *n) {
     if (*n < JEM__MANY) ++*n;
@@ -2152,7 +2154,7 @@ void jem_clear_error(jem_ctx *ctx) {
 #endif
 
 /* Header of every allocation. */
-typedef struct jem__head { void *start; size_t bytes; } jem__head;
+typedef struct jem__allocation { void *start; size_t bytes; } jem__allocation;
 
 static void *jem__too_much(jem_ctx *ctx) {
     return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: the size exceeds the address space");
@@ -2161,7 +2163,7 @@ static void *jem__too_much(jem_ctx *ctx) {
 /* Allocates memory that is zeroed, aligned to 64 bytes (an AVX-512 register, a cache line), and
    counted. Returns NULL, and reports an error, if memory runs out. */
 static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
-    const size_t total = bytes + 64 + sizeof(jem__head);
+    const size_t total = bytes + 64 + sizeof(jem__allocation);
     void *start = NULL;
     if (total < bytes) return jem__too_much(ctx);  /* the sum has wrapped */
     if (ctx->desc.allocate) start = ctx->desc.allocate(ctx->desc.user, total);
@@ -2169,8 +2171,8 @@ static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     if (!start)
         return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB requested, %.1f MB in use",
                            (double)bytes / 1048576.0, (double)ctx->held / 1048576.0);
-    uintptr_t at = ((uintptr_t)start + sizeof(jem__head) + 63) & ~(uintptr_t)63;
-    jem__head *head = (jem__head *)at - 1;
+    uintptr_t at = ((uintptr_t)start + sizeof(jem__allocation) + 63) & ~(uintptr_t)63;
+    jem__allocation *head = (jem__allocation *)at - 1;
     head->start = start;
     head->bytes = total;
     ctx->held += total;
@@ -2182,7 +2184,7 @@ static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
 }
 static void jem__free(jem_ctx *ctx, void *memory) {
     if (!memory) return;
-    jem__head *head = (jem__head *)memory - 1;
+    jem__allocation *head = (jem__allocation *)memory - 1;
     void *start = head->start;
     JEM__UNPOISON(start, head->bytes);
     ctx->held -= head->bytes;
@@ -2210,7 +2212,7 @@ static float jem__fmaf(float a, float b, float c) {
     const double sum = product + term;
     uint64_t bits;
     memcpy(&bits, &sum, sizeof bits);
-    const uint64_t exponent = bits >> 52 & 0x7ff;
+    const uint64_t exponent = (bits >> 52) & 0x7ff;
     const int is_halfway = (bits & 0x1fffffff) == 0x10000000;
     if (!is_halfway && exponent > 0x380) return (float)sum;
     const double rounded = sum - product;
@@ -2249,17 +2251,18 @@ static char *jem__strdup(jem_ctx *ctx, const char *s) {
 }
 
 /* Calls task(arg, i) for i in 0..n-1, in any order: tasks write to different places. `flops`
-   estimates the work of all tasks. The calling thread does little work alone: it finishes before
-   the others could start. */
+   estimates the work of all tasks. If that is small, the calling thread does all of it: it finishes
+   before the others could start. */
 static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *arg, int i),
                           void *arg) {
-    const int spread = n > 1 && ctx->threads > 1 && flops > 4e6;
-    if (spread && ctx->desc.parallel_for) {
+    const double worth_threads = 4e6;
+    const int is_parallel = n > 1 && ctx->threads > 1 && flops > worth_threads;
+    if (is_parallel && ctx->desc.parallel_for) {
         ctx->desc.parallel_for(ctx->desc.user, n, task, arg);
         return;
     }
 #ifdef _OPENMP
-    if (spread) {
+    if (is_parallel) {
 #pragma omp parallel for schedule(dynamic, 1) num_threads(ctx->threads)
         for (int i = 0; i < n; i++) task(arg, i);
         return;
@@ -2435,6 +2438,8 @@ static int jem__engine_open(jem_ctx *ctx);
 /* Computes two random words from key and counter. */
 static void jem__threefry_scalar(const uint32_t *key, uint64_t counter, uint32_t *first,
                                  uint32_t *second);
+/* Draws two numbers of a kind from key and counter. */
+static void jem__draw_scalar(int kind, const uint32_t *key, uint64_t counter, float *numbers);
 
 /* ---- contexts -------------------------------------------------------------------------------- */
 
@@ -2501,13 +2506,13 @@ int jem_ctx_threads(const jem_ctx *ctx) {
 }
 
 /* ==== >>rng: counter-based random numbers ===================================================== */
-/* The kernels of >>engine compute Threefry with one counter per lane. jem_rng_u32 and the
-   functions that call it use jem__threefry_scalar. */
+/* The kernels of >>engine compute Threefry with one counter per lane; single numbers are computed
+   by the scalar ones. */
 
 /* Derives the new key from a counter that no sequence reaches: its highest bit is set. */
 jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream) {
     jem_rng r = { { 0, 0 }, 0 };
-    if (rng) jem__threefry_scalar(rng->key, stream ^ (uint64_t)1 << 63, &r.key[0], &r.key[1]);
+    if (rng) jem__threefry_scalar(rng->key, stream ^ ((uint64_t)1 << 63), &r.key[0], &r.key[1]);
     return r;
 }
 
@@ -2565,13 +2570,12 @@ void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float
 void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean, float std) {
     jem__fill(ctx, JEM__NORMAL, rng, out, n, mean, std);
 }
-/* Draws a block with the scalar kernel and returns its first number. */
+/* Takes a block, of which it computes the first number only. */
 float jem_rng_normal(jem_rng *rng) {
-    float z[16];
+    float z[2];
     if (!rng) return 0;
-    jem__kernels_for(JEM_ISA_SCALAR)->fill(JEM__NORMAL, rng->key, jem__rng_take(rng, 16), z, 16,
-                                            0, 1);
-    return z[0];
+    jem__draw_scalar(JEM__NORMAL, rng->key, jem__rng_take(rng, 16), z);
+    return z[0] + 0.0f;                            /* not -0, like jem_fill_normal */
 }
 
 /* ==== >>memory: the tape's arena ============================================================== */
@@ -2740,8 +2744,8 @@ typedef struct jem__run {
     jem__step *leaf;                               /* of d target / d leaf; NULL: not requested */
     jem__step **list;                              /* steps that run, in the order of recording */
     int n;
-    jem__place work;                               /* scratch of the running op's part 0; */
-    ptrdiff_t part_step;                           /* floats from there to the next part's */
+    jem__place work;                               /* scratch of the running op's part 0 */
+    ptrdiff_t part_step;                           /* floats from a part's scratch to the next's */
     int parts;                                     /* threads that share a group of the span */
 
     /* Fields that only the plan uses (see >>plan). */
@@ -2759,7 +2763,7 @@ typedef struct jem__run {
 /* Properties of built-in ops. */
 enum {
     JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx starts at 0) */
-    JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy; of a sum, dx[1] too */
+    JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy; in jem_add dx[1], too */
     JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
     JEM__OP_WHOLE = 4,     /* called once for all groups, because it combines them */
     JEM__OP_CONV = 8, JEM__OP_ADD = 16, JEM__OP_ACTIVATION = 32,       /* kinds that can be fused */
@@ -2787,9 +2791,9 @@ typedef struct jem__inner {
     int part, parts;                               /* compute this part of the group */
     uint16_t *y16;                                 /* bf16 copy of the result, or NULL */
     const float *plus;                             /* addend fused with a convolution */
-    const void *act;                               /* user data of an activation fused with it, */
-    float *act_y;                                  /* its output (act_aux: its aux) */
-    void *act_aux;
+    const void *act;                               /* user data of the activation fused with it */
+    float *act_y;                                  /* output of that activation */
+    void *act_aux;                                 /* aux of that activation */
 } jem__inner;
 
 static int jem__has(const jem__node *node, int flag) {
@@ -2899,8 +2903,13 @@ static int jem__usable(const jem_tensor *t, const char *what) {
     return t->ctx->status == JEM_OK;
 }
 
+/* Returns 1 if t is a leaf that can be used. Reports a freed tensor, or one that an op computes. */
 static int jem__is_leaf(const jem_tensor *t, const char *what) {
-    return jem__usable(t, what) && !t->node->op;
+    if (!jem__usable(t, what)) return 0;
+    if (t->node->op)
+        jem__fail(t->ctx, JEM_BAD_ARGUMENT, "%s: %s is computed (by %s), not a leaf", what,
+                  jem__shape_text(t).s, t->node->op->name);
+    return !t->node->op;
 }
 
 static int jem__groups(int images) { return jem__div_up(images, JEM_LANES); }
@@ -3016,7 +3025,6 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
     return &node->t;
 }
 
-/* Records a custom op. Takes many arguments, but each op needs only one such call. */
 jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
     const char *name = "jem_custom";
@@ -3057,7 +3065,7 @@ static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, in
     return image / JEM_LANES * node->group_floats + at + image % JEM_LANES;
 }
 
-/* Copies lanes to images, without the padding lanes. */
+/* Copies lanes to images, without the padding lanes. Most outputs are small, such as logits. */
 static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw) {
     for (int i = 0; i < node->t.n; i++)
         for (int c = 0; c < node->t.c; c++)
@@ -3124,11 +3132,8 @@ jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int 
 
 jem_status jem_write(jem_tensor *leaf, const float *nchw) {
     if (!leaf) return JEM_BAD_ARGUMENT;
-    if (!jem__usable(leaf, "write")) return leaf->ctx->status;
+    if (!jem__is_leaf(leaf, "write")) return leaf->ctx->status;
     if (!nchw) return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "write: nchw is NULL");
-    if (leaf->node->op)
-        return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "write: %s is computed (by %s), not a leaf",
-                         jem__shape_text(leaf).s, leaf->node->op->name);
     jem__copy_in(leaf->node, leaf->node->value, nchw);
     jem__leaf_changed(leaf->node);
     return JEM_OK;
@@ -3142,7 +3147,7 @@ void jem_param_changed(jem_param *p) {
 
 static float *jem__at_place(jem__place place, int group) {
     if (!place.at) return NULL;
-    return place.at + group % place.slots * place.stride;
+    return place.at + (group % place.slots) * place.stride;
 }
 static jem__place jem__all_groups(const jem__node *node, float *at) {
     const jem__place place = { at, node->group_floats, node->groups };
@@ -3196,8 +3201,8 @@ static void jem__mark_receives(jem__run *r) {
     }
 }
 
-/* Marks the ops to compute. A value that is ready is used unchanged, unless a gradient passes
-   through it: the op's backward may need data that only its forward stores. */
+/* Marks the ops to compute. A value that is up to date is not computed again, unless a gradient
+   passes through it: the op's backward may need data that only its forward stores. */
 static void jem__mark_runs(jem__run *r) {
     r->target->runs = 1;
     for (int i = r->target->node->index; i >= 0; i--) {
@@ -3232,7 +3237,8 @@ static int jem__keep_room(const jem__node *node, float **array, uint64_t *push) 
 
 /* Returns 1 if the value remains after the run: the target's, small ones, and those of jem_keep. */
 static int jem__keeps_value(const jem__run *r, const jem__step *s) {
-    const int is_small = s->node->group_floats <= 128 * JEM_LANES;
+    enum { SMALL = 128 };                          /* numbers per image, see jem_keep */
+    const int is_small = s->node->group_floats <= SMALL * JEM_LANES;
     return s->runs && (s == r->target || s->node->keep || is_small);
 }
 
@@ -3434,7 +3440,7 @@ static void jem__begin_input_gradients(jem__step *s) {
 
 /* Computes gradients in reverse order, from the target, whose gradient with respect to itself
    is 1. */
-static jem_status jem__tape_back(const jem__run *r) {
+static jem_status jem__tape_backward(const jem__run *r) {
     for (int g = 0; g < r->target->node->groups; g++) jem__seed(r, g);
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
@@ -3455,7 +3461,7 @@ static jem_status jem__tape_plain(jem__run *r) {
     if (status != JEM_OK) return status;
     jem__tape_forward(r);
     if (r->mode == JEM__EVAL || !jem_ok(r->ctx)) return r->ctx->status;
-    return jem__tape_back(r);
+    return jem__tape_backward(r);
 }
 
 /* ==== >>plan: the same, faster ================================================================ */
@@ -3523,23 +3529,23 @@ static int jem__can_fuse_add(const jem__step *s) {
 static void jem__fuse_forward(jem__step *conv) {
     if (conv->readers != 1 || conv->node->value) return;
     jem__step *last = conv;
-    jem__step *sum = NULL;
+    jem__step *add = NULL;
     if (jem__can_fuse_add(conv->first_reader)) {
-        sum = conv->first_reader;
-        last = sum;
+        add = conv->first_reader;
+        last = add;
     }
     jem__step *next = last->first_reader;
     if (next && jem__has(next->node, JEM__OP_ACTIVATION)) last = next;
     if (last == conv) return;
     last->fused_conv = conv;
-    last->fused_add = sum;
+    last->fused_add = add;
     conv->fused_into = last;
-    if (sum && sum != last) sum->fused_into = last;
+    if (add && add != last) add->fused_into = last;
 }
 
 /* Fuses a convolution's input gradient with that of the activation before it, if the convolution is
    the activation's only reader: then nothing else contributes to the gradient between them. */
-static void jem__fuse_back(jem__step *conv) {
+static void jem__fuse_backward(jem__step *conv) {
     jem__step *activation = conv->in[0];
     if (activation->pos < 0 || !jem__has(activation->node, JEM__OP_ACTIVATION)) return;
     if (activation->readers != 1 || !activation->needs || !conv->needs) return;
@@ -3552,7 +3558,7 @@ static void jem__plan_fuse(jem__run *r) {
     jem__plan_readers(r);
     for (int i = 0; i < r->n; i++) {
         if (!jem__has(r->list[i]->node, JEM__OP_CONV)) continue;
-        jem__fuse_back(r->list[i]);
+        jem__fuse_backward(r->list[i]);
         jem__fuse_forward(r->list[i]);
     }
 }
@@ -3574,7 +3580,10 @@ static const jem__node *jem__main_node(const jem__step *s, int back) {
 
 /* ---- lifetimes ------------------------------------------------------------------------------- */
 /* list[i] goes forward at time i and back at time 2n-1-i, unless it is fused into another step. A
-   buffer's lifetime extends from its first write to its last read. */
+   buffer's lifetime extends from its first write to its last read.
+
+   bf16 pays only where one bf16 convolution writes an array that another one reads: a value, for
+   the next output and the weight gradient, or a gradient, for input and weight gradients. */
 
 /* Returns the time at which list[pos] goes back, if it is not fused into another step. */
 static int jem__mirrored(const jem__run *r, int pos) { return 2 * r->n - 1 - pos; }
@@ -3588,8 +3597,6 @@ static int jem__time_back(const jem__run *r, const jem__step *s) {
     return jem__mirrored(r, s->pos);
 }
 
-/* bf16 pays only where one bf16 convolution writes an array that another one reads: a value, for
-   the next output and the weight gradient, or a gradient, for input and weight gradients. */
 /* Returns 1 if a bf16 convolution computes the step's value. */
 static int jem__writes_bf16(const jem__step *s) {
     return !s->fused_into && jem__forward_node(s)->bf16_out;
@@ -3706,14 +3713,14 @@ static void jem__plan_adds(jem__run *r) {
     }
 }
 
-/* Returns the step whose gradient the convolution reads. A sum passes its gradient to its inputs
-   unchanged; if the sum is the only reader, that gradient serves without a copy. */
+/* Returns the step whose gradient the convolution reads. An addition passes its gradient to its
+   inputs unchanged; if it is the only reader, that gradient serves without a copy. */
 static jem__step *jem__gradient_source(jem__step *conv) {
     if (conv->readers != 1) return conv;
-    jem__step *sum = conv->first_reader;
-    if (!jem__has(sum->node, JEM__OP_ADD) || sum->in[0] == sum->in[1]) return conv;
-    if (sum->node->group_floats != conv->node->group_floats) return conv;
-    return sum;
+    jem__step *add = conv->first_reader;
+    if (!jem__has(add->node, JEM__OP_ADD) || add->in[0] == add->in[1]) return conv;
+    if (add->node->group_floats != conv->node->group_floats) return conv;
+    return add;
 }
 
 /* Returns the last step to write s's gradient in the backward pass: its first reader that needs a
@@ -3747,29 +3754,29 @@ static void jem__plan_gradient16(jem__run *r, jem__step *conv) {
 /* Returns 1 if the gradient is stored in fp32, rather than in registers or in bf16 only. */
 static int jem__stores_gradient(const jem__step *s) { return !s->back_conv && !s->grad16_only; }
 
-/* Returns 1 if a reader of `a` other than the sum may add to a's gradient before or while b's
+/* Returns 1 if a reader of `a` other than `add` may add to a's gradient before or while b's
    gradient is read; then the two cannot share a buffer. */
-static int jem__changes_gradient_before(const jem__run *r, const jem__step *sum, const jem__step *a,
+static int jem__changes_gradient_before(const jem__run *r, const jem__step *add, const jem__step *a,
                                         const jem__step *b) {
     for (int j = a->pos + 1; j < r->n; j++)
         for (int k = 0; k < r->list[j]->node->inputs; k++) {
             const jem__step *reader = r->list[j];
-            if (reader == sum || reader->in[k] != a) continue;
+            if (reader == add || reader->in[k] != a) continue;
             if (jem__time_back(r, reader) <= jem__time_back(r, b)) return 1;
         }
     return 0;
 }
 
-/* Returns 1 if a sum may pass its gradient's buffer on to input k. Its inputs have the same
+/* Returns 1 if an addition may pass its gradient's buffer on to input k. Its inputs have the same
    gradient and can all use one buffer, unless another step adds to one input's gradient before the
    other's has been read. */
-static int jem__can_share_gradient(const jem__run *r, const jem__step *sum, int k) {
-    const jem__step *first = sum->in[0];
-    const jem__step *second = sum->in[1];
+static int jem__can_share_gradient(const jem__run *r, const jem__step *add, int k) {
+    const jem__step *first = add->in[0];
+    const jem__step *second = add->in[1];
     if (first == second) return 0;
     if (k == 0) return 1;
-    return !jem__changes_gradient_before(r, sum, first, second) &&
-           !jem__changes_gradient_before(r, sum, second, first);
+    return !jem__changes_gradient_before(r, add, first, second) &&
+           !jem__changes_gradient_before(r, add, second, first);
 }
 
 /* Returns 1 if the gradient of input k may take over the buffer of the step's own. */
@@ -3886,7 +3893,7 @@ static jem__place jem__buf_place(const jem__run *r, int buf) {
 }
 
 /* Turns the indices of buffers into addresses. A gradient that stays in registers points to the
-   scratch, because NULL would mean that no backward follows. */
+   scratch, since forward reads NULL as 'no backward follows' (jem_call.dy). */
 static void jem__plan_places(jem__run *r) {
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
@@ -3911,13 +3918,13 @@ static int jem__parts(const jem__run *r, const jem__step *s, int back) {
 /* Points the call of a fused convolution to the outputs of the addition and the activation. */
 static void jem__call_fused(const jem__step *s, int group, jem_call *call, jem__inner *inner) {
     const jem__step *conv = s->fused_conv;
-    const jem__step *sum = s->fused_add;
+    const jem__step *add = s->fused_add;
     const jem__step *before_activation = conv;
-    if (sum) {
-        const jem__step *other = sum->in[0];
-        if (other == conv) other = sum->in[1];
-        inner->plus = jem__at_place(other->value, group);
-        before_activation = sum;
+    if (add) {
+        const jem__step *addend = add->in[0];
+        if (addend == conv) addend = add->in[1];
+        inner->plus = jem__at_place(addend->value, group);
+        before_activation = add;
     }
     call->y = jem__at_place(before_activation->value, group);
     if (s == before_activation) return;            /* there is no activation */
@@ -4287,11 +4294,11 @@ static void jem__check_tape(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor
     jem_tensor *y = fn(ctx, x, user);
     if (!p && jem_grad(y, x) == JEM_OK) jem_read_grad(x, grad);
     if (p && jem__usable(y, "check_gradient")) {
-        float *own = p->grad;
+        float *before = p->grad;
         p->grad = grad;
         if (y->node->group_floats == JEM_LANES) jem__run_tape(ctx, JEM__BACKWARD, y->node, NULL);
         else jem__fail(ctx, JEM_BAD_SHAPE, "check_gradient: y must have one number per image");
-        p->grad = own;
+        p->grad = before;
     }
     if (!y) jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: the function made nothing");
     jem_end(ctx, mark);
@@ -4327,14 +4334,14 @@ static double jem__check_difference(jem_ctx *ctx, jem_logp_fn fn, void *user, je
 
 float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x, jem_param *p,
                          float step) {
-    const int is_leaf = jem__is_leaf(x, "check_gradient");   /* reports a freed tensor */
+    const int is_leaf = jem__is_leaf(x, "check_gradient");
     const int trainable = !p || p->grad;
     if (!ctx || !fn || !is_leaf || !trainable || !jem__finite(step) || !(step > 0)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
                   "parameter (or none) and a finite step > 0");
         return -1;
     }
-    ptrdiff_t n = x->n * x->node->group_floats / JEM_LANES;
+    ptrdiff_t n = x->n * (x->node->group_floats / JEM_LANES);
     ptrdiff_t n_grad = n;
     if (p) {
         n = p->size;
@@ -6091,16 +6098,17 @@ static int jem__print_number(char *out, size_t size, double x) {
 }
 
 /* ---- fields ---------------------------------------------------------------------------------- */
-/* Each field of a desc is listed once, with its limits, in a function such as jem__wrn_fields.
-   Calling it reads every field from a file's strings (in), checks it, and adds it to those of a
-   network or a file (out). So creating and loading apply the same limits. */
+/* Each field of a desc is listed once, with its limits, in a function such as jem__wrn_fields. It
+   reads every field from `in`, the strings of a file, if there are any; checks it; and adds it to
+   `out`, the strings of a network or a file, if there are any. Creating a network and loading one
+   thus apply the same limits. To write only if every field is good, call it twice. */
 
 typedef struct jem__fields {
     jem_ctx *ctx;
     const char *kind;                              /* value of "jem.net"; in jem__arrays a noun */
     const char *where;                             /* for messages: the file, or the kind */
-    const jem__meta *in;                           /* or NULL */
-    jem__meta **out;                               /* or NULL */
+    const jem__meta *in;                           /* strings to read, or NULL */
+    jem__meta **out;                               /* strings to add to, or NULL */
     jem_status status;
 } jem__fields;
 
