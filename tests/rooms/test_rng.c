@@ -161,6 +161,24 @@ static void test_normal_accuracy(jem_ctx *ctx) {
     CHECK(worst < 3e-6, "off by %g", worst);
 }
 
+/* A single number is the first of a fill, and takes as many counters. */
+static void test_single(jem_ctx *ctx) {
+    printf("single normal numbers are the first of fills\n");
+    enum { N = 1000 };
+    float single[N], filled[N];
+    jem_ctx *scalar = isa_ctx(JEM_ISA_SCALAR, 1);
+    jem_rng a = jem_rng_seed(4);
+    jem_rng b = a;
+    for (int i = 0; i < N; i++) {
+        single[i] = jem_rng_normal(&a);
+        jem_fill_normal(scalar, &b, filled + i, 1, 0, 1);
+        jem_rng_u32(&a);
+        jem_rng_u32(&b);
+    }
+    CHECK(same_bits(single, filled, N) && a.counter == b.counter, "%s", jem_error(ctx));
+    jem_ctx_free(scalar);
+}
+
 /* ---- fills: scale, place, length, instruction set -------------------------------------------- */
 
 enum { FILLED = 1000 };
@@ -352,7 +370,7 @@ static void test_streams(jem_ctx *ctx) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_known), TEST_IN(test_distributions), TEST_IN(test_normal_accuracy),
-        TEST_IN(test_fills), TEST(test_below), TEST_IN(test_streams)
+        TEST_IN(test_single), TEST_IN(test_fills), TEST(test_below), TEST_IN(test_streams)
     };
     jem_ctx *ctx = jem_ctx_create(NULL);
     check_isa(ctx);
