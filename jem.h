@@ -6341,7 +6341,7 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     return jem__features(f, 64.0 * d->widen * pixels);
 }
 
-#define JEM__MOST_WHITE 1024                       /* largest length of a whitened vector */
+#define JEM__MOST_WHITE 1024       /* largest length of a whitened vector; a message names it */
 #define JEM__MAX_LAYERS ((int)(sizeof ((jem_convnet_desc *)NULL)->widths / sizeof(int)))
 
 /* Visits the fields of a convnet or an MLP; returns its number of features. */
@@ -7387,7 +7387,7 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
 /* C does not specify the order in which arguments are evaluated, and the order of the tape decides
-   the order of additions. So at most one argument of a call records an op. */
+   the order of additions: hence at most one argument of a call records an op. */
 
 /* Records log p(x) + log Z = e(x) + scale * logsumexp f(x), from the logits that the last
    jem_forward recorded. net->log_density, if not NULL, replaces the logsumexp; without net->shift,
@@ -7535,13 +7535,10 @@ static jem_tensor *jem__loss_checked(jem_ctx *ctx, jem_tensor *sum) {
     return jem_ok(ctx) ? sum : NULL;
 }
 
-static int jem__loss_weights_good(jem_ctx *ctx, const jem_loss_weights *w) {
-    const float each[4] = { w->ce, w->cd, w->cd_class, w->energy_l2 };
-    static const char *const names[4] = { "ce", "cd", "cd_class", "energy_l2" };
-    for (int i = 0; i < 4; i++) {
-        if (!jem__in_range(ctx, "loss", names[i], (double)each[i], 0, JEM__MOST)) return 0;
-    }
-    return 1;
+static int jem__loss_weights_good(jem_ctx *ctx, jem_loss_weights d) {
+    const char *const what = "loss";
+    return JEM__IN(d.ce, 0, JEM__MOST) && JEM__IN(d.cd, 0, JEM__MOST) &&
+           JEM__IN(d.cd_class, 0, JEM__MOST) && JEM__IN(d.energy_l2, 0, JEM__MOST);
 }
 
 jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, const int *labels,
@@ -7549,7 +7546,7 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
                      jem_loss_terms *terms) {
     JEM__ZEROED(jem_loss_terms, t);
     jem_tensor *sum = NULL;
-    if (net && w && jem__loss_weights_good(net->ctx, w))
+    if (net && w && jem__loss_weights_good(net->ctx, *w))
         sum = jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t);
     if (terms) *terms = t;
     if (!net) return NULL;
@@ -7805,15 +7802,18 @@ static double jem__score_weights(const jem__score *s, const float *weights, doub
 
 /* Checks the noise levels and weights of n images, and the difference. */
 static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
-    int good = d && d->sigma && d->difference >= 0 && d->difference <= 1e6f;
-    for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
-    for (int i = 0; good && d->weight && i < n; i++)
-        good = d->weight[i] >= 0 && jem__finite(d->weight[i]);
-    if (!good)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a noise level for each image, "
-                  "above 0 and below 1e6, weights that are at least 0, and a difference from 0 to "
-                  "1e6");
-    return good;
+    const char *const what = "score_matching";
+    for (int i = 0; d && d->sigma && i < n; i++) {
+        const float weight = d->weight ? d->weight[i] : 1;
+        if (d->sigma[i] > 0 && d->sigma[i] < 1e6f && weight >= 0 && jem__finite(weight)) continue;
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: image %d: sigma = %g, weight = %g: sigma must be "
+                  "above 0 and below 1e6, weights at least 0", what, i, (double)d->sigma[i],
+                  (double)weight);
+        return 0;
+    }
+    if (d && d->sigma) return jem__in_range(ctx, what, "difference", (double)d->difference, 0, 1e6);
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the desc or its sigma is NULL", what);
+    return 0;
 }
 
 /* Returns h / sigma. The error of a long step grows with its square; that of a short one is

@@ -1104,6 +1104,11 @@ static void test_messages(jem_ctx *ctx) {
     jem_archive *a = jem_archive_create(ctx);
     CHECK(!jem_net_param(bag, name, 1, shape1, 1), "not UTF-8");
     check_harmless(ctx, "a parameter's name");
+    char longest[600] = "";
+    memset(longest, 'a', sizeof longest - 1);
+    CHECK(!jem_net_param(bag, longest, 5, shape1, 1) && strstr(jem_error(ctx), "1 to 4 sizes"),
+          "%s", jem_error(ctx));
+    jem_clear_error(ctx);
 #ifndef JEM_NO_STDIO
     snprintf(text, sizeof text, "no_such_folder/%s", name);
     CHECK(!jem_load(ctx, text), "no such file");
