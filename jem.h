@@ -7807,8 +7807,8 @@ static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
         const float weight = d->weight ? d->weight[i] : 1;
         if (d->sigma[i] > 0 && d->sigma[i] < 1e6f && weight >= 0 && jem__finite(weight)) continue;
         jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: image %d: sigma = %g, weight = %g: sigma must be "
-                  "above 0 and below 1e6, weights at least 0", what, i, (double)d->sigma[i],
-                  (double)weight);
+                  "above 0 and below 1e6, weights finite and at least 0", what, i,
+                  (double)d->sigma[i], (double)weight);
         return 0;
     }
     if (d && d->sigma) return jem__in_range(ctx, what, "difference", (double)d->difference, 0, 1e6);
