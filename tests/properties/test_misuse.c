@@ -101,7 +101,7 @@ static void test_trainer_options(jem_ctx *ctx) {
           "noise in data of p(x,y)");
     d = jem_train_desc_default();
     d.max_loss = 0;
-    CHECK(!jem_trainer_create(net, &d) && says(ctx, "diverged = 0"), "each loss diverges");
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "max_loss = 0"), "each loss diverges");
     d = jem_train_desc_default();
     d.schedule.kind = (jem_schedule_kind)9;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.kind = 9"), "a schedule");
