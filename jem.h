@@ -2911,8 +2911,13 @@ static int jem__usable(const jem_tensor *t, const char *what) {
     return t->ctx->status == JEM_OK;
 }
 
-static int jem__is_leaf(const jem_tensor *t, const char *what) {
-    return jem__usable(t, what) && !t->node->op;
+/* Returns 1 if t is a leaf that can be used; reports a freed tensor, or the op that computes t. */
+static int jem__need_leaf(const jem_tensor *t, const char *what) {
+    if (!jem__usable(t, what)) return 0;
+    if (!t->node->op) return 1;
+    jem__fail(t->ctx, JEM_BAD_ARGUMENT, "%s: %s is computed (by %s), not a leaf", what,
+              jem__shape_text(t).s, t->node->op->name);
+    return 0;
 }
 
 static int jem__groups(int images) { return jem__div_up(images, JEM_LANES); }
@@ -3135,11 +3140,8 @@ jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int 
 
 jem_status jem_write(jem_tensor *leaf, const float *nchw) {
     if (!leaf) return JEM_BAD_ARGUMENT;
-    if (!jem__usable(leaf, "write")) return leaf->ctx->status;
+    if (!jem__need_leaf(leaf, "write")) return leaf->ctx->status;
     if (!nchw) return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "write: nchw is NULL");
-    if (leaf->node->op)
-        return jem__fail(leaf->ctx, JEM_BAD_ARGUMENT, "write: %s is computed (by %s), not a leaf",
-                         jem__shape_text(leaf).s, leaf->node->op->name);
     jem__copy_in(leaf->node, leaf->node->value, nchw);
     jem__leaf_changed(leaf->node);
     return JEM_OK;
@@ -4252,23 +4254,19 @@ jem_status jem_backward(jem_tensor *loss) {
 jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
     if (!y || !x) return JEM_BAD_ARGUMENT;
     if (!jem__usable(y, "grad")) return y->ctx->status;
-    if (!jem__usable(x, "grad")) return x->ctx->status;
+    if (y->node->group_floats != JEM_LANES)
+        return jem__fail(y->ctx, JEM_BAD_SHAPE, "grad: y is %s, not one number per image",
+                         jem__shape_text(y).s);
+    if (!jem__need_leaf(x, "grad")) return x->ctx->status;
     if (x->ctx != y->ctx)
         return jem__fail(y->ctx, JEM_BAD_ARGUMENT, "grad: x is a tensor of another context");
-    if (x->node->op || y->node->group_floats != JEM_LANES)
-        return jem__fail(y->ctx, JEM_BAD_SHAPE,
-                         "grad: y is %s, x is %s: y must have one number per image, and x must be "
-                         "a leaf", jem__shape_text(y).s, jem__shape_text(x).s);
     return jem__run_tape(y->ctx, JEM__GRAD, y->node, x->node);
 }
 
 jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
     if (!x) return JEM_BAD_ARGUMENT;
-    if (!jem__usable(x, "read_grad")) return x->ctx->status;
+    if (!jem__need_leaf(x, "read_grad")) return x->ctx->status;
     if (!nchw) return jem__fail(x->ctx, JEM_BAD_ARGUMENT, "read_grad: nchw is NULL");
-    if (x->node->op)
-        return jem__fail(x->ctx, JEM_BAD_ARGUMENT, "read_grad: this tensor is computed (by %s): "
-                         "only leaves have gradients", x->node->op->name);
     if (!x->node->grad)
         return jem__fail(x->ctx, JEM_BAD_ARGUMENT,
                          "read_grad: this %s leaf has no gradient: call jem_grad first",
@@ -4340,7 +4338,7 @@ static double jem__check_difference(jem_ctx *ctx, jem_logp_fn fn, void *user, je
 
 float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x, jem_param *p,
                          float step) {
-    const int is_leaf = jem__is_leaf(x, "check_gradient");   /* reports a freed tensor */
+    const int is_leaf = jem__need_leaf(x, "check_gradient");
     const int trainable = !p || p->grad;
     if (!ctx || !fn || !is_leaf || !trainable || !jem__finite(step) || !(step > 0)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
@@ -4389,21 +4387,21 @@ static jem_tensor *jem__op1(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_s
     return jem__record(ctx, op, &x, 1, out, NULL, 0, user, user_bytes, aux_bytes);
 }
 
-/* Elementwise ops y = f(x), each with the array from which its backward computes f'. The functions
-   are map_NAME and slope_NAME in >>engine. */
+/* Elementwise ops y = f(x): map_NAME and slope_NAME in >>engine, the op's name in messages, and the
+   array from which its backward computes f'. */
 #define JEM__MAPS(ROW)                                                                             \
-    ROW(SCALE, scale, NOTHING)                                                                     \
-    ROW(SHIFT, shift, NOTHING)                                                                     \
-    ROW(SQUARE, square, INPUT)                                                                     \
-    ROW(EXP, exp, OUTPUT)                                                                          \
-    ROW(LOG, log, INPUT)                                                                           \
-    ROW(TANH, tanh, OUTPUT)                                                                        \
-    ROW(SIGMOID, sigmoid, OUTPUT)                                                                  \
-    ROW(SOFTPLUS, softplus, INPUT)                                                                 \
-    ROW(AT_LEAST, at_least, INPUT)                                                                 \
-    ROW(AT_MOST, at_most, INPUT)
+    ROW(SCALE, scale, "scale", NOTHING)                                                            \
+    ROW(SHIFT, shift, "add_constant", NOTHING)                                                     \
+    ROW(SQUARE, square, "square", INPUT)                                                           \
+    ROW(EXP, exp, "exp", OUTPUT)                                                                   \
+    ROW(LOG, log, "log", INPUT)                                                                    \
+    ROW(TANH, tanh, "tanh", OUTPUT)                                                                \
+    ROW(SIGMOID, sigmoid, "sigmoid", OUTPUT)                                                       \
+    ROW(SOFTPLUS, softplus, "softplus", INPUT)                                                     \
+    ROW(AT_LEAST, at_least, "clamp", INPUT)                                                        \
+    ROW(AT_MOST, at_most, "clamp", INPUT)
 
-#define JEM__ROW(KIND, name, kept) JEM__MAP_##KIND,
+#define JEM__ROW(KIND, name, op, kept) JEM__MAP_##KIND,
 enum {
     JEM__MAPS(JEM__ROW)
     JEM__MAP_LEAKY,        /* activation that can be fused; keeps a bit for each value */
@@ -4416,27 +4414,30 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the
 /* ---- few images: lanes are blocks of one image ----------------------------------------------- */
 /* A batch of one would leave 15 of 16 lanes idle. Therefore the networks below cut the images of a
    small batch into 4 x 4 blocks: n images become 16 n smaller ones, each image fills a group, and
-   its block (row, column) is lane 4*row + column. Elementwise ops treat blocks like any images.
-   Convolutions do so too, forward and backward, but read a copy with a border from the neighbouring
-   blocks, that is, from other lanes.
+   its block (row, column) is lane 4*row + column. Elementwise ops treat blocks like any other
+   images. Convolutions do so too, forward and backward, but read a copy with a border from the
+   neighbouring blocks, that is, from other lanes.
 
    If an image's side is not 4 times a block's, a margin at the right and bottom fills up the last
-   blocks. A convolution that reads neighbours must see zeros there, as in padding, and its input
+   blocks. A convolution that reads neighbours must read zeros there, as in padding, and its input
    gradient must be zero there, since no output depends on the margin: the op `trim`, recorded
    before such a convolution, ensures both. In other ops, values of the margin come only from the
    margin, and gradients of 0 remain 0, so that sums over pixels (of a bias's gradient) may include
    it. */
 
 enum { JEM__GRID = 4 };
+enum { JEM__TO_IMAGE, JEM__TO_BLOCKS, JEM__ADDS = 2 };     /* what jem__copy_blocks does: bits */
 
 /* Returns the image's row that is row y of the block in a lane; likewise for columns. */
 static int jem__row_of(int lane, int block_h, int y) { return lane / JEM__GRID * block_h + y; }
 static int jem__column_of(int lane, int block_w, int x) { return lane % JEM__GRID * block_w + x; }
 
-/* Copies image number `image` of the batch to its blocks, or the blocks to the image; with `add`,
-   adds instead. `from` and `to` are the groups that hold them. The margin is left unchanged. */
+/* Copies image number `image` of the batch to its blocks (how = JEM__TO_BLOCKS) or from them; with
+   JEM__ADDS, adds instead. `from` and `to` are the groups that hold them. Leaves the margin as it
+   is. */
 static void jem__copy_blocks(const float *from, float *to, jem_shape block, jem_shape whole,
-                             int image, int to_blocks, int add) {
+                             int image, int how) {
+    const int to_blocks = how & JEM__TO_BLOCKS;
     for (int lane = 0; lane < JEM_LANES; lane++) {
         const int column = jem__column_of(lane, block.w, 0);
         const int columns = whole.w - column < block.w ? whole.w - column : block.w;
@@ -4449,7 +4450,7 @@ static void jem__copy_blocks(const float *from, float *to, jem_shape block, jem_
             for (int i = 0; i < columns * block.c; i++) {
                 const float *source = from + (to_blocks ? in_whole : in_block);
                 float *target = to + (to_blocks ? in_block : in_whole);
-                if (add) *target += *source;
+                if (how & JEM__ADDS) *target += *source;
                 else *target = *source;
                 in_whole += JEM_LANES;
                 in_block += JEM_LANES;
@@ -4458,43 +4459,40 @@ static void jem__copy_blocks(const float *from, float *to, jem_shape block, jem_
     }
 }
 
-static void jem__cut_forward(const jem_call *call) {
-    for (int i = 0; i < call->in[0].n; i++) {
-        const jem_call whole = jem__at(call, i / JEM_LANES);
-        const jem_call blocks = jem__at(call, i);
-        memset(blocks.y, 0, (size_t)jem__group_floats(call->out) * sizeof(float));
-        jem__copy_blocks(whole.x[0], blocks.y, call->out, call->in[0], i, 1, 0);
+/* Copies all images of a call, or their gradients if `how` contains JEM__ADDS. */
+static void jem__copy_images(const jem_call *call, jem_shape block, jem_shape whole, int how) {
+    const int to_blocks = how & JEM__TO_BLOCKS;
+    for (int i = 0; i < whole.n; i++) {
+        const jem_call source = jem__at(call, to_blocks ? i / JEM_LANES : i);
+        const jem_call target = jem__at(call, to_blocks ? i : i / JEM_LANES);
+        const float *from = how & JEM__ADDS ? source.dy : source.x[0];
+        float *to = how & JEM__ADDS ? target.dx[0] : target.y;
+        jem__copy_blocks(from, to, block, whole, i, how);
     }
+}
+
+static void jem__cut_forward(const jem_call *call) {
+    for (int i = 0; i < call->in[0].n; i++)        /* the margin, too */
+        memset(jem__at(call, i).y, 0, (size_t)jem__group_floats(call->out) * sizeof(float));
+    jem__copy_images(call, call->out, call->in[0], JEM__TO_BLOCKS);
 }
 static void jem__cut_backward(const jem_call *call) {
-    for (int i = 0; i < call->in[0].n; i++) {
-        const jem_call whole = jem__at(call, i / JEM_LANES);
-        const jem_call blocks = jem__at(call, i);
-        jem__copy_blocks(blocks.dy, whole.dx[0], call->out, call->in[0], i, 0, 1);
-    }
+    jem__copy_images(call, call->out, call->in[0], JEM__TO_IMAGE | JEM__ADDS);
 }
 static void jem__join_forward(const jem_call *call) {
-    for (int i = 0; i < call->out.n; i++) {
-        const jem_call whole = jem__at(call, i / JEM_LANES);
-        const jem_call blocks = jem__at(call, i);
-        jem__copy_blocks(blocks.x[0], whole.y, call->in[0], call->out, i, 0, 0);
-    }
+    jem__copy_images(call, call->in[0], call->out, JEM__TO_IMAGE);
     for (int g = 0; g < jem__groups(call->out.n); g++) {
         const jem_call whole = jem__at(call, g);
         jem__fill_padding(whole.y, jem__group_floats(call->out), whole.live);
     }
 }
 static void jem__join_backward(const jem_call *call) {
-    for (int i = 0; i < call->out.n; i++) {
-        const jem_call whole = jem__at(call, i / JEM_LANES);
-        const jem_call blocks = jem__at(call, i);
-        jem__copy_blocks(whole.dy, blocks.dx[0], call->in[0], call->out, i, 1, 1);
-    }
+    jem__copy_images(call, call->in[0], call->out, JEM__TO_BLOCKS | JEM__ADDS);
 }
 JEM__OP(cut, cut, JEM_KEEPS_NOTHING, &jem__whole);
 JEM__OP(join, join, JEM_KEEPS_NOTHING, &jem__whole);
 
-/* Cuts images into blocks, with sides rounded up to multiples of `unit`, itself a multiple of 4. */
+/* Cuts images into blocks. Rounds sides up to a multiple of `unit`, which is a multiple of 4. */
 static jem_tensor *jem__cut_blocks(jem_ctx *ctx, jem_tensor *x, int unit) {
     if (!x || !jem_ok(ctx)) return NULL;
     const int h = jem__div_up(x->h, unit) * unit;
@@ -4518,8 +4516,8 @@ static jem_tensor *jem__join_blocks(jem_ctx *ctx, jem_tensor *x) {
     return y;
 }
 
-/* Multiplies margin pixels by 0, all others by 1, and stores them in y or, with `add`, adds them. A
-   position inside the image in the last row and column of blocks is inside it in every lane. */
+/* Stores margin pixels times 0, and all others times 1, in y or, with `add`, adds them. A position
+   inside the image in the last row and column of blocks is inside it in every lane. */
 static void jem__trim_pixels(const jem_call *call, const float *x, float *y, int add) {
     enum { LAST = JEM__GRID - 1 };
     const int *image = (const int *)call->user;
@@ -4625,9 +4623,9 @@ typedef struct jem__finish {
     const float *slopes;                           /* multiplied, value by value */
     const float *add;                              /* added */
     float *y;                                      /* stored; may be `add` */
-    int kind;                                      /* activation: JEM__MAP_LEAKY (with `slope`), */
-    float slope;                                   /* JEM__MAP_SILU, or 0 */
-    float *act;                                    /* its output, stored */
+    int kind;                                      /* activation: JEM__MAP_LEAKY, _SILU; 0: none */
+    float slope;                                   /* of JEM__MAP_LEAKY below 0; also for `bits` */
+    float *act;                                    /* output of the activation, stored */
     uint16_t *keep_bits;                           /* data for its backward, stored */
     float *keep_slopes;
     uint16_t *y16;                                 /* result of all these, in bf16 (see >>bf16) */
@@ -5036,20 +5034,20 @@ jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b,
 jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b) {
     if (!x || !jem_ok(ctx)) return NULL;
     const jem_conv_desc desc = { 1, 0 };
-    const int k = w && w->ndim == 2 && x->h == 1 && x->w == 1;     /* 0: does not fit */
+    const int k = w && w->ndim == 2 && x->h == 1 && x->w == 1;     /* 1; or 0, which never fits */
     return jem__conv_record(ctx, &jem__op_linear, x, w, b, k, desc);
 }
 
 /* ---- elementwise, one input ------------------------------------------------------------------ */
 
-/* Computes y = f(x) */
+/* Computes y = f(x). */
 static void jem__map_forward(const jem_call *call) {
     const jem__map_user *user = (const jem__map_user *)call->user;
     void *aux = NULL;
     if (call->dy) aux = call->aux;
     call->ctx->k->map(user->kind, user->a, call->x[0], call->y, aux, jem__group_floats(call->out));
 }
-/* Computes dx = dy f'(x) */
+/* Computes dx = dy f'(x). */
 static void jem__map_backward(const jem_call *call) {
     const jem__map_user *user = (const jem__map_user *)call->user;
     const float *kept = call->x[0];
@@ -5059,8 +5057,8 @@ static void jem__map_backward(const jem_call *call) {
 }
 
 /* The ops in the order of JEM__MAP_SCALE, ... */
-#define JEM__ROW(KIND, name, kept)                                                                 \
-    { #name, jem__map_forward, jem__map_backward, JEM_KEEPS_##kept, &jem__in_place },
+#define JEM__ROW(KIND, name, op, kept)                                                             \
+    { op, jem__map_forward, jem__map_backward, JEM_KEEPS_##kept, &jem__in_place },
 static const jem_op jem__map_ops[] = {
     JEM__MAPS(JEM__ROW)
     { "leaky_relu", jem__map_forward, jem__map_backward, JEM_KEEPS_NOTHING, &jem__activates },
@@ -5123,7 +5121,7 @@ void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t
 }
 
 jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi) {
-    if (!x || !jem_ok(ctx) || !jem__usable(x, "clamp")) return NULL;
+    if (!x || !jem_ok(ctx)) return NULL;
     if (jem__is_nan(lo) || jem__is_nan(hi))
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "clamp: lo = %g or hi = %g is not a number",
                            (double)lo, (double)hi);
@@ -5188,7 +5186,7 @@ static ptrdiff_t jem__pair_run(const jem_call *call) {
     return jem__group_floats(call->in[1]);
 }
 
-/* Computes y = a op b */
+/* Computes y = a op b. */
 static void jem__pair_forward(const jem_call *call) {
     const int kind = jem__pair_kind(call);
     const int spread = jem__is_spread(call);
@@ -5198,7 +5196,7 @@ static void jem__pair_forward(const jem_call *call) {
         call->ctx->k->pair(kind, call->x[0] + at, call->x[1], spread, call->y + at, run);
 }
 
-/* Computes da = dy (add, sub), dy b (mul) */
+/* Computes da = dy (add, sub), dy b (mul). */
 static void jem__pair_backward_a(const jem_call *call) {
     const int spread = jem__is_spread(call);
     const ptrdiff_t n = jem__group_floats(call->out);
@@ -5210,7 +5208,7 @@ static void jem__pair_backward_a(const jem_call *call) {
                                 call->inner->add[0], run);
 }
 
-/* Computes db = dy (add), -dy (sub), dy a (mul); summed where b was broadcast */
+/* Computes db = dy (add), -dy (sub), dy a (mul); summed where b was broadcast. */
 static void jem__pair_backward_b(const jem_call *call) {
     const ptrdiff_t n = jem__group_floats(call->out);
     const ptrdiff_t run = jem__pair_run(call);
@@ -5288,8 +5286,8 @@ static void jem__pool_backward(const jem_call *call) {
 }
 JEM__OP(avg_pool, pool, JEM_KEEPS_NOTHING, NULL);
 
-/* Computes the maximum of each window, and stores in aux its index in the window. A NaN counts as
-   a maximum. */
+/* Computes the maximum of each window, and stores in aux its index in the window, which is
+   below 256 (see jem__pooled). A NaN counts as a maximum: nothing is larger. */
 static void jem__max_forward(const jem_call *call) {
     const jem__pool *pool = (const jem__pool *)call->user;
     const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
@@ -5299,7 +5297,7 @@ static void jem__max_forward(const jem_call *call) {
         for (int t = 0; t < pool->kh * pool->kw; t++) {
             const float *x = call->x[0] + jem__pool_at(pool, o, t);
             for (ptrdiff_t k = 0; k < n; k++) {
-                if (t > 0 && !jem__is_nan(x[k]) && (jem__is_nan(y[k]) || x[k] <= y[k])) continue;
+                if (t > 0 && !jem__is_nan(x[k]) && !(x[k] > y[k])) continue;
                 y[k] = x[k];
                 which[k] = (unsigned char)t;
             }
@@ -5515,11 +5513,10 @@ jem_tensor *jem_logsumexp(jem_ctx *ctx, jem_tensor *x) {
 }
 
 jem_tensor *jem_log_softmax(jem_ctx *ctx, jem_tensor *x) {
-    if (x && x->c == 1 && x->h == 1 && x->w == 1) return jem_sub(ctx, x, x);     /* log 1 */
     return jem_sub(ctx, x, jem_logsumexp(ctx, x));
 }
 
-/* Computes y = x[label], with a label per lane */
+/* Computes y = x[label], with a label per lane. */
 static void jem__gather_forward(const jem_call *call) {
     const int *label = (const int *)call->user + call->group * JEM_LANES;
     for (int l = 0; l < JEM_LANES; l++) call->y[l] = call->x[0][label[l] * JEM_LANES + l];
@@ -5545,7 +5542,7 @@ jem_tensor *jem_gather(jem_ctx *ctx, jem_tensor *x, const int *labels) {
     return y;
 }
 
-/* Computes y = sum of x over c, h, w */
+/* Computes y = sum of x over c, h, w. */
 static void jem__sum_image_forward(const jem_call *call) {
     call->ctx->k->dot(1, call->x[0], NULL, call->y, 0, jem__group_floats(call->in[0]));
 }
@@ -5562,7 +5559,7 @@ jem_tensor *jem_sum_image(jem_ctx *ctx, jem_tensor *x) {
 
 /* ---- one number ------------------------------------------------------------------------------ */
 
-/* Computes y = factor * sum of all elements of x, in double and in a fixed order */
+/* Computes y = factor * sum of all elements of x, in double and in a fixed order. */
 static void jem__total_forward(const jem_call *call) {
     const double factor = *(const double *)call->user;
     double sum = 0;
@@ -5603,17 +5600,17 @@ jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) { return jem__total(ctx, &jem__
 /* All four norms compute this. They differ in where mean and rstd = 1/sqrt(var + 1e-5) come from:
    x itself (instance norm, layer norm, batch norm in training), running statistics (batch norm
    otherwise), or parameters (act norm: mean = -loc, rstd = 1). aux holds mean[c][16], rstd[c][16],
-   and the two sums of the backward. */
+   and the two sums of the backward, where xhat = (x - mean) rstd. */
 
 typedef struct jem__norm_user { jem_norm kind; float momentum; } jem__norm_user;
 #define JEM__NORM_EPS 1e-5f
 
 /* A normalisation of (pixels,c). */
 typedef struct jem__norm {
-    float *mean, *rstd, *s1, *s2;                  /* (c,16) each */
+    float *mean, *rstd, *s1, *s2;                  /* (c,16) each; s1: sum dy, s2: sum dy xhat */
     const float *gamma, *beta;                     /* (c); beta NULL: 0 */
     ptrdiff_t pixels;
-    int c, own;                                    /* own: each image has its own statistics */
+    int c, per_image;                              /* 1: each image has its own statistics */
 } jem__norm;
 
 static jem_norm jem__norm_kind(const jem_call *call) {
@@ -5638,7 +5635,7 @@ static jem__norm jem__norm_open(const jem_call *call) {
     }
     norm.pixels = (ptrdiff_t)call->out.h * call->out.w;
     norm.c = call->out.c;
-    norm.own = kind == JEM_NORM_INSTANCE || kind == JEM_NORM_LAYER;
+    norm.per_image = kind == JEM_NORM_INSTANCE || kind == JEM_NORM_LAYER;
     return norm;
 }
 
@@ -5675,8 +5672,8 @@ static void jem__norm_given(const jem_call *call, const jem__norm *norm) {
     }
 }
 
-/* Computes mean and rstd of each image of the group. A second pass adds the mean of x - mean: where
-   x is nearly constant, the rounding error of a sum exceeds the standard deviation. */
+/* Computes mean and rstd of each image of the group. The mean is corrected by the mean of x - mean:
+   where x is nearly constant, the rounding error of a sum exceeds the standard deviation. */
 static void jem__norm_per_image(const jem_call *call, const jem__norm *norm) {
     const jem_norm kind = jem__norm_kind(call);
     const jem__kernels *k = call->ctx->k;
@@ -5696,18 +5693,18 @@ static void jem__norm_per_image(const jem_call *call, const jem__norm *norm) {
 
 static void jem__norm_forward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
-    if (norm.own) jem__norm_per_image(call, &norm);
+    if (norm.per_image) jem__norm_per_image(call, &norm);
     else jem__norm_given(call, &norm);
     call->ctx->k->normalize(&norm, call->x[0], call->y);
 }
 
-/* Computes dx = rstd (dy gamma - mean(dy gamma) - xhat mean(dy gamma xhat)), where xhat =
-   (x - mean) rstd; without the two means if mean and rstd do not depend on x. */
+/* Computes dx = rstd (dy gamma - mean(dy gamma) - xhat mean(dy gamma xhat)); without the two means
+   if mean and rstd do not depend on x. */
 static void jem__norm_backward(const jem_call *call) {
     const jem_norm kind = jem__norm_kind(call);
     const jem__norm norm = jem__norm_open(call);
     const jem__kernels *k = call->ctx->k;
-    if (norm.own) {
+    if (norm.per_image) {
         const int n = norm.c * JEM_LANES;
         memset(norm.s1, 0, 2 * (size_t)n * sizeof(float));   /* and s2 */
         k->normalize_sums(&norm, call->x[0], call->dy);
@@ -5718,11 +5715,11 @@ static void jem__norm_backward(const jem_call *call) {
         jem__norm_mean(&norm, kind, norm.s1);
         jem__norm_mean(&norm, kind, norm.s2);
     }
-    k->normalize_back(&norm, norm.own, call->x[0], call->dy, call->dx[0]);
+    k->normalize_back(&norm, norm.per_image, call->x[0], call->dy, call->dx[0]);
 }
 
-/* Computes s1[c] = sum dy, s2[c] = sum dy xhat over the batch, in the first lane of group 0's s1
-   and s2. Padding lanes have dy = 0. */
+/* Computes s1[c] and s2[c] over the batch, in the first lane of group 0's s1 and s2. Padding lanes
+   have dy = 0. The gradients of parameters and of x each call it, since either may run alone. */
 static void jem__norm_totals(const jem_call *call) {
     const jem__norm total = jem__norm_open(call);
     for (int g = 0; g < jem__groups(call->out.n); g++) {
@@ -5745,7 +5742,7 @@ static void jem__norm_totals(const jem_call *call) {
     }
 }
 
-/* Computes dgamma = sum dy xhat, dbeta = sum dy; of an act norm dscale = sum dy (x + loc), dloc =
+/* Computes dgamma = sum dy xhat, dbeta = sum dy; for an act norm, dscale = sum dy (x + loc), dloc =
    scale sum dy. */
 static jem_status jem__norm_param_grad(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
@@ -6205,15 +6202,24 @@ static float jem__float(jem__fields *f, const char *key, float value, float lo, 
 /* Visits a field that a description ("jem.net") omits where it has its usual value. A file without
    a description, for example one from PyTorch, leaves the value unchanged if it omits the field;
    into such a file it is always written. */
-static float jem__optional_field(jem__fields *f, const char *key, float value, float usual,
-                                 float lo, float hi, int whole) {
+static double jem__optional_field(jem__fields *f, const char *key, double value, double usual,
+                                  double lo, double hi, int whole) {
     int visit;
     if (f->in) visit = jem__meta_get(f->in, key) != NULL;
     else visit = value != usual || (f->out && !jem__meta_get(*f->out, "jem.net"));
-    if (visit) return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, whole);
+    if (visit) return jem__field(f, key, value, lo, hi, whole);
     if (f->out && !f->status) f->status = jem__meta_set(f->ctx, f->out, key, NULL);
     if (f->in && jem__meta_get(f->in, "jem.net")) return usual;
     return value;
+}
+static int jem__optional_int(jem__fields *f, const char *key, int value, int usual, int lo,
+                             int hi) {
+    return (int)jem__optional_field(f, key, value, usual, lo, hi, 1);
+}
+static float jem__optional_float(jem__fields *f, const char *key, float value, float usual,
+                                 float lo, float hi) {
+    return (float)jem__optional_field(f, key, (double)value, (double)usual, (double)lo, (double)hi,
+                                      0);
 }
 
 /* ==== >>nets: wide-resnet, convnet, MLP, your own ============================================= */
@@ -6265,17 +6271,17 @@ const char *jem_net_meta(const jem_net *net, const char *key) {
 
 /* Visits the fields that every network has. */
 static void jem__net_fields(jem__fields *f, jem_net *net) {
-    net->scale = jem__optional_field(f, "jem.scale", net->scale, 1, 1e-6f, 1e6f, 0);
-    net->noise_lo = jem__optional_field(f, "jem.noise_lo", net->noise_lo, 0, 0, 1e6f, 0);
-    net->noise_hi = jem__optional_field(f, "jem.noise_hi", net->noise_hi, 0, 0, 1e6f, 0);
-    net->mean = jem__optional_field(f, "jem.mean", net->mean, 0, -1e4f, 1e4f, 0);
-    net->guidance = jem__optional_field(f, "jem.guidance", net->guidance, 0, 0, 1e6f, 0);
-    net->denoise_steps = (int)jem__optional_field(f, "jem.denoise_steps", (float)net->denoise_steps,
-                                                  0, 0, 1e6f, 1);
-    net->denoise_fraction = jem__optional_field(f, "jem.denoise_fraction", net->denoise_fraction, 0,
-                                                0, 1, 0);
-    net->walk_step = jem__optional_field(f, "jem.walk_step", net->walk_step, 0, 0, 1e6f, 0);
-    net->walk_noise = jem__optional_field(f, "jem.walk_noise", net->walk_noise, 0, 0, 1e6f, 0);
+    net->scale = jem__optional_float(f, "jem.scale", net->scale, 1, 1e-6f, 1e6f);
+    net->noise_lo = jem__optional_float(f, "jem.noise_lo", net->noise_lo, 0, 0, 1e6f);
+    net->noise_hi = jem__optional_float(f, "jem.noise_hi", net->noise_hi, 0, 0, 1e6f);
+    net->mean = jem__optional_float(f, "jem.mean", net->mean, 0, -1e4f, 1e4f);
+    net->guidance = jem__optional_float(f, "jem.guidance", net->guidance, 0, 0, 1e6f);
+    net->denoise_steps = jem__optional_int(f, "jem.denoise_steps", net->denoise_steps, 0, 0,
+                                           1000000);
+    net->denoise_fraction = jem__optional_float(f, "jem.denoise_fraction", net->denoise_fraction, 0,
+                                                0, 1);
+    net->walk_step = jem__optional_float(f, "jem.walk_step", net->walk_step, 0, 0, 1e6f);
+    net->walk_noise = jem__optional_float(f, "jem.walk_noise", net->walk_noise, 0, 0, 1e6f);
 }
 
 /* Visits the sizes of images and the count of classes. */
@@ -6294,7 +6300,7 @@ static void jem__shared_fields(jem__fields *f, int *channels, int *height, int *
     *activation = (jem_activation)jem__int(f, "jem.activation", (int)*activation, 0,
                                            JEM_ACTIVATION_TANH);
     *leak = jem__float(f, "jem.slope", *leak, -1000, 1000);
-    *separate = (int)jem__optional_field(f, "jem.uncond", (float)*separate, 0, 0, 1, 1);
+    *separate = jem__optional_int(f, "jem.uncond", *separate, 0, 0, 1);
 }
 
 /* Returns the number of features entering the linear layers; 0 after an error. */
@@ -6322,9 +6328,9 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     d->dropout = jem__float(f, "jem.dropout", d->dropout, 0, 0.99999994f);
     d->head = (jem_head)jem__int(f, "jem.head", (int)d->head, 0, JEM_HEAD_FLAT);
     d->stem_stride = jem__int(f, "jem.stem_stride", d->stem_stride, 1, 8);
-    d->blocks = (jem_blocks)jem__optional_field(f, "jem.blocks", (float)d->blocks, 0, 0,
-                                                (float)JEM_BLOCKS_ZERO, 1);
-    d->unet = (int)jem__optional_field(f, "jem.unet", (float)d->unet, 0, 0, 1, 1);
+    d->blocks = (jem_blocks)jem__optional_int(f, "jem.blocks", (int)d->blocks, 0, 0,
+                                              JEM_BLOCKS_ZERO);
+    d->unet = jem__optional_int(f, "jem.unet", d->unet, 0, 0, 1);
     const int shrink = 4 * d->stem_stride;         /* of the sides, from images to features */
     if ((d->depth - 4) % 6) jem__fields_fail(f, "jem.depth", NULL, d->depth, "must be 6k + 4");
     if (d->unet && d->separate_energy)
@@ -6342,29 +6348,31 @@ static int jem__wrn_fields(jem__fields *f, jem_wrn_desc *d) {
     return jem__features(f, 64.0 * d->widen * pixels);
 }
 
-#define JEM__MOST_WHITE 1024                       /* largest length of a whitened vector */
+#define JEM__MOST_WHITE 1024       /* largest length of a whitened vector; a message names it */
+#define JEM__MAX_LAYERS ((int)(sizeof ((jem_convnet_desc *)NULL)->widths / sizeof(int)))
 
 /* Visits the fields of a convnet or an MLP; returns its number of features. */
 static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
+    const int convnet = !strcmp(f->kind, "convnet");
     jem__shared_fields(f, &d->channels, &d->height, &d->width, &d->classes, &d->activation,
                        &d->leak, &d->separate_energy);
-    d->layers = jem__int(f, "jem.layers", d->layers, 1, 8);
+    d->layers = jem__int(f, "jem.layers", d->layers, 1, JEM__MAX_LAYERS);
     for (int i = 0; i < d->layers && !f->status; i++) {
         char key[32];
         snprintf(key, sizeof key, "jem.width%d", i + 1);
         d->widths[i] = jem__int(f, key, d->widths[i], 1, 65536);
     }
-    d->quadratic = jem__optional_field(f, "jem.quadratic", d->quadratic, 0, 0, 1e6f, 0);
-    d->student = (int)jem__optional_field(f, "jem.student", (float)d->student, 0, 0, 1000, 1);
-    if (d->student && (d->height > 1 || d->width > 1 || d->channels > JEM__MOST_WHITE ||
-                       !strcmp(f->kind, "convnet")))
+    d->quadratic = jem__optional_float(f, "jem.quadratic", d->quadratic, 0, 0, 1e6f);
+    d->student = jem__optional_int(f, "jem.student", d->student, 0, 0, 1000);
+    if (d->student &&
+        (d->height > 1 || d->width > 1 || d->channels > JEM__MOST_WHITE || convnet))
         jem__fields_fail(f, "jem.student", NULL, d->student,
                          "needs an MLP, of vectors of up to 1024 numbers");
     if (d->student && d->quadratic > 0)
         jem__fields_fail(f, "jem.student", NULL, d->student, "not together with quadratic");
     const int last = d->layers - 1;
     double features = (double)d->channels * d->height * d->width;
-    if (!strcmp(f->kind, "convnet"))               /* layers after the first halve the sides */
+    if (convnet)                                   /* layers after the first halve the sides */
         features = (double)d->widths[last] * (d->height >> last) * (d->width >> last);
     if (features < 1)
         jem__fields_fail(f, "jem.layers", NULL, d->layers, "too many: the images are too small");
@@ -6409,7 +6417,7 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
     return jem__net_done(net, errors);
 }
 
-/* Frees a parameter and its packed copies. The cast removes the const of the name. */
+/* Frees a parameter and its packed copies. */
 static void jem__param_free(jem_param *p) {
     jem_ctx *ctx = p->ctx;
     jem__pack *pack = p->packs;
@@ -6421,7 +6429,7 @@ static void jem__param_free(jem_param *p) {
     }
     jem__free(ctx, p->value);
     jem__free(ctx, p->grad);
-    jem__free(ctx, (void *)(uintptr_t)p->name);
+    jem__free(ctx, (void *)(uintptr_t)p->name);    /* const for users only */
     jem__free(ctx, p);
 }
 
@@ -6483,14 +6491,14 @@ jem_param *jem_net_param(jem_net *net, const char *name, int ndim, const int *sh
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: no file can contain the name %.80s",
                            name);
     if (size == 0)
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %s: the shape needs 1 to 4 sizes, "
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %.80s: the shape needs 1 to 4 sizes, "
                            "each 1 or more, and at most 1e9 numbers", name);
     ctx->params_left -= (double)size;
     if (ctx->params_left < 0)
         return jem__refuse(ctx, JEM_BAD_FILE, "%s: describes more parameters than it contains",
                            ctx->loading);
     if (jem_net_find(net, name))
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %s already exists", name);
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_param: %.80s already exists", name);
     jem_param *p = jem__param_create(ctx, name, ndim, shape, trainable);
     if (!p) return NULL;
     if (net->last) net->last->next = p;
@@ -6657,7 +6665,7 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
    stride 2.) The sides of blocks remain whole numbers after `halvings` halvings. */
 static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings, double surcharge) {
     const int unit = JEM__GRID << halvings;
-    if (!x || x->n >= 4 * JEM_LANES) return x;
+    if (!x || x->n >= 4 * JEM_LANES) return x;     /* then at most 15 of 80 lanes are idle */
     const double h = (double)jem__div_up(x->h, unit) * unit;
     const double w = (double)jem__div_up(x->w, unit) * unit;
     const double blocks = x->n * h * w;
@@ -6735,12 +6743,10 @@ static jem_tensor *jem__images(const jem_net *net, const float *x, int n) {
 
 static const char *const jem__units_key = "jem.units";
 
-/* Rejects values that images cannot have, so that bad data cause an error, not an answer. With
-   units, large values are accepted and clamped later: they may be anomalies to be found. */
-static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
+/* Rejects values that are not finite, or beyond +-most. */
+static jem_status jem__images_within(const jem_net *net, const char *what, const float *x, int n,
+                                     float most) {
     const ptrdiff_t size = jem__image_size(net);
-    float most = JEM__LARGEST;
-    if (jem_net_meta(net, jem__units_key)) most = (float)JEM__MOST;
     for (ptrdiff_t i = 0; i < n * size; i++) {
         if (jem__finite(x[i]) && fabsf(x[i]) <= most) continue;
         const int pixels = net->height * net->width;
@@ -6751,6 +6757,13 @@ static jem_status jem__images_check(const jem_net *net, const char *what, const 
                          (double)most, (double)most);
     }
     return JEM_OK;
+}
+
+/* Rejects values that images cannot have, so that bad data cause an error, not an answer. With
+   units, large values are accepted and clamped later: they may be anomalies to be found. */
+static jem_status jem__images_check(const jem_net *net, const char *what, const float *x, int n) {
+    const int units = jem_net_meta(net, jem__units_key) != NULL;
+    return jem__images_within(net, what, x, n, units ? (float)JEM__MOST : JEM__LARGEST);
 }
 
 /* ---- units ----------------------------------------------------------------------------------- */
@@ -6863,61 +6876,13 @@ jem_status jem_unstandardize(const jem_net *net, const float *u, int n, float *x
     return jem__convert(net, "unstandardize", u, n, x, 1);
 }
 
-/* Computes mean and scale of channel c of n images. */
-static void jem__units_fit(const jem_net *net, const float *x, int n, int c, float *unit) {
-    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
-    const double count = (double)n * (double)pixels;
-    double mean = 0;
-    double square = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        double sum = 0;
-        for (ptrdiff_t i = 0; i < n * pixels; i++) {
-            const ptrdiff_t at = (i / pixels * net->channels + c) * pixels + i % pixels;
-            const double d = (double)x[at] - mean;
-            if (pass) sum = fma(d, d, sum);
-            else sum += d;
-        }
-        if (pass) square = sum / count;
-        else mean = sum / count;
-    }
-    double scale = sqrt(square);
-    if (!(scale > 1.2e-7 * fabs(mean))) scale = fabs(mean);        /* constant up to rounding */
-    unit[0] = (float)mean;
-    unit[1] = scale > 1e-30 ? (float)scale : 1;
-}
-
-static float *jem__whiten_fit(const jem_net *net, const float *units, const float *x, int n);
-static void jem__whiten_set(jem_net *net, const float *a);
-
-jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
-    if (!net) return JEM_BAD_ARGUMENT;
-    jem_ctx *ctx = net->ctx;
-    if (!jem_ok(ctx)) return ctx->status;
-    if (!x || n < 1)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: %d images%s", n,
-                         x ? "" : ", x is NULL");
-    for (ptrdiff_t i = 0; i < n * jem__image_size(net); i++)
-        if (!jem__finite(x[i]) || fabsf(x[i]) > 1e12f)
-            return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: image %d contains %g; values "
-                             "must be from -1e12 to 1e12",
-                             (int)(i / jem__image_size(net)), (double)x[i]);
-    const jem_mark mark = jem_begin(ctx);
-    float *units = jem__push_floats(ctx, 2 * net->channels);
-    float *whiten = NULL;
-    for (int c = 0; units && c < net->channels; c++) jem__units_fit(net, x, n, c, units + 2 * c);
-    if (units) whiten = jem__whiten_fit(net, units, x, n);
-    if (jem_ok(ctx)) jem__numbers_write(net, &net->meta, jem__units_key, units, 2 * net->channels);
-    if (jem_ok(ctx) && whiten) jem__whiten_set(net, whiten);
-    jem_end(ctx, mark);
-    return ctx->status;
-}
-
 /* ---- the wide-resnet ------------------------------------------------------------------------- */
 
 enum { JEM__STAGES = 3 };
 
 /* Layers of a block. */
 enum { JEM__NORM1, JEM__CONV1, JEM__NORM2, JEM__CONV2, JEM__SHORTCUT, JEM__BLOCK_LAYERS };
+typedef jem_layer jem__block_layers[JEM__BLOCK_LAYERS];
 
 typedef struct jem__wrn {
     jem_wrn_desc desc;
@@ -6926,7 +6891,7 @@ typedef struct jem__wrn {
     jem_layer down[JEM__STAGES - 1];               /* JEM_BLOCKS_ZERO: between stages */
     jem_layer up[JEM__STAGES - 1];                 /* unet: after upsampling to stage i */
     jem_layer skip[JEM__STAGES - 1];               /* unet: 1x1, of the features of stage i */
-    jem_layer block[1][JEM__BLOCK_LAYERS];         /* the struct continues with all blocks */
+    jem__block_layers *block;                      /* [blocks], behind the struct */
 } jem__wrn;
 
 static jem_tensor *jem__wrn_activate(jem_net *net, const jem__wrn *wrn, jem_tensor *x) {
@@ -7095,14 +7060,14 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
     const int features = jem__wrn_fields(&fields, &d);
     if (fields.status) return NULL;
     const int blocks = (d.depth - 4) / 6 * JEM__STAGES;
-    const size_t bytes = sizeof(jem__wrn) +
-                         (size_t)blocks * JEM__BLOCK_LAYERS * sizeof(jem_layer);
+    const size_t bytes = sizeof(jem__wrn) + (size_t)blocks * sizeof(jem__block_layers);
     jem_net *net = jem_net_create(ctx, jem__wrn_forward, NULL, bytes, d.channels, d.height, d.width,
                                   d.classes, seed);
     if (!net) return NULL;
     jem__wrn *wrn = (jem__wrn *)net->user;
     wrn->desc = d;
     wrn->blocks = blocks;
+    wrn->block = (jem__block_layers *)(wrn + 1);
     jem__wrn_add_layers(net, wrn, features);
     fields.out = &net->meta;
     jem__wrn_fields(&fields, &d);
@@ -7114,7 +7079,7 @@ jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed) {
 typedef struct jem__stack {
     jem_convnet_desc desc;
     int convs;                                     /* number of convolutions; 0 in an MLP */
-    jem_layer layer[8], head, energy;
+    jem_layer layer[JEM__MAX_LAYERS], head, energy;
     jem_param *whiten;                             /* A, (d,d), lower triangular; or NULL */
 } jem__stack;
 
@@ -7132,7 +7097,8 @@ static jem_tensor *jem__student_logp(jem_net *net, const jem__stack *stack, jem_
     jem_ctx *ctx = net->ctx;
     const int d = net->channels;
     const int nu = stack->desc.student;
-    double constant = jem__log_gamma(nu + d) - jem__log_gamma(nu) - d / 2.0 * log(nu * JEM__PI);
+    double constant = jem__log_gamma(nu + d) - jem__log_gamma(nu);
+    constant = fma(-d / 2.0, log(nu * JEM__PI), constant);
     for (int i = 0; i < d; i++) constant += log(fabs((double)stack->whiten->value[i * d + i]));
     jem_tensor *square = jem_sum_image(ctx, jem_square(ctx, z));
     jem_tensor *base = jem_add_constant(ctx, jem_scale(ctx, square, (float)(1.0 / nu)), 1);
@@ -7230,13 +7196,14 @@ static float *jem__whiten_fit(const jem_net *net, const float *units, const floa
     float *u = jem__push_floats(net->ctx, d);
     double *cov = (double *)jem__push(net->ctx, (size_t)d * (size_t)d * sizeof *cov);
     if (!a || !u || !cov) return NULL;
-    for (int i = 0; i < d * d; i++) cov[i] = i % (d + 1) ? 0 : 1e-4;
-    for (int from = 0; from < n; from += step) {   /* a random row per step: labels may alternate */
+    for (int i = 0; i < d * d; i++) cov[i] = i % (d + 1) ? 0 : 1e-4;         /* L is invertible */
+    for (int i = 0; i < rows; i++) {               /* a random row per step: labels may alternate */
+        const int from = i * step;
         const int left = n - from;
         const int row = from + jem_rng_below(&rng, left < step ? left : step);
         jem__units_apply(net, units, x + (ptrdiff_t)row * d, 1, u, 0);
-        for (int i = 0; i < d; i++)
-            for (int k = 0; k <= i; k++) cov[i * d + k] += (double)u[i] * (double)u[k] / rows;
+        for (int j = 0; j < d; j++)
+            for (int k = 0; k <= j; k++) cov[j * d + k] += (double)u[j] * (double)u[k] / rows;
     }
     jem__whiten_factor(cov, d);
     for (int k = 0; k < d; k++)                    /* column k of the inverse */
@@ -7350,6 +7317,51 @@ jem_mlp_desc jem_mlp_desc_vectors(int length, int classes) {
     return d;
 }
 
+/* ---- units from data ------------------------------------------------------------------------- */
+
+/* Returns the average of x - mean, or of its square, over channel c of n images. */
+static double jem__channel_moment(const jem_net *net, const float *x, int n, int c, double mean,
+                                  int squared) {
+    const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
+    double sum = 0;
+    for (ptrdiff_t i = 0; i < n * pixels; i++) {
+        const ptrdiff_t at = (i / pixels * net->channels + c) * pixels + i % pixels;
+        const double d = (double)x[at] - mean;
+        if (squared) sum = fma(d, d, sum);
+        else sum += d;
+    }
+    return sum / ((double)n * (double)pixels);
+}
+
+/* Computes mean and scale of channel c of n images. */
+static void jem__units_fit(const jem_net *net, const float *x, int n, int c, float *unit) {
+    const double mean = jem__channel_moment(net, x, n, c, 0, 0);
+    double scale = sqrt(jem__channel_moment(net, x, n, c, mean, 1));
+    if (!(scale > 1.2e-7 * fabs(mean))) scale = fabs(mean);        /* constant up to rounding */
+    unit[0] = (float)mean;
+    unit[1] = scale > JEM__TINY ? (float)scale : 1;
+}
+
+jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
+    if (!net) return JEM_BAD_ARGUMENT;
+    jem_ctx *ctx = net->ctx;
+    const float most = (float)JEM__MOST_WRITTEN;
+    if (!jem_ok(ctx)) return ctx->status;
+    if (!x || n < 1)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: %d images%s", n,
+                         x ? "" : ", x is NULL");
+    if (jem__images_within(net, "net_fit_units", x, n, most) != JEM_OK) return ctx->status;
+    const jem_mark mark = jem_begin(ctx);
+    float *units = jem__push_floats(ctx, 2 * net->channels);
+    float *whiten = NULL;
+    for (int c = 0; units && c < net->channels; c++) jem__units_fit(net, x, n, c, units + 2 * c);
+    if (units) whiten = jem__whiten_fit(net, units, x, n);
+    if (jem_ok(ctx)) jem__numbers_write(net, &net->meta, jem__units_key, units, 2 * net->channels);
+    if (jem_ok(ctx) && whiten) jem__whiten_set(net, whiten);
+    jem_end(ctx, mark);
+    return ctx->status;
+}
+
 /* ---- a network from its description ---------------------------------------------------------- */
 
 /* Creates the network that a file describes, with newly initialised parameters. */
@@ -7382,14 +7394,14 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
 /* ==== >>losses: log-densities, cross-entropy, contrastive divergence, score =================== */
 
 /* C does not specify the order in which arguments are evaluated, and the order of the tape decides
-   the order of additions. So at most one argument of a call records an op. */
+   the order of additions: hence at most one argument of a call records an op. */
 
 /* Records log p(x) + log Z = e(x) + scale * logsumexp f(x), from the logits that the last
    jem_forward recorded. net->log_density, if not NULL, replaces the logsumexp; without net->shift,
    e(x) is 0. Score matching needs a large scale: at low noise the slope of log p is
    sqrt(pixels)/sigma, which is in the hundreds, and the logits of a new network are near 0. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
-    if (!net || !logits) return NULL;
+    if (!logits) return NULL;
     jem_tensor *f = net->log_density;
     if (!f) f = jem_logsumexp(net->ctx, logits);
     if (net->scale != 1) f = jem_scale(net->ctx, f, net->scale);
@@ -7419,11 +7431,9 @@ static jem_tensor *jem__odds(jem_net *net, jem_tensor *logits, const int *labels
 /* Records log p(x,y) + log Z = (log p(x) + log Z) + log p(y|x): f(x)[y] if the scale is 1 and there
    is no e(x). */
 static jem_tensor *jem__logp_class(jem_net *net, jem_tensor *logits, const int *labels) {
-    if (logits && net->log_density) {
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "this network has a separate log p(x) "
-                  "(separate_energy): it has no log p(x,y)");
-        return NULL;
-    }
+    if (logits && net->log_density)
+        return jem__refuse(net->ctx, JEM_BAD_ARGUMENT, "this network has a separate log p(x) "
+                           "(separate_energy): it has no log p(x,y)");
     if (net->scale == 1 && !net->shift) return jem_gather(net->ctx, logits, labels);
     jem_tensor *logp = jem__logp(net, logits);
     return jem_add(net->ctx, logp, jem__logp_label(net, logits, labels));
@@ -7438,9 +7448,8 @@ static const jem_query *jem__query(jem_ctx *ctx, const char *what, const void *u
     else if (query->net->ctx != ctx) wrong = "its network belongs to another context";
     else if (labelled && !query->labels) wrong = "its labels are NULL";
     if (!wrong) return query;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: a jem_query of a network%s is needed: %s", what,
-              labelled ? " and labels" : "", wrong);
-    return NULL;
+    return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: a jem_query of a network%s is needed: %s", what,
+                       labelled ? " and labels" : "", wrong);
 }
 
 jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *user) {
@@ -7491,7 +7500,7 @@ static jem_tensor *jem__accumulate(jem_ctx *ctx, jem_tensor *sum, float weight, 
 }
 
 /* Records all terms *t whose inputs are given; returns the weighted loss, or NULL if it has no
-   term. Makes no forward pass of x_data for the statistic f_data alone. */
+   term. Computes log p(x_data) only if a term needs it, not for the statistic f_data alone. */
 static jem_tensor *jem__loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *t) {
@@ -7533,13 +7542,10 @@ static jem_tensor *jem__loss_checked(jem_ctx *ctx, jem_tensor *sum) {
     return jem_ok(ctx) ? sum : NULL;
 }
 
-static int jem__loss_weights_good(jem_ctx *ctx, const jem_loss_weights *w) {
-    const float each[4] = { w->ce, w->cd, w->cd_class, w->energy_l2 };
-    static const char *const names[4] = { "ce", "cd", "cd_class", "energy_l2" };
-    for (int i = 0; i < 4; i++) {
-        if (!jem__in_range(ctx, "loss", names[i], (double)each[i], 0, JEM__MOST)) return 0;
-    }
-    return 1;
+static int jem__loss_weights_good(jem_ctx *ctx, jem_loss_weights d) {
+    const char *const what = "loss";
+    return JEM__IN(d.ce, 0, JEM__MOST) && JEM__IN(d.cd, 0, JEM__MOST) &&
+           JEM__IN(d.cd_class, 0, JEM__MOST) && JEM__IN(d.energy_l2, 0, JEM__MOST);
 }
 
 jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, const int *labels,
@@ -7547,7 +7553,7 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
                      jem_loss_terms *terms) {
     JEM__ZEROED(jem_loss_terms, t);
     jem_tensor *sum = NULL;
-    if (net && w && jem__loss_weights_good(net->ctx, w))
+    if (net && w && jem__loss_weights_good(net->ctx, *w))
         sum = jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t);
     if (terms) *terms = t;
     if (!net) return NULL;
@@ -7579,17 +7585,13 @@ static float jem__sigma(const jem__node *x, const float *sigma, int group, int l
 static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_logp_fn logp, const jem_tensor *x,
                            int has_rng) {
     if (!ctx || ctx->status != JEM_OK) return 0;
-    if (x && x->ctx != ctx) {
+    if (x && x->ctx != ctx)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: x is a tensor of another context", what);
-        return 0;
-    }
-    if (!logp) jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the log-density is NULL", what);
+    else if (!logp) jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the log-density is NULL", what);
     else if (!x) jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: x is NULL", what);
     else if (!has_rng) jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the rng is NULL", what);
-    else if (!jem__is_leaf(x, what))
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: x is the result of an op, not a leaf (jem_input)",
-                  what);
-    return ctx->status == JEM_OK;
+    else return jem__need_leaf(x, what);
+    return 0;
 }
 
 /* Records log p of the images of the leaf x; it must be one number per image. */
@@ -7598,9 +7600,8 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp
     if (!x) return NULL;
     jem_tensor *y = logp(ctx, x, user);
     if (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1) return y;
-    jem__fail(ctx, JEM_BAD_SHAPE, "%s: the log-density returned %s for x %s", what,
-              y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
-    return NULL;
+    return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: the log-density returned %s for x %s", what,
+                       y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
 }
 /* Records log p as jem__density does, and computes d log p/dx. */
 static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
@@ -7669,12 +7670,9 @@ static void jem__walk_step(jem__walk *w, jem_rng *rng) {
 jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
     if (!leaf) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = leaf->ctx;
-    if (!jem__usable(leaf, "add_noise")) return ctx->status;
+    if (!jem__need_leaf(leaf, "add_noise")) return ctx->status;
     if (!sigma || !rng)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: sigma or rng is NULL");
-    if (leaf->node->op)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: %s is computed (by %s), not a leaf",
-                         jem__shape_text(leaf).s, leaf->node->op->name);
     for (int i = 0; i < leaf->n; i++) {
         if (!jem__finite(sigma[i]))
             return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: sigma[%d] = %g is not finite", i,
@@ -7701,7 +7699,7 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
 
    so the gradient of two batches of n images, weighted by +- sigma ||r||/2h, replaces the second
    derivative. jem_slope_along does the same along any directions.
-   One kernel, that of Langevin steps, computes all of this: noise is a step without a slope,
+   The kernel of Langevin steps computes all parts: noise is a step without a slope,
    r = 0 + sigma g + z is a step from 0, and x~ +- h u are steps along r. z is computed twice from
    its counters rather than stored. */
 
@@ -7811,15 +7809,18 @@ static double jem__score_weights(const jem__score *s, const float *weights, doub
 
 /* Checks the noise levels and weights of n images, and the difference. */
 static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
-    int good = d && d->sigma && d->difference >= 0 && d->difference <= 1e6f;
-    for (int i = 0; good && i < n; i++) good = d->sigma[i] > 0 && d->sigma[i] < 1e6f;
-    for (int i = 0; good && d->weight && i < n; i++)
-        good = d->weight[i] >= 0 && jem__finite(d->weight[i]);
-    if (!good)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "score_matching: needs a noise level for each image, "
-                  "above 0 and below 1e6, weights that are at least 0, and a difference from 0 to "
-                  "1e6");
-    return good;
+    const char *const what = "score_matching";
+    for (int i = 0; d && d->sigma && i < n; i++) {
+        const float weight = d->weight ? d->weight[i] : 1;
+        if (d->sigma[i] > 0 && d->sigma[i] < 1e6f && weight >= 0 && jem__finite(weight)) continue;
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: image %d: sigma = %g, weight = %g: sigma must be "
+                  "above 0 and below 1e6, weights finite and at least 0", what, i,
+                  (double)d->sigma[i], (double)weight);
+        return 0;
+    }
+    if (d && d->sigma) return jem__in_range(ctx, what, "difference", (double)d->difference, 0, 1e6);
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the desc or its sigma is NULL", what);
+    return 0;
 }
 
 /* Returns h / sigma. The error of a long step grows with its square; that of a short one is
@@ -7866,12 +7867,10 @@ jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
                             jem_tensor *v, float h) {
     const char *const what = "slope_along";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !JEM__IN(h, 0, 1e6)) return NULL;
-    if (!jem__is_leaf(v, what) || v->ctx != ctx || v->n != x->n || v->c != x->c || v->h != x->h ||
-        v->w != x->w) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "slope_along: x and v must be leaves of one shape and one "
-                  "context");
-        return NULL;
-    }
+    if (!jem__need_leaf(v, what) || v->ctx != ctx || v->n != x->n || v->c != x->c || v->h != x->h ||
+        v->w != x->w)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "slope_along: x and v must be leaves of one "
+                           "shape and one context");
     const ptrdiff_t n = x->node->group_floats;
     jem__sides s;
     float distance[JEM_LANES], vv[JEM_LANES];
@@ -17141,7 +17140,7 @@ JEM__VINLINE JEM__V JEM__FN(slope_at_most)(JEM__V x, JEM__V a) {
 JEM__KERNEL void JEM__FN(map)(int kind, float a, const float *x, float *y, void *aux, ptrdiff_t n) {
     uint16_t *bits = (uint16_t *)aux;
     float *slopes = (float *)aux;
-#define JEM__ROW(KIND, name, kept)                                                                 \
+#define JEM__ROW(KIND, name, op, kept)                                                             \
     case JEM__MAP_##KIND:                                                                          \
         JEM__EACH(i, n) JEM__STORE(y + i, JEM__FN(map_##name)(JEM__LOAD(x + i), JEM__SET(a)));     \
         break;
@@ -17172,7 +17171,7 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
     const float *slopes = (const float *)aux;
     if (!kept) kept = dy;      /* scale and shift keep nothing, and their slopes use no value */
 #define JEM__BIT(i) ((unsigned)bits[(i) / JEM_LANES] >> ((i) % JEM_LANES))
-#define JEM__ROW(KIND, name, kept_array)                                                           \
+#define JEM__ROW(KIND, name, op, kept_array)                                                       \
     case JEM__MAP_##KIND:                                                                          \
         JEM__EACH(i, n) {                                                                          \
             const JEM__V slope = JEM__FN(slope_##name)(JEM__LOAD(kept + i), JEM__SET(a));          \

@@ -985,7 +985,7 @@ static void test_energy_shape(jem_ctx *ctx) {
     const float x[MOST] = { 0 };
     for (int k = 0; k < 2; k++) {
         jem_net *net = line_net(ctx, 3, 2, 0.1f, k ? one_number : all_pixels);
-        const char *const what = k ? "(1,1,1,1) as energy" : "(3,9,1,1) as energy";
+        const char *const what = k ? "(1,1,1,1) as log_density" : "(3,9,1,1) as log_density";
         jem_answer a[3];
         float score[3];
         CHECK(!jem_forward(net, jem_input(ctx, x, 3, 1, 3, 3), 0) &&
@@ -1104,6 +1104,11 @@ static void test_messages(jem_ctx *ctx) {
     jem_archive *a = jem_archive_create(ctx);
     CHECK(!jem_net_param(bag, name, 1, shape1, 1), "not UTF-8");
     check_harmless(ctx, "a parameter's name");
+    char longest[600] = "";
+    memset(longest, 'a', sizeof longest - 1);
+    CHECK(!jem_net_param(bag, longest, 5, shape1, 1) && strstr(jem_error(ctx), "1 to 4 sizes"),
+          "%s", jem_error(ctx));
+    jem_clear_error(ctx);
 #ifndef JEM_NO_STDIO
     snprintf(text, sizeof text, "no_such_folder/%s", name);
     CHECK(!jem_load(ctx, text), "no such file");

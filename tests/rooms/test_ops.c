@@ -2337,6 +2337,10 @@ static void check_other_context(jem_ctx *ctx, jem_tensor *y, jem_tensor *per) {
     counter count2;
     jem_ctx *other = open_ctx(&count2);
     REFUSED(jem_add(ctx, y, jem_zeros(other, 2, 3, 4, 5)), JEM_BAD_ARGUMENT, "add", "another");
+    REFUSED(jem_add_constant(ctx, jem_zeros(other, 1, 1, 1, 1), 1), JEM_BAD_ARGUMENT,
+            "add_constant: a tensor", "another");
+    REFUSED(jem_clamp(ctx, jem_zeros(other, 1, 1, 1, 1), 0, 1), JEM_BAD_ARGUMENT,
+            "clamp: a tensor", "another");
     jem_clear_error(ctx);
     jem_tensor *theirs = jem_zeros(other, 2, 3, 4, 5);
     CHECK(jem_grad(per, theirs) == JEM_BAD_ARGUMENT && says(ctx, "grad: x is a tensor of another"),
@@ -2364,13 +2368,14 @@ static void test_gradient_errors(void) {
     CHECK(isnan(jem_item(y)) && says(ctx, "(2,3,4,5)"), "item of many");
     CHECK(isnan(jem_item(NULL)) && jem_ok(ctx), "item of NULL");
     CHECK(jem_read_grad(jem_exp(ctx, x), number) == JEM_BAD_ARGUMENT &&
-          says(ctx, "is computed (by exp): only leaves"), "the gradient of a computed tensor");
+          says(ctx, "is computed (by exp), not a leaf"), "the gradient of a computed tensor");
     jem_clear_error(ctx);
     CHECK(jem_backward(y) == JEM_BAD_SHAPE && says(ctx, "(2,3,4,5)"), "backward of many");
     CHECK(jem_backward(NULL) == JEM_BAD_ARGUMENT && jem_ok(ctx), "backward of NULL");
     CHECK(jem_backward(jem_sum(ctx, y)) == JEM_BAD_ARGUMENT && says(ctx, "no parameter"), "none");
     CHECK(jem_grad(y, y) == JEM_BAD_SHAPE && says(ctx, "one number per image"), "grad of many");
-    CHECK(jem_grad(jem_sum(ctx, y), jem_exp(ctx, y)) == JEM_BAD_SHAPE && says(ctx, "leaf"), "op");
+    CHECK(jem_grad(jem_sum(ctx, y), jem_exp(ctx, y)) == JEM_BAD_ARGUMENT &&
+          says(ctx, "grad: (2,3,4,5) is computed (by exp), not a leaf"), "op");
     CHECK(jem_grad(jem_sum(ctx, y), f.z) == JEM_BAD_ARGUMENT && says(ctx, "depend"),
           "another leaf");
     CHECK(jem_grad(NULL, y) == JEM_BAD_ARGUMENT && jem_ok(ctx), "grad of NULL");

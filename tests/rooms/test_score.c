@@ -714,7 +714,7 @@ static void test_score_mistakes(void) {
     jem_score_desc d;
     memset(&d, 0, sizeof d);
     d.sigma = sigma;
-    CHECK(!jem_score_matching(ctx, jem_logp, net, x, &d, &rng, NULL) && says(ctx, "above 0"), "0");
+    CHECK(!jem_score_matching(ctx, jem_logp, net, x, &d, &rng, NULL) && says(ctx, "image 1"), "0");
     sigma[1] = 1;
     float weight[2] = { 1, NAN };
     d.weight = weight;

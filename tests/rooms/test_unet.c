@@ -147,7 +147,7 @@ static void test_shift(jem_ctx *ctx) {
     jem_tensor *t = jem_input(ctx, x, N, CHANNELS, SIDE, SIDE);
     check_blind_to_shift(net, t, labels);
     jem_tensor *plain = jem_forward(bare, t, 0);
-    CHECK(plain && !bare->shift && !bare->energy, "a network without a U-Net has no shift");
+    CHECK(plain && !bare->shift && !bare->log_density, "a network without a U-Net has no shift");
     free(x);
     jem_net_free(net);
     jem_net_free(bare);
