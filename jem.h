@@ -7938,21 +7938,28 @@ static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float
     *noise = d->noise_std * (float)sqrt(decay * temperature);
 }
 
-/* Walks with the step and noise of d if sigma_max is 0. Otherwise walks noise-blind: the step of d
-   is in units of sigma^2 and its noise in units of sigma, which is estimated for each image and is
-   at most sigma_max. Many parameters: those of jem_sgld, the walk's name in messages, and
-   sigma_max. */
-static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                                const jem_sgld_desc *d, jem_rng *rng, const char *what,
-                                float sigma_max) {
+/* A walk of jem_sgld or jem_denoise. If sigma_max is above 0, it is noise-blind: the sizes of its
+   steps are in units of sigma^2 and their noise in units of sigma, which is estimated for each
+   image and is at most sigma_max. */
+typedef struct jem__walk_desc {
+    const char *what;                              /* name in messages */
+    jem_sgld_desc d;
+    float sigma_max;
+} jem__walk_desc;
+
+/* Takes the steps from..to-1 of a walk. */
+static jem_status jem__walk_steps(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                                  const jem__walk_desc *walk, int from, int to, jem_rng *rng) {
+    const jem_sgld_desc *d = &walk->d;
+    const char *const what = walk->what;
     JEM__ZEROED(jem__walk, w);
     w.x = x->node;
-    w.sigma_max = sigma_max;
+    w.sigma_max = walk->sigma_max;
     w.d.clamp_grad = d->clamp_grad;
     w.d.lo = d->clamp_lo;
     w.d.hi = d->clamp_hi;
-    int step = 0;
-    for (int stop = 0; step < d->steps && !stop && ctx->status == JEM_OK; step++) {
+    int step = from;
+    for (int stop = 0; step < to && !stop && ctx->status == JEM_OK; step++) {
         jem_mark mark = jem_begin(ctx);
         float size, noise;
         jem__sgld_sizes(d, step, &size, &noise);
@@ -7988,11 +7995,10 @@ static int jem__denoise_good(jem_ctx *ctx, const char *what, jem_denoise_desc d)
 
 jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                     const jem_sgld_desc *desc, jem_rng *rng) {
-    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    const char *const what = "sgld";
-    if (!jem__walk_ready(ctx, what, logp, x, 1) || !jem__sgld_good(ctx, what, d))
-        return jem_error_status(ctx);
-    return jem__walk_all(ctx, logp, user, x, &d, rng, what, 0);
+    const jem__walk_desc walk = { "sgld", desc ? *desc : jem_sgld_desc_default(), 0 };
+    if (!jem__walk_ready(ctx, walk.what, logp, x, 1) ||
+        !jem__sgld_good(ctx, walk.what, walk.d)) return jem_error_status(ctx);
+    return jem__walk_steps(ctx, logp, user, x, &walk, 0, walk.d.steps, rng);
 }
 
 /* Finds the nearest sample that differs from the one at x->value[own]. Returns its index, or -1 if
@@ -8089,24 +8095,23 @@ static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem
 
 jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                         const jem_sgld_desc *desc, float entropy, jem_rng *rng) {
-    jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    jem_sgld_desc last = d;
+    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
     const char *const what = "kl_walk";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !jem__sgld_good(ctx, what, d) ||
         !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
         !JEM__IN(d.temperature_from, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
-    d.steps--;
-    last.steps = 1;
-    last.watch = NULL;
-    if (jem__walk_all(ctx, logp, user, x, &d, rng, what, 0) != JEM_OK) return NULL;
+    jem__walk_desc walk = { what, d, 0 };
+    const int last = d.steps - 1;
+    if (jem__walk_steps(ctx, logp, user, x, &walk, 0, last, rng) != JEM_OK) return NULL;
     jem__kl kl;
     if (!jem__kl_open(&kl, x)) return NULL;
     jem__node *node = x->node;
     const size_t bytes = (size_t)(node->groups * node->group_floats) * sizeof(float);
     memcpy(kl.before->node->value, node->value, bytes);
-    if (jem__walk_all(ctx, logp, user, x, &last, rng, what, 0) != JEM_OK) return NULL;
+    walk.d.watch = NULL;                           /* it might replace the gradient */
+    if (jem__walk_steps(ctx, logp, user, x, &walk, last, d.steps, rng) != JEM_OK) return NULL;
     memcpy(kl.gradient, node->grad, bytes);
-    if (d.watch) d.watch(d.watch_user, d.steps, x);
+    if (d.watch) d.watch(d.watch_user, last, x);
     const jem_mark mark = jem_begin(ctx);
     jem_read(jem__density_and_slope(ctx, what, logp, user, x), kl.f);
     jem_end(ctx, mark);
@@ -8116,23 +8121,30 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
                             value);
 }
 
+/* Returns the steps of jem_denoise. A step leaves the fraction `remaining` of the noise, and adds
+   noise up to `target`, unless adds_noise is 0. The variance to add is target^2 - remaining^2 =
+   (target + remaining)(target - remaining). */
+static jem__walk_desc jem__denoise_walk(const jem_denoise_desc *d, int adds_noise) {
+    const float remaining = 1 - d->fraction;
+    const float target = jem__fmaf(-d->beta, d->fraction, 1);
+    JEM__ZEROED(jem__walk_desc, walk);
+    walk.what = "denoise";
+    walk.d.steps = d->steps;
+    walk.d.step_size = d->fraction;
+    walk.d.watch = d->watch;
+    walk.d.watch_user = d->watch_user;
+    if (adds_noise) walk.d.noise_std = sqrtf((target + remaining) * (target - remaining));
+    walk.sigma_max = d->sigma_max;
+    return walk;
+}
+
 jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                        const jem_denoise_desc *desc, jem_rng *rng) {
     const jem_denoise_desc d = desc ? *desc : jem_denoise_desc_default();
-    const char *const what = "denoise";
-    if (!jem__walk_ready(ctx, what, logp, x, 1) || !jem__denoise_good(ctx, what, d))
+    const jem__walk_desc walk = jem__denoise_walk(&d, rng != NULL);
+    if (!jem__walk_ready(ctx, walk.what, logp, x, 1) || !jem__denoise_good(ctx, walk.what, d))
         return jem_error_status(ctx);
-    /* The step leaves the fraction `remaining` of the noise, and adds noise up to `target`. The
-       variance to add is target^2 - remaining^2 = (target + remaining)(target - remaining). */
-    const float remaining = 1 - d.fraction;
-    const float target = jem__fmaf(-d.beta, d.fraction, 1);
-    JEM__ZEROED(jem_sgld_desc, walk);
-    walk.steps = d.steps;
-    walk.step_size = d.fraction;
-    walk.watch = d.watch;
-    walk.watch_user = d.watch_user;
-    if (rng) walk.noise_std = sqrtf((target + remaining) * (target - remaining));
-    return jem__walk_all(ctx, logp, user, x, &walk, rng, what, d.sigma_max);
+    return jem__walk_steps(ctx, logp, user, x, &walk, 0, d.steps, rng);
 }
 
 jem_generate_desc jem_generate_desc_default(void) {
@@ -8173,46 +8185,44 @@ static jem_status jem__generate_start(jem_tensor *x, const jem_generate_desc *d,
     return jem_add_noise(x, sigma, rng);
 }
 
+enum { JEM__PHASES = 3 };                          /* of jem_generate */
+/* Returns phase k of jem_generate: denoising, a walk, and a last step that only removes noise. */
+static jem__walk_desc jem__generate_phase(const jem_generate_desc *d, int k) {
+    const jem__walk_desc walk = { "sgld", d->walk, 0 };
+    const jem_denoise_desc clean = jem_denoise_desc_clean(d->last_sigma);
+    jem__walk_desc last = jem__denoise_walk(&clean, 0);
+    last.d.steps = d->last_sigma > 0;
+    if (k == 0) return jem__denoise_walk(&d->denoise, 1);
+    return k == 1 ? walk : last;
+}
+
 jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                         const jem_generate_desc *desc, jem_rng *rng) {
     const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
     if (!jem__walk_ready(ctx, "generate", logp, x, rng != NULL) || !jem__generate_good(ctx, d))
         return jem_error_status(ctx);
-    const jem_denoise_desc last = jem_denoise_desc_clean(d.last_sigma);
     const jem_mark mark = jem_begin(ctx);
     jem_status s = jem__generate_start(x, &d, rng);
-    if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
-    if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
-    if (s == JEM_OK && d.last_sigma > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
+    for (int k = 0; k < JEM__PHASES && s == JEM_OK; k++) {
+        const jem__walk_desc walk = jem__generate_phase(&d, k);
+        s = jem__walk_steps(ctx, logp, user, x, &walk, 0, walk.d.steps, rng);
+    }
     jem_end(ctx, mark);
     return s;
 }
 
 /* ---- generation in pieces -------------------------------------------------------------------- */
 
-/* Takes step s->step of jem_generate. In the walk, the step's number decides its size. */
+/* Takes step s->step of jem_generate. */
 static jem_status jem__sampler_one(jem_sampler *s, jem_tensor *x) {
-    const jem_generate_desc *d = &s->desc;
-    if (s->step < d->denoise.steps) {
-        jem_denoise_desc one = d->denoise;
-        one.steps = 1;
-        return jem_denoise(s->ctx, s->logp, s->user, x, &one, &s->rng);
+    int k = 0;
+    int step = s->step;                            /* of phase k */
+    jem__walk_desc walk = jem__generate_phase(&s->desc, k);
+    while (k + 1 < JEM__PHASES && step >= walk.d.steps) {
+        step -= walk.d.steps;
+        walk = jem__generate_phase(&s->desc, ++k);
     }
-    const int step = s->step - d->denoise.steps;
-    if (step < d->walk.steps) {
-        jem_sgld_desc one = d->walk;
-        jem__sgld_sizes(&d->walk, step, &one.step_size, &one.noise_std);
-        one.steps = 1;
-        one.temperature_from = 0;
-        one.temperature_to = 0;
-        one.decay_b = 0;
-        const jem_status status = jem_sgld(s->ctx, s->logp, s->user, x, &one, &s->rng);
-        /* the undivided walk draws noise even for steps whose noise is rounded to 0 */
-        if (one.noise_std == 0 && d->walk.noise_std != 0) jem__take_counters(x->node, &s->rng);
-        return status;
-    }
-    const jem_denoise_desc last = jem_denoise_desc_clean(d->last_sigma);
-    return jem_denoise(s->ctx, s->logp, s->user, x, &last, NULL);
+    return jem__walk_steps(s->ctx, s->logp, s->user, x, &walk, step, step + 1, &s->rng);
 }
 
 /* Returns the images as a leaf. */
@@ -8286,13 +8296,16 @@ jem_sampler *jem_sampler_create(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
     const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
     const double size = (double)shape.n * shape.c * shape.h * shape.w;
     const double steps = (double)d.denoise.steps + d.walk.steps;
-    if (!logp || !rng || shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1 || size > 1e9 ||
-        steps > 1e9) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler: needs a log-density, an rng, a shape, not "
-                  "(%d,%d,%d,%d), and at most 1e9 steps", shape.n, shape.c, shape.h, shape.w);
-        return NULL;
-    }
+    if (!logp || !rng)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "sampler_create: the %s is NULL",
+                           logp ? "rng" : "log-density");
+    if (shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1 || size > 1e9)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "sampler_create: (%d,%d,%d,%d) is empty, or "
+                           "has more than 1e9 values", shape.n, shape.c, shape.h, shape.w);
     if (!jem__generate_good(ctx, d)) return NULL;
+    if (steps > 1e9)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "sampler_create: %.0f steps are more than 1e9",
+                           steps);
     jem_sampler *s = (jem_sampler *)jem__alloc(ctx, sizeof *s);
     if (!s) return NULL;
     s->ctx = ctx;
@@ -8336,9 +8349,9 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
     if (capacity < 1 || channels < 1 || height < 1 || width < 1 || classes < 0 ||
         (double)capacity * channels * height * width > fmin(1e12, (double)JEM__FLOATS) ||
         (classes > 0 && capacity < classes) || !rng)
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "buffer: capacity %d for %d classes "
-                                       "of images (%d,%d,%d)%s", capacity, classes, channels,
-                                       height, width, rng ? "" : ", and no rng");
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "buffer_create: capacity %d for %d classes of "
+                           "images (%d,%d,%d)%s", capacity, classes, channels, height, width,
+                           rng ? "" : ", and no rng");
     jem_buffer *b = (jem_buffer *)jem__alloc(ctx, sizeof *b);
     if (!b) return NULL;
     b->ctx = ctx;
@@ -8477,6 +8490,7 @@ typedef struct jem__mcmc {
     float *momentum;                               /* [n][dim] */
     float *coldness;                               /* [n] 1/temperature */
     int proposals;                                 /* proposals per chain so far */
+    double *gain;                                  /* [n] logarithms of acceptance ratios */
     double *accepted;                              /* [n] accepted proposals */
     double *swaps;                                 /* [temperatures] swaps with the next one */
 } jem__mcmc;
@@ -8513,6 +8527,7 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, v
     float **const numbers[3] = { &m->f, &m->new_f, &m->coldness };
     for (int i = 0; i < 5; i++) *points[i] = jem__push_floats(ctx, size);
     for (int i = 0; i < 3; i++) *numbers[i] = jem__push_floats(ctx, m->n);
+    m->gain = (double *)jem__push(ctx, (size_t)m->n * sizeof *m->gain);
     m->accepted = (double *)jem__push_zero(ctx, (size_t)m->n * sizeof *m->accepted);
     m->swaps = (double *)jem__push_zero(ctx, (size_t)d->temperatures * sizeof *m->swaps);
     if (m->g) memset(m->g, 0, (size_t)size * sizeof *m->g);
@@ -8526,11 +8541,13 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, v
     return JEM_OK;
 }
 
-/* Adds sign |momentum|^2/2 of each chain to gain. */
-static void jem__add_kinetic(const jem__mcmc *m, double sign, double *gain) {
+/* Adds sign |momentum|^2/2 of each chain to its gain. */
+static void jem__add_kinetic(jem__mcmc *m, double sign) {
     for (ptrdiff_t i = 0; i < m->n; i++) {
-        for (ptrdiff_t k = i * m->dim; k < (i + 1) * m->dim; k++)
-            gain[i] = fma((double)m->momentum[k], sign * 0.5 * (double)m->momentum[k], gain[i]);
+        for (ptrdiff_t k = i * m->dim; k < (i + 1) * m->dim; k++) {
+            const double v = (double)m->momentum[k];
+            m->gain[i] = fma(v, sign * 0.5 * v, m->gain[i]);
+        }
     }
 }
 /* Moves the momentum by half a leapfrog step along the gradient. */
@@ -8541,16 +8558,15 @@ static void jem__half_kick(jem__mcmc *m, float step) {
     }
 }
 
-/* Makes a proposal for every chain. gain[i] is the logarithm of the acceptance ratio: with
-   H = |momentum|^2/2 - log p/T, which exact dynamics would conserve, gain = H(old) - H(new). */
-static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rng *rng,
-                                    double *gain) {
+/* Makes a proposal for every chain. With H = |momentum|^2/2 - log p/T, which exact dynamics would
+   conserve, its gain is H(old) - H(new). */
+static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rng *rng) {
     const ptrdiff_t size = m->n * m->dim;
     jem_fill_normal(m->ctx, rng, m->momentum, size, 0, 1);
     memcpy(m->new_x, m->x, (size_t)size * sizeof *m->x);
     memcpy(m->new_g, m->g, (size_t)size * sizeof *m->g);
-    for (int i = 0; i < m->n; i++) gain[i] = 0;
-    jem__add_kinetic(m, 1, gain);
+    for (int i = 0; i < m->n; i++) m->gain[i] = 0;
+    jem__add_kinetic(m, 1);
     const int moves = d->leapfrog > 0 ? d->leapfrog : 1;
     for (int step = 0; step < moves; step++) {
         if (d->leapfrog) jem__half_kick(m, d->step_size);
@@ -8562,9 +8578,11 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
         if (jem__density_at(m, m->new_x, m->new_f, gradient) != JEM_OK) return m->ctx->status;
         if (d->leapfrog) jem__half_kick(m, d->step_size);
     }
-    jem__add_kinetic(m, -1, gain);
-    for (int i = 0; i < m->n; i++)
-        gain[i] = fma((double)m->coldness[i], (double)m->new_f[i] - (double)m->f[i], gain[i]);
+    jem__add_kinetic(m, -1);
+    for (int i = 0; i < m->n; i++) {
+        const double rise = (double)m->new_f[i] - (double)m->f[i];
+        m->gain[i] = fma((double)m->coldness[i], rise, m->gain[i]);
+    }
     return JEM_OK;
 }
 
@@ -8578,6 +8596,21 @@ static double jem__log_uniform(jem_rng *rng) {
         u = (double)jem_rng_uniform(rng);
     }
     return log(unit * u);
+}
+
+/* Decides for every chain whether it moves to its proposal; a gain of NaN rejects it. */
+static void jem__mcmc_accept(jem__mcmc *m, jem_rng *rng) {
+    const size_t bytes = (size_t)m->dim * sizeof *m->x;
+    for (int i = 0; i < m->n; i++) {
+        const ptrdiff_t at = i * m->dim;
+        const double u = jem__log_uniform(rng);
+        if (!(u < m->gain[i]) || !jem__finite(m->new_f[i])) continue;
+        memcpy(m->x + at, m->new_x + at, bytes);
+        memcpy(m->g + at, m->new_g + at, bytes);
+        m->f[i] = m->new_f[i];
+        m->accepted[i]++;
+    }
+    m->proposals++;
 }
 
 /* Swaps x[n] with the n numbers that follow it. */
@@ -8610,10 +8643,11 @@ static void jem__mcmc_rates(const jem__mcmc *m, const jem_mcmc_desc *d, float *a
     for (int i = 0; accepted && i < m->n; i++)
         accepted[i] = m->proposals ? (float)(m->accepted[i] / m->proposals) : 0;
     for (int k = 0; d->swapped && k + 1 < d->temperatures; k++) {
-        const double ladders = m->n / d->temperatures;
+        const int ladders = m->n / d->temperatures;
         /* Pair k may swap at every second proposal, from the first one if k is even. */
-        const double rounds = (m->proposals + (k % 2 == 0)) / 2;
-        d->swapped[k] = rounds > 0 ? (float)(m->swaps[k] / (rounds * ladders)) : 0;
+        const int rounds = m->proposals / 2 + (m->proposals % 2 && k % 2 == 0);
+        d->swapped[k] = 0;
+        if (rounds) d->swapped[k] = (float)(m->swaps[k] / ((double)rounds * ladders));
     }
 }
 
@@ -8629,23 +8663,11 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "mcmc: %d images are not a multiple of "
                          "temperatures = %d", x->n, d.temperatures);
     JEM__ZEROED(jem__mcmc, m);
-    m.n = x->n;
     const jem_mark mark = jem_begin(ctx);
-    double *gain = (double *)jem__push(ctx, (size_t)x->n * sizeof *gain);
-    if (gain) jem__mcmc_open(&m, ctx, logp, user, x, &d);
+    jem__mcmc_open(&m, ctx, logp, user, x, &d);
     for (int step = 0; step < d.steps && ctx->status == JEM_OK; step++) {
-        if (jem__mcmc_propose(&m, &d, rng, gain) != JEM_OK) break;
-        for (int i = 0; i < m.n; i++) {            /* a NaN in gain rejects the proposal */
-            const ptrdiff_t at = i * m.dim;
-            const size_t bytes = (size_t)m.dim * sizeof(float);
-            const double u = jem__log_uniform(rng);
-            if (!(u < gain[i]) || !jem__finite(m.new_f[i])) continue;
-            memcpy(m.x + at, m.new_x + at, bytes);
-            memcpy(m.g + at, m.new_g + at, bytes);
-            m.f[i] = m.new_f[i];
-            m.accepted[i]++;
-        }
-        m.proposals++;
+        if (jem__mcmc_propose(&m, &d, rng) != JEM_OK) break;
+        jem__mcmc_accept(&m, rng);
         if (d.temperatures > 1) jem__mcmc_exchange(&m, &d, step, rng);
         if (jem_write(x, m.x) != JEM_OK) break;
         if (d.watch && d.watch(d.watch_user, step, x)) break;
@@ -8676,7 +8698,7 @@ typedef struct jem__bridge {
 /* Records the log-density of a bridge, which `user` points to. */
 static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
     const jem__bridge *s = (const jem__bridge *)user;
-    const double log_norm = log((double)s->std * sqrt(6.283185307179586));     /* per pixel */
+    const double log_norm = log((double)s->std * sqrt(2 * JEM__PI));  /* per pixel */
     jem_tensor *p = s->logp(ctx, x, s->user);
     jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_add_constant(ctx, x, -s->mean)));
     q = jem_scale(ctx, q, -0.5f / (s->std * s->std));
