@@ -8170,12 +8170,11 @@ static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
 /* Fills the leaf x with the start of sampling: U(lo,hi), or N(mean, sigma_max^2). */
 static jem_status jem__generate_start(jem_tensor *x, const jem_generate_desc *d, jem_rng *rng) {
     jem_ctx *ctx = x->ctx;
-    const int uniform = d->lo < d->hi;
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     float *pixels = jem__push_floats(ctx, size);
     float *sigma = jem__push_floats(ctx, x->n);
     if (!pixels || !sigma) return JEM_NO_MEMORY;
-    if (uniform) {
+    if (d->lo < d->hi) {
         jem_fill_uniform(ctx, rng, pixels, size, d->lo, d->hi);
         return jem_write(x, pixels);
     }
@@ -8225,11 +8224,6 @@ static jem_status jem__sampler_one(jem_sampler *s, jem_tensor *x) {
     return jem__walk_steps(s->ctx, s->logp, s->user, x, &walk, step, step + 1, &s->rng);
 }
 
-/* Returns the images as a leaf. */
-static jem_tensor *jem__sampler_leaf(const jem_sampler *s) {
-    return jem_input(s->ctx, s->x, s->n, s->channels, s->height, s->width);
-}
-
 /* Returns 1 if the budget has room for another step. */
 static int jem__sampler_goes_on(const jem_sampler *s, const jem_budget *b, int taken,
                                 double elapsed) {
@@ -8255,7 +8249,7 @@ jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
                          "finite");
     const jem_sampler before = *s;
     const jem_mark mark = jem_begin(ctx);
-    jem_tensor *x = jem__sampler_leaf(s);
+    jem_tensor *x = jem_input(ctx, s->x, s->n, s->channels, s->height, s->width);
     const double start = b.microseconds > 0 ? b.clock(b.clock_user) : 0;
     double elapsed = 0;
     jem_status status = ctx->status;
@@ -8741,11 +8735,7 @@ jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     start.denoise.steps = 0;
     start.walk.steps = 0;
     start.last_sigma = 0;
-    jem__bridge s;
-    s.logp = logp;
-    s.user = user;
-    s.mean = d.mean;
-    s.std = d.std;
+    jem__bridge s = { logp, user, 0, 0, d.mean, d.std };
     const jem_mark mark = jem_begin(ctx);
     double *w = (double *)jem__push_zero(ctx, (size_t)x->n * sizeof *w);
     float *f = jem__push_floats(ctx, x->n);
@@ -8890,10 +8880,8 @@ static void jem__optim_fill(jem_optim *o) {
     }
     if (largest) o->scratch = jem__alloc_floats(ctx, largest);
     if (o->count) return;
-    if (*only)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update whose name "
-                  "begins with %.80s", only);
-    else jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update");
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s%.80s",
+              *only ? " whose name begins with " : "", only);
 }
 
 jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
@@ -9271,10 +9259,8 @@ typedef struct jem__pulse {
     float least_residual, kept_least_residual;     /* as `least` */
 } jem__pulse;
 static const jem__pulse jem__first_pulse = {
-    0,                                             /* gap */
-    -1, -1, -1, -1,                                /* ce, norm, least, kept_least */
-    1, 1, 1,                                       /* the factors */
-    -1, -1, -1                                     /* residuals */
+    0, -1, -1, -1, -1,                             /* gap; ce, norm, least, kept_least */
+    1, 1, 1, -1, -1, -1                            /* the factors; residuals */
 };
 /* This array's size is negative, an error, unless a checkpoint's numbers are a whole jem__pulse. */
 typedef char jem__pulse_is_numbers[sizeof(jem__pulse) == (JEM__GUARD_NUMBERS +
@@ -10612,7 +10598,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     if (!tr) return s;
     jem_ctx *ctx = tr->net->ctx;
     s.rollbacks = tr->guard.rollbacks;
-    jem__batch b = { x, x, labels, n, n, 0 };
+    jem__batch b = { x, x, labels, n, n, 0 };      /* x, x_data, labels, n, n_data, separate */
     s.update = tr->updates;
     if (!jem__batch_ready(tr, &b, x_unlabelled, n_unlabelled)) {
         s.status = ctx->status;
