@@ -27,7 +27,7 @@ static void test_trainer(jem_ctx *ctx) {
         FIELD(w_kl, 0), FIELD(kl_entropy, 0), FIELD(sam, 0), FIELD(weights.energy_l2, 0),
         FIELD(data_noise, 0), FIELD(label_noise, 0), FIELD(label_smoothing, 0),
         FIELD(noise_lo, 0), FIELD(reinit, 0),
-        FIELD(diverged, 0), FIELD(schedule.floor, 0), FIELD(schedule.rate, 0),
+        FIELD(max_loss, 0), FIELD(schedule.floor, 0), FIELD(schedule.rate, 0),
         FIELD(sgld.step_size, 1), FIELD(sgld.noise_std, 0), FIELD(sgld.clamp_grad, 0),
         FIELD(restart_denoise.beta, 0), FIELD(restart_denoise.sigma_max, 0),
         FIELD(optim.beta1, 0), FIELD(optim.beta2, 0), FIELD(optim.eps, 0), FIELD(optim.momentum, 0),
@@ -101,7 +101,7 @@ static void test_trainer_options(jem_ctx *ctx) {
           "noise in data of p(x,y)");
     d = jem_train_desc_default();
     d.max_loss = 0;
-    CHECK(!jem_trainer_create(net, &d) && says(ctx, "diverged = 0"), "each loss diverges");
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "max_loss = 0"), "each loss diverges");
     d = jem_train_desc_default();
     d.schedule.kind = (jem_schedule_kind)9;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.kind = 9"), "a schedule");
