@@ -7944,21 +7944,28 @@ static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float
     *noise = d->noise_std * (float)sqrt(decay * temperature);
 }
 
-/* Walks with the step and noise of d if sigma_max is 0. Otherwise walks noise-blind: the step of d
-   is in units of sigma^2 and its noise in units of sigma, which is estimated for each image and is
-   at most sigma_max. Many parameters: those of jem_sgld, the walk's name in messages, and
-   sigma_max. */
-static jem_status jem__walk_all(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                                const jem_sgld_desc *d, jem_rng *rng, const char *what,
-                                float sigma_max) {
+/* A walk of jem_sgld or jem_denoise. If sigma_max is above 0, it is noise-blind: the sizes of its
+   steps are in units of sigma^2 and their noise in units of sigma, which is estimated for each
+   image and is at most sigma_max. */
+typedef struct jem__walk_desc {
+    const char *what;                              /* name in messages */
+    jem_sgld_desc d;
+    float sigma_max;
+} jem__walk_desc;
+
+/* Takes the steps from..to-1 of a walk. */
+static jem_status jem__walk_steps(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
+                                  const jem__walk_desc *walk, int from, int to, jem_rng *rng) {
+    const jem_sgld_desc *d = &walk->d;
+    const char *const what = walk->what;
     JEM__ZEROED(jem__walk, w);
     w.x = x->node;
-    w.sigma_max = sigma_max;
+    w.sigma_max = walk->sigma_max;
     w.d.clamp_grad = d->clamp_grad;
     w.d.lo = d->clamp_lo;
     w.d.hi = d->clamp_hi;
-    int step = 0;
-    for (int stop = 0; step < d->steps && !stop && ctx->status == JEM_OK; step++) {
+    int step = from;
+    for (int stop = 0; step < to && !stop && ctx->status == JEM_OK; step++) {
         jem_mark mark = jem_begin(ctx);
         float size, noise;
         jem__sgld_sizes(d, step, &size, &noise);
@@ -7994,11 +8001,10 @@ static int jem__denoise_good(jem_ctx *ctx, const char *what, jem_denoise_desc d)
 
 jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                     const jem_sgld_desc *desc, jem_rng *rng) {
-    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    const char *const what = "sgld";
-    if (!jem__walk_ready(ctx, what, logp, x, 1) || !jem__sgld_good(ctx, what, d))
-        return jem_error_status(ctx);
-    return jem__walk_all(ctx, logp, user, x, &d, rng, what, 0);
+    const jem__walk_desc walk = { "sgld", desc ? *desc : jem_sgld_desc_default(), 0 };
+    if (!jem__walk_ready(ctx, walk.what, logp, x, 1) ||
+        !jem__sgld_good(ctx, walk.what, walk.d)) return jem_error_status(ctx);
+    return jem__walk_steps(ctx, logp, user, x, &walk, 0, walk.d.steps, rng);
 }
 
 /* Finds the nearest sample that differs from the one at x->value[own]. Returns its index, or -1 if
@@ -8095,24 +8101,23 @@ static double jem__kl_direction(const jem__kl *kl, const jem__node *x, const jem
 
 jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                         const jem_sgld_desc *desc, float entropy, jem_rng *rng) {
-    jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
-    jem_sgld_desc last = d;
+    const jem_sgld_desc d = desc ? *desc : jem_sgld_desc_default();
     const char *const what = "kl_walk";
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !jem__sgld_good(ctx, what, d) ||
         !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
         !JEM__IN(d.temperature_from, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
-    d.steps--;
-    last.steps = 1;
-    last.watch = NULL;
-    if (jem__walk_all(ctx, logp, user, x, &d, rng, what, 0) != JEM_OK) return NULL;
+    jem__walk_desc walk = { what, d, 0 };
+    const int last = d.steps - 1;
+    if (jem__walk_steps(ctx, logp, user, x, &walk, 0, last, rng) != JEM_OK) return NULL;
     jem__kl kl;
     if (!jem__kl_open(&kl, x)) return NULL;
     jem__node *node = x->node;
     const size_t bytes = (size_t)(node->groups * node->group_floats) * sizeof(float);
     memcpy(kl.before->node->value, node->value, bytes);
-    if (jem__walk_all(ctx, logp, user, x, &last, rng, what, 0) != JEM_OK) return NULL;
+    walk.d.watch = NULL;                           /* it might replace the gradient */
+    if (jem__walk_steps(ctx, logp, user, x, &walk, last, d.steps, rng) != JEM_OK) return NULL;
     memcpy(kl.gradient, node->grad, bytes);
-    if (d.watch) d.watch(d.watch_user, d.steps, x);
+    if (d.watch) d.watch(d.watch_user, last, x);
     const jem_mark mark = jem_begin(ctx);
     jem_read(jem__density_and_slope(ctx, what, logp, user, x), kl.f);
     jem_end(ctx, mark);
@@ -8122,23 +8127,30 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
                             value);
 }
 
+/* Returns the steps of jem_denoise. A step leaves the fraction `remaining` of the noise, and adds
+   noise up to `target`, unless adds_noise is 0. The variance to add is target^2 - remaining^2 =
+   (target + remaining)(target - remaining). */
+static jem__walk_desc jem__denoise_walk(const jem_denoise_desc *d, int adds_noise) {
+    const float remaining = 1 - d->fraction;
+    const float target = jem__fmaf(-d->beta, d->fraction, 1);
+    JEM__ZEROED(jem__walk_desc, walk);
+    walk.what = "denoise";
+    walk.d.steps = d->steps;
+    walk.d.step_size = d->fraction;
+    walk.d.watch = d->watch;
+    walk.d.watch_user = d->watch_user;
+    if (adds_noise) walk.d.noise_std = sqrtf((target + remaining) * (target - remaining));
+    walk.sigma_max = d->sigma_max;
+    return walk;
+}
+
 jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                        const jem_denoise_desc *desc, jem_rng *rng) {
     const jem_denoise_desc d = desc ? *desc : jem_denoise_desc_default();
-    const char *const what = "denoise";
-    if (!jem__walk_ready(ctx, what, logp, x, 1) || !jem__denoise_good(ctx, what, d))
+    const jem__walk_desc walk = jem__denoise_walk(&d, rng != NULL);
+    if (!jem__walk_ready(ctx, walk.what, logp, x, 1) || !jem__denoise_good(ctx, walk.what, d))
         return jem_error_status(ctx);
-    /* The step leaves the fraction `remaining` of the noise, and adds noise up to `target`. The
-       variance to add is target^2 - remaining^2 = (target + remaining)(target - remaining). */
-    const float remaining = 1 - d.fraction;
-    const float target = jem__fmaf(-d.beta, d.fraction, 1);
-    JEM__ZEROED(jem_sgld_desc, walk);
-    walk.steps = d.steps;
-    walk.step_size = d.fraction;
-    walk.watch = d.watch;
-    walk.watch_user = d.watch_user;
-    if (rng) walk.noise_std = sqrtf((target + remaining) * (target - remaining));
-    return jem__walk_all(ctx, logp, user, x, &walk, rng, what, d.sigma_max);
+    return jem__walk_steps(ctx, logp, user, x, &walk, 0, d.steps, rng);
 }
 
 jem_generate_desc jem_generate_desc_default(void) {
@@ -8164,12 +8176,11 @@ static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
 /* Fills the leaf x with the start of sampling: U(lo,hi), or N(mean, sigma_max^2). */
 static jem_status jem__generate_start(jem_tensor *x, const jem_generate_desc *d, jem_rng *rng) {
     jem_ctx *ctx = x->ctx;
-    const int uniform = d->lo < d->hi;
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
     float *pixels = jem__push_floats(ctx, size);
     float *sigma = jem__push_floats(ctx, x->n);
     if (!pixels || !sigma) return JEM_NO_MEMORY;
-    if (uniform) {
+    if (d->lo < d->hi) {
         jem_fill_uniform(ctx, rng, pixels, size, d->lo, d->hi);
         return jem_write(x, pixels);
     }
@@ -8179,51 +8190,44 @@ static jem_status jem__generate_start(jem_tensor *x, const jem_generate_desc *d,
     return jem_add_noise(x, sigma, rng);
 }
 
+enum { JEM__PHASES = 3 };                          /* of jem_generate */
+/* Returns phase k of jem_generate: denoising, a walk, and a last step that only removes noise. */
+static jem__walk_desc jem__generate_phase(const jem_generate_desc *d, int k) {
+    const jem__walk_desc walk = { "sgld", d->walk, 0 };
+    const jem_denoise_desc clean = jem_denoise_desc_clean(d->last_sigma);
+    jem__walk_desc last = jem__denoise_walk(&clean, 0);
+    last.d.steps = d->last_sigma > 0;
+    if (k == 0) return jem__denoise_walk(&d->denoise, 1);
+    return k == 1 ? walk : last;
+}
+
 jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                         const jem_generate_desc *desc, jem_rng *rng) {
     const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
     if (!jem__walk_ready(ctx, "generate", logp, x, rng != NULL) || !jem__generate_good(ctx, d))
         return jem_error_status(ctx);
-    const jem_denoise_desc last = jem_denoise_desc_clean(d.last_sigma);
     const jem_mark mark = jem_begin(ctx);
     jem_status s = jem__generate_start(x, &d, rng);
-    if (s == JEM_OK) s = jem_denoise(ctx, logp, user, x, &d.denoise, rng);
-    if (s == JEM_OK) s = jem_sgld(ctx, logp, user, x, &d.walk, rng);
-    if (s == JEM_OK && d.last_sigma > 0) s = jem_denoise(ctx, logp, user, x, &last, NULL);
+    for (int k = 0; k < JEM__PHASES && s == JEM_OK; k++) {
+        const jem__walk_desc walk = jem__generate_phase(&d, k);
+        s = jem__walk_steps(ctx, logp, user, x, &walk, 0, walk.d.steps, rng);
+    }
     jem_end(ctx, mark);
     return s;
 }
 
 /* ---- generation in pieces -------------------------------------------------------------------- */
 
-/* Takes step s->step of jem_generate. In the walk, the step's number decides its size. */
+/* Takes step s->step of jem_generate. */
 static jem_status jem__sampler_one(jem_sampler *s, jem_tensor *x) {
-    const jem_generate_desc *d = &s->desc;
-    if (s->step < d->denoise.steps) {
-        jem_denoise_desc one = d->denoise;
-        one.steps = 1;
-        return jem_denoise(s->ctx, s->logp, s->user, x, &one, &s->rng);
+    int k = 0;
+    int step = s->step;                            /* of phase k */
+    jem__walk_desc walk = jem__generate_phase(&s->desc, k);
+    while (k + 1 < JEM__PHASES && step >= walk.d.steps) {
+        step -= walk.d.steps;
+        walk = jem__generate_phase(&s->desc, ++k);
     }
-    const int step = s->step - d->denoise.steps;
-    if (step < d->walk.steps) {
-        jem_sgld_desc one = d->walk;
-        jem__sgld_sizes(&d->walk, step, &one.step_size, &one.noise_std);
-        one.steps = 1;
-        one.temperature_from = 0;
-        one.temperature_to = 0;
-        one.decay_b = 0;
-        const jem_status status = jem_sgld(s->ctx, s->logp, s->user, x, &one, &s->rng);
-        /* the undivided walk draws noise even for steps whose noise is rounded to 0 */
-        if (one.noise_std == 0 && d->walk.noise_std != 0) jem__take_counters(x->node, &s->rng);
-        return status;
-    }
-    const jem_denoise_desc last = jem_denoise_desc_clean(d->last_sigma);
-    return jem_denoise(s->ctx, s->logp, s->user, x, &last, NULL);
-}
-
-/* Returns the images as a leaf. */
-static jem_tensor *jem__sampler_leaf(const jem_sampler *s) {
-    return jem_input(s->ctx, s->x, s->n, s->channels, s->height, s->width);
+    return jem__walk_steps(s->ctx, s->logp, s->user, x, &walk, step, step + 1, &s->rng);
 }
 
 /* Returns 1 if the budget has room for another step. */
@@ -8251,7 +8255,7 @@ jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
                          "finite");
     const jem_sampler before = *s;
     const jem_mark mark = jem_begin(ctx);
-    jem_tensor *x = jem__sampler_leaf(s);
+    jem_tensor *x = jem_input(ctx, s->x, s->n, s->channels, s->height, s->width);
     const double start = b.microseconds > 0 ? b.clock(b.clock_user) : 0;
     double elapsed = 0;
     jem_status status = ctx->status;
@@ -8292,13 +8296,16 @@ jem_sampler *jem_sampler_create(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
     const jem_generate_desc d = desc ? *desc : jem_generate_desc_default();
     const double size = (double)shape.n * shape.c * shape.h * shape.w;
     const double steps = (double)d.denoise.steps + d.walk.steps;
-    if (!logp || !rng || shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1 || size > 1e9 ||
-        steps > 1e9) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler: needs a log-density, an rng, a shape, not "
-                  "(%d,%d,%d,%d), and at most 1e9 steps", shape.n, shape.c, shape.h, shape.w);
-        return NULL;
-    }
+    if (!logp || !rng)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "sampler_create: the %s is NULL",
+                           logp ? "rng" : "log-density");
+    if (shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1 || size > 1e9)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "sampler_create: (%d,%d,%d,%d) is empty, or "
+                           "has more than 1e9 values", shape.n, shape.c, shape.h, shape.w);
     if (!jem__generate_good(ctx, d)) return NULL;
+    if (steps > 1e9)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "sampler_create: %.0f steps are more than 1e9",
+                           steps);
     jem_sampler *s = (jem_sampler *)jem__alloc(ctx, sizeof *s);
     if (!s) return NULL;
     s->ctx = ctx;
@@ -8342,9 +8349,9 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
     if (capacity < 1 || channels < 1 || height < 1 || width < 1 || classes < 0 ||
         (double)capacity * channels * height * width > fmin(1e12, (double)JEM__FLOATS) ||
         (classes > 0 && capacity < classes) || !rng)
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "buffer: capacity %d for %d classes "
-                                       "of images (%d,%d,%d)%s", capacity, classes, channels,
-                                       height, width, rng ? "" : ", and no rng");
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "buffer_create: capacity %d for %d classes of "
+                           "images (%d,%d,%d)%s", capacity, classes, channels, height, width,
+                           rng ? "" : ", and no rng");
     jem_buffer *b = (jem_buffer *)jem__alloc(ctx, sizeof *b);
     if (!b) return NULL;
     b->ctx = ctx;
@@ -8483,6 +8490,7 @@ typedef struct jem__mcmc {
     float *momentum;                               /* [n][dim] */
     float *coldness;                               /* [n] 1/temperature */
     int proposals;                                 /* proposals per chain so far */
+    double *gain;                                  /* [n] logarithms of acceptance ratios */
     double *accepted;                              /* [n] accepted proposals */
     double *swaps;                                 /* [temperatures] swaps with the next one */
 } jem__mcmc;
@@ -8519,6 +8527,7 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, v
     float **const numbers[3] = { &m->f, &m->new_f, &m->coldness };
     for (int i = 0; i < 5; i++) *points[i] = jem__push_floats(ctx, size);
     for (int i = 0; i < 3; i++) *numbers[i] = jem__push_floats(ctx, m->n);
+    m->gain = (double *)jem__push(ctx, (size_t)m->n * sizeof *m->gain);
     m->accepted = (double *)jem__push_zero(ctx, (size_t)m->n * sizeof *m->accepted);
     m->swaps = (double *)jem__push_zero(ctx, (size_t)d->temperatures * sizeof *m->swaps);
     if (m->g) memset(m->g, 0, (size_t)size * sizeof *m->g);
@@ -8532,11 +8541,13 @@ static jem_status jem__mcmc_open(jem__mcmc *m, jem_ctx *ctx, jem_logp_fn logp, v
     return JEM_OK;
 }
 
-/* Adds sign |momentum|^2/2 of each chain to gain. */
-static void jem__add_kinetic(const jem__mcmc *m, double sign, double *gain) {
+/* Adds sign |momentum|^2/2 of each chain to its gain. */
+static void jem__add_kinetic(jem__mcmc *m, double sign) {
     for (ptrdiff_t i = 0; i < m->n; i++) {
-        for (ptrdiff_t k = i * m->dim; k < (i + 1) * m->dim; k++)
-            gain[i] = fma((double)m->momentum[k], sign * 0.5 * (double)m->momentum[k], gain[i]);
+        for (ptrdiff_t k = i * m->dim; k < (i + 1) * m->dim; k++) {
+            const double v = (double)m->momentum[k];
+            m->gain[i] = fma(v, sign * 0.5 * v, m->gain[i]);
+        }
     }
 }
 /* Moves the momentum by half a leapfrog step along the gradient. */
@@ -8547,16 +8558,15 @@ static void jem__half_kick(jem__mcmc *m, float step) {
     }
 }
 
-/* Makes a proposal for every chain. gain[i] is the logarithm of the acceptance ratio: with
-   H = |momentum|^2/2 - log p/T, which exact dynamics would conserve, gain = H(old) - H(new). */
-static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rng *rng,
-                                    double *gain) {
+/* Makes a proposal for every chain. With H = |momentum|^2/2 - log p/T, which exact dynamics would
+   conserve, its gain is H(old) - H(new). */
+static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rng *rng) {
     const ptrdiff_t size = m->n * m->dim;
     jem_fill_normal(m->ctx, rng, m->momentum, size, 0, 1);
     memcpy(m->new_x, m->x, (size_t)size * sizeof *m->x);
     memcpy(m->new_g, m->g, (size_t)size * sizeof *m->g);
-    for (int i = 0; i < m->n; i++) gain[i] = 0;
-    jem__add_kinetic(m, 1, gain);
+    for (int i = 0; i < m->n; i++) m->gain[i] = 0;
+    jem__add_kinetic(m, 1);
     const int moves = d->leapfrog > 0 ? d->leapfrog : 1;
     for (int step = 0; step < moves; step++) {
         if (d->leapfrog) jem__half_kick(m, d->step_size);
@@ -8568,9 +8578,11 @@ static jem_status jem__mcmc_propose(jem__mcmc *m, const jem_mcmc_desc *d, jem_rn
         if (jem__density_at(m, m->new_x, m->new_f, gradient) != JEM_OK) return m->ctx->status;
         if (d->leapfrog) jem__half_kick(m, d->step_size);
     }
-    jem__add_kinetic(m, -1, gain);
-    for (int i = 0; i < m->n; i++)
-        gain[i] = fma((double)m->coldness[i], (double)m->new_f[i] - (double)m->f[i], gain[i]);
+    jem__add_kinetic(m, -1);
+    for (int i = 0; i < m->n; i++) {
+        const double rise = (double)m->new_f[i] - (double)m->f[i];
+        m->gain[i] = fma((double)m->coldness[i], rise, m->gain[i]);
+    }
     return JEM_OK;
 }
 
@@ -8584,6 +8596,21 @@ static double jem__log_uniform(jem_rng *rng) {
         u = (double)jem_rng_uniform(rng);
     }
     return log(unit * u);
+}
+
+/* Decides for every chain whether it moves to its proposal; a gain of NaN rejects it. */
+static void jem__mcmc_accept(jem__mcmc *m, jem_rng *rng) {
+    const size_t bytes = (size_t)m->dim * sizeof *m->x;
+    for (int i = 0; i < m->n; i++) {
+        const ptrdiff_t at = i * m->dim;
+        const double u = jem__log_uniform(rng);
+        if (!(u < m->gain[i]) || !jem__finite(m->new_f[i])) continue;
+        memcpy(m->x + at, m->new_x + at, bytes);
+        memcpy(m->g + at, m->new_g + at, bytes);
+        m->f[i] = m->new_f[i];
+        m->accepted[i]++;
+    }
+    m->proposals++;
 }
 
 /* Swaps x[n] with the n numbers that follow it. */
@@ -8616,10 +8643,11 @@ static void jem__mcmc_rates(const jem__mcmc *m, const jem_mcmc_desc *d, float *a
     for (int i = 0; accepted && i < m->n; i++)
         accepted[i] = m->proposals ? (float)(m->accepted[i] / m->proposals) : 0;
     for (int k = 0; d->swapped && k + 1 < d->temperatures; k++) {
-        const double ladders = m->n / d->temperatures;
+        const int ladders = m->n / d->temperatures;
         /* Pair k may swap at every second proposal, from the first one if k is even. */
-        const double rounds = (m->proposals + (k % 2 == 0)) / 2;
-        d->swapped[k] = rounds > 0 ? (float)(m->swaps[k] / (rounds * ladders)) : 0;
+        const int rounds = m->proposals / 2 + (m->proposals % 2 && k % 2 == 0);
+        d->swapped[k] = 0;
+        if (rounds) d->swapped[k] = (float)(m->swaps[k] / ((double)rounds * ladders));
     }
 }
 
@@ -8635,23 +8663,11 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "mcmc: %d images are not a multiple of "
                          "temperatures = %d", x->n, d.temperatures);
     JEM__ZEROED(jem__mcmc, m);
-    m.n = x->n;
     const jem_mark mark = jem_begin(ctx);
-    double *gain = (double *)jem__push(ctx, (size_t)x->n * sizeof *gain);
-    if (gain) jem__mcmc_open(&m, ctx, logp, user, x, &d);
+    jem__mcmc_open(&m, ctx, logp, user, x, &d);
     for (int step = 0; step < d.steps && ctx->status == JEM_OK; step++) {
-        if (jem__mcmc_propose(&m, &d, rng, gain) != JEM_OK) break;
-        for (int i = 0; i < m.n; i++) {            /* a NaN in gain rejects the proposal */
-            const ptrdiff_t at = i * m.dim;
-            const size_t bytes = (size_t)m.dim * sizeof(float);
-            const double u = jem__log_uniform(rng);
-            if (!(u < gain[i]) || !jem__finite(m.new_f[i])) continue;
-            memcpy(m.x + at, m.new_x + at, bytes);
-            memcpy(m.g + at, m.new_g + at, bytes);
-            m.f[i] = m.new_f[i];
-            m.accepted[i]++;
-        }
-        m.proposals++;
+        if (jem__mcmc_propose(&m, &d, rng) != JEM_OK) break;
+        jem__mcmc_accept(&m, rng);
         if (d.temperatures > 1) jem__mcmc_exchange(&m, &d, step, rng);
         if (jem_write(x, m.x) != JEM_OK) break;
         if (d.watch && d.watch(d.watch_user, step, x)) break;
@@ -8682,7 +8698,7 @@ typedef struct jem__bridge {
 /* Records the log-density of a bridge, which `user` points to. */
 static jem_tensor *jem__between(jem_ctx *ctx, jem_tensor *x, void *user) {
     const jem__bridge *s = (const jem__bridge *)user;
-    const double log_norm = log((double)s->std * sqrt(6.283185307179586));     /* per pixel */
+    const double log_norm = log((double)s->std * sqrt(2 * JEM__PI));  /* per pixel */
     jem_tensor *p = s->logp(ctx, x, s->user);
     jem_tensor *q = jem_sum_image(ctx, jem_square(ctx, jem_add_constant(ctx, x, -s->mean)));
     q = jem_scale(ctx, q, -0.5f / (s->std * s->std));
@@ -8725,11 +8741,7 @@ jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     start.denoise.steps = 0;
     start.walk.steps = 0;
     start.last_sigma = 0;
-    jem__bridge s;
-    s.logp = logp;
-    s.user = user;
-    s.mean = d.mean;
-    s.std = d.std;
+    jem__bridge s = { logp, user, 0, 0, d.mean, d.std };
     const jem_mark mark = jem_begin(ctx);
     double *w = (double *)jem__push_zero(ctx, (size_t)x->n * sizeof *w);
     float *f = jem__push_floats(ctx, x->n);
@@ -8761,8 +8773,8 @@ typedef struct jem__moments {
     jem_param *param;
     float *m;                                      /* first moment, or momentum */
     float *v;                                      /* second moment; NULL except for Adam */
-    float *other;                                  /* averages, or the trained weights while the
-                                                      averages are in the network; NULL: ema is 0 */
+    float *average;                                /* NULL: ema is 0. While the network has the
+                                                      averages: the trained weights */
     int orthogonal;                                /* 1: the momentum is made orthogonal (Muon) */
 } jem__moments;
 
@@ -8794,7 +8806,7 @@ void jem_optim_free(jem_optim *o) {
     for (int i = 0; o->moments && i < o->count; i++) {
         jem__free(o->net->ctx, o->moments[i].m);
         jem__free(o->net->ctx, o->moments[i].v);
-        jem__free(o->net->ctx, o->moments[i].other);
+        jem__free(o->net->ctx, o->moments[i].average);
     }
     jem__free(o->net->ctx, o->moments);
     jem__free(o->net->ctx, o->scratch);
@@ -8852,7 +8864,7 @@ static void jem__optim_add(jem_optim *o, jem_param *p) {
     m->orthogonal = d->kind == JEM_OPTIMIZER_MUON && jem__is_for_muon(p, d->adam_names);
     m->m = jem__alloc_padded(ctx, p->size);
     if (d->kind != JEM_OPTIMIZER_SGD && !m->orthogonal) m->v = jem__alloc_padded(ctx, p->size);
-    if (d->ema > 0) m->other = jem__alloc_padded(ctx, p->size);
+    if (d->ema > 0) m->average = jem__alloc_padded(ctx, p->size);
 }
 
 /* Adds the trainable parameters whose names begin with desc.only, and Muon's scratch memory for the
@@ -8874,10 +8886,8 @@ static void jem__optim_fill(jem_optim *o) {
     }
     if (largest) o->scratch = jem__alloc_floats(ctx, largest);
     if (o->count) return;
-    if (*only)
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update whose name "
-                  "begins with %.80s", only);
-    else jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update");
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: the network has no parameter to update%s%.80s",
+              *only ? " whose name begins with " : "", only);
 }
 
 jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
@@ -8902,8 +8912,8 @@ static void jem__optim_swap(jem_optim *o) {
     for (int i = 0; i < o->count; i++) {
         jem__moments *m = o->moments + i;
         float *value = m->param->value;
-        m->param->value = m->other;
-        m->other = value;
+        m->param->value = m->average;
+        m->average = value;
         jem_param_changed(m->param);
     }
 }
@@ -8917,7 +8927,7 @@ jem_status jem_optim_use_average(jem_optim *o, int on) {
     if (net->averaged) jem__optim_swap(net->averaged);
     for (int i = 0; wanted && o->updates == 0 && i < o->count; i++) {
         const jem_param *p = o->moments[i].param;  /* nothing to average yet */
-        memcpy(o->moments[i].other, p->value, (size_t)p->size * sizeof *p->value);
+        memcpy(o->moments[i].average, p->value, (size_t)p->size * sizeof *p->value);
     }
     if (wanted) jem__optim_swap(wanted);
     net->averaged = wanted;
@@ -8927,17 +8937,17 @@ jem_status jem_optim_use_average(jem_optim *o, int on) {
 /* ---- Muon ------------------------------------------------------------------------------------ */
 
 JEM__COMPILE("O2")                                 /* processes all weights at each update */
-/* Places of one output's weights in the matrix: weight j is at start + j/16 panel + j%16 lane. */
-typedef struct jem__places { ptrdiff_t start, panel, lane; } jem__places;
-/* Returns the places for an output. */
-static jem__places jem__muon_places(const jem__muon_shape *shape, int out) {
+/* The row or column of the matrix with the weights of an output: weight j is at start +
+   j/16 panel + j%16 lane. */
+typedef struct jem__muon_line { ptrdiff_t start, panel, lane; } jem__muon_line;
+static jem__muon_line jem__muon_line_of(const jem__muon_shape *shape, int out) {
     const ptrdiff_t panel = (ptrdiff_t)jem__round_16(shape->rows) * JEM_LANES;
-    const jem__places row = { (ptrdiff_t)out * JEM_LANES, panel, 1 };
-    const jem__places column = { out / JEM_LANES * panel + out % JEM_LANES,
-                                 (ptrdiff_t)JEM_LANES * JEM_LANES, JEM_LANES };
+    const jem__muon_line row = { (ptrdiff_t)out * JEM_LANES, panel, 1 };
+    const jem__muon_line column = { out / JEM_LANES * panel + out % JEM_LANES,
+                                    (ptrdiff_t)JEM_LANES * JEM_LANES, JEM_LANES };
     return shape->transposed ? column : row;
 }
-static ptrdiff_t jem__muon_at(const jem__places *s, int j) {
+static ptrdiff_t jem__muon_at(const jem__muon_line *s, int j) {
     return s->start + j / JEM_LANES * s->panel + j % JEM_LANES * s->lane;
 }
 
@@ -8954,7 +8964,7 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__muon
     const int inputs = (int)(p->size / outs);
     double sum = 0;
     for (int out = 0; out < outs; out++) {
-        const jem__places places = jem__muon_places(shape, out);
+        const jem__muon_line line = jem__muon_line_of(shape, out);
         const float *gradient = p->grad + (ptrdiff_t)out * inputs;
         float *momenta = m->m + (ptrdiff_t)out * inputs;
         for (int j = 0; j < inputs; j++) {
@@ -8962,7 +8972,7 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__muon
             const float moved = (float)(b * (double)momenta[j] + rest * g);
             const float ahead = (float)(b * (double)moved + rest * g);
             momenta[j] = moved;
-            x[jem__muon_at(&places, j)] = ahead;
+            x[jem__muon_at(&line, j)] = ahead;
             sum += (double)ahead * (double)ahead;
         }
     }
@@ -9068,11 +9078,11 @@ static void jem__muon(jem_optim *o, const jem__moments *m, float lr) {
     const double keep = (double)(float)(1 - (double)lr * (double)o->desc.weight_decay);
     const int inputs = (int)(p->size / p->shape[0]);
     for (int out = 0; out < p->shape[0]; out++) {
-        const jem__places places = jem__muon_places(&shape, out);
+        const jem__muon_line line = jem__muon_line_of(&shape, out);
         float *value = p->value + (ptrdiff_t)out * inputs;
         for (int j = 0; j < inputs; j++) {
             const float kept = (float)((double)value[j] * keep);
-            value[j] = (float)((double)kept - step * (double)x[jem__muon_at(&places, j)]);
+            value[j] = (float)((double)kept - step * (double)x[jem__muon_at(&line, j)]);
         }
     }
 }
@@ -9089,8 +9099,8 @@ static void jem__optim_update(void *arg, int i) {
     jem_param *p = m->param;
     if (m->v) k->adam(p->value, p->grad, m->m, m->v, jem__padded(p), &o->update);
     else if (!m->orthogonal) k->sgd(p->value, p->grad, m->m, jem__padded(p), &o->update);
-    for (ptrdiff_t j = 0; m->other && j < p->size; j++)
-        m->other[j] = jem__fmaf(o->weight, p->value[j] - m->other[j], m->other[j]);
+    for (ptrdiff_t j = 0; m->average && j < p->size; j++)
+        m->average[j] = jem__fmaf(o->weight, p->value[j] - m->average[j], m->average[j]);
     jem_param_changed(p);
 }
 
@@ -9124,9 +9134,10 @@ static void jem__clip_gradients(const jem_optim *o, float norm) {
     }
 }
 
-/* Sets the kernels' arguments for the next update, and counts it. lr and root2 receive Adam's bias
-   corrections. The weight of an update in the averages is 1 - ema; it is larger for the first ones,
-   10/(t + 10), so that the averages forget the initial weights. */
+/* Sets the kernels' arguments for the next update, and counts it. For Adam's bias corrections, the
+   n-th update divides lr by 1 - beta1^n, and root2 is 1/sqrt(1 - beta2^n). The weight of an update
+   in the averages is 1 - ema; it is larger for the first ones, 10/(n + 9), so that the averages
+   forget the initial weights. */
 static void jem__optim_prepare(jem_optim *o, float lr) {
     const double t = o->updates;
     double keep = t / (t + 10);
@@ -9173,7 +9184,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
 static ptrdiff_t jem__optim_copy(jem_optim *o, float *kept, int back) {
     ptrdiff_t at = 0;
     for (int i = 0; i < o->count; i++) {
-        float *const arrays[3] = { o->moments[i].m, o->moments[i].v, o->moments[i].other };
+        float *const arrays[3] = { o->moments[i].m, o->moments[i].v, o->moments[i].average };
         const size_t bytes = (size_t)o->moments[i].param->size * sizeof *kept;
         for (int k = 0; k < 3; k++) {
             if (!arrays[k]) continue;
@@ -9189,7 +9200,7 @@ static ptrdiff_t jem__optim_copy(jem_optim *o, float *kept, int back) {
    moments are not negative. */
 static int jem__optim_good(const jem_optim *o, const float *kept) {
     for (int i = 0; i < o->count; i++) {
-        const float *const arrays[3] = { o->moments[i].m, o->moments[i].v, o->moments[i].other };
+        const float *const arrays[3] = { o->moments[i].m, o->moments[i].v, o->moments[i].average };
         const ptrdiff_t size = o->moments[i].param->size;
         for (int k = 0; k < 3; k++) {
             if (!arrays[k]) continue;
@@ -9206,7 +9217,7 @@ static int jem__optim_good(const jem_optim *o, const float *kept) {
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
     if (!s) return lr;
     double rate = (double)lr;
-    int begin = 0;                                 /* of this update's period of the cosine */
+    int begin = 0;                                 /* begin..end: this update's cosine period */
     int end = s->total;
     for (int i = 0; i < 4 && s->kind != JEM_SCHEDULE_CONSTANT; i++) {
         const int at = s->at[i];
@@ -9220,8 +9231,7 @@ float jem_learning_rate(const jem_schedule *s, float lr, int update) {
         const double low = (double)s->floor;
         double t = 1;
         if (update < end) t = ((double)update - begin) / (end - begin);
-        const double above = (1 - low) * 0.5 * (1 + cos(JEM__PI * t));
-        rate *= low + above;
+        rate *= fma((1 - low) * 0.5, 1 + cos(JEM__PI * t), low);
     }
     if (update - begin < s->warmup) rate *= ((double)update - begin + 1) / s->warmup;
     return (float)rate;
@@ -9230,16 +9240,20 @@ float jem_learning_rate(const jem_schedule *s, float lr, int update) {
 /* ==== >>train: one step at a time ============================================================= */
 
 enum {
-    JEM__GUARD_EVERY = 100,
+    JEM__GUARD_EVERY = 100,                        /* updates between copies of a good state */
+    JEM__GUARD_BEGIN = 20,                         /* updates before means are compared */
     JEM__GUARD_COUNTS = 6,
     JEM__GUARD_NUMBERS = 8,
-    JEM__GUARD_RESIDUALS = 3                       /* "guard.residual": older files lack it */
+    JEM__GUARD_RESIDUALS = 3,                      /* "guard.residual": older files lack it */
+    JEM__STATE_COUNTS = 3,                         /* counts at the start of trainer.state */
+    JEM__STATE_SIZE = 9                            /* then key and counter of two generators */
 };
 
 /* Numbers of the guard, in the order of checkpoints. Except for gap, a negative number means
    'unknown'. */
 typedef struct jem__pulse {
-    float gap;                                     /* mean f(x+) - f(x-) of about 10 updates */
+    float gap;                                     /* mean log p(data) - log p(samples) of about 10
+                                                      updates; f(x+) - f(x-) in messages */
     float ce, norm;                                /* means over 20: cross-entropy, gradient */
     float least, kept_least;                       /* lowest ce after update 20; the kept state's */
     float lr_factor;                               /* of the learning rate: rollbacks halve it, good
@@ -9250,6 +9264,13 @@ typedef struct jem__pulse {
     float residual;                                /* mean residual of the score over 20 updates */
     float least_residual, kept_least_residual;     /* as `least` */
 } jem__pulse;
+static const jem__pulse jem__first_pulse = {
+    0, -1, -1, -1, -1,                             /* gap; ce, norm, least, kept_least */
+    1, 1, 1, -1, -1, -1                            /* the factors; residuals */
+};
+/* This array's size is negative, an error, unless a checkpoint's numbers are a whole jem__pulse. */
+typedef char jem__pulse_is_numbers[sizeof(jem__pulse) == (JEM__GUARD_NUMBERS +
+                                   JEM__GUARD_RESIDUALS) * sizeof(float) ? 1 : -1];
 
 /* The guard and its good state, whose floats are in one block: the network's parameters, the
    optimiser's numbers, the chains. */
@@ -9269,8 +9290,6 @@ typedef struct jem__guard {
     int64_t counts[JEM__GUARD_COUNTS];
 } jem__guard;
 
-static const jem__pulse jem__first_pulse = { 0, -1, -1, -1, -1, 1, 1, 1, -1, -1, -1 };
-
 enum { JEM__MEANS = 10 };                          /* statistics that are means over images */
 
 struct jem_trainer {
@@ -9281,7 +9300,7 @@ struct jem_trainer {
     jem_buffer *buffer;                            /* NULL: training needs no chains */
     jem_rng rng;
     int updates;
-    int64_t state[9];                              /* integers for jem_trainer_to_archive */
+    int64_t state[JEM__STATE_SIZE];                /* for jem_trainer_to_archive */
     int has_buffers;                               /* 1: the network has buffers */
     int awaits_chains;                             /* 1: the update's chains have not been collected
                                                       from all ranks yet */
@@ -9370,52 +9389,29 @@ static int jem__needs_chains(const jem_train_desc *d) {
 }
 
 /* Checks each number of the desc against its range. */
-static int jem__train_ranges_good(jem_ctx *ctx, const jem_train_desc *d) {
-    const double tiny = JEM__TINY;
+static int jem__train_ranges_good(jem_ctx *ctx, jem_train_desc d) {
+    const char *const what = "trainer";
     const double most = JEM__MOST;
-#define JEM__LIMIT(field, lo, hi) { #field, (double)d->field, lo, hi }
-    const struct { const char *name; double value, lo, hi; } limits[] = {
-        JEM__LIMIT(lr, tiny, 1e9),
-        JEM__LIMIT(schedule.kind, JEM_SCHEDULE_CONSTANT, JEM_SCHEDULE_COSINE),
-        JEM__LIMIT(schedule.floor, 0, 1e6),
-        JEM__LIMIT(schedule.rate, 0, 1e6),
-        JEM__LIMIT(weights.ce, 0, most),
-        JEM__LIMIT(weights.cd, 0, most),
-        JEM__LIMIT(weights.cd_class, 0, most),
-        JEM__LIMIT(w_score, 0, most),
-        JEM__LIMIT(w_nce, 0, most),
-        JEM__LIMIT(w_kl, 0, most),
-        JEM__LIMIT(kl_entropy, 0, most),
-        JEM__LIMIT(weights.energy_l2, 0, most),
-        JEM__LIMIT(w_term, 0, most),
-        JEM__LIMIT(sam, 0, most),
-        JEM__LIMIT(data_noise, 0, most),
-        JEM__LIMIT(label_noise, 0, most),
-        JEM__LIMIT(label_all_noise, 0, 1),
-        JEM__LIMIT(label_smoothing, 0, 1),
-        JEM__LIMIT(noise_lo, tiny, 1e5),
-        JEM__LIMIT(noise_hi, (double)d->noise_lo, 1e5),
-        JEM__LIMIT(cd_from, 0, INT32_MAX),
-        JEM__LIMIT(negatives, 0, INT32_MAX),
-        JEM__LIMIT(buffer_size, (double)jem__needs_chains(d), INT32_MAX),
-        JEM__LIMIT(reinit, 0, 1),
-        JEM__LIMIT(restart_hi, -most, most),
-        JEM__LIMIT(restart_lo, -most, (double)d->restart_hi),
-        JEM__LIMIT(pause_gap, 0, most),
-        JEM__LIMIT(max_loss, tiny, most),
-        JEM__LIMIT(max_gap, tiny, most),
-        JEM__LIMIT(max_rollbacks, 0, 1000000),
-        JEM__LIMIT(least_scale, 0, most),
-        JEM__LIMIT(ranks, 1, 1 << 20),
-        JEM__LIMIT(rank, 0, (double)d->ranks - 1)
-    };
-#undef JEM__LIMIT
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        if (!jem__in_range(ctx, "trainer", limits[i].name, limits[i].value, limits[i].lo,
-                           limits[i].hi)) return 0;
-    }
-    return jem__sgld_good(ctx, "trainer: sgld", d->sgld) &&
-           jem__denoise_good(ctx, "trainer: restart_denoise", d->restart_denoise);
+    return JEM__IN(d.lr, JEM__TINY, 1e9) &&
+           JEM__IN(d.schedule.kind, JEM_SCHEDULE_CONSTANT, JEM_SCHEDULE_COSINE) &&
+           JEM__IN(d.schedule.floor, 0, 1e6) && JEM__IN(d.schedule.rate, 0, 1e6) &&
+           JEM__IN(d.weights.ce, 0, most) && JEM__IN(d.weights.cd, 0, most) &&
+           JEM__IN(d.weights.cd_class, 0, most) && JEM__IN(d.w_score, 0, most) &&
+           JEM__IN(d.w_nce, 0, most) && JEM__IN(d.w_kl, 0, most) &&
+           JEM__IN(d.kl_entropy, 0, most) && JEM__IN(d.weights.energy_l2, 0, most) &&
+           JEM__IN(d.w_term, 0, most) && JEM__IN(d.sam, 0, most) &&
+           JEM__IN(d.data_noise, 0, most) && JEM__IN(d.label_noise, 0, most) &&
+           JEM__IN(d.label_all_noise, 0, 1) && JEM__IN(d.label_smoothing, 0, 1) &&
+           JEM__IN(d.noise_lo, JEM__TINY, 1e5) && JEM__IN(d.noise_hi, d.noise_lo, 1e5) &&
+           JEM__IN(d.cd_from, 0, INT32_MAX) && JEM__IN(d.negatives, 0, INT32_MAX) &&
+           JEM__IN(d.buffer_size, jem__needs_chains(&d), INT32_MAX) &&
+           JEM__IN(d.reinit, 0, 1) && JEM__IN(d.restart_hi, -most, most) &&
+           JEM__IN(d.restart_lo, -most, d.restart_hi) && JEM__IN(d.pause_gap, 0, most) &&
+           JEM__IN(d.max_loss, JEM__TINY, most) && JEM__IN(d.max_gap, JEM__TINY, most) &&
+           JEM__IN(d.max_rollbacks, 0, 1000000) && JEM__IN(d.least_scale, 0, most) &&
+           JEM__IN(d.ranks, 1, 1 << 20) && JEM__IN(d.rank, 0, d.ranks - 1) &&
+           jem__sgld_good(ctx, "trainer: sgld", d.sgld) &&
+           jem__denoise_good(ctx, "trainer: restart_denoise", d.restart_denoise);
 }
 
 /* Checks the rules of a schedule whose fields are in their ranges. */
@@ -9484,16 +9480,13 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
 static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_ctx *ctx = net->ctx;
     const int small = fabsf(net->scale) < d->least_scale;
-    if (d->w_nce > 0 && !jem__student(net)) {
+    if (d->w_nce > 0 && !jem__student(net))
         jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: w_nce = %g needs a network with a Student "
                   "distribution (jem_mlp_desc_vectors)", (double)d->w_nce);
-        return 0;
-    }
-    if (d->w_nce > 0 && !jem_net_meta(net, jem__units_key)) {
+    else if (d->w_nce > 0 && !jem_net_meta(net, jem__units_key))
         jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: w_nce = %g needs a network with units: call "
                   "jem_net_fit_units with the training data", (double)d->w_nce);
-        return 0;
-    }
+    if (!jem_ok(ctx)) return 0;
     if (!net->forward || !(small || jem__by_class(d))) return 1;
     const jem_mark mark = jem_begin(ctx);
     jem_forward(net, jem__images(net, NULL, 1), 0);
@@ -9512,8 +9505,8 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
                          (double)fabsf(net->scale), (double)d->least_scale, JEM__MOST);
 }
 
-/* Creates the chains. jem_buffer_create itself starts them from U(-1,1). With restart_denoise, all
-   slots are marked as empty, to be filled by jem__fill_buffer. */
+/* Creates the chains. With restart_denoise, all slots are marked as empty, to be filled by
+   jem__fill_buffer. */
 static void jem__create_chains(jem_trainer *tr) {
     const jem_net *net = tr->net;
     const jem_train_desc *d = &tr->desc;
@@ -9523,7 +9516,7 @@ static void jem__create_chains(jem_trainer *tr) {
                                       net->width, classes, &tr->rng);
     tr->buffer = b;
     if (!b) return;
-    if (d->restart_lo != -1 || d->restart_hi != 1)
+    if (d->restart_lo != b->lo || d->restart_hi != b->hi)
         jem_buffer_restart(b, &tr->rng, d->restart_lo, d->restart_hi);
     if (!d->restart_denoise.steps) return;
     for (int i = 0; i < b->capacity; i++) b->visits[i] = -1;
@@ -9540,7 +9533,7 @@ jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc) {
     if (!net) return NULL;
     jem_ctx *ctx = net->ctx;
     const jem_train_desc d = desc ? *desc : jem_train_desc_default();
-    if (!jem__train_ranges_good(ctx, &d) || !jem__train_rules_good(ctx, &d) ||
+    if (!jem__train_ranges_good(ctx, d) || !jem__train_rules_good(ctx, &d) ||
         !jem__density_good(net, &d)) return NULL;
     jem_trainer *tr = (jem_trainer *)jem__alloc(ctx, sizeof *tr);
     if (!tr) return NULL;
@@ -9741,24 +9734,30 @@ static jem_status jem__generate_chains(jem_trainer *tr, int n, const int *labels
     return ctx->status;
 }
 
-/* New samples for the buffer. */
+/* Returns the number of classes among which the slots are divided; 1 without classes. */
+static int jem__slot_classes(const jem_buffer *b) { return b->classes > 0 ? b->classes : 1; }
+
+/* New samples for the buffer, on the tape. */
 typedef struct jem__new_chains {
-    float *x;                                      /* [drawn][c][h][w] */
-    int *labels;                                   /* [drawn], all 0 without classes */
-    int n;                                         /* used */
-    int drawn;                                     /* n, rounded up to whole groups of all ranks */
+    float *x;                                      /* [n][c][h][w] */
+    int *labels;                                   /* [n], all 0 without classes */
 } jem__new_chains;
 
-/* Allocates n new chains on the tape. Returns 0 if memory runs out. */
-static int jem__push_new_chains(jem_trainer *tr, int n, jem__new_chains *f) {
+/* Draws n new samples, whose classes take turns or are random, and as many more as whole groups of
+   all ranks need. */
+static jem_status jem__draw_new_chains(jem_trainer *tr, int n, int in_turn, jem__new_chains *f) {
     jem_ctx *ctx = tr->net->ctx;
+    const jem_buffer *b = tr->buffer;
+    const int classes = jem__slot_classes(b);
     int multiple = 1;
     if (ctx->ranks > 1) multiple = ctx->ranks * JEM_LANES;
-    f->n = n;
-    f->drawn = jem__div_up(n, multiple) * multiple;
-    f->x = jem__push_images(ctx, f->drawn, jem__buffer_image_size(tr->buffer));
-    f->labels = (int *)jem__push_zero(ctx, (size_t)f->drawn * sizeof *f->labels);
-    return f->x && f->labels;
+    const int drawn = jem__div_up(n, multiple) * multiple;
+    f->x = jem__push_images(ctx, drawn, jem__buffer_image_size(b));
+    f->labels = (int *)jem__push_zero(ctx, (size_t)drawn * sizeof *f->labels);
+    if (!f->x || !f->labels) return JEM_NO_MEMORY;
+    for (int i = 0; i < n; i++)
+        f->labels[i] = in_turn ? i % classes : jem_rng_below(&tr->rng, classes);
+    return jem__generate_chains(tr, drawn, b->classes > 0 ? f->labels : NULL, f->x);
 }
 
 /* Replaces the chain of a slot. */
@@ -9773,17 +9772,14 @@ static void jem__set_slot(jem_buffer *b, int slot, const float *image) {
    sample soon diverge from each other. */
 static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
-    const int by_class = jem__by_class(&tr->desc);
-    const int classes = by_class ? b->classes : 1;
+    const int classes = jem__slot_classes(b);
     const int per_class = b->capacity / classes;
     jem__new_chains f;
     if (n < 64) n = 64;
-    if (by_class && n < 2 * classes) n = 2 * classes;
+    if (n < 2 * classes) n = 2 * classes;
     if (n > b->capacity) n = b->capacity;
     n -= n % classes;
-    if (!jem__push_new_chains(tr, n, &f)) return JEM_NO_MEMORY;
-    for (int i = 0; i < n; i++) f.labels[i] = i % classes;
-    const jem_status s = jem__generate_chains(tr, f.drawn, by_class ? f.labels : NULL, f.x);
+    const jem_status s = jem__draw_new_chains(tr, n, 1, &f);
     if (s != JEM_OK) return s;
     for (int slot = 0; slot < b->capacity; slot++) {
         if (b->visits[slot] >= 0) continue;
@@ -9797,14 +9793,10 @@ static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
 /* Replaces random slots of the buffer by n new samples, each in a slot of its class. */
 static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
-    const int by_class = jem__by_class(&tr->desc);
-    const int classes = by_class ? b->classes : 1;
-    const int per_class = b->capacity / classes;
+    const int per_class = b->capacity / jem__slot_classes(b);
     jem__new_chains f;
     if (n > b->capacity) n = b->capacity;
-    if (!jem__push_new_chains(tr, n, &f)) return JEM_NO_MEMORY;
-    for (int i = 0; i < n; i++) f.labels[i] = jem_rng_below(&tr->rng, classes);
-    const jem_status s = jem__generate_chains(tr, f.drawn, by_class ? f.labels : NULL, f.x);
+    const jem_status s = jem__draw_new_chains(tr, n, 0, &f);
     if (s != JEM_OK) return s;
     for (int i = 0; i < n; i++) {
         const int slot = f.labels[i] * per_class + jem_rng_below(&tr->rng, per_class);
@@ -9883,15 +9875,10 @@ static float jem__batch_accuracy(const jem_tensor *logits, const int *labels) {
     const jem__node *node = logits->node;
     int correct = 0;
     for (int i = 0; i < logits->n; i++) {
+        const float *f = node->value + jem__lane_at(node, i, 0, 0, 0);
         int best = 0;
-        float largest = node->value[jem__lane_at(node, i, 0, 0, 0)];
-        for (int c = 1; c < logits->c; c++) {
-            const float logit = node->value[jem__lane_at(node, i, c, 0, 0)];
-            if (logit > largest) {
-                largest = logit;
-                best = c;
-            }
-        }
+        for (int c = 1; c < logits->c; c++)
+            if (f[(ptrdiff_t)c * JEM_LANES] > f[(ptrdiff_t)best * JEM_LANES]) best = c;
         if (best == labels[i]) correct++;
     }
     return (float)correct / (float)logits->n;
@@ -10037,28 +10024,34 @@ static jem_loss_weights jem__weights_now(const jem_trainer *tr) {
     return w;
 }
 
-/* Records the whole loss: samples first, then the terms that depend on data. If the network has
-   buffers, each rank computes the whole first update, in which act norm sets its parameters. */
-static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *terms,
-                                   jem_stats *s) {
+/* Prepares the network and the batch for an update. If the network has buffers, each rank computes
+   the whole first update, in which act norm sets its parameters. */
+static void jem__prepare_update(jem_trainer *tr, jem__batch *b) {
     jem_ctx *ctx = tr->net->ctx;
     const jem_train_desc *d = &tr->desc;
     const int sets_buffers = tr->has_buffers && !tr->updates;
-    const int has_samples = jem__needs_chains(d) && tr->updates >= d->cd_from;
-    const int noisy_labelled = d->label_noise > 0 || d->label_all_noise > 0;
-    const int needs_data = has_samples || d->weights.energy_l2 > 0 || d->w_term > 0;
-    const jem_loss_weights weights = jem__weights_now(tr);
-    jem__samples sample = { NULL, NULL };
-    jem_tensor *labelled = NULL;
-    jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
     if (!sets_buffers) {
         ctx->rank = d->rank;
         ctx->ranks = d->ranks;
     }
     if (b->n) b->labels += jem__rank_first(tr, b->n);
     jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image_size(tr->net));
-    tr->awaits_chains = has_samples;
+    tr->awaits_chains = jem__needs_chains(d) && tr->updates >= d->cd_from;
     if (sets_buffers) jem__set_act_norm(tr, b);    /* before chains walk through the network */
+}
+
+/* Records the whole loss: samples first, then the terms that depend on data. */
+static jem_tensor *jem__train_loss(jem_trainer *tr, const jem__batch *b, jem__terms *terms,
+                                   jem_stats *s) {
+    jem_ctx *ctx = tr->net->ctx;
+    const jem_train_desc *d = &tr->desc;
+    const int has_samples = tr->awaits_chains;
+    const int noisy_labelled = d->label_noise > 0 || d->label_all_noise > 0;
+    const int needs_data = has_samples || d->weights.energy_l2 > 0 || d->w_term > 0;
+    const jem_loss_weights weights = jem__weights_now(tr);
+    jem__samples sample = { NULL, NULL };
+    jem_tensor *labelled = NULL;
+    jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
     if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
     if (b->n) labelled = jem__labelled(tr, b->x, b->n);
     if (b->separate || (noisy_labelled && needs_data))
@@ -10067,13 +10060,14 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, jem__batch *b, jem__terms *t
     if (d->w_nce > 0) terms->nce = jem__nce_term(tr, b->x_data, b->n_data);
     jem_tensor *loss = jem__loss(tr->net, &weights, labelled, b->labels, data, sample.x,
                                  sample.labels, &terms->loss);
-    jem_term_inputs in = { tr->net, labelled, NULL, terms->loss.logits, data, sample.x, &tr->rng };
-    if (labelled) in.labels = b->labels;
-    if (!data) in.x_data = labelled;
+    const int *labels = labelled ? b->labels : NULL;
+    if (!data) data = labelled;
+    const jem_term_inputs in = { tr->net, labelled, labels, terms->loss.logits, data, sample.x,
+                                 &tr->rng };
     terms->own = jem__own_term(tr, &in);
     if (d->label_smoothing > 0)
         loss = jem__accumulate(ctx, loss, d->weights.ce * d->label_smoothing,
-                               jem__smoothing(ctx, in.logits, in.labels));
+                               jem__smoothing(ctx, in.logits, labels));
     loss = jem__accumulate(ctx, loss, d->w_term, terms->own);
     loss = jem__accumulate(ctx, loss, d->w_nce, terms->nce);
     loss = jem__accumulate(ctx, loss, d->w_kl, terms->kl);
@@ -10157,25 +10151,20 @@ static int jem__guard_sound(const jem_trainer *tr, const jem__guard *copy) {
     return jem__optim_good(tr->optim, NULL);
 }
 
-/* Returns the variance of a value over n images, averaged over all values. *far receives the
-   fraction of values that are at least `limit` from `middle`. */
-static double jem__spread(const float *const *image, int n, ptrdiff_t size, double middle,
-                          double limit, double *far) {
-    double spread = 0;
-    *far = 0;
+/* Returns the variance of a value over n images, averaged over all values. */
+static double jem__variance(const float *const *image, int n, ptrdiff_t size) {
+    double variances = 0;
     for (ptrdiff_t k = 0; k < size; k++) {
         double sum = 0;
         double squares = 0;
         for (int i = 0; i < n; i++) {
-            const double x = (double)image[i][k] - middle;
+            const double x = (double)image[i][k];
             sum += x;
-            squares += x * x;
-            if (fabs(x) >= limit) *far += 1;
+            squares = fma(x, x, squares);
         }
-        spread += squares / n - sum / n * (sum / n);
+        variances += fma(-sum / n, sum / n, squares / n);
     }
-    *far /= (double)n * (double)size;
-    return spread / (double)size;
+    return variances / (double)size;
 }
 
 /* Returns half the width of the range in which chains start: the unit of their distances. */
@@ -10186,10 +10175,31 @@ static double jem__half_range(const jem_train_desc *d) {
 /* Returns the i-th slot of the buffer in an order in which classes take turns, so that the first
    ones are of all classes. */
 static int jem__slot_in_turn(const jem_buffer *b, int i) {
-    const int classes = b->classes > 0 ? b->classes : 1;
+    const int classes = jem__slot_classes(b);
     const int count = b->capacity / classes;
     if (i >= count * classes) return i;            /* of no class */
     return i % classes * count + i / classes;
+}
+
+/* Returns the fraction of the values of n chains that are far from the images x[all]: at a clamp
+   (up to rounding) that is much wider than the range of images; or, without such a clamp, ten half
+   ranges from the middle and twice as far as any image. */
+static double jem__fraction_far(const jem_train_desc *d, const float *const *chain, int n,
+                                ptrdiff_t size, const float *x, ptrdiff_t all) {
+    const double half = jem__half_range(d);
+    const double at_clamp = 0.4995 * ((double)d->sgld.clamp_hi - (double)d->sgld.clamp_lo);
+    double middle = ((double)d->restart_hi + (double)d->restart_lo) / 2;
+    double limit = 10 * half;
+    double far = 0;
+    for (ptrdiff_t i = 0; i < all; i++) limit = fmax(limit, 2 * fabs((double)x[i] - middle));
+    if (at_clamp > 1.5 * half) {
+        limit = at_clamp;
+        middle = ((double)d->sgld.clamp_hi + (double)d->sgld.clamp_lo) / 2;
+    }
+    for (int i = 0; i < n; i++) {
+        for (ptrdiff_t k = 0; k < size; k++) far += fabs((double)chain[i][k] - middle) >= limit;
+    }
+    return far / ((double)n * (double)size);
 }
 
 /* Returns the reason why the chains, whose values are finite, are useless, or NULL. Compares some
@@ -10197,45 +10207,32 @@ static int jem__slot_in_turn(const jem_buffer *b, int i) {
 static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n) {
     enum { SOME = 64, FEW = 8 };
     const jem_buffer *b = tr->buffer;
-    const jem_train_desc *d = &tr->desc;
-    double middle = ((double)d->restart_hi + (double)d->restart_lo) / 2;
-    const double half = jem__half_range(d);
-    const double wall = 0.4995 * ((double)d->sgld.clamp_hi - (double)d->sgld.clamp_lo);
     const float *chains[SOME];
     const float *images[SOME];
-    double far;
-    double unused;
     int walked = 0;
+    int seen = SOME;
     if (!b || n < FEW) return NULL;
+    if (n < seen) seen = n;
     const ptrdiff_t size = jem__buffer_image_size(b);
-    if (n > SOME) n = SOME;
     for (int i = 0; i < b->capacity && walked < SOME; i++) {
         const int slot = jem__slot_in_turn(b, i);
         if (b->visits[slot] > 0) chains[walked++] = b->data + slot * size;
     }
     if (walked < FEW) return NULL;
-    for (int i = 0; i < n; i++) images[i] = x + i * size;
-    /* A value is far if it is at a clamp that is much wider than the range of images (`wall`), or,
-       without such a clamp, ten half ranges from the middle and twice as far as any image. */
-    double limit = 10 * half;
-    for (ptrdiff_t i = 0; i < n * size; i++) limit = fmax(limit, 2 * fabs((double)x[i] - middle));
-    if (wall > 1.5 * half) {
-        limit = wall;
-        middle = ((double)d->sgld.clamp_hi + (double)d->sgld.clamp_lo) / 2;
-    }
-    const double spread = jem__spread(chains, walked, size, middle, limit, &far);
-    if (far > 0.9) return "the chains are far from all images";
-    if (spread >= 0.02 * (half * half)) return NULL;         /* varied enough for any images */
-    const double usual = jem__spread(images, n, size, middle, limit, &unused);
-    if (spread < 0.02 * usual) return "the chains are all equal";
+    for (int i = 0; i < seen; i++) images[i] = x + i * size;
+    if (jem__fraction_far(&tr->desc, chains, walked, size, x, seen * size) > 0.9)
+        return "the chains are far from all images";
+    const double variance = jem__variance(chains, walked, size);
+    const double half = jem__half_range(&tr->desc);
+    if (variance >= 0.02 * (half * half)) return NULL;       /* varied enough for any images */
+    if (variance < 0.02 * jem__variance(images, seen, size)) return "the chains are all equal";
     return NULL;
 }
 
 /* Returns the rms distance by which a step of SGLD moves the values of some chains, without noise
-   and the clamp of x, as a fraction of the range in which they start. Returns 0, which leaves the
-   steps as they are, before the first update with chains, or if the gradient is not finite. Before
-   the first walk the chains are still noise, which already shows whether steps are too wide. Only
-   for a context without an error. */
+   and the clamp of x, as a fraction of the range in which they start: before the first walk, too,
+   when they are noise. Returns 0, 'not too wide', before the first update with chains, or if the
+   gradient is not finite. The context must have no error. */
 static float jem__travel(const jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
     jem_ctx *ctx = tr->net->ctx;
@@ -10260,8 +10257,7 @@ static float jem__travel(const jem_trainer *tr) {
             const int is_number = jem__finite(slope[i]);   /* which fminf does not keep */
             if (clamp > 0 && is_number) slope[i] = fmaxf(fminf(slope[i], clamp), -clamp);
             const double moved = (double)step * (double)slope[i];
-            const double square = moved * moved;
-            sum += square;
+            sum = fma(moved, moved, sum);
         }
     }
     jem_end(ctx, mark);
@@ -10288,30 +10284,39 @@ static void jem__follow_least(float *mean, float *least, float value, float most
     if (begun && (*least < 0 || *mean < *least)) *least = *mean;
 }
 
+/* Updates the running means with those of a successful update. Returns 0 if its gap is not finite:
+   in a pause, the loss would not show it. */
+static int jem__pulse_follow(jem_trainer *tr, const jem__batch *b, const jem_stats *s, float norm) {
+    jem__pulse *now = &tr->guard.now;
+    const jem_train_desc *d = &tr->desc;
+    const int begun = tr->updates > JEM__GUARD_BEGIN;
+    const float gap_change = 0.1f * (-s->cd - now->gap);
+    jem__follow(&now->norm, norm);
+    if (d->weights.ce > 0 && b->n > 0 && tr->net->classes > 1)
+        jem__follow_least(&now->ce, &now->least, s->ce, HUGE_VALF, begun);
+    if (d->w_score > 0)
+        jem__follow_least(&now->residual, &now->least_residual, s->residual, 2, begun);
+    if (!jem__finite(gap_change)) return 0;
+    now->gap += gap_change;
+    return 1;
+}
+
 /* Compares a successful update with earlier ones. If the trainer must roll back, writes the reason
    to g->why. */
 static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_stats *s) {
     enum {
-        BEGIN = 20,                                /* updates before means are compared */
         TRAVEL_EVERY = 20,
         MOST_GUESSES = 6                           /* then the labels count as unlearnable */
     };
     const jem_train_desc *d = &tr->desc;
     jem__guard *g = &tr->guard;
-    jem__pulse *now = &g->now;
+    const jem__pulse *now = &g->now;
     const float usual = now->norm;
     const float guess = logf((float)tr->net->classes);
-    const int begun = tr->updates > BEGIN;
-    const int learns = d->weights.ce > 0 && b->n > 0 && tr->net->classes > 1;
+    const int begun = tr->updates > JEM__GUARD_BEGIN;
     float norm = s->grad_norm;
     if (d->optim.clip > 0) norm = fminf(norm, d->optim.clip);
-    const float gap_change = 0.1f * (-s->cd - now->gap);
-    const int has_gap = jem__finite(gap_change);   /* in a pause, the loss would not show it */
-    if (has_gap) now->gap += gap_change;
-    jem__follow(&now->norm, norm);
-    if (learns) jem__follow_least(&now->ce, &now->least, s->ce, HUGE_VALF, begun);
-    if (d->w_score > 0)
-        jem__follow_least(&now->residual, &now->least_residual, s->residual, 2, begun);
+    const int has_gap = jem__pulse_follow(tr, b, s, norm);
     if (!d->max_rollbacks) return;
     const char *gone = jem__chains_gone(tr, b->x_data, b->n_data);
     if (tr->updates % TRAVEL_EVERY == 1) g->travel = jem__travel(tr);
@@ -10439,8 +10444,7 @@ static void jem__guard_watch(jem_trainer *tr, const jem__batch *b, jem_stats *s)
     if (s->status == JEM_DIVERGED) {
         snprintf(g->why, sizeof g->why, "%.150s", ctx->message);
         jem__mask_controls(g->why, 0);             /* a character may have been cut */
-    }
-    else if (s->status == JEM_OK) jem__guard_check(tr, b, s);
+    } else if (s->status == JEM_OK) jem__guard_check(tr, b, s);
     s->gap = g->now.gap;
     if (!tr->desc.max_rollbacks) return;
     const int usable = !*g->why;                   /* as a first copy, even if steps are too wide */
@@ -10516,21 +10520,17 @@ static int jem__batch_ready(const jem_trainer *tr, jem__batch *b, const float *x
     const int ranks = tr->desc.ranks;
     jem_ctx *ctx = tr->net->ctx;
     const ptrdiff_t values = jem__net_values(tr->net);
-    if (values != tr->values) {
+    if (values != tr->values)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: the network has %.0f values, and had %.0f "
                   "when its trainer was created: add parameters before", (double)values,
                   (double)tr->values);
-        return 0;
-    }
-    if (missing || b->n < 0 || n < 0 || (!b->n && !n) || b->n % ranks || n % ranks) {
-        if (ranks > 1 && !missing && b->n >= 0 && n >= 0 && (b->n || n))
-            jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images: not "
-                      "multiples of ranks = %d", b->n, n, ranks);
-        else
-            jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s",
-                      b->n, n, missing ? ": data or labels are NULL" : "");
-        return 0;
-    }
+    else if (missing || b->n < 0 || n < 0 || (!b->n && !n))
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s", b->n,
+                  n, missing ? ": data or labels are NULL" : "");
+    else if (b->n % ranks || n % ranks)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images: not "
+                  "multiples of ranks = %d", b->n, n, ranks);
+    if (!jem_ok(ctx)) return 0;
     b->separate = n > 0;
     jem__images_check(tr->net, "train_step", b->x, b->n);
     if (n > 0) {
@@ -10580,6 +10580,7 @@ static jem_status jem__make_update(jem_trainer *tr, jem__batch *b, jem_stats *s)
     jem_ctx *ctx = net->ctx;
     const float *before = NULL;
     JEM__ZEROED(jem__terms, t);
+    jem__prepare_update(tr, b);
     jem_tensor *loss = jem__train_loss(tr, b, &t, s);
     if (tr->has_buffers && tr->desc.sam > 0) before = jem__keep_params(net);
     jem_keep(t.loss.logits);
@@ -10603,7 +10604,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     if (!tr) return s;
     jem_ctx *ctx = tr->net->ctx;
     s.rollbacks = tr->guard.rollbacks;
-    jem__batch b = { x, x, labels, n, n, 0 };
+    jem__batch b = { x, x, labels, n, n, 0 };      /* x, x_data, labels, n, n_data, separate */
     s.update = tr->updates;
     if (!jem__batch_ready(tr, &b, x_unlabelled, n_unlabelled)) {
         s.status = ctx->status;
@@ -15293,8 +15294,6 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
 
 /* ---- trainers -------------------------------------------------------------------------------- */
 
-/* The array trainer.state: three counts, then key and counter of two generators. */
-enum { JEM__STATE_COUNTS = 3, JEM__STATE_SIZE = 9 };
 static const int64_t jem__state_shape[1] = { JEM__STATE_SIZE };
 
 /* Convert between generators or trainers and numbers of trainer.state. */
@@ -15328,14 +15327,14 @@ static void jem__trainer_unpack(jem_trainer *tr, const int64_t *s) {
    the averages, and the trainer the trained weights. */
 static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int averaged) {
     const jem_buffer *b = tr->buffer;
-    const char *const other = averaged ? "trained." : "average.";
+    const char *const average = averaged ? "trained." : "average.";
     for (int i = 0; i < tr->optim->count; i++) {
         const jem__moments *m = tr->optim->moments + i;
         jem__array_like(v, "optim.m.", m->param, m->m);
         v->squares = 1;
         jem__array_like(v, "optim.v.", m->param, m->v);
         v->squares = 0;
-        jem__array_like(v, other, m->param, m->other);
+        jem__array_like(v, average, m->param, m->average);
     }
     if (!b) return;
     const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };

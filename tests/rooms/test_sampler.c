@@ -258,14 +258,17 @@ static void test_wrong(jem_net *net) {
     const int bad[N] = { 0, 4, 0 };
     jem_generate_desc d = few_steps(2, 2, 0);
     jem_budget b = { 0, 100, NULL, NULL };
-    CHECK(!jem_sampler_create(ctx, NULL, net, shape, &d, &rng) && says(ctx, "log-density"), "no f");
-    CHECK(!jem_sampler_create(ctx, jem_logp, net, shape, &d, NULL) && says(ctx, "rng"), "no rng");
+    CHECK(!jem_sampler_create(ctx, NULL, net, shape, &d, &rng) && says(ctx, "log-density is NULL"),
+          "no f");
+    CHECK(!jem_sampler_create(ctx, jem_logp, net, shape, &d, NULL) && says(ctx, "the rng is NULL"),
+          "no rng");
     CHECK(!jem_sampler_create(ctx, jem_logp, net, none, &d, &rng) && says(ctx, "(0,1,8,8)"), "n");
     CHECK(!jem_net_sampler(net, bad, N, 1, &d) && says(ctx, "label 4"), "a label");
     d.walk.steps = -1;
     CHECK(!jem_net_sampler(net, NULL, N, 1, &d) && says(ctx, "steps = -1"), "steps");
     d.walk.steps = INT32_MAX;
-    CHECK(!jem_net_sampler(net, NULL, N, 1, &d) && says(ctx, "1e9 steps"), "too many steps");
+    CHECK(!jem_net_sampler(net, NULL, N, 1, &d) && says(ctx, "create: 2147483649 steps are"),
+          "too many steps");
     d.walk.steps = 2;
     jem_sampler *s = jem_net_sampler(net, NULL, N, 1, &d);
     float before[SIZE];
