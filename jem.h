@@ -10643,8 +10643,7 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 #define JEM__EVAL_BATCH 256
 /* Returns the size of the batch that begins at image i of n. */
 static int jem__batch_from(int i, int n) {
-    if (n - i < JEM__EVAL_BATCH) return n - i;
-    return JEM__EVAL_BATCH;
+    return n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
 }
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
@@ -10712,8 +10711,7 @@ static float jem__temperature_parse(const char *text) {
 }
 static float jem__temperature_of(const jem_net *net) {
     const float t = jem__temperature_parse(jem_net_meta(net, jem__temperature_key));
-    if (t > 0) return t;
-    return 1;
+    return t > 0 ? t : 1;
 }
 
 /* Computes label, probability, mean logit and log-odds from the logits of an image. */
@@ -11015,9 +11013,8 @@ typedef struct jem__calibration {
 
 /* Returns the count of levels of a Haar pyramid; 0 for vectors. */
 static int jem__levels(const jem_net *net) {
-    int side = net->height;
+    const int side = net->height < net->width ? net->height : net->width;
     int levels = 0;
-    if (net->width < side) side = net->width;
     while (levels < JEM__LEVELS && side >> levels >= 2) levels++;
     return levels;
 }
@@ -11683,8 +11680,7 @@ static jem_status jem__measure_images(jem_net *net, const jem__rows *all, const 
         int at = jem__measure_clean(net, &r, u, m, stats + i);
         jem_end(ctx, mark);
         for (int level = 1; level < r.gradients && ctx->status == JEM_OK; level++) {
-            float sigma = net->noise_lo;
-            if (level == 2) sigma *= 4;
+            const float sigma = level == 2 ? 4 * net->noise_lo : net->noise_lo;
             jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
             jem_fill_normal(ctx, &rng, r.z, size, 0, 1);
             mark = jem_begin(ctx);
@@ -11817,8 +11813,7 @@ static int jem__worst(const jem__calibrated_part *p, const float *v, int label) 
 /* Returns the reason that number i of the slopes part gives; the layout begins at `shared`. */
 static jem_reason jem__slopes_reason(const jem_net *net, int i, int shared) {
     const int logits = jem__logit_dims(net);
-    int image = 0;
-    if (!jem__is_vector(net)) image = jem__image_dims(net);
+    const int image = jem__is_vector(net) ? 0 : jem__image_dims(net);
     if (i < logits) return JEM_REASON_CLASSES;
     if (i == logits) return JEM_REASON_DENSITY;
     if (i >= shared) return JEM_REASON_LAYOUT;
@@ -11900,9 +11895,7 @@ typedef struct jem__fit_data {
 static const float *jem__fit_row(const jem__fit_data *data, int i) {
     return data->v + (ptrdiff_t)i * data->dims;
 }
-static int jem__left_out(const jem__fit_data *data, int i) {
-    return data->stats[i].fold == data->without;
-}
+static int jem__left_out(const jem__fit_data *d, int i) { return d->stats[i].fold == d->without; }
 /* Returns the label of image i; of one class, which has all images, 0. */
 static int jem__label_of(const jem__fit_data *data, int i, int classes) {
     return classes > 1 ? data->stats[i].label : 0;
@@ -12353,8 +12346,7 @@ static void jem__range_of(jem_net *net, const float *x, int n, float *range) {
 jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    int cost = gradients;
-    if (cost == JEM_AUTO) cost = 1;                /* the slope, which shares the forward pass */
+    const int cost = gradients == JEM_AUTO ? 1 : gradients;      /* 1: it shares the forward pass */
     if (!x) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: x is NULL");
     if (n < 2)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs at least 2 images, not %d", n);
@@ -12436,8 +12428,7 @@ const char *jem_reason_name(jem_reason reason) {
 static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {
     double sum = 0;
     for (ptrdiff_t i = 0; i < n; i++) {
-        float d = a[i];
-        if (b) d -= b[i];
+        const float d = b ? a[i] - b[i] : a[i];
         sum += (double)d * (double)d;              /* exact: see jem__fmaf */
     }
     return (float)sqrt(sum);
@@ -12493,8 +12484,7 @@ static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
         jem_read(logp, end);
     }
     for (int i = 0; jem_ok(ctx) && i < m; i++) {
-        const float *from = NULL;
-        if (kind == JEM_OOD_MOVE) from = x + i * size;
+        const float *from = kind == JEM_OOD_MOVE ? x + i * size : NULL;
         if (kind == JEM_OOD_RISE) score[i] -= end[i];
         else score[i] = -jem__norm_of(after + i * size, from, size);
     }
@@ -12780,8 +12770,7 @@ float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n
     }
     jem_end(ctx, mark);
     if (!ok) return -1;
-    float t = 1;
-    if (matters) t = (float)exp(-(lo + hi) / 2);
+    const float t = matters ? (float)exp(-(lo + hi) / 2) : 1;
     if (jem__numbers_write(net, &net->meta, jem__temperature_key, &t, 1) != JEM_OK) return -1;
     return t;
 }
@@ -12874,8 +12863,7 @@ static const float *jem__attack_along(const jem_attack_desc *d, const float *g, 
                                       ptrdiff_t n) {
     const float length = jem__norm_of(g, NULL, n);
     for (ptrdiff_t i = 0; i < n; i++) {
-        float direction = 0;
-        if (length > 0) direction = g[i] / length;
+        const float direction = length > 0 ? g[i] / length : 0;
         sum[i] = jem__fmaf(d->momentum, sum[i], direction);
     }
     return sum;
@@ -12902,8 +12890,7 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
     jem_ctx *ctx = net->ctx;
     const int k = net->classes;
     const ptrdiff_t size = jem__image_size(net);
-    float temperature = 1;
-    if (d->classify == jem__attack_classify) temperature = jem__temperature_of(net);
+    const float temperature = d->classify == jem__attack_classify ? jem__temperature_of(net) : 1;
     const float signed_step = d->targeted ? d->step_size : -d->step_size;
     float *g = jem__push_floats(ctx, m * size);
     float *f = jem__push_floats(ctx, (ptrdiff_t)m * k);
@@ -12940,8 +12927,7 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
 static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
     const char *const what = "attack";
     const int any_distance = jem__float_bits(d.eps) == 0x7f800000u;
-    double least_step = 0;
-    if (any_distance) least_step = JEM__TINY;
+    const double least_step = any_distance ? JEM__TINY : 0;
     return (any_distance || JEM__IN(d.eps, 0, JEM__MOST)) && JEM__IN(d.steps, 1, INT32_MAX) &&
            JEM__IN(d.step_size, least_step, JEM__MOST) && JEM__IN(d.restarts, 1, INT32_MAX) &&
            JEM__IN(d.momentum, 0, 1) && JEM__IN(d.least_probability, 0, 1) &&
