@@ -639,7 +639,7 @@ struct jem_net {
     jem_tensor *features;                          /* (n,c,h,w), or NULL */
     jem_forward_fn forward;                        /* private from here: use jem_forward */
     struct jem__meta *meta;
-    float *known;                                  /* parsed "jem.statistics", or NULL */
+    float *calibration;                            /* parsed "jem.statistics", or NULL */
     jem_param *last;
     struct jem_optim *averaged;                    /* whose averages are in params, or NULL */
 };
@@ -1405,7 +1405,7 @@ JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
    predicted label. A single cut-off therefore serves all networks: of new images like those of the
    calibration, 1 in 100 has a familiarity below .01. */
 
-/* Verdicts by familiarity, with the same limits everywhere. */
+/* Verdicts by familiarity, with the same limits everywhere. Any other value is named "unknown". */
 typedef enum jem_verdict {
     JEM_VERDICT_NONE = 0,      /* the network is not calibrated */
     JEM_VERDICT_FAMILIAR,      /* familiarity is .1 or more */
@@ -1415,7 +1415,8 @@ typedef enum jem_verdict {
 JEM_API jem_verdict jem_judge(float familiarity);
 JEM_API const char *jem_verdict_name(jem_verdict verdict);   /* "not calibrated", "familiar", ... */
 
-/* Statistic that contributed most to an image being odd or strange. */
+/* Statistic that contributed most to an image being odd or strange. NONE is named "", any other
+   value "unknown". */
 typedef enum jem_reason {
     JEM_REASON_NONE = 0,   /* familiar, not calibrated, or calibrated without "jem.statistics" */
     JEM_REASON_CLASSES,    /* logits unlike those of any class, for instance between two */
@@ -1606,10 +1607,10 @@ typedef struct jem_pixels_desc {                   /* zero means default, NULL i
     float lo, hi;                                  /* values of bytes 0 and 255 in x; both 0: -1,
                                                       1 */
     int background;                                /* grey, 0 to 255, with which transparent pixels
-                                                      are blended, or the opposite one, 255 minus
-                                                      it, if a picture shows only on that; 0: as for
-                                                      the training images
-                                                      (jem_net_set_background), otherwise 0 */
+                                                      are blended (see jem_pixels_to_floats); 0: as
+                                                      for the training images; if the network stores
+                                                      another grey, black cannot be requested
+                                                      (jem_net_set_background) */
     int invert;                                    /* 1: black on white becomes white on black */
     /* Framing. > 0 (at most 2): share of the image's side that the picture's subject gets; 0: as in
        the training images (jem_net_fit_framing), unless the picture has the network's size; < 0: no
@@ -6230,9 +6231,9 @@ static float jem__optional_float(jem__fields *f, const char *key, float value, f
 /* ---- strings that are saved with a network --------------------------------------------------- */
 
 /* Frees the parsed form of "jem.statistics" before that text changes. */
-static void jem__known_forget(jem_net *net) {
-    jem__free(net->ctx, net->known);
-    net->known = NULL;
+static void jem__calibration_forget(jem_net *net) {
+    jem__free(net->ctx, net->calibration);
+    net->calibration = NULL;
 }
 
 /* Moves the elements of `from` into the network's list, or frees them if take = 0. */
@@ -6241,7 +6242,7 @@ static void jem__meta_take(jem_net *net, jem__meta *from, int take) {
         jem__meta_free(net->ctx, from);
         return;
     }
-    jem__known_forget(net);
+    jem__calibration_forget(net);
     while (from) {
         jem__meta *next = from->next;
         jem__meta_put(net->ctx, &net->meta, from->key, from);
@@ -6259,7 +6260,7 @@ jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
     if (key && value && texts >= JEM__NET_TEXTS && !jem_net_meta(net, key))
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "metadata \"%.80s\": the network already has "
                          "%d texts", key, texts);
-    jem__known_forget(net);
+    jem__calibration_forget(net);
     return jem__meta_set(net->ctx, &net->meta, key, value);
 }
 const char *jem_net_meta(const jem_net *net, const char *key) {
@@ -6442,7 +6443,7 @@ void jem_net_free(jem_net *net) {
         p = next;
     }
     jem__meta_free(net->ctx, net->meta);
-    jem__free(net->ctx, net->known);
+    jem__free(net->ctx, net->calibration);
     jem__free(net->ctx, net->user);
     jem__free(net->ctx, net);
 }
@@ -10649,13 +10650,12 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 #define JEM__EVAL_BATCH 256
 /* Returns the size of the batch that begins at image i of n. */
 static int jem__batch_from(int i, int n) {
-    if (n - i < JEM__EVAL_BATCH) return n - i;
-    return JEM__EVAL_BATCH;
+    return n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
 }
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
-static const char *const jem__usual_key = "jem.usual";        /* see jem__usual */
-static const char *const jem__known_key = "jem.statistics";   /* see jem__known */
+static const char *const jem__usual_key = "jem.usual";             /* see jem__usual_model */
+static const char *const jem__statistics_key = "jem.statistics";   /* see jem__calibration */
 static const char *const jem__temperature_key = "jem.temperature";
 
 /* ---- lists of numbers as texts --------------------------------------------------------------- */
@@ -10701,14 +10701,14 @@ static float jem__familiarity(const float *q, int n, float score) {
 /* ---- logits ---------------------------------------------------------------------------------- */
 
 /* Statistics of the logits of an image. */
-typedef struct jem__seen {
+typedef struct jem__logit_stats {
     int label;                                     /* of the highest logit */
     float logp;                                    /* log p(x) */
     float mean;                                    /* mean logit */
     float odds;                                    /* log odds of the label, at temperature 1 */
     float p;                                       /* p(label|x), at the network's temperature */
     int fold;                                      /* of a calibration's cross-validation */
-} jem__seen;
+} jem__logit_stats;
 
 /* Returns the temperature in a text, 1 without a text, 0 if the text is damaged. */
 static float jem__temperature_parse(const char *text) {
@@ -10718,13 +10718,12 @@ static float jem__temperature_parse(const char *text) {
 }
 static float jem__temperature_of(const jem_net *net) {
     const float t = jem__temperature_parse(jem_net_meta(net, jem__temperature_key));
-    if (t > 0) return t;
-    return 1;
+    return t > 0 ? t : 1;
 }
 
 /* Computes label, probability, mean logit and log-odds from the logits of an image. */
-static jem__seen jem__see_logits(const float *f, int classes, float temperature) {
-    JEM__ZEROED(jem__seen, s);
+static jem__logit_stats jem__logit_stats_of(const float *f, int classes, float temperature) {
+    JEM__ZEROED(jem__logit_stats, s);
     double sum = 0;
     double others = 0;
     double cooled = 0;
@@ -10750,37 +10749,35 @@ static jem__seen jem__see_logits(const float *f, int classes, float temperature)
 
 /* Returns how many of n images to process at once. If the last group of 16 has fewer than 8 images,
    it is left for a pass of its own: jem__cut_few makes that faster than a group with idle lanes. */
-static int jem__see_at_once(int n) {
+static int jem__logits_at_once(int n) {
     const int excess = n % JEM_LANES;
     if (n > JEM__EVAL_BATCH) return JEM__EVAL_BATCH;
     if (n > JEM_LANES && excess < JEM_LANES / 2) return n - excess;
     return n;
 }
-/* Computes logits f[n][classes] of n images and their statistics seen[n]; either may be NULL. */
-static jem_status jem__see(jem_net *net, const char *what, const float *x, int n, float *f,
-                           jem__seen *seen) {
+/* Computes logits f[n][classes] of n images and their statistics stats[n]; either may be NULL. */
+static jem_status jem__compute_logits(jem_net *net, const char *what, const float *x, int n,
+                                      float *f, jem__logit_stats *stats) {
     jem_ctx *ctx = net->ctx;
     const ptrdiff_t size = jem__image_size(net);
     const ptrdiff_t k = net->classes;
-    if (!x || n < 0 || (!f && !seen))
-        return jem__bad_arrays(ctx, what, n, "x", x, "f", f ? (const void *)f : seen);
+    if (!x || n < 0 || (!f && !stats))
+        return jem__bad_arrays(ctx, what, n, "x", x, "f", f ? (const void *)f : stats);
     if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
     const float temperature = jem__temperature_of(net);
     int m = 0;
     for (int i = 0; i < n && ctx->status == JEM_OK; i += m) {
-        m = jem__see_at_once(n - i);
+        m = jem__logits_at_once(n - i);
         const jem_mark mark = jem_begin(ctx);
-        float *rows = NULL;
-        if (f) rows = f + i * k;
-        else rows = jem__push_floats(ctx, m * k);
+        float *rows = f ? f + i * k : jem__push_floats(ctx, m * k);
         float *p = jem__push_floats(ctx, m);
         jem_tensor *logits = jem_forward(net, jem__images_of(net, x + i * size, m), 0);
         jem_tensor *logp = jem__logp(net, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
         if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK) {
-            for (int j = 0; seen && j < m; j++) {
-                seen[i + j] = jem__see_logits(rows + j * k, net->classes, temperature);
-                seen[i + j].logp = p[j];
+            for (int j = 0; stats && j < m; j++) {
+                stats[i + j] = jem__logit_stats_of(rows + j * k, net->classes, temperature);
+                stats[i + j].logp = p[j];
             }
         }
         if (ctx->status == JEM_OK && !(jem__all_finite(rows, m * k) && jem__all_finite(p, m)))
@@ -10797,33 +10794,38 @@ static jem_status jem__see(jem_net *net, const char *what, const float *x, int n
    L = (l[0] 0; l[1] l[2]) of the covariance S = L L' within labels. An image that deviates from the
    means of its label by (a,b) has the Mahalanobis distance d, d^2 = (a,b) S^-1 (a,b)' (of a layer's
    features: Lee et al. 2018); q contains quantiles of -d over the calibration images. The mean
-   logit detects images that log p(x) misses: their highest logit may be as high, but their other
-   logits are rarely as low. */
-typedef struct jem__usual { float l[3], q[JEM__QUANTILES], m[2]; } jem__usual;
+   logit detects images that log p(x) misses: their highest logit may be as high as that of familiar
+   images, but their other logits are rarely as low. All point into one array. */
+typedef struct jem__usual_model { float *l, *q, *m; } jem__usual_model;
 
-/* Returns -d of an image. m: u->m, which continues beyond the struct: two numbers per class. */
-static float jem__usual_score(const jem__usual *u, const float *m, jem__seen s) {
-    const float a = (s.logp - m[2 * s.label]) / u->l[0];
-    const float b = jem__fmaf(-u->l[1], a, s.mean - m[2 * s.label + 1]) / u->l[2];
+/* Returns -d of an image. */
+static float jem__usual_score(const jem__usual_model *u, jem__logit_stats s) {
+    const float *m = u->m + 2 * (ptrdiff_t)s.label;
+    const float a = (s.logp - m[0]) / u->l[0];
+    const float b = jem__fmaf(-u->l[1], a, s.mean - m[1]) / u->l[2];
     return -sqrtf(jem__fmaf(a, a, b * b));
 }
-/* Returns the count of numbers in a jem__usual, whose m has 2 for each class. */
+/* Returns the count of numbers of a jem__usual_model: l[3], q[JEM__QUANTILES], m[classes][2]. */
 static int jem__usual_size(const jem_net *net) { return 3 + JEM__QUANTILES + 2 * net->classes; }
-
-/* Reads a text into all[jem__usual_size]; returns NULL if it is damaged. */
-static jem__usual *jem__usual_parse(const jem_net *net, const char *text, float *all) {
-    const int n = jem__usual_size(net);
-    jem__usual *u = (jem__usual *)(void *)all;
-    if (!u || jem__numbers_parse(text, all, n) < n) return NULL;
-    if (!jem__is_sorted(u->q, JEM__QUANTILES)) return NULL;
-    if (u->l[0] > 1e-6f && u->l[2] > 1e-6f) return u;
-    return NULL;
+static jem__usual_model jem__usual_at(float *all) {
+    const jem__usual_model u = { all, all + 3, all + 3 + JEM__QUANTILES };
+    return u;
 }
-/* Reads the network's jem__usual onto the tape; returns NULL if it has no valid one. */
-static jem__usual *jem__usual_read(const jem_net *net) {
+
+/* Reads a text into all[jem__usual_size]; returns 0 if it is damaged. */
+static int jem__usual_parse(const jem_net *net, const char *text, float *all) {
+    const int n = jem__usual_size(net);
+    const jem__usual_model u = jem__usual_at(all);
+    return jem__numbers_parse(text, all, n) == n && jem__is_sorted(u.q, JEM__QUANTILES) &&
+           u.l[0] > 1e-6f && u.l[2] > 1e-6f;
+}
+/* Reads the network's model onto the tape; returns 0 if it has no valid one. */
+static int jem__usual_read(const jem_net *net, jem__usual_model *u) {
     const char *text = jem_net_meta(net, jem__usual_key);
-    if (!text) return NULL;
-    return jem__usual_parse(net, text, jem__push_floats(net->ctx, jem__usual_size(net)));
+    float *all = text ? jem__push_floats(net->ctx, jem__usual_size(net)) : NULL;
+    if (!all || !jem__usual_parse(net, text, all)) return 0;
+    *u = jem__usual_at(all);
+    return 1;
 }
 /* Reads two or more ascending quantiles; returns their count, 0 if the text is damaged. */
 static int jem__familiar_parse(const char *text, float q[JEM__QUANTILES]) {
@@ -10840,8 +10842,10 @@ static void jem__quantiles(float *x, int n, float *q) {
 }
 
 /* Fits means by label and the covariance within labels. The mean of a label is shrunk towards that
-   of all images, as if the label had four more images with that mean. */
-static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen *a, int n) {
+   of all images, as if the label had four more images with that mean. sums: scratch, [classes][3]:
+   of log p(x) and of the mean logit, and the count of images. */
+static void jem__usual_fit(jem__usual_model *u, int classes, const jem__logit_stats *a, int n,
+                           double *sums) {
     double all[2] = { 0, 0 };
     double s[3] = { 0, 0, 0 };
     for (int i = 0; i < n; i++) {
@@ -10849,19 +10853,22 @@ static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen
         all[1] += (double)a[i].mean / n;
     }
     for (int c = 0; c < classes; c++) {
-        double sum[2] = { 4 * all[0], 4 * all[1] };
-        double count = 4;
-        for (int i = 0; i < n; i++) {
-            if (a[i].label != c) continue;
-            sum[0] += (double)a[i].logp;
-            sum[1] += (double)a[i].mean;
-            count++;
-        }
-        for (int k = 0; k < 2; k++) m[2 * c + k] = (float)(sum[k] / count);
+        sums[3 * c] = 4 * all[0];
+        sums[3 * c + 1] = 4 * all[1];
+        sums[3 * c + 2] = 4;
     }
     for (int i = 0; i < n; i++) {
-        const double d = (double)a[i].logp - (double)m[2 * a[i].label];
-        const double e = (double)a[i].mean - (double)m[2 * a[i].label + 1];
+        double *sum = sums + 3 * a[i].label;
+        sum[0] += (double)a[i].logp;
+        sum[1] += (double)a[i].mean;
+        sum[2]++;
+    }
+    for (int c = 0; c < classes; c++)
+        for (int k = 0; k < 2; k++)
+            u->m[2 * c + k] = (float)(sums[3 * c + k] / sums[3 * c + 2]);
+    for (int i = 0; i < n; i++) {
+        const double d = (double)a[i].logp - (double)u->m[2 * a[i].label];
+        const double e = (double)a[i].mean - (double)u->m[2 * a[i].label + 1];
         s[0] += d * d / n;
         s[1] += d * e / n;
         s[2] += e * e / n;
@@ -10874,19 +10881,21 @@ static void jem__usual_fit(jem__usual *u, float *m, int classes, const jem__seen
 }
 
 /* Writes the texts of JEM_OOD_USUAL and of the quantiles of log p(x) to `list`. */
-static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, jem__meta **list) {
+static jem_status jem__usual_calibrate(jem_net *net, const jem__logit_stats *a, int n,
+                                       jem__meta **list) {
     jem_ctx *ctx = net->ctx;
     const int numbers = jem__usual_size(net);
     float *v = jem__push_floats(ctx, n);
     float *all = jem__push_floats(ctx, numbers);
+    double *sums = (double *)jem__push(ctx, 3 * (size_t)net->classes * sizeof *sums);
     float q[JEM__QUANTILES];
-    if (!v || !all) return JEM_NO_MEMORY;
-    jem__usual *u = (jem__usual *)(void *)all;
+    if (!v || !all || !sums) return JEM_NO_MEMORY;
+    jem__usual_model u = jem__usual_at(all);
     for (int i = 0; i < n; i++) v[i] = a[i].logp;
     jem__quantiles(v, n, q);
-    jem__usual_fit(u, u->m, net->classes, a, n);
-    for (int i = 0; i < n; i++) v[i] = jem__usual_score(u, u->m, a[i]);
-    jem__quantiles(v, n, u->q);
+    jem__usual_fit(&u, net->classes, a, n, sums);
+    for (int i = 0; i < n; i++) v[i] = jem__usual_score(&u, a[i]);
+    jem__quantiles(v, n, u.q);
     jem_status s = jem__numbers_write(net, list, jem__familiar_key, q, JEM__QUANTILES);
     if (s == JEM_OK) s = jem__numbers_write(net, list, jem__usual_key, all, numbers);
     return s;
@@ -10912,56 +10921,49 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__seen *a, int n, 
 
    Details are the log energies of a Haar pyramid's levels. SLOPES ends with the layout of an image:
    its means over 4 x 4 blocks; its correlations with its mirror images; the directions of its
-   edges. Scans have a cleaner background than samples or compressed files. So that this alone does
-   not make an image strange, the variances of shades and layout include that of a small measurement
-   error (jem__shades_error, jem__layout_error). Each part but SHADES is scored by its distance d
-   from the mean of the predicted label (Mahalanobis: Lee et al. 2018). All labels share one
-   covariance; only in SLOPES, with at most JEM__MOST_LOGITS classes, each label has its own, shrunk
-   towards the shared one. FEATURES is scored by d^2 minus the squared distance from the mean of all
-   images (relative Mahalanobis: Ren et al. 2021), unless there is only one class. Scores are
-   standardised by label, so that no class is strange as a whole. SHADES is scored by the log
-   density of a mixture of Gaussians, regardless of the label: photographs of one class have shades
-   of several kinds, and an image between two kinds is strange. Colourfulness and evenness are
-   logarithms, which can be very low: images without colour, or with a border of one shade, then
-   form a kind of their own, and those with both (drawings, products on a plain ground) are rarer
-   among photographs than either. A part's score becomes a p-value by its rank among those of the
-   calibration images or, in the last 5%, by an exponential tail. The joint score is the sum of
-   -log p over the parts (Fisher; tails of several statistics: Morningstar et al. 2021), weighted by
-   jem__known.weight, plus the largest -log p (Tippett), since one part alone can make an image
-   strange. It is ranked among those of the calibration images. Each of these is scored by a fit
-   that excludes it (ten folds), just as it excludes new images.
+   edges. A part's distribution gives an image a score (jem__part_raw), the score becomes a p-value
+   (jem__part_surprise), and the p-values are combined (jem__join).
 
    The first number of a calibration is JEM__FORM times the index of its form, plus its gradients;
    the second is its count of features. */
 
-enum { JEM__FOLDS = 10, JEM__MOST_RATED = 32768, JEM__MOST_LOGITS = 32,
-       JEM__MOST_SLOPES = 3, JEM__MOST_FEATURES = 128, JEM__MOST_VALUES = 32,
-       JEM__MOST_DIMS = 256, JEM__LEVELS = 3,
-       JEM__TAIL = 14,                             /* index of the quantile where the tail begins,
+enum {
+    JEM__MOST_RATED = 32768, JEM__MOST_FEATURES = 128,
+    JEM__MOST_LOGITS = 32,                         /* classes; with more, SLOPES has no logits */
+    JEM__MOST_VALUES = 32,                         /* of a vector; with more, IMAGE has no values */
+    JEM__MOST_SLOPES = 3,                          /* gradients */
+    JEM__MOST_DIMS = 256,                          /* of a part */
+    JEM__LEVELS = 3,                               /* of a pyramid */
+    JEM__TONES = 5, JEM__SHADE_DIMS = JEM__TONES + 6,
+    JEM__BLOCKS = 4,                               /* per side of a layout */
+    JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS, JEM__MIRRORS = 3,
+    JEM__LAYOUT = JEM__PLACES + JEM__MIRRORS + 4,  /* and 4 of the edges' directions */
+    JEM__FOLDS = 10,                               /* of the cross-validation */
+    JEM__BLENDS = 8,                               /* Gaussians of a mixture */
+    JEM__SHRUNK = 50,                              /* weight of the shared covariance, in images */
+    JEM__TAIL = 14,                                /* index of the quantile where the tail begins,
                                                       (14/64)^2 */
-       JEM__HEAD = 2,                              /* numbers that determine how many follow */
-       JEM__SHRUNK = 50,                           /* weight of the shared covariance, in images */
-       JEM__FORM = 10, JEM__TONES = 5,
-       JEM__SHADE_DIMS = JEM__TONES + 6, JEM__BLOCKS = 4, JEM__PLACES = JEM__BLOCKS * JEM__BLOCKS,
-       JEM__MIRRORS = 3, JEM__LAYOUT = JEM__PLACES + JEM__MIRRORS + 4, JEM__BLENDS = 8,
-       JEM__FORMS = 4, JEM__NEWEST = JEM__FORMS - 1 };
+    JEM__HEAD = 2,                                 /* numbers that determine how many follow */
+    JEM__FORM = 10, JEM__FORMS = 4, JEM__NEWEST = JEM__FORMS - 1
+};
 #define JEM__FIXED 1e4
-enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__SHADES, JEM__PARTS };
+enum { JEM__SLOPES = 0, JEM__FEATURES, JEM__IMAGE, JEM__SHADES, JEM__PARTS };  /* as in jem_ood */
 
 /* Contents of the calibrations of a version. */
-typedef struct jem__form {
+typedef struct jem__calibration_form {
     int parts;
     int range;                                     /* count of numbers: 2, the darkest and the
                                                       brightest value, or 0 */
-    int relative;                                  /* 1: FEATURES has jem__trait.relative */
+    int relative;                                  /* 1: FEATURES has a number `relative` */
     int layout, shades;                            /* for a grey image: counts of numbers of the
                                                       layout, which ends SLOPES, and of SHADES */
-    int rim;                                       /* 1: SHADES contains jem__look_rim */
+    int rim;                                       /* 1: SHADES contains jem__measure_rim */
     int blends;                                    /* Gaussians of SHADES; 0: one per class */
     double least_colour;                           /* a colourfulness too small to matter */
     double weight[JEM__PARTS];                     /* of an image */
-} jem__form;
-static const jem__form jem__forms[JEM__FORMS] = {
+} jem__calibration_form;
+static const jem__calibration_form jem__calibration_forms[JEM__FORMS] = {
+    /* parts, range, relative, layout, shades, rim, blends, least_colour, weight */
     { 3, 0, 0, 0, 0, 0, 0, 0, { 1, 1, 0.5, 0 } },
     { 4, 2, 1, JEM__PLACES, JEM__TONES + 4, 0, 0, 0, { 1, 1.5, 0.5, 0.5 } },
     { 4, 2, 1, JEM__LAYOUT, JEM__TONES + 4, 0, JEM__BLENDS, 1e-4, { 1, 1.5, 0.5, 0.5 } },
@@ -10989,9 +10991,9 @@ typedef struct jem__gauss {
 } jem__gauss;
 
 /* One part of a calibration: its fitted distribution, and how scores become p-values. */
-typedef struct jem__trait {
-    jem__gauss own, all;                           /* all: of features of two classes or more,
-                                                      otherwise without dims */
+typedef struct jem__calibrated_part {
+    jem__gauss own, all;                           /* all: of FEATURES, for any label; without dims
+                                                      in other parts, and for a single class */
     int mixed;                                     /* 1 if `own` is a mixture */
     int pooled;                                    /* 1: all labels have the same shift and scale */
     int shifts;                                    /* 1: `shift` is the mean score (relative
@@ -11004,23 +11006,22 @@ typedef struct jem__trait {
     float *shift, *scale;                          /* [labels]: of the score */
     float *q;                                      /* [JEM__QUANTILES] of the standardised score */
     float *tail;                                   /* mean excess beyond q[JEM__TAIL] */
-} jem__trait;
+} jem__calibrated_part;
 
 /* A calibration: pointers into one array of floats, which is saved as a text. */
-typedef struct jem__known {
-    const jem__form *form;
+typedef struct jem__calibration {
+    const jem__calibration_form *form;
     int gradients, features, size;
     float *range;                                  /* darkest and brightest value, or NULL */
     double weight[JEM__PARTS];
-    jem__trait part[JEM__PARTS];
+    jem__calibrated_part part[JEM__PARTS];
     float *q;                                      /* quantiles of the joint score */
-} jem__known;
+} jem__calibration;
 
 /* Returns the count of levels of a Haar pyramid; 0 for vectors. */
 static int jem__levels(const jem_net *net) {
-    int side = net->height;
+    const int side = net->height < net->width ? net->height : net->width;
     int levels = 0;
-    if (net->width < side) side = net->width;
     while (levels < JEM__LEVELS && side >> levels >= 2) levels++;
     return levels;
 }
@@ -11047,9 +11048,8 @@ static int jem__slope_dims(const jem_net *net, int gradients) {
 }
 
 /* Returns the place of the next n floats in `all` (NULL if `all` is), and counts them in *used. */
-static float *jem__known_take(float *all, int *used, int n) {
-    float *at = NULL;
-    if (all) at = all + *used;
+static float *jem__calibration_take(float *all, int *used, int n) {
+    float *at = all ? all + *used : NULL;
     *used += n;
     return at;
 }
@@ -11058,28 +11058,22 @@ static int jem__triangle(int dims) { return dims * (dims + 1) / 2; }
 /* Returns the index of a triangle's number on the diagonal in row a. */
 static int jem__diagonal(int a) { return jem__triangle(a) + a; }
 static void jem__gauss_at(jem__gauss *g, int dims, int classes, int roots, float *all, int *used) {
-    g->log_weight = NULL;
     g->dims = dims;
     g->classes = classes;
     g->roots = roots;
-    g->side = NULL;
-    g->sided = 0;
-    g->error = NULL;
-    g->inexact = 0;
-    g->mean = jem__known_take(all, used, classes * dims);
-    g->spread = jem__known_take(all, used, dims);
-    g->root = jem__known_take(all, used, roots * jem__triangle(dims));
+    g->mean = jem__calibration_take(all, used, classes * dims);
+    g->spread = jem__calibration_take(all, used, dims);
+    g->root = jem__calibration_take(all, used, roots * jem__triangle(dims));
 }
 
-/* jem__gauss.side of a vector's slopes part: logits, log p(x), and the numbers that up to
+/* jem__gauss.side of a vector's slopes part after the logits: log p(x), and the numbers that up to
    JEM__MOST_SLOPES gradients add. At the centre of the data, log p(x) is high and the slope is 0:
    that is not strange. */
-static const signed char jem__vector_sides[JEM__MOST_LOGITS + 8] = {
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    -1, 1, 1, 1, -1, 1, 1, -1
-};
+static const signed char jem__vector_sides[8] = { -1, 1, 1, 1, -1, 1, 1, -1 };
 
-/* Standard deviations of measurement errors, for pixels scaled to the range 0 to 1. */
+/* Standard deviations of measurement errors, for pixels scaled to the range 0 to 1. Scans have a
+   cleaner background than samples or compressed files. So that this alone does not make an image
+   strange, the variances of shades and layout include those of these errors. */
 static const float jem__shades_error[JEM__SHADE_DIMS] = {
     0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.08f, 0.3f, 0.025f, 0.025f, 1, 0.7f
 };
@@ -11088,40 +11082,39 @@ static const float jem__layout_error[JEM__LAYOUT] = {
     0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.05f, 0.05f
 };
 
-/* Lays out part i of a calibration in `all`. */
-static void jem__trait_at(const jem_net *net, const jem__form *form, int i, int dims,
-                          jem__trait *p, float *all, int *used) {
+/* Lays out part i of a zeroed calibration in `all`. All labels share one covariance; in SLOPES (and
+   SHADES of older forms) of at most JEM__MOST_LOGITS classes, each has its own. */
+static void jem__part_at(const jem_net *net, const jem__calibration_form *form, int i, int dims,
+                         jem__calibrated_part *p, float *all, int *used) {
     const int each = net->classes <= JEM__MOST_LOGITS;
     int classes = net->classes;
     int roots = 1;
-    float *log_weight = NULL;
     if (each && (i == JEM__SLOPES || i == JEM__SHADES)) roots = net->classes;
     p->mixed = i == JEM__SHADES && dims > 0 && form->blends > 0;
     if (p->mixed) {
         classes = form->blends;
         roots = form->blends;
-        log_weight = jem__known_take(all, used, classes);
+        p->own.log_weight = jem__calibration_take(all, used, classes);
     }
     jem__gauss_at(&p->own, dims, classes, roots, all, used);
-    p->own.log_weight = log_weight;
     if (i == JEM__FEATURES && net->classes > 1) {
         jem__gauss_at(&p->all, dims, 1, 1, all, used);
-        if (form->relative) p->relative = jem__known_take(all, used, 1);
+        if (form->relative) p->relative = jem__calibration_take(all, used, 1);
     }
     p->pooled = p->mixed;
     p->shifts = p->mixed || p->all.dims > 0;
     p->labels = net->classes;
-    p->shift = jem__known_take(all, used, net->classes);
-    p->scale = jem__known_take(all, used, net->classes);
-    p->q = jem__known_take(all, used, JEM__QUANTILES);
-    p->tail = jem__known_take(all, used, 1);
+    p->shift = jem__calibration_take(all, used, net->classes);
+    p->scale = jem__calibration_take(all, used, net->classes);
+    p->q = jem__calibration_take(all, used, JEM__QUANTILES);
+    p->tail = jem__calibration_take(all, used, 1);
 }
 
 /* Sets the parts' errors, sides and weights, which are not in the text. */
-static void jem__known_constants(const jem_net *net, jem__known *k, int shared) {
-    jem__trait *slopes = k->part + JEM__SLOPES;
-    jem__trait *features = k->part + JEM__FEATURES;
-    jem__trait *image = k->part + JEM__IMAGE;
+static void jem__calibration_constants(const jem_net *net, jem__calibration *k, int shared) {
+    jem__calibrated_part *slopes = k->part + JEM__SLOPES;
+    jem__calibrated_part *features = k->part + JEM__FEATURES;
+    jem__calibrated_part *image = k->part + JEM__IMAGE;
     memcpy(k->weight, k->form->weight, sizeof k->weight);
     if (!jem__is_vector(net)) {
         slopes->own.error = jem__layout_error;
@@ -11129,23 +11122,22 @@ static void jem__known_constants(const jem_net *net, jem__known *k, int shared) 
         k->part[JEM__SHADES].own.error = jem__shades_error;
         return;
     }
-    /* The table begins with zeros for the most logits possible: skip those that are not there. */
-    const signed char *side = jem__vector_sides + JEM__MOST_LOGITS - jem__logit_dims(net);
     k->weight[JEM__FEATURES] = 1;
     k->weight[JEM__IMAGE] = 0.25;
-    slopes->own.side = side;
-    features->own.side = side;
-    features->own.sided = k->features;
-    features->all.side = side;
-    features->all.sided = k->features;
-    if (net->channels > JEM__MOST_VALUES)
-        image->own.side = jem__vector_sides + JEM__MOST_LOGITS + 1;
+    slopes->own.side = jem__vector_sides;
+    slopes->own.sided = jem__logit_dims(net);
+    features->own.side = jem__vector_sides;
+    features->own.sided = k->features + jem__logit_dims(net);
+    features->all.side = jem__vector_sides;
+    features->all.sided = k->features + jem__logit_dims(net);
+    if (net->channels > JEM__MOST_VALUES) image->own.side = jem__vector_sides + 1;
 }
 
 /* Lays out a calibration in `all`, which may be NULL. first: its first number. */
-static jem__known jem__known_at(const jem_net *net, int first, int features, float *all) {
-    JEM__ZEROED(jem__known, k);
-    k.form = jem__forms + first / JEM__FORM;
+static jem__calibration jem__calibration_at(const jem_net *net, int first, int features,
+                                            float *all) {
+    JEM__ZEROED(jem__calibration, k);
+    k.form = jem__calibration_forms + first / JEM__FORM;
     k.gradients = first % JEM__FORM;
     k.features = features;
     k.size = JEM__HEAD;
@@ -11157,17 +11149,17 @@ static jem__known jem__known_at(const jem_net *net, int first, int features, flo
         dims[JEM__SHADES] = k.form->shades;
         if (k.form->blends > 0) dims[JEM__SHADES] += net->channels > 1;
     }
-    if (k.form->range > 0) k.range = jem__known_take(all, &k.size, k.form->range);
+    if (k.form->range > 0) k.range = jem__calibration_take(all, &k.size, k.form->range);
     for (int i = 0; i < k.form->parts; i++)
-        jem__trait_at(net, k.form, i, dims[i], k.part + i, all, &k.size);
-    k.q = jem__known_take(all, &k.size, JEM__QUANTILES);
-    jem__known_constants(net, &k, shared);
+        jem__part_at(net, k.form, i, dims[i], k.part + i, all, &k.size);
+    k.q = jem__calibration_take(all, &k.size, JEM__QUANTILES);
+    jem__calibration_constants(net, &k, shared);
     return k;
 }
 
 /* Reads the first numbers of a text, which determine how many follow; returns 0 if they are
    impossible. */
-static int jem__known_head(const jem_net *net, const char *text, int *first, int *features) {
+static int jem__calibration_head(const jem_net *net, const char *text, int *first, int *features) {
     double v[JEM__HEAD];
     if (net->classes > JEM__MOST_RATED) return 0;
     const double most[JEM__HEAD] = { JEM__FORM * JEM__NEWEST + JEM__MOST_SLOPES,
@@ -11194,19 +11186,19 @@ static int jem__gauss_good(const jem__gauss *g) {
 }
 /* Reads a text into *all, which the caller frees. Returns 0 if the text is damaged or of another
    network, -1 if memory runs out. */
-static int jem__known_parse(const jem_net *net, const char *text, float **all) {
+static int jem__calibration_parse(const jem_net *net, const char *text, float **all) {
     int first, features;
     *all = NULL;
-    if (!jem__known_head(net, text, &first, &features)) return 0;
-    const int size = jem__known_at(net, first, features, NULL).size;
+    if (!jem__calibration_head(net, text, &first, &features)) return 0;
+    const int size = jem__calibration_at(net, first, features, NULL).size;
     *all = jem__alloc_floats(net->ctx, size);
     if (!*all) return -1;
     if (jem__numbers_parse(text, *all, size) < size) return 0;
-    const jem__known k = jem__known_at(net, first, features, *all);
+    const jem__calibration k = jem__calibration_at(net, first, features, *all);
     int good = jem__is_sorted(k.q, JEM__QUANTILES);
     if (k.range) good &= k.range[0] < k.range[1];
     for (int i = 0; i < k.form->parts; i++) {
-        const jem__trait *p = k.part + i;
+        const jem__calibrated_part *p = k.part + i;
         good &= jem__gauss_good(&p->own) && jem__gauss_good(&p->all);
         good &= jem__is_sorted(p->q, JEM__QUANTILES) && *p->tail > 1e-9f;
         for (int c = 0; c < net->classes; c++) good &= p->scale[c] > 1e-9f;
@@ -11215,15 +11207,16 @@ static int jem__known_parse(const jem_net *net, const char *text, float **all) {
 }
 /* Finds the network's calibration, parsed at its first use. Returns 0 if there is no valid one, or
    if memory runs out. */
-static int jem__known_of(jem_net *net, jem__known *k) {
-    const char *text = jem_net_meta(net, jem__known_key);
+static int jem__calibration_of(jem_net *net, jem__calibration *k) {
+    const char *text = jem_net_meta(net, jem__statistics_key);
     if (!text) return 0;
-    if (!net->known && jem__known_parse(net, text, &net->known) <= 0) {
-        jem__free(net->ctx, net->known);
-        net->known = NULL;
+    if (!net->calibration && jem__calibration_parse(net, text, &net->calibration) <= 0) {
+        jem__free(net->ctx, net->calibration);
+        net->calibration = NULL;
         return 0;
     }
-    *k = jem__known_at(net, (int)net->known[0], (int)net->known[1], net->known);
+    float *all = net->calibration;
+    *k = jem__calibration_at(net, (int)all[0], (int)all[1], all);
     return 1;
 }
 
@@ -11241,7 +11234,7 @@ static void jem__haar(float *a, int h, int w, double *square, double *length) {
             const double d = (double)((p - q + r - s) / 2);
             const double e = (double)((p + q - r - s) / 2);
             const double f = (double)((p - q - r + s) / 2);
-            const double sum = d * d + (e * e + f * f);      /* exact squares: fma or not */
+            const double sum = d * d + (e * e + f * f);      /* exact: see jem__fmaf */
             *square += sum;
             *length += sqrt(sum);
             a[i * (w / 2) + j] = (p + q + r + s) / 2;
@@ -11272,7 +11265,7 @@ static int jem__details(const jem_net *net, float *a, double least, int lengths,
     for (int c = 0; c < net->channels; c++) {
         for (int i = 0; i < h * w; i++) {
             const double value = (double)a[c * plane + i];
-            square += value * value;               /* an exact product */
+            square += value * value;               /* exact: see jem__fmaf */
         }
     }
     v[n++] = (float)log(square / ((double)net->channels * h * w) + least);
@@ -11290,15 +11283,15 @@ static double jem__colour(const jem_net *net, const float *x) {
         grey /= net->channels;
         for (int c = 0; c < net->channels; c++) {
             const float d = (float)((double)x[c * plane + i] - grey);
-            colour += (double)d * (double)d;       /* an exact product */
+            colour += (double)d * (double)d;       /* exact: see jem__fmaf */
         }
     }
     return colour / (double)size;
 }
 
 /* Writes the image part of x. work: scratch, an image. */
-static void jem__look_image(const jem_net *net, const float *x, double colour, float *work,
-                            float *v) {
+static void jem__measure_image_part(const jem_net *net, const float *x, double colour, float *work,
+                                    float *v) {
     const ptrdiff_t size = jem__image_size(net);
     if (jem__is_vector(net) && net->channels <= JEM__MOST_VALUES) {
         memcpy(v, x, (size_t)size * sizeof *v);
@@ -11325,7 +11318,7 @@ static void jem__shades_add(double shade, double *tones) {
 
 /* Writes the correlations of shades u[h][w] with their mirror images: left and right, up and down,
    both. */
-static void jem__look_symmetry(const float *u, int h, int w, float *v) {
+static void jem__measure_symmetry(const float *u, int h, int w, float *v) {
     const double pixels = (double)h * w;
     double mean = 0;
     double square = 0.01 * pixels;
@@ -11337,7 +11330,7 @@ static void jem__look_symmetry(const float *u, int h, int w, float *v) {
         const float *across = u + (ptrdiff_t)(h - 1 - i) * w;
         for (int j = 0; j < w; j++) {
             const double at = (double)(row[j] - middle);
-            square += at * at;                     /* exact products */
+            square += at * at;                     /* exact, as below: see jem__fmaf */
             mirrored[0] += at * (double)(row[w - 1 - j] - middle);
             mirrored[1] += at * (double)(across[j] - middle);
             mirrored[2] += at * (double)(across[w - 1 - j] - middle);
@@ -11355,7 +11348,7 @@ static int jem__rim(int h, int w) {
 
 /* Returns the log variance of the border pixels, averaged over the channels; the range of pixels is
    scaled to 1. */
-static float jem__look_rim(const jem_net *net, const float *x, double range) {
+static float jem__measure_rim(const jem_net *net, const float *x, double range) {
     const int h = net->height;
     const int w = net->width;
     const int rim = jem__rim(h, w);
@@ -11371,7 +11364,7 @@ static float jem__look_rim(const jem_net *net, const float *x, double range) {
             if (row >= rim && row < h - rim && column >= rim && column < w - rim) continue;
             const double value = (double)(plane[i] - plane[0]);      /* 0 if all are alike */
             sum += value;
-            square += value * value;               /* an exact product */
+            square += value * value;               /* exact: see jem__fmaf */
             border++;
         }
         const double mean = sum / border;
@@ -11381,7 +11374,7 @@ static float jem__look_rim(const jem_net *net, const float *x, double range) {
 }
 
 /* Writes the first numbers of the shades part, of shades u[h][w], 0 to 1. Returns their count. */
-static int jem__look_shades(const float *u, int h, int w, float *v) {
+static int jem__measure_shades(const float *u, int h, int w, float *v) {
     const float *first = v;
     const double soft = 1 / (2 * 0.075 * 0.075);   /* differences below .075 are nearly flat */
     double tones[JEM__TONES] = { 0 };
@@ -11400,10 +11393,10 @@ static int jem__look_shades(const float *u, int h, int w, float *v) {
             double b = 0;
             if (j + 1 < w) a = (double)(at[1] - *at);
             if (i + 1 < h) b = (double)(at[w] - *at);
-            across += a * a;                       /* exact products */
+            across += a * a;                       /* exact, as below: see jem__fmaf */
             down += b * b;
             const double steep = (double)(float)(soft * (a * a + b * b));
-            flat += 1 / (1 + steep + steep * steep / 2);         /* an exact square */
+            flat += 1 / (1 + steep + steep * steep / 2);
             jem__shades_add(shade, tones);
             if (i >= rim && i < h - rim && j >= rim && j < w - rim) continue;
             sum += shade;
@@ -11423,7 +11416,7 @@ static int jem__look_shades(const float *u, int h, int w, float *v) {
 
 /* Writes the directions of the edges of shades u[h][w]: the means of cos and sin of twice and four
    times their angle, weighted by their squared steepness. */
-static void jem__look_directions(const float *u, int h, int w, float *v) {
+static void jem__measure_directions(const float *u, int h, int w, float *v) {
     double all = 1e-3 * h * w;
     double sum[4] = { 0, 0, 0, 0 };
     for (int i = 0; i + 1 < h; i++) {
@@ -11431,7 +11424,7 @@ static void jem__look_directions(const float *u, int h, int w, float *v) {
             const float *at = u + (ptrdiff_t)i * w + j;
             const double a = (double)(at[1] - *at);
             const double b = (double)(at[w] - *at);
-            const double steep = a * a + b * b;    /* exact products, also below */
+            const double steep = a * a + b * b;    /* exact, as below: see jem__fmaf */
             const double cosine = (double)(float)(a * a - b * b);
             const double sine = (double)(float)(2 * a * b);
             if (steep == 0) continue;
@@ -11446,7 +11439,7 @@ static void jem__look_directions(const float *u, int h, int w, float *v) {
 }
 
 /* Writes means of shades u[h][w] over JEM__BLOCKS x JEM__BLOCKS blocks. */
-static void jem__look_places(const float *u, int h, int w, float *v) {
+static void jem__measure_places(const float *u, int h, int w, float *v) {
     for (int a = 0; a < JEM__BLOCKS; a++) {
         for (int b = 0; b < JEM__BLOCKS; b++) {
             double sum = 0;
@@ -11475,7 +11468,7 @@ static void jem__shades_of(const jem_net *net, const float *x, const float *rang
 
 /* Writes the features: means over pixels of f[channels][pixels]. Each channel c beyond the first
    JEM__MOST_FEATURES is added to number c % JEM__MOST_FEATURES, with a random sign. */
-static void jem__look_features(const float *f, int channels, ptrdiff_t pixels, float *v) {
+static void jem__measure_features(const float *f, int channels, ptrdiff_t pixels, float *v) {
     jem_rng rng = jem_rng_seed(41);
     for (int c = 0; c < channels; c++) {
         double sum = 0;
@@ -11493,7 +11486,7 @@ static void jem__look_features(const float *f, int channels, ptrdiff_t pixels, f
 /* Rows of the parts, [n][dims] each, and memory for a batch. */
 typedef struct jem__rows {
     const char *what;                              /* for messages */
-    const jem__form *form;
+    const jem__calibration_form *form;
     int gradients, features, shared, dims[JEM__PARTS];       /* shared: by SLOPES and FEATURES */
     float range[2];
     float *v[JEM__PARTS];
@@ -11501,7 +11494,7 @@ typedef struct jem__rows {
 } jem__rows;
 
 /* Creates rows for a calibration, of which only the form, the sizes and the range are used. */
-static int jem__rows_create(jem_net *net, const char *what, int n, const jem__known *k,
+static int jem__rows_create(jem_net *net, const char *what, int n, const jem__calibration *k,
                             jem__rows *r) {
     jem_ctx *ctx = net->ctx;
     memset(r, 0, sizeof *r);
@@ -11521,9 +11514,13 @@ static int jem__rows_create(jem_net *net, const char *what, int n, const jem__kn
     r->work = jem__push_floats(ctx, jem__image_size(net));
     return good && r->z && r->work;
 }
+/* Returns the row of image i in a part. */
+static float *jem__row(const jem__rows *r, int part, int i) {
+    return r->v[part] + (ptrdiff_t)i * r->dims[part];
+}
 static jem__rows jem__rows_from(const jem__rows *r, int i) {
     jem__rows later = *r;
-    for (int k = 0; k < JEM__PARTS; k++) later.v[k] += (ptrdiff_t)i * r->dims[k];
+    for (int k = 0; k < JEM__PARTS; k++) later.v[k] = jem__row(r, k, i);
     return later;
 }
 
@@ -11548,44 +11545,43 @@ static void jem__log_probabilities(const float *f, int classes, float *to) {
 
 /* Writes the shades part and the layout of x, whose shades are r->work, as far as the calibration's
    form contains them. */
-static void jem__look_whole(const jem_net *net, const jem__rows *r, const float *x, double colour,
-                            float *shades, float *layout) {
+static void jem__measure_whole(const jem_net *net, const jem__rows *r, const float *x,
+                               double colour, float *shades, float *layout) {
     const int h = net->height;
     const int w = net->width;
     const double range = (double)r->range[1] - (double)r->range[0];
-    int at = jem__look_shades(r->work, h, w, shades);
-    if (r->form->rim) shades[at++] = jem__look_rim(net, x, range);
+    int at = jem__measure_shades(r->work, h, w, shades);
+    if (r->form->rim) shades[at++] = jem__measure_rim(net, x, range);
     if (at < r->dims[JEM__SHADES])
         shades[at] = (float)log(colour / (range * range) + r->form->least_colour);
-    jem__look_places(r->work, h, w, layout);
+    jem__measure_places(r->work, h, w, layout);
     if (r->dims[JEM__SLOPES] < r->shared + JEM__LAYOUT) return;
-    jem__look_symmetry(r->work, h, w, layout + JEM__PLACES);
-    jem__look_directions(r->work, h, w, layout + JEM__PLACES + JEM__MIRRORS);
+    jem__measure_symmetry(r->work, h, w, layout + JEM__PLACES);
+    jem__measure_directions(r->work, h, w, layout + JEM__PLACES + JEM__MIRRORS);
 }
 
 /* Fills the rows of image i, except slopes and features, from its logits f and their statistics.
    Returns the next column of the slopes part. */
-static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x, const float *f,
-                         const jem__seen *seen) {
-    float *to = r->v[JEM__SLOPES] + (ptrdiff_t)i * r->dims[JEM__SLOPES];
-    float *image = r->v[JEM__IMAGE] + (ptrdiff_t)i * r->dims[JEM__IMAGE];
+static int jem__measure_one(jem_net *net, const jem__rows *r, int i, const float *x,
+                            const float *f, const jem__logit_stats *stats) {
+    float *to = jem__row(r, JEM__SLOPES, i);
+    float *image = jem__row(r, JEM__IMAGE, i);
     int at = jem__logit_dims(net);
     if (net->classes > JEM__MOST_LOGITS) {
-        to[0] = seen->mean;
-        to[1] = seen->odds;
+        to[0] = stats->mean;
+        to[1] = stats->odds;
     } else if (jem__is_vector(net)) {              /* at the centre, all logits may be higher */
         jem__log_probabilities(f, at, to);
     } else {
         memcpy(to, f, (size_t)at * sizeof *to);
     }
-    to[at++] = seen->logp;
+    to[at++] = stats->logp;
     const double colour = jem__colour(net, x);
-    jem__look_image(net, x, colour, r->work, image);
+    jem__measure_image_part(net, x, colour, r->work, image);
     if (jem__is_vector(net)) return at;
     if (r->dims[JEM__SHADES] > 0) {
         jem__shades_of(net, x, r->range, r->work);
-        float *shades = r->v[JEM__SHADES] + (ptrdiff_t)i * r->dims[JEM__SHADES];
-        jem__look_whole(net, r, x, colour, shades, to + r->shared);
+        jem__measure_whole(net, r, x, colour, jem__row(r, JEM__SHADES, i), to + r->shared);
     }
     memcpy(to + at, image, (size_t)r->dims[JEM__IMAGE] * sizeof *to);
     return at + r->dims[JEM__IMAGE];
@@ -11593,8 +11589,8 @@ static int jem__look_one(jem_net *net, const jem__rows *r, int i, const float *x
 
 /* Fills the rows of m images, without noise, in one pass: forward, and backward if a gradient is
    needed. Returns the next column of the slopes part. */
-static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int m,
-                           jem__seen *seen) {
+static int jem__measure_clean(jem_net *net, const jem__rows *r, const float *x, int m,
+                              jem__logit_stats *stats) {
     jem_ctx *ctx = net->ctx;
     const ptrdiff_t size = jem__image_size(net);
     const int k = net->classes;
@@ -11627,21 +11623,20 @@ static int jem__look_clean(jem_net *net, const jem__rows *r, const float *x, int
     if (p) jem_read(logp, p);
     if (raw) jem_read(features, raw);
     for (int i = 0; jem_ok(ctx) && i < m; i++) {
-        seen[i] = jem__see_logits(f + (ptrdiff_t)i * k, k, temperature);
-        seen[i].logp = p[i];
-        at = jem__look_one(net, r, i, x + i * size, f + (ptrdiff_t)i * k, seen + i);
-        float *to = r->v[JEM__SLOPES] + (ptrdiff_t)i * r->dims[JEM__SLOPES];
-        float *feature = r->v[JEM__FEATURES] + (ptrdiff_t)i * r->dims[JEM__FEATURES];
-        if (g) jem__details(net, g + i * size, 1e-12, 0, to + at);
-        if (raw) jem__look_features(raw + i * floats, features->c, pixels, feature);
+        stats[i] = jem__logit_stats_of(f + (ptrdiff_t)i * k, k, temperature);
+        stats[i].logp = p[i];
+        at = jem__measure_one(net, r, i, x + i * size, f + (ptrdiff_t)i * k, stats + i);
+        float *to = jem__row(r, JEM__FEATURES, i);
+        if (g) jem__details(net, g + i * size, 1e-12, 0, jem__row(r, JEM__SLOPES, i) + at);
+        if (raw) jem__measure_features(raw + i * floats, features->c, pixels, to);
     }
     if (g) at += jem__levels(net) + 1;
     return at;
 }
 
 /* Adds noise to m images, and fills the slopes part from column `at` on. */
-static void jem__look_noisy(jem_net *net, const jem__rows *r, const float *x, int m, float sigma,
-                            int at) {
+static void jem__measure_noisy(jem_net *net, const jem__rows *r, const float *x, int m,
+                               float sigma, int at) {
     jem_ctx *ctx = net->ctx;
     const ptrdiff_t size = jem__image_size(net);
     float *noisy = jem__push_floats(ctx, m * size);
@@ -11656,7 +11651,7 @@ static void jem__look_noisy(jem_net *net, const jem__rows *r, const float *x, in
     if (jem_read_grad(t, g) != JEM_OK || jem_read(logp, p) != JEM_OK) return;
     for (int i = 0; i < m; i++) {
         float *slope = g + i * size;
-        float *to = r->v[JEM__SLOPES] + (ptrdiff_t)i * r->dims[JEM__SLOPES] + at;
+        float *to = jem__row(r, JEM__SLOPES, i) + at;
         for (ptrdiff_t k = 0; k < size; k++) {
             slope[k] *= sigma;
             r->work[k] = slope[k] + r->z[k];
@@ -11667,9 +11662,9 @@ static void jem__look_noisy(jem_net *net, const jem__rows *r, const float *x, in
     }
 }
 
-/* Fills the rows of n images, and seen[n], the statistics of their logits. */
-static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, int n,
-                            jem__seen *seen) {
+/* Fills the rows of n images, and stats[n], the statistics of their logits. */
+static jem_status jem__measure_images(jem_net *net, const jem__rows *all, const float *x, int n,
+                                      jem__logit_stats *stats) {
     jem_ctx *ctx = net->ctx;
     const ptrdiff_t size = jem__image_size(net);
     const jem_rng seed = jem_rng_seed(39);
@@ -11689,23 +11684,20 @@ static jem_status jem__look(jem_net *net, const jem__rows *all, const float *x, 
             break;
         }
         jem_mark mark = jem_begin(ctx);
-        int at = jem__look_clean(net, &r, u, m, seen + i);
+        int at = jem__measure_clean(net, &r, u, m, stats + i);
         jem_end(ctx, mark);
         for (int level = 1; level < r.gradients && ctx->status == JEM_OK; level++) {
-            float sigma = net->noise_lo;
-            if (level == 2) sigma *= 4;
+            const float sigma = level == 2 ? 4 * net->noise_lo : net->noise_lo;
             jem_rng rng = jem_rng_split(&seed, (uint64_t)level);
             jem_fill_normal(ctx, &rng, r.z, size, 0, 1);
             mark = jem_begin(ctx);
-            jem__look_noisy(net, &r, u, m, sigma, at);
+            jem__measure_noisy(net, &r, u, m, sigma, at);
             jem_end(ctx, mark);
             at += 2 * (jem__levels(net) + 1) + 1;
         }
         jem_end(ctx, batch);
         for (int j = 0; j < m && r.dims[JEM__FEATURES]; j++) {
-            const ptrdiff_t slopes = r.dims[JEM__SLOPES];
-            const ptrdiff_t dims = r.dims[JEM__FEATURES];
-            memcpy(r.v[JEM__FEATURES] + (j + 1) * dims - r.shared, r.v[JEM__SLOPES] + j * slopes,
+            memcpy(jem__row(&r, JEM__FEATURES, j + 1) - r.shared, jem__row(&r, JEM__SLOPES, j),
                    (size_t)r.shared * sizeof(float));
         }
         int finite = 1;
@@ -11728,8 +11720,7 @@ static double jem__deviation(const jem__gauss *g, const float *v, const float *m
 
 /* Returns the squared distance of v from the mean of a class. */
 static double jem__gauss_distance(const jem__gauss *g, const float *v, int label) {
-    float w[JEM__MOST_DIMS];                       /* rounded: then all products are exact, and the
-                                                      sums are those of fma without its calls */
+    float w[JEM__MOST_DIMS];                       /* floats: exact products, see jem__fmaf */
     const float *mean = g->mean + (ptrdiff_t)label * g->dims;
     const float *row = g->root;
     if (g->roots > 1) row += (ptrdiff_t)label * jem__triangle(g->dims);
@@ -11757,10 +11748,10 @@ static double jem__mixture_log(const jem__gauss *g, const float *v, double *each
     return most + log(sum);
 }
 
-/* Returns the score of v before it is standardised: the log density of a mixture; otherwise minus
-   the distance or, if the part has `all`, minus the squared distance, relative to that from
-   `all`. */
-static double jem__part_raw(const jem__trait *p, const float *v, int label) {
+/* Returns the score of v before it is standardised: minus the distance d from the mean of the label
+   (Mahalanobis: Lee et al. 2018); if the part has `all`, minus d^2, relative to that from `all`
+   (relative Mahalanobis: Ren et al. 2021); or the log density of a mixture. */
+static double jem__part_raw(const jem__calibrated_part *p, const float *v, int label) {
     double each[JEM__BLENDS];
     if (p->mixed) return jem__mixture_log(&p->own, v, each);
     const double own = jem__gauss_distance(&p->own, v, label);
@@ -11768,7 +11759,7 @@ static double jem__part_raw(const jem__trait *p, const float *v, int label) {
     if (p->relative && !(*p->relative > 0)) return -own;
     return jem__gauss_distance(&p->all, v, 0) - own;
 }
-static float jem__part_score(const jem__trait *p, const float *v, int label) {
+static float jem__part_score(const jem__calibrated_part *p, const float *v, int label) {
     const double raw = jem__part_raw(p, v, label);
     return (float)((raw - (double)p->shift[label]) / (double)p->scale[label]);
 }
@@ -11778,8 +11769,9 @@ static float jem__fraction(const float *q, float score) {
     const float root = jem__familiarity(q, JEM__QUANTILES, score);
     return root * root;
 }
-/* Returns -log of the p-value of a part's score: 0 for a part that has no numbers. */
-static double jem__part_surprise(const jem__trait *p, float score) {
+/* Returns -log of the p-value of a part's score, its rank among those of the calibration images or,
+   in the last 5%, an exponential tail; 0 for a part that has no numbers. */
+static double jem__part_surprise(const jem__calibrated_part *p, float score) {
     const double most = 60;
     if (!p->own.dims) return 0;
     const double edge = (double)JEM__TAIL / (JEM__QUANTILES - 1);
@@ -11787,8 +11779,10 @@ static double jem__part_surprise(const jem__trait *p, float score) {
     if (excess >= 0) return fmin(excess / (double)*p->tail - 2 * log(edge), most);
     return -log((double)jem__fraction(p->q, score));
 }
-/* Returns minus the joint surprise of parts: their weighted sum plus the largest. */
-static float jem__join(const jem__known *k, const double *surprise) {
+/* Returns the joint score, minus the weighted sum of the parts' -log p (Fisher; tails of several
+   statistics: Morningstar et al. 2021) and the largest (Tippett), since one part alone can make an
+   image strange. */
+static float jem__join(const jem__calibration *k, const double *surprise) {
     double sum = 0;
     double most = 0;
     for (int part = 0; part < JEM__PARTS; part++) {
@@ -11798,26 +11792,19 @@ static float jem__join(const jem__known *k, const double *surprise) {
     return -(float)(sum + most);
 }
 /* Returns the joint score of image i; writes surprise[JEM__PARTS]. */
-static float jem__known_score(const jem__known *k, const jem__rows *r, int i, int label,
+static float jem__joint_score(const jem__calibration *k, const jem__rows *r, int i, int label,
                               double *surprise) {
     for (int part = 0; part < JEM__PARTS; part++) {
-        const float *v = r->v[part] + (ptrdiff_t)i * r->dims[part];
         surprise[part] = 0;
         if (!r->dims[part]) continue;
-        const float score = jem__part_score(k->part + part, v, label);
+        const float score = jem__part_score(k->part + part, jem__row(r, part, i), label);
         surprise[part] = jem__part_surprise(k->part + part, score);
     }
     return jem__join(k, surprise);
 }
 
-/* Returns 1 if an image has less fine detail than the mean of its class; 0 for a vector. */
-static int jem__is_smooth(const jem_net *net, const jem__trait *image, const float *v, int label) {
-    const int fine = net->channels > 1;            /* index of the finest level; colour is first */
-    return !jem__is_vector(net) && v[fine] < image->own.mean[label * image->own.dims + fine];
-}
-
 /* Returns the index of the number of a part that deviates most from the label's mean. */
-static int jem__worst(const jem__trait *p, const float *v, int label) {
+static int jem__worst(const jem__calibrated_part *p, const float *v, int label) {
     const float *mean = p->own.mean + (ptrdiff_t)label * p->own.dims;
     int worst = 0;
     double most = -1;
@@ -11833,8 +11820,7 @@ static int jem__worst(const jem__trait *p, const float *v, int label) {
 /* Returns the reason that number i of the slopes part gives; the layout begins at `shared`. */
 static jem_reason jem__slopes_reason(const jem_net *net, int i, int shared) {
     const int logits = jem__logit_dims(net);
-    int image = 0;
-    if (!jem__is_vector(net)) image = jem__image_dims(net);
+    const int image = jem__is_vector(net) ? 0 : jem__image_dims(net);
     if (i < logits) return JEM_REASON_CLASSES;
     if (i == logits) return JEM_REASON_DENSITY;
     if (i >= shared) return JEM_REASON_LAYOUT;
@@ -11843,43 +11829,49 @@ static jem_reason jem__slopes_reason(const jem_net *net, int i, int shared) {
     return JEM_REASON_SLOPE;
 }
 
+/* Returns the reason that unusual details give. image, v: the image part, its numbers. */
+static jem_reason jem__details_reason(const jem_net *net, const jem__calibrated_part *image,
+                                      const float *v, int label) {
+    const int fine = net->channels > 1;            /* index of the finest level; colour is first */
+    if (v[fine] < image->own.mean[label * image->own.dims + fine]) return JEM_REASON_SMOOTH;
+    return JEM_REASON_EDGES;
+}
+
 /* Names the statistic that contributed most to the score of image i. */
-static jem_reason jem__known_reason(const jem_net *net, const jem__known *k, const jem__rows *r,
-                                    int i, int label, const double *surprise) {
-    const float *row[JEM__PARTS];
+static jem_reason jem__reason_for(const jem_net *net, const jem__calibration *k, const jem__rows *r,
+                                  int i, int label, const double *surprise) {
+    const jem__calibrated_part *image = k->part + JEM__IMAGE;
+    const float *v = jem__row(r, JEM__IMAGE, i);
     int most = JEM__SLOPES;
     for (int part = 0; part < JEM__PARTS; part++) {
-        row[part] = r->v[part] + (ptrdiff_t)i * r->dims[part];
         if (surprise[part] > surprise[most]) most = part;
     }
-    jem_reason reason = JEM_REASON_EDGES;
     if (most == JEM__SHADES) return JEM_REASON_SHADES;
-    if (most != JEM__IMAGE) {
-        int worst = jem__worst(k->part + most, row[most], label);
-        if (most == JEM__FEATURES) {
-            if (worst < k->features) return JEM_REASON_FEATURES;
-            worst -= k->features;
-        }
-        reason = jem__slopes_reason(net, worst, r->shared);
-    } else if (!jem__is_vector(net) && net->channels > 1 &&
-               jem__worst(k->part + most, row[most], label) == 0) {
-        return JEM_REASON_SHADES;                  /* the colourfulness, which is first */
+    if (most == JEM__IMAGE) {
+        if (jem__is_vector(net)) return JEM_REASON_VALUES;
+        if (net->channels > 1 && jem__worst(image, v, label) == 0) return JEM_REASON_SHADES;
+        return jem__details_reason(net, image, v, label);
     }
-    if (reason != JEM_REASON_EDGES) return reason;
-    if (jem__is_vector(net)) return JEM_REASON_VALUES;
-    if (jem__is_smooth(net, k->part + JEM__IMAGE, row[JEM__IMAGE], label)) return JEM_REASON_SMOOTH;
-    return JEM_REASON_EDGES;
+    int worst = jem__worst(k->part + most, jem__row(r, most, i), label);
+    if (most == JEM__FEATURES) worst -= k->features;
+    if (worst < 0) return JEM_REASON_FEATURES;
+    const jem_reason reason = jem__slopes_reason(net, worst, r->shared);
+    if (reason == JEM_REASON_EDGES) return jem__details_reason(net, image, v, label);
+    return reason;
 }
 
 /* ---- calibration ----------------------------------------------------------------------------- */
 
 /* Deals images to folds in random order, class by class, so that every fold has a share of each
-   class however the images are ordered. order[n], next[classes]: scratch. */
-static void jem__deal_folds(jem__seen *seen, int n, int classes, int *order, int *next) {
+   class however the images are ordered. */
+static jem_status jem__deal_folds(jem_ctx *ctx, jem__logit_stats *stats, int n, int classes) {
     jem_rng rng = jem_rng_seed(40);
+    int *order = (int *)jem__push(ctx, (size_t)n * sizeof *order);
+    int *next = (int *)jem__push(ctx, (size_t)classes * sizeof *next);
     int before = 0;
-    for (int c = 0; c < classes; c++) next[c] = 0;
-    for (int i = 0; i < n; i++) next[seen[i].label]++;
+    if (!order || !next) return JEM_NO_MEMORY;
+    memset(next, 0, (size_t)classes * sizeof *next);
+    for (int i = 0; i < n; i++) next[stats[i].label]++;
     for (int c = 0; c < classes; c++) {
         const int count = next[c];
         next[c] = before;
@@ -11893,23 +11885,41 @@ static void jem__deal_folds(jem__seen *seen, int n, int classes, int *order, int
         order[k] = at;
     }
     for (int i = 0; i < n; i++) {
-        jem__seen *s = seen + order[i];
+        jem__logit_stats *s = stats + order[i];
         s->fold = next[s->label]++ % JEM__FOLDS;
     }
+    return JEM_OK;
 }
 
-/* Sums the rows of the images of a fit: those whose fold is not `without`, of one label (-1: all).
-   Returns the count of images. */
-static int jem__gauss_sum(const float *v, int dims, const jem__seen *seen, int n, int without,
-                          int label, double *sum) {
-    int count = 0;
-    memset(sum, 0, (size_t)dims * sizeof *sum);
-    for (int i = 0; i < n; i++) {
-        if (seen[i].fold == without || (label >= 0 && seen[i].label != label)) continue;
-        for (int a = 0; a < dims; a++) sum[a] += (double)v[(ptrdiff_t)i * dims + a];
-        count++;
+/* Rows v[n][dims] of a part, and the statistics of their images. A fit leaves out the images of the
+   fold `without` (-1: none). */
+typedef struct jem__fit_data {
+    const float *v;
+    const jem__logit_stats *stats;
+    int dims, n, without;
+} jem__fit_data;
+
+static const float *jem__fit_row(const jem__fit_data *data, int i) {
+    return data->v + (ptrdiff_t)i * data->dims;
+}
+static int jem__left_out(const jem__fit_data *d, int i) { return d->stats[i].fold == d->without; }
+/* Returns the label of image i; of one class, which has all images, 0. */
+static int jem__label_of(const jem__fit_data *data, int i, int classes) {
+    return classes > 1 ? data->stats[i].label : 0;
+}
+/* Sums the rows of each label's images into sum[classes][dims], and counts the images. */
+static void jem__gauss_sums(const jem__fit_data *data, int classes, double *sum, double *count) {
+    const ptrdiff_t dims = data->dims;
+    memset(sum, 0, (size_t)classes * (size_t)dims * sizeof *sum);
+    memset(count, 0, (size_t)classes * sizeof *count);
+    for (int i = 0; i < data->n; i++) {
+        if (jem__left_out(data, i)) continue;
+        const int label = jem__label_of(data, i, classes);
+        const float *row = jem__fit_row(data, i);
+        double *to = sum + label * dims;
+        for (ptrdiff_t a = 0; a < dims; a++) to[a] += (double)row[a];
+        count[label]++;
     }
-    return count;
 }
 
 /* Computes the Cholesky factor of the correlations r into `root`, as whole numbers in units of
@@ -11930,17 +11940,16 @@ static void jem__cholesky(const double *r, int dims, float *root) {
 
 /* Writes to `cov` the sums of products of deviations over the images of a fit with label `only`
    (-1: all), plus an error variance per image. Returns the count of these images. away: scratch. */
-static int jem__gauss_products(const jem__gauss *g, const float *v, const jem__seen *seen, int n,
-                               int without, int only, double *away, double *cov) {
+static int jem__gauss_products(const jem__gauss *g, const jem__fit_data *data, int only,
+                               double *away, double *cov) {
     const int dims = g->dims;
     int count = 0;
     memset(cov, 0, (size_t)jem__triangle(dims) * sizeof *cov);
-    for (int i = 0; i < n; i++) {
-        int label = 0;
-        if (g->classes > 1) label = seen[i].label;
-        if (seen[i].fold == without || (only >= 0 && label != only)) continue;
+    for (int i = 0; i < data->n; i++) {
+        const int label = jem__label_of(data, i, g->classes);
+        if (jem__left_out(data, i) || (only >= 0 && label != only)) continue;
         const float *m = g->mean + (ptrdiff_t)label * dims;
-        for (int a = 0; a < dims; a++) away[a] = jem__deviation(g, v + (ptrdiff_t)i * dims, m, a);
+        for (int a = 0; a < dims; a++) away[a] = jem__deviation(g, jem__fit_row(data, i), m, a);
         double *to = cov;
         for (int a = 0; a < dims; a++) {
             for (int b = 0; b <= a; b++) to[b] = fma(away[a], away[b], to[b]);
@@ -11955,7 +11964,7 @@ static int jem__gauss_products(const jem__gauss *g, const float *v, const jem__s
     return count;
 }
 /* Divides products by spreads and by a count. */
-static void jem__gauss_units(const jem__gauss *g, double *cov, int count) {
+static void jem__gauss_units(const jem__gauss *g, double *cov, double count) {
     for (int a = 0; a < g->dims; a++) {
         for (int b = 0; b <= a; b++)
             *cov++ /= (double)g->spread[a] * (double)g->spread[b] * count;
@@ -11971,25 +11980,26 @@ static float jem__short_mean(float m) {
 /* Fits means and covariances. The mean of a label is shrunk towards that of all images, as if the
    label had four more images with that mean, and its covariance as if it had JEM__SHRUNK more with
    the covariance of all. A ridge reduces the correlations, so that small differences between
-   correlated numbers count for little. work: two numbers per dimension, and two triangles. */
-static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen, int n, int without,
-                           double *work) {
+   correlated numbers count for little. work: two numbers per dimension, two triangles, and one more
+   number than there are dimensions for each class. */
+static void jem__gauss_fit(jem__gauss *g, const jem__fit_data *data, double *work) {
     const int dims = g->dims;
     const int triangle = jem__triangle(dims);
     double *mean = work;
-    double *sum = work + dims;
-    double *cov = work + 2 * dims;
-    const int count = jem__gauss_sum(v, dims, seen, n, without, -1, mean);
+    double *away = mean + dims;
+    double *cov = away + dims;
+    double *own = cov + 2 * triangle;
+    double *sum = own + g->classes;
+    double count;
+    jem__gauss_sums(data, 1, mean, &count);
     for (int a = 0; a < dims; a++) mean[a] /= count;
+    jem__gauss_sums(data, g->classes, sum, own);
     for (int c = 0; c < g->classes; c++) {
-        int label = c;
-        if (g->classes == 1) label = -1;
-        const int own = jem__gauss_sum(v, dims, seen, n, without, label, sum);
+        const ptrdiff_t at = (ptrdiff_t)c * dims;
         for (int a = 0; a < dims; a++)
-            g->mean[(ptrdiff_t)c * dims + a] =
-                jem__short_mean((float)((sum[a] + 4 * mean[a]) / (own + 4)));
+            g->mean[at + a] = jem__short_mean((float)((sum[at + a] + 4 * mean[a]) / (own[c] + 4)));
     }
-    jem__gauss_products(g, v, seen, n, without, -1, sum, cov);
+    jem__gauss_products(g, data, -1, away, cov);
     for (int a = 0; a < dims; a++)
         g->spread[a] = jem__shorten((float)(sqrt(cov[jem__diagonal(a)] / count) + 1e-6));
     jem__gauss_units(g, cov, count);
@@ -11998,10 +12008,10 @@ static void jem__gauss_fit(jem__gauss *g, const float *v, const jem__seen *seen,
         double *to = cov;
         if (g->roots > 1) {
             to = cov + triangle;
-            const int own = jem__gauss_products(g, v, seen, n, without, c, sum, to);
+            const int images = jem__gauss_products(g, data, c, away, to);
             jem__gauss_units(g, to, 1);
             for (int a = 0; a < triangle; a++)
-                to[a] = fma(JEM__SHRUNK, cov[a], to[a]) / (own + JEM__SHRUNK);
+                to[a] = fma(JEM__SHRUNK, cov[a], to[a]) / (images + JEM__SHRUNK);
         }
         for (int a = 0; a < dims; a++) to[jem__diagonal(a)] += ridge;
         jem__cholesky(to, dims, g->root + (ptrdiff_t)c * triangle);
@@ -12016,21 +12026,21 @@ typedef struct jem__blend {
 
 /* Initialises the fit of a mixture: sets the spread, draws an image at random as the mean of each
    Gaussian, and assigns each image to the nearest one. */
-static void jem__mixture_begin(jem__gauss *g, const float *v, const jem__seen *seen, int n,
-                               int without, const jem__blend *b) {
+static void jem__mixture_begin(jem__gauss *g, const jem__fit_data *data, const jem__blend *b) {
     const int dims = g->dims;
     double *mean = b->mean;
     double *sum = b->sum;
-    const int count = jem__gauss_sum(v, dims, seen, n, without, -1, mean);
+    double count;
+    jem__gauss_sums(data, 1, mean, &count);
     for (int a = 0; a < dims; a++) {
         const double error = (double)g->error[a];
         mean[a] /= count;
         sum[a] = error * error * count;
     }
-    for (int i = 0; i < n; i++) {
-        if (seen[i].fold == without) continue;
+    for (int i = 0; i < data->n; i++) {
+        if (jem__left_out(data, i)) continue;
         for (int a = 0; a < dims; a++) {
-            const double d = (double)v[(ptrdiff_t)i * dims + a] - mean[a];
+            const double d = (double)jem__fit_row(data, i)[a] - mean[a];
             sum[a] = fma(d, d, sum[a]);
         }
     }
@@ -12038,17 +12048,18 @@ static void jem__mixture_begin(jem__gauss *g, const float *v, const jem__seen *s
         g->spread[a] = jem__shorten((float)(sqrt(sum[a] / count) + 1e-6));
     jem_rng rng = jem_rng_seed(42);
     for (int k = 0; k < g->classes; k++) {
-        int i = (int)jem_rng_below(&rng, n);
-        while (seen[i].fold == without) i = (i + 1) % n;
-        memcpy(g->mean + k * dims, v + (ptrdiff_t)i * dims, (size_t)dims * sizeof *v);
+        int i = (int)jem_rng_below(&rng, data->n);
+        while (jem__left_out(data, i)) i = (i + 1) % data->n;
+        memcpy(g->mean + k * dims, jem__fit_row(data, i), (size_t)dims * sizeof *g->mean);
     }
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < data->n; i++) {
         double nearest = 1e300;
         int own = 0;
         for (int k = 0; k < g->classes; k++) {
             double square = 0;
             for (int a = 0; a < dims; a++) {
-                const double d = (double)v[(ptrdiff_t)i * dims + a] - (double)g->mean[k * dims + a];
+                const float mean_a = g->mean[k * dims + a];
+                const double d = (double)jem__fit_row(data, i)[a] - (double)mean_a;
                 square = fma(d / (double)g->spread[a], d / (double)g->spread[a], square);
             }
             if (square < nearest) own = k;
@@ -12061,8 +12072,8 @@ static void jem__mixture_begin(jem__gauss *g, const float *v, const jem__seen *s
 /* Sums over the images, weighted by their responsibilities for Gaussian k: sets its mean, as if it
    had four more images with the mean of all, and the products of deviations in units of the spread.
    Returns the sum of the weights. */
-static double jem__mixture_sums(jem__gauss *g, int k, const float *v, const jem__seen *seen, int n,
-                                int without, const jem__blend *b) {
+static double jem__mixture_sums(jem__gauss *g, int k, const jem__fit_data *data,
+                                const jem__blend *b) {
     const int dims = g->dims;
     double *sum = b->sum;
     double *cov = b->cov + k * jem__triangle(dims);
@@ -12070,23 +12081,23 @@ static double jem__mixture_sums(jem__gauss *g, int k, const float *v, const jem_
     double count = 0;
     for (int a = 0; a < dims; a++) sum[a] = 4 * b->mean[a];
     memset(cov, 0, (size_t)jem__triangle(dims) * sizeof *cov);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < data->n; i++) {
         const double part = (double)(float)b->belongs[(ptrdiff_t)i * g->classes + k];
-        if (seen[i].fold == without || part == 0) continue;
-        for (int a = 0; a < dims; a++) sum[a] += part * (double)v[(ptrdiff_t)i * dims + a];
+        if (jem__left_out(data, i) || part == 0) continue;
+        for (int a = 0; a < dims; a++) sum[a] += part * (double)jem__fit_row(data, i)[a];
         count += part;
     }
     float *m = g->mean + k * dims;
     for (int a = 0; a < dims; a++) m[a] = jem__shorten((float)(sum[a] / (count + 4)));
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < data->n; i++) {
         const double part = (double)(float)b->belongs[(ptrdiff_t)i * g->classes + k];
-        if (seen[i].fold == without || part == 0) continue;
+        if (jem__left_out(data, i) || part == 0) continue;
         double *to = cov;
         for (int a = 0; a < dims; a++) {
-            const double d = (double)v[(ptrdiff_t)i * dims + a] - (double)m[a];
+            const double d = (double)jem__fit_row(data, i)[a] - (double)m[a];
             z[a] = (float)(d / (double)g->spread[a]);
             const double own = (double)(float)(part * (double)z[a]);
-            for (int c = 0; c <= a; c++) to[c] += own * (double)z[c];    /* exact products */
+            for (int c = 0; c <= a; c++) to[c] += own * (double)z[c];    /* see jem__fmaf */
             to += a + 1;
         }
     }
@@ -12115,10 +12126,12 @@ static void jem__mixture_root(jem__gauss *g, int k, double count, double images,
     g->log_weight[k] = jem__shorten((float)(log(weight) - log_root));
 }
 
-/* Fits a mixture by expectation maximisation (Dempster, Laird & Rubin 1977). work: two
+/* Fits a mixture by expectation maximisation (Dempster, Laird & Rubin 1977). Photographs of one
+   class have shades of several kinds, and an image between two kinds is strange. Colourfulness and
+   evenness are logarithms, which can be very low: images without colour, or with a border of one
+   shade, form kinds of their own, and those with both (drawings) are rarer than either. work: two
    numbers per dimension, a triangle per Gaussian and one more, a number per image and Gaussian. */
-static void jem__mixture_fit(jem__gauss *g, const float *v, const jem__seen *seen, int n,
-                             int without, double *work) {
+static void jem__mixture_fit(jem__gauss *g, const jem__fit_data *data, double *work) {
     enum { ROUNDS = 12 };
     const int dims = g->dims;
     const int triangle = jem__triangle(dims);
@@ -12130,18 +12143,18 @@ static void jem__mixture_fit(jem__gauss *g, const float *v, const jem__seen *see
     b.all = b.sum + dims;
     b.cov = b.all + triangle;
     b.belongs = b.cov + blends * triangle;
-    jem__mixture_begin(g, v, seen, n, without, &b);
+    jem__mixture_begin(g, data, &b);
     for (int round = 0; round < ROUNDS; round++) {
         double images = 0;
         memset(b.all, 0, (size_t)triangle * sizeof *b.all);
         for (int k = 0; k < blends; k++) {
-            count[k] = jem__mixture_sums(g, k, v, seen, n, without, &b);
+            count[k] = jem__mixture_sums(g, k, data, &b);
             images += count[k];
             for (int a = 0; a < triangle; a++) b.all[a] += b.cov[k * triangle + a];
         }
         for (int k = 0; k < blends; k++) jem__mixture_root(g, k, count[k], images, &b);
-        for (int i = 0; i < n && round + 1 < ROUNDS; i++) {
-            const double whole = jem__mixture_log(g, v + (ptrdiff_t)i * dims, each);
+        for (int i = 0; i < data->n && round + 1 < ROUNDS; i++) {
+            const double whole = jem__mixture_log(g, jem__fit_row(data, i), each);
             for (int k = 0; k < blends; k++)
                 b.belongs[(ptrdiff_t)i * blends + k] = exp(each[k] - whole);
         }
@@ -12150,15 +12163,14 @@ static void jem__mixture_fit(jem__gauss *g, const float *v, const jem__seen *see
 
 /* Fits a part. If all images have one label, the mean of all is that label's, and a relative
    distance would be 0: then *relative becomes 0. */
-static void jem__part_fit(jem__trait *p, const float *v, const jem__seen *seen, int n, int without,
-                          double *work) {
+static void jem__part_fit(jem__calibrated_part *p, const jem__fit_data *data, double *work) {
     float several_labels = 0;
-    if (p->mixed) jem__mixture_fit(&p->own, v, seen, n, without, work);
-    else jem__gauss_fit(&p->own, v, seen, n, without, work);
+    if (p->mixed) jem__mixture_fit(&p->own, data, work);
+    else jem__gauss_fit(&p->own, data, work);
     if (!p->all.dims) return;
-    jem__gauss_fit(&p->all, v, seen, n, without, work);
-    for (int i = 1; i < n; i++) {
-        if (seen[i].label != seen[0].label) several_labels = 1;
+    jem__gauss_fit(&p->all, data, work);
+    for (int i = 1; i < data->n; i++) {
+        if (data->stats[i].label != data->stats[0].label) several_labels = 1;
     }
     *p->relative = several_labels;
 }
@@ -12176,41 +12188,51 @@ static void jem__strange_quantiles(float *scores, int n, float *q) {
     }
 }
 
-/* Computes the mean score (shift) and its spread (scale) of each label, over all folds except
-   `without`. Sixteen images with the mean and spread of all are added to a label's own, so that a
-   rare label has usable numbers. If the part is pooled, every image counts for every label. */
-static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, int without,
-                                  const float *scores) {
+/* Computes the mean score (shift) and its spread (scale) of each label, over all folds except the
+   one left out, so that no class is strange as a whole. Sixteen images with the mean and spread of
+   all are added to a label's own, so that a rare label has usable numbers. If the part is pooled,
+   every image counts for every label. work: two numbers per label. */
+static void jem__part_standardise(jem__calibrated_part *p, const jem__fit_data *data,
+                                  const float *scores, double *work) {
+    const int labels = p->pooled ? 1 : p->labels;
+    double *sum = work;
+    double *count = work + labels;
     double mean = 0;
     double square = 0;
     int all = 0;
-    for (int i = 0; i < n; i++) {
-        if (seen[i].fold == without) continue;
+    for (int i = 0; i < data->n; i++) {
+        if (jem__left_out(data, i)) continue;
         mean += p->shifts * (double)scores[i];
         all++;
     }
     mean /= all;
-    for (int i = 0; i < n; i++) {
-        if (seen[i].fold == without) continue;
+    for (int c = 0; c < labels; c++) {
+        sum[c] = 16 * mean;
+        count[c] = 16;
+    }
+    for (int i = 0; i < data->n; i++) {
+        if (jem__left_out(data, i)) continue;
+        const int c = jem__label_of(data, i, labels);
         const double d = (double)scores[i] - mean;
         square += d * d / all;
+        sum[c] += p->shifts * (double)scores[i];
+        count[c]++;
     }
-    for (int c = 0; c < p->labels; c++) {
-        double sum = 16 * mean;
-        double squares = 16 * square;
-        int count = 16;
-        for (int i = 0; i < n; i++) {
-            if ((seen[i].label != c && !p->pooled) || seen[i].fold == without) continue;
-            sum += p->shifts * (double)scores[i];
-            count++;
-        }
-        p->shift[c] = jem__shorten((float)(sum / count));
-        for (int i = 0; i < n; i++) {
-            if ((seen[i].label != c && !p->pooled) || seen[i].fold == without) continue;
-            const double d = (double)scores[i] - (double)p->shift[c];
-            squares = fma(d, d, squares);
-        }
-        p->scale[c] = jem__shorten((float)(sqrt(squares / count) + 1e-6));
+    for (int c = 0; c < labels; c++) {
+        p->shift[c] = jem__shorten((float)(sum[c] / count[c]));
+        sum[c] = 16 * square;
+    }
+    for (int i = 0; i < data->n; i++) {
+        if (jem__left_out(data, i)) continue;
+        const int c = jem__label_of(data, i, labels);
+        const double d = (double)scores[i] - (double)p->shift[c];
+        sum[c] = fma(d, d, sum[c]);
+    }
+    for (int c = 0; c < labels; c++)
+        p->scale[c] = jem__shorten((float)(sqrt(sum[c] / count[c]) + 1e-6));
+    for (int c = labels; c < p->labels; c++) {
+        p->shift[c] = p->shift[0];
+        p->scale[c] = p->scale[0];
     }
 }
 
@@ -12218,48 +12240,51 @@ static void jem__part_standardise(jem__trait *p, const jem__seen *seen, int n, i
    that is constant but for a few rows, their scale is nearly 0. */
 #define JEM__MOST_DEVIANT 1e6f
 
-/* Computes scores[n] by fits that exclude each image's fold: raw scores first, which are then
-   standardised by those of the other folds. Finally sets p's shift and scale from all raw scores.
-   raw[n]: scratch. */
-static void jem__part_folds(jem__trait *p, const float *v, const jem__seen *seen, int n,
-                            float *scores, float *raw, double *work) {
-    const ptrdiff_t dims = p->own.dims;
-    for (int fold = 0; fold < JEM__FOLDS && fold < n; fold++) {
-        jem__part_fit(p, v, seen, n, fold, work);
-        for (int i = 0; i < n; i++) {
-            if (seen[i].fold != fold) continue;
-            raw[i] = (float)jem__part_raw(p, v + i * dims, seen[i].label);
+/* Computes scores[n] by fits that exclude each image's fold, just as the final fit excludes new
+   images: raw scores first, which are then standardised by those of the other folds. Finally sets
+   p's shift and scale from all raw scores. raw[n]: scratch. */
+static void jem__part_folds(jem__calibrated_part *p, const jem__fit_data *all, float *scores,
+                            float *raw, double *work) {
+    const int folds = all->n < JEM__FOLDS ? all->n : JEM__FOLDS;
+    jem__fit_data others = *all;
+    for (others.without = 0; others.without < folds; others.without++) {
+        jem__part_fit(p, &others, work);
+        for (int i = 0; i < all->n; i++) {
+            if (!jem__left_out(&others, i)) continue;
+            raw[i] = (float)jem__part_raw(p, jem__fit_row(all, i), all->stats[i].label);
         }
     }
-    for (int fold = 0; fold < JEM__FOLDS && fold < n; fold++) {
-        jem__part_standardise(p, seen, n, fold, raw);
-        for (int i = 0; i < n; i++) {
-            const int c = seen[i].label;
-            if (seen[i].fold != fold) continue;
+    for (others.without = 0; others.without < folds; others.without++) {
+        jem__part_standardise(p, &others, raw, work);
+        for (int i = 0; i < all->n; i++) {
+            const int c = all->stats[i].label;
+            if (!jem__left_out(&others, i)) continue;
             scores[i] = (raw[i] - p->shift[c]) / p->scale[c];
             if (scores[i] > JEM__MOST_DEVIANT) scores[i] = JEM__MOST_DEVIANT;
             if (scores[i] < -JEM__MOST_DEVIANT) scores[i] = -JEM__MOST_DEVIANT;
         }
     }
-    jem__part_standardise(p, seen, n, -1, raw);
+    jem__part_standardise(p, all, raw, work);
 }
 
 /* Fits a part to all images; scores[n] come from fits without each image's fold. */
-static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *v,
-                                      const jem__seen *seen, int n, float *scores) {
-    const int dims = p->own.dims;
-    size_t numbers = (size_t)(2 * dims + 2 * jem__triangle(dims) + 1);
-    if (p->mixed) numbers += (size_t)p->own.classes * (size_t)(n + jem__triangle(dims));
+static jem_status jem__part_calibrate(jem__calibrated_part *p, jem_ctx *ctx,
+                                      const jem__fit_data *all, float *scores) {
+    const size_t dims = (size_t)all->dims;
+    const size_t triangle = (size_t)jem__triangle(all->dims);
+    const size_t n = (size_t)all->n;
+    size_t numbers = 2 * dims + 2 * triangle + (size_t)p->labels * (dims + 2);
+    if (p->mixed) numbers += (size_t)p->own.classes * (n + triangle);
     double *work = (double *)jem__push(ctx, numbers * sizeof *work);
-    float *sorted = jem__push_floats(ctx, n);
+    float *sorted = jem__push_floats(ctx, all->n);
     if (!work || !sorted) return JEM_NO_MEMORY;
-    jem__part_folds(p, v, seen, n, scores, sorted, work);
-    jem__part_fit(p, v, seen, n, -1, work);
-    memcpy(sorted, scores, (size_t)n * sizeof *sorted);
-    jem__strange_quantiles(sorted, n, p->q);
+    jem__part_folds(p, all, scores, sorted, work);
+    jem__part_fit(p, all, work);
+    memcpy(sorted, scores, n * sizeof *sorted);
+    jem__strange_quantiles(sorted, all->n, p->q);
     double excess = 0;
     int count = 0;
-    for (int i = 0; i < n && sorted[i] < p->q[JEM__TAIL]; i++) {
+    for (int i = 0; i < all->n && sorted[i] < p->q[JEM__TAIL]; i++) {
         excess += (double)p->q[JEM__TAIL] - (double)sorted[i];
         count++;
     }
@@ -12269,12 +12294,12 @@ static jem_status jem__part_calibrate(jem__trait *p, jem_ctx *ctx, const float *
 }
 
 /* Writes the text of a calibration by parts to `list`. */
-static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const jem__seen *seen,
-                                       int n, jem__meta **list) {
+static jem_status jem__calibrate_parts(jem_net *net, const jem__rows *r,
+                                       const jem__logit_stats *stats, int n, jem__meta **list) {
     jem_ctx *ctx = net->ctx;
     const int features = r->features;
     const int first = JEM__FORM * JEM__NEWEST + r->gradients;
-    const int size = jem__known_at(net, first, features, NULL).size;
+    const int size = jem__calibration_at(net, first, features, NULL).size;
     float *all = jem__push_floats(ctx, size);
     float *scores = jem__push_floats(ctx, n);
     float *sums = jem__push_floats(ctx, n);
@@ -12283,12 +12308,12 @@ static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const j
     memset(all, 0, (size_t)size * sizeof *all);    /* without features, `relative` is not fitted */
     all[0] = (float)first;
     all[1] = (float)features;
-    jem__known k = jem__known_at(net, first, features, all);
+    jem__calibration k = jem__calibration_at(net, first, features, all);
     memcpy(k.range, r->range, sizeof r->range);
     for (int part = 0; part < JEM__PARTS; part++) {
-        jem__trait *p = k.part + part;
-        if (jem__part_calibrate(p, ctx, r->v[part], seen, n, scores) != JEM_OK)
-            return JEM_NO_MEMORY;
+        jem__calibrated_part *p = k.part + part;
+        const jem__fit_data data = { r->v[part], stats, r->dims[part], n, -1 };
+        if (jem__part_calibrate(p, ctx, &data, scores) != JEM_OK) return JEM_NO_MEMORY;
         for (int i = 0; i < n; i++)
             surprise[(ptrdiff_t)i * JEM__PARTS + part] = jem__part_surprise(p, scores[i]);
     }
@@ -12299,7 +12324,7 @@ static jem_status jem__known_calibrate(jem_net *net, const jem__rows *r, const j
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: a statistic is %g, but a file can hold "
                          "at most 1e12: does a feature vary in too few images?", (double)all[i]);
     }
-    return jem__numbers_write(net, list, jem__known_key, all, size);
+    return jem__numbers_write(net, list, jem__statistics_key, all, size);
 }
 
 /* Finds the darkest and the brightest value of calibration images, in the network's units. */
@@ -12328,8 +12353,7 @@ static void jem__range_of(jem_net *net, const float *x, int n, float *range) {
 jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
-    int cost = gradients;
-    if (cost == JEM_AUTO) cost = 1;                /* the slope, which shares the forward pass */
+    const int cost = gradients == JEM_AUTO ? 1 : gradients;      /* 1: it shares the forward pass */
     if (!x) return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: x is NULL");
     if (n < 2)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "calibrate: needs at least 2 images, not %d", n);
@@ -12345,27 +12369,24 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
     const jem_mark mark = jem_begin(ctx);
     jem__meta *texts = NULL;
     jem__rows r;
-    jem__seen *seen = (jem__seen *)jem__push_array(ctx, n, sizeof *seen);
+    jem__logit_stats *stats = (jem__logit_stats *)jem__push_array(ctx, n, sizeof *stats);
     jem_status s = JEM_NO_MEMORY;
-    const jem__known k = jem__known_at(net, JEM__FORM * JEM__NEWEST + cost,
-                                        jem__feature_count(net), NULL);
-    if (seen && jem__rows_create(net, "calibrate", n, &k, &r)) {
+    const jem__calibration k = jem__calibration_at(net, JEM__FORM * JEM__NEWEST + cost,
+                                                   jem__feature_count(net), NULL);
+    if (stats && jem__rows_create(net, "calibrate", n, &k, &r)) {
         s = jem__images_check(net, "calibrate", x, n);
         if (s == JEM_OK) jem__range_of(net, x, n, r.range);
-        if (s == JEM_OK) s = jem__look(net, &r, x, n, seen);
+        if (s == JEM_OK) s = jem__measure_images(net, &r, x, n, stats);
     }
     for (int i = 0; i < n && s == JEM_OK; i++) {
-        if (!(fabsf(seen[i].logp) < 1e8f && fabsf(seen[i].mean) < 1e8f))
+        if (!(fabsf(stats[i].logp) < 1e8f && fabsf(stats[i].mean) < 1e8f))
             s = jem__fail(ctx, JEM_DIVERGED, "calibrate: log p(x) of image %d is %g, its mean "
-                          "logit %g; their size must be below 1e8", i, (double)seen[i].logp,
-                          (double)seen[i].mean);
+                          "logit %g; their size must be below 1e8", i, (double)stats[i].logp,
+                          (double)stats[i].mean);
     }
-    if (s == JEM_OK) s = jem__usual_calibrate(net, seen, n, &texts);
-    int *order = (int *)jem__push(ctx, (size_t)n * sizeof *order);
-    int *next = (int *)jem__push(ctx, (size_t)net->classes * sizeof *next);
-    if (order && next && s == JEM_OK) jem__deal_folds(seen, n, net->classes, order, next);
-    else if (s == JEM_OK) s = JEM_NO_MEMORY;
-    if (s == JEM_OK) s = jem__known_calibrate(net, &r, seen, n, &texts);
+    if (s == JEM_OK) s = jem__usual_calibrate(net, stats, n, &texts);
+    if (s == JEM_OK) s = jem__deal_folds(ctx, stats, n, net->classes);
+    if (s == JEM_OK) s = jem__calibrate_parts(net, &r, stats, n, &texts);
     if (s == JEM_NO_MEMORY && ctx->status != JEM_OK) s = ctx->status;
     jem__meta_take(net, texts, s == JEM_OK);
     jem_end(ctx, mark);
@@ -12374,8 +12395,8 @@ jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients) {
 
 int jem_calibrated(const jem_net *net) {
     int first, features;
-    const char *text = net ? jem_net_meta(net, jem__known_key) : NULL;
-    if (text && jem__known_head(net, text, &first, &features)) return first % JEM__FORM;
+    const char *text = net ? jem_net_meta(net, jem__statistics_key) : NULL;
+    if (text && jem__calibration_head(net, text, &first, &features)) return first % JEM__FORM;
     if (net && jem_net_meta(net, jem__usual_key)) return 0;        /* of an older version */
     if (net && jem_net_meta(net, jem__familiar_key)) return 0;
     return -1;
@@ -12392,7 +12413,7 @@ jem_verdict jem_judge(float familiarity) {
 
 const char *jem_verdict_name(jem_verdict verdict) {
     static const char *const names[] = { "not calibrated", "familiar", "odd", "strange" };
-    if ((int)verdict < 0 || verdict > JEM_VERDICT_STRANGE) return "";
+    if ((int)verdict < 0 || verdict > JEM_VERDICT_STRANGE) return "unknown";
     return names[verdict];
 }
 
@@ -12404,7 +12425,7 @@ const char *jem_reason_name(jem_reason reason) {
         "features unlike any class", "an unusual combination of values",
         "shades unlike any training image", "light and dark in unusual places"
     };
-    if ((int)reason < 0 || reason > JEM_REASON_LAYOUT) return "";
+    if ((int)reason < 0 || reason > JEM_REASON_LAYOUT) return "unknown";
     return names[reason];
 }
 
@@ -12414,19 +12435,18 @@ const char *jem_reason_name(jem_reason reason) {
 static float jem__norm_of(const float *a, const float *b, ptrdiff_t n) {
     double sum = 0;
     for (ptrdiff_t i = 0; i < n; i++) {
-        float d = a[i];
-        if (b) d -= b[i];
-        sum += (double)d * (double)d;              /* exact */
+        const float d = b ? a[i] - b[i] : a[i];
+        sum += (double)d * (double)d;              /* exact: see jem__fmaf */
     }
     return (float)sqrt(sum);
 }
 
 /* Computes a score that requires a calibration by parts, for m images. */
-static void jem__ood_known(jem_net *net, jem_ood kind, const float *x, int m, float *score) {
+static void jem__ood_by_parts(jem_net *net, jem_ood kind, const float *x, int m, float *score) {
     jem_ctx *ctx = net->ctx;
-    jem__known k;
+    jem__calibration k;
     jem__rows r;
-    if (!jem__known_of(net, &k)) {
+    if (!jem__calibration_of(net, &k)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate)");
         return;
     }
@@ -12440,17 +12460,14 @@ static void jem__ood_known(jem_net *net, jem_ood kind, const float *x, int m, fl
                       "vectors or of an older file");
         return;
     }
-    jem__seen seen[JEM__EVAL_BATCH];
+    jem__logit_stats stats[JEM__EVAL_BATCH];
     if (!jem__rows_create(net, "ood_score", m, &k, &r) ||
-        jem__look(net, &r, x, m, seen) != JEM_OK) return;
+        jem__measure_images(net, &r, x, m, stats) != JEM_OK) return;
     for (int i = 0; i < m; i++) {
-        if (joint) {
-            double surprise[JEM__PARTS];
-            score[i] = jem__known_score(&k, &r, i, seen[i].label, surprise);
-            continue;
-        }
-        const float *v = r.v[part] + (ptrdiff_t)i * r.dims[part];
-        score[i] = jem__part_score(k.part + part, v, seen[i].label);
+        double surprise[JEM__PARTS];
+        const int label = stats[i].label;
+        if (joint) score[i] = jem__joint_score(&k, &r, i, label, surprise);
+        else score[i] = jem__part_score(k.part + part, jem__row(&r, part, i), label);
     }
 }
 
@@ -12474,8 +12491,7 @@ static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
         jem_read(logp, end);
     }
     for (int i = 0; jem_ok(ctx) && i < m; i++) {
-        const float *from = NULL;
-        if (kind == JEM_OOD_MOVE) from = x + i * size;
+        const float *from = kind == JEM_OOD_MOVE ? x + i * size : NULL;
         if (kind == JEM_OOD_RISE) score[i] -= end[i];
         else score[i] = -jem__norm_of(after + i * size, from, size);
     }
@@ -12483,21 +12499,18 @@ static void jem__ood_walk(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
 
 /* Computes a score that requires only logits, for m images. */
 static void jem__ood_logits(jem_net *net, jem_ood kind, const float *x, int m, float *score) {
-    jem__seen seen[JEM__EVAL_BATCH];
-    const jem__usual *u = NULL;
-    if (kind == JEM_OOD_USUAL) {
-        u = jem__usual_read(net);
-        if (!u) {
-            jem__fail(net->ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate)");
-            return;
-        }
+    jem__logit_stats stats[JEM__EVAL_BATCH];
+    JEM__ZEROED(jem__usual_model, u);
+    if (kind == JEM_OOD_USUAL && !jem__usual_read(net, &u)) {
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "ood_score: not calibrated (jem_calibrate)");
+        return;
     }
-    if (jem__see(net, "ood_score", x, m, NULL, seen) != JEM_OK) return;
+    if (jem__compute_logits(net, "ood_score", x, m, NULL, stats) != JEM_OK) return;
     const float units_log = jem__units_log_volume(net);
     for (int i = 0; i < m; i++) {
-        score[i] = seen[i].logp - units_log;
-        if (kind == JEM_OOD_MAXP) score[i] = seen[i].odds;
-        if (u) score[i] = jem__usual_score(u, u->m, seen[i]);
+        score[i] = stats[i].logp - units_log;
+        if (kind == JEM_OOD_MAXP) score[i] = stats[i].odds;
+        if (kind == JEM_OOD_USUAL) score[i] = jem__usual_score(&u, stats[i]);
     }
 }
 
@@ -12521,7 +12534,7 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
         if (kind >= JEM_OOD_MASS && kind <= JEM_OOD_MOVE)
             jem__ood_walk(net, kind, &d, x + i * size, m, score + i);
         else if (kind >= JEM_OOD_SLOPES)
-            jem__ood_known(net, kind, x + i * size, m, score + i);
+            jem__ood_by_parts(net, kind, x + i * size, m, score + i);
         else
             jem__ood_logits(net, kind, x + i * size, m, score + i);
         if (ctx->status == JEM_OK && !jem__all_finite(score + i, m))
@@ -12534,17 +12547,17 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
 /* ==== >>eval: classify, accuracy, temperature ================================================= */
 
 /* Fills an answer, except its familiarity and reason, from the statistics of an image's logits. */
-static void jem__answer(const jem__seen *seen, jem_answer *a) {
-    a->label = seen->label;
-    a->probability = seen->p;
-    a->log_density = seen->logp;
+static void jem__answer(const jem__logit_stats *stats, jem_answer *a) {
+    a->label = stats->label;
+    a->probability = stats->p;
+    a->log_density = stats->logp;
     a->familiarity = -1;
     a->reason = JEM_REASON_NONE;
 }
 
 /* Classifies with a calibration by parts. */
-static jem_status jem__classify_known(jem_net *net, const jem__known *k, const float *x, int n,
-                                      jem__seen *seen, jem_answer *answers) {
+static jem_status jem__classify_by_parts(jem_net *net, const jem__calibration *k, const float *x,
+                                         int n, jem__logit_stats *stats, jem_answer *answers) {
     const ptrdiff_t size = jem__image_size(net);
     jem_status s = jem__images_check(net, "classify", x, n);
     int m = 0;
@@ -12554,14 +12567,14 @@ static jem_status jem__classify_known(jem_net *net, const jem__known *k, const f
         const jem_mark mark = jem_begin(net->ctx);
         s = JEM_NO_MEMORY;
         if (jem__rows_create(net, "classify", m, k, &r))
-            s = jem__look(net, &r, x + from * size, m, seen + from);
+            s = jem__measure_images(net, &r, x + from * size, m, stats + from);
         for (int i = 0; s == JEM_OK && i < m; i++) {
             jem_answer *a = answers + from + i;
-            jem__answer(seen + from + i, a);
+            jem__answer(stats + from + i, a);
             double surprise[JEM__PARTS];
-            a->familiarity = jem__fraction(k->q, jem__known_score(k, &r, i, a->label, surprise));
+            a->familiarity = jem__fraction(k->q, jem__joint_score(k, &r, i, a->label, surprise));
             if (jem_judge(a->familiarity) != JEM_VERDICT_FAMILIAR)
-                a->reason = jem__known_reason(net, k, &r, i, a->label, surprise);
+                a->reason = jem__reason_for(net, k, &r, i, a->label, surprise);
         }
         jem_end(net->ctx, mark);
     }
@@ -12569,21 +12582,20 @@ static jem_status jem__classify_known(jem_net *net, const jem__known *k, const f
 }
 
 /* Classifies with the calibration of an older file, if there is one. */
-static jem_status jem__classify_usual(jem_net *net, const float *x, int n, jem__seen *seen,
+static jem_status jem__classify_usual(jem_net *net, const float *x, int n, jem__logit_stats *stats,
                                       jem_answer *answers) {
     float q[JEM__QUANTILES];
-    const jem__usual *u = jem__usual_read(net);
+    JEM__ZEROED(jem__usual_model, u);
+    const int usual = jem__usual_read(net, &u);
     const int quantiles = jem__familiar_parse(jem_net_meta(net, jem__familiar_key), q);
-    const jem_status s = jem__see(net, "classify", x, n, NULL, seen);
+    const jem_status s = jem__compute_logits(net, "classify", x, n, NULL, stats);
     for (int i = 0; s == JEM_OK && i < n; i++) {
         jem_answer *a = answers + i;
-        jem__answer(seen + i, a);
-        if (u) {
-            const float score = jem__usual_score(u, u->m, seen[i]);
-            a->familiarity = jem__familiarity(u->q, JEM__QUANTILES, score);
-        } else {
-            a->familiarity = jem__familiarity(q, quantiles, seen[i].logp);
-        }
+        jem__answer(stats + i, a);
+        if (usual)
+            a->familiarity = jem__familiarity(u.q, JEM__QUANTILES, jem__usual_score(&u, stats[i]));
+        else
+            a->familiarity = jem__familiarity(q, quantiles, stats[i].logp);
     }
     return s;
 }
@@ -12594,13 +12606,13 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
     if (!answers || !x || n < 0)
         return jem__bad_arrays(ctx, "classify", n, "x", x, "answers", answers);
     const jem_mark mark = jem_begin(ctx);
-    jem__known known;
+    jem__calibration calibration;
     jem_status s = JEM_NO_MEMORY;
-    jem__seen *seen = (jem__seen *)jem__push_array(ctx, n, sizeof *seen);
-    if (seen && jem__known_of(net, &known))
-        s = jem__classify_known(net, &known, x, n, seen, answers);
-    else if (seen)
-        s = jem__classify_usual(net, x, n, seen, answers);
+    jem__logit_stats *stats = (jem__logit_stats *)jem__push_array(ctx, n, sizeof *stats);
+    if (stats && jem__calibration_of(net, &calibration))
+        s = jem__classify_by_parts(net, &calibration, x, n, stats, answers);
+    else if (stats)
+        s = jem__classify_usual(net, x, n, stats, answers);
     if (s == JEM_NO_MEMORY && ctx->status != JEM_OK) s = ctx->status;
     jem_end(ctx, mark);
     const float units_log = jem__units_log_volume(net);
@@ -12611,10 +12623,10 @@ jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers
 float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
     if (!net || !jem__labels_good(net->ctx, "accuracy", labels, n, net->classes)) return -1;
     const jem_mark mark = jem_begin(net->ctx);
-    jem__seen *seen = (jem__seen *)jem__push_array(net->ctx, n, sizeof *seen);
-    const int ok = seen && jem__see(net, "accuracy", x, n, NULL, seen) == JEM_OK;
+    jem__logit_stats *stats = (jem__logit_stats *)jem__push_array(net->ctx, n, sizeof *stats);
+    const int ok = stats && jem__compute_logits(net, "accuracy", x, n, NULL, stats) == JEM_OK;
     int right = 0;
-    for (int i = 0; ok && i < n; i++) right += seen[i].label == labels[i];
+    for (int i = 0; ok && i < n; i++) right += stats[i].label == labels[i];
     jem_end(net->ctx, mark);
     if (!ok) return -1;
     return (float)right / (float)n;
@@ -12622,7 +12634,7 @@ float jem_accuracy(jem_net *net, const float *x, const int *labels, int n) {
 
 jem_status jem_logits(jem_net *net, const float *x, int n, float *f) {
     if (!net) return JEM_BAD_ARGUMENT;
-    return jem__see(net, "logits", x, n, f, NULL);
+    return jem__compute_logits(net, "logits", x, n, f, NULL);
 }
 
 enum { JEM__TRIALS = 64, JEM__BLAMED_AT_ONCE = 16 };
@@ -12681,7 +12693,7 @@ static int jem__blame_row(jem_net *net, const float *x, float *gain, float *bett
         best[i] = u[i];
         most[i] = logp;
         trials[i].from = -reach;
-        trials[i].step = 2 * reach / (float)JEM__TRIALS;   /* so that trial 32 is the mean */
+        trials[i].step = 2 * reach / (float)JEM__TRIALS;   /* the middle trial is the mean */
     }
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < size; i += JEM__BLAMED_AT_ONCE) {
@@ -12755,7 +12767,7 @@ float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n
     double lo = log(0.01);                         /* of log(1/T) */
     double hi = log(100);
     int matters = 0;                               /* 1 if logits differ: then T has an effect */
-    const int ok = f && jem__see(net, "fit_temperature", x, n, f, NULL) == JEM_OK;
+    const int ok = f && jem__compute_logits(net, "fit_temperature", x, n, f, NULL) == JEM_OK;
     for (int round = 0; ok && round < 40; round++) {
         const double middle = (lo + hi) / 2;
         const double slope = jem__temperature_slope(f, labels, n, net->classes, exp(middle));
@@ -12765,8 +12777,7 @@ float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n
     }
     jem_end(ctx, mark);
     if (!ok) return -1;
-    float t = 1;
-    if (matters) t = (float)exp(-(lo + hi) / 2);
+    const float t = matters ? (float)exp(-(lo + hi) / 2) : 1;
     if (jem__numbers_write(net, &net->meta, jem__temperature_key, &t, 1) != JEM_OK) return -1;
     return t;
 }
@@ -12849,7 +12860,7 @@ static jem_status jem__attack_classify(void *user, const float *x, const int *la
 /* Returns 1 if an image with these logits has reached the attack's goal. */
 static int jem__attack_won(const jem_attack_desc *d, const float *f, int classes, int label,
                            float temperature) {
-    const jem__seen s = jem__see_logits(f, classes, temperature);
+    const jem__logit_stats s = jem__logit_stats_of(f, classes, temperature);
     if (!d->targeted) return s.label != label;
     return s.label == label && s.p >= d->least_probability;
 }
@@ -12859,11 +12870,23 @@ static const float *jem__attack_along(const jem_attack_desc *d, const float *g, 
                                       ptrdiff_t n) {
     const float length = jem__norm_of(g, NULL, n);
     for (ptrdiff_t i = 0; i < n; i++) {
-        float direction = 0;
-        if (length > 0) direction = g[i] / length;
+        const float direction = length > 0 ? g[i] / length : 0;
         sum[i] = jem__fmaf(d->momentum, sum[i], direction);
     }
     return sum;
+}
+
+/* Computes logits f and, unless g is NULL, gradients g of m images; returns 0 after an error. */
+static int jem__attack_look(jem_net *net, const jem_attack_desc *d, const float *x,
+                            const int *labels, int m, float *f, float *g) {
+    jem_ctx *ctx = net->ctx;
+    const jem_status s = d->classify(d->user, x, labels, m, f, g);
+    if (s != JEM_OK) jem__fail(ctx, s, "attack: classify failed");
+    if (!jem_ok(ctx)) return 0;
+    if (jem__all_finite(f, (ptrdiff_t)m * net->classes) &&
+        (!g || jem__all_finite(g, m * jem__image_size(net)))) return 1;
+    jem__fail(ctx, JEM_DIVERGED, "attack: the classifier's logits or gradients are not finite");
+    return 0;
 }
 
 /* Attacks m images once, from x, and writes the last images to `found`. Every pass of the loop
@@ -12874,13 +12897,10 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
     jem_ctx *ctx = net->ctx;
     const int k = net->classes;
     const ptrdiff_t size = jem__image_size(net);
-    const ptrdiff_t all = (ptrdiff_t)m * k;
-    float temperature = 1;
-    if (d->classify == jem__attack_classify) temperature = jem__temperature_of(net);
-    float signed_step = -d->step_size;
-    if (d->targeted) signed_step = d->step_size;
+    const float temperature = d->classify == jem__attack_classify ? jem__temperature_of(net) : 1;
+    const float signed_step = d->targeted ? d->step_size : -d->step_size;
     float *g = jem__push_floats(ctx, m * size);
-    float *f = jem__push_floats(ctx, all);
+    float *f = jem__push_floats(ctx, (ptrdiff_t)m * k);
     float *sum = NULL;
     if (d->momentum > 0) {
         sum = jem__push_floats(ctx, m * size);
@@ -12890,21 +12910,12 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
     int left = m;
     for (int step = -1; g && f && step <= d->steps && left; step++) {
         const int moves = step >= 0 && step < d->steps;
-        float *gradient = NULL;
-        if (moves) gradient = g;
-        const jem_status s = d->classify(d->user, found, labels, m, f, gradient);
-        if (s != JEM_OK) jem__fail(ctx, s, "attack: classify failed");
-        int finite = jem_ok(ctx) && jem__all_finite(f, all);
-        if (finite && moves) finite = jem__all_finite(g, m * size);
-        if (jem_ok(ctx) && !finite)
-            jem__fail(ctx, JEM_DIVERGED, "attack: the classifier's logits or gradients are not "
-                      "finite");
-        if (!jem_ok(ctx)) return;
+        const int stops = !d->all_steps || step == d->steps;
+        if (!jem__attack_look(net, d, found, labels, m, f, moves ? g : NULL)) return;
         left = 0;
         for (int i = 0; i < m; i++) {
             const ptrdiff_t at = i * size;
             const float *logits = f + (ptrdiff_t)i * k;
-            const int stops = !d->all_steps || step == d->steps;
             if (stops && jem__attack_won(d, logits, k, labels[i], temperature)) done[i] = 1;
             if (done[i]) continue;
             left++;
@@ -12923,8 +12934,7 @@ static void jem__attack_once(jem_net *net, const float *x, const int *labels, in
 static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
     const char *const what = "attack";
     const int any_distance = jem__float_bits(d.eps) == 0x7f800000u;
-    double least_step = 0;
-    if (any_distance) least_step = JEM__TINY;
+    const double least_step = any_distance ? JEM__TINY : 0;
     return (any_distance || JEM__IN(d.eps, 0, JEM__MOST)) && JEM__IN(d.steps, 1, INT32_MAX) &&
            JEM__IN(d.step_size, least_step, JEM__MOST) && JEM__IN(d.restarts, 1, INT32_MAX) &&
            JEM__IN(d.momentum, 0, 1) && JEM__IN(d.least_probability, 0, 1) &&
@@ -13040,9 +13050,8 @@ static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
 }
 
 /* Shows the watch the known pixels without noise. The walk adds noise to them as to the others, and
-   they are restored only after the last step. That step therefore estimates the largest sigma that
-   it may remove; with clean known pixels it would remove too little, and samples would stay grainy
-   (measured: examples/models/measured.md). */
+   they are restored only after the last step. If they were clean before it, its estimate of sigma
+   would be too small, and samples would stay grainy (measured: examples/models/measured.md). */
 static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     jem__held *h = (jem__held *)user;
     jem_read(u, h->noisy);
@@ -13062,10 +13071,12 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *x, const f
     float sigma = d->sigma_max;
     one.steps = 1;
     one.watch = NULL;
+    float *noise = jem__push_floats(ctx, size);
     jem_fill_normal(ctx, rng, u, size, 0, sigma);
-    for (int step = 0; step < d->steps && !h->stopped && jem_ok(ctx); step++) {
+    for (int step = 0; noise && step < d->steps && !h->stopped && jem_ok(ctx); step++) {
+        jem_fill_normal(ctx, rng, noise, size, 0, sigma);
         for (ptrdiff_t i = 0; i < size; i++) {
-            if (known[i] != 0) u[i] = jem__fmaf(sigma, jem_rng_normal(rng), clean[i]);
+            if (known[i] != 0) u[i] = clean[i] + noise[i];
         }
         jem_write(x, u);
         jem_denoise(ctx, h->logp, h->user, x, &one, rng);
@@ -13400,17 +13411,17 @@ jem_status jem_net_fit_framing(jem_net *net, const float *x, int n) {
 /* Returns 1, and writes the framing that a picture gets to f; returns 0 if it gets none. */
 static int jem__framing_for(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
                             float *f) {
-    const int fits = p->width == net->width && p->height == net->height;
+    const int same_size = p->width == net->width && p->height == net->height;
     if (net->channels != 1 || d->subject < 0) return 0;
-    const int fitted = jem__framing_parse(jem_net_meta(net, jem__framing_key), f);
+    const int stored = jem__framing_parse(jem_net_meta(net, jem__framing_key), f);
     if (d->subject > 0) {
-        if (!fitted) f[JEM__GROUND] = 0;
+        if (!stored) f[JEM__GROUND] = 0;
         f[JEM__SHARE] = d->subject;
         f[JEM__CENTRE_Y] = 0.5f;
         f[JEM__CENTRE_X] = 0.5f;
         return 1;
     }
-    return fitted && !fits;
+    return stored && !same_size;
 }
 
 /* A picture's ground, a grey 0..255; contrast: the grey of the strongest ink minus that. `pixel` is
@@ -13576,8 +13587,7 @@ JEM__COMPILE_END
 
 /* Returns 1 if a picture with an alpha channel shows only on the opposite background, for instance
    black ink on a transparent canvas. */
-static int jem__needs_opposite(const jem_net *net, const jem__bitmap *p,
-                               const jem_pixels_desc *d) {
+static int jem__needs_opposite(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d) {
     jem_pixels_desc other = *d;
     other.background = 255 - d->background;
     return p->channels % 2 == 0 && !jem__shows(net, p, d) && jem__shows(net, p, &other);
@@ -13599,8 +13609,8 @@ static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pi
 
 /* Computes the mean ink, 0 to 1, of the area that pixel (i,j) of the image covers. Outside of the
    picture there is no ink. */
-static double jem__view_mean(const jem__bitmap *p, const jem_pixels_desc *d,
-                             const jem__view *view, int i, int j) {
+static double jem__view_mean(const jem__bitmap *p, const jem_pixels_desc *d, const jem__view *view,
+                             int i, int j) {
     jem__area a;
     double sum[3];
     double mean[3];
@@ -13738,7 +13748,6 @@ static int jem__is_blank(const jem_net *net, const float *x) {
     return 1;
 }
 
-/* Takes many parameters: in every function, a picture is pixels, width, height and channels. */
 jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                 int height, int channels, const jem_pixels_desc *desc, float *x,
                                 int *did) {
@@ -13886,10 +13895,8 @@ jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_p
     jem_generate_desc how = jem_net_generate_desc(net);
     const float *units = jem__units(net);
     if (how.lo < how.hi) {
-        how.lo = p.lo;
-        how.hi = p.hi;
-        if (units) how.lo = -2;
-        if (units) how.hi = 2;
+        how.lo = units ? -2 : p.lo;
+        how.hi = units ? 2 : p.hi;
     }
     jem_sampler *s = NULL;
     if (ctx->status == JEM_OK) s = jem_net_sampler(net, labels, n, seed, &how);
@@ -15075,7 +15082,7 @@ static int jem__familiar_good(const jem_net *net, const char *text) {
 static int jem__usual_good(const jem_net *net, const char *text) {
     float *all = jem__alloc_floats(net->ctx, jem__usual_size(net));
     if (!all) return -1;
-    const int good = jem__usual_parse(net, text, all) != NULL;
+    const int good = jem__usual_parse(net, text, all);
     jem__free(net->ctx, all);
     return good;
 }
@@ -15083,9 +15090,9 @@ static int jem__temperature_good(const jem_net *net, const char *text) {
     (void)net;
     return jem__temperature_parse(text) > 0;
 }
-static int jem__known_good(const jem_net *net, const char *text) {
+static int jem__calibration_good(const jem_net *net, const char *text) {
     float *all;
-    const int good = jem__known_parse(net, text, &all);
+    const int good = jem__calibration_parse(net, text, &all);
     jem__free(net->ctx, all);
     return good;
 }
@@ -15112,7 +15119,8 @@ static int jem__background_good(const jem_net *net, const char *text) {
 
 static const jem__fitted jem__fitted_texts[] = {
     { &jem__familiar_key, jem__familiar_good }, { &jem__usual_key, jem__usual_good },
-    { &jem__temperature_key, jem__temperature_good }, { &jem__known_key, jem__known_good },
+    { &jem__temperature_key, jem__temperature_good },
+    { &jem__statistics_key, jem__calibration_good },
     { &jem__units_key, jem__units_good }, { &jem__framing_key, jem__framing_good },
     { &jem__fit_key, jem__fit_good }, { &jem__background_key, jem__background_good }
 };
