@@ -2060,6 +2060,13 @@ JEM__INLINE float jem__bits_float(uint32_t bits) {
     memcpy(&f, &bits, 4);
     return f;
 }
+JEM__INLINE float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
+/* Rounds to nearest, ties to even. */
+JEM__INLINE uint16_t jem__to_bf16(float f) {
+    const uint32_t u = jem__float_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
 
 /* Compares bits, because with -ffast-math a compiler assumes that no number is NaN. */
 JEM__INLINE int jem__finite(float x) {
@@ -13929,7 +13936,8 @@ typedef struct jem__entry {
     void *owned;                                   /* e.data, if it was read from a file */
     int dtype;                                     /* in the file: index into jem__dtypes; -1 if
                                                       it is not one of these */
-    size_t begin, end;                             /* in the file: data_offsets */
+    size_t begin, end;                             /* data_offsets, in the file that was read or is
+                                                      being written */
     int keep_f32;                                  /* 1: never written as BF16 */
 } jem__entry;
 
@@ -13959,13 +13967,6 @@ static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t w
     }
     for (size_t i = 0; i < bytes; i++)
         ((unsigned char *)to)[i ^ (width - 1)] = ((const unsigned char *)from)[i];
-}
-
-/* Rounds to nearest, ties to even. */
-static uint16_t jem__to_bf16(float f) {
-    const uint32_t u = jem__float_bits(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
 #ifndef JEM_NO_STDIO
@@ -14000,7 +14001,7 @@ extern int fchmod(int, mode_t);
 #endif
 
 static int jem__file_put(int fd, const char *bytes, size_t size) {
-    const size_t most = (size_t)1 << 30;
+    const size_t most = (size_t)1 << 30;           /* of a call: its result may be an int */
     while (size > 0) {
         size_t n = size;
         if (n > most) n = most;
@@ -14063,7 +14064,7 @@ jem_status jem_archive_keep_f32(jem_archive *a, const char *name) {
     if (!a) return JEM_BAD_ARGUMENT;
     jem__entry *entry = jem__archive_find(a, name);
     if (!entry)
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_keep_f32: the archive has no array "
+        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "archive_keep_f32: the archive has no array "
                          "\"%.80s\"", name ? name : "");
     entry->keep_f32 = 1;
     return JEM_OK;
@@ -14148,7 +14149,7 @@ jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, in
     const char *wrong = jem__entry_refused(a, name, dtype, ndim, shape, data);
     if (!name) name = "";
     if (wrong)
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_add: \"%.80s\": %s", name, wrong);
+        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "archive_add: \"%.80s\": %s", name, wrong);
     jem__entry *entry = jem__archive_append(a, name, (int)dtype, ndim, shape);
     if (!entry) return JEM_NO_MEMORY;
     entry->e.data = data;
@@ -14167,6 +14168,7 @@ JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
         to = t->out + t->n;
         room = t->room - t->n;
     }
+/* Appends text and whole numbers, which are the same in all locales (others need jem__print). */
     va_list list;
     va_start(list, format);
     t->n += (size_t)vsnprintf(to, room, format, list);
@@ -14601,7 +14603,7 @@ static float jem__to_float(int dtype, const unsigned char *p) {
     case JEM_DTYPE_I64: return (float)n.i64;
     case JEM__F64: return (float)n.f64;
     case JEM__F16: return jem__from_fp16(n.u16);
-    case JEM__BF16: return jem__bits_float((uint32_t)n.u16 << 16);
+    case JEM__BF16: return jem__from_bf16(n.u16);
     case JEM_DTYPE_U8: case JEM__BOOL: return (float)p[0];
     default: return n.f;
     }
@@ -14673,10 +14675,7 @@ jem_archive *jem_archive_create(jem_ctx *ctx) {
 }
 jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
     if (!ctx) return NULL;
-    if (!bytes) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
-        return NULL;
-    }
+    if (!bytes) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "archive_parse: bytes is NULL");
     return jem__archive_of(ctx, "archive", bytes, size);
 }
 
@@ -14759,9 +14758,7 @@ struct jem_file {
     int failed;
 };
 
-const char *jem_file_temporary(const jem_file *f) {
-    return f ? f->temp : "";
-}
+const char *jem_file_temporary(const jem_file *f) { return f ? f->temp : ""; }
 
 /* Closes and removes the temporary file; reports an error unless `what` is NULL. */
 static jem_status jem__file_give_up(jem_file *f, const char *what) {
@@ -14783,10 +14780,7 @@ void jem_file_free(jem_file *f) {
 
 jem_file *jem_file_create(jem_ctx *ctx, const char *path) {
     if (!ctx) return NULL;
-    if (!path) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
-        return NULL;
-    }
+    if (!path) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
     const size_t length = strlen(path) + 1;
     const size_t room = length + sizeof ".12345678.tmp";
     jem_file *f = (jem_file *)jem__alloc(ctx, sizeof *f + length + room);
@@ -14812,11 +14806,15 @@ jem_file *jem_file_create(jem_ctx *ctx, const char *path) {
 
 jem_status jem_file_put(jem_file *f, const void *bytes, size_t size) {
     if (!f) return JEM_BAD_ARGUMENT;
-    if (f->fd < 0) {
-        errno = 0;
-        return f->failed ? JEM_BAD_FILE : jem__file_fail(f->ctx, f->path, "is already complete");
-    }
+    const jem_status status = jem__file_is_open(f);
+    if (status != JEM_OK) return status;
+/* Returns JEM_OK while the file can be written; reports one that is complete. */
+static jem_status jem__file_is_open(const jem_file *f) {
     errno = 0;
+    if (f->fd >= 0) return JEM_OK;
+    return f->failed ? JEM_BAD_FILE : jem__file_fail(f->ctx, f->path, "is already complete");
+}
+
     if (!bytes && size) return jem__file_give_up(f, "cannot be written: bytes is NULL");
     if (!jem__file_put(f->fd, (const char *)bytes, size))
         return jem__file_give_up(f, "cannot be written");
@@ -14825,7 +14823,7 @@ jem_status jem_file_put(jem_file *f, const void *bytes, size_t size) {
 
 jem_status jem_file_commit(jem_file *f) {
     if (!f) return JEM_BAD_ARGUMENT;
-    const jem_status status = jem_file_put(f, NULL, 0);
+    const jem_status status = jem__file_is_open(f);
     if (status != JEM_OK) return status;
 #if !defined(_WIN32) && !defined(__wasm__)
     if (f->mode >= 0) (void)fchmod(f->fd, (mode_t)f->mode);  /* not all systems can */
@@ -14859,10 +14857,7 @@ static const char *jem__file_read(jem_ctx *ctx, FILE *f, char **bytes, size_t *s
 
 jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
     if (!ctx) return NULL;
-    if (!path) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
-        return NULL;
-    }
+    if (!path) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
     const char *failed = "cannot be opened";
     char *bytes = NULL;
     size_t size = 0;
@@ -14882,8 +14877,8 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
     jem_ctx *ctx = a->ctx;
     size_t size = 0;
     char *bytes = NULL;
-    jem_status status = JEM_BAD_FILE;              /* of a failure, if the context keeps an older
-                                                      error */
+    jem_status status = JEM_BAD_FILE;              /* of a failure whose message is lost, because
+                                                      the context keeps an older one */
     const int is_first = jem_ok(ctx);
     jem_file *f = jem_file_create(ctx, path);
     if (f) bytes = (char *)jem_archive_to_memory(a, &size);
@@ -14901,7 +14896,7 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
 /* Arrays are listed once, like the fields of a desc (see jem__fields): a network's are its
    parameters, a trainer's are in jem__trainer_arrays and jem__guard_arrays. A pass over such a list
    adds the arrays to an archive (out), checks that a file has them (in), or reads them from it (in,
-   with fill). So loading checks everything before it changes anything. */
+   with fill). Loading makes both passes: it checks everything before it changes anything. */
 
 typedef struct jem__arrays {
     jem__fields f;                                 /* names for messages, status; net's fields */
@@ -15026,18 +15021,19 @@ static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param 
     jem__array(v, name, JEM_DTYPE_F32, p->ndim, shape, data);
 }
 
-/* Reports that the archive of a call, or else its other argument, is NULL. ctx: that argument's, or
-   NULL. */
-static jem_status jem__null_argument(jem_ctx *ctx, const jem_archive *a, const char *what) {
-    if (!a) return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the archive is NULL", what);
-    return jem__fail(ctx ? ctx : a->ctx, JEM_BAD_ARGUMENT, "%s: the other argument is NULL",
-                     what);
+/* Reports the argument of a function that is NULL: its archive, or else the other one, a network,
+   trainer or context, which has the context ctx unless it is NULL. */
+static jem_status jem__null_argument(jem_ctx *ctx, const jem_archive *a, const char *what,
+                                     const char *other) {
+    if (!ctx && a) ctx = a->ctx;
+    return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the %s is NULL", what, a ? other : "archive");
 }
 
 /* ---- networks -------------------------------------------------------------------------------- */
 
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
-    if (!net || !a) return jem__null_argument(net ? net->ctx : NULL, a, "net_to_archive");
+    if (!net || !a)
+        return jem__null_argument(net ? net->ctx : NULL, a, "net_to_archive", "network");
     jem_net copy = *net;
     jem__arrays v = jem__arrays_out("network", a);
     v.f.out = &a->meta;
@@ -15129,7 +15125,7 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
 }
 
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
-    if (!net || !a) return jem__null_argument(net ? net->ctx : NULL, a, "net_load");
+    if (!net || !a) return jem__null_argument(net ? net->ctx : NULL, a, "net_load", "network");
     jem_net copy = *net;
     jem__arrays v = jem__arrays_in(net->ctx, "network", a);
     v.f.in = a->meta;
@@ -15258,7 +15254,7 @@ static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_
 
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!ctx || !a) {
-        jem__null_argument(ctx, a, "net_from_archive");
+        jem__null_argument(ctx, a, "net_from_archive", "context");
         return NULL;
     }
     const double left = ctx->params_left;          /* a constructor may load another file */
@@ -15417,7 +15413,8 @@ static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *t
 }
 
 jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
-    if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
+    if (!tr || !a)
+        return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_to_archive", "trainer");
     jem__arrays v = jem__arrays_out("trainer", a);
     jem__trainer_pack(tr, tr->state);
     jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__state_shape, tr->state);
@@ -15460,17 +15457,18 @@ static void jem__guard_take(jem_trainer *tr, jem__guard *from) {
 }
 
 jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
-    if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_from_archive");
+    if (!tr || !a)
+        return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_from_archive", "trainer");
     jem_ctx *ctx = tr->net->ctx;
     int64_t state[JEM__STATE_SIZE] = { 0 };
     jem__arrays v = jem__arrays_in(ctx, "trainer", a);
     jem__state_read(&v, tr, state);
     const int averaged = state[2] != 0;
-    v.fill = 0;                                    /* checks everything .. */
+    v.fill = 0;                                    /* checks the arrays of optimiser and buffer */
     jem__trainer_arrays(&v, tr, averaged);
     jem__guard replaced;                           /* the file's; then the one to be freed */
     jem__guard_read(&v, tr, &replaced);
-    v.fill = 1;                                    /* .. then changes the trainer */
+    v.fill = 1;                                    /* reads them, unless a check failed */
     jem__trainer_arrays(&v, tr, averaged);
     if (!v.f.status) {
         jem__trainer_unpack(tr, state);
@@ -17651,8 +17649,6 @@ typedef struct jem__bf16 {
     void (*begin)(void);                           /* called before and after blocks; may be NULL */
     void (*end)(void);
 } jem__bf16;
-
-static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return jem__div_up(channels, 2); }
 /* Return the distance between pixels, and between rows, in bf16. */
