@@ -4724,8 +4724,8 @@ static jem__pack *jem__pack_add(jem_param *w, const jem__conv *q) {
     return pack;
 }
 
-/* Returns the number of tiles of 16 that hold n channels. */
-static int jem__tiles_of(int n) { return jem__div_up(n, 16); }
+/* Returns the number of blocks of 16 that hold n channels; in bf16, a tile has one block. */
+static int jem__channel_blocks(int n) { return jem__div_up(n, 16); }
 
 /* Packs the weights for a convolution, unless an up-to-date copy exists. */
 static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
@@ -4733,8 +4733,8 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
     if (pack && pack->version == w->version) return JEM_OK;
     if (!pack) pack = jem__pack_add(w, q);
     if (!pack) return JEM_NO_MEMORY;               /* which jem__alloc has reported */
-    jem__packing packing = { ctx, q, w->value, pack->data, jem__tiles_of(q->co) };
-    const double flops = 100 * (double)q->method->pack_size(q);
+    jem__packing packing = { ctx, q, w->value, pack->data, jem__channel_blocks(q->co) };
+    const double flops = 100 * (double)q->method->pack_size(q);        /* an estimate */
     jem__parallel(ctx, packing.parts, flops, q->method->pack, &packing);
     pack->version = w->version;
     return JEM_OK;
@@ -14161,6 +14161,7 @@ jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, in
 
 typedef struct jem__text { char *out; size_t n, room; } jem__text;
 
+/* Appends text and whole numbers, which are the same in all locales (others need jem__print). */
 JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
     char *to = NULL;
     size_t room = 0;
@@ -14168,7 +14169,6 @@ JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
         to = t->out + t->n;
         room = t->room - t->n;
     }
-/* Appends text and whole numbers, which are the same in all locales (others need jem__print). */
     va_list list;
     va_start(list, format);
     t->n += (size_t)vsnprintf(to, room, format, list);
@@ -14804,10 +14804,6 @@ jem_file *jem_file_create(jem_ctx *ctx, const char *path) {
     return NULL;
 }
 
-jem_status jem_file_put(jem_file *f, const void *bytes, size_t size) {
-    if (!f) return JEM_BAD_ARGUMENT;
-    const jem_status status = jem__file_is_open(f);
-    if (status != JEM_OK) return status;
 /* Returns JEM_OK while the file can be written; reports one that is complete. */
 static jem_status jem__file_is_open(const jem_file *f) {
     errno = 0;
@@ -14815,6 +14811,10 @@ static jem_status jem__file_is_open(const jem_file *f) {
     return f->failed ? JEM_BAD_FILE : jem__file_fail(f->ctx, f->path, "is already complete");
 }
 
+jem_status jem_file_put(jem_file *f, const void *bytes, size_t size) {
+    if (!f) return JEM_BAD_ARGUMENT;
+    const jem_status status = jem__file_is_open(f);
+    if (status != JEM_OK) return status;
     if (!bytes && size) return jem__file_give_up(f, "cannot be written: bytes is NULL");
     if (!jem__file_put(f->fd, (const char *)bytes, size))
         return jem__file_give_up(f, "cannot be written");
@@ -15522,7 +15522,9 @@ enum {
     JEM__FULL_BLOCK = 6,   /* number in most blocks */
 #endif
     JEM__OUTS = 4,         /* output channels in a block of a weight gradient */
-    JEM__WINO_TILES = 4    /* Winograd tiles computed together */
+    JEM__SUMS = 32,        /* room for the sums of a tap, OUTS x INS, in whole vectors */
+    JEM__WINO_TILES = 4,   /* Winograd tiles computed together */
+    JEM__WINO_POINTS = 36  /* largest number of points: of F(4,3) */
 };
 
 /* The pixels of an output that read the same taps, and these taps: ny rows of nx. An input gradient
@@ -15636,13 +15638,13 @@ JEM__ONCE int jem__conv_channels(int left) {
     return jem__min(left, 4);
 }
 
-/* Returns the first channel of part i. Parts are whole blocks; in bf16, whole pairs of tiles. */
-JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
-    if (q->method->bf16) return jem__part_from(i, of, q->co, 32);
+/* Returns the first channel of a part. Parts are whole blocks; in bf16, whole pairs of tiles. */
+JEM__ONCE int jem__conv_from(const jem__conv *q, int index, int count) {
+    if (q->method->bf16) return jem__part_from(index, count, q->co, 32);
     int whole = q->co / JEM__FULL_BLOCK;           /* blocks, before those of 4 */
     if (q->co >= 8 && (q->co - 8) % JEM__FULL_BLOCK == 0) whole = (q->co - 8) / JEM__FULL_BLOCK;
     const int rest = q->co - whole * JEM__FULL_BLOCK;
-    const int block = jem__part_from(i, of, whole + jem__div_up(rest, 4), 1);
+    const int block = jem__part_from(index, count, whole + jem__div_up(rest, 4), 1);
     if (block <= whole) return block * JEM__FULL_BLOCK;
     return jem__min(whole * JEM__FULL_BLOCK + 4 * (block - whole), q->co);
 }
@@ -15650,9 +15652,9 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
 typedef struct jem__piece { int first, last, o0, o1; } jem__piece;
 
 /* Returns one part of a convolution, which is divided by units, of which kernels take `step` at a
-   time. If there are too few units, it is divided by channels. So it is for the direct method if
-   the weights, which every part by units reads, are larger than x; the other methods would
-   transform x several times. */
+   time. If there are too few units, it is divided by channels. The direct method is also divided by
+   channels if the weights are larger than x, since every part by units reads all weights; with the
+   other methods, every part by channels would transform x again. */
 JEM__ONCE jem__piece jem__conv_piece(const jem__conv *q, jem__part part, int units, int step) {
     const int heavy = (ptrdiff_t)q->co * q->k * q->k > (ptrdiff_t)q->hi * q->wi * JEM_LANES;
     const int direct = !q->tile && !q->method->bf16;
@@ -15681,11 +15683,12 @@ static int jem__wino_channels(const jem__conv *q) {
 }
 
 /* Returns the size of packed weights, in floats, for the direct method and for Winograd. The last
-   block may read up to 6 JEM__CO floats beyond the weights. */
+   block may compute JEM__CO channels although fewer are left (see conv_block); their weights, up to
+   JEM__CO floats apart, may be beyond the end. */
 static ptrdiff_t jem__pack_size(const jem__conv *q) {
     int points = q->k * q->k;
     if (q->tile) points = jem__wino_points(q) * q->stride * q->stride;
-    return (ptrdiff_t)q->co * q->ci * points + 6 * JEM__CO;
+    return (ptrdiff_t)q->co * q->ci * points + JEM__CO * JEM__CO;
 }
 /* Returns the place, in weights (O,I,k,k), of the kernel from channel c to channel o. An input
    gradient computes I from O. */
@@ -15762,7 +15765,7 @@ static int jem__direct_by_x(const jem__weight_grad *w, const jem__conv *dealt) {
 }
 /* Returns the number of blocks of a panel. */
 static int jem__direct_panel(const jem__weight_grad *w) {
-    const int fit = 56 / (w->q->k * w->q->k);      /* sums take 56 KB with AVX-512 */
+    const int fit = 56 / (w->q->k * w->q->k);      /* of 56 KB; sums of a tap take 1 with AVX-512 */
     if (w->groups == 1 || fit < 1) return 1;
     return fit;
 }
@@ -15850,7 +15853,7 @@ JEM__ONCE void jem__wino_open(const jem__conv *q, const jem__phase *phase, jem__
 
 /* The transformation of one tile, channel by channel. */
 typedef struct jem__wino_move {
-    const float *in[36];                           /* first channel of each number of the tile */
+    const float *in[JEM__WINO_POINTS];             /* first channel of each number of the tile */
     float *out;                                    /* first channel of the first number */
     ptrdiff_t in_step, out_step;                   /* to the next channel */
     ptrdiff_t point;                               /* to the next number of the output */
@@ -15858,11 +15861,11 @@ typedef struct jem__wino_move {
 } jem__wino_move;
 
 /* A group of images that tiles are read from; turned: 1 reverses the order of a tile's pixels. */
-typedef struct jem__picture { const float *x, *zero; int c, h, w, turned; } jem__picture;
+typedef struct jem__tile_source { const float *x, *zero; int c, h, w, turned; } jem__tile_source;
 
 /* Finds the size x size pixels from (y,z) on, `step` apart. */
-JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size, int step, int y,
-                              int z) {
+JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__tile_source *p, int size, int step,
+                              int y, int z) {
     for (int i = 0; i < size * size; i++) {
         const int iy = y + i / size * step;
         const int ix = z + i % size * step;
@@ -15875,9 +15878,9 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size
 
 /* Returns the distance between two points of the sums; 80 keeps it from being a power of two. */
 static ptrdiff_t jem__wino_sums_step(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
-/* Sets the sizes and tasks of a weight gradient by Winograd, of 36 points (M = 4). A product is one
-   point of one block of output channels; G' finishes an output channel. A pixel of zeros follows
-   the bias sums. */
+/* Sets the sizes and tasks of a weight gradient by Winograd, F(4,3). A product is one point of one
+   block of output channels; G' finishes an output channel. A pixel of zeros follows the bias
+   sums. */
 static void jem__wino_plan(jem__weight_grad *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
@@ -15887,16 +15890,18 @@ static void jem__wino_plan(jem__weight_grad *w) {
     w->x_plane = all * iblocks * k->ins * JEM_LANES + 80;
     w->y_plane = all * oblocks * JEM__OUTS * JEM_LANES + 80;
     w->product_step = all;
-    w->planes = 36;
-    w->products = 36 * oblocks;
+    w->planes = JEM__WINO_POINTS;
+    w->products = JEM__WINO_POINTS * oblocks;
     w->finishes = q->co;
-    w->product_size = 36 * jem__wino_sums_step(q);
+    w->product_size = JEM__WINO_POINTS * jem__wino_sums_step(q);
     w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
 }
 
 JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION: the rooms */
 
+/* Under 'instances', the file includes itself once for each value of JEM__PASS, that of a jem_isa
+   (the preprocessor cannot read enumerators). Then only the lines from here to #elif count. */
 #ifdef JEM__PASS
 #if JEM__PASS == 2                                 /* JEM_ISA_AVX2 */
 #define JEM__TARGET __attribute__((target("avx2,fma")))
@@ -16421,8 +16426,8 @@ JEM__VINLINE void JEM__FN(wino_a43)(const JEM__V *d, JEM__V *o) {
     o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
     o[3] = JEM__FMA(JEM__SET(8.0f), s, q) + d[5];
 }
-/* Computes o = A d, F(4,3), for weight gradients. */
-JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
+/* Computes o = A d, F(4,3), for dy of weight gradients. */
+JEM__VINLINE void JEM__FN(wino_dy_line)(const JEM__V *d, JEM__V *o) {
     const JEM__V s = d[0] + d[2];
     const JEM__V r = d[1] + d[3];
     const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
@@ -16472,7 +16477,7 @@ JEM__WINO(wino_out22, wino_a22, 3, 2)
 JEM__WINO(wino_out42, wino_a42, 5, 4)
 JEM__WINO(wino_out23, wino_a23, 4, 2)
 JEM__WINO(wino_out43, wino_a43, 6, 4)
-JEM__WINO(wino_dy, wino_at, 4, 6)
+JEM__WINO(wino_dy, wino_dy_line, 4, 6)
 #undef JEM__WINO
 
 /* The transformations of F(M,r): [r - 2][M/2 - 1]. */
@@ -16572,7 +16577,7 @@ JEM__KERNEL void JEM__FN(wino_inputs)(const jem__conv *q, const jem__wino *w, co
     const int m = q->tile;
     const int step = w->phase->step_in;
     const int kind = jem__wino_kernel(q) - 2;
-    const jem__picture image = { x, w->zero, q->ci, q->hi, q->wi, q->gradient };
+    const jem__tile_source image = { x, w->zero, q->ci, q->hi, q->wi, q->gradient };
     jem__wino_move in;
     in.in_step = JEM_LANES;
     in.out_step = JEM__WINO_TILES * JEM_LANES;
@@ -16784,7 +16789,7 @@ JEM__KERNEL void JEM__FN(weight_sums)(const jem__weight_grad *w, const float *ac
     const int ci = w->q->ci;
     const int out = jem__min(w->q->co - o0, JEM__OUTS);
     const int in = jem__min(ci - i0, JEM__INS);
-    float sum[32];
+    float sum[JEM__SUMS];
     float *dw = w->dw + ((ptrdiff_t)o0 * ci + i0) * taps;
     for (int t = 0; t < taps; t++, dw++) {
         JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, (ptrdiff_t)taps * cells * JEM__VL, sum);
@@ -16865,7 +16870,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int si
     const int size = side ? 4 : 6;
     const int from = side ? 0 : -q->pad;
     const float *zero = w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES;
-    const jem__picture image = { in->x, zero, p.channels, p.h, p.w, 0 };
+    const jem__tile_source image = { in->x, zero, p.channels, p.h, p.w, 0 };
     const ptrdiff_t all = w->product_step;
     const ptrdiff_t cell = (ptrdiff_t)p.block * JEM__VL;
     jem__wino_move tile;
@@ -16882,7 +16887,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int si
             if (side) JEM__FN(wino_dy)(&tile, n);
             else JEM__FN(wino_in43)(&tile, n);
             for (int i = 0; i < size * size; i++) tile.in[i] += n * JEM_LANES;
-            for (int i = 0; padding && i < 36; i++) {        /* fill the last block */
+            for (int i = 0; padding && i < JEM__WINO_POINTS; i++) {    /* fill the last block */
                 for (int s = 0; s < JEM_LANES / JEM__VL; s++)
                     memset(tile.out + i * tile.point + s * tile.strip + n * JEM__VL, 0, padding);
             }
@@ -16903,7 +16908,7 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weight_grad *w, int i) {
     const ptrdiff_t all = w->product_step;
     float *to = w->product + point * jem__wino_sums_step(q) + (ptrdiff_t)ob * JEM__OUTS * q->ci;
     for (int ib = 0; ib < iblocks; ib++) {
-        float lanes[JEM__OUTS * JEM__INS * JEM_LANES], sum[32];
+        float lanes[JEM__OUTS * JEM__INS * JEM_LANES], sum[JEM__SUMS];
         for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
             const float *v = w->x + point * w->x_plane +
                              ((ptrdiff_t)s * iblocks + ib) * all * JEM__INS * JEM__VL;
@@ -16929,7 +16934,7 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weight_grad *w, int i) {
 
 JEM__COMPILE("tree-vectorize")                     /* for doubles there is no JEM__V */
 /* Computes o[3] = G' p[6], for 16 input channels. */
-JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[16], double (*o)[16]) {
+JEM__VINLINE void JEM__FN(wino_dg_line)(double (*p)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {                 /* divisions by 2 and 4 are exact */
         const double add = (p[1][l] + p[2][l]) / 6;
         const double sub = (p[1][l] - p[2][l]) / 6;
@@ -16953,11 +16958,11 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weight_grad *w, int o) {
             for (int x = 0; x < 6; x++, p += jem__wino_sums_step(w->q)) {   /* from n on: unused */
                 for (int l = 0; l < 16; l++) line[x][l] = (double)p[l];
             }
-            JEM__FN(wino_gt)(line, t[y]);
+            JEM__FN(wino_dg_line)(line, t[y]);
         }
         for (int x = 0; x < 3; x++) {
             for (int y = 0; y < 6; y++) memcpy(line[y], t[y][x], sizeof line[y]);
-            JEM__FN(wino_gt)(line, r);
+            JEM__FN(wino_dg_line)(line, r);
             for (int l = 0; l < n; l++) {
                 for (int y = 0; y < 3; y++) dw[l * 9 + y * 3 + x] += (float)r[y][l];
             }
@@ -17599,7 +17604,7 @@ JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by 
 
    B is read from consecutive memory for a whole row of taps (a run): a group of images is
    [row][column][pair of channels][16 images][2], with columns of zeros at both ends of every row.
-   So no column is tested against the edges, and sums are long even with few channels. In bf16, the
+   No column is tested against the edges, and sums are long even with few channels. In bf16, the
    bits depend on the instruction set: AMX adds even and odd elements separately. */
 
 enum {
@@ -18087,7 +18092,7 @@ static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
     ptrdiff_t size = 0;
     jem__phase s;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++)
-        size += jem__tiles_of(q->co) * s.ny * jem__bf16_span(q, &s);
+        size += jem__channel_blocks(q->co) * s.ny * jem__bf16_span(q, &s);
     return size / 2;
 }
 /* Packs the weights w of one tap, of 16 outputs from o on and 16 inputs from c on, as pairs of A
@@ -18155,7 +18160,7 @@ static ptrdiff_t jem__bf16_work(const jem__conv *q) {
 static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *part,
                                const uint16_t *pack, const uint16_t *from, jem__bf16_block **b) {
     const jem__conv *q = b[0]->q;
-    const int tiles = jem__tiles_of(part->o1);
+    const int tiles = jem__channel_blocks(part->o1);
     const int most = q->co > 16 ? 2 : 4;
     const ptrdiff_t pixel = jem__bf16_pixel(q->ci);
     const ptrdiff_t row = jem__bf16_row(q->ci, q->wi);
@@ -18245,7 +18250,7 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
             if (f->y16 && phase == 0 && to.o1 == q->co)      /* one part of a row writes them */
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
         }
-        pack += jem__tiles_of(q->co) * s.ny * jem__bf16_span(q, &s);
+        pack += jem__channel_blocks(q->co) * s.ny * jem__bf16_span(q, &s);
     }
     jem__bf16_finish_all(blocks[1]);
     if (f->y16 && in->part.index == 0)
@@ -18330,7 +18335,7 @@ static void jem__bf16_deal(const jem__weight_grad *w, int g, int side, const jem
 /* Returns the number of pairs of output tiles times that of input tiles. Each combination is one
    product, or one per row of the kernel if there are fewer combinations than threads. */
 static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
-    return jem__div_up(jem__tiles_of(q->co), 2) * jem__tiles_of(q->ci);
+    return jem__div_up(jem__channel_blocks(q->co), 2) * jem__channel_blocks(q->ci);
 }
 /* Sets the sizes and tasks of a weight gradient in bf16. */
 static void jem__bf16_plan(jem__weight_grad *w) {
@@ -18340,8 +18345,8 @@ static void jem__bf16_plan(jem__weight_grad *w) {
     w->finishes = q->co;
     w->product_step = (ptrdiff_t)2 * q->k * q->k * JEM__BF16_TILE;
     w->planes = w->groups;
-    w->x_plane = (ptrdiff_t)q->hi * jem__tiles_of(q->ci) * jem__bf16_x_tile(q) / 2;
-    w->y_plane = (ptrdiff_t)q->ho * jem__tiles_of(q->co) * jem__bf16_y_tile(q) / 2;
+    w->x_plane = (ptrdiff_t)q->hi * jem__channel_blocks(q->ci) * jem__bf16_x_tile(q) / 2;
+    w->y_plane = (ptrdiff_t)q->ho * jem__channel_blocks(q->co) * jem__bf16_y_tile(q) / 2;
     w->product_size = w->products * w->product_step;
     w->sums_size = (ptrdiff_t)w->groups * q->co * JEM_LANES;
 }
@@ -18372,8 +18377,8 @@ static void jem__bf16_set_runs(const jem__weight_grad *w, const jem__bf16_taps *
     const uint16_t *dy = (const uint16_t *)(const void *)w->y + 2 * g * w->y_plane;
     const ptrdiff_t x_tile = jem__bf16_x_tile(q);
     const ptrdiff_t y_tile = jem__bf16_y_tile(q);
-    const ptrdiff_t x_row = jem__tiles_of(q->ci) * x_tile;
-    const ptrdiff_t y_row = jem__tiles_of(q->co) * y_tile;
+    const ptrdiff_t x_row = jem__channel_blocks(q->ci) * x_tile;
+    const ptrdiff_t y_row = jem__channel_blocks(q->co) * y_tile;
     const int columns = jem__bf16_columns(q);
     s->n = t->n;
     s->runs = 0;
@@ -18395,16 +18400,16 @@ static void jem__bf16_product(const jem__weight_grad *w, int task) {
     const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
     const int split = w->products / jem__bf16_pairs_of_tiles(q);
-    const int in = jem__tiles_of(q->ci);
+    const int in = jem__channel_blocks(q->ci);
     const int o = task / split / in * 2;
     const int i = task / split % in;
-    const int m = jem__min(jem__tiles_of(q->co) - o, 2);
+    const int m = jem__min(jem__channel_blocks(q->co) - o, 2);
     const int ky0 = q->k * (task % split) / split;
     const int ky1 = q->k * (task % split + 1) / split;
     const int taps = q->k * q->k;
     float *acc = w->product + task * w->product_step;
     JEM__ZEROED(jem__bf16_block, s);
-    int rows = 128 / q->wo;                        /* these stay in the cache for all taps */
+    int rows = 128 / q->wo;                        /* 128 pixels stay in the cache for all taps */
     if (rows < 1) rows = 1;
     rows = jem__min(rows, JEM__BF16_RUNS);
     memset(acc, 0, (size_t)(m * taps * JEM__BF16_TILE) * sizeof *acc);
