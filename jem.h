@@ -15228,13 +15228,10 @@ static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_
     const int errors = ctx->errors;
     jem_net *net = kind->construct(ctx, a, kind->user);
     const int has_error = ctx->errors != errors && ctx->status != JEM_OK;
-    if (!net) {
-        if (!has_error)
-            jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" returned no network",
-                      a->where, name);
-        return NULL;
-    }
-    if (has_error) {
+    if (!net && !has_error)
+        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" returned no network", a->where,
+                  name);
+    if (!net || has_error) {
         jem_net_free(net);
         return NULL;
     }
@@ -15900,8 +15897,8 @@ static void jem__wino_plan(jem__weight_grad *w) {
 JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION: the rooms */
 
-/* Under 'instances', the file includes itself once for each value of JEM__PASS, that of a jem_isa
-   (the preprocessor cannot read enumerators). Then only the lines from here to #elif count. */
+/* The file includes itself at 'instances' below, once for each JEM__PASS, the value of a jem_isa
+   (the preprocessor cannot read enumerators). Then it has only the lines from here to #elif. */
 #ifdef JEM__PASS
 #if JEM__PASS == 2                                 /* JEM_ISA_AVX2 */
 #define JEM__TARGET __attribute__((target("avx2,fma")))
@@ -18004,7 +18001,7 @@ static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
 #ifdef JEM__AMX
 /* Multiplies small whole numbers with tiles and in plain C; returns 1 if the results agree. */
 static int jem__tiles_work(void) {
-    uint16_t a[512], b[512];
+    uint16_t a[16 * JEM__BF16_PAIR], b[16 * JEM__BF16_PAIR];
     float c[2][JEM__BF16_TILE];
     JEM__ZEROED(jem__bf16_block, one);
     one.m = 1;
@@ -18014,7 +18011,7 @@ static int jem__tiles_work(void) {
     one.a[0] = a;
     one.b[0][0] = b;
     one.c = c[0];
-    for (int i = 0; i < 512; i++) {                /* a equals its transpose */
+    for (int i = 0; i < 16 * JEM__BF16_PAIR; i++) {          /* a equals its transpose */
         a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7));
         b[i] = jem__to_bf16((float)(i % 5));
     }
@@ -18264,6 +18261,7 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
    [column mod stride][column / stride][8 pairs][16][2], with the columns of the padding; dy to the
    order of A, [row][tile of 16 channels][column][..]. */
 
+/* Returns the count of columns of x per column mod stride. AMX, which reads two, needs the last. */
 static int jem__bf16_columns(const jem__conv *q) { return q->wo + 1 + (q->k - 1) / q->stride; }
 /* Return the sizes of one row of 16 channels of x and of dy, in bf16. */
 static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {
