@@ -2068,6 +2068,13 @@ JEM__INLINE float jem__bits_float(uint32_t bits) {
     memcpy(&f, &bits, 4);
     return f;
 }
+JEM__INLINE float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
+/* Rounds to nearest, ties to even. */
+JEM__INLINE uint16_t jem__to_bf16(float f) {
+    const uint32_t u = jem__float_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
 
 /* Compares bits, because with -ffast-math a compiler assumes that no number is NaN. */
 JEM__INLINE int jem__finite(float x) {
@@ -4729,8 +4736,8 @@ static jem__pack *jem__pack_add(jem_param *w, const jem__conv *q) {
     return pack;
 }
 
-/* Returns the number of tiles of 16 that hold n channels. */
-static int jem__tiles_of(int n) { return jem__div_up(n, 16); }
+/* Returns the number of blocks of 16 that hold n channels; in bf16, a tile has one block. */
+static int jem__channel_blocks(int n) { return jem__div_up(n, 16); }
 
 /* Packs the weights for a convolution, unless an up-to-date copy exists. */
 static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *q) {
@@ -4738,8 +4745,8 @@ static jem_status jem__pack_update(jem_ctx *ctx, jem_param *w, const jem__conv *
     if (pack && pack->version == w->version) return JEM_OK;
     if (!pack) pack = jem__pack_add(w, q);
     if (!pack) return JEM_NO_MEMORY;               /* which jem__alloc has reported */
-    jem__packing packing = { ctx, q, w->value, pack->data, jem__tiles_of(q->co) };
-    const double flops = 100 * (double)q->method->pack_size(q);
+    jem__packing packing = { ctx, q, w->value, pack->data, jem__channel_blocks(q->co) };
+    const double flops = 100 * (double)q->method->pack_size(q);        /* an estimate */
     jem__parallel(ctx, packing.parts, flops, q->method->pack, &packing);
     pack->version = w->version;
     return JEM_OK;
@@ -13943,7 +13950,8 @@ typedef struct jem__entry {
     void *owned;                                   /* e.data, if it was read from a file */
     int dtype;                                     /* in the file: index into jem__dtypes; -1 if
                                                       it is not one of these */
-    size_t begin, end;                             /* in the file: data_offsets */
+    size_t begin, end;                             /* data_offsets, in the file that was read or is
+                                                      being written */
     int keep_f32;                                  /* 1: never written as BF16 */
 } jem__entry;
 
@@ -13973,13 +13981,6 @@ static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t w
     }
     for (size_t i = 0; i < bytes; i++)
         ((unsigned char *)to)[i ^ (width - 1)] = ((const unsigned char *)from)[i];
-}
-
-/* Rounds to nearest, ties to even. */
-static uint16_t jem__to_bf16(float f) {
-    const uint32_t u = jem__float_bits(f);
-    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40);      /* NaN */
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
 #ifndef JEM_NO_STDIO
@@ -14014,7 +14015,7 @@ extern int fchmod(int, mode_t);
 #endif
 
 static int jem__file_put(int fd, const char *bytes, size_t size) {
-    const size_t most = (size_t)1 << 30;
+    const size_t most = (size_t)1 << 30;           /* of a call: its result may be an int */
     while (size > 0) {
         size_t n = size;
         if (n > most) n = most;
@@ -14077,7 +14078,7 @@ jem_status jem_archive_keep_f32(jem_archive *a, const char *name) {
     if (!a) return JEM_BAD_ARGUMENT;
     jem__entry *entry = jem__archive_find(a, name);
     if (!entry)
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_keep_f32: the archive has no array "
+        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "archive_keep_f32: the archive has no array "
                          "\"%.80s\"", name ? name : "");
     entry->keep_f32 = 1;
     return JEM_OK;
@@ -14162,7 +14163,7 @@ jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, in
     const char *wrong = jem__entry_refused(a, name, dtype, ndim, shape, data);
     if (!name) name = "";
     if (wrong)
-        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "jem_archive_add: \"%.80s\": %s", name, wrong);
+        return jem__fail(a->ctx, JEM_BAD_ARGUMENT, "archive_add: \"%.80s\": %s", name, wrong);
     jem__entry *entry = jem__archive_append(a, name, (int)dtype, ndim, shape);
     if (!entry) return JEM_NO_MEMORY;
     entry->e.data = data;
@@ -14174,6 +14175,7 @@ jem_status jem_archive_add(jem_archive *a, const char *name, jem_dtype dtype, in
 
 typedef struct jem__text { char *out; size_t n, room; } jem__text;
 
+/* Appends text and whole numbers, which are the same in all locales (others need jem__print). */
 JEM__PRINTF(2, 3) static void jem__put(jem__text *t, const char *format, ...) {
     char *to = NULL;
     size_t room = 0;
@@ -14615,7 +14617,7 @@ static float jem__to_float(int dtype, const unsigned char *p) {
     case JEM_DTYPE_I64: return (float)n.i64;
     case JEM__F64: return (float)n.f64;
     case JEM__F16: return jem__from_fp16(n.u16);
-    case JEM__BF16: return jem__bits_float((uint32_t)n.u16 << 16);
+    case JEM__BF16: return jem__from_bf16(n.u16);
     case JEM_DTYPE_U8: case JEM__BOOL: return (float)p[0];
     default: return n.f;
     }
@@ -14687,10 +14689,7 @@ jem_archive *jem_archive_create(jem_ctx *ctx) {
 }
 jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
     if (!ctx) return NULL;
-    if (!bytes) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "jem_archive_parse: bytes is NULL");
-        return NULL;
-    }
+    if (!bytes) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "archive_parse: bytes is NULL");
     return jem__archive_of(ctx, "archive", bytes, size);
 }
 
@@ -14773,9 +14772,7 @@ struct jem_file {
     int failed;
 };
 
-const char *jem_file_temporary(const jem_file *f) {
-    return f ? f->temp : "";
-}
+const char *jem_file_temporary(const jem_file *f) { return f ? f->temp : ""; }
 
 /* Closes and removes the temporary file; reports an error unless `what` is NULL. */
 static jem_status jem__file_give_up(jem_file *f, const char *what) {
@@ -14797,10 +14794,7 @@ void jem_file_free(jem_file *f) {
 
 jem_file *jem_file_create(jem_ctx *ctx, const char *path) {
     if (!ctx) return NULL;
-    if (!path) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
-        return NULL;
-    }
+    if (!path) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
     const size_t length = strlen(path) + 1;
     const size_t room = length + sizeof ".12345678.tmp";
     jem_file *f = (jem_file *)jem__alloc(ctx, sizeof *f + length + room);
@@ -14824,13 +14818,17 @@ jem_file *jem_file_create(jem_ctx *ctx, const char *path) {
     return NULL;
 }
 
+/* Returns JEM_OK while the file can be written; reports one that is complete. */
+static jem_status jem__file_is_open(const jem_file *f) {
+    errno = 0;
+    if (f->fd >= 0) return JEM_OK;
+    return f->failed ? JEM_BAD_FILE : jem__file_fail(f->ctx, f->path, "is already complete");
+}
+
 jem_status jem_file_put(jem_file *f, const void *bytes, size_t size) {
     if (!f) return JEM_BAD_ARGUMENT;
-    if (f->fd < 0) {
-        errno = 0;
-        return f->failed ? JEM_BAD_FILE : jem__file_fail(f->ctx, f->path, "is already complete");
-    }
-    errno = 0;
+    const jem_status status = jem__file_is_open(f);
+    if (status != JEM_OK) return status;
     if (!bytes && size) return jem__file_give_up(f, "cannot be written: bytes is NULL");
     if (!jem__file_put(f->fd, (const char *)bytes, size))
         return jem__file_give_up(f, "cannot be written");
@@ -14839,7 +14837,7 @@ jem_status jem_file_put(jem_file *f, const void *bytes, size_t size) {
 
 jem_status jem_file_commit(jem_file *f) {
     if (!f) return JEM_BAD_ARGUMENT;
-    const jem_status status = jem_file_put(f, NULL, 0);
+    const jem_status status = jem__file_is_open(f);
     if (status != JEM_OK) return status;
 #if !defined(_WIN32) && !defined(__wasm__)
     if (f->mode >= 0) (void)fchmod(f->fd, (mode_t)f->mode);  /* not all systems can */
@@ -14873,10 +14871,7 @@ static const char *jem__file_read(jem_ctx *ctx, FILE *f, char **bytes, size_t *s
 
 jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
     if (!ctx) return NULL;
-    if (!path) {
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
-        return NULL;
-    }
+    if (!path) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
     const char *failed = "cannot be opened";
     char *bytes = NULL;
     size_t size = 0;
@@ -14896,8 +14891,8 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
     jem_ctx *ctx = a->ctx;
     size_t size = 0;
     char *bytes = NULL;
-    jem_status status = JEM_BAD_FILE;              /* of a failure, if the context keeps an older
-                                                      error */
+    jem_status status = JEM_BAD_FILE;              /* of a failure whose message is lost, because
+                                                      the context keeps an older one */
     const int is_first = jem_ok(ctx);
     jem_file *f = jem_file_create(ctx, path);
     if (f) bytes = (char *)jem_archive_to_memory(a, &size);
@@ -14915,7 +14910,7 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
 /* Arrays are listed once, like the fields of a desc (see jem__fields): a network's are its
    parameters, a trainer's are in jem__trainer_arrays and jem__guard_arrays. A pass over such a list
    adds the arrays to an archive (out), checks that a file has them (in), or reads them from it (in,
-   with fill). So loading checks everything before it changes anything. */
+   with fill). Loading makes both passes: it checks everything before it changes anything. */
 
 typedef struct jem__arrays {
     jem__fields f;                                 /* names for messages, status; net's fields */
@@ -15040,18 +15035,19 @@ static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param 
     jem__array(v, name, JEM_DTYPE_F32, p->ndim, shape, data);
 }
 
-/* Reports that the archive of a call, or else its other argument, is NULL. ctx: that argument's, or
-   NULL. */
-static jem_status jem__null_argument(jem_ctx *ctx, const jem_archive *a, const char *what) {
-    if (!a) return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the archive is NULL", what);
-    return jem__fail(ctx ? ctx : a->ctx, JEM_BAD_ARGUMENT, "%s: the other argument is NULL",
-                     what);
+/* Reports the argument of a function that is NULL: its archive, or else the other one, a network,
+   trainer or context, which has the context ctx unless it is NULL. */
+static jem_status jem__null_argument(jem_ctx *ctx, const jem_archive *a, const char *what,
+                                     const char *other) {
+    if (!ctx && a) ctx = a->ctx;
+    return jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: the %s is NULL", what, a ? other : "archive");
 }
 
 /* ---- networks -------------------------------------------------------------------------------- */
 
 jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
-    if (!net || !a) return jem__null_argument(net ? net->ctx : NULL, a, "net_to_archive");
+    if (!net || !a)
+        return jem__null_argument(net ? net->ctx : NULL, a, "net_to_archive", "network");
     jem_net copy = *net;
     jem__arrays v = jem__arrays_out("network", a);
     v.f.out = &a->meta;
@@ -15144,7 +15140,7 @@ static jem_status jem__fitted_read(const jem_net *net, const jem_archive *a, jem
 }
 
 jem_status jem_net_load(jem_net *net, const jem_archive *a) {
-    if (!net || !a) return jem__null_argument(net ? net->ctx : NULL, a, "net_load");
+    if (!net || !a) return jem__null_argument(net ? net->ctx : NULL, a, "net_load", "network");
     jem_net copy = *net;
     jem__arrays v = jem__arrays_in(net->ctx, "network", a);
     v.f.in = a->meta;
@@ -15247,13 +15243,10 @@ static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_
     const int errors = ctx->errors;
     jem_net *net = kind->construct(ctx, a, kind->user);
     const int has_error = ctx->errors != errors && ctx->status != JEM_OK;
-    if (!net) {
-        if (!has_error)
-            jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" returned no network",
-                      a->where, name);
-        return NULL;
-    }
-    if (has_error) {
+    if (!net && !has_error)
+        jem__fail(ctx, JEM_BAD_FILE, "%s: the constructor of \"%s\" returned no network", a->where,
+                  name);
+    if (!net || has_error) {
         jem_net_free(net);
         return NULL;
     }
@@ -15273,7 +15266,7 @@ static jem_net *jem__net_of_kind(jem_ctx *ctx, const jem__kind *kind, const jem_
 
 jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     if (!ctx || !a) {
-        jem__null_argument(ctx, a, "net_from_archive");
+        jem__null_argument(ctx, a, "net_from_archive", "context");
         return NULL;
     }
     const double left = ctx->params_left;          /* a constructor may load another file */
@@ -15430,7 +15423,8 @@ static void jem__guard_read(jem__arrays *v, const jem_trainer *tr, jem__guard *t
 }
 
 jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
-    if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_to_archive");
+    if (!tr || !a)
+        return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_to_archive", "trainer");
     jem__arrays v = jem__arrays_out("trainer", a);
     jem__trainer_pack(tr, tr->state);
     jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__state_shape, tr->state);
@@ -15473,17 +15467,18 @@ static void jem__guard_take(jem_trainer *tr, jem__guard *from) {
 }
 
 jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
-    if (!tr || !a) return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_from_archive");
+    if (!tr || !a)
+        return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_from_archive", "trainer");
     jem_ctx *ctx = tr->net->ctx;
     int64_t state[JEM__STATE_SIZE] = { 0 };
     jem__arrays v = jem__arrays_in(ctx, "trainer", a);
     jem__state_read(&v, tr, state);
     const int averaged = state[2] != 0;
-    v.fill = 0;                                    /* checks everything .. */
+    v.fill = 0;                                    /* checks the arrays of optimiser and buffer */
     jem__trainer_arrays(&v, tr, averaged);
     jem__guard replaced;                           /* the file's; then the one to be freed */
     jem__guard_read(&v, tr, &replaced);
-    v.fill = 1;                                    /* .. then changes the trainer */
+    v.fill = 1;                                    /* reads them, unless a check failed */
     jem__trainer_arrays(&v, tr, averaged);
     if (!v.f.status) {
         jem__trainer_unpack(tr, state);
@@ -15537,7 +15532,9 @@ enum {
     JEM__FULL_BLOCK = 6,   /* number in most blocks */
 #endif
     JEM__OUTS = 4,         /* output channels in a block of a weight gradient */
-    JEM__WINO_TILES = 4    /* Winograd tiles computed together */
+    JEM__SUMS = 32,        /* room for the sums of a tap, OUTS x INS, in whole vectors */
+    JEM__WINO_TILES = 4,   /* Winograd tiles computed together */
+    JEM__WINO_POINTS = 36  /* largest number of points: of F(4,3) */
 };
 
 /* The pixels of an output that read the same taps, and these taps: ny rows of nx. An input gradient
@@ -15651,13 +15648,13 @@ JEM__ONCE int jem__conv_channels(int left) {
     return jem__min(left, 4);
 }
 
-/* Returns the first channel of part i. Parts are whole blocks; in bf16, whole pairs of tiles. */
-JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
-    if (q->method->bf16) return jem__part_from(i, of, q->co, 32);
+/* Returns the first channel of a part. Parts are whole blocks; in bf16, whole pairs of tiles. */
+JEM__ONCE int jem__conv_from(const jem__conv *q, int index, int count) {
+    if (q->method->bf16) return jem__part_from(index, count, q->co, 32);
     int whole = q->co / JEM__FULL_BLOCK;           /* blocks, before those of 4 */
     if (q->co >= 8 && (q->co - 8) % JEM__FULL_BLOCK == 0) whole = (q->co - 8) / JEM__FULL_BLOCK;
     const int rest = q->co - whole * JEM__FULL_BLOCK;
-    const int block = jem__part_from(i, of, whole + jem__div_up(rest, 4), 1);
+    const int block = jem__part_from(index, count, whole + jem__div_up(rest, 4), 1);
     if (block <= whole) return block * JEM__FULL_BLOCK;
     return jem__min(whole * JEM__FULL_BLOCK + 4 * (block - whole), q->co);
 }
@@ -15665,9 +15662,9 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int i, int of) {
 typedef struct jem__piece { int first, last, o0, o1; } jem__piece;
 
 /* Returns one part of a convolution, which is divided by units, of which kernels take `step` at a
-   time. If there are too few units, it is divided by channels. So it is for the direct method if
-   the weights, which every part by units reads, are larger than x; the other methods would
-   transform x several times. */
+   time. If there are too few units, it is divided by channels. The direct method is also divided by
+   channels if the weights are larger than x, since every part by units reads all weights; with the
+   other methods, every part by channels would transform x again. */
 JEM__ONCE jem__piece jem__conv_piece(const jem__conv *q, jem__part part, int units, int step) {
     const int heavy = (ptrdiff_t)q->co * q->k * q->k > (ptrdiff_t)q->hi * q->wi * JEM_LANES;
     const int direct = !q->tile && !q->method->bf16;
@@ -15696,11 +15693,12 @@ static int jem__wino_channels(const jem__conv *q) {
 }
 
 /* Returns the size of packed weights, in floats, for the direct method and for Winograd. The last
-   block may read up to 6 JEM__CO floats beyond the weights. */
+   block may compute JEM__CO channels although fewer are left (see conv_block); their weights, up to
+   JEM__CO floats apart, may be beyond the end. */
 static ptrdiff_t jem__pack_size(const jem__conv *q) {
     int points = q->k * q->k;
     if (q->tile) points = jem__wino_points(q) * q->stride * q->stride;
-    return (ptrdiff_t)q->co * q->ci * points + 6 * JEM__CO;
+    return (ptrdiff_t)q->co * q->ci * points + JEM__CO * JEM__CO;
 }
 /* Returns the place, in weights (O,I,k,k), of the kernel from channel c to channel o. An input
    gradient computes I from O. */
@@ -15777,7 +15775,7 @@ static int jem__direct_by_x(const jem__weight_grad *w, const jem__conv *dealt) {
 }
 /* Returns the number of blocks of a panel. */
 static int jem__direct_panel(const jem__weight_grad *w) {
-    const int fit = 56 / (w->q->k * w->q->k);      /* sums take 56 KB with AVX-512 */
+    const int fit = 56 / (w->q->k * w->q->k);      /* of 56 KB; sums of a tap take 1 with AVX-512 */
     if (w->groups == 1 || fit < 1) return 1;
     return fit;
 }
@@ -15865,7 +15863,7 @@ JEM__ONCE void jem__wino_open(const jem__conv *q, const jem__phase *phase, jem__
 
 /* The transformation of one tile, channel by channel. */
 typedef struct jem__wino_move {
-    const float *in[36];                           /* first channel of each number of the tile */
+    const float *in[JEM__WINO_POINTS];             /* first channel of each number of the tile */
     float *out;                                    /* first channel of the first number */
     ptrdiff_t in_step, out_step;                   /* to the next channel */
     ptrdiff_t point;                               /* to the next number of the output */
@@ -15873,11 +15871,11 @@ typedef struct jem__wino_move {
 } jem__wino_move;
 
 /* A group of images that tiles are read from; turned: 1 reverses the order of a tile's pixels. */
-typedef struct jem__picture { const float *x, *zero; int c, h, w, turned; } jem__picture;
+typedef struct jem__tile_source { const float *x, *zero; int c, h, w, turned; } jem__tile_source;
 
 /* Finds the size x size pixels from (y,z) on, `step` apart. */
-JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size, int step, int y,
-                              int z) {
+JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__tile_source *p, int size, int step,
+                              int y, int z) {
     for (int i = 0; i < size * size; i++) {
         const int iy = y + i / size * step;
         const int ix = z + i % size * step;
@@ -15890,9 +15888,9 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__picture *p, int size
 
 /* Returns the distance between two points of the sums; 80 keeps it from being a power of two. */
 static ptrdiff_t jem__wino_sums_step(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
-/* Sets the sizes and tasks of a weight gradient by Winograd, of 36 points (M = 4). A product is one
-   point of one block of output channels; G' finishes an output channel. A pixel of zeros follows
-   the bias sums. */
+/* Sets the sizes and tasks of a weight gradient by Winograd, F(4,3). A product is one point of one
+   block of output channels; G' finishes an output channel. A pixel of zeros follows the bias
+   sums. */
 static void jem__wino_plan(jem__weight_grad *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
@@ -15902,16 +15900,18 @@ static void jem__wino_plan(jem__weight_grad *w) {
     w->x_plane = all * iblocks * k->ins * JEM_LANES + 80;
     w->y_plane = all * oblocks * JEM__OUTS * JEM_LANES + 80;
     w->product_step = all;
-    w->planes = 36;
-    w->products = 36 * oblocks;
+    w->planes = JEM__WINO_POINTS;
+    w->products = JEM__WINO_POINTS * oblocks;
     w->finishes = q->co;
-    w->product_size = 36 * jem__wino_sums_step(q);
+    w->product_size = JEM__WINO_POINTS * jem__wino_sums_step(q);
     w->sums_size = ((ptrdiff_t)w->groups * q->co + q->ci + q->co) * JEM_LANES;
 }
 
 JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION: the rooms */
 
+/* The file includes itself at 'instances' below, once for each JEM__PASS, the value of a jem_isa
+   (the preprocessor cannot read enumerators). Then it has only the lines from here to #elif. */
 #ifdef JEM__PASS
 #if JEM__PASS == 2                                 /* JEM_ISA_AVX2 */
 #define JEM__TARGET __attribute__((target("avx2,fma")))
@@ -16436,8 +16436,8 @@ JEM__VINLINE void JEM__FN(wino_a43)(const JEM__V *d, JEM__V *o) {
     o[2] = JEM__FMA(JEM__SET(4.0f), r, p);
     o[3] = JEM__FMA(JEM__SET(8.0f), s, q) + d[5];
 }
-/* Computes o = A d, F(4,3), for weight gradients. */
-JEM__VINLINE void JEM__FN(wino_at)(const JEM__V *d, JEM__V *o) {
+/* Computes o = A d, F(4,3), for dy of weight gradients. */
+JEM__VINLINE void JEM__FN(wino_dy_line)(const JEM__V *d, JEM__V *o) {
     const JEM__V s = d[0] + d[2];
     const JEM__V r = d[1] + d[3];
     const JEM__V s2 = JEM__FMA(JEM__SET(4.0f), d[2], d[0]);
@@ -16487,7 +16487,7 @@ JEM__WINO(wino_out22, wino_a22, 3, 2)
 JEM__WINO(wino_out42, wino_a42, 5, 4)
 JEM__WINO(wino_out23, wino_a23, 4, 2)
 JEM__WINO(wino_out43, wino_a43, 6, 4)
-JEM__WINO(wino_dy, wino_at, 4, 6)
+JEM__WINO(wino_dy, wino_dy_line, 4, 6)
 #undef JEM__WINO
 
 /* The transformations of F(M,r): [r - 2][M/2 - 1]. */
@@ -16587,7 +16587,7 @@ JEM__KERNEL void JEM__FN(wino_inputs)(const jem__conv *q, const jem__wino *w, co
     const int m = q->tile;
     const int step = w->phase->step_in;
     const int kind = jem__wino_kernel(q) - 2;
-    const jem__picture image = { x, w->zero, q->ci, q->hi, q->wi, q->gradient };
+    const jem__tile_source image = { x, w->zero, q->ci, q->hi, q->wi, q->gradient };
     jem__wino_move in;
     in.in_step = JEM_LANES;
     in.out_step = JEM__WINO_TILES * JEM_LANES;
@@ -16799,7 +16799,7 @@ JEM__KERNEL void JEM__FN(weight_sums)(const jem__weight_grad *w, const float *ac
     const int ci = w->q->ci;
     const int out = jem__min(w->q->co - o0, JEM__OUTS);
     const int in = jem__min(ci - i0, JEM__INS);
-    float sum[32];
+    float sum[JEM__SUMS];
     float *dw = w->dw + ((ptrdiff_t)o0 * ci + i0) * taps;
     for (int t = 0; t < taps; t++, dw++) {
         JEM__FN(sums)(acc + (ptrdiff_t)t * cells * JEM__VL, (ptrdiff_t)taps * cells * JEM__VL, sum);
@@ -16880,7 +16880,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int si
     const int size = side ? 4 : 6;
     const int from = side ? 0 : -q->pad;
     const float *zero = w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES;
-    const jem__picture image = { in->x, zero, p.channels, p.h, p.w, 0 };
+    const jem__tile_source image = { in->x, zero, p.channels, p.h, p.w, 0 };
     const ptrdiff_t all = w->product_step;
     const ptrdiff_t cell = (ptrdiff_t)p.block * JEM__VL;
     jem__wino_move tile;
@@ -16897,7 +16897,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int si
             if (side) JEM__FN(wino_dy)(&tile, n);
             else JEM__FN(wino_in43)(&tile, n);
             for (int i = 0; i < size * size; i++) tile.in[i] += n * JEM_LANES;
-            for (int i = 0; padding && i < 36; i++) {        /* fill the last block */
+            for (int i = 0; padding && i < JEM__WINO_POINTS; i++) {    /* fill the last block */
                 for (int s = 0; s < JEM_LANES / JEM__VL; s++)
                     memset(tile.out + i * tile.point + s * tile.strip + n * JEM__VL, 0, padding);
             }
@@ -16918,7 +16918,7 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weight_grad *w, int i) {
     const ptrdiff_t all = w->product_step;
     float *to = w->product + point * jem__wino_sums_step(q) + (ptrdiff_t)ob * JEM__OUTS * q->ci;
     for (int ib = 0; ib < iblocks; ib++) {
-        float lanes[JEM__OUTS * JEM__INS * JEM_LANES], sum[32];
+        float lanes[JEM__OUTS * JEM__INS * JEM_LANES], sum[JEM__SUMS];
         for (int s = 0; s < JEM_LANES / JEM__VL; s++) {
             const float *v = w->x + point * w->x_plane +
                              ((ptrdiff_t)s * iblocks + ib) * all * JEM__INS * JEM__VL;
@@ -16944,7 +16944,7 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weight_grad *w, int i) {
 
 JEM__COMPILE("tree-vectorize")                     /* for doubles there is no JEM__V */
 /* Computes o[3] = G' p[6], for 16 input channels. */
-JEM__VINLINE void JEM__FN(wino_gt)(double (*p)[16], double (*o)[16]) {
+JEM__VINLINE void JEM__FN(wino_dg_line)(double (*p)[16], double (*o)[16]) {
     for (int l = 0; l < 16; l++) {                 /* divisions by 2 and 4 are exact */
         const double add = (p[1][l] + p[2][l]) / 6;
         const double sub = (p[1][l] - p[2][l]) / 6;
@@ -16968,11 +16968,11 @@ JEM__KERNEL void JEM__FN(wino_finish)(const jem__weight_grad *w, int o) {
             for (int x = 0; x < 6; x++, p += jem__wino_sums_step(w->q)) {   /* from n on: unused */
                 for (int l = 0; l < 16; l++) line[x][l] = (double)p[l];
             }
-            JEM__FN(wino_gt)(line, t[y]);
+            JEM__FN(wino_dg_line)(line, t[y]);
         }
         for (int x = 0; x < 3; x++) {
             for (int y = 0; y < 6; y++) memcpy(line[y], t[y][x], sizeof line[y]);
-            JEM__FN(wino_gt)(line, r);
+            JEM__FN(wino_dg_line)(line, r);
             for (int l = 0; l < n; l++) {
                 for (int y = 0; y < 3; y++) dw[l * 9 + y * 3 + x] += (float)r[y][l];
             }
@@ -17614,7 +17614,7 @@ JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by 
 
    B is read from consecutive memory for a whole row of taps (a run): a group of images is
    [row][column][pair of channels][16 images][2], with columns of zeros at both ends of every row.
-   So no column is tested against the edges, and sums are long even with few channels. In bf16, the
+   No column is tested against the edges, and sums are long even with few channels. In bf16, the
    bits depend on the instruction set: AMX adds even and odd elements separately. */
 
 enum {
@@ -17664,8 +17664,6 @@ typedef struct jem__bf16 {
     void (*begin)(void);                           /* called before and after blocks; may be NULL */
     void (*end)(void);
 } jem__bf16;
-
-static float jem__from_bf16(uint16_t h) { return jem__bits_float((uint32_t)h << 16); }
 
 static int jem__bf16_pairs_of(int channels) { return jem__div_up(channels, 2); }
 /* Return the distance between pixels, and between rows, in bf16. */
@@ -18016,7 +18014,7 @@ static const jem__bf16 jem__bf16_amx = { JEM_ISA_AMX, 1, 0, jem__bf16_block_amx,
 #ifdef JEM__AMX
 /* Multiplies small whole numbers with tiles and in plain C; returns 1 if the results agree. */
 static int jem__tiles_work(void) {
-    uint16_t a[512], b[512];
+    uint16_t a[16 * JEM__BF16_PAIR], b[16 * JEM__BF16_PAIR];
     float c[2][JEM__BF16_TILE];
     JEM__ZEROED(jem__bf16_block, one);
     one.m = 1;
@@ -18026,7 +18024,7 @@ static int jem__tiles_work(void) {
     one.a[0] = a;
     one.b[0][0] = b;
     one.c = c[0];
-    for (int i = 0; i < 512; i++) {                /* a equals its transpose */
+    for (int i = 0; i < 16 * JEM__BF16_PAIR; i++) {          /* a equals its transpose */
         a[i] = jem__to_bf16((float)((i / 32 + i / 2 % 16 + i % 2) % 7));
         b[i] = jem__to_bf16((float)(i % 5));
     }
@@ -18104,7 +18102,7 @@ static ptrdiff_t jem__bf16_pack_size(const jem__conv *q) {
     ptrdiff_t size = 0;
     jem__phase s;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++)
-        size += jem__tiles_of(q->co) * s.ny * jem__bf16_span(q, &s);
+        size += jem__channel_blocks(q->co) * s.ny * jem__bf16_span(q, &s);
     return size / 2;
 }
 /* Packs the weights w of one tap, of 16 outputs from o on and 16 inputs from c on, as pairs of A
@@ -18172,7 +18170,7 @@ static ptrdiff_t jem__bf16_work(const jem__conv *q) {
 static void jem__bf16_conv_row(const jem__phase *s, int r, const jem__piece *part,
                                const uint16_t *pack, const uint16_t *from, jem__bf16_block **b) {
     const jem__conv *q = b[0]->q;
-    const int tiles = jem__tiles_of(part->o1);
+    const int tiles = jem__channel_blocks(part->o1);
     const int most = q->co > 16 ? 2 : 4;
     const ptrdiff_t pixel = jem__bf16_pixel(q->ci);
     const ptrdiff_t row = jem__bf16_row(q->ci, q->wi);
@@ -18262,7 +18260,7 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
             if (f->y16 && phase == 0 && to.o1 == q->co)      /* one part of a row writes them */
                 jem__bf16_edges(q, f->y16, s.y0 + r * s.step_out, s.step_out);
         }
-        pack += jem__tiles_of(q->co) * s.ny * jem__bf16_span(q, &s);
+        pack += jem__channel_blocks(q->co) * s.ny * jem__bf16_span(q, &s);
     }
     jem__bf16_finish_all(blocks[1]);
     if (f->y16 && in->part.index == 0)
@@ -18276,6 +18274,7 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
    [column mod stride][column / stride][8 pairs][16][2], with the columns of the padding; dy to the
    order of A, [row][tile of 16 channels][column][..]. */
 
+/* Returns the count of columns of x per column mod stride. AMX, which reads two, needs the last. */
 static int jem__bf16_columns(const jem__conv *q) { return q->wo + 1 + (q->k - 1) / q->stride; }
 /* Return the sizes of one row of 16 channels of x and of dy, in bf16. */
 static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {
@@ -18347,7 +18346,7 @@ static void jem__bf16_deal(const jem__weight_grad *w, int g, int side, const jem
 /* Returns the number of pairs of output tiles times that of input tiles. Each combination is one
    product, or one per row of the kernel if there are fewer combinations than threads. */
 static int jem__bf16_pairs_of_tiles(const jem__conv *q) {
-    return jem__div_up(jem__tiles_of(q->co), 2) * jem__tiles_of(q->ci);
+    return jem__div_up(jem__channel_blocks(q->co), 2) * jem__channel_blocks(q->ci);
 }
 /* Sets the sizes and tasks of a weight gradient in bf16. */
 static void jem__bf16_plan(jem__weight_grad *w) {
@@ -18357,8 +18356,8 @@ static void jem__bf16_plan(jem__weight_grad *w) {
     w->finishes = q->co;
     w->product_step = (ptrdiff_t)2 * q->k * q->k * JEM__BF16_TILE;
     w->planes = w->groups;
-    w->x_plane = (ptrdiff_t)q->hi * jem__tiles_of(q->ci) * jem__bf16_x_tile(q) / 2;
-    w->y_plane = (ptrdiff_t)q->ho * jem__tiles_of(q->co) * jem__bf16_y_tile(q) / 2;
+    w->x_plane = (ptrdiff_t)q->hi * jem__channel_blocks(q->ci) * jem__bf16_x_tile(q) / 2;
+    w->y_plane = (ptrdiff_t)q->ho * jem__channel_blocks(q->co) * jem__bf16_y_tile(q) / 2;
     w->product_size = w->products * w->product_step;
     w->sums_size = (ptrdiff_t)w->groups * q->co * JEM_LANES;
 }
@@ -18389,8 +18388,8 @@ static void jem__bf16_set_runs(const jem__weight_grad *w, const jem__bf16_taps *
     const uint16_t *dy = (const uint16_t *)(const void *)w->y + 2 * g * w->y_plane;
     const ptrdiff_t x_tile = jem__bf16_x_tile(q);
     const ptrdiff_t y_tile = jem__bf16_y_tile(q);
-    const ptrdiff_t x_row = jem__tiles_of(q->ci) * x_tile;
-    const ptrdiff_t y_row = jem__tiles_of(q->co) * y_tile;
+    const ptrdiff_t x_row = jem__channel_blocks(q->ci) * x_tile;
+    const ptrdiff_t y_row = jem__channel_blocks(q->co) * y_tile;
     const int columns = jem__bf16_columns(q);
     s->n = t->n;
     s->runs = 0;
@@ -18412,16 +18411,16 @@ static void jem__bf16_product(const jem__weight_grad *w, int task) {
     const jem__bf16 *k = w->ctx->bf16;
     const jem__conv *q = w->q;
     const int split = w->products / jem__bf16_pairs_of_tiles(q);
-    const int in = jem__tiles_of(q->ci);
+    const int in = jem__channel_blocks(q->ci);
     const int o = task / split / in * 2;
     const int i = task / split % in;
-    const int m = jem__min(jem__tiles_of(q->co) - o, 2);
+    const int m = jem__min(jem__channel_blocks(q->co) - o, 2);
     const int ky0 = q->k * (task % split) / split;
     const int ky1 = q->k * (task % split + 1) / split;
     const int taps = q->k * q->k;
     float *acc = w->product + task * w->product_step;
     JEM__ZEROED(jem__bf16_block, s);
-    int rows = 128 / q->wo;                        /* these stay in the cache for all taps */
+    int rows = 128 / q->wo;                        /* 128 pixels stay in the cache for all taps */
     if (rows < 1) rows = 1;
     rows = jem__min(rows, JEM__BF16_RUNS);
     memset(acc, 0, (size_t)(m * taps * JEM__BF16_TILE) * sizeof *acc);

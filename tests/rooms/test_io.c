@@ -821,9 +821,9 @@ static void test_arguments(void) {
     CHECK(jem_ok(ctx), "%s", jem_error(ctx));
     jem_archive_free(NULL);
     jem_release(ctx, NULL);
-    CHECK(jem_net_to_archive(NULL, a) && says(ctx, "net_to_archive: the other argument"), "no net");
-    CHECK(jem_net_load(NULL, a) && says(ctx, "net_load: the other argument"), "no net");
-    CHECK(!jem_net_from_archive(NULL, a) && says(ctx, "net_from_archive: the other argument"),
+    CHECK(jem_net_to_archive(NULL, a) && says(ctx, "to_archive: the network is NULL"), "no net");
+    CHECK(jem_net_load(NULL, a) && says(ctx, "net_load: the network is NULL"), "no net");
+    CHECK(!jem_net_from_archive(NULL, a) && says(ctx, "net_from_archive: the context is NULL"),
           "no context");
     CHECK(!jem_net_from_archive(ctx, NULL) && says(ctx, "the archive is NULL"), "no archive");
     jem_archive_free(a);
@@ -2205,8 +2205,8 @@ static void test_trainer_files(void) {
     }
     CHECK(jem_trainer_from_archive(t.tr, NULL) && says(ctx, "the archive is NULL"), "NULL");
     CHECK(jem_trainer_to_archive(t.tr, NULL) && says(ctx, "the archive is NULL"), "NULL");
-    CHECK(jem_trainer_from_archive(NULL, whole) && says(ctx, "the other argument"), "NULL");
-    CHECK(jem_trainer_to_archive(NULL, whole) && says(ctx, "the other argument"), "NULL");
+    CHECK(jem_trainer_from_archive(NULL, whole) && says(ctx, "the trainer is NULL"), "NULL");
+    CHECK(jem_trainer_to_archive(NULL, whole) && says(ctx, "the trainer is NULL"), "NULL");
     CHECK(jem_trainer_to_archive(t.tr, whole) == JEM_BAD_ARGUMENT && says(ctx, "already exists"),
           "twice into one archive");
     check_no_memory(&t, &c);
