@@ -108,6 +108,8 @@
        JEM_DECLARATIONS     overrides JEM_IMPLEMENTATION, for builds that compile the implementation
                             once and link it to programs like the one above
        JEM_STATIC           makes all functions static, private to the implementing file
+       JEM_API              begins each declaration (default: extern, with "C" in C++), for example
+                            with __declspec(dllexport) or a visibility
        JEM_NO_STDIO         removes file input and output (keeps jem_archive_parse and _to_memory)
        JEM_NO_SIMD          compiles only the scalar kernels
        JEM_WINDOWS_SIMD     also compiles AVX2 and AVX-512 with gcc for Windows, which needs its
@@ -123,7 +125,8 @@
        error, until jem_clear_error(ctx). An op whose input is NULL returns NULL, so you can write a
        whole expression and check once at its end. A program that continues after an error, for
        instance with the next file, must clear it. Functions of yours that the library calls must
-       return: neither longjmp nor a C++ exception may leave them.
+       return: neither longjmp nor a C++ exception may leave them. They may call the library, but
+       free no tensors made before the call (an error) and no object that is in use.
    DESCRIPTIONS
        Start each jem_..._desc from jem_..._desc_default() and change the fields you need; zero is a
        value, not a default. A field's comment gives the default first, or after its description and
@@ -143,6 +146,8 @@
        The library uses OpenMP if the compiler enables it, or the parallel_for in the context's
        desc. Work is divided by images, pixels and channels; the order of a sum never changes. gcc's
        OpenMP threads spin while they wait: set OMP_WAIT_POLICY=passive if other programs run too.
+       They do not survive fork: a child that computes needs a context of one thread, or exec. A
+       thread needs 64 KB of stack for the library (measured); give it twice as much.
    DETERMINISM
        The same seed gives the same numbers on every instruction set and any number of threads, for
        a given jem_precision, as long as values are finite and the compiler follows IEEE arithmetic
@@ -185,7 +190,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(JEM_STATIC) && defined(__GNUC__)
+#ifdef JEM_API
+/* yours, with extern "C" in C++ */
+#elif defined(JEM_STATIC) && defined(__GNUC__)
 #define JEM_API static __attribute__((unused))
 #elif defined(JEM_STATIC)
 #define JEM_API static
@@ -364,6 +371,9 @@ typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; 
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
 JEM_API void jem_reset(jem_ctx *ctx);                      /* frees all tensors of the context */
+/* Returns the tape's unused memory to the allocator, and sets jem_memory_stats.peak to the rest: for
+   a program that runs on after an unusually large request. */
+JEM_API void jem_trim(jem_ctx *ctx);
 
 /* Parameter or buffer of a network: a row-major array in PyTorch's shape. */
 typedef struct jem_param {
@@ -913,7 +923,8 @@ typedef struct jem_sgld_desc {
     float clamp_lo, clamp_hi;                      /* 0, 0: no limits; lo < hi: x stays in lo..hi */
     float decay_b, decay_gamma;                    /* 0: off */
     float temperature_from, temperature_to;        /* 0: off */
-    /* Called after every step; nonzero stops the walk. May read x, but must not record ops. */
+    /* Called after every step; nonzero stops the walk. May read x, and call functions such as
+       jem_classify (see ERRORS). */
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;
 } jem_sgld_desc;
@@ -1938,6 +1949,8 @@ struct jem_ctx {
     int n_nodes, cap_nodes;
     double params_left;                            /* parameters that a file may still create */
     const char *loading;                           /* that file; NULL: none */
+    uint64_t floor;                                /* jem_end frees no more than that (a count of
+                                                      pushes): see jem__protect */
     uint64_t pushes;                               /* counts arena allocations and nodes, to order
                                                       them */
     int rank, ranks;                               /* of the running step (>>train); else 0, 1 */
@@ -2860,8 +2873,13 @@ static int jem__last_is_newer(const jem_ctx *ctx, jem_mark mark) {
 /* Frees the nodes made since the mark. Their memory is reused for nodes only, and t.node = NULL
    marks a freed one, so that the use of a freed tensor is detected until a new node takes its
    place. Older nodes remain, but lose arrays that were allocated after the mark. */
-void jem_end(jem_ctx *ctx, jem_mark mark) {
+static void jem__end(jem_ctx *ctx, jem_mark mark, const char *what) {
     if (!ctx) return;
+    if (mark.pushes < ctx->floor) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: a function that the library calls, such as a watch, "
+                  "may free only its own tensors", what);
+        return;
+    }
     ctx->chunk = ctx->chunks;
     ctx->used = 0;
     if (mark.chunk) {
@@ -2883,9 +2901,44 @@ void jem_end(jem_ctx *ctx, jem_mark mark) {
     jem__arena_poison(ctx);
 }
 
+void jem_end(jem_ctx *ctx, jem_mark mark) { jem__end(ctx, mark, "end"); }
+
 void jem_reset(jem_ctx *ctx) {
     const jem_mark start = { NULL, 0, 0, 0 };
-    jem_end(ctx, start);
+    jem__end(ctx, start, "reset");
+}
+
+/* Protects all arrays of the arena while a function of the user's runs in the middle of one of the
+   library's. Returns the floor to restore afterwards. */
+static uint64_t jem__protect(jem_ctx *ctx) {
+    const uint64_t outer = ctx->floor;
+    ctx->floor = ctx->pushes;
+    return outer;
+}
+
+/* Calls the watch of a walk, if there is one; returns 1 if the walk is to stop. */
+static int jem__watch(int (*watch)(void *user, int step, jem_tensor *x), void *user, int step,
+                      jem_tensor *x) {
+    if (!watch) return 0;
+    const uint64_t outer = jem__protect(x->ctx);
+    const int stop = watch(user, step, x) != 0;
+    x->ctx->floor = outer;
+    return stop;
+}
+
+void jem_trim(jem_ctx *ctx) {
+    if (!ctx) return;
+    jem__chunk *unused = ctx->chunks;
+    if (ctx->chunk) {
+        unused = ctx->chunk->next;
+        ctx->chunk->next = NULL;
+    } else ctx->chunks = NULL;
+    while (unused) {
+        jem__chunk *next = unused->next;
+        jem__free(ctx, unused);
+        unused = next;
+    }
+    ctx->peak = ctx->held;
 }
 
 /* Text of a shape, such as "(64,3,32,32)"; a struct, so that a message can contain several. */
@@ -7984,7 +8037,7 @@ static jem_status jem__walk_steps(jem_ctx *ctx, jem_logp_fn logp, void *user, je
         if (jem__density_and_slope(ctx, what, logp, user, x))
             jem__walk_step(&w, d->noise_std != 0 ? rng : NULL);
         jem_end(ctx, mark);
-        if (ctx->status == JEM_OK && d->watch) stop = d->watch(d->watch_user, step, x);
+        if (ctx->status == JEM_OK) stop = jem__watch(d->watch, d->watch_user, step, x);
     }
     if (ctx->status == JEM_OK && !jem__all_finite(w.x->value, w.x->groups * w.x->group_floats))
         jem__fail(ctx, JEM_DIVERGED, "%s: x %s is not finite after %d steps of %g", what,
@@ -8125,7 +8178,7 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
     walk.d.watch = NULL;                           /* it might replace the gradient */
     if (jem__walk_steps(ctx, logp, user, x, &walk, last, d.steps, rng) != JEM_OK) return NULL;
     memcpy(kl.gradient, node->grad, bytes);
-    if (d.watch) d.watch(d.watch_user, last, x);
+    jem__watch(d.watch, d.watch_user, last, x);
     const jem_mark mark = jem_begin(ctx);
     jem_read(jem__density_and_slope(ctx, what, logp, user, x), kl.f);
     jem_end(ctx, mark);
@@ -8678,7 +8731,7 @@ jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
         jem__mcmc_accept(&m, rng);
         if (d.temperatures > 1) jem__mcmc_exchange(&m, &d, step, rng);
         if (jem_write(x, m.x) != JEM_OK) break;
-        if (d.watch && d.watch(d.watch_user, step, x)) break;
+        if (jem__watch(d.watch, d.watch_user, step, x)) break;
     }
     jem__mcmc_rates(&m, &d, accepted);
     jem_end(ctx, mark);
@@ -8788,6 +8841,7 @@ typedef struct jem__moments {
 
 struct jem_optim {
     jem_net *net;
+    const jem_param *last;                         /* the network's, when this was created */
     jem_optim_desc desc;
     int count;                                     /* of moments */
     int updates;
@@ -8908,6 +8962,7 @@ jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc) {
     jem_optim *o = (jem_optim *)jem__alloc(ctx, sizeof *o);
     if (!o) return NULL;
     o->net = net;
+    o->last = net->last;
     o->desc = *desc;
     jem__optim_fill(o);
     if (ctx->errors == errors) return o;
@@ -9172,6 +9227,9 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     jem_ctx *ctx = o->net->ctx;
     const char *const what = "optim";
     if (ctx->status != JEM_OK || !JEM__IN(lr, 0, 1e9)) return ctx->status;
+    if (o->net->last != o->last)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: parameter %.80s was added to the network "
+                         "after the optimiser was created", o->net->last->name);
     jem_optim_use_average(o, 0);
     const float norm = jem__gradient_norm(o);
     const float decay = jem__decay_norm(o);
@@ -9224,6 +9282,7 @@ static int jem__optim_good(const jem_optim *o, const float *kept) {
 
 float jem_learning_rate(const jem_schedule *s, float lr, int update) {
     if (!s) return lr;
+    if (update < 0) update = 0;
     double rate = (double)lr;
     int begin = 0;                                 /* begin..end: this update's cosine period */
     int end = s->total;
@@ -9487,7 +9546,7 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
    computed. */
 static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_ctx *ctx = net->ctx;
-    const int small = fabsf(net->scale) < d->least_scale;
+    const int small = !(fabsf(net->scale) >= d->least_scale);           /* also if it is NaN */
     if (d->w_nce > 0 && !jem__student(net))
         jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: w_nce = %g needs a network with a Student "
                   "distribution (jem_mlp_desc_vectors)", (double)d->w_nce);
@@ -9607,6 +9666,13 @@ static jem_tensor *jem__rank_images(const jem_trainer *tr, const float *x, int n
     return jem__images(net, x, n / net->ctx->ranks);
 }
 
+/* Replaces x[n] by its sum over all ranks. */
+static void jem__sum_ranks(jem_trainer *tr, float *x, ptrdiff_t n) {
+    const uint64_t outer = jem__protect(tr->net->ctx);
+    tr->desc.sum(tr->desc.sum_user, x, n);
+    tr->net->ctx->floor = outer;
+}
+
 /* Collects the samples t of all ranks in x[n]. A rank that failed sends the others an infinity:
    they diverge, and it keeps its own error. */
 static jem_status jem__collect_ranks(jem_trainer *tr, jem_tensor *t, int n, float *x) {
@@ -9616,7 +9682,7 @@ static jem_status jem__collect_ranks(jem_trainer *tr, jem_tensor *t, int n, floa
     if (ctx->ranks == 1) return jem_read(t, x);
     memset(x, 0, (size_t)size * sizeof *x);
     if (jem_read(t, x + jem__rank_first(tr, n) * image) != JEM_OK) *x = HUGE_VALF;
-    tr->desc.sum(tr->desc.sum_user, x, size);
+    jem__sum_ranks(tr, x, size);
     for (ptrdiff_t i = 0; i < size && jem_ok(ctx); i++) {
         if (!jem__finite(x[i]))
             jem__fail(ctx, JEM_DIVERGED, "train_step: the chains failed on another rank");
@@ -9633,7 +9699,7 @@ static float *jem__scaled_copy(float *to, const float *x, ptrdiff_t n, float fac
 /* Fills the message of a rank whose update failed: the others, which wait for it, diverge. */
 static void jem__announce_failure(jem_trainer *tr, ptrdiff_t n) {
     for (ptrdiff_t i = 0; i < n; i++) tr->flat[i] = HUGE_VALF;
-    tr->desc.sum(tr->desc.sum_user, tr->flat, n);
+    jem__sum_ranks(tr, tr->flat, n);
 }
 
 /* Finds the statistics that are means over the images of an update. */
@@ -9661,7 +9727,7 @@ static jem_status jem__average_ranks(jem_trainer *tr, jem_stats *s) {
         if (p->grad) flat = jem__scaled_copy(flat, p->grad, p->size, part);
         else flat = jem__scaled_copy(flat, p->value, p->size, of_first);
     }
-    tr->desc.sum(tr->desc.sum_user, tr->flat, flat - tr->flat);
+    jem__sum_ranks(tr, tr->flat, flat - tr->flat);
     if (!jem_ok(ctx)) return ctx->status;
     flat = tr->flat;
     for (int i = 0; i < JEM__MEANS; i++) *means[i] = *flat++;
@@ -9867,10 +9933,12 @@ static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tenso
     for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, tr->net->classes);
     const float reinit = d->restart_denoise.steps ? 0 : d->reinit;
     jem__buffer_draw(tr->buffer, &tr->rng, n, labels, reinit, x, slot, visits);
+    const uint64_t outer = jem__protect(ctx);
     for (int i = 0; d->chain && i < n; i++) {
         const int label = labels ? labels[i] : -1;
         d->chain(d->chain_user, &tr->rng, visits[i], label, x + i * image);
     }
+    ctx->floor = outer;
     jem_tensor *t = jem__walk_chains(tr, n, labels, x, kl);
     if (t) jem__buffer_put(tr->buffer, n, slot, visits, x);
     return t;
@@ -12610,6 +12678,7 @@ static jem_status jem__classify_usual(jem_net *net, const float *x, int n, jem__
 jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
+    if (n == 0) return ctx->status;
     if (!answers || !x || n < 0)
         return jem__bad_arrays(ctx, "classify", n, "x", x, "answers", answers);
     const jem_mark mark = jem_begin(ctx);
@@ -12887,7 +12956,9 @@ static const float *jem__attack_along(const jem_attack_desc *d, const float *g, 
 static int jem__attack_look(jem_net *net, const jem_attack_desc *d, const float *x,
                             const int *labels, int m, float *f, float *g) {
     jem_ctx *ctx = net->ctx;
+    const uint64_t outer = jem__protect(ctx);
     const jem_status s = d->classify(d->user, x, labels, m, f, g);
+    ctx->floor = outer;
     if (s != JEM_OK) jem__fail(ctx, s, "attack: classify failed");
     if (!jem_ok(ctx)) return 0;
     if (jem__all_finite(f, (ptrdiff_t)m * net->classes) &&
@@ -13063,7 +13134,7 @@ static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     jem__held *h = (jem__held *)user;
     jem_read(u, h->noisy);
     jem__impute_restore(h, u);
-    h->stopped = h->desc->walk.watch(h->desc->walk.watch_user, step, u);
+    h->stopped = jem__watch(h->desc->walk.watch, h->desc->walk.watch_user, step, u);
     jem_write(u, h->noisy);
     return h->stopped;
 }
@@ -13088,7 +13159,7 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *x, const f
         jem_write(x, u);
         jem_denoise(ctx, h->logp, h->user, x, &one, rng);
         jem_read(x, u);
-        if (d->watch && jem_ok(ctx)) h->stopped = d->watch(d->watch_user, step, x);
+        if (jem_ok(ctx)) h->stopped = jem__watch(d->watch, d->watch_user, step, x);
         sigma *= jem__fmaf(-d->beta, d->fraction, 1);
     }
 }
@@ -14698,8 +14769,20 @@ jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
 
 /* Reports an error of a file, with the system's reason if errno has one. */
 static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what) {
-    if (!errno) return jem__fail(ctx, JEM_BAD_FILE, "%s: %s", path, what);
-    return jem__fail(ctx, JEM_BAD_FILE, "%s: %s: %s", path, what, strerror(errno));
+    enum { SHOWN = 300 };                          /* bytes of a path that leave room for a reason */
+    const size_t length = strlen(path);
+    const char *dots = "";
+    const char *reason = "";
+    const char *colon = "";
+    if (length > SHOWN) {
+        path += length - SHOWN;
+        dots = "...";
+    }
+    if (errno) {
+        reason = strerror(errno);
+        colon = ": ";
+    }
+    return jem__fail(ctx, JEM_BAD_FILE, "%s%s: %s%s%s", dots, path, what, colon, reason);
 }
 
 /* Creates a new file in the folder of `path`, and writes its name to `temp`. O_EXCL opens no
@@ -14721,6 +14804,17 @@ static int jem__file_create(const char *path, int old_mode, char *temp, size_t r
         if (fd >= 0 || errno != EEXIST) break;
     }
     return fd;
+}
+
+/* Returns 1 if the path is a pipe, a device or a socket, whose opening may wait without end. */
+static int jem__is_special(const char *path) {
+#ifdef _WIN32
+    (void)path;
+    return 0;
+#else
+    struct stat s;
+    return stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
+#endif
 }
 
 /* Returns the reason why the file at `path` will not be replaced, or NULL. *mode receives the mode
@@ -14872,11 +14966,15 @@ static const char *jem__file_read(jem_ctx *ctx, FILE *f, char **bytes, size_t *s
 jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
     if (!ctx) return NULL;
     if (!path) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
-    const char *failed = "cannot be opened";
+    const char *failed = "is not a regular file";
     char *bytes = NULL;
     size_t size = 0;
+    FILE *f = NULL;
     errno = 0;
-    FILE *f = fopen(path, "rb");
+    if (!jem__is_special(path)) {
+        failed = "cannot be opened";
+        f = fopen(path, "rb");
+    }
     if (f) failed = jem__file_read(ctx, f, &bytes, &size);
     if (failed) jem__file_fail(ctx, path, failed);
     if (f) fclose(f);

@@ -477,7 +477,7 @@ static void *made(void *p) {                       /* and freed at once */
 static const char always[] =
     " jem_error jem_ok jem_clear_error jem_isa_available jem_isa_name jem_ctx_isa"
     " jem_ctx_precision jem_ctx_threads jem_rng_split jem_rng_u32 jem_rng_uniform jem_rng_normal"
-    " jem_rng_below jem_fill_uniform jem_fill_normal jem_memory jem_release jem_begin jem_end"
+    " jem_rng_below jem_fill_uniform jem_fill_normal jem_memory jem_release jem_begin jem_end jem_trim"
     " jem_reset jem_param_changed jem_keep jem_net_size jem_zero_grad jem_noise_levels"
     " jem_sgld_desc_langevin jem_denoise_desc_clean jem_learning_rate jem_train_desc_score"
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_query"
@@ -537,6 +537,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_begin, (void)jem_begin(CTX())) \
     ROW(jem_end, jem_end(CTX(), no_mark)) \
     ROW(jem_reset, jem_reset(CTX())) \
+    ROW(jem_trim, jem_trim(CTX())) \
     ROW(jem_param_changed, jem_param_changed(CONV())) \
     ROW(jem_input, ptr = jem_input(CTX(), IN(), COUNT(2), COUNT(3), COUNT(4), COUNT(5))) \
     ROW(jem_zeros, ptr = jem_zeros(CTX(), INT(2), INT(3), INT(4), INT(5))) \

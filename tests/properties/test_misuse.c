@@ -170,6 +170,132 @@ static void test_late_parameter(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+static void test_late_optim(jem_ctx *ctx) {
+    printf("optimisers: the same; an empty batch has no address; a scale that is not a number\n");
+    jem_net *net = small_mlp(ctx, two_numbers, 1);
+    const int shape[1] = { 3 };
+    jem_optim *o = jem_optim_create(net, NULL);
+    CHECK(jem_optim_step(o, 1e-3f, NULL) == JEM_OK, "%s", jem_error(ctx));
+    jem_net_param(net, "late", 1, shape, 1);
+    CHECK(jem_optim_step(o, 1e-3f, NULL) == JEM_BAD_ARGUMENT && says(ctx, "parameter late"), "o");
+    jem_optim_free(o);
+    CHECK(jem_classify(net, NULL, 0, NULL) == JEM_OK, "%s", jem_error(ctx));
+    net->scale = NAN;
+    CHECK(!jem_trainer_create(net, NULL) && says(ctx, "net->scale"), "scale");
+    CHECK(jem_learning_rate(NULL, 1, -1) == 1, "without a schedule");
+    const jem_schedule cosine = { JEM_SCHEDULE_COSINE, 0, 0, 0, 0, { 0 } };
+    CHECK(jem_learning_rate(&cosine, 1, -1) == 1, "update -1");
+    jem_net_free(net);
+}
+
+/* A function of the user's that resets the tape in the middle of one of the library's. */
+typedef struct resetter { jem_ctx *ctx; jem_mark mark; int ends, calls; } resetter;
+static void reset_now(resetter *r) {
+    r->calls++;
+    const jem_mark own = jem_begin(r->ctx);
+    jem_zeros(r->ctx, 1, 1, 1, 1);
+    jem_end(r->ctx, own);                          /* its own tensors are its own */
+    if (r->ends) jem_end(r->ctx, r->mark);
+    else jem_reset(r->ctx);
+}
+static int resetting_watch(void *user, int step, jem_tensor *x) {
+    (void)step;
+    (void)x;
+    reset_now((resetter *)user);
+    return 0;
+}
+static void resetting_chain(void *user, jem_rng *rng, int visits, int label, float *x) {
+    (void)rng;
+    (void)visits;
+    (void)label;
+    (void)x;
+    reset_now((resetter *)user);
+}
+static void resetting_sum(void *user, float *x, ptrdiff_t n) {
+    (void)x;
+    (void)n;
+    reset_now((resetter *)user);
+}
+static jem_status resetting_classify(void *user, const float *x, const int *labels, int n, float *f,
+                                     float *gradient) {
+    (void)x;
+    (void)labels;
+    for (int i = 0; i < 2 * n; i++) {
+        f[i] = 0;
+        if (gradient) gradient[i] = 0;
+    }
+    reset_now((resetter *)user);
+    return JEM_OK;
+}
+
+/* Each function that the library calls, and that may not free what the library uses. */
+static jem_status call_back(jem_net *net, int which, resetter *r) {
+    jem_ctx *ctx = net->ctx;
+    jem_rng rng = jem_rng_seed(1);
+    const float x[4] = { .1f, .2f, .3f, .4f };
+    const float known[4] = { 1, 0, 0, 1 };
+    const int labels[2] = { 0, 1 };
+    float out[4];
+    jem_tensor *t = jem_input(ctx, x, 2, 2, 1, 1);
+    r->mark = jem_begin(ctx);
+    jem_tensor *late = jem_input(ctx, x, 2, 2, 1, 1);
+    jem_sgld_desc walk = jem_sgld_desc_langevin(.01f, 3);
+    jem_denoise_desc blind = jem_denoise_desc_default();
+    jem_mcmc_desc mcmc = jem_mcmc_desc_default();
+    jem_impute_desc impute = jem_impute_desc_default();
+    jem_attack_desc attack = jem_attack_desc_default();
+    jem_train_desc train = jem_train_desc_default();
+    walk.watch = blind.watch = mcmc.watch = resetting_watch;
+    walk.watch_user = blind.watch_user = mcmc.watch_user = r;
+    blind.steps = mcmc.steps = 3;
+    impute.denoise.steps = impute.walk.steps = 3;
+    if (which == 3) impute.walk = walk;
+    if (which == 4) impute.denoise = blind;
+    if (which < 2) t = late;
+    switch (which) {
+    case 0: return jem_sgld(ctx, gauss, NULL, t, &walk, &rng);
+    case 1: return jem_denoise(ctx, gauss, NULL, t, &blind, &rng);
+    case 2: return jem_mcmc(ctx, gauss, NULL, t, &mcmc, &rng, NULL);
+    case 3: case 4: return jem_impute(ctx, gauss, NULL, t, known, &impute, &rng);
+    case 5:
+        attack.classify = resetting_classify;
+        attack.user = r;
+        attack.steps = 2;
+        return jem_attack(net, x, labels, 2, &attack, &rng, out, NULL);
+    case 6:
+        train.chain = resetting_chain;
+        train.chain_user = r;
+        break;
+    default:
+        train.ranks = 2;
+        train.sum = resetting_sum;
+        train.sum_user = r;
+    }
+    train.negatives = 2;
+    train.buffer_size = 2;
+    jem_trainer *tr = jem_trainer_create(net, &train);
+    const jem_status status = jem_train_step(tr, x, labels, 2).status;
+    jem_trainer_free(tr);
+    return status;
+}
+
+static void test_callbacks(jem_ctx *ctx) {
+    printf("functions of the user's that free what the library uses\n");
+    for (int k = 0; k < 16; k++) {
+        jem_net *net = small_mlp(ctx, two_numbers, 1);
+        resetter r = { ctx, { NULL, 0, 0, 0 }, k % 2, 0 };
+        CHECK(call_back(net, k / 2, &r) == JEM_BAD_ARGUMENT && r.calls > 0 &&
+              says(ctx, k % 2 ? "end: a function that the library calls" : "reset: a function"),
+              "callback %d, %d calls: %s", k, r.calls, jem_error(ctx));
+        jem_reset(ctx);
+        jem_net_free(net);
+    }
+    const jem_mark mark = jem_begin(ctx);
+    jem_tensor *x = jem_zeros(ctx, 3, 2, 1, 1);
+    jem_end(ctx, mark);
+    CHECK(jem_ok(ctx) && !x->node, "afterwards, a mark frees as before: %s", jem_error(ctx));
+}
+
 static void test_walks(jem_ctx *ctx) {
     printf("samplers: the same\n");
     jem_net *net = small_mlp(ctx, two_numbers, 1);
@@ -645,7 +771,7 @@ int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_trainer), TEST_IN(test_pauses), TEST_IN(test_trainer_options),
         TEST_IN(test_trainer_data),
-        TEST_IN(test_late_parameter),
+        TEST_IN(test_late_parameter), TEST_IN(test_late_optim), TEST_IN(test_callbacks),
         TEST_IN(test_walks), TEST_IN(test_descs), TEST_IN(test_attacks), TEST_IN(test_little),
         TEST_IN(test_null), TEST_IN(test_escapes), TEST(test_half_made), TEST(test_large_run),
         TEST(test_many_threads), TEST(test_full_arena)
