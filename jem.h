@@ -18714,6 +18714,7 @@ JEM__COMPILE_END
                results, and those of 3x3 with 8 to 12 channels, are rounded differently.
              Weights are prefetched: a single chain of wide layers is up to a third faster.
              jem_rng_normal computes one number, not sixteen: it takes a tenth of the time.
+             jem_impute draws the noise of known pixels at once: a seed has other samples.
              A Student network's A is fitted to 16,384 random rows if there are more.
              gcc for Windows compiles the scalar kernels, unless JEM_WINDOWS_SIMD is defined: its
                AVX2 code can crash.
