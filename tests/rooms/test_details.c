@@ -985,7 +985,7 @@ static void test_energy_shape(jem_ctx *ctx) {
     const float x[MOST] = { 0 };
     for (int k = 0; k < 2; k++) {
         jem_net *net = line_net(ctx, 3, 2, 0.1f, k ? one_number : all_pixels);
-        const char *const what = k ? "(1,1,1,1) as energy" : "(3,9,1,1) as energy";
+        const char *const what = k ? "(1,1,1,1) as log_density" : "(3,9,1,1) as log_density";
         jem_answer a[3];
         float score[3];
         CHECK(!jem_forward(net, jem_input(ctx, x, 3, 1, 3, 3), 0) &&
