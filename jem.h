@@ -191,7 +191,7 @@
 #include <stdint.h>
 
 #ifdef JEM_API
-/* yours, with extern "C" in C++ */
+/* defined by the user */
 #elif defined(JEM_STATIC) && defined(__GNUC__)
 #define JEM_API static __attribute__((unused))
 #elif defined(JEM_STATIC)
@@ -7144,7 +7144,7 @@ typedef struct jem__stack {
     jem_param *whiten;                             /* A, (d,d), lower triangular; or NULL */
 } jem__stack;
 
-#define JEM__PI 3.14159265358979
+#define JEM__PI 3.141592653589793
 
 /* Returns log gamma(m/2), m > 0. C's lgamma may write a global variable, which threads share. */
 static double jem__log_gamma(int m) {

@@ -92,6 +92,14 @@ if command -v nm >/dev/null; then
         then echo "ok $name"
         else echo "FAILED $name"; head -n 4 "$dir/nm.txt"
         fi
+        name="$who JEM_API: exported by a library that hides the rest"
+        if printf '#define JEM_IMPLEMENTATION\n#include "jem.h"\n' |
+                compile $who c99 -O0 -fPIC -shared -fvisibility=hidden -o "$dir/$who.so" -lm \
+                '-DJEM_API=__attribute__((visibility("default"))) extern' >"$dir/nm.txt" 2>&1 &&
+                nm -D "$dir/$who.so" >"$dir/symbols.txt" && grep -q ' T jem_trim' "$dir/symbols.txt"
+        then echo "ok $name"
+        else echo "FAILED $name"; head -n 4 "$dir/nm.txt"
+        fi
     done >>"$dir/all.txt"
 else echo "SKIPPED what objects refer to: needs nm" >&2
 fi

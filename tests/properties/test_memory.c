@@ -150,6 +150,15 @@ static void measure(const char *name, double mb[USES]) {
               (double)m.bytes, (double)m.peak);
         mb[what] = (double)m.peak / 1e6;
         free(x);
+        const size_t before = jem_memory(ctx).bytes;
+        jem_reset(ctx);
+        jem_trim(ctx);
+        jem_trim(ctx);
+        CHECK(jem_memory(ctx).bytes == m.bytes && jem_memory(ctx).peak == m.bytes &&
+              m.bytes <= before && (what != UPDATE || m.bytes < before),
+              "%s, %s: trimmed from %.0f to %.0f bytes", name, use_name[what], (double)before,
+              (double)m.bytes);
+        CHECK(jem_zeros(ctx, 1, 1, 1, 1) != NULL, "%s", jem_error(ctx));
         jem_net_free(net);
         jem_ctx_free(ctx);
         CHECK(m.bytes == 0, "%s, %s: %.0f bytes leak", name, use_name[what], (double)m.bytes);

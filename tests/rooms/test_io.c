@@ -919,6 +919,10 @@ static void test_read_failures(void) {
     place("nothing");
     CHECK(!jem_archive_read(ctx, path) && says(ctx, path), "a file that is not there");
     CHECK(!jem_archive_read(ctx, path) && says(ctx, "cannot be opened: No such file"), "why");
+    char long_path[700];
+    memset(long_path, 'x', sizeof long_path);
+    snprintf(long_path + 600, 100, "/nothing");
+    CHECK(!jem_archive_read(ctx, long_path) && says(ctx, "xx/nothing: cannot be opened: "), "why");
     CHECK(!jem_load(ctx, path) && says(ctx, path), "a file that is not there");
     CHECK(!jem_archive_read(ctx, folder) && says(ctx, folder), "a folder");
     CHECK(!jem_archive_read(ctx, folder) && says(ctx, "cannot be read: Is a directory"), "why");
@@ -1048,6 +1052,7 @@ static void test_unwritable(void) {
         CHECK(jem_archive_write(w.a, path) == JEM_BAD_FILE, "onto a pipe");
         CHECK(says(ctx, "is not a regular file"), "why");
         CHECK(exists(path) && !leftovers(), "the pipe stays");
+        CHECK(!jem_archive_read(ctx, path) && says(ctx, "is not a regular file"), "from a pipe");
         remove(path);
     }
 
