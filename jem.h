@@ -371,8 +371,8 @@ typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; 
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
 JEM_API void jem_reset(jem_ctx *ctx);                      /* frees all tensors of the context */
-/* Returns the tape's unused memory to the allocator, and sets jem_memory_stats.peak to the rest: for
-   a program that runs on after an unusually large request. */
+/* Returns the tape's unused memory to the allocator, and sets jem_memory_stats.peak to the rest: a
+   program can call it after an unusually large request. */
 JEM_API void jem_trim(jem_ctx *ctx);
 
 /* Parameter or buffer of a network: a row-major array in PyTorch's shape. */
@@ -14769,7 +14769,7 @@ jem_archive *jem_archive_parse(jem_ctx *ctx, const void *bytes, size_t size) {
 
 /* Reports an error of a file, with the system's reason if errno has one. */
 static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *what) {
-    enum { SHOWN = 300 };                          /* bytes of a path that leave room for a reason */
+    enum { SHOWN = 300 };                          /* bytes of a path: leaves room for a reason */
     const size_t length = strlen(path);
     const char *dots = "";
     const char *reason = "";

@@ -1,4 +1,4 @@
-/* QUESTION  What is the smallest change that makes a network wrong, and does its familiarity reveal it?
+/* QUESTION  What is the smallest change that makes a network wrong? Does familiarity reveal it?
 
    FORMULA   x <- x - a g/|g|,  g = d log p(y|x)/dx, y the right class; then back into the ball
              |x - x0| <= r (projected gradient descent: Madry and others 2018). r grows until

@@ -477,8 +477,8 @@ static void *made(void *p) {                       /* and freed at once */
 static const char always[] =
     " jem_error jem_ok jem_clear_error jem_isa_available jem_isa_name jem_ctx_isa"
     " jem_ctx_precision jem_ctx_threads jem_rng_split jem_rng_u32 jem_rng_uniform jem_rng_normal"
-    " jem_rng_below jem_fill_uniform jem_fill_normal jem_memory jem_release jem_begin jem_end jem_trim"
-    " jem_reset jem_param_changed jem_keep jem_net_size jem_zero_grad jem_noise_levels"
+    " jem_rng_below jem_fill_uniform jem_fill_normal jem_memory jem_release jem_begin jem_end"
+    " jem_trim jem_reset jem_param_changed jem_keep jem_net_size jem_zero_grad jem_noise_levels"
     " jem_sgld_desc_langevin jem_denoise_desc_clean jem_learning_rate jem_train_desc_score"
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_query"
     " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name"

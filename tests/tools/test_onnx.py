@@ -39,7 +39,8 @@ def off(a, b):
 # ---- networks ----
 
 SHIPPED = ["mnist", "mnist-wide", "mnist-plain", "fashion-mnist", "fashion-mnist-unet",
-           "fashion-mnist-wide", "cifar10", "cifar10-unet", "cifar10-wrn", "cifar10-wide"]
+           "fashion-mnist-wide", "cifar10", "cifar10-unet", "cifar10-wrn", "cifar10-wide",
+           "cifar10-deep"]
 WRN = ["--net", "wrn", "--depth", "10", "--width", "1"]
 TRAINED = {
     "wrn": WRN,
