@@ -126,7 +126,7 @@
        whole expression and check once at its end. A program that continues after an error, for
        instance with the next file, must clear it. Functions of yours that the library calls must
        return: neither longjmp nor a C++ exception may leave them. They may call the library, but
-       free no tensors made before the call (an error) and no object that is in use.
+       must not free an object that is in use, or tensors made before the call (an error).
    DESCRIPTIONS
        Start each jem_..._desc from jem_..._desc_default() and change the fields you need; zero is a
        value, not a default. A field's comment gives the default first, or after its description and
@@ -146,8 +146,8 @@
        The library uses OpenMP if the compiler enables it, or the parallel_for in the context's
        desc. Work is divided by images, pixels and channels; the order of a sum never changes. gcc's
        OpenMP threads spin while they wait: set OMP_WAIT_POLICY=passive if other programs run too.
-       They do not survive fork: a child that computes needs a context of one thread, or exec. A
-       thread needs 64 KB of stack for the library (measured); give it twice as much.
+       These threads do not survive fork: a child that computes needs a context of one thread, or
+       exec. A thread needs 64 KB of stack for the library (measured); give it twice as much.
    DETERMINISM
        The same seed gives the same numbers on every instruction set and any number of threads, for
        a given jem_precision, as long as values are finite and the compiler follows IEEE arithmetic
@@ -371,6 +371,9 @@ typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; 
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
 JEM_API void jem_reset(jem_ctx *ctx);                      /* frees all tensors of the context */
+/* A function that the library calls, such as a watch, may free only tensors of its own: otherwise
+   jem_end and jem_reset report an error, and free nothing. */
+
 /* Returns the tape's unused memory to the allocator, and sets jem_memory_stats.peak to the rest: a
    program can call it after an unusually large request. */
 JEM_API void jem_trim(jem_ctx *ctx);
@@ -1176,7 +1179,8 @@ JEM_API jem_optim_desc jem_optim_desc_default(void);
 
 typedef struct jem_optim jem_optim;
 /* Creates an optimiser of the trainable parameters of a network, which it does not own; free it
-   before the network. NULL if a field of desc is out of its range, or no parameter is selected. */
+   before the network. NULL if a field of desc is out of its range, or no parameter is selected. A
+   trainable parameter added to the network afterwards is an error of jem_optim_step. */
 JEM_API jem_optim *jem_optim_create(jem_net *net, const jem_optim_desc *desc);
 JEM_API void jem_optim_free(jem_optim *opt);                             /* NULL is allowed */
 /* Updates the net's parameters from their gradients, which remain (scaled, if clipped); lr is the
@@ -1560,7 +1564,7 @@ typedef struct jem_attack_desc {
                               steps, for a `classify` with random answers, whose first error
                               may be due to chance */
     float momentum;        /* 0..1: a step goes along d <- momentum d + g/||g||, where g is the
-                              gradient (Dong et al. 2018): 0. It averages random gradients */
+                              gradient (Dong et al. 2018), so random gradients are averaged: 0 */
     int targeted;          /* 0: moves images away from their labels; 1: towards the labels given */
     float least_probability;   /* targeted: done when p(label|x) is the highest and at least this:
                                   0 */
@@ -1949,8 +1953,8 @@ struct jem_ctx {
     int n_nodes, cap_nodes;
     double params_left;                            /* parameters that a file may still create */
     const char *loading;                           /* that file; NULL: none */
-    uint64_t floor;                                /* jem_end frees no more than that (a count of
-                                                      pushes): see jem__protect */
+    uint64_t floor;                                /* jem_end frees nothing made before this
+                                                      count of pushes: see jem__protect */
     uint64_t pushes;                               /* counts arena allocations and nodes, to order
                                                       them */
     int rank, ranks;                               /* of the running step (>>train); else 0, 1 */
@@ -2882,8 +2886,10 @@ static void jem__end(jem_ctx *ctx, jem_mark mark, const char *what) {
     }
     ctx->chunk = ctx->chunks;
     ctx->used = 0;
-    if (mark.chunk) {
-        ctx->chunk = (jem__chunk *)mark.chunk;
+    for (jem__chunk *c = ctx->chunks; c && mark.chunk; c = c->next) {
+        if (c != mark.chunk) continue;             /* jem_trim has freed that of a mark which an
+                                                      older one made worthless */
+        ctx->chunk = c;
         ctx->used = mark.used;
     }
     while (jem__last_is_newer(ctx, mark)) {
@@ -4356,7 +4362,9 @@ static double jem__check_value(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_ten
 static void jem__check_tape(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x, jem_param *p,
                             float *grad) {
     jem_mark mark = jem_begin(ctx);
+    const uint64_t outer = jem__protect(ctx);
     jem_tensor *y = fn(ctx, x, user);
+    ctx->floor = outer;
     if (!p && jem_grad(y, x) == JEM_OK) jem_read_grad(x, grad);
     if (p && jem__usable(y, "check_gradient")) {
         float *before = p->grad;
@@ -5348,7 +5356,8 @@ static void jem__pool_backward(const jem_call *call) {
 JEM__OP(avg_pool, pool, JEM_KEEPS_NOTHING, NULL);
 
 /* Computes the maximum of each window, and stores in aux its index in the window, which is
-   below 256 (see jem__pooled). A NaN counts as a maximum: nothing is larger. */
+   below 256 (see jem__pooled). A NaN counts as a maximum; it is compared by its bits, because of
+   -ffast-math. */
 static void jem__max_forward(const jem_call *call) {
     const jem__pool *pool = (const jem__pool *)call->user;
     const ptrdiff_t n = (ptrdiff_t)call->out.c * JEM_LANES;
@@ -5358,7 +5367,8 @@ static void jem__max_forward(const jem_call *call) {
         for (int t = 0; t < pool->kh * pool->kw; t++) {
             const float *x = call->x[0] + jem__pool_at(pool, o, t);
             for (ptrdiff_t k = 0; k < n; k++) {
-                if (t > 0 && !jem__is_nan(x[k]) && !(x[k] > y[k])) continue;
+                const int larger = jem__is_nan(x[k]) || (!jem__is_nan(y[k]) && x[k] > y[k]);
+                if (t > 0 && !larger) continue;
                 y[k] = x[k];
                 which[k] = (unsigned char)t;
             }
@@ -6783,7 +6793,9 @@ jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
         return jem__refuse(net->ctx, JEM_BAD_ARGUMENT, "forward: this network was created without "
                            "a function");
     jem__forget_outputs(net);
+    const uint64_t outer = jem__protect(net->ctx);
     jem_tensor *logits = net->forward(net, x, training, net->user);
+    net->ctx->floor = outer;
     if (jem__outputs_good(net, logits, x->n)) return logits;
     jem__forget_outputs(net);
     return NULL;
@@ -7460,7 +7472,7 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
 /* Records log p(x) + log Z = e(x) + scale * logsumexp f(x), from the logits that the last
    jem_forward recorded. net->log_density, if not NULL, replaces the logsumexp; without net->shift,
    e(x) is 0. Score matching needs a large scale: at low noise the slope of log p is
-   sqrt(pixels)/sigma, which is in the hundreds, and the logits of a new network are near 0. */
+   sqrt(d)/sigma (d = c*h*w), in the hundreds, and the logits of a new network are near 0. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
     if (!logits) return NULL;
     jem_tensor *f = net->log_density;
@@ -7659,7 +7671,9 @@ static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_logp_fn logp, con
 static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp, void *user,
                                 jem_tensor *x) {
     if (!x) return NULL;
+    const uint64_t outer = jem__protect(ctx);
     jem_tensor *y = logp(ctx, x, user);
+    ctx->floor = outer;
     if (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1) return y;
     return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: the log-density returned %s for x %s", what,
                        y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
@@ -7685,7 +7699,7 @@ typedef struct jem__walk {
 } jem__walk;
 
 /* Scales a step for sigma = 1 to the noise of each image, estimated from its slope g: sigma =
-   sqrt(pixels)/||g||. */
+   sqrt(d)/||g||. */
 static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t n, float sigma_max,
                             jem__langevin *d) {
     float squares[JEM_LANES];
@@ -7756,7 +7770,7 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
    distance h to either side,
 
        u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),
-       h = difference * sigma sqrt(pixels)       (jem_score_desc.difference)
+       h = difference * sigma sqrt(d)       (jem_score_desc.difference)
 
    so the gradient of two batches of n images, weighted by +- sigma ||r||/2h, replaces the second
    derivative. jem_slope_along does the same along any directions.
@@ -9227,9 +9241,11 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
     jem_ctx *ctx = o->net->ctx;
     const char *const what = "optim";
     if (ctx->status != JEM_OK || !JEM__IN(lr, 0, 1e9)) return ctx->status;
-    if (o->net->last != o->last)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: parameter %.80s was added to the network "
-                         "after the optimiser was created", o->net->last->name);
+    for (const jem_param *p = o->last->next; p; p = p->next) {
+        if (p->grad)
+            return jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: parameter %.80s was added to the "
+                             "network after the optimiser was created", p->name);
+    }
     jem_optim_use_average(o, 0);
     const float norm = jem__gradient_norm(o);
     const float decay = jem__decay_norm(o);
@@ -9813,8 +9829,8 @@ static int jem__slot_classes(const jem_buffer *b) { return b->classes > 0 ? b->c
 
 /* New samples for the buffer, on the tape. */
 typedef struct jem__new_chains {
-    float *x;                                      /* [n][c][h][w] */
-    int *labels;                                   /* [n], all 0 without classes */
+    float *x;                                      /* [m][c][h][w]: m is n rounded up, see below */
+    int *labels;                                   /* [m], all 0 without classes */
 } jem__new_chains;
 
 /* Draws n new samples, whose classes take turns or are random, and as many more as whole groups of
@@ -10071,7 +10087,9 @@ static int jem__update_samples(jem_trainer *tr, int n_data, jem__samples *sample
 static jem_tensor *jem__own_term(jem_trainer *tr, const jem_term_inputs *in) {
     jem_ctx *ctx = tr->net->ctx;
     if (!(tr->desc.w_term > 0) || !jem_ok(ctx)) return NULL;
+    const uint64_t outer = jem__protect(tr->net->ctx);
     jem_tensor *term = tr->desc.term(in, tr->desc.term_user);
+    tr->net->ctx->floor = outer;
     if (jem_ok(ctx) && !(term && jem__usable(term, "train_step: term") && jem__one_number(term)))
         jem__fail(ctx, JEM_BAD_SHAPE, "train_step: the term returned %s, not one number%s",
                   jem__shape_text(term).s,
@@ -18700,6 +18718,7 @@ JEM__COMPILE_END
              Files can hold networks of your own (jem_register_net), archives bf16
                (jem_archive_set_bf16, jem_archive_keep_f32); jem_file writes files of your own.
              jem_compute_exp, _tanh and _sigmoid; jem_mask_controls.
+             jem_trim returns the tape's unused memory; JEM_API can be defined by the user.
    Changed   jem_train_desc_score trains with Muon.
              A cosine schedule starts again at jem_schedule.at, which it ignored before, and which
                needs a rate.
@@ -18714,18 +18733,22 @@ JEM__COMPILE_END
                results, and those of 3x3 with 8 to 12 channels, are rounded differently.
              Weights are prefetched: a single chain of wide layers is up to a third faster.
              jem_rng_normal computes one number, not sixteen: it takes a tenth of the time.
-             jem_impute draws the noise of known pixels at once: a seed has other samples.
+             jem_impute draws the noise of known pixels at once: the same seed gives other samples.
              A Student network's A is fitted to 16,384 random rows if there are more.
              gcc for Windows compiles the scalar kernels, unless JEM_WINDOWS_SIMD is defined: its
                AVX2 code can crash.
              A network with a parameter that is not finite cannot be written.
+             A function that the library calls may not free older tensors (an error, not a crash);
+               an optimiser reports parameters that were added after it.
+             jem_grad of a computed tensor is JEM_BAD_ARGUMENT; jem_classify of 0 images accepts
+               NULL; jem_archive_read refuses pipes and devices. JEM_MAX_PARAMS is private.
    Fixed     Convolutions that share a weight but not the stride were wrong with Winograd.
              Norms computed wrong means where values are nearly equal (all norms have new bits).
-             A checkpoint always holds the guard's numbers; a run resumed without could differ.
+             A checkpoint always holds the guard's numbers; a run resumed without them could differ.
              A term of your own gets images of p(x) without cross-entropy's noise.
              Contrastive divergence of p(x,y) uses e(x) of the data, not of the samples.
              Act norm is set before the first chains walk.
-             Padding lanes of custom ops have no effect.
+             Padding lanes of custom ops have no effect. Files above 2 GB on Windows.
              The guess of jem_sampler.slowest is limited by the budget.
              Framing finds the ground on shaded paper and behind subjects that cover most of it.
    Renamed   JEM_EXACT, _FAST, _DIRECT, _BF16              JEM_PRECISION_EXACT, ...
@@ -18733,7 +18756,6 @@ JEM__COMPILE_END
              JEM_CONSTANT, _STEPS, _COSINE                 JEM_SCHEDULE_CONSTANT, ...
              JEM_LEAKY_RELU, _RELU, _SILU, _TANH           JEM_ACTIVATION_LEAKY_RELU, ...
              JEM_F32, _I32, _I64, _U8                      JEM_DTYPE_F32, ...
-             JEM_UNJUDGED, JEM_FAMILIAR, _ODD, _STRANGE    JEM_VERDICT_NONE, _FAMILIAR, ...
              jem_fn                                        jem_logp_fn
              jem_class_of, jem_guide                       jem_query
              jem_net_guide                                 jem_net_query

@@ -32,7 +32,7 @@ panels.draw = (() => {
     paint();
     if (current === "fool") panels.fool.attack();
     else if (current === "draw" && !pen && mine === asks)
-      say(answer ? `Softmax: ${$("label").textContent}. Familiarity: ${$("familiar").textContent}` : "");
+      say(answer ? `Softmax: ${$("label").textContent}. ${$("familiar").textContent}` : "");
   }
   function changed() {
     hidden.fill(0), before = null, stopFilling();

@@ -290,7 +290,12 @@ static void test_callbacks(jem_ctx *ctx) {
         jem_reset(ctx);
         jem_net_free(net);
     }
-    const jem_mark mark = jem_begin(ctx);
+    jem_zeros(ctx, 1 << 20, 1, 1, 1);              /* a second chunk, which jem_trim frees */
+    jem_mark mark = jem_begin(ctx);
+    jem_reset(ctx);
+    jem_trim(ctx);
+    jem_end(ctx, mark);
+    mark = jem_begin(ctx);
     jem_tensor *x = jem_zeros(ctx, 3, 2, 1, 1);
     jem_end(ctx, mark);
     CHECK(jem_ok(ctx) && !x->node, "afterwards, a mark frees as before: %s", jem_error(ctx));

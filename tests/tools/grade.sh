@@ -26,8 +26,8 @@ wrong() {
 check "the solutions" 30 "$(grade $solutions 120)"
 rm -rf "$dir/two words"
 cp -r $solutions "$dir/two words"
-check "a folder with a space" 30 "$(BUILD="$BUILD" make -s grade ANSWERS="$dir/two words" 2>&1 |
-    sed -n 's/^\([0-9]*\) of 30 points$/\1/p')"
+BUILD="$BUILD" GRADE_SECONDS=120 make -s grade ANSWERS="$dir/two words" >"$dir/log.txt" 2>&1
+check "a folder with a space" 30 "$(sed -n 's/^\([0-9]*\) of 30 points$/\1/p' "$dir/log.txt")"
 check "the starter files" 0 "$(grade examples/assignments 120)"
 wrong "twice the noise" 8 langevin '+ sqrt(a) \* noise' '+ 2 * sqrt(a) * noise'
 wrong "a step of a instead of a/2" 7 langevin '\*x += a / 2' '*x += a'
@@ -38,6 +38,8 @@ wrong "no noise" 3 learn 'sqrt(a) \* (double)' '0 * (double)'
 wrong "the maximum is not subtracted" 8 jem 'most = fmax(most, logits\[k\])' 'most = 0'
 wrong "cross-entropy alone" 8 jem 'k == y ? -1 : 0' 'exp(data[k]) - (k == y)'
 wrong "an error of syntax" 0 jem 'return (1.0 + below)' 'retrun (1.0 + below)'
+wrong "an end before its time" 8 jem 'int below = 0' 'exit(0); int below = 0'
+check "its status" 1 "$(BUILD="$BUILD" tools/grade.sh "$dir/one" >/dev/null 2>&1; echo $?)"
 wrong "a crash" 8 jem 'int below = 0' 'int below = *(volatile int *)0'
 wrong "a loop without an end" 8 jem 'int below = 0' 'volatile int below = 0; while (!below) continue' 5
 echo "$passed passed, $failed failed"

@@ -85,7 +85,7 @@ async function draw() {
   await sleep(300);
   const heard = await js("heard");
   check("the answer is said once, when the pen is lifted",
-    heard.length === 1 && /^Softmax: seven.*Familiarity: Familiar/.test(heard[0]), heard.join(" | "));
+    heard.length === 1 && /^Softmax: seven.*\. Familiar: /.test(heard[0]), heard.join(" | "));
   const hash = await js("location.hash"), before = await canvas("seen");
   await click("slope"), await sleep(200);
   check("the slope of log p(x) is shown", before !== await canvas("seen"));
