@@ -219,9 +219,9 @@ static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precis
     c->b = made.bias;
     c->x = x->node;
     c->y = y->node;
-    jem_fill_normal(c->ctx, &rng, c->x->value, c->x->groups * c->x->stride, 0, 1);
-    const ptrdiff_t nx = c->x->groups * c->x->stride;
-    const ptrdiff_t ny = c->y->groups * c->y->stride;
+    jem_fill_normal(c->ctx, &rng, c->x->value, c->x->groups * c->x->group_floats, 0, 1);
+    const ptrdiff_t nx = c->x->groups * c->x->group_floats;
+    const ptrdiff_t ny = c->y->groups * c->y->group_floats;
     c->run.ctx = c->ctx;
     c->run.mode = JEM__BACKWARD;
     c->run.parts = c->run.work.slots = 1;
