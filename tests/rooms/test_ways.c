@@ -96,7 +96,8 @@ static void test_slope(jem_ctx *ctx) {
         }
         CHECK(sqrt(error / length) < 1e-3, "gradient, case %d: off by %g", how,
               sqrt(error / length));
-        CHECK(!jem_slope_along(ctx, jem_logp, net, at, jem_exp(ctx, at), 0) && says(ctx, "leaves"),
+        CHECK(!jem_slope_along(ctx, jem_logp, net, at, jem_exp(ctx, at), 0) &&
+              says(ctx, "is computed (by exp), not a leaf"),
               "a direction that is no leaf");
         CHECK(!jem_slope_along(ctx, jem_logp, net, at, to, NAN) && says(ctx, "slope"), "h = NaN");
         directions_free(moves);
