@@ -4482,8 +4482,9 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the
 
 /* ---- few images: lanes are blocks of one image ----------------------------------------------- */
 /* A batch of one would leave 15 of 16 lanes idle. Therefore the networks below cut the images of a
-   small batch into 4 x 4 blocks: n images become 16 n smaller ones, each image fills a group, and
-   its block (row, column) is lane 4*row + column. Elementwise ops treat blocks like any other
+   group with idle lanes into 4 x 4 blocks: n images become 16 n smaller ones, each image fills a
+   group, and its block (row, column) is lane 4*row + column. The full groups of a larger batch
+   remain whole, and pass through the network apart. Elementwise ops treat blocks like any other
    images. Convolutions do so too, forward and backward, but read a copy with a border from the
    neighbouring blocks, that is, from other lanes.
 
@@ -4656,6 +4657,43 @@ static void jem__frame(const jem_ctx *ctx, const float *x, jem_shape shape, int 
             column += run;
         }
     }
+}
+
+/* Copies groups of each input to y. The first input's begin at group `first`; those of a second
+   input follow them. With `back`, adds the gradients of y to those of the inputs instead. */
+static void jem__move_groups(const jem_call *call, int back) {
+    const ptrdiff_t size = jem__group_floats(call->out);
+    const int groups = jem__groups(call->out.n);
+    int from = *(const int *)call->user;
+    int to = 0;
+    for (int k = 0; k < call->inputs; k++) {
+        for (; from < jem__groups(call->in[k].n) && to < groups; from++, to++) {
+            const jem_call source = jem__at(call, from);
+            const jem_call target = jem__at(call, to);
+            float *dx = source.dx[k];
+            if (!back) memcpy(target.y, source.x[k], (size_t)size * sizeof(float));
+            else if (dx) call->ctx->k->pair(JEM__PAIR_ADD, dx, target.dy, 0, dx, size);
+        }
+        from = 0;
+    }
+}
+static void jem__groups_forward(const jem_call *call) { jem__move_groups(call, 0); }
+static void jem__groups_backward(const jem_call *call) { jem__move_groups(call, 1); }
+JEM__OP(groups, groups, JEM_KEEPS_NOTHING, &jem__whole);
+
+/* Copies n images of x from `first` on, which is a multiple of 16; they end with a group or with
+   x. */
+static jem_tensor *jem__take_images(jem_ctx *ctx, jem_tensor *x, int first, int n) {
+    const int group = first / JEM_LANES;
+    const jem_shape out = jem__shape(n, x->c, x->h, x->w);
+    return jem__op1(ctx, &jem__op_groups, x, out, &group, sizeof group, 0);
+}
+/* Appends the images of b to those of a, which fill their groups. */
+static jem_tensor *jem__append_images(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
+    const int group = 0;
+    jem_tensor *in[2] = { a, b };
+    const jem_shape out = jem__shape(a->n + b->n, a->c, a->h, a->w);
+    return jem__record(ctx, &jem__op_groups, in, 2, out, NULL, 0, &group, sizeof group, 0);
 }
 
 /* ---- convolutions: interface of the engine --------------------------------------------------- */
@@ -6730,20 +6768,20 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
                        (int)activation);
 }
 
-/* Cuts images into blocks if that takes less time. Blocks leave no lane idle, but the network takes
-   `surcharge` times as long per pixel, since convolutions read neighbouring blocks, and a margin
-   adds pixels. (`make bench`, few images: 1.05 to 1.14 for 3 x 3 kernels, 1.1 to 1.3 for 4 x 4 with
-   stride 2.) The sides of blocks remain whole numbers after `halvings` halvings. */
-static jem_tensor *jem__cut_few(jem_ctx *ctx, jem_tensor *x, int halvings, double surcharge) {
-    const int unit = JEM__GRID << halvings;
-    if (!x || x->n >= 4 * JEM_LANES) return x;     /* then at most 15 of 80 lanes are idle */
+/* Returns how many images, at the end of x, to cut into blocks of sides that are multiples of
+   `unit`: those of a group that is not full, if that takes less time, otherwise 0. Blocks leave no
+   lane idle, but the network takes `surcharge` times as long per pixel, since convolutions read
+   neighbouring blocks, and a margin adds pixels. (`make bench`, few images: 1.05 to 1.14 for 3 x 3
+   kernels, 1.1 to 1.3 for 4 x 4 with stride 2.) */
+static int jem__few_images(const jem_tensor *x, int unit, double surcharge) {
+    const int few = x->n % JEM_LANES;
     const double h = (double)jem__div_up(x->h, unit) * unit;
     const double w = (double)jem__div_up(x->w, unit) * unit;
-    const double blocks = x->n * h * w;
-    const double whole = (double)jem__groups(x->n) * JEM_LANES * x->h * x->w;
-    if (surcharge * blocks >= whole) return x;
-    return jem__cut_blocks(ctx, x, unit);
+    if (surcharge * few * h * w >= (double)JEM_LANES * x->h * x->w) return 0;
+    return few;
 }
+/* Returns the unit of blocks whose sides remain whole numbers after `halvings` halvings. */
+static int jem__cut_unit(int halvings) { return JEM__GRID << halvings; }
 
 /* ---- logits ---------------------------------------------------------------------------------- */
 
@@ -6781,6 +6819,31 @@ static void jem__forget_outputs(jem_net *net) {
     net->log_density = NULL;
     net->shift = NULL;
     net->features = NULL;
+}
+
+/* Passes the full groups of x and its last `few` images through the network's function apart, and
+   joins their outputs. Returns the logits. */
+static jem_tensor *jem__forward_apart(jem_net *net, jem_tensor *x, int few) {
+    enum { OUTPUTS = 4 };
+    jem_ctx *ctx = net->ctx;
+    jem_tensor *part[2][OUTPUTS];
+    jem_tensor *all[OUTPUTS] = { NULL };
+    for (int i = 0; i < 2; i++) {
+        const int full = x->n - few;
+        jem_tensor *images = jem__take_images(ctx, x, i * full, i ? few : full);
+        if (!images) return NULL;
+        jem__forget_outputs(net);
+        part[i][0] = net->forward(net, images, 0, net->user);
+        part[i][1] = net->log_density;
+        part[i][2] = net->shift;
+        part[i][3] = net->features;
+    }
+    for (int k = 0; k < OUTPUTS; k++)
+        if (part[0][k] && part[1][k]) all[k] = jem__append_images(ctx, part[0][k], part[1][k]);
+    net->log_density = all[1];
+    net->shift = all[2];
+    net->features = all[3];
+    return all[0];
 }
 
 jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
@@ -7020,9 +7083,13 @@ static jem_tensor *jem__wrn_forward(jem_net *net, jem_tensor *x, int training, v
     const jem__wrn *wrn = (const jem__wrn *)user;
     const jem_wrn_desc *d = &wrn->desc;
     const int per_stage = wrn->blocks / JEM__STAGES;
+    const int unit = jem__cut_unit(JEM__STAGES - 1);
     jem_tensor *features[JEM__STAGES] = { NULL };
     jem_tensor *y = x;
-    if (jem__wrn_can_cut(d, training)) y = jem__cut_few(net->ctx, x, JEM__STAGES - 1, 1.13);
+    int few = 0;                                   /* images to cut into blocks */
+    if (jem__wrn_can_cut(d, training)) few = jem__few_images(x, unit, 1.13);
+    if (few && few < x->n) return jem__forward_apart(net, x, few);
+    if (few) y = jem__cut_blocks(net->ctx, x, unit);
     y = jem_apply(&wrn->stem, y, training);
     for (int stage = 0; stage < JEM__STAGES; stage++) {
         if (stage > 0 && d->blocks == JEM_BLOCKS_ZERO) {
@@ -7183,6 +7250,10 @@ static jem_tensor *jem__student_logp(jem_net *net, const jem__stack *stack, jem_
 static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training, void *user) {
     const jem__stack *stack = (const jem__stack *)user;
     const jem_convnet_desc *d = &stack->desc;
+    const int unit = jem__cut_unit(d->layers - 1);
+    int few = 0;                                   /* images to cut into blocks */
+    if (stack->convs && !training) few = jem__few_images(x, unit, 1.25);
+    if (few && few < x->n) return jem__forward_apart(net, x, few);
     if (d->quadratic > 0) {
         jem_tensor *square = jem_sum_image(net->ctx, jem_square(net->ctx, x));
         net->shift = jem_scale(net->ctx, square, -0.5f * d->quadratic);
@@ -7191,7 +7262,7 @@ static jem_tensor *jem__stack_forward(jem_net *net, jem_tensor *x, int training,
         x = jem_linear(net->ctx, x, stack->whiten, NULL);
         net->shift = jem__student_logp(net, stack, x);
     }
-    if (stack->convs && !training) x = jem__cut_few(net->ctx, x, d->layers - 1, 1.25);
+    if (few) x = jem__cut_blocks(net->ctx, x, unit);
     if (!stack->convs) x = jem_flatten(net->ctx, x);
     for (int i = 0; i < d->layers; i++) {
         x = jem_apply(&stack->layer[i], x, training);
@@ -10840,14 +10911,6 @@ static jem__logit_stats jem__logit_stats_of(const float *f, int classes, float t
     return s;
 }
 
-/* Returns how many of n images to process at once. If the last group of 16 has fewer than 8 images,
-   it is left for a pass of its own: jem__cut_few makes that faster than a group with idle lanes. */
-static int jem__logits_at_once(int n) {
-    const int excess = n % JEM_LANES;
-    if (n > JEM__EVAL_BATCH) return JEM__EVAL_BATCH;
-    if (n > JEM_LANES && excess < JEM_LANES / 2) return n - excess;
-    return n;
-}
 /* Computes logits f[n][classes] of n images and their statistics stats[n]; either may be NULL. */
 static jem_status jem__compute_logits(jem_net *net, const char *what, const float *x, int n,
                                       float *f, jem__logit_stats *stats) {
@@ -10860,7 +10923,7 @@ static jem_status jem__compute_logits(jem_net *net, const char *what, const floa
     const float temperature = jem__temperature_of(net);
     int m = 0;
     for (int i = 0; i < n && ctx->status == JEM_OK; i += m) {
-        m = jem__logits_at_once(n - i);
+        m = jem__batch_from(i, n);
         const jem_mark mark = jem_begin(ctx);
         float *rows = f ? f + i * k : jem__push_floats(ctx, m * k);
         float *p = jem__push_floats(ctx, m);
@@ -18727,8 +18790,8 @@ JEM__COMPILE_END
              If p(x) has images of its own, jem_stats.f_data and jem_loss_terms.f_data are only
                computed if a term uses them.
              A network without a score is sampled with the steps of its chains in training.
-             Batches of few images are cut into blocks at any image size: a single image of 28 x 28
-               takes a tenth of the time.
+             Few images are cut into blocks at any image size, also those after full groups of 16:
+               a single image of 28 x 28 takes a tenth of the time, 17 take half.
              Winograd for 4x4 with stride 2: convnets are up to twice as fast in fp32. Their
                results, and those of 3x3 with 8 to 12 channels, are rounded differently.
              Weights are prefetched: a single chain of wide layers is up to a third faster.
