@@ -3129,9 +3129,9 @@ JEM__COMPILE("O2")                                 /* all values of a batch are 
 /* Repeats the last image in the padding lanes, so that all lanes hold values of images. */
 static void jem__fill_padding(float *x, ptrdiff_t n, int live) {
     if (live == JEM_LANES) return;
-    for (ptrdiff_t i = 0; i < n; i += JEM_LANES) {
-        const float last = x[i + live - 1];
-        for (int l = live; l < JEM_LANES; l++) x[i + l] = last;
+    for (ptrdiff_t i = 0; i < n; i += JEM_LANES, x += JEM_LANES) {
+        const float last = x[live - 1];            /* all lanes are stored: as one vector */
+        for (int l = 0; l < JEM_LANES; l++) x[l] = l < live ? x[l] : last;
     }
 }
 static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, int x) {
@@ -3155,18 +3155,19 @@ static void jem__copy_in(const jem__node *node, float *lanes, const float *nchw)
     const int channels = node->t.c;
     const ptrdiff_t pixels = (ptrdiff_t)node->t.h * node->t.w;
     for (int g = 0; g < node->groups; g++) {
+        const int live = jem__live_lanes(node->t.n, g);
         for (ptrdiff_t start = 0; start < pixels; start += AT_A_TIME) {
             ptrdiff_t n = pixels - start;
             if (n > AT_A_TIME) n = AT_A_TIME;
-            for (int l = 0; l < JEM_LANES; l++) {
-                int image = g * JEM_LANES + l;
-                if (image >= node->t.n) image = node->t.n - 1;         /* a padding lane */
+            for (int l = 0; l < live; l++) {
+                const ptrdiff_t image = (ptrdiff_t)g * JEM_LANES + l;
                 for (int c = 0; c < channels; c++) {
-                    const float *from = nchw + ((ptrdiff_t)image * channels + c) * pixels + start;
+                    const float *from = nchw + (image * channels + c) * pixels + start;
                     float *to = lanes + c * JEM_LANES + l;
                     for (ptrdiff_t i = 0; i < n; i++) to[i * channels * JEM_LANES] = from[i];
                 }
             }
+            jem__fill_padding(lanes, n * channels * JEM_LANES, live);
             lanes += n * channels * JEM_LANES;
         }
     }
