@@ -165,6 +165,37 @@ static void measure(const char *name, double mb[USES]) {
     }
 }
 
+/* Returns the most MB that a step of SGLD with n chains holds, besides their images. */
+static double step_mb(int n) {
+    meter m = { 0, 0 };
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.allocate = meter_allocate;
+    desc.release = meter_release;
+    desc.user = &m;
+    desc.threads = 1;
+    jem_ctx *ctx = jem_ctx_create(&desc);
+    jem_net *net = network(ctx, "mnist");
+    jem_sgld_desc walk = jem_sgld_desc_default();
+    walk.steps = 1;
+    jem_tensor *x = jem_zeros(ctx, n, 1, 28, 28);
+    CHECK(jem_sgld(ctx, jem_logp, net, x, &walk, NULL) == JEM_OK, "%s", jem_error(ctx));
+    jem_net_free(net);
+    jem_ctx_free(ctx);
+    return ((double)m.peak - (double)(n + 15) * 784 * 2 * sizeof(float)) / 1e6;
+}
+
+/* However many chains there are, 16 pass through the network at a time; also if some are left over. */
+static void test_many_chains(void) {
+    printf("many chains take hardly more memory than 64\n");
+    const double usual = step_mb(64);
+    static const int counts[] = { 65, 69, 256, 257, 261, 1009 };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        const double mb = step_mb(counts[i]);
+        CHECK(mb < 1.5 * usual, "%d chains: %.1f MB, 64 take %.1f", counts[i], mb, usual);
+    }
+}
+
 static const char *const names[] = {
     "mnist", "mnist-plain", "fashion-mnist", "cifar10", "WRN-16-2"
 };
@@ -208,6 +239,7 @@ int main(int argc, char **argv) {
         if (table) print_row(names[i], mb);
         else check_row(names[i], mb);
     }
+    if (!table && test_wants("test_many_chains")) test_many_chains();
     if (!table && test_wants("test_bypass")) test_bypass();
     return test_report();
 }
