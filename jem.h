@@ -236,11 +236,11 @@ typedef enum jem_isa {
 /* Algorithm for convolutions whose kernel is 2 or 3 times the stride, such as 3x3 with stride 1 or
    4x4 with stride 2: the direct sum or, where it costs less, Winograd's, in tiles of M x M outputs
    (Lavin & Gray 2015). Largest error, compared with double and relative to the output's rms: 9e-6
-   (direct), 3e-6 (M = 2), 6e-5 (M = 4); see `make bench`. A batch of few images is cut into blocks
-   with other tiles and so rounds differently from a large one, except with JEM_PRECISION_DIRECT.
-   JEM_PRECISION_BF16 applies to convolutions with k <= 8 that read at most 2 columns of padding
-   (weight gradients: any padding); other convolutions, and jem_linear, are computed in fp32. By
-   instruction set:
+   (direct), 3e-6 (M = 2), 6e-5 (M = 4); see `make bench`. Few images, also the last ones of a
+   batch, are cut into blocks with other tiles and so round differently from others, except with
+   JEM_PRECISION_DIRECT. JEM_PRECISION_BF16 applies to convolutions with k <= 8 that read at most 2
+   columns of padding (weight gradients: any padding); other convolutions, and jem_linear, are
+   computed in fp32. By instruction set:
        AMX              all of these convolutions
        AVX-512 BF16     these convolutions, with two exceptions, computed in fp32: those that write
                         fewer than 8 channels (weight gradients: that read or write fewer); and,
@@ -405,13 +405,14 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
    several threads, so they must not change anything shared, and may call jem_fail only in a context
-   of one thread: otherwise write NaN to report an error. They read x and write y. Element (channel
-   c, row i, column j) of lane l is at [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are
-   padding: they repeat the last image, and their dy is 0; y and dx may get any value there. Try the
-   ops of >>ops first: unlike a loop over math.h, they are vectorised and fuse with convolutions
-   (for exp, tanh and sigmoid, see jem_compute_exp). A custom op cannot own parameters: pass a
-   parameter as another input, for example as jem_linear of a constant 1 whose weight is the
-   parameter (PReLU in examples/own_op.c). */
+   of one thread: otherwise they write NaN, which training, walks and jem_logits report, and
+   jem_read returns. They read x and write y. Element (channel c, row i, column j) of lane l is at
+   [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image,
+   and their dy is 0; y and dx may get any value there. Try the ops of >>ops first: unlike a loop
+   over math.h, they are vectorised and fuse with convolutions (for exp, tanh and sigmoid, see
+   jem_compute_exp). A custom op cannot own parameters: pass a parameter as another input, for
+   example as jem_linear of a constant 1 whose weight is the parameter (PReLU in examples/own_op.c).
+   */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -3104,14 +3105,20 @@ static jem_tensor *jem__record(jem_ctx *ctx, const jem_op *op, jem_tensor *const
 
 jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs, int n_inputs,
                        jem_shape out, const void *user, size_t user_bytes, size_t aux_bytes) {
-    const char *name = "jem_custom";
-    if (op && op->name) name = op->name;
-    if (!op || !op->name || !op->forward)
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: the op has no %s", name,
-                           op && op->name ? "forward" : "name");
-    if (!inputs || n_inputs < 1 || n_inputs > JEM_MAX_INPUTS)
-        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: needs 1 to %d inputs, not %d%s", name,
-                           JEM_MAX_INPUTS, n_inputs, inputs ? "" : ", inputs is NULL");
+    if (!op || !op->name)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "jem_custom: the op %s",
+                           op ? "has no name" : "is NULL");
+    const char *name = op->name;
+    if (!op->forward || !inputs)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: %s", name,
+                           inputs ? "the op has no forward" : "inputs is NULL");
+    if (n_inputs < 1 || n_inputs > JEM_MAX_INPUTS)
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: needs 1 to %d inputs, not %d", name,
+                           JEM_MAX_INPUTS, n_inputs);
+    if (op->keeps & ~(JEM_KEEPS_OUTPUT | ((1 << n_inputs) - 1)))
+        return jem__refuse(ctx, JEM_BAD_ARGUMENT, "%s: keeps is %d, which names more than its "
+                           "%d input%s and the output", name, op->keeps, n_inputs,
+                           n_inputs > 1 ? "s" : "");
     for (int i = 0; i < n_inputs; i++)
         if (inputs[i] && inputs[i]->n != out.n)
             return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: input %d is %s, the output has n = %d",
@@ -4264,8 +4271,9 @@ static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target,
     r.mode = mode;
     jem__run_marks(&r, target, leaf);
     if (leaf && !r.target->needs)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s",
-                         jem__shape_text(&target->t).s, jem__shape_text(&leaf->t).s);
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s, or only "
+                         "through an op without a gradient", jem__shape_text(&target->t).s,
+                         jem__shape_text(&leaf->t).s);
     if (mode == JEM__BACKWARD && !r.target->needs)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "backward: the loss depends on no parameter");
     jem_status status = jem__run_kept(&r);
@@ -6899,6 +6907,10 @@ static jem_status jem__images_within(const jem_net *net, const char *what, const
         if (jem__finite(x[i]) && fabsf(x[i]) <= most) continue;
         const int pixels = net->height * net->width;
         const int at = (int)(i % size);
+        if (pixels == 1)                           /* a row of a table */
+            return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: row %d contains %g (column %d); "
+                             "values must be from -%g to %g", what, (int)(i / size),
+                             (double)x[i], at, (double)most, (double)most);
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "%s: image %d contains %g (channel %d, row "
                          "%d, column %d); values must be from -%g to %g", what, (int)(i / size),
                          (double)x[i], at / pixels, at % pixels / net->width, at % net->width,
@@ -10702,8 +10714,8 @@ static int jem__batch_ready(const jem_trainer *tr, jem__batch *b, const float *x
                   "when its trainer was created: add parameters before", (double)values,
                   (double)tr->values);
     else if (missing || b->n < 0 || n < 0 || (!b->n && !n))
-        jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images%s", b->n,
-                  n, missing ? ": data or labels are NULL" : "");
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images: %s", b->n,
+                  n, missing ? "data or labels are NULL" : "0 or more of each, and 1 in all");
     else if (b->n % ranks || n % ranks)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images: not "
                   "multiples of ranks = %d", b->n, n, ranks);
@@ -14815,8 +14827,11 @@ static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t
     uint64_t n = 0;
     if (size >= 8) jem__copy_numbers(&n, bytes, 8, 8);
     if (size < 8 || n > size - 8 || n > JEM__MAX_HEADER) {
-        jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file, or cut short: %.0f bytes, "
-                  "with a header of %.0f", a->where, (double)size, (double)n);
+        if (n > JEM__MAX_HEADER)
+            jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file", a->where);
+        else
+            jem__fail(a->ctx, JEM_BAD_FILE, "%s: not a safetensors file, or cut short: %.0f bytes, "
+                      "with a header of %.0f", a->where, (double)size, (double)n);
         return;
     }
     JEM__ZEROED(jem__json, j);

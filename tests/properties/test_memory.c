@@ -185,7 +185,7 @@ static double step_mb(int n) {
     return ((double)m.peak - (double)(n + 15) * 784 * 2 * sizeof(float)) / 1e6;
 }
 
-/* However many chains there are, 16 pass through the network at a time; also if some are left over. */
+/* Of any number of chains, 16 pass through the network at a time, also if some are left over. */
 static void test_many_chains(void) {
     printf("many chains take hardly more memory than 64\n");
     const double usual = step_mb(64);

@@ -1393,7 +1393,14 @@ static void test_custom(jem_ctx *ctx) {
     jem_tensor *none[1] = { NULL };
     jem_tensor *of_other_n[1] = { ta };
     const jem_shape wrong = { 16, 1, 1, 1 };
-    CHECK(!jem_custom(ctx, NULL, of_other_n, 1, s, NULL, 0, 0) && says(ctx, "jem_custom"), "no op");
+    CHECK(!jem_custom(ctx, NULL, of_other_n, 1, s, NULL, 0, 0) &&
+          says(ctx, "jem_custom: the op is NULL"), "no op");
+    jem_op op = bump_op;
+    op.keeps = JEM_KEEPS_INPUT | JEM_KEEPS_INPUT1;
+    CHECK(!jem_custom(ctx, &op, of_other_n, 1, s, NULL, 0, 0) &&
+          says(ctx, "bump: keeps is 3, which names more than its 1 input and the output"), "keeps");
+    CHECK(!jem_custom(ctx, &bump_op, NULL, 1, s, NULL, 0, 0) && says(ctx, "bump: inputs is NULL"),
+          "no inputs");
     CHECK(!jem_custom(ctx, &bump_op, of_other_n, 5, s, NULL, 0, 0) && says(ctx, "bump"), "many");
     CHECK(!jem_custom(ctx, &bump_op, of_other_n, 1, wrong, NULL, 0, 0) && says(ctx, "(17,3,5,4)"),
           "another n");

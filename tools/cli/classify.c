@@ -180,12 +180,16 @@ static void describe_changes(char text[CHANGES_SIZE], const jem_net *net, const 
 static void print_picture(const jem_net *net, const classify_options *o, const classified *p) {
     char changes[CHANGES_SIZE];
     char number[NAME_SIZE];
+    describe_changes(changes, net, p);
+    if (p->blank) {
+        printf("%s: the image has one colour: nothing to see%s%s\n", p->path, *changes ? "; " : "",
+               changes);
+        return;
+    }
     printf("%s: %s (p = %.3f), log p(x) = %.1f", p->path,
            class_name(net, p->answer.label, number), (double)p->answer.probability,
            (double)p->answer.log_density);
-    if (p->blank) printf("; the image has one colour: nothing to see");
-    else print_familiarity(&p->answer);
-    describe_changes(changes, net, p);
+    print_familiarity(&p->answer);
     printf("%s%s\n", *changes ? "; " : "", changes);
     for (int i = 1; i < o->top && i < net->classes; i++)
         printf("    %s (p = %.3f)\n", class_name(net, p->order[i], number),

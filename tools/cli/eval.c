@@ -652,6 +652,7 @@ static int ood_alarms(const uses *s) {
     const jem_net *net = s->m.net;
     char number[NAME_SIZE];
     double alarms[3];
+    char name[4 * NAME_SIZE];
     jem_answer *a = (jem_answer *)malloc((size_t)s->n * sizeof *a);
     float *f = uses_floats((ptrdiff_t)s->n * net->classes);
     const clock_t start = clock();
@@ -671,8 +672,9 @@ static int ood_alarms(const uses *s) {
         printf("  %-14s  %6s  %6s  %6s  %6s\n", "of class", "images", ".01", ".05", ".1");
         for (int label = 0; label < net->classes; label++) {
             const int all = count_alarms(a, s->labels, s->n, label, alarms);
-            printf("  %-14.14s  %6d  %5.1f%%  %5.1f%%  %5.1f%%\n", class_name(net, label, number),
-                   all, alarms[0], alarms[1], alarms[2]);
+            printf("  %s  %6d  %5.1f%%  %5.1f%%  %5.1f%%\n",
+                   fitted(class_name(net, label, number), 14, name), all, alarms[0], alarms[1],
+                   alarms[2]);
         }
     }
     free(a);
@@ -907,6 +909,7 @@ static int attack_pictures(const attack_results *t) {
     const ptrdiff_t size = image_size(s->m.net);
     const int columns = smaller(s->n, SMALLEST);
     const int rows = beside && uses_one_shape(s, beside) ? 5 : 3;
+    char name[4 * NAME_SIZE];
     float *grid = uses_floats(rows * columns * size);
     if (!grid) {
         uses_no_memory();
@@ -933,7 +936,7 @@ static int attack_pictures(const attack_results *t) {
         if (beside && rows == 3)
             printf("%s has images of another shape: it is not in the picture\n", beside->name);
         for (int b = 0; b < t->models; b++) {
-            printf("  %-22.22s", t->both[b]->name);
+            printf("  %s", fitted(t->both[b]->name, 22, name));
             for (int i = 0; i < columns; i++)
                 if (t->shown_eps[b][i] < 0) printf("        -");
                 else printf("  %7.3g", (double)t->shown_eps[b][i]);

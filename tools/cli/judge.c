@@ -497,6 +497,7 @@ static int samples_buffer(const uses *s, sample_set *to) {
 /* Prints the row of a set of images, compared with `real`, training images with features. */
 static int samples_row(jem_net *judge, sample_set *set, const sample_set *real) {
     float *logp = uses_floats((ptrdiff_t)set->n * judge->classes);
+    char name[4 * NAME_SIZE];
     double precision, recall, distance;
     const int n = smaller(set->n, real->n);
     int ok = logp && judge_look(judge, set->x, set->n, logp, set->features) &&
@@ -509,7 +510,7 @@ static int samples_row(jem_net *judge, sample_set *set, const sample_set *real) 
                                  &recall);
     if (ok) {
         const verdict v = judge_verdict(logp, set->n, judge->classes - 1, set->labels);
-        printf("  %-16.16s  %6d  %9.1f%%", set->name, set->n, 100 * v.recognised);
+        printf("  %s  %6d  %9.1f%%", fitted(set->name, 16, name), set->n, 100 * v.recognised);
         if (set->labelled) printf("  %7.1f%%", 100 * v.hit);
         else printf("  %8s", "-");
         printf("  %6.1f%%  %7.2f  %7.2f  %8.2f  %9.3f  %6.3f\n", 100 * v.passes, v.classes, v.score,

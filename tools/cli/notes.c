@@ -36,7 +36,7 @@ void note_clocks(const char *table, const data_set *s) {
     char word[DATA_PATH];
     for (int c = 0; c < s->c; c++) {
         if (!only_rises(s, c)) continue;
-        printf("%s: column '%s' never falls from row to row: if it is a clock or a counter, all "
+        printf("%s: column '%s' never falls from row to row: if it is a clock or a counter, many "
                "new rows will be strange; a run (--out) with --drop %s skips it\n", table,
                s->column_names[c], drop_word(s->column_names[c], word));
     }
@@ -209,7 +209,9 @@ void note_few_calibrate(FILE *to, const char *name, int n, const char *kind) {
 }
 
 void print_chance(FILE *to, int judged, int n, const char *kind) {
-    if (n < 2 || n >= LEAST_CALIBRATED) return;
-    fprintf(to, "; about %.0f of %d usual %s are strange by chance, not %.0f (%d calibration %s)",
-            (double)judged / (n + 1), judged, kind, .01 * judged, n, kind);
+    const double by_chance = round((double)judged / (n + 1));
+    const double usually = round(.01 * judged);
+    if (n < 2 || n >= LEAST_CALIBRATED || by_chance <= usually) return;
+    fprintf(to, "; about %.0f of %d usual %s may be strange by chance, not %.0f (%d calibration "
+            "%s)", by_chance, judged, kind, usually, n, kind);
 }

@@ -19,8 +19,8 @@ void note_labels(const char *table, const data_set *s);
 /* Reports that n rows or images (`kind`) are too few to calibrate familiarity for a rate of 1%, if
    they are. name: the data set or the command, at the beginning of the message. */
 void note_few_calibrate(FILE *to, const char *name, int n, const char *kind);
-/* Prints, as a part of a summary, how many of `judged` usual rows or images are strange by chance,
-   if n for calibration are too few for 1%. */
+/* Prints, as a part of a summary, how many of `judged` usual rows or images may be strange by
+   chance, if n for calibration are too few for 1%. */
 void print_chance(FILE *to, int judged, int n, const char *kind);
 
 #endif

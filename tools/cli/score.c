@@ -201,18 +201,26 @@ static void note_unknown(const score_run *s) {
         fprintf(stderr, "jem score: so are %d other labels\n", unknown - MOST_NAMED);
 }
 
-/* Returns the percentage of labelled rows whose label is the model's class; -1: none is. */
+/* Returns 1 if the model has a class of that name. */
+static int is_class(const jem_net *net, const char *name) {
+    char known[NAME_SIZE];
+    for (int y = 0; y < net->classes; y++)
+        if (!strcmp(class_name(net, y, known), name)) return 1;
+    return 0;
+}
+/* Returns the percentage of rows with their label as the answer, of those whose label is a class of
+   the model; -1: there are no such rows. */
 static double accuracy_of(const score_run *s) {
-    char name[NAME_SIZE];
+    char answer[NAME_SIZE];
     char number[16];
     int right = 0;
     int n = 0;
     for (int i = 0; i < s->t.rows; i++) {
-        const int label = s->t.labels[i];
-        if (label < 0) continue;
-        right += !strcmp(class_name(s->m->net, s->answers[i].label, name),
-                         label_name(&s->t, label, number));
-        n++;
+        if (s->t.labels[i] < 0) continue;
+        const char *label = label_name(&s->t, s->t.labels[i], number);
+        const int agrees = !strcmp(class_name(s->m->net, s->answers[i].label, answer), label);
+        right += agrees;
+        n += agrees || is_class(s->m->net, label);
     }
     return n ? 100.0 * right / n : -1;
 }

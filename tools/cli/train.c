@@ -106,17 +106,19 @@ static int path_in(char *path, const run *r, const char *name) {
 int make_folder(const char *path) {
     char part[512];
     struct stat s;
+    int above = 0;                                 /* why a folder above it could not be created */
     snprintf(part, sizeof part, "%s", path);
     for (char *c = part + 1; *c; c++)
         if (*c == '/') {
             *c = 0;
-            mkdir(part, 0777);
+            if (mkdir(part, 0777) && errno != EEXIST) above = errno;
             *c = '/';
         }
     errno = 0;
     if (mkdir(part, 0777) == 0) return 1;
     if (errno == EEXIST && stat(part, &s) == 0 && S_ISDIR(s.st_mode)) return 1;
     if (errno == EEXIST) errno = ENOTDIR;
+    if (errno == ENOENT && above) errno = above;
     return 0;
 }
 
@@ -202,8 +204,26 @@ static int order_by_pixels(const data_set *d, int *order) {
     return 1;
 }
 
+enum { RARE = 5 };                                 /* a class of fewer images has none to spare */
+/* Moves the images of rare classes to the end, since validation takes the first ones. */
+static int rare_last(const data_set *d, int *order) {
+    int *seen = (int *)calloc((size_t)d->classes, sizeof *seen);
+    int *rare = (int *)malloc((size_t)d->n * sizeof *rare);
+    int common = 0, rares = 0;
+    const int ok = seen && rare;
+    for (int i = 0; ok && i < d->n; i++) seen[d->labels[i]]++;
+    for (int i = 0; ok && i < d->n; i++) {
+        if (seen[d->labels[order[i]]] < RARE) rare[rares++] = order[i];
+        else order[common++] = order[i];
+    }
+    for (int i = 0; i < rares; i++) order[common + i] = rare[i];
+    free(seen);
+    free(rare);
+    return ok;
+}
+
 int order_images(const data_set *d, int seed, int *order) {
-    if (d->by_name) return order_by_pixels(d, order);
+    if (d->by_name) return order_by_pixels(d, order) && rare_last(d, order);
     jem_rng rng = jem_rng_seed(d->values ? (uint64_t)seed : 1234);
     for (int i = 0; i < d->n; i++) order[i] = i;
     shuffle(order, d->n, &rng);
@@ -352,8 +372,8 @@ static void fit_weight(run *r, const char *name, float weight, double larger) {
     char text[32];
     if (r->table->given[i]) return;
     snprintf(text, sizeof text, "%.2g", (double)weight / larger);
-    printf("%s: an image has %.0f numbers, more than 28 x 28: --%s is lowered to %s\n",
-           r->o->dataset, larger * USUAL_SIZE, name, text);
+    printf("%s: an image has %.0f numbers, more than %d: --%s is lowered to %s\n", r->o->dataset,
+           larger * USUAL_SIZE, USUAL_SIZE, name, text);
     option_set(r->table, i, text);
 }
 
@@ -397,7 +417,8 @@ static int prepare_table(run *r) {
     const data_set *s = &r->data;
     char text[160];
     if (s->n < LEAST) {
-        snprintf(text, sizeof text, ": has %d rows: %d at least are needed", s->n, LEAST);
+        snprintf(text, sizeof text, ": has %d row%s: %d at least are needed", s->n,
+                 s->n == 1 ? "" : "s", LEAST);
         return complain(r, 2, r->o->dataset, text);
     }
     if (r->o->n_valid < 0) {
@@ -1781,6 +1802,13 @@ static int fits_data(run *r, const char *path, const jem_archive *from) {
                  "many", has, has == 1 ? "" : "es", s->classes);
         return complain(r, 1, path, text);
     }
+    const char *height = jem_archive_meta(from, "jem.height");
+    const char *width = jem_archive_meta(from, "jem.width");
+    if (!s->values && height && width && (atoi(height) != s->h || atoi(width) != s->w)) {
+        snprintf(text, sizeof text, ": the model has images of %d x %d, the data of %d x %d "
+                 "(--size N resizes them)", atoi(width), atoi(height), s->w, s->h);
+        return complain(r, 1, path, text);
+    }
     const char *channels = jem_archive_meta(from, "jem.channels");
     if (s->values && channels && atoi(channels) != s->c) {
         snprintf(text, sizeof text, ": the model has %d columns, the data %d", atoi(channels),
@@ -1987,12 +2015,13 @@ static int options_storable(run *r) {
 /* Checks that a run goes on with the data that it started with. */
 static int same_data(run *r, const jem_archive *a) {
     const char *mark = jem_archive_meta(a, "run.data");
-    const char *remedy = "";
-    char text[256];
+    char word[DATA_PATH], remedy[DATA_PATH + 200] = "";
+    char text[DATA_PATH + 500];
     if (!mark || !strcmp(mark, r->data_mark)) return 1;
     if (!r->data.values)
-        remedy = ", perhaps from these weights: --init .../last.safetensors, and the same --size, "
-                 "--grey";
+        snprintf(remedy, sizeof remedy, ", perhaps from these weights: --init %s/last.safetensors, "
+                 "and the same --size, --crop, --pad, --grey and --background",
+                 data_quoted(r->o->out, word, sizeof word));
     snprintf(text, sizeof text, ": not the data that this run started with: %d %s then, %d now, "
              "with another checksum; train again with another --out%s", atoi(mark),
              kind_of_data(r), r->data.n, remedy);
@@ -2089,11 +2118,12 @@ static void announce(const run *r) {
 /* Reports, after the last update, what the run could not write, and why. */
 static void note_missing(const run *r) {
     const int n = calibration_images(r);
-    const char *why = "no validation came after the first chains (if there are any), f(x+) - f(x-) "
-                      "was too large, or the validation loss was not finite";
+    char why[160] = "no validation came after the first chains (if there are any), f(x+) - f(x-) "
+                    "was too large, or the validation loss was not finite";
     char word[DATA_PATH];
     if (team.rank) return;
-    if (r->o->n_valid < 1) why = "there are no validation images (--n-valid N)";
+    if (r->o->n_valid < 1)
+        snprintf(why, sizeof why, "there are no validation %s (--n-valid N)", kind_of_data(r));
     if (r->state[STATE_BEST_AT] < 0)
         printf("no best.safetensors was written, because %s: use %s/last.safetensors\n", why,
                data_quoted(r->o->out, word, sizeof word));
@@ -2265,6 +2295,17 @@ static int open_folder(run *r, const jem_archive *a) {
     return *t->resume || (lock_folder(r) && is_free(r));
 }
 
+/* Removes the checkpoint of a run that failed before its first update, so that it can be tried
+   again with other options; names that of a longer run. */
+static void leave(const run *r) {
+    char path[512], word[DATA_PATH];
+    if (team.rank || !path_in(path, r, "last.safetensors")) return;
+    if (!r->update) remove(path);
+    else if (holds_a_run(r))
+        printf("the last checkpoint remains; to continue: jem train --resume %s\n",
+               data_quoted(r->o->out, word, sizeof word));
+}
+
 /* Trains until the end, or until the run is stopped. */
 static void carry_out(run *r) {
     char word[DATA_PATH];
@@ -2277,7 +2318,10 @@ static void carry_out(run *r) {
     if (!r->update && !team.rank && path_in(film, r, "samples_film.png")) remove(film);
     const int ok = log_open(r, r->update) && (r->update || save(r)) && train(r);
     if (isatty(1) && r->shown > 0 && r->update < r->total) printf("\n");
-    if (!ok) return;
+    if (!ok) {
+        leave(r);
+        return;
+    }
     if (r->update < r->total) {
         printf("stopped after update %d; to continue: jem train --resume %s\n", r->update,
                data_quoted(r->o->out, word, sizeof word));

@@ -55,7 +55,8 @@ void shuffle(int *a, int n, jem_rng *rng);
 /* Fills order[d->n] with the images in a random order, in which training takes those for validation
    first: rows of a table by the seed; images always in the same order. If names decide which images
    are for testing, hashes of the pixels order the others, so that images that are added later move
-   few others between training and validation. Returns 0 without memory. */
+   few others between training and validation, and classes of fewer than 5 images come last. Returns
+   0 without memory. */
 int order_images(const data_set *d, int seed, int *order);
 
 /* Identifies a data set by its size and its checksum, in `mark`. */

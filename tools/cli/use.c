@@ -52,6 +52,16 @@ static int ends_in_onnx(const char *path) {
     return n >= 5 && !strcmp(path + n - 5, ".onnx");
 }
 
+/* Changes the path of last.safetensors to that of best.safetensors, if it exists. Returns it. */
+static const char *best_of_run(char *file) {
+    struct stat status;
+    char *name = strstr(file, "last.safetensors");
+    if (!name) return file;
+    memcpy(name, "best", 4);
+    if (stat(file, &status)) memcpy(name, "last", 4);
+    return file;
+}
+
 int name_model_of_run(const char *command, const char *path) {
     static const char *const files[] = { "last.safetensors", "best.safetensors" };
     static const char rule[] = " (training writes best.safetensors only with validation images, "
@@ -70,7 +80,8 @@ int name_model_of_run(const char *command, const char *path) {
         snprintf(file, sizeof file, "%.*s%s%s", length, path, slash, files[i]);
         if (stat(file, &status)) continue;
         if (is_folder)
-            fprintf(stderr, "%s: %s is a folder; its model is the file %s\n", command, path, file);
+            fprintf(stderr, "%s: %s is a folder; its model is the file %s\n", command, path,
+                    best_of_run(file));
         else
             fprintf(stderr, "%s: %s is not there, but %s is%s\n", command, path, file,
                     i ? "" : rule);
@@ -116,7 +127,7 @@ int model_open(model *m, const char *command, const char *path, int threads, int
     char hint[80];
     if (m->archive || jem_error_status(m->ctx) != JEM_BAD_FILE || begins_as_model(path))
         return model_fail(command, m);
-    fprintf(stderr, "%s: %s (the model comes first: last.safetensors of a run)%s\n", command,
+    fprintf(stderr, "%s: %s (the model comes first: best.safetensors of a run)%s\n", command,
             jem_error(m->ctx), memory_hint(hint));
     return 0;
 }
@@ -267,6 +278,20 @@ const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]) {
     const char *name = jem_net_meta(net, key);
     if (name) return clean(name, to);
     snprintf(to, NAME_SIZE, "%d", label);
+    return to;
+}
+
+const char *fitted(const char *text, int width, char to[4 * NAME_SIZE]) {
+    int bytes = 0;
+    int count = 0;
+    for (; *text && bytes < 4 * NAME_SIZE - 1; text++) {
+        const int starts = ((unsigned char)*text & 0xC0) != 0x80;          /* a character */
+        if (starts && count == width) break;
+        count += starts;
+        to[bytes++] = *text;
+    }
+    for (; count < width && bytes < 4 * NAME_SIZE - 1; count++) to[bytes++] = ' ';
+    to[bytes] = 0;
     return to;
 }
 
@@ -1064,9 +1089,12 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     }
     note_unread(stderr, "jem eval: ", e->dataset, d);
     note_held_out(m, e, d);
-    int ok = d->c == net->channels && d->h == net->height && d->w == net->width &&
-             d->classes <= net->classes;
-    if (!ok)
+    const int alike = d->c == net->channels && d->h == net->height && d->w == net->width;
+    int ok = alike && d->classes <= net->classes;
+    if (alike && !ok)
+        fprintf(stderr, "jem eval: %s has %d classes, %s %d: %s is one that it does not know\n",
+                e->dataset, d->classes, m->path, net->classes, d->class_names[net->classes]);
+    else if (!ok)
         fprintf(stderr, "jem eval: %s has images (%d,%d,%d), classes: %d; %s has (%d,%d,%d), %d "
                 "(a model that was trained with --size N resizes pictures)\n", e->dataset, d->c,
                 d->h, d->w, d->classes, m->path, net->channels, net->height, net->width,
@@ -1209,9 +1237,8 @@ static void info_familiar(const jem_net *net, int is_table) {
     printf("  familiar   calibrated: it can rate the familiarity of %s",
            is_table ? "rows" : "images");
     if (gradients == 0) printf(", without gradients");
-    if (gradients > 0)
-        printf(", at %d gradient%s each (jem eval MODEL ood --gradients 0 --save NEW: none)",
-               gradients, gradients > 1 ? "s" : "");
+    if (gradients > 0) printf(", at %d gradient%s each", gradients, gradients > 1 ? "s" : "");
+    if (gradients > 0 && !is_table) printf(" (jem eval MODEL ood --gradients 0 --save NEW: none)");
     printf("\n");
 }
 

@@ -60,6 +60,9 @@ int outputs_differ(const char *command, const char *const *out, int n);
 /* Copies a text of a file for the terminal: shortened, without control characters. */
 const char *clean(const char *text, char to[NAME_SIZE]);
 
+/* Cuts a text in UTF-8 to `width` characters, or pads it with spaces. Returns `to`. */
+const char *fitted(const char *text, int width, char to[4 * NAME_SIZE]);
+
 /* Returns the name of a class in the data set; its number if the file has no names. */
 const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
 
