@@ -881,8 +881,9 @@ says "lone: class a has no image for training, because validation takes all"
 status 0 "its picture is for training" train $few --dataset lone --n-valid 4 --iters 1 --out lone2
 check "no class without images" sh -c "! grep -q 'no image for training' out"
 says "lone: validation has no image of 1 of 2 classes"
-refuses 1 "lone1/last.safetensors: the model has images of 28 x 28, the data of 14 x 14 (--size N" \
-    train $few --dataset lone --size 14 --init lone1/last.safetensors --out new
+status 1 "weights for another size" train $few --dataset lone --size 14 --out new \
+    --init lone1/last.safetensors
+check "says which" grep -q "the model has images of 28 x 28, the data of 14 x 14 (--size N" err
 why=$(LC_ALL=C mkdir /sys/jem 2>&1 | sed 's/.*: //')
 if [ -n "$why" ]; then refuses 1 "/sys/jem/run: cannot be created: $why" train $tiny --out /sys/jem/run; fi
 refuses 2 "best.safetensors: is the network alone.*--init" train --resume lone1/best.safetensors
