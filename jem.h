@@ -456,9 +456,9 @@ JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const
 /* ==== >>plan: requesting values and gradients ================================================= */
 /* At each request, the tape plans only the computation that the request needs. If that is the
    gradient of the input alone, as in SGLD, it takes 16 images at a time forward and back through
-   the whole network in one small workspace, and keeps nothing for weight gradients. (The library's
-   own networks compute a batch of 17 to 53 images in one piece if its last group is at most a third
-   full, which is faster.) */
+   the whole network in one small workspace, and keeps nothing for weight gradients. (Convnets
+   and most wide residual networks keep the values of a batch of 17 to 63 images if its last group
+   has few, since they pass through the network apart.) */
 
 /* Computes t if necessary, and copies it to nchw[n][c][h][w], which is yours. After an error, nchw
    is unchanged. */
@@ -6780,24 +6780,25 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
 }
 
 /* Returns how many of n images to process apart, after full groups: those of a last group that is
-   at most a third full. */
+   less than half full. */
 static int jem__excess(int n) {
     const int excess = n % JEM_LANES;
-    return n > JEM_LANES && excess <= JEM_LANES / 3 ? excess : 0;
+    return n > JEM_LANES && excess < JEM_LANES / 2 ? excess : 0;
 }
 
 /* Returns how many images, at the end of x, to cut into blocks of sides that are multiples of
-   `unit`: those of a group that is not full, if that takes less time, otherwise 0. Blocks leave no
-   lane idle, but the network takes `surcharge` times as long per pixel, since convolutions read
-   neighbouring blocks, and a margin adds pixels. (`make bench`, few images: 1.05 to 1.14 for 3 x 3
-   kernels, 1.1 to 1.3 for 4 x 4 with stride 2.) After four full groups, less is gained than lost:
-   ops that divide a batch are computed for all of it at once. */
+   `unit`: those of a last group that is not full, if that takes less time, otherwise 0. Blocks
+   leave no lane idle, but the network takes `surcharge` times as long per pixel, since convolutions
+   read neighbouring blocks, and a margin adds pixels. (`make bench`, few images: 1.05 to 1.14 for 3
+   x 3 kernels, 1.1 to 1.3 for 4 x 4 with stride 2.) Ops that divide a batch are computed for all of
+   it at once, which costs some of the time, and after four groups more than is gained. */
 static int jem__few_images(const jem_tensor *x, int unit, double surcharge) {
-    const int few = x->n < JEM_LANES ? x->n : jem__excess(x->n);
+    const int few = x->n % JEM_LANES;
+    const double divided = x->n > JEM_LANES ? 1.4 : 1;
     if (x->n >= 4 * JEM_LANES) return 0;
     const double h = (double)jem__div_up(x->h, unit) * unit;
     const double w = (double)jem__div_up(x->w, unit) * unit;
-    if (surcharge * few * h * w >= (double)JEM_LANES * x->h * x->w) return 0;
+    if (divided * surcharge * few * h * w >= (double)JEM_LANES * x->h * x->w) return 0;
     return few;
 }
 /* Returns the unit of blocks whose sides remain whole numbers after `halvings` halvings. */
@@ -18818,7 +18819,7 @@ JEM__COMPILE_END
              If p(x) has images of its own, jem_stats.f_data and jem_loss_terms.f_data are only
                computed if a term uses them.
              A network without a score is sampled with the steps of its chains in training.
-             Few images are cut into blocks at any image size, also up to 5 after one to three full
+             Few images are cut into blocks at any image size, also a few after one to three full
                groups of 16: a single image of 28 x 28 takes a tenth of the time, 17 take half.
              Winograd for 4x4 with stride 2: convnets are up to twice as fast in fp32. Their
                results, and those of 3x3 with 8 to 12 channels, are rounded differently.
@@ -18831,6 +18832,7 @@ JEM__COMPILE_END
              A network with a parameter that is not finite cannot be written.
              A function that the library calls may not free older tensors (an error, not a crash);
                an optimiser reports parameters that were added after it.
+             jem_custom refuses a `keeps` of inputs that an op does not have.
              jem_grad of a computed tensor is JEM_BAD_ARGUMENT; jem_classify of 0 images accepts
                NULL; jem_archive_read refuses pipes and devices. JEM_MAX_PARAMS is private.
    Fixed     Convolutions that share a weight but not the stride were wrong with Winograd.

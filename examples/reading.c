@@ -82,7 +82,7 @@ static int has_same_names(const jem_net *net, const char *line) {
         snprintf(key, sizeof key, "column.%d", i);
         const char *name = jem_net_meta(net, key);
         const size_t length = strcspn(line, ",\r\n");
-        if (name && (strlen(name) != length || strncmp(name, line, length) != 0)) return 0;
+        if (!name || strlen(name) != length || strncmp(name, line, length) != 0) return 0;
         line += length;
         if (*line == ',') line++;
     }

@@ -747,7 +747,7 @@ status 0 "its classes have names" classify j/last.safetensors each/000000.png
 says ": \(dark\|light\) (p = "
 status 0 "its own data" eval j/last.safetensors
 status 2 "images that do not fit" eval j/last.safetensors --dataset digits
-check "says so" grep -q "digits has 10 classes, .* 2: 2 is one that it does not know" err
+check "says so" grep -q "digits has 10 classes, .*last.safetensors 2$" err
 status 0 "a run of it" train $tiny --dataset two --size 16 --batch-size 8 --n-valid 0 --iters 4 \
     --eval-every 1 --stop-at 2 --out k
 check "no validation, no number" sh -c 'tail -n 1 k/log.csv | cut -d, -f10,11 | grep -q "^,$"'
@@ -884,8 +884,10 @@ says "lone: validation has no image of 1 of 2 classes"
 status 1 "weights for another size" train $few --dataset lone --size 14 --out new \
     --init lone1/last.safetensors
 check "says which" grep -q "the model has images of 28 x 28, the data of 14 x 14 (--size N" err
-why=$(LC_ALL=C mkdir /sys/jem 2>&1 | sed 's/.*: //')
-if [ -n "$why" ]; then refuses 1 "/sys/jem/run: cannot be created: $why" train $tiny --out /sys/jem/run; fi
+if [ -d /sys/kernel ]; then                        # where nobody can create a folder
+    why=$(LC_ALL=C mkdir /sys/kernel/jem 2>&1 | sed 's/.*: //')
+    refuses 1 "/sys/kernel/jem/a/b: cannot be created: $why" train $tiny --out /sys/kernel/jem/a/b
+fi
 refuses 2 "best.safetensors: is the network alone.*--init" train --resume lone1/best.safetensors
 head -c 200 each/000000.png >cut.png
 refuses 1 "cut.png: is damaged or cut short" classify $model cut.png

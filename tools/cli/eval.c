@@ -59,7 +59,8 @@ static float *held_out_images(const uses *s, int *n, const char **what) {
     else if (there < d.n) *what = "images that training held out";
     else if (own) *what = "training images";
     else *what = "images of another data set";
-    const int ok = x && order && order_images(&d, 0, order);
+    const int rare_last = jem_archive_meta(s->m.archive, RARE_LAST) != NULL;
+    const int ok = x && order && order_images(&d, 0, rare_last, order);
     if (ok) data_floats(&d, order, *n, x);
     else {
         uses_no_memory();

@@ -62,6 +62,7 @@ typedef struct run {
     double valid_logp;                             /* mean of log p(x); NaN: not learned by NCE */
     int valid_at;                                  /* update of these four; -1: no update */
     int calibrated_at;                             /* update of the network's calibration */
+    int rare_last;                                 /* order_images; older runs: 0 */
     int warned;                                    /* 1: of a wall, see check_wall */
     int bad_pictures;                              /* that cannot be read */
     char uncalibrated[200];                        /* why the last calibration failed, or "" */
@@ -111,7 +112,7 @@ int make_folder(const char *path) {
     for (char *c = part + 1; *c; c++)
         if (*c == '/') {
             *c = 0;
-            if (mkdir(part, 0777) && errno != EEXIST) above = errno;
+            if (mkdir(part, 0777) && errno != EEXIST && errno != ENOENT) above = errno;
             *c = '/';
         }
     errno = 0;
@@ -206,8 +207,11 @@ static int order_by_pixels(const data_set *d, int *order) {
 
 enum { RARE = 5 };                                 /* a class of fewer images has none to spare */
 /* Moves the images of rare classes to the end, since validation takes the first ones. */
-static int rare_last(const data_set *d, int *order) {
-    int *seen = (int *)calloc((size_t)d->classes, sizeof *seen);
+static int move_rare(const data_set *d, int *order) {
+    int most = d->classes;                         /* evaluation numbers labels as the model does */
+    for (int i = 0; i < d->n; i++)
+        if (d->labels[i] >= most) most = d->labels[i] + 1;
+    int *seen = (int *)calloc((size_t)most, sizeof *seen);
     int *rare = (int *)malloc((size_t)d->n * sizeof *rare);
     int common = 0, rares = 0;
     const int ok = seen && rare;
@@ -222,8 +226,8 @@ static int rare_last(const data_set *d, int *order) {
     return ok;
 }
 
-int order_images(const data_set *d, int seed, int *order) {
-    if (d->by_name) return order_by_pixels(d, order) && rare_last(d, order);
+int order_images(const data_set *d, int seed, int rare_last, int *order) {
+    if (d->by_name) return order_by_pixels(d, order) && (!rare_last || move_rare(d, order));
     jem_rng rng = jem_rng_seed(d->values ? (uint64_t)seed : 1234);
     for (int i = 0; i < d->n; i++) order[i] = i;
     shuffle(order, d->n, &rng);
@@ -618,7 +622,7 @@ static int split_data(run *r) {
     r->labelled = (int *)malloc((size_t)s->n * sizeof *r->labelled);
     int *seen = (int *)calloc((size_t)s->classes, sizeof *seen);
     int ok = 0;
-    if (r->order && r->labelled && seen && order_images(s, r->o->seed, r->order)) {
+    if (r->order && r->labelled && seen && order_images(s, r->o->seed, r->rare_last, r->order)) {
         choose_labelled(r, seen);
         ok = enough_labelled(r, seen);
         if (ok) note_classes(r, seen);
@@ -1088,6 +1092,7 @@ static int store_moment(const run *r, jem_archive *a) {
     snprintf(text, sizeof text, "%d", chains_from(r));
     if (jem_archive_set_meta(a, "run.chains", text) != JEM_OK) return 0;
     if (jem_archive_set_meta(a, "run.density", density) != JEM_OK) return 0;
+    if (r->rare_last && jem_archive_set_meta(a, RARE_LAST, "1") != JEM_OK) return 0;
     snprintf(text, sizeof text, "%d", calibration_images(r));
     if (jem_archive_set_meta(a, "run.calibrated", text) != JEM_OK) return 0;
     if (r->valid_at != r->update) return 1;
@@ -1125,6 +1130,15 @@ static int calibrate(run *r) {
     return jem_ok(r->ctx);
 }
 
+/* Reports that a checkpoint that cannot be written has not replaced the one before. */
+static void note_kept(const run *r) {
+    char word[DATA_PATH], text[DATA_PATH + 100];
+    if (!holds_a_run(r)) return;
+    snprintf(text, sizeof text, "the checkpoint before it remains: jem train --resume %s",
+             data_quoted(r->o->out, word, sizeof word));
+    say(r, text, "");
+}
+
 /* Writes last.safetensors, calibrated with its own weights. */
 static int save(run *r) {
     char path[512], text[32];
@@ -1141,7 +1155,10 @@ static int save(run *r) {
     jem_archive_free(a);
     jem_trainer_use_average(r->tr, 0);
     r->saved = now();
-    if (!ok && !r->status) fail(r, 1);
+    if (!ok && !r->status) {
+        fail(r, 1);
+        note_kept(r);
+    }
     return ok;
 }
 
@@ -1675,6 +1692,13 @@ static void keep_pace(run *r, double took) {
     r->pace += (took - r->pace) * fmax(.05, 1. / r->paced);
 }
 
+/* Removes the checkpoint of a run whose first update failed, so that it can be tried again with
+   other options. */
+static void forget_start(const run *r) {
+    char path[512];
+    if (!team.rank && path_in(path, r, "last.safetensors")) remove(path);
+}
+
 /* Makes an update and adds up its statistics; returns 0 if it failed. */
 static int step(run *r) {
     const train_options *t = r->o;
@@ -1692,7 +1716,9 @@ static int step(run *r) {
     if (s.status != JEM_OK) {
         r->last.rollbacks = s.rollbacks;
         r->update = jem_trainer_updates(r->tr);
-        return s.status == JEM_DIVERGED ? give_up(r) : fail(r, 0);
+        if (s.status == JEM_DIVERGED) return give_up(r);
+        if (!r->paced && !s.rollbacks && !*t->resume) forget_start(r);
+        return fail(r, 0);
     }
     if (t->spectral > 0 && !spectral_limit(r->net, t->spectral)) {
         jem_fail(r->ctx, JEM_NO_MEMORY, "out of memory for --spectral-norm");
@@ -2295,17 +2321,6 @@ static int open_folder(run *r, const jem_archive *a) {
     return *t->resume || (lock_folder(r) && is_free(r));
 }
 
-/* Removes the checkpoint of a run that failed before its first update, so that it can be tried
-   again with other options; names that of a longer run. */
-static void leave(const run *r) {
-    char path[512], word[DATA_PATH];
-    if (team.rank || !path_in(path, r, "last.safetensors")) return;
-    if (!r->update) remove(path);
-    else if (holds_a_run(r))
-        printf("the last checkpoint remains; to continue: jem train --resume %s\n",
-               data_quoted(r->o->out, word, sizeof word));
-}
-
 /* Trains until the end, or until the run is stopped. */
 static void carry_out(run *r) {
     char word[DATA_PATH];
@@ -2318,10 +2333,7 @@ static void carry_out(run *r) {
     if (!r->update && !team.rank && path_in(film, r, "samples_film.png")) remove(film);
     const int ok = log_open(r, r->update) && (r->update || save(r)) && train(r);
     if (isatty(1) && r->shown > 0 && r->update < r->total) printf("\n");
-    if (!ok) {
-        leave(r);
-        return;
-    }
+    if (!ok) return;
     if (r->update < r->total) {
         printf("stopped after update %d; to continue: jem train --resume %s\n", r->update,
                data_quoted(r->o->out, word, sizeof word));
@@ -2357,6 +2369,7 @@ int train_command(int argc, char **argv) {
     ok = ok && train_combination(o, &values);
     ok = ok && (*values.out || default_folder(&values));
     ok = ok && (*values.resume || is_free(&r));
+    r.rare_last = !a || jem_archive_meta(a, RARE_LAST) != NULL;
     ok = ok && open_folder(&r, a);
     jem_archive_free(a);
     jem_ctx_free(reader);

@@ -55,9 +55,10 @@ void shuffle(int *a, int n, jem_rng *rng);
 /* Fills order[d->n] with the images in a random order, in which training takes those for validation
    first: rows of a table by the seed; images always in the same order. If names decide which images
    are for testing, hashes of the pixels order the others, so that images that are added later move
-   few others between training and validation, and classes of fewer than 5 images come last. Returns
-   0 without memory. */
-int order_images(const data_set *d, int seed, int *order);
+   few others between training and validation; with rare_last, classes of fewer than 5 images come
+   last (in runs whose files have the text RARE_LAST). Returns 0 without memory. */
+#define RARE_LAST "run.rare_last"
+int order_images(const data_set *d, int seed, int rare_last, int *order);
 
 /* Identifies a data set by its size and its checksum, in `mark`. */
 enum { DATA_MARK = 64 };

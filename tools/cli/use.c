@@ -1092,8 +1092,8 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     const int alike = d->c == net->channels && d->h == net->height && d->w == net->width;
     int ok = alike && d->classes <= net->classes;
     if (alike && !ok)
-        fprintf(stderr, "jem eval: %s has %d classes, %s %d: %s is one that it does not know\n",
-                e->dataset, d->classes, m->path, net->classes, d->class_names[net->classes]);
+        fprintf(stderr, "jem eval: %s has %d classes, %s %d\n", e->dataset, d->classes, m->path,
+                net->classes);
     else if (!ok)
         fprintf(stderr, "jem eval: %s has images (%d,%d,%d), classes: %d; %s has (%d,%d,%d), %d "
                 "(a model that was trained with --size N resizes pictures)\n", e->dataset, d->c,
