@@ -38,6 +38,17 @@ static void meter_release(void *user, void *memory) {
     free((char *)memory - 64);
 }
 
+/* Creates a context of one thread whose memory is measured. */
+static jem_ctx *metered(meter *m) {
+    jem_ctx_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.allocate = meter_allocate;
+    desc.release = meter_release;
+    desc.user = m;
+    desc.threads = 1;
+    return jem_ctx_create(&desc);
+}
+
 enum { CREATE, ONE, BATCH, CHAINS, UPDATE, USES, IMAGES = 64 };
 static const char *const use_name[USES] = {
     "create", "classify 1", "classify 64", "SGLD, 64 chains", "update"
@@ -99,13 +110,8 @@ static void other_uses(jem_net *net, float *x, int *labels) {
 
 static void test_bypass(void) {
     meter m = { 0, 0 };
-    jem_ctx_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.allocate = meter_allocate;
-    desc.release = meter_release;
-    desc.user = &m;
     CHECK(bypassed == 0, "%ld calls of malloc, calloc or realloc beside the allocator", bypassed);
-    jem_ctx *ctx = jem_ctx_create(&desc);
+    jem_ctx *ctx = metered(&m);
     jem_net *net = network(ctx, "mnist");
     if (CHECK(net != NULL, "%s", jem_error(ctx))) {
         jem_rng rng = jem_rng_seed(2);
@@ -127,13 +133,7 @@ static void test_bypass(void) {
 static void measure(const char *name, double mb[USES]) {
     for (int what = 0; what < USES; what++) {
         meter m = { 0, 0 };
-        jem_ctx_desc desc;
-        memset(&desc, 0, sizeof desc);
-        desc.allocate = meter_allocate;
-        desc.release = meter_release;
-        desc.user = &m;
-        desc.threads = 1;
-        jem_ctx *ctx = jem_ctx_create(&desc);
+        jem_ctx *ctx = metered(&m);
         jem_net *net = network(ctx, name);
         if (!CHECK(net != NULL, "%s: %s", name, jem_error(ctx))) { jem_ctx_free(ctx); return; }
         jem_rng rng = jem_rng_seed(1);
@@ -168,13 +168,7 @@ static void measure(const char *name, double mb[USES]) {
 /* Returns the most MB that a step of SGLD with n chains holds, besides their images. */
 static double step_mb(int n) {
     meter m = { 0, 0 };
-    jem_ctx_desc desc;
-    memset(&desc, 0, sizeof desc);
-    desc.allocate = meter_allocate;
-    desc.release = meter_release;
-    desc.user = &m;
-    desc.threads = 1;
-    jem_ctx *ctx = jem_ctx_create(&desc);
+    jem_ctx *ctx = metered(&m);
     jem_net *net = network(ctx, "mnist");
     jem_sgld_desc walk = jem_sgld_desc_default();
     walk.steps = 1;

@@ -294,7 +294,7 @@ static void test_scores(jem_ctx *ctx) {
           says(ctx, "kind = 99"), "which?");
     x[5] = NAN;
     CHECK(jem_ood_score(net, JEM_OOD_MASS, NULL, x, M, s) == JEM_BAD_ARGUMENT &&
-          says(ctx, "image 0 contains nan"), "NaN");
+          says(ctx, "row 0 contains nan"), "NaN");
     free(x);
     jem_net_free(net);
 }
