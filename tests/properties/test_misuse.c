@@ -446,7 +446,7 @@ static void test_attacks(jem_ctx *ctx) {
           says(ctx, "x is NULL"), "images");
     before[4] = 10001;
     CHECK(jem_attack(net, before, labels, 3, NULL, &rng, after, NULL) &&
-          says(ctx, "2 contains 10001"), "far");
+          says(ctx, "row 2 contains 10001"), "far");
     jem_reset(ctx);
     jem_net_free(net);
 }

@@ -52,16 +52,6 @@ static int ends_in_onnx(const char *path) {
     return n >= 5 && !strcmp(path + n - 5, ".onnx");
 }
 
-/* Changes the path of last.safetensors to that of best.safetensors, if it exists. Returns it. */
-static const char *best_of_run(char *file) {
-    struct stat status;
-    char *name = strstr(file, "last.safetensors");
-    if (!name) return file;
-    memcpy(name, "best", 4);
-    if (stat(file, &status)) memcpy(name, "last", 4);
-    return file;
-}
-
 int name_model_of_run(const char *command, const char *path) {
     static const char *const files[] = { "last.safetensors", "best.safetensors" };
     static const char rule[] = " (training writes best.safetensors only with validation images, "
@@ -77,11 +67,10 @@ int name_model_of_run(const char *command, const char *path) {
     if (!is_folder && strcmp(name, files[0]) != 0 && strcmp(name, files[1]) != 0) return 0;
     for (int i = 0; i < 2; i++) {
         const char *slash = is_folder && path[length - 1] != '/' ? "/" : "";
-        snprintf(file, sizeof file, "%.*s%s%s", length, path, slash, files[i]);
+        snprintf(file, sizeof file, "%.*s%s%s", length, path, slash, files[is_folder ? 1 - i : i]);
         if (stat(file, &status)) continue;
         if (is_folder)
-            fprintf(stderr, "%s: %s is a folder; its model is the file %s\n", command, path,
-                    best_of_run(file));
+            fprintf(stderr, "%s: %s is a folder; its model is the file %s\n", command, path, file);
         else
             fprintf(stderr, "%s: %s is not there, but %s is%s\n", command, path, file,
                     i ? "" : rule);
