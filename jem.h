@@ -634,7 +634,7 @@ struct jem_net {
     jem_ctx *ctx;
     int channels, height, width, classes;
     float scale;                                   /* 1; in a file, 1e-6..1e6. This and the next
-                                                      eight fields are saved */
+                                                      nine fields are saved */
     float noise_lo, noise_hi, mean;                /* noise levels and mean pixel from which a score
                                                       was learned; 0, 0, 0 without a score */
     float guidance;                                /* weight of log p(y|x) in samples of a class; 0:
@@ -642,6 +642,8 @@ struct jem_net {
     int denoise_steps;                             /* noise-blind steps of its samples; 0: 300 */
     float denoise_fraction;                        /* part of the noise that each of them removes,
                                                       0..1; 0: .05 */
+    float last_sigma;                              /* noise that the last step of a sample removes,
+                                                      at most; 0: 2 noise_lo */
     float walk_step, walk_noise;                   /* step size and noise of its chains in training
                                                       (jem_sgld_desc); 0: unknown */
     jem_param *params;                             /* linked list, in the order they were added */
@@ -1686,10 +1688,11 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
 /* Returns how to sample a network. With a learned score: noise-blind steps from its largest noise,
-   by its denoise_steps and denoise_fraction; a walk whose noise is .1, or 2 noise_lo if that is
-   less, and whose step size is the square of its noise; a last step that removes the remaining
-   noise, at most 2 noise_lo. Without a score: 300 steps of SGLD from U(-1,1), with step size and
-   noise of the chains in training or, if they are unknown, the paper's 1 and .01. */
+   by its denoise_steps and denoise_fraction; a walk whose noise is .1, or the limit of the last
+   step if that is less, and whose step size is the square of its noise; a last step that removes
+   the remaining noise, at most its last_sigma (if that is 0, 2 noise_lo). Without a score: 300
+   steps of SGLD from U(-1,1), with step size and noise of the chains in training or, if they are
+   unknown, the paper's 1 and .01. */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 /* Returns the query for jem_logp_guided. The query points to labels, which must stay valid. Its
    weight is net->guidance. If that is 0, the weight is 7 for a network with a score and a scale
@@ -6399,6 +6402,7 @@ static void jem__net_fields(jem__fields *f, jem_net *net) {
                                            1000000);
     net->denoise_fraction = jem__optional_float(f, "jem.denoise_fraction", net->denoise_fraction, 0,
                                                 0, 1);
+    net->last_sigma = jem__optional_float(f, "jem.last_sigma", net->last_sigma, 0, 0, 1e6f);
     net->walk_step = jem__optional_float(f, "jem.walk_step", net->walk_step, 0, 0, 1e6f);
     net->walk_noise = jem__optional_float(f, "jem.walk_noise", net->walk_noise, 0, 0, 1e6f);
 }
@@ -14004,7 +14008,7 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
         d.denoise.sigma_max = net->noise_hi;
         if (net->denoise_steps > 0) d.denoise.steps = net->denoise_steps;
         if (net->denoise_fraction > 0) d.denoise.fraction = net->denoise_fraction;
-        d.last_sigma = 2 * net->noise_lo;
+        d.last_sigma = net->last_sigma > 0 ? net->last_sigma : 2 * net->noise_lo;
         /* the walk adds no more noise than the last phase removes */
         if (d.last_sigma > 0 && d.walk.noise_std > d.last_sigma) {
             d.walk.noise_std = d.last_sigma;
@@ -18804,7 +18808,7 @@ JEM__COMPILE_END
                were (jem_fit, jem_net_set_fit, jem_pixels_desc.fit) and blended with the same grey
                (jem_net_set_background) or its opposite (JEM_DID_OPPOSITE); JEM_DID_BLANK.
              A network stores how it is sampled: jem_net.guidance, denoise_steps, denoise_fraction,
-               walk_step, walk_noise.
+               last_sigma, walk_step, walk_noise.
              jem_sampler takes as many steps as a frame has time for.
              Attacks on classifiers with random answers (jem_attack_desc.all_steps, .momentum).
              Files can hold networks of your own (jem_register_net), archives bf16

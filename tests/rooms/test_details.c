@@ -721,6 +721,13 @@ static void test_generate_defaults(jem_ctx *ctx) {
               "score %d: the network's own %d steps of %g", score, own.steps, (double)own.fraction);
         net->denoise_steps = 0;
         net->denoise_fraction = 0;
+        net->last_sigma = 0.0625f;
+        const jem_generate_desc less = jem_net_generate_desc(net);
+        net->last_sigma = 0;
+        CHECK(less.last_sigma == (score ? 0.0625f : 0), "score %d: its own last step", score);
+        CHECK(less.walk.noise_std == (score ? 0.0625f : want.noise_std) &&
+              less.walk.step_size == (score ? 0.00390625f : want.step_size),
+              "score %d: the walk adds no more noise than that step removes", score);
     }
     const jem_denoise_desc clean = jem_denoise_desc_clean(0.7f);
     CHECK(clean.steps == 1 && clean.fraction == 0.8f && clean.sigma_max == 0.7f && !clean.watch &&

@@ -1802,6 +1802,7 @@ static void check_fresh(const jem_net *net, jem_net *fresh, const jem_archive *a
     fresh->guidance = 3;
     fresh->denoise_steps = 150;
     fresh->denoise_fraction = 0.4f;
+    fresh->last_sigma = 0.3f;
     fresh->walk_step = 0.02f;
     fresh->walk_noise = 0.2f;
     load_text(fresh, "jem.temperature", "7");      /* of the weights that go */
@@ -1811,6 +1812,7 @@ static void check_fresh(const jem_net *net, jem_net *fresh, const jem_archive *a
           fresh->noise_hi == net->noise_hi && fresh->mean == net->mean &&
           fresh->guidance == net->guidance && fresh->denoise_steps == net->denoise_steps &&
           fresh->denoise_fraction == net->denoise_fraction &&
+          fresh->last_sigma == net->last_sigma &&
           fresh->walk_step == net->walk_step && fresh->walk_noise == net->walk_noise,
           "%s: scale %g, noise %g to %g, mean %g are of the old network", name,
           (double)fresh->scale, (double)fresh->noise_lo, (double)fresh->noise_hi,

@@ -187,10 +187,11 @@ again() {
 again "--widths 8,16 --ema .9 --labels-per-class 5 --flip --seed 3"
 says "50 labels"
 again "--widths 8,8 --p-x-weight 0 --score-weight .01 --p-x-batch 24 --shift 0 --n-valid 2000
-       --guidance 40 --sample-steps 70 --sample-fraction .3"
+       --guidance 40 --sample-steps 70 --sample-fraction .3 --sample-last-sigma .2"
 status 0 "info of a run with a sampler" info d/last.safetensors
 says "guidance   40 log p(y|x)"
 says "70 noise-blind steps that remove 0.3 of the noise"
+says "last step  of a sample removes noise of at most 0.2"
 # a data set of 40 grey images in the format of MNIST, whose preset has a sampler
 mkdir -p grey/mnist
 for part in train t10k; do
@@ -253,6 +254,15 @@ check "the sampler of the file" cmp -s f5.png f6.png
 status 0 "other steps than its own" sample sampler.safetensors --n 20 --steps 3 --class all \
     --out f6.png --fraction .05
 check "the options count" cmp -s f1.png f6.png
+status 0 "a smaller last step" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 4 \
+    --class all --out f7.png --last-sigma .12
+check "it has an effect" differs f1.png f7.png
+status 0 "export with a last step" export d/last.safetensors last.safetensors --last-sigma .12
+status 0 "its information" info last.safetensors
+says "last step  of a sample removes noise of at most 0.12"
+status 0 "the last step by itself" sample last.safetensors --n 20 --steps 3 --fresh-steps 4 \
+    --class all --out f8.png
+check "the last step of the file" cmp -s f7.png f8.png
 for file in f1.png f2.png; do check $file is_png $file 100; done
 check "it has an effect" differs f1.png f3.png
 
@@ -711,6 +721,10 @@ check "and no more" [ "$(data_bytes small.safetensors)" -lt 452000 ]
 status 0 "begin with it" train $small --init ./small.safetensors --iters 5 --out i
 accuracy=$(sed -n 's/.*accuracy \([0-9.]*\)%, -log.*/\1/p' out)
 check "it begins where that one was: $accuracy%" test "${accuracy%.*}" -gt 60
+check "no word of its validation" sh -c "! grep -q 'images of validation' err"
+status 0 "other images of validation" train $small --init ./small.safetensors --iters 1 --seed 9 \
+    --out iii
+check "are reported" grep -q "small.safetensors: has learned some of the images of validation" err
 status 0 "the same, stopped" train $small --init ./small.safetensors --iters 5 --stop-at 2 --out ii
 rm small.safetensors
 status 0 "and resumed" train --resume ii

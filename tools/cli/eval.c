@@ -1375,6 +1375,8 @@ static const option samples_table[] = {
       "of the noise that such a step removes (0: the model's, usually .05)" },
     { "walk-steps", OPTION_INT, OPTION_NOW, USES_AT(walk_steps), "N", NO_PRESETS("-1"), -1, 1e6,
       "SGLD steps after that (-1: 300)" },
+    { "last-sigma", OPTION_FLOAT, OPTION_NOW, USES_AT(last_sigma), "X", NO_PRESETS("0"), 0, 1e6,
+      "noise that the last step removes, at most (0: the model's, usually twice --noise-lo)" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, USES_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
       "weight of log p(y|x) in samples of a class (0: the model's)" },
     { "keep", OPTION_TEXT, OPTION_NOW, USES_AT(keep), "FILE.safetensors", NO_PRESETS(""), 0, 0,
@@ -1467,7 +1469,7 @@ static int same_test_images(const uses *a, const uses *b) {
 
 /* Refuses options of denoising if no model has learned a score. */
 static int eval_models_use(const struct use *what, const options *o, const uses *s, int two) {
-    static const char *const of_samples[] = { "fresh-steps", "fraction", NULL };
+    static const char *const of_samples[] = { "fresh-steps", "fraction", "last-sigma", NULL };
     static const char *const of_impute[] = { "noise-steps", "noise-step", "noise-beta", NULL };
     const int score = s[0].m.net->noise_hi > 0 || (two && s[1].m.net->noise_hi > 0);
     const char *const reason = "is for models that learned a score";

@@ -16,7 +16,7 @@ typedef struct uses_options {
     char smallest[OPTION_TEXT_SIZE], scores[OPTION_TEXT_SIZE], keep[OPTION_TEXT_SIZE];
     int bins, measure, gradients, calibrate, norm, steps, restarts, hide, seed, refine, chains;
     int through, queries, noise_steps, fresh_steps, walk_steps;
-    float share, noise_step, noise_beta, fraction, guidance;
+    float share, noise_step, noise_beta, fraction, last_sigma, guidance;
 } uses_options;
 
 typedef struct uses {                              /* a model, its options, its output */

@@ -335,7 +335,7 @@ static int samples_of(const uses *s, int label, int n, uint64_t seed, unsigned c
    on. */
 #define KEPT_SAMPLES "samples"
 #define KEPT_OF "samples.of"
-enum { KEPT_SIZE = 256 };
+enum { KEPT_SIZE = 320 };
 
 /* Describes the model's numbers and all options on which samples depend. */
 static void kept_describe(const uses *s, int n, char text[KEPT_SIZE]) {
@@ -346,10 +346,11 @@ static void kept_describe(const uses *s, int n, char text[KEPT_SIZE]) {
         sum = sum * 31 + crc32_of(0, (const unsigned char *)e->data, e->bytes);
     }
     snprintf(text, KEPT_SIZE, "%d samples of model %08lx, seed %d, %d noise-blind steps of %g, a "
-             "walk of %d steps of %g, noise %g, guidance %g, precision %d", n, sum & 0xffffffffUL,
-             s->u->seed, how.denoise.steps, (double)how.denoise.fraction, how.walk.steps,
-             (double)how.walk.step_size, (double)how.walk.noise_std,
-             (double)jem_net_query(s->m.net, NULL).weight, s->u->e.precision);
+             "walk of %d steps of %g, noise %g, a last step from %g, guidance %g, precision %d",
+             n, sum & 0xffffffffUL, s->u->seed, how.denoise.steps, (double)how.denoise.fraction,
+             how.walk.steps, (double)how.walk.step_size, (double)how.walk.noise_std,
+             (double)how.last_sigma, (double)jem_net_query(s->m.net, NULL).weight,
+             s->u->e.precision);
 }
 
 /* Reads the samples of a file, if it exists; returns their number, or -1 and prints the reason. */
@@ -439,6 +440,7 @@ static int samples_fresh(const uses *s, sample_set *to, int keep) {
         return 0;
     }
     if (s->u->guidance > 0) net->guidance = s->u->guidance;
+    if (s->u->last_sigma > 0) net->last_sigma = s->u->last_sigma;
     to->labelled = by_class;
     const int kept = keep ? kept_read(s, to->n, bytes) : 0;
     int ok = kept >= 0;
@@ -481,7 +483,8 @@ static int samples_buffer(const uses *s, sample_set *to) {
         memcpy(to->x + i * size, (const float *)b->data + order[i] * size,
                (size_t)size * sizeof(float));
     free(order);
-    const jem_denoise_desc last = jem_denoise_desc_clean(2 * net->noise_lo);
+    const float last_sigma = jem_net_generate_desc(net).last_sigma;
+    const jem_denoise_desc last = jem_denoise_desc_clean(last_sigma);
     for (int i = 0; net->noise_hi > 0 && i < to->n && jem_ok(s->m.ctx); i += SAMPLE_AT_ONCE) {
         const int n = smaller(to->n - i, SAMPLE_AT_ONCE);
         const jem_mark mark = jem_begin(s->m.ctx);

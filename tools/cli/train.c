@@ -878,6 +878,7 @@ static void set_fields(const run *r, jem_net *net) {
     net->guidance = r->o->guidance;
     net->denoise_steps = r->o->sample_steps;
     net->denoise_fraction = r->o->sample_fraction;
+    net->last_sigma = r->o->sample_last_sigma;
 }
 
 static jem_net *make_net(const run *r) {
@@ -1874,6 +1875,20 @@ static void note_split(run *r, const char *path, const jem_archive *from) {
     say(r, path, text);
 }
 
+/* Warns if the run of the file has learned images that are for validation here: another seed has
+   other ones, a smaller number is of the same. */
+static void note_validation(run *r, const char *path, const jem_archive *from) {
+    const char *mark = jem_archive_meta(from, "run.data");
+    const char *seed = jem_archive_meta(from, OPTION_PREFIX "seed");
+    const char *n_valid = jem_archive_meta(from, OPTION_PREFIX "n-valid");
+    char text[160];
+    if (!mark || strcmp(mark, r->data_mark) || !seed || !n_valid || r->o->n_valid < 1) return;
+    if (atoi(seed) == r->o->seed && atoi(n_valid) >= r->o->n_valid) return;
+    snprintf(text, sizeof text, ": has learned some of the %s of validation here: it was trained "
+             "with --seed %.12s --n-valid %.12s", kind_of_data(r), seed, n_valid);
+    say(r, path, text);
+}
+
 /* Warns if classes of the same number have other names in the file. */
 static void note_renamed(run *r, const char *path, const jem_archive *from) {
     char text[256];
@@ -1978,6 +1993,7 @@ static int start_from(run *r, const char *path) {
     float *added = fits ? add_new_blocks(r, from) : NULL;
     int ok = fits && jem_ok(r->ctx) && jem_net_load(r->net, from) == JEM_OK;
     if (ok) note_split(r, path, from);
+    if (ok) note_validation(r, path, from);
     if (ok) note_renamed(r, path, from);
     if (ok && added && !team.rank)
         say(r, path, ": is shallower: the blocks that it lacks begin as the identity");

@@ -177,6 +177,8 @@ const option train_table[] = {
       "noise-blind steps of later samples (0: 300)" },
     { "sample-fraction", OPTION_FLOAT, OPTION_FREE, AT(sample_fraction), "X", NO_PRESETS("0"), 0, 1,
       "part of the noise that each removes (0: .05)" },
+    { "sample-last-sigma", OPTION_FLOAT, OPTION_FREE, AT(sample_last_sigma), "X", NO_PRESETS("0"),
+      0, 1e6, "noise that their last step removes, at most (0: twice --noise-lo)" },
 
     { "machine and reports", OPTION_TITLE, OPTION_NOW, 0, NULL, { NULL, NULL }, 0, 0, NULL },
     { "precision", OPTION_CHOICE, OPTION_FIXED, AT(precision), "exact|fast|direct|bf16",
@@ -330,7 +332,8 @@ int train_defaults(options *o, train_options *t) {
     for (int i = 0; data_is_table(t->dataset) && i < 2; i++)
         if (!option_default(o, option_find(o, of_pictures[i][0]), of_pictures[i][1])) return 0;
     /* the sampler of a preset suits the preset's own log p(x), and its chains follow a score */
-    static const char *const of_sampler[] = { "guidance", "sample-steps", "sample-fraction" };
+    static const char *const of_sampler[] = { "guidance", "sample-steps", "sample-fraction",
+                                              "sample-last-sigma" };
     static const char *const of_score[] = { "chains-from", "fresh-steps", "pause-gap" };
     const int no_score = o->given[option_find(o, "score-weight")] && t->w_score == 0;
     const int other_density = o->given[option_find(o, "net")] ||
@@ -393,7 +396,8 @@ static int options_have_uses(const options *o, const train_options *t) {
     static const char *const of_labels[] = { "label-smoothing", "label-noise", "label-wide",
                                              "cutout", NULL };
     static const char *const of_density[] = { "p-x-batch", "plain-p-x", NULL };
-    static const char *const of_score[] = { "sample-steps", "sample-fraction", NULL };
+    static const char *const of_score[] = { "sample-steps", "sample-fraction",
+                                            "sample-last-sigma", NULL };
     static const char *const of_noise[] = { "noise-lo", "noise-hi", NULL };
     static const char *const of_classes[] = { "guidance", NULL };
     static const char *const of_moves[] = { "move-chains", NULL };

@@ -29,7 +29,7 @@ typedef struct train_options {
     int n_steps, negatives, buffer_size, class_cond, uncond, informative, plain_px;
     float sgld_lr, sgld_std, clamp, clamp_grad, reinit, move_chains, w_kl, entropy, sam, spectral;
     float scale, w_nce, w_score, noise_lo, noise_hi, label_noise, label_wide;
-    float label_smoothing, chains_from, chains_lr, guidance, sample_fraction;
+    float label_smoothing, chains_from, chains_lr, guidance, sample_fraction, sample_last_sigma;
     int fresh_steps, sample_steps;
     int precision, threads, n_valid, print_every, eval_every, retries;
     int max_memory, max_file, max_picture;

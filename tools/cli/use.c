@@ -383,7 +383,7 @@ typedef struct sample_options {
     char out[OPTION_TEXT_SIZE], chains[OPTION_TEXT_SIZE], each[OPTION_TEXT_SIZE];
     char label[OPTION_TEXT_SIZE];
     int n, columns, zoom, from, visits, steps, fresh_steps, seed, threads, precision, max_memory;
-    float sgld_lr, sgld_std, clamp, guidance, fraction;
+    float sgld_lr, sgld_std, clamp, guidance, fraction, last_sigma;
 } sample_options;
 
 enum { FROM_NOISE = 0, FROM_BUFFER };
@@ -406,6 +406,8 @@ static const option sample_table[] = {
     { "fraction", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(fraction), "X", NO_PRESETS("0"), 0, 1,
       "of the noise that such a step removes (0: the model's, usually .05); 15 steps of .3, then "
       "45: a quick draft" },
+    { "last-sigma", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(last_sigma), "X", NO_PRESETS("0"), 0, 1e6,
+      "noise that a last step removes, at most (0: the model's, usually twice --noise-lo)" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
       "weight of log p(y|x) for a class (0: the model's)" },
     { "min-visits", OPTION_INT, OPTION_NOW, SAMPLE_AT(visits), "N", NO_PRESETS("5"), 0, 1e8,
@@ -628,6 +630,7 @@ static int choose_classes(sampling *s) {
 static void plan_chains(sampling *s) {
     const sample_options *o = s->o;
     const int from_noise = o->from == FROM_NOISE;
+    if (o->last_sigma > 0) s->m.net->last_sigma = o->last_sigma;
     s->how = jem_net_generate_desc(s->m.net);
     if (o->steps >= 0) s->steps = o->steps;
     else s->steps = from_noise ? s->how.walk.steps : 0;
@@ -780,6 +783,7 @@ static int sample_options_used(const options *o, const sampling *s) {
     static const char *const of_buffer[] = { "min-visits", NULL };
     static const char *const of_noise[] = { "fresh-steps", "fraction", NULL };
     static const char *const of_steps[] = { "fraction", NULL };
+    static const char *const of_score[] = { "fresh-steps", "fraction", "last-sigma", NULL };
     static const char *const of_class[] = { "guidance", NULL };
     static const char *const of_walk[] = { "sgld-lr", "sgld-std", "clamp", NULL };
     const int from_buffer = s->o->from == FROM_BUFFER;
@@ -787,7 +791,7 @@ static int sample_options_used(const options *o, const sampling *s) {
     return options_used(o, from_buffer, "is for --from buffer", of_buffer) &&
            options_used(o, !from_buffer, "is for --from noise", of_noise) &&
            options_used(o, s->m.net->noise_hi > 0, "is for models that learned a score",
-                        of_noise) &&
+                        of_score) &&
            options_used(o, s->o->fresh_steps != 0, "is for --fresh-steps above 0", of_steps) &&
            options_used(o, strcmp(s->o->label, "any"), "is for --class K or --class all",
                         of_class) &&
@@ -1215,6 +1219,8 @@ static void info_score(const jem_net *net) {
         printf("  samples    %d noise-blind steps that remove %g of the noise\n", d.steps,
                (double)d.fraction);
     }
+    if (net->noise_hi > 0 && net->last_sigma > 0)
+        printf("  last step  of a sample removes noise of at most %g\n", (double)net->last_sigma);
 }
 
 static void info_familiar(const jem_net *net, int is_table) {
@@ -1481,7 +1487,7 @@ int info_command(int argc, char **argv) {
 
 typedef struct export_options {
     int dtype, onnx, slope, fresh_steps, max_memory;
-    float guidance, fraction;
+    float guidance, fraction, last_sigma;
 } export_options;
 enum { EXPORT_F32 = 0, EXPORT_BF16 };
 
@@ -1499,6 +1505,9 @@ static const option export_table[] = {
       { "0", NULL }, 0, 1e6, "noise-blind steps per sample, stored in the copy (0: unchanged)" },
     { "fraction", OPTION_FLOAT, OPTION_NOW, offsetof(export_options, fraction), "X", { "0", NULL },
       0, 1, "fraction of the noise that each of them removes (0: unchanged)" },
+    { "last-sigma", OPTION_FLOAT, OPTION_NOW, offsetof(export_options, last_sigma), "X",
+      { "0", NULL }, 0, 1e6,
+      "noise that the last step of a sample removes, at most (0: unchanged)" },
     LIMIT_MEMORY(export_options, "4000")
 };
 
@@ -1537,13 +1546,14 @@ static int export_to(model *m, const char *command, const char *path, const expo
     if (how->guidance > 0) m->net->guidance = how->guidance;
     if (how->fresh_steps > 0) m->net->denoise_steps = how->fresh_steps;
     if (how->fraction > 0) m->net->denoise_fraction = how->fraction;
+    if (how->last_sigma > 0) m->net->last_sigma = how->last_sigma;
     if (forget_machine(m->net) && export_net(m->net, path, how->dtype) == JEM_OK) return 1;
     return model_fail(command, m);
 }
 
 /* Rejects options that the requested format does not have; prints the reason. */
 static int export_combination(const options *o, const export_options *how, const char *path) {
-    static const char *const stored[] = { "guidance", "fresh-steps", "fraction" };
+    static const char *const stored[] = { "guidance", "fresh-steps", "fraction", "last-sigma" };
     if (how->onnx && how->dtype != EXPORT_F32) {
         fprintf(stderr, "jem export: --onnx writes fp32: leave out --dtype\n");
         return 0;
@@ -1567,7 +1577,7 @@ static int export_combination(const options *o, const export_options *how, const
 
 /* Refuses options of a sampler that the model does not use. */
 static int export_options_used(const options *o, const jem_net *net) {
-    static const char *const of_score[] = { "fresh-steps", "fraction", NULL };
+    static const char *const of_score[] = { "fresh-steps", "fraction", "last-sigma", NULL };
     static const char *const of_classes[] = { "guidance", NULL };
     return options_used(o, net->noise_hi > 0, "is for models that learned a score", of_score) &&
            options_used(o, net->classes > 1 && !jem_net_meta(net, "jem.uncond"),
