@@ -194,16 +194,14 @@ class Net:
     def blame(self, x):
         """The increase of log p(x) if a value alone is replaced, and its most likely value: two
         arrays in the shape of x. The column with the largest increase is to blame for a row."""
-        vectors = numpy.ndim(x) == 2
+        shape = numpy.shape(x)
         x = self._images(x)
         gain, better = numpy.empty_like(x), numpy.empty_like(x)
         if len(x):
             self._check(self._lib.jem_blame_values(self._net, _pointer(x, FLOATS), len(x),
                                                    _pointer(gain, FLOATS),
                                                    _pointer(better, FLOATS)))
-        if vectors:
-            gain, better = gain[:, :, 0, 0], better[:, :, 0, 0]
-        return gain, better
+        return gain.reshape(shape), better.reshape(shape)
 
     def pixels(self, picture):
         """A picture of any size, bytes (height, width) or (height, width, 1 to 4: grey or colour,
@@ -232,16 +230,12 @@ class Net:
     def logp(self, x, labels=None, slope=False):
         """log p(x), or log p(x, label) with labels, up to a constant: floats (n). slope: also its
         derivative by x, in the shape of x. Both are in the units of x."""
-        vectors, single = numpy.ndim(x) == 2, numpy.ndim(x) == 3
+        shape = numpy.shape(x)
         x = self._images(x)
         logp, gradient = numpy.empty(len(x), numpy.float32), numpy.empty_like(x)
         if len(x):
             self._density(x, self._labels(labels, len(x)), logp, gradient if slope else None)
-        if vectors:
-            gradient = gradient[:, :, 0, 0]
-        if single:
-            gradient = gradient[0]
-        return (logp, gradient) if slope else logp
+        return (logp, gradient.reshape(shape)) if slope else logp
 
     def sample(self, label=-1, n=1, seed=1, lo=-1.0, hi=1.0, invert=False):
         """n samples of a class (-1: of any) as bytes (n, height, width, channels). lo, hi: what 0
@@ -270,14 +264,15 @@ class Net:
     def _images(self, x):
         self._open()
         x = numpy.ascontiguousarray(x, numpy.float32)
+        given = x.shape
         shape = (self.channels, self.height, self.width)
-        if shape[1:] == (1, 1) and x.ndim == 2:
-            x = x[:, :, None, None]
+        if shape[1:] == (1, 1) and x.ndim in (1, 2):
+            x = x[..., None, None]
         if x.shape == shape:
             x = x[None]
         if x.ndim != 4 or x.shape[1:] != shape:
             needed = "(n, %d)" % shape[:1] if shape[1:] == (1, 1) else "(n, %d, %d, %d)" % shape
-            raise ValueError("an array of shape %s: must be %s" % (x.shape, needed))
+            raise ValueError("an array of shape %s: must be %s" % (given, needed))
         return x
 
     def _labels(self, labels, n):

@@ -1268,7 +1268,10 @@ status 0 "their scores" score t8/last.safetensors milli.csv
 milli=$(mean)
 check "says how few rows calibrated" grep -q "jem score: 120 rows calibrate familiarity" err
 check "not in the summary, as 1% is within reach" sh -c '! grep -q "by chance" err'
+status 0 "rows in other units" score t1/last.safetensors milli.csv
+check "are suspected" grep -q "nearly all rows are strange: are their units" err
 status 0 "those of the others" score t1/last.safetensors plain.csv
+check "are not" sh -c "! grep -q 'nearly all' err"
 check "log p(x) is $milli after $(mean)" \
     sh -c "awk 'BEGIN { d = $milli - $(mean) + log(1000); exit !(d > -.2 && d < .2) }'"
 status 0 "a dozen rows calibrate" train plain.csv --n-valid 12 --iters 1 --out t10

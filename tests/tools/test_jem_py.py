@@ -244,6 +244,9 @@ def test_units():
             check(slope.shape == (50, 3) and len(answers) == 50, "rows without height and width")
             check(numpy.abs(logp - answers["log_density"]).max() < 1e-3, "log p(x) as in classify")
             check(net.columns() == ["a", "b", "c"], "columns %s" % net.columns())
+            one, of_one = net.logp(rows[0], slope=True)
+            check(one[0] == logp[0] and (of_one == slope[0]).all(), "one row")
+            raises(ValueError, "shape (2, 4): must be (n, 3)", net.logp, numpy.zeros((2, 4)))
             odd = rows[:20] + [0, 0, 9 * units[2]]
             gain, better = net.blame(odd)
             check(gain.shape == (20, 3) and (gain.argmax(1) == 2).all(), "c is to blame: %s" % gain)

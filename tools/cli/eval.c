@@ -1074,9 +1074,9 @@ static int attack_draw(const attack_results *t) {
     curve curves[4];
     for (int b = 0; b < t->models; b++) {
         const curve pgd = { t->both[b]->name, uses_colours[b], t->eps, t->right[b], t->n, 2 };
-        const curve fgsm = { "FGSM", pale[b], t->eps, t->fgsm[b], t->n, 2 };
-        curves[2 * b] = pgd;
-        curves[2 * b + 1] = fgsm;
+        const curve fgsm = { "FGSM", pale[b], t->eps, t->fgsm[b], t->n, 5 };
+        curves[2 * b] = fgsm;                      /* wider, to be seen below an equal one */
+        curves[2 * b + 1] = pgd;
     }
     snprintf(title, sizeof title, "accuracy of %d images", s->n);
     snprintf(of, sizeof of, "eps, %s, pixels in [0,1]; PGD: %d step%s",
@@ -1366,7 +1366,7 @@ static const option impute_table[] = {
 };
 static const option noise_table[] = { USES_COMMON("500", "noise.png"), USES_BESIDE };
 static const option samples_table[] = {
-    USES_COMMON("10000", "samples.png"), USES_BESIDE,
+    USES_COMMON("10000", "nearest.png"), USES_BESIDE,
     { "judge", OPTION_TEXT, OPTION_NOW, USES_AT(other), "FILE", NO_PRESETS(""), 0, 0,
       "made by jem judge (default: examples/models/judge-DATASET.safetensors)" },
     { "fresh-steps", OPTION_INT, OPTION_NOW, USES_AT(fresh_steps), "N", NO_PRESETS("-1"), -1, 1e6,
