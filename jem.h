@@ -162,7 +162,8 @@
    IMAGES
        Functions take and return images as row-major NCHW floats, usually in [-1,1]. Internally, 16
        images are interleaved ("lanes are images", see >>platform), so in batches of 16 or more any
-       height and width is as fast as a multiple of a vector's length.
+       height and width is as fast as a multiple of a vector's length. Values below 1.2e-38, which
+       are subnormal, are computed correctly, but with most processors very slowly.
 
    TABLE OF CONTENTS              (each section is a room; search for its mark)
        >>platform   status, context, instruction sets      >>optim       Adam, SGD, Muon, schedules
@@ -1193,9 +1194,10 @@ JEM_API void jem_optim_free(jem_optim *opt);                             /* NULL
    parameter is updated. Nothing changes while the context has an error. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
 /* Puts the averaged weights (ema) into the net and keeps the trained ones (on = 1), or puts the
-   trained ones back (on = 0). jem_optim_step, jem_net_load and calls for another optimiser of this
-   net put them back, too. The pointers jem_param.value are swapped, gradients are not: read these
-   pointers again. jem_optim_free does not change which weights are in the net. */
+   trained ones back (on = 0). Does nothing if ema is 0. jem_optim_step, jem_net_load and calls for
+   another optimiser of this net put them back, too. The pointers jem_param.value are swapped,
+   gradients are not: read these pointers again. jem_optim_free does not change which weights are in
+   the net. */
 JEM_API jem_status jem_optim_use_average(jem_optim *opt, int on);
 
 typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
@@ -1390,15 +1392,15 @@ JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc
 JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL is allowed */
 /* Makes one update from n labelled images x[n][c][h][w] with labels 0..classes-1. The images must
    be in random order, since noise levels ascend from the first image of a batch to the last.
-   Numbers in x must be in -10^4 .. 10^4 or, if the network has units, finite; the same applies to x
-   in every function that takes images of a network. No parameters may have been added to the
-   network since the trainer was created. Before the update it puts the trained weights back, as
-   jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged (unless memory
-   runs out when the guard measures the chains: then the update is complete, and jem_trainer_updates
-   counts it). When the guard rolls back, status is JEM_OK, the count of updates goes back with the
-   state, the numbers are those that led to the rollback (0 if not finite), and the context's log
-   receives a note. If another rollback is due after desc.max_rollbacks of them, status is
-   JEM_DIVERGED, and the parameters are those of the last good state. */
+   Numbers in x must be in -10^4 .. 10^4 or, if the network has units, in -3.4e38 .. 3.4e38; the
+   same applies to x in every function that takes images of a network. No parameters may have been
+   added to the network since the trainer was created. Before the update it puts the trained weights
+   back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged (unless
+   memory runs out when the guard measures the chains: then the update is complete, and
+   jem_trainer_updates counts it). When the guard rolls back, status is JEM_OK, the count of updates
+   goes back with the state, the numbers are those that led to the rollback (0 if not finite), and
+   the context's log receives a note. If another rollback is due after desc.max_rollbacks of them,
+   status is JEM_DIVERGED, and the parameters are those of the last good state. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* Does the same with other images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
    may then be 0. With n_unlabelled = 0, the labelled images are used. */
@@ -1772,9 +1774,10 @@ JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
    appends to it; jem_file_commit syncs it, renames it to path, and syncs the folder. The file at
    path is never half-written, whichever call fails, even if other programs write there. Always call
    jem_file_free; without a commit, it removes the temporary file. A file that exists at path must
-   be a regular file, whose mode is kept, and not a symbolic link (POSIX). A process killed in
-   between leaves the temporary file, which may be deleted. Errors name the path; after one, the
-   file cannot be committed. */
+   be a regular file, whose mode is kept, but not its owner, and not a symbolic link (POSIX); its
+   name may have at most 242 bytes. A process killed in between leaves the temporary file, which may
+   be deleted. After fork, only one of the processes may use the jem_file, or free it. Errors name
+   the path; after one, the file cannot be committed. */
 typedef struct jem_file jem_file;
 JEM_API jem_file *jem_file_create(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_file_put(jem_file *f, const void *bytes, size_t size);
@@ -9145,7 +9148,8 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__muon
         float *momenta = m->m + (ptrdiff_t)out * inputs;
         for (int j = 0; j < inputs; j++) {
             const double g = (double)gradient[j];
-            const float moved = (float)(b * (double)momenta[j] + rest * g);
+            float moved = (float)(b * (double)momenta[j] + rest * g);
+            if (fabsf(moved) < 1e-30f) moved = 0;  /* or a weight without gradient never rests */
             const float ahead = (float)(b * (double)moved + rest * g);
             momenta[j] = moved;
             x[jem__muon_at(&line, j)] = ahead;
@@ -14184,7 +14188,11 @@ __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsi
 #else
 #include <unistd.h>
 #define JEM__SYS(name) name
+#ifdef O_CLOEXEC
+#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC)
+#else
 #define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
+#endif
 #define JEM__FSYNC fsync
 #define JEM__RENAME(from, to) rename(from, to)
 #define JEM__SEEK fseek
@@ -14943,7 +14951,7 @@ static const char *jem__file_refused(const char *path, int *mode) {
     if (readlink(path, &target, 1) >= 0) return "is a symbolic link, and will not be replaced";
     if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will report a folder */
     if (!S_ISREG(s.st_mode)) return "is not a regular file, and will not be replaced";
-    *mode = (int)(s.st_mode & 0777);
+    *mode = (int)(s.st_mode & 07777);
 #endif
     return NULL;
 }
@@ -15129,7 +15137,7 @@ typedef struct jem__arrays {
     const jem_archive *in;                         /* or NULL */
     jem_archive *out;                              /* or NULL */
     int fill;                                      /* 1: reads, 0: checks */
-    int squares;                                   /* 1: an array of second moments */
+    int moment;                                    /* 1, 2: an array of first, second moments */
 } jem__arrays;
 
 /* Returns a pass that writes to an archive. */
@@ -15151,9 +15159,10 @@ static jem__arrays jem__arrays_in(jem_ctx *ctx, const char *kind, const jem_arch
     return v;
 }
 
-/* Returns 1 if training could have written the numbers of an array: floats must be finite, squares
-   at least 0, visits from -1 to JEM__MANY. dtype: that of the array in memory. */
-static int jem__entry_good(const jem_entry *e, jem_dtype dtype, int squares) {
+/* Returns 1 if training could have written the numbers of an array: floats must be finite, first
+   moments within +-1e26 (gradients are within 1e18), second ones at least 0, visits from -1 to
+   JEM__MANY. dtype: that of the array in memory. */
+static int jem__entry_good(const jem_entry *e, jem_dtype dtype, int moment) {
     int good = 1;
     for (size_t i = 0; good && i < e->bytes; i += jem__dtypes[e->dtype].size) {
         const unsigned char *at = (const unsigned char *)e->data + i;
@@ -15161,7 +15170,9 @@ static int jem__entry_good(const jem_entry *e, jem_dtype dtype, int squares) {
         int32_t n = 0;
         if (dtype == JEM_DTYPE_F32) x = jem__to_float((int)e->dtype, at);
         if (dtype == JEM_DTYPE_I32) memcpy(&n, at, 4);
-        good = jem__finite(x) && !(squares && x < 0) && n >= -1 && n <= JEM__MANY;
+        good = jem__finite(x) && n >= -1 && n <= JEM__MANY;
+        if (moment == 1) good = good && fabsf(x) <= 1e26f;
+        if (moment == 2) good = good && x >= 0;
     }
     return good;
 }
@@ -15217,7 +15228,7 @@ static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int nd
     }
     if (!jem__array_fits(v, e, dtype, ndim, shape)) return;
     if (!v->fill) {
-        if (!jem__entry_good(e, dtype, v->squares))
+        if (!jem__entry_good(e, dtype, v->moment))
             f->status = jem__fail(f->ctx, JEM_BAD_FILE, "%s: \"%.80s\" contains a value that is "
                                   "not finite or out of range", f->where, name);
     } else if (e->dtype != dtype) {
@@ -15543,10 +15554,11 @@ static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int avera
     const char *const average = averaged ? "trained." : "average.";
     for (int i = 0; i < tr->optim->count; i++) {
         const jem__moments *m = tr->optim->moments + i;
+        v->moment = 1;
         jem__array_like(v, "optim.m.", m->param, m->m);
-        v->squares = 1;
+        v->moment = 2;
         jem__array_like(v, "optim.v.", m->param, m->v);
-        v->squares = 0;
+        v->moment = 0;
         jem__array_like(v, average, m->param, m->average);
     }
     if (!b) return;
@@ -17506,13 +17518,16 @@ JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
     }
 }
 
-/* Computes dx[i] = dy softmax(x)[i], or adds it to dx; softmax = exp(x - y). */
+/* Computes dx[i] = dy softmax(x)[i], or adds it to dx; softmax = exp(x - y), or 0 below e^-50: so
+   little is lost in sums with the largest one, and weights would make it subnormal. */
 JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const float *dy, int c,
                                          float *dx, int add) {
     for (int i = 0; i < c; i++) {
         for (int h = 0; h < JEM_LANES; h += JEM__VL) {
             const ptrdiff_t at = (ptrdiff_t)i * JEM_LANES + h;
-            const JEM__V p = JEM__FN(exp)(JEM__LOAD(x + at) - JEM__LOAD(y + h));
+            const JEM__V logp = JEM__LOAD(x + at) - JEM__LOAD(y + h);
+            JEM__V p = JEM__FN(exp)(logp);
+            p = JEM__LESS(logp, JEM__SET(-50.0f), JEM__SET(0.0f), p);
             JEM__FN(put_product)(dx + at, JEM__LOAD(dy + h), p, add);
         }
     }
@@ -17654,8 +17669,17 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
     }
 }
 
+/* Returns a momentum of less than 1e-30 as 0. Without gradients it would otherwise become subnormal
+   and remain so (.9 times the smallest float is rounded to the same), which makes updates slow. */
+JEM__VINLINE JEM__V JEM__FN(momentum)(JEM__V m) {
+    const JEM__V least = JEM__SET(1e-30f);
+    const JEM__V at_least = JEM__LESS(m, least, JEM__SET(0.0f), m);
+    return JEM__LESS(JEM__SET(0.0f) - least, m, at_least, m);
+}
+
 /* Updates parameters by Adam (Kingma & Ba 2015, algorithm 1). lr and root2 hold the two bias
-   corrections: p -= lr m/(sqrt(v) root2 + eps), lr = rate/(1 - b1^t), root2 = 1/sqrt(1 - b2^t). */
+   corrections: p -= lr m/(sqrt(v) root2 + eps), lr = rate/(1 - b1^t), root2 = 1/sqrt(1 - b2^t). The
+   quotient is limited to +-1e18, as gradients are: no finite moments give infinite parameters. */
 JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, ptrdiff_t n,
                                const jem__update *d) {
     const JEM__V decay = JEM__SET(d->weight_decay);
@@ -17666,14 +17690,18 @@ JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, 
     const JEM__V c2 = JEM__SET(1.0f - d->beta2);
     const JEM__V rate = JEM__SET(d->lr);
     const JEM__V root = JEM__SET(d->root2);
+    const JEM__V hi = JEM__SET(1e18f);
+    const JEM__V lo = JEM__SET(-1e18f);
     JEM__EACH(i, n) {
         const JEM__V w = JEM__LOAD(p + i);
         const JEM__V g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
-        const JEM__V mi = JEM__FMA(c1, g, b1 * JEM__LOAD(m + i));
+        const JEM__V mi = JEM__FN(momentum)(JEM__FMA(c1, g, b1 * JEM__LOAD(m + i)));
         const JEM__V vi = JEM__FMA(c2 * g, g, b2 * JEM__LOAD(v + i));
         JEM__STORE(m + i, mi);
         JEM__STORE(v + i, vi);
-        const JEM__V q = mi / JEM__FMA(JEM__SQRT(vi), root, eps);
+        JEM__V q = mi / JEM__FMA(JEM__SQRT(vi), root, eps);
+        q = JEM__LESS(q, lo, lo, q);
+        q = JEM__LESS(hi, q, hi, q);
         JEM__STORE(p + i, JEM__FNMA(rate, q, w));
     }
 }
@@ -17687,7 +17715,7 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
     JEM__EACH(i, n) {
         const JEM__V w = JEM__LOAD(p + i);
         const JEM__V g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
-        const JEM__V mi = JEM__FMA(mu, JEM__LOAD(m + i), g);
+        const JEM__V mi = JEM__FN(momentum)(JEM__FMA(mu, JEM__LOAD(m + i), g));
         JEM__STORE(m + i, mi);
         JEM__STORE(p + i, JEM__FNMA(rate, mi, w));
     }

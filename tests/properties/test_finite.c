@@ -284,6 +284,24 @@ static void test_rates(jem_ctx *ctx) {
     CHECK(diverged >= 6, "%d", diverged);
 }
 
+/* A large momentum over a vanished second moment: the step is limited. */
+static void test_quotient(jem_ctx *ctx) {
+    const int shape[1] = { 3 };
+    jem_net *net = jem_net_create(ctx, NULL, NULL, 0, 1, 1, 1, 2, 1);
+    jem_param *w = jem_net_param(net, "w", 1, shape, 1);
+    jem_optim_desc d = jem_optim_desc_default();
+    d.beta2 = 0;
+    d.eps = 1e-30f;
+    jem_optim *o = jem_optim_create(net, &d);
+    for (int i = 0; i < 20; i++) {
+        for (int k = 0; k < 3; k++) w->grad[k] = i ? 0 : 1e12f * (float)(k - 1);
+        CHECK(jem_optim_step(o, 0.1f, NULL) == JEM_OK && finite_net(net), "step %d: %g", i,
+              (double)w->value[0]);
+    }
+    jem_optim_free(o);
+    jem_net_free(net);
+}
+
 /* A compiler that may change the order of sums must not remove a rounding by addition. */
 static void test_functions(jem_ctx *unused) {
     printf("exp, tanh and sigmoid, compared with libm\n");
@@ -315,7 +333,8 @@ static void test_functions(jem_ctx *unused) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_weights), TEST_IN(test_guarded), TEST_IN(test_ops), TEST_IN(test_input),
-        TEST_IN(test_rates), TEST_IN(test_first_step), TEST_IN(test_functions)
+        TEST_IN(test_rates), TEST_IN(test_first_step), TEST_IN(test_quotient),
+        TEST_IN(test_functions)
     };
     jem_rng rng = jem_rng_seed(5);
     for (int i = 0; i < BATCH * PIXELS; i++) images[i] = 2 * jem_rng_uniform(&rng) - 1;

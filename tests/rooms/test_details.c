@@ -1192,6 +1192,59 @@ static void test_relu_zero(jem_ctx *ctx) {
     }
 }
 
+/* The gradients of sure answers are 0 or normal: subnormal ones would make training slow. */
+static void test_sure_gradients(jem_ctx *ctx) {
+    printf("gradients of sure answers\n");
+    for (int gap = 10; gap <= 110; gap += 5) {
+        const float x[3] = { 0, (float)gap, 1 };
+        const int label = 1;
+        float dx[2][3] = { { 0 } };
+        jem_tensor *t = jem_input(ctx, x, 1, 3, 1, 1);
+        CHECK(jem_grad(jem_cross_entropy(ctx, t, &label), t) == JEM_OK &&
+              jem_read_grad(t, dx[0]) == JEM_OK, "%s", jem_error(ctx));
+        t = jem_input(ctx, x, 1, 3, 1, 1);
+        CHECK(jem_grad(jem_logsumexp(ctx, t), t) == JEM_OK && jem_read_grad(t, dx[1]) == JEM_OK,
+              "%s", jem_error(ctx));
+        double sum = 0;
+        for (int i = 0; i < 3; i++) sum += exp((double)x[i] - gap);
+        for (int i = 0; i < 3; i++) {
+            const double p = exp((double)x[i] - gap) / sum;
+            for (int k = 0; k < 2; k++) {
+                const double d = (double)dx[k][i];
+                CHECK(d == 0 || fabs(d) > 1e-30, "gap %d: %g", gap, d);
+                CHECK_CLOSE(d, k ? p : p - (i == label), 1e-6, "gap %d", gap);
+                if (i != label && gap < 50) CHECK_CLOSE(d / p, 1, 1e-4, "gap %d", gap);
+            }
+        }
+    }
+}
+
+/* Without gradients, parameters come to rest: moments end at 0, not at the smallest numbers. */
+static void test_rest(jem_ctx *ctx) {
+    printf("optimisers come to rest\n");
+    static const jem_optimizer kinds[3] = { JEM_OPTIMIZER_SGD, JEM_OPTIMIZER_ADAM,
+                                            JEM_OPTIMIZER_MUON };
+    enum { SIDE = 4, ALL = SIDE * SIDE };
+    const int shape[2] = { SIDE, SIDE };
+    for (int k = 0; k < 3; k++) {
+        jem_net *net = jem_net_create(ctx, NULL, NULL, 0, 1, 1, 1, 2, 1);
+        jem_param *w = jem_net_param(net, "w", 2, shape, 1);
+        jem_optim_desc d = jem_optim_desc_default();
+        d.kind = kinds[k];
+        d.momentum = 0.9f;
+        jem_optim *o = jem_optim_create(net, &d);
+        for (int i = 0; i < ALL; i++) w->grad[i] = i % 5 ? 0.25f : -1;
+        CHECK(jem_optim_step(o, 0, NULL) == JEM_OK, "%s", jem_error(ctx));
+        jem_zero_grad(net);
+        for (int i = 0; i < 2000; i++) jem_optim_step(o, 0, NULL);
+        CHECK(jem_optim_step(o, 1e9f, NULL) == JEM_OK, "%s", jem_error(ctx));
+        for (int i = 0; i < ALL; i++)
+            CHECK(w->value[i] == 0, "optimiser %d: %g", k, (double)w->value[i]);
+        jem_optim_free(o);
+        jem_net_free(net);
+    }
+}
+
 /* Compares a convolution with one of the same weight that nothing else has used. */
 static void compare_stride(jem_ctx *ctx, jem_net *net, const float *x, const float *weight,
                            int stride) {
@@ -1642,7 +1695,8 @@ int main(int argc, char **argv) {
         TEST_IN(test_attack_starts), TEST_IN(test_attack_steep), TEST_IN(test_attack_bounds),
         TEST_IN(test_nan), TEST_IN(test_energy_shape), TEST_IN(test_fitted_texts),
         TEST_IN(test_overflow), TEST_IN(test_messages), TEST_IN(test_one_seed),
-        TEST_IN(test_relu_zero), TEST_IN(test_utf8), TEST(test_shared_weight),
+        TEST_IN(test_relu_zero), TEST_IN(test_sure_gradients), TEST_IN(test_rest),
+        TEST_IN(test_utf8), TEST(test_shared_weight),
         TEST_IN(test_unknown_norm), TEST_IN(test_rules), TEST_IN(test_slope_density),
         TEST_IN(test_term_data), TEST(test_units_poor), TEST_IN(test_averages),
         TEST_IN(test_no_score), TEST_IN(test_stored_walk), TEST_IN(test_flat_sharpness),

@@ -1269,11 +1269,11 @@ static void test_links(void) {
 
     struct stat s;                                 /* a private file stays private */
     spit(path, "old", 3);
-    for (int i = 0; i < 3; i++) {                  /* and one of a group, the group's */
-        static const unsigned modes[3] = { 0600, 0664, 0444 };
+    for (int i = 0; i < 4; i++) {                  /* and one of a group, the group's */
+        static const unsigned modes[4] = { 0600, 0664, 0444, 02664 };
         CHECK(chmod(path, modes[i]) == 0 && jem_archive_write(a, path) == JEM_OK &&
-              !stat(path, &s) && (s.st_mode & 0777) == modes[i], "mode %o, not %o: %s",
-              (unsigned)s.st_mode & 0777, modes[i], jem_error(ctx));
+              !stat(path, &s) && (s.st_mode & 07777) == modes[i], "mode %o, not %o: %s",
+              (unsigned)s.st_mode & 07777, modes[i], jem_error(ctx));
     }
     remove(path);
     jem_archive_free(a);
@@ -2108,6 +2108,7 @@ static jem_archive *spoiled(jem_ctx *ctx, const jem_archive *whole, const char *
     static const float zeros[4096] = { 0 };
     static const float negative[4096] = { 0, 1, -1 };
     static const int32_t many[4096] = { 0, -1, INT32_MAX };
+    static const float huge[4096] = { 0, 1, -3e38f };
     jem_archive *a = jem_archive_create(ctx);
     static int64_t state[9];
     *found = 0;
@@ -2126,6 +2127,7 @@ static jem_archive *spoiled(jem_ctx *ctx, const jem_archive *whole, const char *
             if (what <= 2) data = zeros;
             if (what == 8) data = negative;
             if (what == 9) data = many;
+            if (what == 10) data = huge;
             if (what == 3 || what == 4 || what == 5 || what == 7) {
                 memcpy(state, data, sizeof state);
                 if (what == 3) state[0] = INT64_MIN;
@@ -2199,6 +2201,7 @@ static void test_trainer_files(void) {
         { "optim.v.class_output.weight", 6, "is I32 (3,64) in the file" },
         { "trainer.state", 7, "number 0 is 2147483647" },
         { "optim.v.class_output.weight", 8, "out of range" },
+        { "optim.m.class_output.weight", 10, "out of range" },
         { "replay_visits", 9, "out of range" }
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
