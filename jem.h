@@ -18865,6 +18865,9 @@ JEM__COMPILE_END
              A function that the library calls may not free older tensors (an error, not a crash);
                an optimiser reports parameters that were added after it.
              jem_custom refuses a `keeps` of inputs that an op does not have.
+             Training no longer slows down when classes are separated, or gradients are 0: softmax
+               below e^-50 has no gradient, and momenta below 1e-30 are 0.
+             A replaced file keeps all its mode bits; jem_file's descriptor is closed by exec.
              jem_grad of a computed tensor is JEM_BAD_ARGUMENT; jem_classify of 0 images accepts
                NULL; jem_archive_read refuses pipes and devices. JEM_MAX_PARAMS is private.
    Fixed     Convolutions that share a weight but not the stride were wrong with Winograd.
@@ -18876,6 +18879,7 @@ JEM__COMPILE_END
              Padding lanes of custom ops have no effect. Files above 2 GB on Windows.
              The guess of jem_sampler.slowest is limited by the budget.
              Framing finds the ground on shaded paper and behind subjects that cover most of it.
+             Adam's step and restored moments are limited: they could make parameters infinite.
    Renamed   JEM_EXACT, _FAST, _DIRECT, _BF16              JEM_PRECISION_EXACT, ...
              JEM_ADAM, _SGD, _MUON                         JEM_OPTIMIZER_ADAM, ...
              JEM_CONSTANT, _STEPS, _COSINE                 JEM_SCHEDULE_CONSTANT, ...
