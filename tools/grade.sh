@@ -4,8 +4,40 @@
 BUILD=${BUILD:-build} CC=${CC:-cc}
 answers=${1:-examples/assignments}
 seconds=${GRADE_SECONDS:-60}
+patience=${GRADE_COMPILE_SECONDS:-60}
 status=0 got=0
 mkdir -p "$BUILD/grade"
+
+# limited SECONDS ELAPSED BLOCKS COMMAND...: runs it into $log. Its limits are of computing time, of
+# time elapsed, of the size of a file (in blocks of 512 or 1024 bytes) and, where the system has such
+# a limit, of memory (4 GB).
+limited() {
+    limit=""
+    if command -v timeout >/dev/null; then limit="timeout -k 5 $2"; fi
+    (
+        ulimit -t "$1"
+        ulimit -f "$3"
+        ulimit -v 4000000 2>/dev/null
+        shift 3
+        exec $limit "$@"
+    ) >"$log" 2>&1 </dev/null
+}
+
+compile() {
+    limited "$patience" "$patience" 200000 \
+        $CC -std=c99 -Wall -Wextra -O2 -I. -DJEM_DECLARATIONS -DANSWER="\"$file\"" \
+        "tools/grade/$name.c" "$BUILD/jem.o" $OPENMP -o "$program" -lm
+    ended=$?
+    grep -E 'error|warning' "$log" | head -n 10
+    case $ended in
+    0) return 0 ;;
+    124 | 137) why="it does not compile within $patience s (GRADE_COMPILE_SECONDS)" ;;
+    *) why="it does not compile" ;;
+    esac
+    echo "$name: 0 of 10 points: $why"
+    return 1
+}
+
 for name in langevin learn jem; do
     program=$BUILD/grade/$name log=$BUILD/grade/$name.txt
     rm -f "$program"
@@ -16,19 +48,13 @@ for name in langevin learn jem; do
         continue
     fi
     case $answers in /*) file=$answers/$name.c ;; *) file=$PWD/$answers/$name.c ;; esac
-    if ! $CC -std=c99 -Wall -Wextra -O2 -I. -DJEM_DECLARATIONS -DANSWER="\"$file\"" \
-        "tools/grade/$name.c" "$BUILD/jem.o" $OPENMP -o "$program" -lm >"$log" 2>&1; then
-        grep -E 'error|warning' "$log" | head -n 10
-        echo "$name: 0 of 10 points: it does not compile"
+    if ! compile; then
         status=1
         continue
     fi
-    grep -E 'warning' "$log" | head -n 10
     # Points that were printed before the limit count. It is of computing time, so that a busy
     # machine stops no correct answer; an answer that waits is stopped by the time elapsed.
-    limit=""
-    if command -v timeout >/dev/null; then limit="timeout $((10 * seconds))"; fi
-    (ulimit -t "$seconds"; exec $limit "$program") >"$log" 2>&1 </dev/null
+    limited "$seconds" $((10 * seconds)) unlimited "$program"
     ended=$?
     cat "$log"
     points=$(awk '/^  [0-9] of [0-9]  / { sum += $1 } END { print sum + 0 }' "$log")

@@ -13,7 +13,7 @@ grade() {
     sed -n 's/^\([0-9]*\) of 30 points$/\1/p' "$dir/log.txt"
 }
 check() {                                           # check WHAT POINTS-EXPECTED POINTS
-    if [ "$2" = "$3" ]; then passed=$((passed + 1)); echo "ok $1: $3 points"
+    if [ "$2" = "$3" ]; then passed=$((passed + 1)); echo "ok $1: $3"
     else failed=$((failed + 1)); echo "FAILED $1: $3, not $2"; cat "$dir/log.txt"; fi
 }
 # wrong WHAT POINTS ASSIGNMENT FROM TO [SECONDS]: a solution of one assignment, with one error.
@@ -42,5 +42,17 @@ wrong "an end before its time" 8 jem 'int below = 0' 'exit(0); int below = 0'
 check "its status" 1 "$(BUILD="$BUILD" tools/grade.sh "$dir/one" >/dev/null 2>&1; echo $?)"
 wrong "a crash" 8 jem 'int below = 0' 'int below = *(volatile int *)0'
 wrong "a loop without an end" 8 jem 'int below = 0' 'volatile int below = 0; while (!below) continue' 5
+# replaced WHAT POINTS MESSAGE [SECONDS]: the solutions, but langevin.c from stdin; the log says MESSAGE.
+replaced() {
+    rm -f "$dir/one/"*
+    cp $solutions/*.c "$dir/one"
+    cat >"$dir/one/langevin.c"
+    check "$1" "$2" "$(grade "$dir/one" "${4:-120}")"
+    check "$1: its message" yes "$(grep -q "$3" "$dir/log.txt" && echo yes || echo no)"
+}
+export GRADE_COMPILE_SECONDS=10
+printf '#include ANSWER\n#include ANSWER\n' |
+    replaced "a compiler without an end" 20 "^langevin: 0 .* does not compile within 10 s"
+unset GRADE_COMPILE_SECONDS
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
