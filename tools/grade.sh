@@ -8,23 +8,22 @@ patience=${GRADE_COMPILE_SECONDS:-60}
 status=0 got=0
 mkdir -p "$BUILD/grade"
 
-# limited SECONDS ELAPSED BLOCKS COMMAND...: runs it into $log. Its limits are of computing time, of
-# time elapsed, of the size of a file (in blocks of 512 or 1024 bytes) and, where the system has such
-# a limit, of memory (4 GB).
+# limited SECONDS ELAPSED COMMAND...: runs it into $log. Its limits are of computing time, of time
+# elapsed, of the size of a file (100 MB) and, where the system has such a limit, of memory (4 GB).
 limited() {
     limit=""
     if command -v timeout >/dev/null; then limit="timeout -k 5 $2"; fi
     (
         ulimit -t "$1"
-        ulimit -f "$3"
+        ulimit -f 204800                            # of 512 bytes; some shells count 1024
         ulimit -v 4000000 2>/dev/null
-        shift 3
+        shift 2
         exec $limit "$@"
     ) >"$log" 2>&1 </dev/null
 }
 
 compile() {
-    limited "$patience" "$patience" 200000 \
+    limited "$patience" "$patience" \
         $CC -std=c99 -Wall -Wextra -O2 -I. -DJEM_DECLARATIONS -DANSWER="\"$file\"" \
         "tools/grade/$name.c" "$BUILD/jem.o" $OPENMP -o "$program" -lm
     ended=$?
@@ -36,6 +35,14 @@ compile() {
     esac
     echo "$name: 0 of 10 points: $why"
     return 1
+}
+
+# Shows 50 lines of the log, and the points that are below them.
+show() {
+    LC_ALL=C awk 'NR <= 50 || (/^  [0-9] of [0-9]  |^[a-z]+: / && shown++ < 10) {
+            print substr($0, 1, 200)
+        }
+        NR == 51 { print "  .. the rest is in " FILENAME }' "$log"
 }
 
 for name in langevin learn jem; do
@@ -54,14 +61,15 @@ for name in langevin learn jem; do
     fi
     # Points that were printed before the limit count. It is of computing time, so that a busy
     # machine stops no correct answer; an answer that waits is stopped by the time elapsed.
-    limited "$seconds" $((10 * seconds)) unlimited "$program"
+    limited "$seconds" $((10 * seconds)) "$program"
     ended=$?
-    cat "$log"
+    show
     points=$(awk '/^  [0-9] of [0-9]  / { sum += $1 } END { print sum + 0 }' "$log")
     case $ended in
     0 | 1) why="it ended too early" ;;
     124) why="stopped after $((10 * seconds)) s" ;;
     137 | 152) why="stopped after $seconds s of computing time (GRADE_SECONDS)" ;;
+    153) why="stopped after 100 MB of output" ;;
     *) why="it crashed (status $ended)" ;;
     esac
     if ! grep -q "^$name: " "$log"; then echo "$name: $points of 10 points: $why"; fi

@@ -51,8 +51,28 @@ replaced() {
     check "$1: its message" yes "$(grep -q "$3" "$dir/log.txt" && echo yes || echo no)"
 }
 export GRADE_COMPILE_SECONDS=10
-printf '#include ANSWER\n#include ANSWER\n' |
-    replaced "a compiler without an end" 20 "^langevin: 0 .* does not compile within 10 s"
+replaced "a compiler without an end" 20 "^langevin: 0 .* does not compile within 10 s" <<'END'
+#include ANSWER
+#include ANSWER
+END
 unset GRADE_COMPILE_SECONDS
+replaced "a print loop" 20 "^langevin: 0 of 10 points: stopped after 100 MB of output" <<'END'
+static void langevin_step(double *x, double slope, double a, double noise) {
+    for (;;) printf("%g %g %g %g\n", *x, slope, a, noise);
+}
+static double mala_log_ratio(double from, double logp_from, double slope_from, double to,
+                             double logp_to, double slope_to, double a) {
+    return from + logp_from + slope_from + to + logp_to + slope_to + a;
+}
+static double autocorrelation_time(const double *x, int n) { return x[n - 1]; }
+END
+check "a print loop: few lines are shown" yes \
+    "$([ "$(wc -l <"$dir/log.txt")" -lt 100 ] && echo yes || echo no)"
+rm -f "$dir/one/"*
+sed 's|\*x += a|puts("here"); &|' $solutions/langevin.c \
+    >"$dir/one/langevin.c"
+check "100001 printed lines before the last points" 10 "$(grade "$dir/one" 120)"
+check "points below them are shown" yes \
+    "$(grep -q "^  3 of 3 " "$dir/log.txt" && echo yes || echo no)"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
