@@ -6,7 +6,36 @@ answers=${1:-examples/assignments}
 seconds=${GRADE_SECONDS:-60}
 patience=${GRADE_COMPILE_SECONDS:-60}
 status=0 got=0
-mkdir -p "$BUILD/grade"
+include=$BUILD/grade/include
+rm -rf "$include"
+mkdir -p "$include"
+cp jem.h "$include"
+answer=$BUILD/grade/answer.c
+case $answer in /*) included=$answer ;; *) included=$PWD/$answer ;; esac
+
+# Prints the folders of the system's headers.
+system_folders() {
+    LC_ALL=C $CC -E -v -x c - </dev/null 2>&1 | sed -n '/^#include </,/^End of/s/^ //p' |
+        while read -r folder; do (cd "$folder" 2>/dev/null && pwd -P); done
+}
+system=$(system_folders)
+
+# Prints the files that the compiler has read, but for those that an answer may include. The compiler
+# lists them: a search of the text would miss a name made by a macro.
+foreign() {
+    [ -n "$system" ] || return                      # a compiler that does not print its folders
+    sed -e 's/^answer://' -e 's/\\$//' "$BUILD/grade/answer.d" | tr ' ' '\n' |
+        grep -v -x -F -e "" -e "tools/grade/$name.c" -e "$included" \
+            -e tools/grade/grade.h -e "$include/jem.h" |
+        while read -r header; do
+            folder=$(cd "$(dirname "$header")" 2>/dev/null && pwd -P)
+            known=""
+            for one in $system; do
+                case $folder/ in "$one"/*) known=yes ;; esac
+            done
+            [ -n "$known" ] || echo "$header"
+        done
+}
 
 # limited SECONDS ELAPSED COMMAND...: runs it into $log. Its limits are of computing time, of time
 # elapsed, of the size of a file (100 MB) and, where the system has such a limit, of memory (4 GB).
@@ -22,14 +51,23 @@ limited() {
     ) >"$log" 2>&1 </dev/null
 }
 
+# Compiles a copy of the answer, so that it cannot include files beside it; messages name the answer.
 compile() {
-    limited "$patience" "$patience" \
-        $CC -std=c99 -Wall -Wextra -O2 -I. -DJEM_DECLARATIONS -DANSWER="\"$file\"" \
+    {
+        printf '#line 1 "%s"\n' "$(printf %s "$answers/$name.c" | sed 's/[\"]/\\&/g')"
+        cat "$answers/$name.c"
+    } >"$answer"
+    limited "$patience" "$patience" $CC -std=c99 -Wall -Wextra -O2 -I"$include" -MD -MT answer \
+        -MF "$BUILD/grade/answer.d" -DJEM_DECLARATIONS -DANSWER="\"$included\"" \
         "tools/grade/$name.c" "$BUILD/jem.o" $OPENMP -o "$program" -lm
     ended=$?
     grep -E 'error|warning' "$log" | head -n 10
     case $ended in
-    0) return 0 ;;
+    0)
+        others=$(foreign)
+        [ -n "$others" ] || return 0
+        why="it includes $(echo $others); only standard headers and jem.h are allowed"
+        ;;
     124 | 137) why="it does not compile within $patience s (GRADE_COMPILE_SECONDS)" ;;
     *) why="it does not compile" ;;
     esac
@@ -54,7 +92,6 @@ for name in langevin learn jem; do
         status=1
         continue
     fi
-    case $answers in /*) file=$answers/$name.c ;; *) file=$PWD/$answers/$name.c ;; esac
     if ! compile; then
         status=1
         continue

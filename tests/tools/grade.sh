@@ -68,6 +68,25 @@ static double autocorrelation_time(const double *x, int n) { return x[n - 1]; }
 END
 check "a print loop: few lines are shown" yes \
     "$([ "$(wc -l <"$dir/log.txt")" -lt 100 ] && echo yes || echo no)"
+absolute=$(cd $solutions && pwd)/langevin.c
+replaced "a path of this repository" 20 "/one/langevin.c:1:.*error: .*solutions/langevin.c" <<'END'
+#include "tests/tools/solutions/langevin.c"
+END
+replaced "an absolute path in a macro" 20 "^langevin: 0 .* it includes $absolute; only" <<END
+#define OTHER "$absolute"
+#pragma GCC system_header
+#include OTHER
+END
+replaced "a path from a system folder" 20 "^langevin: 0 .* includes .*/solutions/langevin.c; only" <<END
+#include <../../../../../../../../../../../..$absolute>
+END
+cp $solutions/langevin.c "$dir/one/other.h"
+check "a file beside the answer" 20 "$(echo '#include "other.h"' >"$dir/one/langevin.c" &&
+    grade "$dir/one" 120)"
+{ echo '#include "jem.h"'; echo '#include <float.h>'; cat $solutions/langevin.c; } |
+    sed 's|\*x += a / 2 \*|*x += FLT_RADIX * a / 4 *|' >"$dir/one/langevin.c"
+echo '#error This is another jem.h.' >"$dir/one/jem.h"
+check "jem.h and a standard header" 30 "$(grade "$dir/one" 120)"
 rm -f "$dir/one/"*
 sed 's|\*x += a|puts("here"); &|' $solutions/langevin.c \
     >"$dir/one/langevin.c"

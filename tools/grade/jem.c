@@ -1,5 +1,5 @@
 /* Checks assignment 3: by finite differences, and where numbers get large. */
-#include "tools/grade/grade.h"
+#include "grade.h"
 #include ANSWER
 
 enum { CLASSES = 5, KNOWN = 999 };

@@ -1,5 +1,5 @@
 /* Checks assignment 1 on N(0,1), where everything is known. */
-#include "tools/grade/grade.h"
+#include "grade.h"
 #include ANSWER
 
 enum { STEPS = 100000 };

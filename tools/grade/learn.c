@@ -1,5 +1,5 @@
 /* Checks assignment 2: against a density with two modes whose Z is a sum over a grid. */
-#include "tools/grade/grade.h"
+#include "grade.h"
 #include ANSWER
 
 enum { DATA = 4000, CHAINS = 1000, GRID = 4001 };
