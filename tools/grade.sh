@@ -20,8 +20,8 @@ system_folders() {
 }
 system=$(system_folders)
 
-# Prints the files that the compiler has read, but for those that an answer may include. The compiler
-# lists them: a search of the text would miss a name made by a macro.
+# Prints the files that the compiler has read, but for those that an answer may include. The list is
+# the compiler's: a search of the text would miss a name made by a macro.
 foreign() {
     [ -n "$system" ] || return                      # a compiler that does not print its folders
     sed -e 's/^answer://' -e 's/\\$//' "$BUILD/grade/answer.d" | tr ' ' '\n' |
@@ -51,13 +51,14 @@ limited() {
     ) >"$log" 2>&1 </dev/null
 }
 
-# Compiles a copy of the answer, so that it cannot include files beside it; messages name the answer.
+# Compiles a copy of the answer, which cannot include files beside it; messages name the original.
+# Students' compilers define M_PI unless asked for a standard: gnu99.
 compile() {
     {
         printf '#line 1 "%s"\n' "$(printf %s "$answers/$name.c" | sed 's/[\"]/\\&/g')"
         cat "$answers/$name.c"
     } >"$answer"
-    limited "$patience" "$patience" $CC -std=c99 -Wall -Wextra -O2 -I"$include" -MD -MT answer \
+    limited "$patience" "$patience" $CC -std=gnu99 -Wall -Wextra -O2 -I"$include" -MD -MT answer \
         -MF "$BUILD/grade/answer.d" -DJEM_DECLARATIONS -DANSWER="\"$included\"" \
         "tools/grade/$name.c" "$BUILD/jem.o" $OPENMP -o "$program" -lm
     ended=$?

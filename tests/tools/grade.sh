@@ -24,11 +24,13 @@ wrong() {
     check "$1" "$2" "$(grade "$dir/one" "${6:-120}")"
 }
 check "the solutions" 30 "$(grade $solutions 120)"
+check "the solutions: warnings" 0 "$(grep -c warning "$dir/log.txt")"
 rm -rf "$dir/two words"
 cp -r $solutions "$dir/two words"
 BUILD="$BUILD" GRADE_SECONDS=120 make -s grade ANSWERS="$dir/two words" >"$dir/log.txt" 2>&1
 check "a folder with a space" 30 "$(sed -n 's/^\([0-9]*\) of 30 points$/\1/p' "$dir/log.txt")"
 check "the starter files" 0 "$(grade examples/assignments 120)"
+check "the starter files: warnings" 0 "$(grep -c warning "$dir/log.txt")"
 wrong "twice the noise" 8 langevin '+ sqrt(a) \* noise' '+ 2 * sqrt(a) * noise'
 wrong "a step of a instead of a/2" 7 langevin '\*x += a / 2' '*x += a'
 wrong "no q in the ratio" 6 langevin ' + log_q(from, to, slope_to, a) - log' '; (void)slope_to; (void)log'
@@ -42,7 +44,8 @@ wrong "an end before its time" 8 jem 'int below = 0' 'exit(0); int below = 0'
 check "its status" 1 "$(BUILD="$BUILD" tools/grade.sh "$dir/one" >/dev/null 2>&1; echo $?)"
 wrong "a crash" 8 jem 'int below = 0' 'int below = *(volatile int *)0'
 wrong "a loop without an end" 8 jem 'int below = 0' 'volatile int below = 0; while (!below) continue' 5
-# replaced WHAT POINTS MESSAGE [SECONDS]: the solutions, but langevin.c from stdin; the log says MESSAGE.
+# replaced WHAT POINTS MESSAGE [SECONDS]: the solutions, with langevin.c from stdin; the log has
+# MESSAGE.
 replaced() {
     rm -f "$dir/one/"*
     cp $solutions/*.c "$dir/one"
@@ -68,6 +71,8 @@ static double autocorrelation_time(const double *x, int n) { return x[n - 1]; }
 END
 check "a print loop: few lines are shown" yes \
     "$([ "$(wc -l <"$dir/log.txt")" -lt 100 ] && echo yes || echo no)"
+sed 's|sqrt(a) \* noise|M_PI / acos(-1) * &|' $solutions/langevin.c >"$dir/pi.c"
+replaced "M_PI" 30 "^langevin: 10 of 10 points" <"$dir/pi.c"
 absolute=$(cd $solutions && pwd)/langevin.c
 replaced "a path of this repository" 20 "/one/langevin.c:1:.*error: .*solutions/langevin.c" <<'END'
 #include "tests/tools/solutions/langevin.c"
@@ -77,7 +82,7 @@ replaced "an absolute path in a macro" 20 "^langevin: 0 .* it includes $absolute
 #pragma GCC system_header
 #include OTHER
 END
-replaced "a path from a system folder" 20 "^langevin: 0 .* includes .*/solutions/langevin.c; only" <<END
+replaced "a path from a system folder" 20 "^langevin: 0 .* includes .*/langevin.c; only" <<END
 #include <../../../../../../../../../../../..$absolute>
 END
 cp $solutions/langevin.c "$dir/one/other.h"
