@@ -51,6 +51,12 @@ async function contents() {
     'a.getAttribute("href").match(/^playground.html#(\\w+)/)?.[1])');
   check("slides: live links lead into panels", links.length > 12 && links.every((panel) =>
     ["draw", "dream", "fool", "walk", "plane"].includes(panel)), links.join(" "));
+  const lead = (program) => js(`[...document.querySelectorAll('[data-program="${program}"] a.live')]
+    .map((a) => a.getAttribute("href").split(/[#&]/).pop()).join(" ")`);
+  const broken = await lead("break_it"), glance = await lead("glance");
+  check("slides: what the audience may break", ["rate", "noise", "one"].every((name) =>
+    broken.split(" ").includes("broken=" + name)), broken);
+  check("slides: the hook leads to the drawing", glance === "draw", glance);
   check("slides: one file of at most 5 MB", fs.statSync(page).size <= 5e6, fs.statSync(page).size);
   const played = await js('[...document.querySelectorAll(".film")].map((b) => b.dataset.film)');
   const known = await js("Object.keys(films)");
