@@ -151,12 +151,18 @@ def lessons():
             tries = re.findall(r"^\*Try it:\*(.*?)(?:\n\n|\Z)", after, re.M | re.S)
             links = [link for one in tries for link in
                      re.findall(r"\[([^\]]*)\]\(([^)]*)\)", one)]
-            film = re.search(r"\[A film\]\(([^)]*)\)", before + after)
+            film = re.search(r"^\[A film\]\(([^)]*)\)([^.]*\.)", before + after, re.M)
             units[program] = {
                 "lesson": title.strip(), "alt": alt, "path": os.path.join("examples", path),
                 "formulas": blocks or [source_formula(program)], "asked": asked, "links": links,
-                "film": os.path.join("examples", film.group(1)) if film else None}
+                "film": os.path.join("examples", film.group(1)) if film else None,
+                "film_alt": film and film_text(film.group(2))}
     return units
+
+
+def film_text(text):
+    """Leaves out the program that made the film."""
+    return "A film " + re.sub(r" \(`[^`]*`\)|\.$", "", " ".join(text.split()))
 
 
 def name(path):
@@ -174,6 +180,7 @@ def slide(part, minutes, unit, program, k):
     moving = unit["film"] and k == 0 and len(unit["asked"]) > 1
     data, width, height = picture(unit["film"] if moving else unit["path"])
     shape = "wide" if width > WIDE * height else "broad tall" if width > BROAD * height else "tall"
+    alt = html.escape(unit["film_alt"] if moving else unit["alt"])
     question, answer = unit["asked"][k] if unit["asked"] else ("", "")
     formulas = unit["formulas"]
     links = "".join('<a class="live" href="%s">%s</a>' % (html.escape(playground_only(to)),
@@ -184,8 +191,9 @@ def slide(part, minutes, unit, program, k):
     return """<section class="%s" data-program="%s">
 <p class="part"><span>%s</span><span>%s</span></p>
 <h2>%s</h2>
-<button class="zoom" aria-label="Enlarge the picture"><img src="%s" width="%d" height="%d"
+<figure><button class="zoom" aria-label="Enlarge the picture"><img src="%s" width="%d" height="%d"
 alt="%s"></button>
+<figcaption aria-hidden="true">%s</figcaption></figure>
 <div class="text">
 <div class="formula">%s</div>
 <p class="question">%s</p>
@@ -195,7 +203,7 @@ alt="%s"></button>
 </section>
 """ % (shape, program, part, minutes,
        inline(re.sub(r"^(\d+)\. ", "", unit["lesson"]), playground_only), data, width, height,
-       html.escape(unit["alt"]), formula(formulas[min(k, len(formulas) - 1)]),
+       alt, alt, formula(formulas[min(k, len(formulas) - 1)]),
        inline(sentence(question), playground_only),
        "<details><summary>Answer</summary>%s</details>" % markdown(answer) if answer else "", links)
 
@@ -237,9 +245,13 @@ section.broad { grid-template-columns: 3fr 2fr; }
   color: var(--soft); }
 h2 { grid-column: 1 / -1; font-size: 1.7rem; line-height: 1.2; margin: 0 0 .8rem;
   letter-spacing: -.01em; }
-img { max-width: 100%; height: auto; border-radius: 6px; background: #fff; justify-self: center; }
-.tall img { max-height: calc(100vh - 9.4rem); width: auto; }
-.wide img { max-height: 37vh; width: auto; margin-bottom: .8rem; }
+img { max-width: 100%; height: auto; border-radius: 6px; background: #fff; }
+figure { margin: 0; min-width: 0; text-align: center; }
+figure img { display: block; margin: 0 auto; width: auto; }
+figcaption { font-size: max(16px, .8rem); line-height: 1.25; color: var(--soft);
+  margin: .3rem 0 .8rem; }
+.tall img { max-height: calc(100vh - 10rem - 3 * max(20px, 1rem)); }
+.wide img { max-height: 33vh; }
 .wide .text { display: grid; grid-template: auto auto 1fr / 11fr 9fr; gap: 0 2rem;
   align-content: start; }
 .wide .formula { grid-row: 1 / 4; align-self: start; }
@@ -279,7 +291,7 @@ button { font: inherit; font-size: 16px; color: var(--ink); background: var(--pa
 @media (max-width: 900px) {
   section, section.wide { grid-template: auto / minmax(0, 1fr); padding: 1rem 1rem 5rem; }
   section.first, section.broad { grid-template: auto / minmax(0, 1fr); }
-  .tall img, .wide img { max-height: none; margin-bottom: .8rem; }
+  .tall img, .wide img { max-height: none; }
   .wide .text { display: block; }
   .wide .question { margin-top: .8rem; }
   dl { grid-template-columns: minmax(0, 1fr); }

@@ -4,10 +4,11 @@ import fs from "node:fs";
 import { check, click, contrast, js, key, open, page, says, screen, send, sleep, visit } from
   "./browser.mjs";
 
-/* Every slide, at four widths, in light and dark: nothing is cut off. */
+/* Every slide, at six sizes, in light and dark at four of them: nothing is cut off. */
 async function sizes() {
-  for (const [width, height] of [[1280, 720], [1920, 1080], [768, 1024], [390, 844]]) {
-    for (const dark of [false, true]) {
+  for (const [width, height, only] of [[1280, 720], [1920, 1080], [768, 1024], [390, 844],
+    [1024, 768, "light"], [1366, 768, "light"]]) {
+    for (const dark of only ? [false] : [false, true]) {
       const theme = dark ? "dark" : "light";
       await screen("", width, height, dark);
       await open("#1");
@@ -15,7 +16,8 @@ async function sizes() {
       for (let k = 0; k < n; k++) {
         await js(`show(${k})`), await sleep(60);
         const [wide, high, least] = await js(`(() => { const e = document.documentElement;
-          const texts = [...all[${k}].querySelectorAll("p, dt, dd, pre, summary, a")];
+          const texts = [...all[${k}].querySelectorAll(
+            "p, dt, dd, pre, summary, a, figcaption")];
           const sizes = texts.map((t) => parseFloat(getComputedStyle(t).fontSize));
           return [e.scrollWidth, e.scrollHeight, Math.min(...sizes)]; })()`);
         const [worst, text] = await contrast("section.shown *, #bar *");
@@ -45,6 +47,12 @@ async function contents() {
       s.querySelector("details").textContent.length > 40)`),
     await js(`all.slice(1).filter((s) => !s.querySelector("details")).map((s) =>
       s.dataset.program).join()`));
+  check("slides: a caption explains each picture", await js(`
+    all.slice(1).every((s) => s.querySelector("figcaption").textContent.length > 20 &&
+      s.querySelector("figcaption").textContent === s.querySelector("img").alt)`));
+  const captions = await js('all.map((s) => s.querySelector("figcaption")?.textContent)');
+  check("slides: that of a film is its own", captions.includes("A film of 300 updates: arrows at " +
+    "data lift the curve, arrows at samples lower it"), captions.join("; "));
   check("slides: answers are folded", await js(
     'document.querySelectorAll("details[open]").length === 0'));
   const links = await js('[...document.querySelectorAll("a.live")].map((a) => ' +
