@@ -1,8 +1,9 @@
 /* The slides in a real browser: node slides.mjs SLIDES.html FOLDER [PART...], with playground.html
    beside SLIDES.html. A screenshot of each slide goes to FOLDER. */
 import fs from "node:fs";
-import { check, click, contrast, js, key, open, page, says, screen, send, sleep, visit } from
-  "./browser.mjs";
+import path from "node:path";
+import { check, click, contrast, folder, js, key, open, page, says, screen, send, sleep, visit }
+  from "./browser.mjs";
 
 /* Every slide, at six sizes, in light and dark at four of them: nothing is cut off. */
 async function sizes() {
@@ -118,10 +119,23 @@ async function keyboard() {
 }
 
 async function printed() {
-  await open("#1");
-  const { data } = await send("Page.printToPDF", { preferCSSPageSize: true });
-  const pages = Buffer.from(data, "base64").toString("latin1").match(/\/Type\s*\/Page\b/g)?.length;
-  check("slides: a page each in print", pages === await js("all.length"), pages);
+  const high = 612, wide = 1149;                 /* 162 x 304 mm, in CSS pixels */
+  await screen("", wide, high, false);
+  for (const answers of ["folded", "open"]) {
+    await open("#1");
+    await js(`all.forEach((s) => s.querySelector("details")?.toggleAttribute("open",
+      ${answers === "open"}))`);
+    await send("Emulation.setEmulatedMedia", { media: "print" });
+    const cut = await js(`all.flatMap((s, k) => s.scrollHeight > ${high} + 1 ||
+      s.scrollWidth > ${wide} ? [k + 1 + ": " + s.scrollWidth + " x " + s.scrollHeight] : [])`);
+    check(`slides: nothing is cut off in print, answers ${answers}`, !cut.length, cut.join("; "));
+    const { data } = await send("Page.printToPDF", { preferCSSPageSize: true });
+    const pages = Buffer.from(data, "base64").toString("latin1").match(/\/Type\s*\/Page\b/g);
+    check(`slides: a page each in print, answers ${answers}`,
+      pages?.length === await js("all.length"), pages?.length);
+    fs.writeFileSync(path.join(folder, `slides-${answers}.pdf`), Buffer.from(data, "base64"));
+    await send("Emulation.setEmulatedMedia", { media: "" });
+  }
 }
 
 await visit([contents, sizes, keyboard, printed]);
