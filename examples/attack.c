@@ -1,8 +1,8 @@
-/* QUESTION  What is the smallest change that makes a network wrong? Does familiarity reveal it?
+/* QUESTION  How small a change makes a network wrong? Does familiarity reveal it?
 
    FORMULA   x <- x - a g/|g|,  g = d log p(y|x)/dx, y the right class; then back into the ball
-             |x - x0| <= r (projected gradient descent: Madry and others 2018). r grows until
-             another class is more likely.
+             |x - x0| <= r (projected gradient descent: Madry and others 2018). r grows in
+             steps of .5 (.25 for pixels of 0..1) until another class is more likely.
 
    LOOK FOR  Rows: digits; the changes (grey: unchanged), at twice their strength; the results, with
              strokes added and erased; noise that was changed until the network was confident of 0
@@ -19,7 +19,7 @@
 
 enum { N = 10, ROWS = 4 };
 
-/* Finds the smallest attack that fools the network, by growing eps. */
+/* Finds the smallest eps at which the attack fools the network. Smaller changes may exist. */
 static int smallest(jem_net *net, const digits *d, float *rows) {
     float *before = rows;
     float *change = rows + N * DIGIT_PIXELS;

@@ -6,7 +6,7 @@
              Then gradient descent, by hand: w <- w - rate dL/dw.
 
    LOOK FOR  A curve through noisy points, after more and more steps: first the slope and a shallow
-             wave, at last the full peaks. Printed: the largest difference between the tape's
+             wave, at last the full waves. Printed: the largest difference between the tape's
              gradient and finite differences, and the loss on these points. Below 0.01, the variance
              of the noise, the network fits the noise.
 
@@ -89,7 +89,7 @@ static void fit(plot *graph, jem_ctx *ctx, jem_net *net) {
     captions.x1 = (float)graph->w;
     captions.y0 = (float)graph->h;
     const int show[4] = { 0, 100, 1000, STEPS };
-    const unsigned colour[4] = { 0xf2b591, 0xf09060, 0xd84a3a, 0x7a1040 };
+    const unsigned colour[4] = { INK_GREY, INK_RED, INK_BLUE, 0x111111 };
     for (int step = 0; step <= STEPS && jem_ok(ctx); step++) {
         const jem_mark mark = jem_begin(ctx);      /* jem_end frees everything after this */
         jem_tensor *l = loss(ctx, in, &p);

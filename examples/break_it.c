@@ -1,9 +1,10 @@
 /* QUESTION  What does it look like when the training of an energy-based model fails, and why
              does it fail?
 
-   FORMULA   L = mean f(sample) - mean f(data): in healthy training this soon stays near 0. It does
-             not measure progress, but it is an alarm: if it moves far from 0, the samples are not
-             from the model, and the update changes f in the wrong places.
+   FORMULA   f(data) - f(sample), of the means, is the loss with the opposite sign. In healthy
+             training it soon stays near 0. It does not measure progress, but it is an alarm: if it
+             moves far from 0, the samples are not from the model, and the update changes f in the
+             wrong places.
                  f(data) far above   chains do not reach the maxima of f, so f is not lowered there
                  f(data) far below   chains sit on a spike without data: f has run away
 
@@ -12,12 +13,15 @@
                            and throws them into two corners of the box (two dots there). The trainer
                            stops, and restores the weights from before that
              no noise      chains climb to a ridge and stay there: samples on thin lines
-             one step      from noise: the samples are noise, so f at the data runs away from f at
-                           the samples, until all probability is in one spot
+             one step from noise
+                           the samples are noise, so f at the data runs away from f at the samples,
+                           until all probability is in one spot. (CD-1 of learn.c is one step from
+                           the data: it fails less.)
              L2 on f       a remedy for the first: adding 0.1 mean f^2 to the loss keeps f flat
                            (Du and Mordatch 2019)
-             20 steps      better than 'one step', but no cure: still from noise, so the samples
-                           are on the rings, but the density is a blob in the middle
+             20 steps from noise
+                           better than one, but no cure: the samples are on the rings, but the
+                           density is a blob in the middle
 
    TRY       Other remedies for rate x 30: how.optim.clip = 0.3f, how.sgld.clamp_grad = 10 (neither
              is enough, nor are both), how.schedule with a warm-up. The moons instead of the rings.
@@ -43,7 +47,7 @@ static const run runs[RUNS] = {
     { "healthy", 0x111111, 1, 1, 20, 0.05f, 0 },
     { "rate x 30", INK_RED, 30, 1, 20, 0.05f, 0 },
     { "no noise", INK_ORANGE, 1, 0, 20, 0.05f, 0 },
-    { "one step", INK_BLUE, 1, 1, 1, 1, 0 },
+    { "one step from noise", INK_BLUE, 1, 1, 1, 1, 0 },
     { "rate x 30, L2 on f", INK_PINK, 30, 1, 20, 0.05f, 0.1f },
     { "20 steps from noise", INK_SKY, 1, 1, 20, 1, 0 }
 };
@@ -124,7 +128,7 @@ int main(int argc, char **argv) {
     const int updates = is_quick(argc, argv) ? 20 : 1000;
     static float at[RUNS][MOST + 1], value[RUNS][MOST + 1];
     static const char *const legend[RUNS] = {
-        "healthy", "rate x 30", "no noise", "one step", "L2 on f", "20 steps"
+        "healthy", "rate x 30", "no noise", "1 from noise", "L2 on f", "20 from noise"
     };
     curve curves[RUNS];
     char title[64];

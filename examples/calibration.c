@@ -3,25 +3,38 @@
    is fitted to half of them and tested on the other half.
        build/calibration  build/pictures/calibration.png: accuracy (up) over confidence (across),
                           without (blue) and with the temperature (orange); the size of a dot is the
-                          number of digits. A calibrated network is on the diagonal. */
+                          number of digits; bins of fewer than 10 are not drawn. A calibrated network
+                          is on the diagonal; above it, it is underconfident, and T is below 1. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
 #include "tools/support/chart.h"
 #include "tools/support/measures.h"
 
-enum { HALF = DIGITS_TEST / 2, BINS = 10, CLASSES = 10 };
+enum { HALF = DIGITS_TEST / 2, BINS = 10, FEW = 10, CLASSES = 10, SIDE = 480 };
 
-/* Draws accuracy over confidence, and prints the means of both and the expected calibration error:
-   |confidence of a bin - its accuracy|, averaged over all answers. */
-static void draw_reliability(const predictions *predicted, const char *what, plot *p,
+/* Returns the same picture, in pixels, y downwards. */
+static plot in_pixels(const plot *p) {
+    plot paper = *p;
+    paper.x0 = paper.y1 = 0;
+    paper.x1 = (float)p->w;
+    paper.y0 = (float)p->h;
+    return paper;
+}
+
+/* Draws accuracy over confidence, of bins with at least FEW digits, with a caption at `top`. Prints
+   the means of both and the expected calibration error: |confidence of a bin - its accuracy|,
+   averaged over all answers. */
+static void draw_reliability(const predictions *predicted, const char *what, plot *p, float top,
                              unsigned colour) {
+    char caption[64];
+    plot paper = in_pixels(p);
     reliability_bin bin[BINS];
     const reliability r = measure_reliability(predicted, BINS, bin);
     float last_x = 0;
     float last_y = 0;
     for (int k = 0, drawn = 0; k < BINS; k++) {
-        if (!bin[k].count) continue;
+        if (bin[k].count < FEW) continue;
         const float x = (float)bin[k].confidence;
         const float y = (float)bin[k].accuracy;
         if (drawn++) plot_line(p, last_x, last_y, x, y, 2, colour);
@@ -31,6 +44,26 @@ static void draw_reliability(const predictions *predicted, const char *what, plo
     }
     printf("%-18s accuracy %.1f%%, confidence %.1f%%, error %.1f%%\n", what, 100 * r.accuracy,
            100 * r.confidence, 100 * r.ece);
+    snprintf(caption, sizeof caption, "%s error %.1f%%", what, 100 * r.ece);
+    text(&paper, 70, top, 1.8f, colour, caption);
+}
+
+/* Draws the diagonal, a grid, and its numbers. */
+static void draw_axes(plot *p) {
+    plot paper = in_pixels(p);
+    char tick[8];
+    for (int k = 0; k <= 4; k++) {
+        const float at = (float)k / 4;
+        const float x = (at - p->x0) / (p->x1 - p->x0) * SIDE;
+        snprintf(tick, sizeof tick, "%d%%", 25 * k);
+        plot_line(p, at, 0, at, 1, 1, 0xdddddd);
+        plot_line(p, 0, at, 1, at, 1, 0xdddddd);
+        text_right(&paper, x + 18, SIDE - 42, 1.6f, 0x555555, tick);
+        text_right(&paper, 50, SIDE - 6 - x, 1.6f, 0x555555, tick);
+    }
+    plot_line(p, 0, 0, 1, 1, 1.5f, 0x999999);
+    text(&paper, 8, 10, 1.8f, 0x333333, "accuracy");
+    text_right(&paper, SIDE - 10, SIDE - 20, 1.8f, 0x333333, "confidence");
 }
 
 static int calibrate(jem_net *net, const digits *d, plot *p) {
@@ -43,10 +76,10 @@ static int calibrate(jem_net *net, const digits *d, plot *p) {
     if (t < 0 || jem_logits(net, x + HALF * DIGIT_PIXELS, HALF, logits) != JEM_OK) return 0;
     char title[32];
     predictions predicted = { logits, d->test_y + HALF, HALF, CLASSES, 1 };
-    draw_reliability(&predicted, "uncalibrated:", p, 0x1f5fb4);
+    draw_reliability(&predicted, "uncalibrated:", p, 40, 0x1f5fb4);
     snprintf(title, sizeof title, "temperature %.2f:", (double)t);
     predicted.temperature = (double)t;
-    draw_reliability(&predicted, title, p, 0xd2691e);
+    draw_reliability(&predicted, title, p, 64, 0xd2691e);
     return 1;
 }
 
@@ -56,21 +89,8 @@ int main(void) {
     jem_ctx *ctx = jem_ctx_create(NULL);
     jem_net *net = digits_model(ctx, NULL);
     int failed = !net || !digits_load(DIGITS_PATH, &d);
-    if (!failed && plot_create(&p, 420, 420, -0.05f, 1.05f, -0.05f, 1.05f)) {
-        for (int k = 0; k < 5; k++) {
-            const float at = (float)k / 4;
-            plot_line(&p, at, 0, at, 1, 1, 0xdddddd);
-            plot_line(&p, 0, at, 1, at, 1, 0xdddddd);
-        }
-        plot_line(&p, 0, 0, 1, 1, 1.5f, 0x999999);
-        plot paper = p;                            /* the same picture, in pixels, y downwards */
-        paper.x0 = paper.y1 = 0;
-        paper.x1 = (float)p.w;
-        paper.y0 = (float)p.h;
-        text(&paper, 28, 28, 1.6f, 0x333333, "accuracy, up to 100%");
-        text_right(&paper, 412, 376, 1.6f, 0x333333, "confidence, up to 100%");
-        text(&paper, 28, 50, 1.6f, 0x1f5fb4, "uncalibrated");
-        text(&paper, 28, 72, 1.6f, 0xd2691e, "with the temperature");
+    if (!failed && plot_create(&p, SIDE, SIDE, -0.13f, 1.07f, -0.13f, 1.07f)) {
+        draw_axes(&p);
         failed = !calibrate(net, &d, &p) || !plot_write(&p, "build/pictures/calibration.png");
         plot_free(&p);
     } else failed = 1;

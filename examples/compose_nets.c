@@ -7,7 +7,8 @@
              Z is unknown; we shift both to one level, that of their own samples.
 
    LOOK FOR  A row for each expression, ten chains from the same noise; both networks then classify
-             the samples or rate their familiarity. The samples are compromises: 1s like one or two
+             the samples (the percentages of those of the class asked for) or rate their familiarity
+             (of those that are not strange). The samples are compromises: 1s like one or two
              trouser legs, 0s with the outline of a bag, 7s with the sole of a boot. 'Digit and
              clothes' gives digits or pieces of digits: the sharper density dominates, that of the
              digits. And 'or' gives only clothes: the two Z are still unknown after the shift, and
@@ -77,13 +78,14 @@ static void draw(jem_ctx *ctx, model *m, int row, int steps, plot *paper) {
             if (row == k) m->level[k] += a[k][i].log_density / CHAINS;
         }
     }
-    snprintf(label, sizeof label, "as digits %d%%, as clothes %d%%", 100 * seen[0] / CHAINS,
-             100 * seen[1] / CHAINS);
+    snprintf(label, sizeof label, "%s: as digits %d%%, as clothes %d%%",
+             rows[row].label[0] < 0 ? "not strange" : "of the class",
+             100 * seen[0] / CHAINS, 100 * seen[1] / CHAINS);
     printf("%-18s %s\n", rows[row].name, label);
     fflush(stdout);
     const int top = 10 + row * (DIGIT * ZOOM + 6);
     text(paper, 10, (float)top + 18, 2.3f, 0x222222, rows[row].name);
-    text(paper, 10, (float)top + 48, 2, 0x555555, label);
+    text(paper, 10, (float)top + 48, 1.7f, 0x555555, label);
     for (int i = 0; i < CHAINS; i++)
         plot_digit(paper, LEFT_OF + i * (DIGIT * ZOOM + 6), top, ZOOM, x + i * DIGIT_PIXELS);
     jem_reset(ctx);

@@ -195,7 +195,7 @@ static int run(jem_ctx *ctx, int updates, uint64_t seed) {
     jem_train_desc how = jem_train_desc_score(updates);
     how.restart_denoise.steps = 100;               /* the walk soon corrects such drafts */
     how.seed = seed;
-    net->scale = 10;                               /* log p(x) = 10 logsumexp f(x) */
+    net->scale = 10;                               /* log p(x) = 10 f(x) - log Z */
     net->denoise_steps = FROM_NOISE;               /* of its samples: see jem_net_generate_desc */
     net->denoise_fraction = .4f;                   /* .05, the default, leaves gaps in strokes */
     jem_trainer *tr = jem_trainer_create(net, &how);

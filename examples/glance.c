@@ -1,8 +1,8 @@
-/* QUESTION  What does familiarity detect that softmax does not?
+/* QUESTION  Two numbers describe an image, softmax and familiarity: which of them can one trust?
 
-   FORMULA   softmax of f(x) = p(y|x) names one of the classes for any x; logsumexp f(x) =
-             log p(x) + log Z measures how likely x itself is. Familiarity: the fraction of held-out
-             digits that are less typical than x.
+   FORMULA   p(y|x) = softmax over y of f(x)[y] names one of the classes for any x; f(x) =
+             logsumexp over y of f(x)[y] = log p(x) + log Z measures how likely x itself is.
+             Familiarity: the fraction of held-out digits that are less typical than x.
 
    LOOK FOR  Six images, with softmax (blue) and familiarity (orange) under each. All six have a
              class; only the first is familiar, and the others are strange.

@@ -1,21 +1,23 @@
 /* QUESTION  Which sampler should one use, and how can one detect that it has not converged, or
              never will?
 
-   FORMULA   SGLD      x + a/2 d log p/dx + noise below sqrt(a): as in JEM training
-             ULA       the same with sqrt(a): right for small a, biased for large ones
+   FORMULA   SGLD      x + a/2 d log p/dx + half of ULA's noise: T = 1/4 (JEM training: less noise)
+             ULA       the same with sqrt(a) N(0,I): right for small a, biased for large ones
              MALA      ULA's step as a proposal, some rejected: exact (Roberts & Tweedie 1996)
              HMC       a random momentum, several leapfrog steps, then acceptance (Neal 2011)
              tempered  MALA at several temperatures that swap points (Geyer 1991)
-             tau = 1 + 2 (sum of the autocorrelations): here gradients per independent sample.
+             tau = 1 + 2 (sum of the autocorrelations): here gradients per independent sample. Each
+             number has its own tau; the slowest one counts, so this is that of u, the first
+             coordinate.
              R-hat: the spread of all chains together over that within each; 1 when they agree.
 
    LOOK FOR  All use the same number of gradients. A column per sampler: the path of its first
              chain, and the ends of all chains (white); above, the error of a mean in standard
-             errors (by tau). An error above 4 is not chance: SGLD has a short tau and is wrong, and
-             so is ULA on the narrow density. On two modes, R-hat and tau show the failure. Under
-             that, for each density, traces of five chains: a hairy caterpillar is good, a slow
-             snake is not, two levels are two modes without transitions. Then the autocorrelation:
-             how fast a chain forgets.
+             errors. An error above 4 is not chance: on the banana SGLD has half of MALA's tau and
+             is wrong, and so is ULA on the narrow density. On two modes, R-hat and tau show the
+             failure. Under that, for each density, traces of five chains (u over time): a hairy
+             caterpillar is good, a slow snake is not, two levels are two modes without transitions.
+             Then the autocorrelation of u: how fast a chain forgets.
 
    TRY       STEP .1f and .5f: which diverge, and which reject? All chains start left of 0 (START):
              what is the R-hat of two modes now? HOTTEST 2: does the ladder still reach across?
@@ -67,8 +69,9 @@ static const struct target { const char *name, *number; float known; } targets[D
 
 typedef struct trace {
     int which, ladder, steps;
-    float now[2 * CHAINS * LADDER], way[GRADIENTS][2], u[SEEN][GRADIENTS];
-    float value[GRADIENTS * CHAINS];
+    float now[2 * CHAINS * LADDER], way[GRADIENTS][2], seen[SEEN][GRADIENTS];
+    float value[GRADIENTS * CHAINS];               /* the number whose mean is known */
+    float u[GRADIENTS * CHAINS];                   /* the first coordinate */
 } trace;
 
 static int record(void *user, int step, jem_tensor *x) {
@@ -81,7 +84,8 @@ static int record(void *user, int step, jem_tensor *x) {
         if (t->which == NARROW) value = (at[0] - at[1]) * (at[0] - at[1]);
         if (t->which == BANANA) value = at[1] * at[1];
         t->value[step * CHAINS + i] = value;
-        if (i < SEEN) t->u[i][step] = at[0];
+        t->u[step * CHAINS + i] = at[0];
+        if (i < SEEN) t->seen[i][step] = at[0];
     }
     t->steps = step + 1;
     return 0;
@@ -122,7 +126,7 @@ static void draw(sheet *s, plot *p, int k, const trace *t, int cost, const char 
     text(&s->paper, left, middle - 6, 1.9f, walks[k].colour, walks[k].name);
     const int n = t->steps * cost < TRACED ? t->steps : TRACED / cost;
     for (int j = 0; j < SEEN; j++)
-        sheet_trace(s, left + 96, middle, 270, -6, t->u[j], n, class_colours[j]);
+        sheet_trace(s, left + 96, middle, 270, -6, t->seen[j], n, class_colours[j]);
 }
 
 static float lag[WALKS][LAGS], r[WALKS][LAGS];     /* the autocorrelations of one density */
@@ -144,24 +148,25 @@ static int show(jem_ctx *ctx, sheet *s, plot *p, int k, trace *t, int gradients)
     const int cost = gradients / t->steps;
     const int from = t->steps / 8;
     const int steps = t->steps - from;
-    const float *v = t->value + from * CHAINS;
-    const chain_stats c = measure_chains(v, steps, CHAINS);
+    const float *u = t->u + from * CHAINS;
+    const chain_stats c = measure_chains(t->value + from * CHAINS, steps, CHAINS);
+    const chain_stats slow = measure_chains(u, steps, CHAINS);
     const double off = fabs(c.mean - (double)q->known) / c.error;
     char title[64];
-    printf("%-9s %-8s  %s %.3f +- %.3f, known %.2f: error %7.1f   tau %5.0f, R-hat %.3f\n",
+    printf("%-9s %-8s  %s %.3f +- %.3f, known %.2f: error %7.1f   u: tau %5.0f, R-hat %.3f\n",
            q->name, walks[k].name, q->number, c.mean, c.error, (double)q->known,
-           (c.mean - (double)q->known) / c.error, c.tau * cost, c.rhat);
+           (c.mean - (double)q->known) / c.error, slow.tau * cost, slow.rhat);
     fflush(stdout);
     plot_function(p, ctx, density, &t->which);
     plot_density(p, plot_log_z(p));
     snprintf(title, sizeof title, "%s: off by %.*f", walks[k].name, off < 10 ? 1 : 0, off);
     draw(s, p, k, t, cost, title);
-    snprintf(title, sizeof title, "tau %.0f, R-hat %.2f", c.tau * cost, c.rhat);
+    snprintf(title, sizeof title, "tau %.0f, R-hat %.2f", slow.tau * cost, slow.rhat);
     sheet_note(s, k, t->which, title);
     const int lags = (LAGS - 1) / cost + 1;
     for (int i = 0; i < lags; i++) {
         lag[k][i] = (float)(i * cost);
-        r[k][i] = autocorrelation(v, steps, CHAINS, c.mean, i);
+        r[k][i] = autocorrelation(u, steps, CHAINS, slow.mean, i);
     }
     return lags;
 }
@@ -170,9 +175,9 @@ static int show(jem_ctx *ctx, sheet *s, plot *p, int k, trace *t, int gradients)
 static void draw_curves(sheet *s, int which, const curve *curves) {
     panel chart = sheet_panel(s, which, DENSITIES, 320, 190);
     char title[64];
-    snprintf(title, sizeof title, "%s: %s", targets[which].name, targets[which].number);
+    snprintf(title, sizeof title, "%s: autocorrelation of u", targets[which].name);
     chart.title = title;
-    chart.x_name = "autocorrelation; lag in gradients";
+    chart.x_name = "lag in gradients";
     chart.curves = curves;
     chart.n = WALKS;
     chart.y_lo = -0.1f;

@@ -1,12 +1,13 @@
 /* QUESTION  How can a network learn a density without drawing samples from the model?
 
-   FORMULA   y = x + sigma z, z from N(0,I). Minimise E |sigma d log p(y)/dy + z|^2. The gradient at
-             the minimum leads from y to the mean of all x that y may have come from: x = y +
-             sigma^2 d log p(y)/dy (Vincent 2011; Tweedie's formula, Efron 2011).
+   FORMULA   n = x + sigma z, a noisy point; z from N(0,I). Minimise E |sigma d log p(n)/dn + z|^2.
+             At the minimum, p is the density of noisy points, and its gradient leads from n to the
+             mean of all x that n may have come from: E[x | n] = n + sigma^2 d log p(n)/dn
+             (Vincent 2011; Tweedie's formula, Efron 2011).
 
    LOOK FOR  Noisy points of a spiral; after one step along the gradient; after twenty; the gradient
              itself. One step leads almost to the line, except near its inner end, where points
-             from several parts of the line may become the same y. Twenty small steps reach it.
+             from several parts of the line may become the same n. Twenty small steps reach it.
 
    TRY       NOISE 0.4f: which arms merge? UPDATES 300.
 
@@ -14,7 +15,7 @@
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
-#include "tools/support/pictures.h"
+#include "tools/support/chart.h"
 
 enum { POINTS = 512, UPDATES = 3000, ARROWS = 21, SHOWN = 3 };
 #define NOISE 0.12f
@@ -29,9 +30,9 @@ static void spiral(jem_rng *rng, float *x) {
     }
 }
 
-/* Trains by score matching. At y = x + sigma z the loss is |sigma d log p(y)/dy + z|^2 / 2: zero if
-   sigma^2 times the gradient is -sigma z, the way back. y does not determine z, so the network
-   learns the mean over all x from which y may have come (Vincent 2011). */
+/* Trains by score matching. At n = x + sigma z the loss is |sigma d log p(n)/dn + z|^2 / 2: zero if
+   sigma^2 times the gradient is -sigma z, the way back. n does not determine z, so the network
+   learns the mean over all x from which n may have come (Vincent 2011). */
 static jem_status learn(jem_net *net, jem_rng *rng) {
     jem_ctx *ctx = net->ctx;
     jem_optim *optim = jem_optim_create(net, NULL);
@@ -99,10 +100,33 @@ static jem_status field(plot *p, jem_net *net, float right) {
         const float a = right + x[2 * i];
         const float b = x[2 * i + 1];
         const float k = 0.7f * NOISE * NOISE;
-        plot_line(p, a, b, a + k * g[2 * i], b + k * g[2 * i + 1], 1.3f, 0x0072b2);
-        plot_dot(p, a + k * g[2 * i], b + k * g[2 * i + 1], 3, 0xd55e00);      /* arrowhead */
+        plot_line(p, a, b, a + k * g[2 * i], b + k * g[2 * i + 1], 1.3f, INK_BLUE);
+        plot_dot(p, a + k * g[2 * i], b + k * g[2 * i + 1], 3, INK_RED);       /* arrowhead */
     }
     return s;
+}
+
+/* Draws the points in SHOWN stages, and the gradient. Returns 1 on success. */
+static int draw(jem_net *net, const float *clean, float x[SHOWN][2 * POINTS]) {
+    static const char *const name[SHOWN + 1] = {
+        "with noise", "one step", "twenty steps", "the step from each point"
+    };
+    plot p;
+    if (!plot_create(&p, 1200, 332, -1.5f, 10.5f, -1.5f, 1.82f)) return 0;
+    plot captions = p;                             /* the same picture, in pixels, y downwards */
+    captions.x0 = captions.y1 = 0;
+    captions.x1 = (float)p.w;
+    captions.y0 = (float)p.h;
+    for (int k = 0; k <= SHOWN; k++)
+        text(&captions, 300 * (float)k + 20, 8, 2.2f, 0x222222, name[k]);
+    for (int k = 0; k < SHOWN; k++) {
+        for (int i = 0; i < POINTS; i++)
+            plot_dot(&p, 3 * (float)k + x[k][2 * i], x[k][2 * i + 1], 3, INK_BLUE);
+        printf("%-13s mean distance from the original %.3f\n", name[k], distance(x[k], clean));
+    }
+    const int ok = field(&p, net, 9) == JEM_OK && plot_write(&p, "build/pictures/score.png");
+    plot_free(&p);
+    return ok;
 }
 
 int main(void) {
@@ -126,19 +150,7 @@ int main(void) {
         ok = denoise(net, x[0], 1, 1, x[1]) == JEM_OK &&
              denoise(net, x[0], 20, 0.3f, x[2]) == JEM_OK;
     }
-    plot p;
-    ok = ok && plot_create(&p, 1200, 300, -1.5f, 10.5f, -1.5f, 1.5f);
-    if (ok) {
-        static const char *const name[SHOWN] = { "with noise", "one step", "twenty steps" };
-        for (int k = 0; k < SHOWN; k++) {
-            for (int i = 0; i < POINTS; i++)
-                plot_dot(&p, 3 * (float)k + x[k][2 * i], x[k][2 * i + 1], 3, 0x0072b2);
-            printf("%-13s mean distance from the original %.3f\n", name[k],
-                   distance(x[k], clean));
-        }
-        ok = field(&p, net, 9) == JEM_OK && plot_write(&p, "build/pictures/score.png");
-        plot_free(&p);
-    }
+    ok = ok && draw(net, clean, x);
     if (ok) printf("picture: build/pictures/score.png\n");
     const int failed = report(ctx);
     jem_net_free(net);

@@ -2,7 +2,7 @@
 
    FORMULA   f(x)[y] = log p(x,y) + constant        joint, a density over points and classes
              logsumexp over y of f(x)[y] = log p(x) + constant            marginal, over points
-             softmax of f(x) = p(y|x)               the classifier; adding g(x) to all logits does
+             softmax over y of f(x)[y] = p(y|x)     the classifier; adding g(x) to all logits does
              not change it, but changes the other two arbitrarily: a classifier leaves them
              undefined (Grathwohl and others 2020, section 3).
 

@@ -2,11 +2,12 @@
    it is included for the project's shared code, which reads the digits and writes the picture.
 
        L = -log p(y|x)  -  W log p(x)          p(x,y) = exp f(x)[y] / Z,   p(x) = sum over y
+       W = 0.1, the weight of the second term (CD_WEIGHT)
 
    The first term is a classifier's cross-entropy. The second contains Z, which is intractable; but
    its gradient needs only samples of the model (contrastive divergence, Hinton 2002):
 
-       grad -log p(x) = grad [f(x') - f(x)]     x' from the model
+       grad log p(x) = grad [f(x) - f(x')]      x' from the model
        f(x) = log-sum-exp over y of f(x)[y]
 
    and Langevin dynamics draws them. (JEM: Grathwohl and others, ICLR 2020, arXiv:1912.03263.) First

@@ -1,6 +1,6 @@
 /* QUESTION  Which readings of a machine's sensors are unusual?
 
-   FORMULA   log p(x) = log t(x) + logsumexp f(x), with a Student density t whose scale matrix is
+   FORMULA   log p(x) = log t(x) + f(x), with a Student density t whose scale matrix is
              the covariance of the data. The network learns to tell data from draws of t:
              noise-contrastive estimation (Gutmann and Hyvarinen 2010). A reading is unusual if log
              p(x) is below that of 99% of readings that were held out.

@@ -467,7 +467,7 @@ lessons() {
         /^(flat|pooled)/ { right = $4 + 0; if (right < 95) bad = 1; share[$1] = $9 + 0 }
         END { exit bad || !(share["flat"] >= 90 && share["pooled"] <= 70) }'
     claim compose_nets "both networks see what was asked for" '
-        /^[0-9] and/ { n++; if ($6 + 0 < 80 || $9 + 0 < 80) bad = 1 } END { exit bad || n != 3 }'
+        /^[0-9] and/ { n++; if ($9 + 0 < 80 || $12 + 0 < 80) bad = 1 } END { exit bad || n != 3 }'
     claim compose_images "most samples are what was asked for, as is a red square" '
         /^red and square and left/ { seen = $6 + 0 }   /^of all samples/ { all = $4 + 0 }
         END { exit !(seen >= 60 && all >= 80) }'
