@@ -62,7 +62,7 @@ static void draw_axes(plot *p) {
         text_right(&paper, 50, SIDE - 6 - x, 1.6f, 0x555555, tick);
     }
     plot_line(p, 0, 0, 1, 1, 1.5f, 0x999999);
-    text(&paper, 8, 10, 1.8f, 0x333333, "accuracy");
+    text(&paper, 8, 12, 1.8f, 0x333333, "accuracy");
     text_right(&paper, SIDE - 10, SIDE - 20, 1.8f, 0x333333, "confidence");
 }
 
@@ -76,10 +76,10 @@ static int calibrate(jem_net *net, const digits *d, plot *p) {
     if (t < 0 || jem_logits(net, x + HALF * DIGIT_PIXELS, HALF, logits) != JEM_OK) return 0;
     char title[32];
     predictions predicted = { logits, d->test_y + HALF, HALF, CLASSES, 1 };
-    draw_reliability(&predicted, "uncalibrated:", p, 40, 0x1f5fb4);
+    draw_reliability(&predicted, "uncalibrated:", p, 56, 0x1f5fb4);
     snprintf(title, sizeof title, "temperature %.2f:", (double)t);
     predicted.temperature = (double)t;
-    draw_reliability(&predicted, title, p, 64, 0xd2691e);
+    draw_reliability(&predicted, title, p, 80, 0xd2691e);
     return 1;
 }
 
@@ -89,7 +89,7 @@ int main(void) {
     jem_ctx *ctx = jem_ctx_create(NULL);
     jem_net *net = digits_model(ctx, NULL);
     int failed = !net || !digits_load(DIGITS_PATH, &d);
-    if (!failed && plot_create(&p, SIDE, SIDE, -0.13f, 1.07f, -0.13f, 1.07f)) {
+    if (!failed && plot_create(&p, SIDE, SIDE, -0.13f, 1.12f, -0.13f, 1.12f)) {
         draw_axes(&p);
         failed = !calibrate(net, &d, &p) || !plot_write(&p, "build/pictures/calibration.png");
         plot_free(&p);
