@@ -1,6 +1,6 @@
 /* QUESTION  How can one learn a density without its Z, and what does each method cost?
 
-   FORMULA   -grad log p = -grad f(data) + E[grad f(sample)], samples of the model. Methods:
+   FORMULA   grad log p = grad f(data) - E[grad f(sample)], samples of the model. Methods:
              exact        the mean by a grid: only in the plane. The reference for the others
              CD-1         a chain starts at the data and takes one step (Hinton 2002)
              persistent   chains continue from update to update (Tieleman 2008)
