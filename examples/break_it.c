@@ -15,8 +15,8 @@
              no noise      chains climb to a ridge and stay there: samples on thin lines
              one step from noise
                            the samples are noise, so f at the data runs away from f at the samples,
-                           until all probability is in one spot. (CD-1 of learn.c is one step from
-                           the data: it fails less.)
+                           until all probability is in one spot. (CD-1 of learn.c differs: its one
+                           step begins at the data.)
              L2 on f       a remedy for the first: adding 0.1 mean f^2 to the loss keeps f flat
                            (Du and Mordatch 2019)
              20 steps from noise
@@ -128,7 +128,7 @@ int main(int argc, char **argv) {
     const int updates = is_quick(argc, argv) ? 20 : 1000;
     static float at[RUNS][MOST + 1], value[RUNS][MOST + 1];
     static const char *const legend[RUNS] = {
-        "healthy", "rate x 30", "no noise", "1 from noise", "L2 on f", "20 from noise"
+        "healthy", "rate x 30", "no noise", "1 from noise", "L2 on f", "20 steps"
     };
     curve curves[RUNS];
     char title[64];

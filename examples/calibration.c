@@ -3,8 +3,9 @@
    is fitted to half of them and tested on the other half.
        build/calibration  build/pictures/calibration.png: accuracy (up) over confidence (across),
                           without (blue) and with the temperature (orange); the size of a dot is the
-                          number of digits; bins of fewer than 10 are not drawn. A calibrated network
-                          is on the diagonal; above it, it is underconfident, and T is below 1. */
+                          number of digits; bins of fewer than 10 are not drawn. A calibrated
+                          network is on the diagonal; one above it is underconfident, and its T
+                          is below 1. */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 

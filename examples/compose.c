@@ -9,8 +9,8 @@
 
    LOOK FOR  Colour: the exact answer, by a sum over a grid. White: samples by Hamiltonian Monte
              Carlo, which uses only the expression. The printed numbers compare them. 'and' is high
-             where both parts are high. Far from b, -log b grows without bound, so a part needs a
-             floor to be negated, a small density everywhere; here every part has one.
+             where both parts are high. Far from b, -log b grows without bound, so a negated
+             part needs a floor, a small density everywhere; here every part has one.
 
    TRY       ALPHA 0.3f and 3. A FLOOR of 1e-9f: what happens to 'ring and not bar'? Expressions of
              your own in the table below.

@@ -6,9 +6,9 @@
              no Z. 'Or' does: a constant added to one of the two determines how often it is chosen.
              Z is unknown; we shift both to one level, that of their own samples.
 
-   LOOK FOR  A row for each expression, ten chains from the same noise; both networks then classify
-             the samples (the percentages of those of the class asked for) or rate their familiarity
-             (of those that are not strange). The samples are compromises: 1s like one or two
+   LOOK FOR  A row for each expression, ten chains from the same noise; both networks then judge
+             the samples: on the left is the percentage that is not strange or, if a class was
+             requested, that has this class. The samples are compromises: 1s like one or two
              trouser legs, 0s with the outline of a bag, 7s with the sole of a boot. 'Digit and
              clothes' gives digits or pieces of digits: the sharper density dominates, that of the
              digits. And 'or' gives only clothes: the two Z are still unknown after the shift, and

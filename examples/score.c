@@ -109,7 +109,7 @@ static jem_status field(plot *p, jem_net *net, float right) {
 /* Draws the points in SHOWN stages, and the gradient. Returns 1 on success. */
 static int draw(jem_net *net, const float *clean, float x[SHOWN][2 * POINTS]) {
     static const char *const name[SHOWN + 1] = {
-        "with noise", "one step", "twenty steps", "the step from each point"
+        "with noise", "one step", "twenty steps", "the gradient, on a grid"
     };
     plot p;
     if (!plot_create(&p, 1200, 332, -1.5f, 10.5f, -1.5f, 1.82f)) return 0;
