@@ -1,14 +1,12 @@
 /* QUESTION  Which sampler should one use, and how can one detect that it has not converged, or
              never will?
 
-   FORMULA   SGLD      x + a/2 d log p/dx + half of ULA's noise: T = 1/4 (JEM training: less noise)
+   FORMULA   SGLD      x + a/2 d log p/dx + half of ULA's noise: T = 1/4
              ULA       the same with sqrt(a) N(0,I): right for small a, biased for large ones
              MALA      ULA's step as a proposal, some rejected: exact (Roberts & Tweedie 1996)
              HMC       a random momentum, several leapfrog steps, then acceptance (Neal 2011)
              tempered  MALA at several temperatures that swap points (Geyer 1991)
-             tau = 1 + 2 (sum of the autocorrelations): here gradients per independent sample. Each
-             number has its own tau; the slowest one counts, so this is that of u, the first
-             coordinate.
+             tau = 1 + 2 (sum of the autocorrelations of u): gradients per independent sample.
              R-hat: the spread of all chains together over that within each; 1 when they agree.
 
    LOOK FOR  All use the same number of gradients. A column per sampler: the path of its first
@@ -17,7 +15,8 @@
              is wrong, and so is ULA on the narrow density. On two modes, R-hat and tau show the
              failure. Under that, for each density, traces of five chains (u over time): a hairy
              caterpillar is good, a slow snake is not, two levels are two modes without transitions.
-             Then the autocorrelation of u: how fast a chain forgets.
+             Then the autocorrelation of u: how fast a chain forgets. Each quantity has its own tau,
+             and the slowest one counts: here u, the first coordinate.
 
    TRY       STEP .1f and .5f: which diverge, and which reject? All chains start left of 0 (START):
              what is the R-hat of two modes now? HOTTEST 2: does the ladder still reach across?
