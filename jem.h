@@ -162,8 +162,8 @@
    IMAGES
        Functions take and return images as row-major NCHW floats, usually in [-1,1]. Internally, 16
        images are interleaved ("lanes are images", see >>platform), so in batches of 16 or more any
-       height and width is as fast as a multiple of a vector's length. Values below 1.2e-38, which
-       are subnormal, are computed correctly, but with most processors very slowly.
+       height and width is as fast as a multiple of a vector's length. Values within +-1.2e-38 other
+       than 0, which are subnormal, are computed correctly, but by most processors very slowly.
 
    TABLE OF CONTENTS              (each section is a room; search for its mark)
        >>platform   status, context, instruction sets      >>optim       Adam, SGD, Muon, schedules
@@ -1774,10 +1774,10 @@ JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
    appends to it; jem_file_commit syncs it, renames it to path, and syncs the folder. The file at
    path is never half-written, whichever call fails, even if other programs write there. Always call
    jem_file_free; without a commit, it removes the temporary file. A file that exists at path must
-   be a regular file, whose mode is kept, but not its owner, and not a symbolic link (POSIX); its
-   name may have at most 242 bytes. A process killed in between leaves the temporary file, which may
-   be deleted. After fork, only one of the processes may use the jem_file, or free it. Errors name
-   the path; after one, the file cannot be committed. */
+   be a regular file, whose mode (but for setuid) is kept, but not its owner, and not a symbolic
+   link (POSIX); its name may have at most 242 bytes. A process killed in between leaves the
+   temporary file, which may be deleted. After fork, only one of the processes may use the jem_file,
+   or free it. Errors name the path; after one, the file cannot be committed. */
 typedef struct jem_file jem_file;
 JEM_API jem_file *jem_file_create(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_file_put(jem_file *f, const void *bytes, size_t size);
@@ -14012,7 +14012,8 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
         d.denoise.sigma_max = net->noise_hi;
         if (net->denoise_steps > 0) d.denoise.steps = net->denoise_steps;
         if (net->denoise_fraction > 0) d.denoise.fraction = net->denoise_fraction;
-        d.last_sigma = net->last_sigma > 0 ? net->last_sigma : 2 * net->noise_lo;
+        d.last_sigma = 2 * net->noise_lo;
+        if ((double)net->last_sigma >= JEM__TINY) d.last_sigma = net->last_sigma;
         /* the walk adds no more noise than the last phase removes */
         if (d.last_sigma > 0 && d.walk.noise_std > d.last_sigma) {
             d.walk.noise_std = d.last_sigma;
@@ -14188,11 +14189,7 @@ __declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsi
 #else
 #include <unistd.h>
 #define JEM__SYS(name) name
-#ifdef O_CLOEXEC
-#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC)
-#else
 #define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
-#endif
 #define JEM__FSYNC fsync
 #define JEM__RENAME(from, to) rename(from, to)
 #define JEM__SEEK fseek
@@ -14925,6 +14922,9 @@ static int jem__file_create(const char *path, int old_mode, char *temp, size_t r
         fd = JEM__SYS(open)(temp, JEM__NEW_FILE, mode);
         if (fd >= 0 || errno != EEXIST) break;
     }
+#ifdef FD_CLOEXEC
+    if (fd >= 0) fcntl(fd, F_SETFD, FD_CLOEXEC);   /* O_CLOEXEC is hidden by -std=c99 */
+#endif
     return fd;
 }
 
@@ -14951,7 +14951,7 @@ static const char *jem__file_refused(const char *path, int *mode) {
     if (readlink(path, &target, 1) >= 0) return "is a symbolic link, and will not be replaced";
     if (stat(path, &s) || S_ISDIR(s.st_mode)) return NULL;       /* rename will report a folder */
     if (!S_ISREG(s.st_mode)) return "is not a regular file, and will not be replaced";
-    *mode = (int)(s.st_mode & 07777);
+    *mode = (int)(s.st_mode & 03777);                /* not setuid: the owner may change */
 #endif
     return NULL;
 }
@@ -17518,8 +17518,8 @@ JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
     }
 }
 
-/* Computes dx[i] = dy softmax(x)[i], or adds it to dx; softmax = exp(x - y), or 0 below e^-50: so
-   little is lost in sums with the largest one, and weights would make it subnormal. */
+/* Computes dx[i] = dy softmax(x)[i], or adds it to dx; softmax = exp(x - y), or 0 below e^-50: that
+   is negligible in sums with the largest, and its products with weights could be subnormal. */
 JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const float *dy, int c,
                                          float *dx, int add) {
     for (int i = 0; i < c; i++) {
@@ -17669,8 +17669,9 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
     }
 }
 
-/* Returns a momentum of less than 1e-30 as 0. Without gradients it would otherwise become subnormal
-   and remain so (.9 times the smallest float is rounded to the same), which makes updates slow. */
+/* Returns a momentum of less than 1e-30 in magnitude as 0. Without gradients it would otherwise
+   become subnormal and remain so (.9 times the smallest float is rounded to the same), which makes
+   updates slow. */
 JEM__VINLINE JEM__V JEM__FN(momentum)(JEM__V m) {
     const JEM__V least = JEM__SET(1e-30f);
     const JEM__V at_least = JEM__LESS(m, least, JEM__SET(0.0f), m);
@@ -17692,11 +17693,13 @@ JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, 
     const JEM__V root = JEM__SET(d->root2);
     const JEM__V hi = JEM__SET(1e18f);
     const JEM__V lo = JEM__SET(-1e18f);
+    const JEM__V normal = JEM__SET(1.2e-38f);      /* the smallest normal float, rounded up */
     JEM__EACH(i, n) {
         const JEM__V w = JEM__LOAD(p + i);
         const JEM__V g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
         const JEM__V mi = JEM__FN(momentum)(JEM__FMA(c1, g, b1 * JEM__LOAD(m + i)));
-        const JEM__V vi = JEM__FMA(c2 * g, g, b2 * JEM__LOAD(v + i));
+        JEM__V vi = JEM__FMA(c2 * g, g, b2 * JEM__LOAD(v + i));
+        vi = JEM__LESS(vi, normal, JEM__SET(0.0f), vi);        /* as in momentum */
         JEM__STORE(m + i, mi);
         JEM__STORE(v + i, vi);
         JEM__V q = mi / JEM__FMA(JEM__SQRT(vi), root, eps);
@@ -18867,7 +18870,7 @@ JEM__COMPILE_END
              jem_custom refuses a `keeps` of inputs that an op does not have.
              Training no longer slows down when classes are separated, or gradients are 0: softmax
                below e^-50 has no gradient, and momenta below 1e-30 are 0.
-             A replaced file keeps all its mode bits; jem_file's descriptor is closed by exec.
+             A replaced file keeps its mode, except for setuid; exec closes a jem_file.
              jem_grad of a computed tensor is JEM_BAD_ARGUMENT; jem_classify of 0 images accepts
                NULL; jem_archive_read refuses pipes and devices. JEM_MAX_PARAMS is private.
    Fixed     Convolutions that share a weight but not the stride were wrong with Winograd.

@@ -24,9 +24,10 @@ system=$(system_folders)
 # the compiler's: a search of the text would miss a name made by a macro.
 foreign() {
     [ -n "$system" ] || return                      # a compiler that does not print its folders
-    sed -e 's/^answer://' -e 's/\\$//' "$BUILD/grade/answer.d" | tr ' ' '\n' |
+    sed -e 's/^answer://' -e 's/\\$//' -e 's/\\ /\\_/g' "$BUILD/grade/answer.d" | tr ' ' '\n' |
+        sed 's/\\_/ /g' |                         # spaces in names
         grep -v -x -F -e "" -e "tools/grade/$name.c" -e "$included" \
-            -e tools/grade/grade.h -e "$include/jem.h" |
+            -e tools/grade/grade.h -e "${include#./}/jem.h" |
         while read -r header; do
             folder=$(cd "$(dirname "$header")" 2>/dev/null && pwd -P)
             known=""
@@ -106,7 +107,7 @@ for name in langevin learn jem; do
     case $ended in
     0 | 1) why="it ended too early" ;;
     124) why="stopped after $((10 * seconds)) s" ;;
-    137 | 152) why="stopped after $seconds s of computing time (GRADE_SECONDS)" ;;
+    137 | 152) why="stopped after $seconds s of computing time, or 10 times as long in all" ;;
     153) why="stopped after 100 MB of output" ;;
     *) why="it crashed (status $ended)" ;;
     esac

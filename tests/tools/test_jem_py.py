@@ -251,6 +251,7 @@ def test_units():
             gain, better = net.blame(odd)
             check(gain.shape == (20, 3) and (gain.argmax(1) == 2).all(), "c is to blame: %s" % gain)
             check((better[:, 2] < odd[:, 2]).all(), "by its size: %s" % better[:, 2])
+            check((net.blame(odd[0])[0] == gain[0]).all(), "one row to blame")
             for column in range(3):
                 step = numpy.zeros(3)
                 step[column] = 0.01 * units[column]

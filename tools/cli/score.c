@@ -243,8 +243,8 @@ static void print_summary(FILE *to, const score_run *s) {
     if (s->answers && s->m->net->classes == 1) print_detection(to, s);
     if (s->answers && s->m->net->classes > 1) note_unknown(s);
     if (read >= 20 && s->verdicts[JEM_VERDICT_STRANGE] > read - read / 10)
-        fprintf(stderr, "jem score: nearly all rows are strange: are their units, and the order of "
-                "their columns, those of the training data?\n");
+        fprintf(stderr, "jem score: nearly all rows are strange: are their units%s those of the "
+                "training data?\n", s->desc->columns ? "" : " and the order of their columns");
 }
 
 /* Makes room for an answer per row, if rows have labels. */

@@ -1875,17 +1875,19 @@ static void note_split(run *r, const char *path, const jem_archive *from) {
     say(r, path, text);
 }
 
-/* Warns if the run of the file has learned images that are for validation here: another seed has
-   other ones, a smaller number is of the same. */
+/* Warns if the run of the file has learned images or rows that are for validation here. A smaller
+   number is of the same ones; another seed holds out other rows, but not other images. */
 static void note_validation(run *r, const char *path, const jem_archive *from) {
     const char *mark = jem_archive_meta(from, "run.data");
     const char *seed = jem_archive_meta(from, OPTION_PREFIX "seed");
     const char *n_valid = jem_archive_meta(from, OPTION_PREFIX "n-valid");
     char text[160];
     if (!mark || strcmp(mark, r->data_mark) || !seed || !n_valid || r->o->n_valid < 1) return;
-    if (atoi(seed) == r->o->seed && atoi(n_valid) >= r->o->n_valid) return;
+    const int same_order = !r->data.values || atoi(seed) == r->o->seed;
+    if (same_order && atoi(n_valid) >= r->o->n_valid) return;
     snprintf(text, sizeof text, ": has learned some of the %s of validation here: it was trained "
-             "with --seed %.12s --n-valid %.12s", kind_of_data(r), seed, n_valid);
+             "with --n-valid %.12s%s%.12s", kind_of_data(r), n_valid,
+             same_order ? "" : " --seed ", same_order ? "" : seed);
     say(r, path, text);
 }
 

@@ -630,7 +630,6 @@ static int choose_classes(sampling *s) {
 static void plan_chains(sampling *s) {
     const sample_options *o = s->o;
     const int from_noise = o->from == FROM_NOISE;
-    if (o->last_sigma > 0) s->m.net->last_sigma = o->last_sigma;
     s->how = jem_net_generate_desc(s->m.net);
     if (o->steps >= 0) s->steps = o->steps;
     else s->steps = from_noise ? s->how.walk.steps : 0;
@@ -787,7 +786,9 @@ static int sample_options_used(const options *o, const sampling *s) {
     static const char *const of_class[] = { "guidance", NULL };
     static const char *const of_walk[] = { "sgld-lr", "sgld-std", "clamp", NULL };
     const int from_buffer = s->o->from == FROM_BUFFER;
+    static const char *const of_samples[] = { "last-sigma", NULL };
     const int walks = s->o->steps > 0 || (s->o->steps < 0 && !from_buffer);
+    const int moves = walks || (!from_buffer && s->o->fresh_steps != 0);
     return options_used(o, from_buffer, "is for --from buffer", of_buffer) &&
            options_used(o, !from_buffer, "is for --from noise", of_noise) &&
            options_used(o, s->m.net->noise_hi > 0, "is for models that learned a score",
@@ -795,7 +796,8 @@ static int sample_options_used(const options *o, const sampling *s) {
            options_used(o, s->o->fresh_steps != 0, "is for --fresh-steps above 0", of_steps) &&
            options_used(o, strcmp(s->o->label, "any"), "is for --class K or --class all",
                         of_class) &&
-           options_used(o, walks, "is for --steps N", of_walk);
+           options_used(o, walks, "is for --steps N", of_walk) &&
+           options_used(o, moves, "is for --steps N", of_samples);
 }
 
 /* Returns 1 if the grid would be among the samples of --each, as one more sample. */
@@ -846,6 +848,7 @@ int sample_command(int argc, char **argv) {
         (*values.chains && !may_write_other(o->command, words[0], values.chains))) return 2;
     if (model_open(&s.m, o->command, words[0], values.threads, values.precision,
                    values.max_memory)) {
+        if (values.last_sigma > 0) s.m.net->last_sigma = values.last_sigma;    /* limits the walk */
         if (!model_has(o->command, &s.m, 0)) status = 2;
         else if (!walk_as_in_training(o, &s.m)) status = 1;
         else if (!sample_options_used(o, &s)) status = 2;
