@@ -29,6 +29,9 @@ rm -rf "$dir/two words"
 cp -r $solutions "$dir/two words"
 BUILD="$BUILD" GRADE_SECONDS=120 make -s grade ANSWERS="$dir/two words" >"$dir/log.txt" 2>&1
 check "a folder with a space" 30 "$(sed -n 's/^\([0-9]*\) of 30 points$/\1/p' "$dir/log.txt")"
+mkdir -p "$dir/our build"
+cp "$BUILD/jem.o" "$dir/our build"
+check "a build folder with a space" 30 "$(BUILD="$dir/our build"; grade $solutions 120)"
 check "the starter files" 0 "$(grade examples/assignments 120)"
 check "the starter files: warnings" 0 "$(grep -c warning "$dir/log.txt")"
 wrong "twice the noise" 8 langevin '+ sqrt(a) \* noise' '+ 2 * sqrt(a) * noise'
