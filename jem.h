@@ -17669,11 +17669,10 @@ JEM__KERNEL void JEM__FN(langevin)(float *x, const float *g, ptrdiff_t n, const 
     }
 }
 
-/* Returns a momentum of less than 1e-30 in magnitude as 0. Without gradients it would otherwise
-   become subnormal and remain so (.9 times the smallest float is rounded to the same), which makes
-   updates slow. */
-JEM__VINLINE JEM__V JEM__FN(momentum)(JEM__V m) {
-    const JEM__V least = JEM__SET(1e-30f);
+/* Returns 0 for a moment m below `least` in magnitude, else m. Without gradients, moments would
+   otherwise become subnormal and remain so (.9 times the smallest float is rounded to the same),
+   which makes updates slow. */
+JEM__VINLINE JEM__V JEM__FN(moment_from)(JEM__V least, JEM__V m) {
     const JEM__V at_least = JEM__LESS(m, least, JEM__SET(0.0f), m);
     return JEM__LESS(JEM__SET(0.0f) - least, m, at_least, m);
 }
@@ -17693,13 +17692,14 @@ JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, 
     const JEM__V root = JEM__SET(d->root2);
     const JEM__V hi = JEM__SET(1e18f);
     const JEM__V lo = JEM__SET(-1e18f);
+    const JEM__V least = JEM__SET(1e-30f);
     const JEM__V normal = JEM__SET(1.2e-38f);      /* the smallest normal float, rounded up */
     JEM__EACH(i, n) {
         const JEM__V w = JEM__LOAD(p + i);
         const JEM__V g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
-        const JEM__V mi = JEM__FN(momentum)(JEM__FMA(c1, g, b1 * JEM__LOAD(m + i)));
-        JEM__V vi = JEM__FMA(c2 * g, g, b2 * JEM__LOAD(v + i));
-        vi = JEM__LESS(vi, normal, JEM__SET(0.0f), vi);        /* as in momentum */
+        const JEM__V mi = JEM__FN(moment_from)(least, JEM__FMA(c1, g, b1 * JEM__LOAD(m + i)));
+        const JEM__V square = JEM__FMA(c2 * g, g, b2 * JEM__LOAD(v + i));
+        const JEM__V vi = JEM__FN(moment_from)(normal, square);
         JEM__STORE(m + i, mi);
         JEM__STORE(v + i, vi);
         JEM__V q = mi / JEM__FMA(JEM__SQRT(vi), root, eps);
@@ -17715,10 +17715,11 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
     const JEM__V decay = JEM__SET(d->weight_decay);
     const JEM__V mu = JEM__SET(d->momentum);
     const JEM__V rate = JEM__SET(d->lr);
+    const JEM__V least = JEM__SET(1e-30f);
     JEM__EACH(i, n) {
         const JEM__V w = JEM__LOAD(p + i);
         const JEM__V g = JEM__FMA(decay, w, JEM__LOAD(grad + i));
-        const JEM__V mi = JEM__FN(momentum)(JEM__FMA(mu, JEM__LOAD(m + i), g));
+        const JEM__V mi = JEM__FN(moment_from)(least, JEM__FMA(mu, JEM__LOAD(m + i), g));
         JEM__STORE(m + i, mi);
         JEM__STORE(p + i, JEM__FNMA(rate, mi, w));
     }

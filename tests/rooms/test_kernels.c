@@ -1140,6 +1140,9 @@ static void test_moments_end(void) {
         }
         for (int i = 0; i < N; i++) ended &= m[0][i] == 0 && m[1][i] == 0 && v[i] == 0;
         CHECK(ended, "%s: moments remain", jem_isa_name(jem_ctx_isa(ctx)));
+        v[3] = -1;                                 /* a corrupt one is not hidden */
+        ctx->k->adam(p, g, m[0], v, N, &u);
+        CHECK(isnan(p[3]) && !isnan(p[2]), "%s: %g", jem_isa_name(jem_ctx_isa(ctx)), (double)p[3]);
         jem_ctx_free(ctx);
     }
 }
