@@ -2410,6 +2410,8 @@ typedef struct jem__langevin {
     float step[JEM_LANES], noise[JEM_LANES], clamp_grad, lo, hi;
 } jem__langevin;
 
+#define JEM__LEAST_MOMENTUM 1e-30f  /* smaller ones are 0, or they would end as subnormal numbers */
+
 /* Coefficients of a parameter update; for lr and root2 see the kernel `adam`. */
 typedef struct jem__update {
     float beta1, beta2, eps, momentum, weight_decay, lr, root2;
@@ -9149,7 +9151,7 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__muon
         for (int j = 0; j < inputs; j++) {
             const double g = (double)gradient[j];
             float moved = (float)(b * (double)momenta[j] + rest * g);
-            if (fabsf(moved) < 1e-30f) moved = 0;  /* or a weight without gradient never rests */
+            if (fabsf(moved) < JEM__LEAST_MOMENTUM) moved = 0;   /* or weights would never rest */
             const float ahead = (float)(b * (double)moved + rest * g);
             momenta[j] = moved;
             x[jem__muon_at(&line, j)] = ahead;
@@ -17692,7 +17694,7 @@ JEM__KERNEL void JEM__FN(adam)(float *p, const float *grad, float *m, float *v, 
     const JEM__V root = JEM__SET(d->root2);
     const JEM__V hi = JEM__SET(1e18f);
     const JEM__V lo = JEM__SET(-1e18f);
-    const JEM__V least = JEM__SET(1e-30f);
+    const JEM__V least = JEM__SET(JEM__LEAST_MOMENTUM);
     const JEM__V normal = JEM__SET(1.2e-38f);      /* the smallest normal float, rounded up */
     JEM__EACH(i, n) {
         const JEM__V w = JEM__LOAD(p + i);
@@ -17715,7 +17717,7 @@ JEM__KERNEL void JEM__FN(sgd)(float *p, const float *grad, float *m, ptrdiff_t n
     const JEM__V decay = JEM__SET(d->weight_decay);
     const JEM__V mu = JEM__SET(d->momentum);
     const JEM__V rate = JEM__SET(d->lr);
-    const JEM__V least = JEM__SET(1e-30f);
+    const JEM__V least = JEM__SET(JEM__LEAST_MOMENTUM);
     JEM__EACH(i, n) {
         const JEM__V w = JEM__LOAD(p + i);
         const JEM__V g = JEM__FMA(decay, w, JEM__LOAD(grad + i));

@@ -25,7 +25,7 @@ system=$(system_folders)
 foreign() {
     [ -n "$system" ] || return                      # a compiler that does not print its folders
     sed -e 's/^answer://' -e 's/\\$//' -e 's/\\ /\\_/g' "$BUILD/grade/answer.d" | tr ' ' '\n' |
-        sed 's/\\_/ /g' |                         # spaces in names
+        sed 's/\\_/ /g' |                          # spaces in names
         grep -v -x -F -e "" -e "tools/grade/$name.c" -e "$included" \
             -e tools/grade/grade.h -e "${include#./}/jem.h" |
         while read -r header; do

@@ -374,6 +374,8 @@ status 0 "nothing is left to do" $quick --out s.png --keep k.safetensors
 check "the same again" cmp whole.png s.png
 refuses 1 "k.safetensors: the file has samples of other options" $quick --seed 2 \
     --keep k.safetensors
+refuses 1 "k.safetensors: the file has samples of other options" $quick --last-sigma .05 \
+    --keep k.safetensors
 cp $model m.safetensors
 refuses 1 "the file has no samples of this model" $quick --keep m.safetensors
 check "the file remains" cmp $model m.safetensors
