@@ -5,8 +5,8 @@
    log p(x) = logsumexp f(x) - log Z. Here logsumexp f(x) is the logarithm of the sum of exp f(x)[y]
    over all classes y, and Z is the constant that normalises p, which need not be known. Trained for
    both, one small network classifies images, generates new ones, and detects images unlike any it
-   has seen. (JEM: Grathwohl, Wang, Jacobsen, Duvenaud, Norouzi, Swersky. ICLR 2020,
-   arXiv:1912.03263.)
+   has seen. It is a joint energy-based model, or JEM (Grathwohl, Wang, Jacobsen, Duvenaud, Norouzi,
+   Swersky. ICLR 2020, arXiv:1912.03263).
 
    This file contains everything: reverse-mode autograd, SIMD convolutions (AVX2, AVX-512, NEON),
    the wide residual network, the loss, the Langevin sampler, the optimiser, and safetensors files.
@@ -78,13 +78,25 @@
            return 0;
        }
 
-   THE IDEA, IN FOUR FORMULAS
-       energy E(x,y) = -f(x)[y]     log p(y|x) = f(x)[y] - logsumexp f(x)       the classifier
-       log p(x,y) = f(x)[y] - log Z       log p(x) = logsumexp f(x) - log Z     the two densities
-       learn:   L = CE(f(x), y) + mean E(x_data) - mean E(x_sample)      lowers E of data, raises
-                with E(x) = -logsumexp f(x)                              E of samples
-       sample:  x <- x + step * d log p(x)/dx + noise_std * N(0,I)       (SGLD)
-       Z cancels in learning and in sampling.
+   THE IDEA, IN FIVE LINES
+       energy      E(x,y) = -f(x)[y]                         E(x) = -logsumexp f(x)
+       density     log p(x,y) = f(x)[y] - log Z              log p(x) = logsumexp f(x) - log Z
+       classify    log p(y|x) = f(x)[y] - logsumexp f(x)
+       learn       L = CE(f(x), y) + mean E(x_data) - mean E(x_sample)
+       sample      x <- x + step * d log p(x)/dx + noise_std * N(0,I)
+
+       CE is the cross-entropy, the mean of -log p(y|x). The rest of L is contrastive divergence
+       (CD): it lowers the energy of data, and raises that of samples. Samples come from Markov
+       chains, which start at noise and repeat the last line: stochastic gradient Langevin dynamics
+       (SGLD). A run of such steps is called a walk here, and a function of yours that is called
+       after every step a watch. Z cancels in learning and in sampling.
+
+   WHAT TO CALL
+       build a network     jem_wrn_create, jem_convnet_create (faster), jem_mlp_create (vectors)
+       train it            jem_trainer_create, then jem_train_step with each batch of data
+       use it              jem_classify, jem_sample
+       detect the unusual  jem_calibrate once, then jem_answer.familiarity
+       store it            jem_save, jem_load
 
    WHAT IT DOES
        - trains, samples and evaluates JEMs on small images or vectors, on the CPU, in fp32 or with
@@ -170,7 +182,7 @@
        >>rng        counter-based random numbers           >>train       one step at a time
        >>memory     the tape's arena                       >>familiar    calibration, OOD scores
        >>tape       recording ops, and running them        >>eval        classify, accuracy
-       >>plan       running them faster                    >>uses        attack, impute, pictures
+       >>plan       running them faster                    >>uses        samples, pictures, attacks
        >>ops        building blocks of networks            >>io          safetensors
        >>text       strings, numbers, fields               >>checkpoint  networks, trainers in files
        >>nets       wide-resnet, convnet, MLP, your own    >>engine      kernels by instruction set
@@ -228,30 +240,32 @@ typedef enum jem_isa {
     JEM_ISA_AVX2,          /* AVX2 with FMA */
     JEM_ISA_AVX512,        /* AVX-512 F, BW, DQ, VL */
     JEM_ISA_NEON,          /* AArch64 */
-    JEM_ISA_AVX512_BF16,   /* JEM_ISA_AVX512; in JEM_PRECISION_BF16, BF16 instructions, too */
-    JEM_ISA_AMX,           /* JEM_ISA_AVX512; in JEM_PRECISION_BF16, AMX tiles, too */
+    JEM_ISA_AVX512_BF16,   /* JEM_ISA_AVX512 plus, in JEM_PRECISION_BF16, BF16 instructions */
+    JEM_ISA_AMX,           /* JEM_ISA_AVX512 plus, in JEM_PRECISION_BF16, AMX tiles */
     JEM_ISA_WASM           /* WebAssembly with -msimd128. It has no fma: a product and a sum round
                               twice, so its results are close to the others', not identical */
 } jem_isa;
 
-/* Algorithm for convolutions whose kernel is 2 or 3 times the stride, such as 3x3 with stride 1 or
-   4x4 with stride 2: the direct sum or, where it costs less, Winograd's, in tiles of M x M outputs
-   (Lavin & Gray 2015). Largest error, compared with double and relative to the output's rms: 9e-6
-   (direct), 3e-6 (M = 2), 6e-5 (M = 4); see `make bench`. Few images, also the last ones of a
-   batch, are cut into blocks with other tiles and so round differently from others, except with
-   JEM_PRECISION_DIRECT. JEM_PRECISION_BF16 applies to convolutions with k <= 8 that read at most 2
-   columns of padding (weight gradients: any padding); other convolutions, and jem_linear, are
-   computed in fp32. By instruction set:
-       AMX              all of these convolutions
-       AVX-512 BF16     these convolutions, with two exceptions, computed in fp32: those that write
-                        fewer than 8 channels (weight gradients: that read or write fewer); and,
-                        where the kernel is 3 times the stride and JEM_PRECISION_FAST uses
-                        Winograd, outputs and input gradients, for which Winograd is as fast
-       JEM_ISA_SCALAR   the same convolutions as with AVX-512 BF16, in plain C
-       others           not available: replaced by JEM_PRECISION_FAST, and a note is logged
-   Memory: sampling also keeps packed copies of the weights. For output and input gradient together
-   they have 2 times (direct), 1.8 times (exact), 4 times (fast) or once (bf16) the size of the
-   weights; with stride 2, 2.3 times (exact) and up to 6.3 times (fast). */
+/* Precision of convolutions, and the method that computes them. The method matters if the kernel is
+   2 or 3 times the stride, such as 3x3 with stride 1 or 4x4 with stride 2: Winograd's, in tiles of
+   M x M outputs (Lavin & Gray 2015), then replaces the direct sum where it is faster. Largest
+   error, compared with double and relative to the output's rms: 9e-6 (direct), 3e-6 (M = 2), 6e-5
+   (M = 4); see `make bench`. The images of a small batch, or the last ones of a batch, are computed
+   with other tiles, so their results may be rounded differently, except with JEM_PRECISION_DIRECT.
+
+   JEM_PRECISION_BF16 applies to convolutions with k <= 8 that read at most 2 columns of padding
+   (weight gradients: any padding). All others, and jem_linear, are computed in fp32.
+       AMX              bf16 for all of these convolutions
+       AVX-512 BF16     bf16 except for convolutions that write fewer than 8 channels (weight
+                        gradients: that read or write fewer), and for outputs and input gradients
+                        for which Winograd in fp32 is as fast (if the kernel is 3 times the stride,
+                        where JEM_PRECISION_FAST uses it)
+       JEM_ISA_SCALAR   as AVX-512 BF16, in plain C
+       others           not available: JEM_PRECISION_FAST replaces it, and a note is logged
+
+   Sampling keeps packed copies of the weights. For output and input gradient together, these take 2
+   times (direct), 1.8 times (exact), 4 times (fast) or once (bf16) the memory of the weights; with
+   stride 2, 2.3 times (exact) and up to 6.3 times (fast). */
 typedef enum jem_precision {
     JEM_PRECISION_EXACT = 0,   /* M = 2: as exact as direct, about half the multiplications */
     JEM_PRECISION_FAST,        /* M = 2 or 4: a quarter of the multiplications, at best */
@@ -289,8 +303,8 @@ typedef struct jem_ctx_desc {
 JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
 /* Frees the context and its tape. Free everything else made with it first. Accepts NULL. */
 JEM_API void jem_ctx_free(jem_ctx *ctx);
-/* Returns the first error since the context was created or cleared, or "". Owned by the context. Of
-   NULL: "no context". */
+/* Returns the first error since the context was created or cleared, or "". Owned by the context.
+   If ctx is NULL, returns "no context". */
 JEM_API const char *jem_error(const jem_ctx *ctx);
 /* Returns the status of that error, or JEM_OK; JEM_BAD_ARGUMENT if ctx is NULL. */
 JEM_API jem_status jem_error_status(const jem_ctx *ctx);
@@ -321,8 +335,9 @@ typedef struct jem_rng { uint32_t key[2]; uint64_t counter; } jem_rng;
 
 /* Returns the start of a sequence; different seeds give independent sequences. */
 JEM_API jem_rng jem_rng_seed(uint64_t seed);
-/* Returns an independent sequence for each `stream` below 2^63 of the same seed (per purpose or
-   thread). Does not advance rng. */
+/* Returns an independent sequence for each `stream` below 2^63, for instance one per purpose or
+   thread. It depends on the seed of rng and on `stream`, not on how many numbers have been drawn:
+   the same stream gives the same sequence again. Does not advance rng. */
 JEM_API jem_rng jem_rng_split(const jem_rng *rng, uint64_t stream);
 /* Draw one number and advance rng; return 0 if rng is NULL. */
 JEM_API uint32_t jem_rng_u32(jem_rng *rng);                /* 32 random bits */
@@ -367,19 +382,20 @@ typedef struct jem_tensor {
 /* jem_end frees all tensors made since the jem_begin that returned `mark`. Pairs may nest. Using a
    freed tensor is reported as an error, until a new tensor reuses its memory. Values and gradients
    of older tensors, if computed since jem_begin, are freed as well: a value is computed again on
-   request, but jem_read_grad must be called before jem_end. The fields of a mark are private. */
+   request, but jem_read_grad must be called before jem_end. A function that the library calls, such
+   as a watch, may free only tensors of its own: otherwise jem_end and jem_reset report an error,
+   and free nothing. The fields of a mark are private. */
 typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
 JEM_API void jem_reset(jem_ctx *ctx);                      /* frees all tensors of the context */
-/* A function that the library calls, such as a watch, may free only tensors of its own: otherwise
-   jem_end and jem_reset report an error, and free nothing. */
 
-/* Returns the tape's unused memory to the allocator, and sets jem_memory_stats.peak to the rest: a
-   program can call it after an unusually large request. */
+/* Returns the tape's unused memory to the allocator, and resets jem_memory_stats.peak to the memory
+   that is still allocated. Useful after an unusually large request. */
 JEM_API void jem_trim(jem_ctx *ctx);
 
-/* Parameter or buffer of a network: a row-major array in PyTorch's shape. */
+/* Parameter of a network, or buffer: an array that is saved but not trained, such as a running
+   mean. Row-major, in PyTorch's shape. (The replay buffer of >>samplers is something else.) */
 typedef struct jem_param {
     const char *name;      /* PyTorch's: "f.layer1.0.conv1.weight" */
     int ndim, shape[4];
@@ -405,14 +421,15 @@ JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
 JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
-   several threads, so they must not change anything shared, and may call jem_fail only in a context
-   of one thread: otherwise they write NaN, which training, walks and jem_logits report, and
-   jem_read returns. They read x and write y. Element (channel c, row i, column j) of lane l is at
-   [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image,
-   and their dy is 0; y and dx may get any value there. Try the ops of >>ops first: unlike a loop
-   over math.h, they are vectorised and fuse with convolutions (for exp, tanh and sigmoid, see
-   jem_compute_exp). A custom op cannot own parameters: pass a parameter as another input, such
-   as jem_linear of a constant 1 whose weight is the parameter (PReLU in examples/own_op.c). */
+   several threads, so they must not change anything shared. To report an error they write NaN,
+   which training, walks and jem_logits detect (jem_read returns it); in a context of one thread
+   they may also call jem_fail. They read x and write y. Element (channel c, row i, column j) of
+   lane l is at [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the
+   last image, and their dy is 0; y and dx may get any value there. Try the ops of >>ops first:
+   unlike a loop over math.h, they are vectorised and fuse with convolutions (for exp, tanh and
+   sigmoid, see jem_compute_exp). A custom op cannot own parameters: pass a parameter as another
+   input, such as jem_linear of a constant 1 whose weight is the parameter (PReLU in
+   examples/own_op.c). */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -456,9 +473,9 @@ JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const
 /* ==== >>plan: requesting values and gradients ================================================= */
 /* At each request, the tape plans only the computation that the request needs. If that is the
    gradient of the input alone, as in SGLD, it takes 16 images at a time forward and back through
-   the whole network in one small workspace, and keeps nothing for weight gradients. (Convnets
-   and most wide residual networks keep the values of a batch of 17 to 63 images if its last group
-   has few, since they pass through the network apart.) */
+   the whole network in one small workspace, and keeps nothing for weight gradients. (The
+   library's convnets and most of its wide residual networks keep the values of a batch of 17 to 63
+   images if its last group has few, since these few are computed separately, which is faster.) */
 
 /* Computes t if necessary, and copies it to nchw[n][c][h][w], which is yours. After an error, nchw
    is unchanged. */
@@ -488,7 +505,7 @@ typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
    the largest gradient: below .01 if correct (in fp32, step .02), .1 or more if a backward is
-   wrong, NaN if a value is NaN; negative on an error. The error of rounding falls as 1/step: for
+   wrong, NaN if a value is NaN; negative on an error. The rounding error falls as 1/step: for
    log p(x) of a whole untrained network, and for jem_slope_along, .3 is better. A backward that
    sets dx instead of adding to it is found if fn also uses x after the op, as in f(x) + x. With p,
    gradients are also added to the grad of all other parameters. */
@@ -581,10 +598,11 @@ typedef enum jem_norm {
 JEM_API jem_tensor *jem_instance_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma,
                                       jem_param *beta);
 JEM_API jem_tensor *jem_layer_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta);
-/* Normalises with batch statistics if training = 1 (Ioffe & Szegedy 2015); jem_backward then moves
-   the running statistics towards them by a fraction `momentum` (variance with n-1, as in PyTorch; a
-   batch of one number per channel leaves the variance unchanged). Otherwise normalises with the
-   running statistics. All parameters (c). */
+/* Computes (x - mean[c])/sqrt(var[c] + 1e-5) * gamma[c] + beta[c] with the statistics of the batch
+   if training = 1 (Ioffe & Szegedy 2015), otherwise with the running ones. In training,
+   jem_backward moves the running statistics towards those of the batch by a fraction `momentum`,
+   0..1 (variance with n-1, as in PyTorch; a batch of one number per channel leaves the variance
+   unchanged). All parameters have c numbers. */
 JEM_API jem_tensor *jem_batch_norm(jem_ctx *ctx, jem_tensor *x, jem_param *gamma, jem_param *beta,
                                    jem_param *running_mean, jem_param *running_var, float momentum,
                                    int training);
@@ -624,10 +642,11 @@ typedef struct jem_query {
 } jem_query;
 
 /* A network with log p(x) = scale * logsumexp f(x) - log Z and p(y|x) = softmax f(x), without the
-   scale; so log p(x,y) = log p(x) + log p(y|x) is f(x)[y] - log Z only for a scale of 1. A score
-   (>>losses) is best learned with a scale of 10. A forward function can compute log p(x)
-   separately: see `log_density`. One that sets `features` to what enters its last linear layer
-   gives jem_calibrate more to compare. */
+   scale; so log p(x,y) = log p(x) + log p(y|x) is f(x)[y] - log Z only for a scale of 1. The scale
+   is for score matching (>>losses), which needs a log p(x) with slopes in the hundreds, while the
+   logits of a new network are near 0; 10 is a good value, set before training. A forward function
+   can compute log p(x) separately: see `log_density`. One that sets `features` to what enters its
+   last linear layer gives jem_calibrate more to compare. */
 struct jem_net {
     jem_query query;                               /* this network, no labels: being the first
                                                       field, it lets a jem_net * serve as a
@@ -674,8 +693,8 @@ typedef enum jem_blocks {
     JEM_BLOCKS_ZERO        /* for a network without norms: the second convolution of a block starts
                               at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
                               & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
-                              channels, a block has as many outputs as inputs, and between two
-                              stages an activation and a conv4x4 of stride 2 double them.
+                              channels, a block keeps their number, and between two stages an
+                              activation and a conv4x4 of stride 2 double it.
                               Learns best with JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
 } jem_blocks;
 
@@ -684,8 +703,8 @@ typedef enum jem_blocks {
    `widen` channels; activation, head, linear. The first block of stages 2 and 3 has a stride of 2,
    in its second convolution and its shortcut. A field's comment begins with its default. */
 typedef struct jem_wrn_desc {
-    int depth, widen;                              /* 28, 10; depth = 6k + 4 up to 1000, widen up to
-                                                      100 */
+    int depth, widen;                              /* 28, 10; depth = 6k + 4, 10 to 1000; widen 1
+                                                      to 100 */
     int channels, height, width, classes;          /* 3, 32, 32, 10; of images and logits. At most
                                                       65536 and, of classes, 2^24 */
     jem_activation activation;                     /* leaky ReLU */
@@ -714,8 +733,9 @@ typedef struct jem_wrn_desc {
        y1 = act(up1 * upsample(y2) + skip1 * act(h1))
        U  = energy_output * y1            with a stem_stride > 1, of y1 upsampled by it */
 JEM_API jem_wrn_desc jem_wrn_desc_default(void);
-/* Creates the network; free it with jem_net_free. The seed determines the initial parameters.
-   Returns NULL after an error, which names the field that is out of range. */
+/* Creates the network; free it with jem_net_free. The seed determines the initial parameters. A
+   NULL desc means all defaults. Returns NULL after an error, which names the field that is out of
+   range. */
 JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed);
 
 /* Shape of a convnet: conv3x3 at full size, then a conv4x4 of stride 2 for each further width, each
@@ -731,23 +751,28 @@ typedef struct jem_convnet_desc {
     float quadratic;                               /* 0; q adds -q/2 ||x||^2 to log p(x), as
                                                       jem_net.shift: far from the data it falls as
                                                       a normal density does */
-    int student;                                   /* 0; 1..1000: adds to log p(x), as
-                                                      jem_net.shift, the log-density of a Student
-                                                      distribution with this many degrees of
-                                                      freedom. Only for an MLP of vectors (height
+    int student;                                   /* 0; 1..1000: only for an MLP of vectors (height
                                                       and width 1, up to 1024 numbers), without
-                                                      quadratic. Its argument, and that of f, is
-                                                      z = A u, where u is x in the network's units.
-                                                      jem_net_fit_units sets A, the buffer
-                                                      "whiten.weight", so that the data's z have
-                                                      uncorrelated coordinates of variance 1 */
+                                                      quadratic. Adds to log p(x), as jem_net.shift,
+                                                      the log-density of a multivariate t
+                                                      distribution (Student's) with this many
+                                                      degrees of freedom. Its argument, and that of
+                                                      f, is z = A u, with x in the network's units,
+                                                      u (see jem_net_fit_units). That function sets
+                                                      A, the buffer "whiten.weight", so that the
+                                                      data's z have uncorrelated coordinates of
+                                                      variance 1; until then A is the identity */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
+/* Creates the network, as jem_wrn_create does. */
 JEM_API jem_net *jem_convnet_create(jem_ctx *ctx, const jem_convnet_desc *desc, uint64_t seed);
 
-/* Shape of an MLP: linear layers of the given widths, then one to the classes; default 128, 128. */
+/* Shape of an MLP: linear layers of the given widths, each followed by the activation, then one to
+   the classes. Default: 1 x 28 x 28 images, 10 classes, widths 128, 128. For vectors, set channels
+   to their length, height and width to 1. */
 typedef struct jem_convnet_desc jem_mlp_desc;
 JEM_API jem_mlp_desc jem_mlp_desc_default(void);
+/* Creates the network, as jem_wrn_create does. */
 JEM_API jem_net *jem_mlp_create(jem_ctx *ctx, const jem_mlp_desc *desc, uint64_t seed);
 /* Returns the desc for vectors of `length` numbers, for jem_train_desc_vectors: widths 64, 64, 64,
    student = 3. */
@@ -756,10 +781,11 @@ JEM_API jem_mlp_desc jem_mlp_desc_vectors(int length, int classes);
 JEM_API void jem_net_free(jem_net *net);                           /* accepts NULL */
 
 /* Creates a network without parameters, for your own architecture: add layers, and write the
-   forward function (examples/own_net.c). user_bytes of `user` are copied to net->user, which is
-   passed to your forward function; with NULL they start as zeros, and you fill them in, for
-   instance with the layers. forward may be NULL if the net only holds parameters. It computes whole
-   groups of 16 images: only the library's own networks are faster for few. */
+   forward function (examples/own_net.c). Free it with jem_net_free. user_bytes of `user` are copied
+   to net->user, which is passed to your forward function; with NULL they start as zeros, and you
+   fill them in, for instance with the layers. forward may be NULL if the net only holds parameters.
+   The seed determines the random numbers of its layers. A few images take as long as a whole group
+   of 16; only the library's own networks are faster. Returns NULL after an error. */
 JEM_API jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user,
                                 size_t user_bytes, int channels, int height, int width, int classes,
                                 uint64_t seed);
@@ -822,9 +848,9 @@ JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
    jem_unstandardize convert. The text "jem.units", which is saved with the network, holds mean and
    scale of each channel; to return to a network without units, remove it (jem_net_set_meta). */
 /* Fits units to the training data x[n][c][h][w], n > 0, before training. No number may exceed 1e12
-   in size. The scale of a constant channel is its absolute value, or 1 if that is (nearly) 0. An
-   outlier, such as a sensor's error code, enlarges the scale and hides the variation of all other
-   numbers: remove it first. In a network with `student`, also sets A. */
+   in absolute value. The scale of a constant channel is its absolute value, or 1 if that is
+   (nearly) 0. An outlier, such as a sensor's error code, enlarges the scale and hides the variation
+   of all other numbers: remove it first. In a network with `student`, also sets A. */
 JEM_API jem_status jem_net_fit_units(jem_net *net, const float *x, int n);
 /* Convert x[n][c][h][w] to u, in the network's units, and back; u may be x. u is limited to
    -10^4 .. 10^4. Without units they copy numbers from -10^4 to 10^4; others are an error. */
@@ -836,8 +862,9 @@ JEM_API jem_status jem_unstandardize(const jem_net *net, const float *u, int n, 
 /* Log-densities up to a constant, for samplers: each records one number per image of x(n,c,h,w), in
    evaluation mode (no dropout, running statistics), and returns (n,1,1,1). The last argument is a
    jem_query *; a jem_net *, which begins with one, suffices where no labels are needed. Labels are
-   copied. NULL, or no labels where they are needed, is an error. So is log p(x,y) where log p(x)
-   has a head of its own (net->log_density), of which f(x)[y] is no part. */
+   copied. NULL after an error: no query; no labels where they are needed; jem_logp_class of a
+   network whose log p(x) is a separate output (net->log_density). There, f(x)[y] is no part of
+   log p(x,y); jem_logp_guided with weight 1 adds log p(x) and log p(y|x). */
 JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *query);           /* log p(x) */
 JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(x,y) */
 JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(y|x) */
@@ -853,26 +880,31 @@ JEM_API jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *query);
    number, for logits (n,classes,1,1) and labels[n]. */
 JEM_API jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *labels);
 /* Records mean E(data) - mean E(sample) = mean logp(sample) - mean logp(data), as one number. Its
-   gradient estimates that of mean -log p(data) (Hinton 2002). The inputs may differ in n. */
+   gradient estimates that of mean -log p(data), without bias only if the samples are drawn from p
+   itself, not by a few steps towards it (Hinton 2002). The inputs may differ in n. */
 JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample);
 
 /* The score of a density is the gradient of log p. Denoising score matching (Vincent 2011) learns
-   it without chains: at noisy images x~ = x + sigma z, it should point to the clean image x. The
-   loss is
+   it without chains. At noisy images x~ = x + sigma z, the score of the noisy density points to the
+   mean of the clean images that x~ may come from. The loss is
 
        L = mean over images of weight/2 ||r||^2,    r = sigma d log p(x~)/dx~ + z,    z ~ N(0,I)
 
-   The density is not conditioned on sigma, since sigma can be estimated from an image of hundreds
-   of values. Here and in >>samplers, d is the number of values of an image, c*h*w. */
+   It is least if d log p(x~)/dx~ is the mean of -z/sigma, given x~. One log p serves all noise
+   levels, since an image of hundreds of values shows how noisy it is; below the lowest level, score
+   matching does not determine log p. Here and in >>samplers, d is the number of values of an image,
+   c*h*w. */
 typedef struct jem_score_desc {
     const float *sigma;    /* [n], 0 < sigma < 1e6: noise of each image, from invisible to
                               dominant: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
-    float difference;      /* step of the difference, in units of sigma sqrt(d), see >>losses below;
-                              0: .03, JEM_PRECISION_BF16 .1 */
+    float difference;      /* 0: .03, or .1 with JEM_PRECISION_BF16. The gradient of L, a second
+                              derivative of log p, is computed as a difference of log p at
+                              x~ +- h r/||r||, h = difference * sigma sqrt(d) */
 } jem_score_desc;
 /* Draws n noise levels into sigma[n], ascending: one from each of n equal parts of lo .. hi on a
-   logarithmic scale; 0 < lo <= hi. Level i is for image i, so images must be in random order. */
+   logarithmic scale. Level i is for image i, so images must be in random order. 0 < lo <= hi is not
+   checked here: jem_score_matching and jem_add_noise reject the levels that others lead to. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
 /* Adds sigma[i] N(0,I) to image i of a leaf. sigma[n] is finite. Advances rng. */
 JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng);
@@ -927,7 +959,8 @@ typedef struct jem_sgld_desc {
     int steps;                                     /* 20 */
     float step_size, noise_std;                    /* 1, .01, as in the JEM paper; a negative step
                                                       walks to lower densities */
-    float clamp_grad;                              /* 0: off; else limits gradients to +- this */
+    float clamp_grad;                              /* 0: off; else limits each number of the
+                                                      gradient to +- this */
     float clamp_lo, clamp_hi;                      /* 0, 0: no limits; lo < hi: x stays in lo..hi */
     float decay_b, decay_gamma;                    /* 0: off */
     float temperature_from, temperature_to;        /* 0: off */
@@ -959,9 +992,10 @@ JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
                                 const jem_sgld_desc *desc, float entropy, jem_rng *rng);
 
 /* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1, with a constant h), for a
-   density trained by score matching over a range of noise levels. The gradient g of log p estimates
-   the noise in an image, sigma = sqrt(d)/||g||, and x + sigma^2 g estimates the clean
-   image. Each step covers a fraction h of that distance, and adds some noise again:
+   density trained by score matching over a range of noise levels. There the gradient g of log p is
+   -z/sigma on average, and ||z|| is about sqrt(d). So sigma = sqrt(d)/||g|| estimates the noise in
+   an image, and x + sigma^2 g the clean image. Each step covers a fraction h of the way to it, and
+   adds some noise again:
 
        x <- x + h sigma^2 g + gamma N(0,I),     gamma^2 = ((1 - beta h)^2 - (1 - h)^2) sigma^2
 
@@ -1055,11 +1089,11 @@ JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
    to one that was created with the same arguments. */
 JEM_API jem_status jem_sampler_restart(jem_sampler *s);
 
-/* Replay buffer: the current images of `capacity` Markov chains, one in each slot, whose walks
+/* Replay buffer: the current states of `capacity` Markov chains, one in each slot, whose walks
    continue from update to update (persistent contrastive divergence, Tieleman 2008). With
-   classes > 0, which needs at least as many slots, those of class y start at
-   y*(capacity/classes); draws by label do not reach the remainder of this division.
-   data[capacity][c][h][w], visits[capacity]. */
+   classes > 0, each class has the same number of slots, capacity/classes, which must be at least 1:
+   those of class y begin at y*(capacity/classes). Draws by label do not use the slots that are left
+   over. data[capacity][c][h][w] and visits[capacity] belong to the buffer. */
 typedef struct jem_buffer {
     jem_ctx *ctx;
     int capacity, channels, height, width, classes;
@@ -1129,8 +1163,9 @@ typedef struct jem_ais_desc {
     int levels;                                    /* 500; at least 1 */
     float mean, std;                               /* of q, which should cover p: 0 (-1e4 to 1e4),
                                                       1 (1e-15 to 1e15) */
-    jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 steps of .1; a
-                                                      single temperature */
+    jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 leapfrog steps
+                                                      of .1. temperatures must be 1; a watch stops
+                                                      the proposals of one level */
 } jem_ais_desc;
 typedef struct jem_ais_result {
     double log_z;
@@ -1167,13 +1202,14 @@ typedef struct jem_optim_desc {
                                                       Running statistics are not averaged */
     const char *only;                              /* NULL: all parameters; else those whose names
                                                       begin with this; read at creation only */
-    /* Muon (Jordan et al. 2024): the momentum of a weight matrix, (O,I) or (O,I*k*k), is replaced
-       by nearly the closest matrix with orthogonal rows or columns, found by five Newton-Schulz
-       steps: every direction is learned at the same rate. A step is .2 sqrt(max(rows, columns)) lr,
-       about as long as Adam's (Liu et al. 2025), so one rate can serve both: Adam updates biases,
+    /* Muon (Jordan et al. 2024): five Newton-Schulz steps replace the momentum of a weight matrix,
+       (O,I) or (O,I*k*k), by nearly the closest matrix with orthonormal rows or columns, so that
+       every direction is learned at the same rate. A step is this matrix, with singular values of
+       about .7 to 1.2, times .2 sqrt(max(rows, columns)) lr. It changes a weight by about .2 lr
+       (rms), as Adam does (Liu et al. 2025), so one rate can serve both: Adam updates biases,
        norms, weights of a single row or column, and those whose names contain `adam_names`. Weight
-       decay is decoupled, and for the matrices only: a step multiplies them by 1 - lr *
-       weight_decay. */
+       decay is decoupled, and for the matrices only: a step multiplies them by
+       1 - lr * weight_decay, which must not be negative. */
     float muon_momentum;                           /* .95, Nesterov's */
     const char *adam_names;                        /* "output": the last layers; NULL or "": no
                                                       others; read at creation */
@@ -1223,18 +1259,21 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
 
 /* ==== >>train: one step at a time ============================================================= */
 
-/* Sums x[n] over all ranks (processes), in place. Several ranks train one model if each runs the
-   same program on the same data, with its own desc.rank. Each computes a part of an update's images
-   and chains; the function is called for new samples (restart_denoise), for the chains after their
-   walk, and, before the optimiser's step, for one array of the gradients, the buffers and the
-   numbers of jem_stats. So all ranks have the same state, including chains: any of them can save
-   it, and any number of them can continue from it. With whole groups of 16 images per rank, the
-   result is that of one process up to rounding, except with batch norm. If the network has buffers
-   (arrays that are not trained, as the averages of batch norm), those of rank 0 are kept, each rank
-   computes the whole first update, and the function is not called for it. Divergence on one rank is
-   divergence on all. After any other error (no memory, a term that fails), this rank stops, and the
-   other ranks diverge or block: end them, as examples/mpi.c does. The function may call jem_fail;
-   after that it may still be called once. */
+/* Sums x[n] over all processes (ranks), in place, as MPI_Allreduce does. x belongs to the library.
+
+   To train one model on several machines, run the same program with the same data on each, with its
+   own jem_train_desc.rank. A rank computes its share of an update's images and chains. The function
+   is called for new samples (restart_denoise), for the chains after their walk, and, before the
+   optimiser's step, for one array of the gradients, the buffers and the numbers of jem_stats. So
+   all ranks have the same state, including chains: any of them can save it, and any number of them
+   can continue from it. With whole groups of 16 images per rank, the result is that of one process
+   up to rounding, except with batch norm.
+
+   If the network has buffers (jem_param), those of rank 0 are kept, each rank computes the whole
+   first update, and the function is not called for it. Divergence on one rank is divergence on all.
+   After any other error (no memory, a term that fails), this rank stops, and the others diverge or
+   block: end them, as examples/mpi.c does. The function may call jem_fail; after that it may still
+   be called once. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
 /* Inputs of a loss term of your own, on the tape; an input that the update does not have is NULL.
@@ -1256,7 +1295,8 @@ typedef struct jem_term_inputs {
    number to the loss. Called once per update, unless w_term is 0; NULL is an error. */
 typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
 
-/* Settings of a training run; defaults are those of the paper. The batch size may vary by step. */
+/* Settings of a training run. Defaults are those of the paper, except its warm-up and its steps of
+   the learning rate (`schedule`). The batch size may vary from update to update. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
     jem_schedule schedule;                         /* constant, no warm-up */
@@ -1281,12 +1321,13 @@ typedef struct jem_train_desc {
        is computed at this distance from the weights, in the direction in which the loss increases
        most. Not with w_score. sam and w_kl need ranks = 1. */
     float sam;
-    float data_noise;                              /* std of the noise added to data: .03 */
-    /* If label_noise or label_all_noise is > 0, cross-entropy uses noisy images of its own. For a
-       fraction label_all_noise of them, the noise levels are those of score matching; for the
-       others, the std of the noise is drawn from U(0, label_noise): 0, 0. A network that recognises
-       classes in noise can generate samples of a given class, and its samples are better. Not with
-       weights.cd_class. */
+    float data_noise;                              /* .03: std of the noise added to images of p(x)
+                                                      and, unless the next two fields are set, of
+                                                      cross-entropy; not of score matching */
+    /* 0, 0. If either is > 0, cross-entropy uses noisy images of its own: label_all_noise is the
+       fraction of them, 0..1, that get the noise levels of score matching; the std of the noise of
+       the others is drawn from U(0, label_noise). A network that recognises classes in noise can
+       generate samples of a given class, and its samples are better. Not with weights.cd_class. */
     float label_noise, label_all_noise;
     float label_smoothing;                         /* fraction of cross-entropy's target that is
                                                       shared by all classes (Szegedy et al. 2016):
@@ -1310,27 +1351,33 @@ typedef struct jem_train_desc {
        Mordatch 2021). label: its class, or -1. Must draw all random numbers from rng. */
     void (*chain)(void *user, jem_rng *rng, int visits, int label, float *x);
     void *chain_user;
-    int class_conditional;                         /* 0; 1: slots by class, chains of p(x|y) */
+    int class_conditional;                         /* 0; 1: each chain has a class y, drawn
+                                                      uniformly; it uses the slots of that class,
+                                                      and walks by log p(x,y), so it samples p(x|y).
+                                                      weights.cd_class > 0 has the same effect. Not
+                                                      for a network with log_density */
     /* If > 0: while the mean gap (jem_stats.gap) exceeds pause_gap times the network's scale, the
        contrastive terms have no weight, and chains walk on and catch up: 0. Without a limit, a
        network can learn to separate samples from data faster than the samples can improve. Energy
        Matching (Balcerak et al. 2025) bounds this loss from below instead. Needs w_score. Must be
        below max_gap; up to max_gap/20, pauses end in states that the guard keeps. */
     float pause_gap;
-    float max_loss;                                /* |loss| above this is an error: 1e8 */
+    float max_loss;                                /* 1e8: an update whose |loss| is above this has
+                                                      diverged */
     /* The guard. After every update until there is a first copy, then after every 100, the trainer
        copies its state if it is good: all numbers are finite; the mean gap (jem_stats.gap) is at
-       most max_gap/20 times the network's scale in size; and the residual of the score is at most
-       three times its lowest. The trainer rolls back to the copy if
+       most max_gap/20 times the network's scale, in absolute value; and the residual of the score
+       is at most three times its lowest. The trainer rolls back to the copy if
            an update diverges;
-           the mean gap of about ten updates exceeds max_gap times that scale;
+           the mean gap of about ten updates exceeds max_gap times that scale, in absolute value;
            cross-entropy, once below 3/4 log(classes), is back at log(classes), as for a guess
            (this causes at most six rollbacks: then the labels count as unlearnable);
            the residual, once below .5, is above .9 again;
            the gradient's norm, after clipping, is a thousand times its mean;
-           the chains are far from all images (most values are at a clamp that is much wider than
-           restart_lo .. restart_hi, or, without one, ten half widths of that range from its middle
-           and twice as far as any value of the images), or all equal;
+           most values of the chains are far from all images: at a clamp more than 1.5 times as wide
+           as restart_lo .. restart_hi or, without such a clamp, ten half widths of that range from
+           its middle, and twice as far from it as any value of the images;
+           the chains are all equal;
            or a step of SGLD moves them by a quarter of the range restart_lo .. restart_hi
            (measured every 20 updates).
        After a rollback, training uses other random numbers. Each rollback from the second on also
@@ -1354,12 +1401,14 @@ JEM_API jem_train_desc jem_train_desc_default(void);
 /* Returns the desc for a run of this many updates with batches of 64 small images in [-1,1], and a
    network with scale = 10: score matching by Muon first, chains in the last two fifths. It is
    faster than chains alone, and gives better samples. Its least_scale is 2: it rejects a network
-   with the default scale of 1 and no shift, which cannot learn a score. */
+   with the default scale of 1 and no shift, which cannot learn a score. Weights are averaged:
+   jem_trainer_use_average(trainer, 1) at the end puts the averages into the network. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
 /* Returns the desc for a run of this many updates, 2000 for example, with batches of 64 vectors and
    a network of jem_mlp_desc_vectors that has units (jem_net_fit_units): noise-contrastive
-   estimation, no chains, averaged weights. log p(x) is normalised. For data without labels, create
-   the network with classes = 1, and give each vector the label 0. */
+   estimation, no chains, averaged weights (as above). Z is learned, too: log p(x) becomes
+   normalised. For data without labels, create the network with classes = 1, and give each vector
+   the label 0. */
 JEM_API jem_train_desc jem_train_desc_vectors(int updates);
 
 /* Result of an update. Terms of the loss are given without their weights, and are 0 if they are not
@@ -1373,8 +1422,8 @@ typedef struct jem_stats {
     float score, residual, kl;                     /* see jem_score_matching, jem_kl_walk */
     float term;                                    /* your own (jem_train_desc), without weight */
     float nce;                                     /* log 4 if it cannot separate data and draws */
-    float f_data, f_sample;                        /* mean log p(x) of data and of samples, in
-                                                      messages f(x+) and f(x-) */
+    float f_data, f_sample;                        /* mean log p(x) + log Z of data and of samples,
+                                                      f(x+) and f(x-) in messages */
     float accuracy;                                /* of this batch, 0..1 */
     float lr, grad_norm;                           /* lr: after the guard's reductions */
     float gap;                                     /* running mean of f_data - f_sample, over about
@@ -1433,8 +1482,10 @@ typedef enum jem_verdict {
     JEM_VERDICT_ODD,           /* below .1 */
     JEM_VERDICT_STRANGE        /* below .01 */
 } jem_verdict;
+/* Returns the verdict on a familiarity: JEM_VERDICT_NONE if it is negative or NaN. */
 JEM_API jem_verdict jem_judge(float familiarity);
-JEM_API const char *jem_verdict_name(jem_verdict verdict);   /* "not calibrated", "familiar", ... */
+/* Returns "not calibrated", "familiar", "odd", "strange" or "unknown". The string is static. */
+JEM_API const char *jem_verdict_name(jem_verdict verdict);
 
 /* Statistic that contributed most to an image being odd or strange. NONE is named "", any other
    value "unknown". */
@@ -1452,7 +1503,7 @@ typedef enum jem_reason {
 } jem_reason;
 JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
 
-#define JEM_AUTO (-1)
+#define JEM_AUTO (-1)      /* for jem_calibrate: as many gradients as cost little, which is 1 */
 /* Stores statistics of n images x[n][c][h][w], n >= 2, from which jem_answer.familiarity is
    computed. The images must resemble those to be judged, and should not have been used in training.
    p-values are accurate from about 500 images on; more images resolve smaller p-values. The
@@ -1477,8 +1528,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for 
    fewer statistics.
 
    Errors: n < 2; more than 32768 classes; gradients out of range, or above 1 without a score;
-   numbers that are not finite; log p(x) or a mean logit of 1e8 or more in size; statistics that a
-   file cannot hold (above 1e12). */
+   numbers that are not finite; log p(x) or a mean logit of 1e8 or more in absolute value;
+   statistics that a file cannot hold (above 1e12). */
 JEM_API jem_status jem_calibrate(jem_net *net, const float *x, int n, int gradients);
 /* Returns how many gradients of log p(x) an answer of jem_classify costs: 0 to 3, and 0 for a
    calibration from an early version, without "jem.statistics"; -1: not calibrated. */
@@ -1529,7 +1580,8 @@ typedef struct jem_answer {
     jem_reason reason;     /* why it is odd or strange */
 } jem_answer;
 /* Classifies x[n][c][h][w], n from 0; writes one answer per image. An image gets the same answer in
-   any batch, up to rounding (see jem_precision). */
+   any batch, up to rounding (see jem_precision). x has the same range as in jem_train_step. Returns
+   JEM_DIVERGED if logits or log p(x) are not finite; after an error, answers are undefined. */
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
 /* Returns the fraction of the images x[n][c][h][w], n > 0, that get labels[n]; -1 on an error. */
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);
@@ -1539,11 +1591,11 @@ JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
    sensor that has failed. gain[n][channels] receives the rise of log p(x), at least 0, if this
    value alone is replaced by its most likely one; better[n][channels] (may be NULL) that
    replacement, in units of x. If a single value is wrong, its gain is usually the largest.
-   Replacements are searched in the network's units (jem_net_fit_units), from -3 to 3: first 64, one
-   of which is the mean, then 64 more within .094 of the best value so far (the original one, if
-   none is better). If all are less likely, the value remains, with a gain of 0. Each value costs
-   128 evaluations of log p(x). For a normal density of mean m and inverse covariance P, the gain is
-   (P (x - m))[i]^2 / (2 P[i][i]). */
+   Replacements are searched from -3 to 3 in the network's units, so fit those first
+   (jem_net_fit_units): first 64, one of which is 0, the mean, then 64 more within .094 of the best
+   so far (the original value, if none is better). If all are less likely, the value remains, with a
+   gain of 0. Each value costs 128 evaluations of log p(x). For a normal density of mean m and
+   inverse covariance P, the gain is (P (x - m))[i]^2 / (2 P[i][i]). */
 JEM_API jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain,
                                     float *better);
 /* Fits the temperature T, .01 to 100, that minimises -log p(y|x) of held-out images x[n][c][h][w]
@@ -1553,7 +1605,7 @@ JEM_API jem_status jem_blame_values(jem_net *net, const float *x, int n, float *
    remove this text (jem_net_set_meta). */
 JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *labels, int n);
 
-/* ==== >>uses: attack, imputation, pictures ==================================================== */
+/* ==== >>uses: attack, imputation, pictures, samples =========================================== */
 
 /* Attack on a classifier: projected gradient descent (Madry et al. 2018) on log p(y|x). */
 typedef struct jem_attack_desc {
@@ -4365,7 +4417,9 @@ jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
 /* Returns the sum of fn(x) over images, in double; NaN after an error. */
 static double jem__check_value(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x) {
     jem_mark mark = jem_begin(ctx);
+    const uint64_t outer = jem__protect(ctx);
     jem_tensor *y = fn(ctx, x, user);
+    ctx->floor = outer;
     double sum = NAN;
     if (jem__compute(y, "check_gradient") == JEM_OK) {
         sum = 0;
@@ -7575,8 +7629,8 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
 
 /* Records log p(x) + log Z = e(x) + scale * logsumexp f(x), from the logits that the last
    jem_forward recorded. net->log_density, if not NULL, replaces the logsumexp; without net->shift,
-   e(x) is 0. Score matching needs a large scale: at low noise the slope of log p is
-   sqrt(d)/sigma (d = c*h*w), in the hundreds, and the logits of a new network are near 0. */
+   e(x) is 0. Score matching needs a large scale: at low noise the norm of the slope of log p
+   is sqrt(d)/sigma (d = c*h*w), in the hundreds, and the logits of a new network are near 0. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
     if (!logits) return NULL;
     jem_tensor *f = net->log_density;
@@ -7609,8 +7663,9 @@ static jem_tensor *jem__odds(jem_net *net, jem_tensor *logits, const int *labels
    is no e(x). */
 static jem_tensor *jem__logp_class(jem_net *net, jem_tensor *logits, const int *labels) {
     if (logits && net->log_density)
-        return jem__refuse(net->ctx, JEM_BAD_ARGUMENT, "this network has a separate log p(x) "
-                           "(separate_energy): it has no log p(x,y)");
+        return jem__refuse(net->ctx, JEM_BAD_ARGUMENT, "log p(x) is a separate output of this "
+                           "network (separate_energy): for log p(x,y), use jem_logp_guided with "
+                           "weight 1");
     if (net->scale == 1 && !net->shift) return jem_gather(net->ctx, logits, labels);
     jem_tensor *logp = jem__logp(net, logits);
     return jem_add(net->ctx, logp, jem__logp_label(net, logits, labels));
@@ -9016,8 +9071,8 @@ static ptrdiff_t jem__muon_floats(const jem_param *p) {
     const ptrdiff_t rows = jem__round_16(shape.rows);
     return 2 * rows * (jem__round_16(shape.columns) + 2 * rows);
 }
-/* Returns 1 if Muon updates a parameter: it is a weight of a linear layer or convolution, with more
-   than one row and column, and its name does not contain adam_names. */
+/* Returns 1 if Muon updates a parameter: it has two or four dimensions, as weights of linear layers
+   and convolutions do, more than one row and column, and a name without adam_names. */
 static int jem__is_for_muon(const jem_param *p, const char *adam_names) {
     return (p->ndim == 2 || p->ndim == 4) && p->shape[0] > 1 && p->size > p->shape[0] &&
            !(adam_names && *adam_names && strstr(p->name, adam_names));
@@ -9230,10 +9285,11 @@ static void jem__newton_steps(jem_ctx *ctx, int steps, jem__matrix x, float *squ
     }
     jem__newton_product(ctx, product, x, 1, 0, result);
 }
-/* Makes x(rows, columns) nearly orthogonal: singular values of .0015 to 1 become about .7 to 1.2.
-   Takes three steps, then two, since each step on A alone magnifies A's rounding errors; with 8
-   times as many columns as rows, five steps on x would need 1.7 times as many operations. scratch:
-   x, then room for a matrix of its size and for four of (rows, rows). Returns the result. */
+/* Makes the rows of x(rows, columns) nearly orthonormal: singular values of .0015 to 1 become about
+   .7 to 1.2. Takes three steps, then two, since each step on A alone magnifies A's rounding errors;
+   with 8 times as many columns as rows, five steps on x would need 1.7 times as many operations.
+   scratch: x, then room for a matrix of its size and for four of (rows, rows). Returns the result.
+   */
 static float *jem__orthogonalize(jem_ctx *ctx, const jem__muon_shape *shape, float *scratch) {
     const int rows = jem__round_16(shape->rows);
     const int panels = jem__round_16(shape->columns) / JEM_LANES;
@@ -9290,7 +9346,7 @@ static double jem__squares(const float *x, ptrdiff_t n, double sum) {
     for (ptrdiff_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
     return sum;
 }
-/* Returns the L2 norm of all gradients. */
+/* Returns the L2 norm of the gradients of an optimiser's parameters. */
 static float jem__gradient_norm(const jem_optim *o) {
     double sum = 0;
     for (int i = 0; i < o->count; i++)
@@ -9351,6 +9407,10 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
             return jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: parameter %.80s was added to the "
                              "network after the optimiser was created", p->name);
     }
+    const double shrink = (double)lr * (double)o->desc.weight_decay;
+    if (o->desc.kind == JEM_OPTIMIZER_MUON && shrink > 1)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: lr * weight_decay = %g: must be at most 1 "
+                         "with Muon", shrink);
     jem_optim_use_average(o, 0);
     const float norm = jem__gradient_norm(o);
     const float decay = jem__decay_norm(o);
@@ -9684,8 +9744,8 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     if (!jem_ok(ctx)) return 0;
     if (has_energy && jem__by_class(d)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: class_conditional and weights.cd_class "
-                  "need log p(x,y), which a network with a separate log p(x) "
-                  "(separate_energy) does not have");
+                  "need a log p(x) of the logits: here it is a separate output "
+                  "(separate_energy)");
         return 0;
     }
     return has_shift ||
@@ -10428,10 +10488,10 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
     return NULL;
 }
 
-/* Returns the rms distance by which a step of SGLD moves the values of some chains, without noise
-   and the clamp of x, as a fraction of the range in which they start: before the first walk, too,
-   when they are noise. Returns 0, 'not too wide', before the first update with chains, or if the
-   gradient is not finite. The context must have no error. */
+/* Returns the rms distance by which one step of SGLD would move the values of some chains, without
+   noise and without the clamp of x, as a fraction of the range in which chains start. Chains that
+   have not walked yet, and are noise, are measured, too. Returns 0, 'not too wide', before the
+   first update with chains, or if the gradient is not finite. The context must have no error. */
 static float jem__travel(const jem_trainer *tr) {
     const jem_buffer *b = tr->buffer;
     jem_ctx *ctx = tr->net->ctx;
@@ -10538,9 +10598,9 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
 }
 
 /* Copies the state if it is good: the gap is small, the score is not being forgotten, and all
-   numbers are finite. A copy doubles a reduced learning rate, and lengthens shortened steps of SGLD
-   at most fourfold, as far as gradients allow. All ranks have the same numbers, so they decide
-   alike. */
+   numbers are finite. With each copy, reduced rates recover: the learning rate doubles, and steps
+   of SGLD grow up to fourfold, as far as gradients allow. All ranks have the same numbers, so they
+   decide alike. */
 static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
     const float most = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
@@ -12208,6 +12268,7 @@ static void jem__gauss_fit(jem__gauss *g, const jem__fit_data *data, double *wor
         jem__cholesky(to, dims, g->root + (ptrdiff_t)c * triangle);
     }
 }
+
 /* Memory for the fit of a mixture. */
 typedef struct jem__blend {
     double *mean, *sum;                            /* [dims]: mean of all images; scratch */

@@ -280,8 +280,21 @@ static jem_status call_back(jem_net *net, int which, resetter *r) {
     return status;
 }
 
+/* A density that resets the tape at its third call, in the middle of a comparison. */
+static jem_tensor *late_resetting(jem_ctx *ctx, jem_tensor *x, void *user) {
+    resetter *r = (resetter *)user;
+    if (++r->calls == 3) jem_reset(ctx);
+    return gauss(ctx, x, NULL);
+}
+
 static void test_callbacks(jem_ctx *ctx) {
     printf("functions of the user's that free what the library uses\n");
+    resetter late = { ctx, { NULL, 0, 0, 0 }, 0, 0 };
+    jem_tensor *leaf = jem_zeros(ctx, 2, 2, 1, 1);
+    CHECK(jem_check_gradient(ctx, late_resetting, &late, leaf, NULL, .02f) < 0 && late.calls >= 3 &&
+          says(ctx, "reset: a function"), "check_gradient, %d calls: %s", late.calls,
+          jem_error(ctx));
+    jem_reset(ctx);
     for (int k = 0; k < 16; k++) {
         jem_net *net = small_mlp(ctx, two_numbers, 1);
         resetter r = { ctx, { NULL, 0, 0, 0 }, k % 2, 0 };

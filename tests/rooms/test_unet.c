@@ -500,6 +500,15 @@ static void test_rest(jem_ctx *ctx) {
     d.adam_rate = -1;
     CHECK(!jem_optim_create(bag, &d) && says(ctx, "adam_rate"), "a negative rate");
     jem_net_free(bag);
+    net = small_net(ctx, 1);
+    d = muon_desc(4, 0, 0);
+    jem_optim *o = jem_optim_create(net, &d);
+    const uint64_t before = net_hash(net);
+    CHECK(jem_optim_step(o, .26f, NULL) == JEM_BAD_ARGUMENT && says(ctx, "lr * weight_decay") &&
+          net_hash(net) == before, "decay that would change signs: %s", jem_error(ctx));
+    CHECK(jem_optim_step(o, .25f, NULL) == JEM_OK, "decay to 0: %s", jem_error(ctx));
+    jem_optim_free(o);
+    jem_net_free(net);
 }
 
 /* ---- for PyTorch ----------------------------------------------------------------------------- */
