@@ -141,13 +141,13 @@
        must not free an object that is in use, or tensors made before the call (an error).
    DESCRIPTIONS
        Start each jem_..._desc from jem_..._desc_default() and change the fields you need; zero is a
-       value, not a default. A field's comment gives the default first, or after its description and
-       a colon. A NULL desc means all defaults, except where sigma is required (jem_score_desc).
-       (The descs of contexts, convolutions, scores and pixels have no such function: there zero
-       means default.) Unless a comment says otherwise, numbers are finite, at least 0 and, for
-       rates of decay, shares and probabilities, at most 1; a step size, a scale and a noise level
-       that is divided by must be above 0. Another value is an error, which names the field and its
-       range. An rng is required unless the function says that it may be NULL.
+       value, not a default. A field's comment begins with the default. A NULL desc means all
+       defaults, except where sigma is required (jem_score_desc). (The descs of contexts,
+       convolutions, scores and pixels have no such function: there zero means default.) Unless a
+       comment says otherwise, numbers are finite, at least 0 and, for rates of decay, shares and
+       probabilities, at most 1; a step size, a scale and a noise level that is divided by must be
+       above 0. Another value is an error, which names the field and its range. An rng is required
+       unless the function says that it may be NULL.
    MEMORY
        Everything belongs to a context and is allocated with the context's `allocate` (default: the
        C library's). Tensors live on the context's tape, an arena: jem_end frees all tensors made
@@ -1026,7 +1026,7 @@ JEM_API jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
    jem_net_generate_desc returns the desc for a network. */
 typedef struct jem_generate_desc {
     float lo, hi;                                  /* 0, 0; lo < hi: starts from U(lo,hi) instead */
-    float mean;                                    /* mean pixel of the data: 0. See jem_net.mean.
+    float mean;                                    /* 0; mean pixel of the data, see jem_net.mean.
                                                       lo, hi and mean: from -1e4 to 1e4 */
     jem_denoise_desc denoise;
     jem_sgld_desc walk;                            /* 300 steps of .01, noise .1; see
@@ -1100,7 +1100,7 @@ typedef struct jem_buffer {
     float *data;
     int *visits;                                   /* walks since the chain's start; -1: the slot is
                                                       empty */
-    float lo, hi;                                  /* chains start from U(lo,hi): -1, 1 */
+    float lo, hi;                                  /* -1, 1: chains start from U(lo,hi) */
 } jem_buffer;
 /* Creates a buffer whose chains all start from U(-1,1). jem_buffer_restart restarts all of them
    from U(lo,hi), which also applies to later restarts; checkpoints do not store lo and hi (a
@@ -1131,11 +1131,11 @@ JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, co
            for the time L step_size
    tools/support/measures.h computes the effective sample size of their chains. */
 typedef struct jem_mcmc_desc {
-    int steps;                                     /* proposals: 1000 */
+    int steps;                                     /* 1000: proposals */
     float step_size;                               /* .1 */
     int leapfrog;                                  /* 1 */
     int temperatures;                              /* 1; more: replica exchange, see below */
-    float hottest;                                 /* highest temperature, 1 to 1e30: 10 */
+    float hottest;                                 /* 10: highest temperature, 1 to 1e30 */
     float *swapped;                                /* NULL, or [temperatures - 1]: see below */
     int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
     void *watch_user;
@@ -1161,8 +1161,8 @@ JEM_API jem_status jem_mcmc(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
    expected weight is Z for any number of levels; more levels reduce the noise of the estimate. */
 typedef struct jem_ais_desc {
     int levels;                                    /* 500; at least 1 */
-    float mean, std;                               /* of q, which should cover p: 0 (-1e4 to 1e4),
-                                                      1 (1e-15 to 1e15) */
+    float mean, std;                               /* 0 (-1e4 to 1e4), 1 (1e-15 to 1e15): of q,
+                                                      which should cover p */
     jem_mcmc_desc walk;                            /* at each level: 1 proposal of 5 leapfrog steps
                                                       of .1. temperatures must be 1; a watch stops
                                                       the proposals of one level */
@@ -1189,7 +1189,7 @@ typedef enum jem_optimizer { JEM_OPTIMIZER_ADAM = 0, JEM_OPTIMIZER_SGD,
 
 typedef struct jem_optim_desc {
     jem_optimizer kind;                            /* JEM_OPTIMIZER_ADAM */
-    float beta1, beta2, eps;                       /* Adam (Kingma & Ba 2015): .9, .999, 1e-8;
+    float beta1, beta2, eps;                       /* .9, .999, 1e-8: Adam's (Kingma & Ba 2015);
                                                       beta1, beta2, muon_momentum, ema < 1;
                                                       eps > 0 */
     float momentum;                                /* 0; 0..1: SGD's, PyTorch's convention */
@@ -1213,8 +1213,8 @@ typedef struct jem_optim_desc {
     float muon_momentum;                           /* .95, Nesterov's */
     const char *adam_names;                        /* "output": the last layers; NULL or "": no
                                                       others; read at creation */
-    float adam_rate;                               /* Muon: Adam's rate, in units of lr, up to 1e6:
-                                                      1 */
+    float adam_rate;                               /* 1: Muon: Adam's rate, in units of lr, up to
+                                                      1e6 */
 } jem_optim_desc;
 JEM_API jem_optim_desc jem_optim_desc_default(void);
 
@@ -1240,15 +1240,17 @@ typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
                                  JEM_SCHEDULE_COSINE } jem_schedule_kind;
 /* Learning rate as a function of the update. */
 typedef struct jem_schedule {
-    jem_schedule_kind kind;
-    int warmup;                                    /* linear up to lr over this many updates */
-    int total;                                     /* cosine: length of the run, in updates */
-    float floor;                                   /* cosine: each period ends at this fraction of
-                                                      the rate at its start: 0 */
-    float rate;                                    /* factor of the learning rate at each of `at`;
-                                                      above 0 if `at` is used: 0 */
-    int at[4];                                     /* updates (0: unused). steps: the learning rate
-                                                      is multiplied by `rate` there. cosine: a
+    jem_schedule_kind kind;                        /* JEM_SCHEDULE_CONSTANT */
+    int warmup;                                    /* 0; updates over which the rate rises linearly
+                                                      to lr */
+    int total;                                     /* 0; length of the run in updates, required for
+                                                      a cosine */
+    float floor;                                   /* 0; a cosine's periods end at this fraction of
+                                                      the rate at their start */
+    float rate;                                    /* 0; factor of the learning rate at each of
+                                                      `at`; above 0 if `at` is used */
+    int at[4];                                     /* 0: unused; else updates. Steps: the learning
+                                                      rate is multiplied by `rate` there. Cosine: a
                                                       cosine ends there, and the next one starts,
                                                       with warm-up, at `rate` times the start of the
                                                       last (Loshchilov & Hutter 2017) */
@@ -1302,17 +1304,17 @@ typedef struct jem_train_desc {
     jem_schedule schedule;                         /* constant, no warm-up */
     jem_optim_desc optim;                          /* Adam */
     jem_loss_weights weights;                      /* ce 1, cd 1, cd_class 0, energy_l2 0 */
-    float w_score;                                 /* weight of score matching (>>losses), which
-                                                      runs the network in evaluation mode: 0 */
-    float w_nce;                                   /* weight of noise-contrastive estimation
+    float w_score;                                 /* 0; weight of score matching (>>losses), which
+                                                      runs the network in evaluation mode */
+    float w_nce;                                   /* 0; weight of noise-contrastive estimation
                                                       (Gutmann & Hyvarinen 2010), which learns to
                                                       distinguish vectors from as many draws of the
-                                                      network's Student distribution: 0. log p(x)
-                                                      then needs no constant Z. Only for networks
-                                                      with `student` and jem_net_fit_units */
-    float w_kl, kl_entropy;                        /* weights of L_KL, and of H within L_KL (see
-                                                      jem_kl_walk): 0, 1 */
-    /* Weight of a loss term of your own, and the term: 0, NULL. Checkpoints contain neither the
+                                                      network's Student distribution. log p(x) then
+                                                      needs no constant Z. Only for networks with
+                                                      `student` and jem_net_fit_units */
+    float w_kl, kl_entropy;                        /* 0, 1; weights of L_KL, and of H within L_KL
+                                                      (see jem_kl_walk) */
+    /* 0, NULL; weight of a loss term of your own, and the term. Checkpoints contain neither the
        term nor its data, and the guard does not restore its data. To resume, give the same term. */
     float w_term;
     jem_term_fn term;
@@ -1329,20 +1331,19 @@ typedef struct jem_train_desc {
        the others is drawn from U(0, label_noise). A network that recognises classes in noise can
        generate samples of a given class, and its samples are better. Not with weights.cd_class. */
     float label_noise, label_all_noise;
-    float label_smoothing;                         /* fraction of cross-entropy's target that is
-                                                      shared by all classes (Szegedy et al. 2016):
-                                                      0 */
-    float noise_lo, noise_hi;                      /* noise levels of score matching, up to 1e5:
-                                                      .12, 2 */
-    int cd_from;                                   /* the first update with chains: 0 */
+    float label_smoothing;                         /* 0; fraction of cross-entropy's target that is
+                                                      shared by all classes (Szegedy et al. 2016) */
+    float noise_lo, noise_hi;                      /* .12, 2: noise levels of score matching, up to
+                                                      1e5 */
+    int cd_from;                                   /* 0; the first update with chains */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
     int negatives;                                 /* 64: chains per update; 0: one per data
                                                       image */
     int buffer_size;                               /* 10000 */
     float reinit;                                  /* .05: probability that a chain restarts */
-    float restart_lo, restart_hi;                  /* it restarts from U(lo,hi), the range of data:
-                                                      -1, 1 */
-    /* If steps > 0 (default 0), chains start from noise-blind samples instead. The first update
+    float restart_lo, restart_hi;                  /* -1, 1: it restarts from U(lo,hi), the range of
+                                                      data */
+    /* 0 steps. If steps > 0, chains start from noise-blind samples instead. The first update
        with chains fills the buffer with copies of about 64 of them. From then on, every 1/reinit
        updates, new samples (one for each chain of a walk) replace random slots. */
     jem_denoise_desc restart_denoise;
@@ -1356,8 +1357,8 @@ typedef struct jem_train_desc {
                                                       and walks by log p(x,y), so it samples p(x|y).
                                                       weights.cd_class > 0 has the same effect. Not
                                                       for a network with log_density */
-    /* If > 0: while the mean gap (jem_stats.gap) exceeds pause_gap times the network's scale, the
-       contrastive terms have no weight, and chains walk on and catch up: 0. Without a limit, a
+    /* 0: off. Else, while the mean gap (jem_stats.gap) exceeds pause_gap times the network's scale,
+       the contrastive terms have no weight, and chains walk on and catch up. Without a limit, a
        network can learn to separate samples from data faster than the samples can improve. Energy
        Matching (Balcerak et al. 2025) bounds this loss from below instead. Needs w_score. Must be
        below max_gap; up to max_gap/20, pauses end in states that the guard keeps. */
@@ -1388,13 +1389,13 @@ typedef struct jem_train_desc {
        as such. */
     float max_gap;                                 /* 100; without chains, the gap is 0 */
     int max_rollbacks;                             /* 20 rollbacks; then an error. 0: no guard */
-    float least_scale;                             /* a smaller jem_net.scale is an error, except
-                                                      for a network with a shift: 0 */
+    float least_scale;                             /* 0; a smaller jem_net.scale is an error, except
+                                                      for a network with a shift */
     uint64_t seed;                                 /* 1; a network with the same seed uses
                                                       other random numbers */
-    int rank, ranks;                               /* index of this process, and their count: 0, 1;
-                                                      ranks must divide negatives and batches */
-    jem_sum_fn sum;                                /* examples/mpi.c: MPI_Allreduce */
+    int rank, ranks;                               /* 0, 1; index of this process, and their count,
+                                                      which must divide negatives and batches */
+    jem_sum_fn sum;                                /* NULL; examples/mpi.c has MPI_Allreduce */
     void *sum_user;
 } jem_train_desc;
 JEM_API jem_train_desc jem_train_desc_default(void);
@@ -1609,10 +1610,10 @@ JEM_API float jem_fit_temperature(jem_net *net, const float *x, const int *label
 
 /* Attack on a classifier: projected gradient descent (Madry et al. 2018) on log p(y|x). */
 typedef struct jem_attack_desc {
-    float eps;             /* largest distance from the image, in the network's units, as are
-                              step_size, lo and hi: .2. HUGE_VALF: no limit; step_size is then
+    float eps;             /* .2: largest distance from the image, in the network's units, as are
+                              step_size, lo and hi. HUGE_VALF: no limit; step_size is then
                               required */
-    int l2;                /* norm of that distance: 0: L-infinity (each pixel); 1: L2 */
+    int l2;                /* 0: that distance is L-infinity (each pixel); 1: L2 */
     int steps;             /* 40, at least 1, which without random_start is FGSM (Goodfellow et al.
                               2015) */
     float step_size;       /* 0: 2.5 eps / steps, and eps for a single step */
@@ -1621,17 +1622,17 @@ typedef struct jem_attack_desc {
     int all_steps;         /* 0: an image stops at its first success; 1: each attempt takes all its
                               steps, for a `classify` with random answers, whose first error
                               may be due to chance */
-    float momentum;        /* 0..1: a step goes along d <- momentum d + g/||g||, where g is the
-                              gradient (Dong et al. 2018), so random gradients are averaged: 0 */
+    float momentum;        /* 0; 0..1: a step goes along d <- momentum d + g/||g||, where g is the
+                              gradient (Dong et al. 2018), so random gradients are averaged */
     int targeted;          /* 0: moves images away from their labels; 1: towards the labels given */
-    float least_probability;   /* targeted: done when p(label|x) is the highest and at least this:
-                                  0 */
-    float lo, hi;          /* range of pixels: -1, 1; those of x outside it move no further out */
-    /* Classifier to fool instead of the network (NULL), for example one that refines its images
-       first. Writes to f[n][classes] the logits of x[n][c][h][w], which is in the network's units;
-       and to g[n][c][h][w], if it is not NULL, the gradients with respect to x of log p(label|x)
-       or, better for a confident classifier, of the label's log-odds (jem_log_odds). A status other
-       than JEM_OK ends the attack. */
+    float least_probability;   /* 0; targeted: done when p(label|x) is the highest, and at least
+                                  this */
+    float lo, hi;          /* -1, 1: range of pixels; those of x outside it move no further out */
+    /* NULL, or the classifier to fool instead of the network, for example one that refines its
+       images first. Writes to f[n][classes] the logits of x[n][c][h][w], which is in the network's
+       units; and to g[n][c][h][w], if it is not NULL, the gradients with respect to x of log
+       p(label|x) or, better for a confident classifier, of the label's log-odds (jem_log_odds). A
+       status other than JEM_OK ends the attack. */
     jem_status (*classify)(void *user, const float *x, const int *labels, int n, float *f,
                            float *g);
     void *user;
@@ -1657,8 +1658,8 @@ typedef struct jem_impute_desc {
                                                       .01 of the noise remains. Missing pixels start
                                                       from N(0, sigma_max^2) */
     jem_sgld_desc walk;                            /* 300 steps of 1, noise .01 */
-    float lo, hi;                                  /* without denoise, missing pixels start from
-                                                      U(lo,hi), or if lo = hi as in x: -1, 1 */
+    float lo, hi;                                  /* -1, 1: without denoise, missing pixels start
+                                                      from U(lo,hi) or, if lo = hi, as in x */
 } jem_impute_desc;
 JEM_API jem_impute_desc jem_impute_desc_default(void);
 /* Samples the pixels of the leaf x(n,c,h,w) for which known[n][c][h][w] is 0, in place; the others
@@ -1677,17 +1678,17 @@ typedef enum jem_fit {
     JEM_FIT_PAD            /* the whole picture, in the middle of the background */
 } jem_fit;
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
-    float lo, hi;                                  /* values of bytes 0 and 255 in x; both 0: -1,
-                                                      1 */
-    int background;                                /* grey, 0 to 255, with which transparent pixels
-                                                      are blended (see jem_pixels_to_floats); 0: as
-                                                      for the training images; if the network stores
-                                                      another grey, black cannot be requested
-                                                      (jem_net_set_background) */
-    int invert;                                    /* 1: black on white becomes white on black */
-    /* Framing. > 0 (at most 2): share of the image's side that the picture's subject gets; 0: as in
-       the training images (jem_net_fit_framing), unless the picture has the network's size; < 0: no
-       framing. */
+    float lo, hi;                                  /* both 0: -1, 1; values of bytes 0 and 255 in
+                                                      x */
+    int background;                                /* 0: as for the training images; 1 to 255: grey
+                                                      with which transparent pixels are blended (see
+                                                      jem_pixels_to_floats). If the network stores
+                                                      another grey (jem_net_set_background), black
+                                                      cannot be requested */
+    int invert;                                    /* 0; 1: black on white becomes white on black */
+    /* Framing. 0: as in the training images (jem_net_fit_framing), unless the picture has the
+       network's size; > 0 (at most 2): share of the image's side that the picture's subject gets;
+       < 0: no framing. */
     float subject;
     jem_fit fit;                                   /* JEM_FIT_TRAINED: a picture's other proportions
                                                       (jem_net_set_fit) */
