@@ -1747,7 +1747,8 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
    step if that is less, and whose step size is the square of its noise; a last step that removes
    the remaining noise, at most its last_sigma (if that is 0, 2 noise_lo). Without a score: 300
    steps of SGLD from U(-1,1), with step size and noise of the chains in training or, if they are
-   unknown, the paper's 1 and .01. */
+   unknown, the paper's 1 and .01; for vectors with a Student distribution and no chains, 1000 steps
+   of jem_sgld_desc_langevin(.01) from U(-2,2). */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
 /* Returns the query for jem_logp_guided. The query points to labels, which must stay valid. Its
    weight is net->guidance. If that is 0, the weight is 7 for a network with a score and a scale
@@ -14094,6 +14095,10 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
     if (net && net->walk_step > 0) {
         d.walk.step_size = net->walk_step;
         d.walk.noise_std = net->walk_noise;
+    } else if (net && jem__student(net)) {
+        d.lo = -2;
+        d.hi = 2;
+        d.walk = jem_sgld_desc_langevin(0.01f, 1000);
     }
     return d;
 }

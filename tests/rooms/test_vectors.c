@@ -68,6 +68,31 @@ static double auroc(const jem_answer *usual, const jem_answer *odd, int n) {
     return wins / n / n;
 }
 
+static int by_density(const void *a, const void *b) {
+    const float p = ((const jem_answer *)a)->log_density;
+    const float q = ((const jem_answer *)b)->log_density;
+    return (p > q) - (p < q);
+}
+
+/* Draws samples as jem_net_generate_desc says; most are as likely as usual vectors. Sorts those. */
+static void sample_some(jem_net *net, jem_answer *usual) {
+    enum { N = 32 };
+    static float x[N * SENSORS];
+    jem_answer a[N];
+    int good = 0;
+    jem_sampler *s = jem_net_sampler(net, NULL, N, 3, NULL);
+    CHECK(s && jem_sampler_step(s, NULL) == JEM_OK, "%s", jem_error(net->ctx));
+    if (!s) return;
+    CHECK(jem_unstandardize(net, s->x, N, x) == JEM_OK, "%s", jem_error(net->ctx));
+    CHECK(jem_classify(net, x, N, a) == JEM_OK, "%s", jem_error(net->ctx));
+    qsort(usual, TEST, sizeof *usual, by_density);
+    for (int i = 0; i < N; i++)
+        good += a[i].log_density > usual[TEST / 100].log_density &&
+                a[i].log_density < usual[TEST - 1].log_density + 5;
+    CHECK(good >= N * 3 / 4, "%d of %d samples are as likely as data", good, N);
+    jem_sampler_free(s);
+}
+
 static void test_recipe(jem_ctx *ctx, int classes, uint64_t seed) {
     static float x[TRAIN * SENSORS], test[TEST * SENSORS], batch[BATCH * SENSORS];
     static int labels[TRAIN], test_labels[TEST], batch_labels[BATCH];
@@ -106,6 +131,7 @@ static void test_recipe(jem_ctx *ctx, int classes, uint64_t seed) {
            classes, (int)seed, right, noisy, shuffled);
     CHECK(noisy > 0.99, "noise: %.3f", noisy);
     CHECK(shuffled > 0.99, "shuffled: %.3f", shuffled);
+    sample_some(net, usual);
     jem_trainer_free(tr);
     jem_net_free(net);
 }
