@@ -262,6 +262,8 @@ typedef enum jem_isa {
                         where JEM_PRECISION_FAST uses it)
        JEM_ISA_SCALAR   as AVX-512 BF16, in plain C
        others           not available: JEM_PRECISION_FAST replaces it, and a note is logged
+   With JEM_ISA_BEST, the same happens on Intel's processors without AMX, where AVX-512 BF16 is
+   slower than fp32.
 
    Sampling keeps packed copies of the weights. For output and input gradient together, these take 2
    times (direct), 1.8 times (exact), 4 times (fast) or once (bf16) the memory of the weights; with
@@ -18350,8 +18352,18 @@ static int jem__tiles_work(void) {
 }
 #endif
 
+#ifdef JEM__X86_BF16
+/* Returns 1 if AVX-512 BF16 is faster than fp32 with Winograd's method. Processors of Intel compute
+   its dot products at half the rate (tools/BENCHMARKS.md). */
+static int jem__bf16_pays(void) {
+    unsigned a, b, c, d;
+    const unsigned intel = 0x756e6547;             /* "Genu", of "GenuineIntel" */
+    return __get_cpuid(0, &a, &b, &c, &d) && b != intel;
+}
+#endif
+
 /* Returns the kernels for an instruction set, or for the best one that has bf16; NULL if this build
-   or processor does not have it. */
+   or processor does not have it, or if fp32 is faster than the best one. */
 static const jem__bf16 *jem__bf16_for(jem_isa isa) {
 #ifdef JEM__X86_BF16
     const int best = isa == JEM_ISA_BEST;
@@ -18359,8 +18371,8 @@ static const jem__bf16 *jem__bf16_for(jem_isa isa) {
     if ((best || isa == JEM_ISA_AMX) && jem_isa_available(JEM_ISA_AMX) && jem__tiles_work())
         return &jem__bf16_amx;
 #endif
-    if ((best || isa == JEM_ISA_AVX512_BF16) && jem_isa_available(JEM_ISA_AVX512_BF16))
-        return &jem__bf16_avx512;
+    if (isa == JEM_ISA_AVX512_BF16 || (best && jem__bf16_pays()))
+        return jem_isa_available(JEM_ISA_AVX512_BF16) ? &jem__bf16_avx512 : NULL;
 #endif
     return isa == JEM_ISA_SCALAR ? &jem__bf16_scalar : NULL;
 }
@@ -18878,9 +18890,11 @@ static int jem__engine_open(jem_ctx *ctx) {
         ctx->bf16 = jem__bf16_for(ctx->desc.isa);
         if (!ctx->bf16) {
             ctx->desc.precision = JEM_PRECISION_FAST;
-            if (ctx->desc.log)
-                ctx->desc.log(ctx->desc.user, "bf16: needs AMX or AVX-512 BF16; using "
-                                              "JEM_PRECISION_FAST instead");
+            const char *note = "bf16: needs AMX or AVX-512 BF16; using JEM_PRECISION_FAST instead";
+            if (jem_isa_available(JEM_ISA_AVX512_BF16) && ctx->desc.isa == JEM_ISA_BEST)
+                note = "bf16: without AMX, this processor is faster with JEM_PRECISION_FAST, which "
+                       "replaces it";
+            if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
         }
     }
     ctx->isa = ctx->bf16 ? ctx->bf16->isa : ctx->desc.isa;

@@ -937,9 +937,17 @@ static void test_fallback(void) {
     s.desc.isa = JEM_ISA_BEST;
     said[0] = 0;
     ctx = jem_ctx_create(&s.desc);
-    CHECK((jem_ctx_precision(ctx) == JEM_PRECISION_BF16) == jem_isa_available(JEM_ISA_AVX512_BF16),
+    CHECK(jem_ctx_precision(ctx) != JEM_PRECISION_BF16 ||
+          jem_isa_available(JEM_ISA_AVX512_BF16),
           "%s: %d", jem_isa_name(jem_ctx_isa(ctx)), jem_ctx_precision(ctx));
+    CHECK(jem_ctx_precision(ctx) == JEM_PRECISION_BF16 || !jem_isa_available(JEM_ISA_AVX512_BF16) ||
+          strstr(said, "without AMX"), "%s: it says '%s'", jem_isa_name(jem_ctx_isa(ctx)), said);
     CHECK((jem_ctx_precision(ctx) == JEM_PRECISION_BF16) == !said[0], "it says '%s'", said);
+    jem_ctx_free(ctx);
+    if (!jem_isa_available(JEM_ISA_AVX512_BF16)) return;
+    s.desc.isa = JEM_ISA_AVX512_BF16;              /* also where fp32 is faster */
+    ctx = jem_ctx_create(&s.desc);
+    CHECK(jem_ctx_precision(ctx) == JEM_PRECISION_BF16, "%d", jem_ctx_precision(ctx));
     jem_ctx_free(ctx);
 }
 
