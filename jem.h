@@ -555,7 +555,7 @@ JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
 JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), not -0; x finite */
 /* Computes x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
-JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x) */
+JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x); 0 if x < -30 */
 /* Zeroes each element with probability p in [0,1) and divides the others by 1 - p (Srivastava et
    al. 2014). Advances rng. */
 JEM_API jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng);
@@ -16493,16 +16493,15 @@ JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, fl
 
 /* Computes a leaky ReLU or SiLU of the vector v, from lane l on. Stores the input of its backward,
    unless NULL: for leaky ReLU the signs, in `bits`; for SiLU the slopes s + x s (1-s), where s =
-   sigmoid(x), or 0 if x < -87: slopes of 1e-36 would make gradients subnormal, with which Intel's
-   processors compute convolutions several times more slowly. */
+   sigmoid(x), or 0 if x < -30: values and slopes as small as 1e-30 would make products subnormal,
+   with which Intel's processors compute convolutions several times more slowly. */
 JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, uint16_t *bits,
                                       float *slopes) {
     if (kind == JEM__MAP_SILU) {
-        const JEM__V s = JEM__FN(sigmoid)(v);
+        const JEM__V zero = JEM__SET(0.0f);
+        const JEM__V s = JEM__LESS(v, JEM__SET(-30.0f), zero, JEM__FN(sigmoid)(v));
         const JEM__V r = v * s;
-        const JEM__V derivative = JEM__FMA(r, JEM__SET(1.0f) - s, s);
-        if (slopes)
-            JEM__STORE(slopes, JEM__LESS(v, JEM__SET(-87.0f), JEM__SET(0.0f), derivative));
+        if (slopes) JEM__STORE(slopes, JEM__FMA(r, JEM__SET(1.0f) - s, s));
         return r;
     }
     if (bits) *bits = (uint16_t)((l ? *bits : 0u) | JEM__BITS(v) << l);
