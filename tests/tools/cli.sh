@@ -629,6 +629,29 @@ status 0 "on paper, in a corner" classify $model bar.pgm
 says "bar.pgm: .* from 90 x 60 grey to 28 x 28 grey, framed, inverted"
 status 0 "as it is" classify $model bar.pgm --no-frame
 check "not framed" sh -c "! grep -q framed out"
+says ", stretched$"
+for fitting in crop pad; do
+    LC_ALL=C sed "s/\"train.$fitting\":\"off\"/\"train.$fitting\": \"on\"/" $model >fitting
+    status 0 "as training fits it" classify fitting bar.pgm --no-frame
+    says "grey, ${fitting}[pd]ed$"
+    mkdir -p bars && cp bar.pgm bars/1.pgm
+    status 0 "a folder of them" classify fitting bars --no-frame
+    check "are counted" grep -q "^1 picture: .*, 1 ${fitting}[pd]ed; classes: [0-9]: 1" err
+done
+# A seven that fills the network's 28 x 28 pixels.
+LC_ALL=C awk 'BEGIN {
+    printf "P5 28 28 255\n"
+    for (i = 0; i < 28; i++)
+        for (j = 0; j < 28; j++) {
+            off = j - 24 + (i - 3) * .62
+            printf "%c", (i < 4 || (off > -2.2 && off < 2.2)) ? 250 : 3
+        }
+}' >seven.pgm
+status 0 "a picture of the network's size" classify examples/models/mnist.safetensors seven.pgm
+says "seven.pgm: [0-689] (p"
+check "is not framed by itself" sh -c "! grep -q framed out"
+status 0 "on request" classify examples/models/mnist.safetensors seven.pgm --frame
+says "seven.pgm: 7 (p = .*; framed$"
 # A black bar on a transparent canvas: a TGA file, 60 x 60, 32 bits.
 {
     printf '\0\0\2\0\0\0\0\0\0\0\0\0\74\0\74\0\40\50'
@@ -955,10 +978,10 @@ says "bar.pgm: .*framed, inverted"
 check "each once" test "$(grep -c -e '(p = ' -e 'one colour' out)" = 4
 check "the damaged one is named" grep -q "album/z.png: is not a picture" err
 check "so is another file" grep -q "album/: 1 file is not a picture: list.txt$" err
-check "a summary" grep -q "^5 pictures: .* 1 of one colour, 1 unreadable, 1 framed, 1 inverted; classes: [0-9]" err
+check "a summary" grep -q "^5 pictures: .* 1 of one colour, 1 unreadable, 1 framed, 1 inverted; classes: [0-9]: [0-9]" err
 rm album/z.png album/list.txt
 status 0 "as a table" classify $model album each/000002.png --out album.csv
-says "^5 pictures: .* strange, 1 of one colour, 1 framed, 1 inverted; classes: [0-9]"
+says "^5 pictures: .* strange, 1 of one colour, 1 framed, 1 inverted; classes: [0-9]: [0-9]"
 check "columns" test "$(head -1 album.csv)" = \
     "file,log_p,familiarity,verdict,label,probability,reason,changes"
 row='^("album/a,b/q""0.png"|[a-z0-9/]*[.]p[ngm]*),[-0-9.e+]*,[-0-9.e]*'

@@ -32,7 +32,8 @@ static const option classify_table[] = {
     { "invert", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, invert), "", NO_PRESETS("off"),
       0, 0, "invert a picture that is not framed: ink on paper, for a model of white on black" },
     { "frame", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, frame), "", NO_PRESETS("on"), 0,
-      0, "show the subject as training images do, inverted if needed (--no-frame: off)" },
+      0, "show the subject as training images do, inverted if needed (--no-frame: off); default: "
+      "on, unless the picture has the network's size" },
     { "background", OPTION_INT, OPTION_NOW, offsetof(classify_options, background), "N",
       NO_PRESETS("0"), 0, 255, "grey behind transparent pixels (default: as in training)" },
     COMPUTE_OPTIONS(classify_options, "exact"),
@@ -56,7 +57,8 @@ typedef struct classified {
     data_set d;                                    /* as in the file; after fit_picture, of the
                                                       network's shape */
     int was[3];                                    /* channels, height and width in the file */
-    int framed, did;                               /* did: see jem_pixels_to_floats */
+    int framed, did;                               /* did: see jem_pixels_to_floats; unless framed,
+                                                      only how other proportions were fitted */
     int blank;                                     /* 1: one colour, which has no verdict */
     float *x, *logp_class;                         /* [image_size], [classes] */
     int *order;                                    /* [classes], the most probable one first */
@@ -89,10 +91,22 @@ static int load_picture(const model *m, const classify_options *o, classified *p
     return 0;
 }
 
-/* Frames a picture of any size as the network's images are; p->framed: whether it could be. Returns
-   0 after an error, which it prints. */
-static int frame_picture(const model *m, classified *p) {
+/* Returns the share of the side that subjects have in the training images. */
+static float share_of(const char *framing) {
+    float ground;
+    float share = 0;
+    sscanf(framing, "%f %f", &ground, &share);
+    return share;
+}
+
+/* Frames a picture as the network's images are, one of the network's size only if `always`;
+   p->framed: whether it could be. Returns 0 after an error, which it prints. */
+static int frame_picture(const model *m, int always, classified *p) {
     const data_set *d = &p->d;
+    const int same = d->w == m->net->width && d->h == m->net->height;
+    jem_pixels_desc desc;
+    memset(&desc, 0, sizeof desc);
+    if (same && always) desc.subject = share_of(jem_net_meta(m->net, "jem.framing"));
     const ptrdiff_t pixels = (ptrdiff_t)d->h * d->w;
     unsigned char *bytes = (unsigned char *)malloc((size_t)pixels * (size_t)d->c);
     if (!bytes) {
@@ -101,7 +115,7 @@ static int frame_picture(const model *m, classified *p) {
     }
     for (ptrdiff_t i = 0; i < pixels; i++)
         for (int k = 0; k < d->c; k++) bytes[i * d->c + k] = d->pixels[k * pixels + i];
-    const jem_status status = jem_pixels_to_floats(m->net, bytes, d->w, d->h, d->c, NULL, p->x,
+    const jem_status status = jem_pixels_to_floats(m->net, bytes, d->w, d->h, d->c, &desc, p->x,
                                                    &p->did);
     free(bytes);
     if (status != JEM_OK) return picture_fail(m, p);
@@ -111,6 +125,7 @@ static int frame_picture(const model *m, classified *p) {
 
 /* Converts a picture to the network's shape as in training. */
 static int fit_picture(const model *m, const classify_options *o, classified *p) {
+    static const int did_for[] = { JEM_DID_STRETCH, JEM_DID_CROP, JEM_DID_PAD };   /* data_shape */
     const ptrdiff_t size = image_size(m->net);
     data_desc desc = describe_picture(o);
     char error[512];
@@ -120,6 +135,8 @@ static int fit_picture(const model *m, const classify_options *o, classified *p)
     desc.height = m->net->height;
     desc.width = m->net->width;
     desc.resize = DATA_FIT;
+    const int other = (double)p->d.h * desc.width != (double)p->d.w * desc.height;
+    p->did = other ? did_for[desc.shape] : 0;
     if (!data_fit_image(&p->d, p->path, &desc, error, sizeof error)) {
         fprintf(stderr, "jem classify: %s\n", error);
         return 0;
@@ -154,10 +171,19 @@ static int answer_picture(const model *m, classified *p) {
     return 1;
 }
 
+/* Returns how other proportions were fitted, or "". */
+static const char *fitting_of(const classified *p) {
+    if (p->framed) return "";
+    if (p->did & JEM_DID_CROP) return "cropped";
+    if (p->did & JEM_DID_PAD) return "padded";
+    return p->did & JEM_DID_STRETCH ? "stretched" : "";
+}
+
 /* Describes how the picture was changed; "": not at all. */
 static void describe_changes(char text[CHANGES_SIZE], const jem_net *net, const classified *p) {
     static const char *const colours[2] = { " in colour", " grey" };
     const data_set *d = &p->d;
+    const char *fitting = fitting_of(p);
     const int same = p->was[0] == net->channels && p->was[1] == net->height &&
                      p->was[2] == net->width;
     int n = 0;
@@ -169,8 +195,8 @@ static void describe_changes(char text[CHANGES_SIZE], const jem_net *net, const 
     if (p->framed)
         n += snprintf(text + n, (size_t)(CHANGES_SIZE - n), "%sframed%s", n ? ", " : "",
                       p->did & JEM_DID_INVERT ? ", inverted" : "");
-    else if (d->stretched)
-        n += snprintf(text + n, (size_t)(CHANGES_SIZE - n), "%sstretched", n ? ", " : "");
+    else if (*fitting)
+        n += snprintf(text + n, (size_t)(CHANGES_SIZE - n), "%s%s", n ? ", " : "", fitting);
     if (d->blended)
         snprintf(text + n, (size_t)(CHANGES_SIZE - n), "%stransparent pixels over grey %d",
                  n ? "; " : "", d->behind);
@@ -205,10 +231,11 @@ typedef struct classify_run {
     const classify_options *o;
     classify_path *at;
     int n, room;
+    int frame_always;                              /* 1: --frame was given */
     int folders;                                   /* folders among the words of the command */
     new_file table;                                /* of --out */
     int pictures, unreadable, blank, verdicts[JEM_VERDICT_STRANGE + 1];
-    int framed, inverted, stretched;
+    int framed, inverted, stretched, cropped, padded;
     int *of_class;                                 /* [classes] */
     int failed;                                    /* folders without pictures */
 } classify_run;
@@ -244,7 +271,9 @@ static int put_picture(classify_run *r, const classified *p, int answered) {
 static void count_answer(classify_run *r, const classified *p) {
     r->framed += p->framed;
     r->inverted += p->framed && (p->did & JEM_DID_INVERT);
-    r->stretched += !p->framed && p->d.stretched;
+    r->stretched += !p->framed && (p->did & JEM_DID_STRETCH) != 0;
+    r->cropped += !p->framed && (p->did & JEM_DID_CROP) != 0;
+    r->padded += !p->framed && (p->did & JEM_DID_PAD) != 0;
     if (p->blank) r->blank++;
     else {
         r->verdicts[jem_judge(p->answer.familiarity)]++;
@@ -263,7 +292,8 @@ static int answer_file(const classify_run *r, classified *p) {
     p->order = (int *)malloc((size_t)m->net->classes * sizeof *p->order);
     int ok = p->x && p->logp_class && p->order;
     if (!ok) fprintf(stderr, "jem classify: out of memory for %s%s\n", p->path, memory_hint(hint));
-    if (ok && o->frame && jem_net_meta(m->net, "jem.framing")) ok = frame_picture(m, p);
+    if (ok && o->frame && jem_net_meta(m->net, "jem.framing"))
+        ok = frame_picture(m, r->frame_always, p);
     if (ok && !p->framed) ok = fit_picture(m, o, p);
     ok = ok && answer_picture(m, p);
     if (ok && !p->framed)
@@ -363,12 +393,14 @@ static void print_classified(const classify_run *r, FILE *to) {
     print_count(to, r->framed, "framed");
     print_count(to, r->inverted, "inverted");
     print_count(to, r->stretched, "stretched");
+    print_count(to, r->cropped, "cropped");
+    print_count(to, r->padded, "padded");
     print_chance(to, r->pictures - r->blank - r->unreadable, rows_calibrated(r->m), "images");
     for (int k = 0; net->classes > 1 && k < net->classes && named <= MOST_NAMED; k++) {
         if (!r->of_class[k]) continue;
         if (named == MOST_NAMED) fprintf(to, ", ...");
         else
-            fprintf(to, "%s %s %d", named ? "," : "; classes:", class_name(net, k, name),
+            fprintf(to, "%s %s: %d", named ? "," : "; classes:", class_name(net, k, name),
                     r->of_class[k]);
         named++;
     }
@@ -455,6 +487,7 @@ int classify_command(int argc, char **argv) {
     memset(&r, 0, sizeof r);
     r.m = &m;
     r.o = &values;
+    r.frame_always = o->given[option_find(o, "frame")];
     if (model_open(&m, o->command, words[0], values.threads, values.precision,
                    values.max_memory)) {
         status = 2;
