@@ -1334,6 +1334,12 @@ refuses 1 "not the data that this run started with: 600 rows then, 600 now" \
 awk -F, -v OFS=, '{ print (NR == 1 ? "clock" : NR), $0 }' plain.csv >clock.csv
 { echo "2024-01-01T00:00,21.5,40"; echo "2024-01-01T00:10,21.6,41"
     awk 'BEGIN { for (i = 0; i < 98; i++) print "2024-01-02T00:00,2" i ".5,4" i % 10 }'; } >times.csv
+{ printf 'temp \260C,bar\n' && cut -d, -f1,2 plain.csv | sed 1d; } >latin.csv
+status 0 "names in Latin-1" train latin.csv --label none $brief --iters 1 --out u40
+says "latin.csv: line 1 is not UTF-8, so letters in names of columns become '?': save it as CSV in UTF-8"
+{ printf 'temp \302\260C,bar\n' && sed 1d latin.csv; } >utf8.csv
+status 0 "names in UTF-8" train utf8.csv --label none $brief --iters 1 --out u41
+check "have no note" sh -c "! grep -q UTF-8 out"
 status 0 "a text column, dropped by number" train times.csv --drop 1 $brief --iters 1 --out u22
 says "times.csv: 100 rows of 2 numbers"
 sed '1,$s/^[^,]*/P-7: a long name of sixty-four letters or more that no column may have/' \
@@ -1343,6 +1349,8 @@ says "named.csv: 100 rows of 2 numbers"
 { echo "sample,400,410"; sed 1d times.csv; } >waves.csv
 status 0 "names that are numbers" train waves.csv --drop 1 $brief --iters 1 --out u31
 says "waves.csv: 99 rows of 2 numbers"
+printf '"temp, C",bar\n21,1\n' >commas.csv
+refuses 1 '(its columns: "temp, C", bar)' score t1/last.safetensors commas.csv
 status 0 "kept by number" score u22/last.safetensors times.csv --keep 1
 check "no row is lost" sh -c "grep -c ^ out | grep -q 101 && grep -q '2024-01-01T00:00' out"
 awk -F, -v OFS=, '{ $5 = NR == 1 ? "state" : NR == 9 ? "nan" : NR % 2 "" } 1' rows.csv >nans.csv
@@ -1361,7 +1369,7 @@ status 0 "weights of other classes" train kinds.csv --label state --init t4/last
     --iters 1 --out u24
 check "are reported" grep -q "class 0 of the model is .*, of the data 'kind.*the weights of another" err
 status 0 "a clock" train clock.csv $brief --iters 1 --out t9
-says "column 'clock' never falls from row to row: .* --drop clock skips it"
+says "column 'clock' never falls from row to row: .*: train again with --drop clock (and another --out)"
 check "and no sensor" test "$(grep -c 'never falls' out)" = 2
 check "again at the end" test "$(tail -n 1 out | grep -c 'never falls')" = 1
 awk -F, -v OFS=, 'NR == 1 { print "volt,\"rpm, max\",bar,flat,kind" } NR > 1 {

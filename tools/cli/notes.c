@@ -32,12 +32,18 @@ static int only_rises(const data_set *s, int column) {
     return rises >= SEVERAL;
 }
 
+void note_letters(const char *table, const data_set *s) {
+    if (s->masked)
+        printf("%s: line 1 is not UTF-8, so letters in names of columns become '?': save it as CSV "
+               "in UTF-8\n", table);
+}
+
 void note_clocks(const char *table, const data_set *s) {
     char word[DATA_PATH];
     for (int c = 0; c < s->c; c++) {
         if (!only_rises(s, c)) continue;
         printf("%s: column '%s' never falls from row to row: if it is a clock or a counter, many "
-               "new rows will be strange; a run (--out) with --drop %s skips it\n", table,
+               "new rows will be strange: train again with --drop %s (and another --out)\n", table,
                s->column_names[c], drop_word(s->column_names[c], word));
     }
 }

@@ -7,6 +7,8 @@
 
 #include "tools/support/data.h"
 
+/* Reports that names of columns have '?' in the place of letters that are not UTF-8. */
+void note_letters(const char *table, const data_set *s);
 /* Names columns that only rise: a clock or a counter, which makes all later rows strange. */
 void note_clocks(const char *table, const data_set *s);
 /* Names columns of a single value, and those with a few values so far from the others that they

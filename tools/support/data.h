@@ -47,6 +47,7 @@ typedef struct data_set {
     int blended, blank;        /* pictures with transparent pixels; of these, without contrast */
     int behind;                /* grey behind the transparent pixels of the last picture */
     int has_labels;            /* 0: a table without them; labels are then 0 */
+    int masked;                /* 1: a table whose names of columns are not UTF-8, and have '?' */
     int held_out;              /* 1: test images are from the folder of the training images */
     int by_name;               /* 1: and their names decide which are for testing */
     int skipped;               /* rows of a table that cannot be read, left out; of a folder, files

@@ -158,14 +158,18 @@ static int next_line(table_reader *r) {
     return r->at < r->end;
 }
 
-/* Copies a name without control characters, cut between letters of UTF-8. */
-static void copy_name(char to[TABLE_NAME], const char *name) {
+/* Copies a name without control characters, cut between letters of UTF-8. Returns 0 if some of its
+   bytes are not UTF-8: each becomes '?'. */
+static int copy_name(char to[TABLE_NAME], const char *name) {
     size_t n = strlen(name);
     if (n >= TABLE_NAME) n = TABLE_NAME - 1;
     while (n > 0 && ((unsigned char)name[n] & 0xc0) == 0x80) n--;
     memcpy(to, name, n);
     to[n] = 0;
     jem_mask_controls(to, 0);
+    for (size_t i = 0; i < n; i++)
+        if (to[i] == '?' && (unsigned char)name[i] >= 0x80) return 0;
+    return 1;
 }
 
 /* Returns the column of this name, or -1. */
@@ -205,15 +209,17 @@ static int column_placed(const table_reader *r, const char *place) {
 /* Reports a column that the table does not have, and those that it has. */
 static int no_column(table_reader *r, const char *name, const char *use) {
     enum { MOST = 240 };                           /* bytes of the list */
-    char list[MOST + TABLE_NAME + 8] = "";
+    char list[MOST + 2 * TABLE_NAME + 8] = "";
+    char quoted[2 * TABLE_NAME + 3];
     size_t n = 0;
     for (int i = 0; i < r->all; i++) {
         if (n > MOST) {
             snprintf(list + n, sizeof list - n, ", ...");
             break;
         }
+        table_quote(r->names[i], quoted);
         n += (size_t)snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "",
-                              *r->names[i] ? r->names[i] : "''");
+                              *quoted ? quoted : "''");
     }
     return wrong_at(r, "has no column '%.31s'%s (its columns: %s)", name, use, list);
 }
@@ -507,6 +513,7 @@ static int read_header(table_reader *r) {
     const char *start = r->at;
     int texts = 0;
     int text_at = 0;
+    int is_utf8 = 1;
     char value[TABLE_NAME];
     double number;
     r->names = (char (*)[TABLE_NAME])calloc(TABLE_COLUMNS + 1, sizeof *r->names);
@@ -526,12 +533,13 @@ static int read_header(table_reader *r) {
             texts++;
             text_at = r->all;
         }
-        copy_name(r->names[r->all++], value);
+        is_utf8 &= copy_name(r->names[r->all++], value);
     } while (continues(r));
     /* if the only text is a label, it belongs to a row */
     const int label_at = place_of_label(r);
     const int has_header = texts > (label_at >= 0 && text_at == label_at);
     const char *values = has_header ? r->at : start;
+    r->t->masked = has_header && !is_utf8;
     if (!has_header) {
         for (int i = 0; i < r->all; i++) snprintf(r->names[i], TABLE_NAME, "%d", i + 1);
     }

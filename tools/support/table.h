@@ -34,6 +34,8 @@ typedef struct csv_table {
                                                       "12:00,7", and a 0; NULL: none */
     char *kept_names;                              /* the same of their names; or NULL */
     char label[TABLE_NAME];                        /* the name of the column of labels, or "" */
+    int masked;                                    /* 1: names in the first line are not UTF-8, and
+                                                      have '?' for such bytes */
 } csv_table;
 
 /* Zero or NULL means default. */
