@@ -51,7 +51,7 @@ static void show(progress *p, const jem_stats *s, int updates) {
     p->ce = keep * p->ce + (1 - keep) * s->ce;
     p->accuracy = keep * p->accuracy + (1 - keep) * s->accuracy;
     p->residual = keep * p->residual + (1 - keep) * s->residual;
-    p->gap = keep * p->gap + (1 - keep) * s->cd;
+    p->gap = keep * p->gap - (1 - keep) * s->cd;
     const int done = s->update + 1;
     const int bar = isatty(1);
     const int last = done == updates;
@@ -63,7 +63,7 @@ static void show(progress *p, const jem_stats *s, int updates) {
     char filled[21] = "....................";
     char chains[40] = "no chains yet";
     for (int i = 0; i < 20 * done / updates; i++) filled[i] = '#';
-    if (s->f_sample != 0) snprintf(chains, sizeof chains, "f(x-) - f(x+) %5.1f", (double)p->gap);
+    if (s->f_sample != 0) snprintf(chains, sizeof chains, "f(x+) - f(x-) %5.1f", (double)p->gap);
     printf("%s%5d/%d [%s] CE %.3f  accuracy %.1f%%  score error %.3f  %s  %.0f s left  %s",
            bar ? "\r" : "", done, updates, filled, (double)p->ce, 100 * (double)p->accuracy,
            (double)p->residual, chains, left, bar && !last ? "" : "\n");
