@@ -207,7 +207,7 @@ class Net:
         """A picture of any size, bytes (height, width) or (height, width, 1 to 4: grey or colour,
         with alpha), as the network takes it: floats (1, channels, height, width). It is resized,
         framed and blended as the training pictures were."""
-        self._open()
+        self._of_pictures()
         picture = numpy.ascontiguousarray(picture)
         if picture.dtype != numpy.uint8:
             raise ValueError("a picture of %s: must be bytes (numpy.uint8)" % picture.dtype)
@@ -239,8 +239,8 @@ class Net:
 
     def sample(self, label=-1, n=1, seed=1, lo=-1.0, hi=1.0, invert=False):
         """n samples of a class (-1: of any) as bytes (n, height, width, channels). lo, hi: what 0
-        and 255 are to the network."""
-        self._open()
+        and 255 are to the network. A model of a table has none: its rows are no pictures."""
+        self._of_pictures()
         if n < 1:
             raise ValueError("n = %d: 1 or more" % n)
         pixels = numpy.empty((n, self.height, self.width, self.channels), numpy.uint8)
@@ -254,6 +254,12 @@ class Net:
     def _open(self):
         if not self._net:
             raise ValueError("the network is closed")
+
+    def _of_pictures(self):
+        self._open()
+        if self.height == self.width == 1:
+            raise ValueError("the model is of rows of %d numbers, which are no pictures" %
+                             self.channels)
 
     def _check(self, status):
         if status:

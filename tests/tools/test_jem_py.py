@@ -247,6 +247,8 @@ def test_units():
             one, of_one = net.logp(rows[0], slope=True)
             check(one[0] == logp[0] and (of_one == slope[0]).all(), "one row")
             raises(ValueError, "shape (2, 4): must be (n, 3)", net.logp, numpy.zeros((2, 4)))
+            raises(ValueError, "of rows of 3 numbers, which are no pictures", net.sample)
+            raises(ValueError, "no pictures", net.pixels, numpy.zeros((2, 2), numpy.uint8))
             odd = rows[:20] + [0, 0, 9 * units[2]]
             gain, better = net.blame(odd)
             check(gain.shape == (20, 3) and (gain.argmax(1) == 2).all(), "c is to blame: %s" % gain)
