@@ -301,6 +301,20 @@ status 0 "a flat one" train --dataset digits --n-valid 64 --widths 8,8 --iters 1
 check "has no wall" sh -c '! grep -q wall err'
 status 0 "a score alone" train $small --widths 8,8 --iters 5 --p-x-weight 0 --score-weight .01 \
     --fresh-steps 5 --out dreams
+status 0 "samples of it" sample dreams/last.safetensors --n 2 --steps 1 --fresh-steps 1 --out s0.png
+check "are poor" grep -q "dreams/last.safetensors: .* a score alone, .*: its samples are poor$" err
+status 0 "stopped before its chains" train $small --widths 8,8 --iters 20 --score-weight .01 \
+    --fresh-steps 5 --chains-from .8 --stop-at 3 --out fresh
+status 0 "its buffer" info fresh/last.safetensors
+says "buffer     100 chains of (1,28,28), not filled yet: the chains have not begun$"
+mkdir early && cp step/last.safetensors early
+cp dreams/last.safetensors early/best.safetensors
+status 0 "a best one without chains" sample early/best.safetensors --n 2 --steps 1 --fresh-steps 1 \
+    --out s0.png
+check "names the last one, with chains" grep -q "are poor; use early/last.safetensors$" err
+status 0 "samples with chains" sample step/last.safetensors --n 2 --steps 1 --out s0.png
+check "have no such note" sh -c "! grep -q poor err"
+check "but few images calibrate them" grep -q "^jem sample: 100 images calibrate familiarity" err
 check "dreams all the same" sh -c 'ls dreams | grep -q samples_film.png'
 check "has no f(x-)" sh -c 'tail -n 1 plain/log.csv | cut -d, -f8 | grep -qx ""'
 check "a run with them has" sh -c 'tail -n 1 step/log.csv | cut -d, -f8 | grep -q "[0-9]"'
@@ -590,7 +604,7 @@ for how in "--class 7" "--class all" "--from buffer" "--from buffer --class 1 --
     status 0 "sample $how" sample $model --n 20 --steps 5 --out s4.png $how
     check "another picture: $how" differs s1.png s4.png
 done
-refuses 2 "class 10: the network has classes 0 to 9" sample $model --class 10 --out new
+refuses 2 "class 10: the network has classes 0 to 9$" sample $model --class 10 --out new
 refuses 2 "has no replay buffer" sample b/best.safetensors --from buffer --out new
 refuses 1 "the buffer has too few" sample $model --from buffer --min-visits 100000 --out new.png
 check "too few, and no picture" test ! -e new.png
@@ -914,6 +928,8 @@ status 0 "without validation" train $few --iters 3 --dataset pair --n-valid 0 --
 says "no best.safetensors was written, because there are no validation .*: use pair2/last.saf"
 says "no familiarity, because calibration needs at least 2 images, and has 0"
 refuses 1 "pair2 is a folder; its model is the file pair2/last.safetensors" classify pair2 s1.png
+refuses 1 "b is a folder; its model is the file b/best.safetensors" classify b s1.png
+refuses 1 "b is a folder; its model is the file b/last.safetensors" sample b --out new
 refuses 1 "best.safetensors is not there, but pair2/last.safetensors is" info pair2/best.safetensors
 mkdir -p single/a lone/a lone/b
 for i in 0 1 2 3 4; do cp each/00000$i.png single/a && cp each/00000$i.png lone/a; done
@@ -1325,6 +1341,8 @@ check "without the options of images" sh -c "grep -q -e --drop out && ! grep -q 
 awk -F, -v OFS=, 'NR > 1 { $5 = NR % 2 ? "low" : "inf" } 1' rows.csv >words.csv
 status 0 "a class named inf" train words.csv --label state --iters 3 --n-valid 12 --out t17
 says "600 rows of 4 numbers, 2 classes"
+status 0 "its uses" info t17/last.safetensors
+says "use        log p(x) of rows (noise-contrastive estimation), familiarity, classification$"
 refuses 1 "column 1 of the model is 'volt', of the data 'temp'" \
     train new.csv --label none --drop when --init t1/last.safetensors --out new
 refuses 1 "t1/last.safetensors: the model has 1 class, the data 3" \

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 
 #include "tools/cli/memory.h"
+#include "tools/cli/notes.h"
 #include "tools/cli/onnx.h"
 #include "tools/cli/score.h"
 #include "tools/cli/train.h"
@@ -60,6 +61,7 @@ int name_model_of_run(const char *command, const char *path) {
     char file[OPTION_TEXT_SIZE + 32];
     const int is_there = !stat(path, &status);
     const int is_folder = is_there && S_ISDIR(status.st_mode);
+    const int last_first = !is_folder || !strcmp(command, "jem sample");   /* best may be early */
     const char *name = strrchr(path, '/');
     name = name ? name + 1 : path;
     const int length = is_folder ? (int)strlen(path) : (int)(name - path);
@@ -67,7 +69,7 @@ int name_model_of_run(const char *command, const char *path) {
     if (!is_folder && strcmp(name, files[0]) != 0 && strcmp(name, files[1]) != 0) return 0;
     for (int i = 0; i < 2; i++) {
         const char *slash = is_folder && path[length - 1] != '/' ? "/" : "";
-        snprintf(file, sizeof file, "%.*s%s%s", length, path, slash, files[is_folder ? 1 - i : i]);
+        snprintf(file, sizeof file, "%.*s%s%s", length, path, slash, files[last_first ? i : 1 - i]);
         if (stat(file, &status)) continue;
         if (is_folder)
             fprintf(stderr, "%s: %s is a folder; its model is the file %s\n", command, path, file);
@@ -336,6 +338,16 @@ static int class_named(const jem_net *net, const char *text) {
     return -1;
 }
 
+/* Returns 1 if the name of each class is its number. */
+static int are_numbers(const jem_net *net) {
+    char name[NAME_SIZE], number[NAME_SIZE];
+    for (int k = 0; k < net->classes; k++) {
+        snprintf(number, sizeof number, "%d", k);
+        if (strcmp(class_name(net, k, name), number)) return 0;
+    }
+    return 1;
+}
+
 /* Finds a class by name or number; returns 0 and prints the reason if the network does not have
    it. */
 static int class_of(const jem_net *net, const char *command, const char *text, int *label) {
@@ -349,7 +361,8 @@ static int class_of(const jem_net *net, const char *command, const char *text, i
     }
     fprintf(stderr, "%s: --class %s: the network has classes 0 to %d", command, text,
             net->classes - 1);
-    for (int k = 0; k < net->classes && k < 20; k++)
+    const int named = !are_numbers(net);
+    for (int k = 0; named && k < net->classes && k < 20; k++)
         fprintf(stderr, "%s%s", k ? ", " : ": ", class_name(net, k, number));
     fprintf(stderr, "\n");
     return 0;
@@ -692,6 +705,37 @@ static void note_earlier(const sampling *s) {
             folder, s->done);
 }
 
+/* Returns 1 if a checkpoint has learned from a score alone: chains had no part yet. */
+static int is_score_alone(const jem_archive *a) {
+    const char *density = jem_archive_meta(a, "run.density");
+    return density && !strcmp(density, "score");
+}
+
+/* Returns 1 if a file is there whose training had chains. */
+static int has_walked(jem_ctx *ctx, const char *path) {
+    struct stat status;
+    if (stat(path, &status)) return 0;
+    jem_archive *a = jem_archive_read(ctx, path);
+    const int walked = a && !is_score_alone(a);
+    jem_archive_free(a);
+    jem_clear_error(ctx);
+    return walked;
+}
+
+/* Notes that samples of a model without chains are poor; names the checkpoint of its run if that
+   has them. */
+static void note_no_chains(const model *m) {
+    static const char best[] = "best.safetensors";
+    const size_t folder = folder_length(m->path);
+    char last[OPTION_TEXT_SIZE + 32] = "";
+    if (!is_score_alone(m->archive)) return;
+    if (!strcmp(m->path + folder, best) && folder < OPTION_TEXT_SIZE)
+        snprintf(last, sizeof last, "%.*slast.safetensors", (int)folder, m->path);
+    const int better = *last && has_walked(m->ctx, last);
+    fprintf(stderr, "jem sample: %s: has learned a score alone, without chains: its samples are "
+            "poor%s%s\n", m->path, better ? "; use " : "", better ? last : "");
+}
+
 static void print_sampled(const sampling *s) {
     const sample_options *o = s->o;
     const char *from = o->from == FROM_NOISE ? "noise" : "the buffer";
@@ -729,6 +773,7 @@ static int sample_all(sampling *s) {
         return 1;
     }
     if (!make_images(s, shown)) return 1;
+    note_no_chains(&s->m);
     jem_rng rng = jem_rng_seed((uint64_t)o->seed);
     if (o->from == FROM_BUFFER && !queue_buffer(s, &rng)) return 1;
     while (s->done < o->n) {
@@ -737,6 +782,8 @@ static int sample_all(sampling *s) {
     if (!draw_sampled(s, shown)) return 1;
     if (*o->each) note_earlier(s);
     print_sampled(s);
+    if (s->calibrated)
+        note_few_calibrate(stderr, "jem sample", rows_calibrated(&s->m), "images");
     return 0;
 }
 
@@ -1264,7 +1311,8 @@ static void info_uses(const jem_archive *a, int classes) {
                                      &residual, &logp);
     const char *by_noise = "noise-contrastive estimation";
     if (!strcmp(density, by_noise)) {
-        printf("  use        log p(x) of rows (%s), familiarity\n", by_noise);
+        printf("  use        log p(x) of rows (%s), familiarity%s\n", by_noise,
+               classes > 1 ? ", classification" : "");
         if (numbers == 5)
             printf("  validation mean log p(x) %.3f of %d rows%s\n", logp, n,
                    classes > 1 ? "; of their classes:" : "");
@@ -1323,12 +1371,15 @@ static void info_buffer(const jem_archive *a) {
         double sum = 0;
         ptrdiff_t count = (ptrdiff_t)(v->bytes / sizeof(int));
         ptrdiff_t fresh = 0;
+        ptrdiff_t empty = 0;
         for (ptrdiff_t i = 0; i < count; i++) {
-            sum += n[i];
+            sum += n[i] > 0 ? n[i] : 0;
             fresh += n[i] == 0;
+            empty += n[i] < 0;
         }
-        printf(", walked %.1f times on average, %ld never", sum / (double)(count ? count : 1),
-               (long)fresh);
+        if (empty == count) printf(", not filled yet: the chains have not begun");
+        else printf(", walked %.1f times on average, %ld never", sum / (double)(count - empty),
+                    (long)fresh);
     }
     printf("\n");
 }
