@@ -32,8 +32,8 @@ static const option classify_table[] = {
     { "invert", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, invert), "", NO_PRESETS("off"),
       0, 0, "invert a picture that is not framed: ink on paper, for a model of white on black" },
     { "frame", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, frame), "", NO_PRESETS("on"), 0,
-      0, "show the subject as training images do, inverted if needed (--no-frame: off); default: "
-      "on, unless the picture has the network's size" },
+      0, "show the subject as training images do, inverted if needed (--no-frame: off; --frame: "
+      "also in a picture of the network's size)" },
     { "background", OPTION_INT, OPTION_NOW, offsetof(classify_options, background), "N",
       NO_PRESETS("0"), 0, 255, "grey behind transparent pixels (default: as in training)" },
     COMPUTE_OPTIONS(classify_options, "exact"),

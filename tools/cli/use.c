@@ -61,7 +61,8 @@ int name_model_of_run(const char *command, const char *path) {
     char file[OPTION_TEXT_SIZE + 32];
     const int is_there = !stat(path, &status);
     const int is_folder = is_there && S_ISDIR(status.st_mode);
-    const int last_first = !is_folder || !strcmp(command, "jem sample");   /* best may be early */
+    /* The best classifier may be a poor sampler. */
+    const int last_first = !is_folder || !strcmp(command, "jem sample");
     const char *name = strrchr(path, '/');
     name = name ? name + 1 : path;
     const int length = is_folder ? (int)strlen(path) : (int)(name - path);
