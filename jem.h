@@ -10453,16 +10453,17 @@ static double jem__fraction_far(const jem_train_desc *d, const float *const *cha
     const double at_clamp = 0.4995 * ((double)d->sgld.clamp_hi - (double)d->sgld.clamp_lo);
     double middle = ((double)d->restart_hi + (double)d->restart_lo) / 2;
     double limit = 10 * half;
-    double far = 0;
+    double outside = 0;
     for (ptrdiff_t i = 0; i < all; i++) limit = fmax(limit, 2 * fabs((double)x[i] - middle));
     if (at_clamp > 1.5 * half) {
         limit = at_clamp;
         middle = ((double)d->sgld.clamp_hi + (double)d->sgld.clamp_lo) / 2;
     }
     for (int i = 0; i < n; i++) {
-        for (ptrdiff_t k = 0; k < size; k++) far += fabs((double)chain[i][k] - middle) >= limit;
+        for (ptrdiff_t k = 0; k < size; k++)
+            outside += fabs((double)chain[i][k] - middle) >= limit;
     }
-    return far / ((double)n * (double)size);
+    return outside / ((double)n * (double)size);
 }
 
 /* Returns the reason why the chains, whose values are finite, are useless, or NULL. Compares some
@@ -13703,8 +13704,8 @@ JEM__INLINE void jem__greys_of(const unsigned char *p, int channels, const jem_p
         const unsigned alpha = channels % 2 ? 255u : p[channels - 1];
         const unsigned v = colour ? 299u * p[0] + 587u * p[1] + 114u * p[2] : 1000u * p[0];
         const unsigned behind = 1000u * (unsigned)d->background;
-        const unsigned byte = (v * alpha + behind * (255 - alpha) + 127500) / 255000;
-        grey[i] = (unsigned char)(d->invert ? 255 - byte : byte);
+        const unsigned level = (v * alpha + behind * (255 - alpha) + 127500) / 255000;
+        grey[i] = (unsigned char)(d->invert ? 255 - level : level);
     }
 }
 /* Advances to the next run of a picture, and converts it, rounded. Returns 0 after the last. */
@@ -14577,13 +14578,13 @@ typedef struct jem__json {
 
 /* Reports an error at the current byte of the file; returns 0. */
 static int jem__json_fail(jem__json *j, const char *what, const char *detail) {
-    const double byte = (double)(j->at - j->begin + 8);
+    const double position = (double)(j->at - j->begin + 8);
     if (j->name)
         jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\": %s%.80s at byte %.0f",
-                  j->a->where, j->name, what, detail, byte);
+                  j->a->where, j->name, what, detail, position);
     else
         jem__fail(j->a->ctx, JEM_BAD_FILE, "%s: header: %s%.80s at byte %.0f", j->a->where, what,
-                  detail, byte);
+                  detail, position);
     j->at = j->end;
     return 0;
 }

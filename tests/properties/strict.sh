@@ -2,7 +2,8 @@
 # Compiles jem.h by itself, with every warning as an error: {gcc, clang, both for AArch64, gcc for
 # Windows and for 32-bit x86, clang for WebAssembly without and with simd128} x {C99, C11, C++11,
 # C++17} x {each macro} x {with, without the implementation}. Each is one test. No OpenMP and no
-# optimisation here: the test programs have both. JEM_FILE: under another name, from a folder that
+# optimisation here: the test programs have both. after_windows.h: the implementation where macros
+# of <windows.h>, such as far and min, are defined. JEM_FILE: under another name, from a folder that
 # has no jem.h. JEM_DECLARATIONS: with the implementation asked for, too, nothing is defined. Of the
 # implementation's own objects: what it never calls. Then, where Wine is, test programs of Windows
 # run; and one with -ffast-math.
@@ -29,15 +30,19 @@ compile() {
 
 # one COMPILER STANDARD MACRO PART
 one() {
-    case $4 in implementation) text="#define JEM_IMPLEMENTATION" ;; *) text="" ;; esac
+    case $4 in
+        implementation) text="#define JEM_IMPLEMENTATION" ;;
+        after_windows.h) text="#define JEM_IMPLEMENTATION\n#include <windows.h>" ;;
+        *) text="" ;;
+    esac
     name="$1 -std=$2 $3 $4"
     object=$dir/$1-$2-$3-$4.o header=jem.h define=-D$3 from=.
     if [ $3 = JEM_FILE ]; then
         header=renamed.h define='-DJEM_FILE="renamed.h"' from=$dir/renamed object=../${object##*/}
     fi
     # The newer of two standards adds no code: without an object, it takes a third of the time.
-    case $2 in c11 | c++17) how=-fsyntax-only ;; *) how=-c ;; esac
-    if (cd "$from" && printf '%s\n#include "%s"\n' "$text" "$header" |
+    case $2$4 in c11* | c++17* | *windows.h) how=-fsyntax-only ;; *) how=-c ;; esac
+    if (cd "$from" && printf "$text"'\n#include "%s"\n' "$header" |
         compile $1 $2 "$define" $how -o "$object") >"$dir/$1-$2-$3-$4.txt" 2>&1
     then echo "ok $name"
     else echo "FAILED $name"; head -n 8 "$dir/$1-$2-$3-$4.txt"
@@ -65,6 +70,9 @@ for who in gcc clang gcc-arm clang-arm gcc-windows gcc-32 wasm wasm-simd128; do
         echo $who $std JEM_DECLARATIONS implementation
         # Each processor includes itself in lines of its own.
         [ $std != c99 ] || echo $who $std JEM_FILE implementation
+        [ -z "$extra" ] || [ $std = c++11 ] || for macro in JEM_PLAIN JEM_WINDOWS_SIMD; do
+            echo $who $(echo $std | sed s/c11/gnu17/) $macro after_windows.h
+        done
     done
 done >"$dir/asked.txt"
 xargs -n 4 -P "$jobs" "$0" <"$dir/asked.txt" >"$dir/all.txt"
