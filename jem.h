@@ -1820,7 +1820,8 @@ JEM_API jem_status jem_archive_keep_f32(jem_archive *a, const char *name);
 JEM_API void *jem_archive_to_memory(const jem_archive *a, size_t *size);
 
 #ifndef JEM_NO_STDIO
-/* Reads a file, as jem_archive_parse does. NULL after an error, which names the path. */
+/* Reads a file, as jem_archive_parse does. NULL after an error, which names the path. On Windows,
+   paths are UTF-8 in all functions; one that is not is read in the system's code page. */
 JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
 /* Writes a file safely, as jem_file_commit does. */
 JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
@@ -1831,9 +1832,10 @@ JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
    path is never half-written, whichever call fails, even if other programs write there. Always call
    jem_file_free; without a commit, it removes the temporary file. A file that exists at path must
    be a regular file, whose mode (but for setuid) is kept, but not its owner, and not a symbolic
-   link (POSIX); its name may have at most 242 bytes. A process killed in between leaves the
-   temporary file, which may be deleted. After fork, only one of the processes may use the jem_file,
-   or free it. Errors name the path; after one, the file cannot be committed. */
+   link (POSIX); its name may have at most 242 bytes. On Windows, a file that is open elsewhere
+   cannot be replaced. A process killed in between leaves the temporary file, which may be deleted.
+   After fork, only one of the processes may use the jem_file, or free it. Errors name the path;
+   after one, the file cannot be committed. */
 typedef struct jem_file jem_file;
 JEM_API jem_file *jem_file_create(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_file_put(jem_file *f, const void *bytes, size_t size);
@@ -1885,7 +1887,8 @@ JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *
 
 #ifndef JEM_NO_STDIO
 /* Read and write a network in a file of its own. jem_load returns NULL after an error; it opens
-   networks of your own if jem_net_set_kind named their kind and jem_register_net registered it. */
+   networks of your own if jem_net_set_kind named their kind and jem_register_net registered it.
+   Paths are those of jem_archive_read; files are replaced as by jem_file_commit. */
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #endif
@@ -14247,23 +14250,97 @@ static void jem__copy_numbers(void *to, const void *from, size_t bytes, size_t w
 #include <time.h>
 #ifdef _WIN32
 #include <io.h>
+#include <wchar.h>
 #ifdef __cplusplus
-extern "C"
+extern "C" {
 #endif
-/* The only function needed from windows.h. */
-__declspec(dllimport) int __stdcall MoveFileExA(const char *, const char *, unsigned long);
+/* The only functions needed from windows.h. */
+__declspec(dllimport) int __stdcall MultiByteToWideChar(unsigned, unsigned long, const char *, int,
+                                                        wchar_t *, int);
+__declspec(dllimport) int __stdcall MoveFileExW(const wchar_t *, const wchar_t *, unsigned long);
+__declspec(dllimport) unsigned long __stdcall GetLastError(void);
+__declspec(dllimport) void __stdcall Sleep(unsigned long);
+#ifdef __cplusplus
+}
+#endif
 #define JEM__SYS(name) _##name
-#define JEM__NEW_FILE (_O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY)
+#define JEM__CREATE(path, mode) jem__create(path)
+#define JEM__OPEN(path) jem__open(path)
+#define JEM__REMOVE(path) jem__remove(path)
+#define JEM__RENAME(from, to) jem__rename(from, to)
 #define JEM__FSYNC _commit
-#define JEM__RENAME(from, to) (!MoveFileExA(from, to, 1 | 8))      /* replace, write through */
 #define JEM__SEEK _fseeki64                        /* a long has 32 bits there */
 #define JEM__TELL _ftelli64
+
+typedef struct jem__wide { wchar_t path[2048]; } jem__wide;
+
+/* Converts a path from UTF-8 or, if it is not valid UTF-8, from the system's code page. Returns 0,
+   with errno, if it is too long. */
+static int jem__widen(const char *path, jem__wide *wide) {
+    enum { UTF8 = 65001, SYSTEM = 0, ONLY_VALID = 8, NOT_VALID = 1113 };
+    const int room = (int)(sizeof wide->path / sizeof *wide->path);
+    int n = MultiByteToWideChar(UTF8, ONLY_VALID, path, -1, wide->path, room);
+    if (!n && GetLastError() == NOT_VALID)
+        n = MultiByteToWideChar(SYSTEM, 0, path, -1, wide->path, room);
+    if (!n) errno = ENAMETOOLONG;
+    return n;
+}
+
+/* Opens a file; -1, with errno, on failure. Programs that are started meanwhile do not inherit it:
+   while they kept it open, it could not be renamed. */
+static int jem__open_wide(const char *path, int flags) {
+    jem__wide wide;
+    if (!jem__widen(path, &wide)) return -1;
+    return _wopen(wide.path, flags | _O_BINARY | _O_NOINHERIT, _S_IREAD | _S_IWRITE);
+}
+static int jem__create(const char *path) {
+    return jem__open_wide(path, _O_WRONLY | _O_CREAT | _O_EXCL);
+}
+static FILE *jem__open(const char *path) {
+    const int fd = jem__open_wide(path, _O_RDONLY);
+    FILE *f = NULL;
+    if (fd >= 0) f = _fdopen(fd, "rb");
+    if (fd >= 0 && !f) _close(fd);
+    return f;
+}
+static void jem__remove(const char *path) {
+    jem__wide wide;
+    if (jem__widen(path, &wide)) _wremove(wide.path);
+}
+
+/* Returns the errno of a Windows error; 0 for the less common ones. */
+static int jem__errno_of(unsigned long error) {
+    switch (error) {
+    case 2: case 3: return ENOENT;
+    case 5: case 32: return EACCES;                /* denied; open in another program */
+    case 17: return EXDEV;
+    case 112: return ENOSPC;
+    default: return 0;
+    }
+}
+/* Renames a file, which replaces another. Virus scanners open new files for a moment, so it tries
+   again for 100 ms. Returns -1, with errno, on failure. */
+static int jem__rename(const char *from, const char *to) {
+    enum { REPLACE = 1, WRITE_THROUGH = 8, TRIES = 6, PAUSE = 20 };
+    jem__wide wide_from;
+    jem__wide wide_to;
+    if (!jem__widen(from, &wide_from) || !jem__widen(to, &wide_to)) return -1;
+    for (int i = 0; i < TRIES; i++) {
+        if (i > 0) Sleep(PAUSE);
+        if (MoveFileExW(wide_from.path, wide_to.path, REPLACE | WRITE_THROUGH)) return 0;
+        errno = jem__errno_of(GetLastError());
+        if (errno != EACCES) break;
+    }
+    return -1;
+}
 #else
 #include <unistd.h>
 #define JEM__SYS(name) name
-#define JEM__NEW_FILE (O_WRONLY | O_CREAT | O_EXCL)
-#define JEM__FSYNC fsync
+#define JEM__CREATE(path, mode) open(path, O_WRONLY | O_CREAT | O_EXCL, mode)
+#define JEM__OPEN(path) fopen(path, "rb")
+#define JEM__REMOVE(path) remove(path)
 #define JEM__RENAME(from, to) rename(from, to)
+#define JEM__FSYNC fsync
 #define JEM__SEEK fseek
 #define JEM__TELL ftell
 #if defined(__GLIBC__) && defined(__STRICT_ANSI__) && !defined(__USE_XOPEN2K)
@@ -14980,18 +15057,14 @@ static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *wha
    existing file and follows no link, so no other program uses it. old_mode: the mode of the file to
    be replaced, or -1. Returns the file descriptor, or -1 on failure. */
 static int jem__file_create(const char *path, int old_mode, char *temp, size_t room) {
-#ifdef _WIN32
-    const int mode = _S_IREAD | _S_IWRITE;
-    (void)old_mode;
-#else
     int mode = 0666;                               /* less the umask */
     if (old_mode >= 0) mode = old_mode;            /* a private file's copy is private, too */
-#endif
+    (void)mode;                                    /* Windows has none */
     jem_rng names = jem_rng_seed((uint64_t)time(NULL) << 32 ^ (uintptr_t)temp);
     int fd = -1;
     for (int i = 0; i < 100; i++) {
         snprintf(temp, room, "%s.%08x.tmp", path, (unsigned)jem_rng_u32(&names));
-        fd = JEM__SYS(open)(temp, JEM__NEW_FILE, mode);
+        fd = JEM__CREATE(temp, mode);
         if (fd >= 0 || errno != EEXIST) break;
     }
 #ifdef FD_CLOEXEC
@@ -15066,7 +15139,7 @@ const char *jem_file_temporary(const jem_file *f) { return f ? f->temp : ""; }
 static jem_status jem__file_give_up(jem_file *f, const char *what) {
     const int error = errno;
     if (f->fd >= 0) JEM__SYS(close)(f->fd);
-    if (*f->temp) remove(f->temp);
+    if (*f->temp) JEM__REMOVE(f->temp);
     f->fd = -1;
     *f->temp = 0;
     f->failed = 1;
@@ -15083,6 +15156,7 @@ void jem_file_free(jem_file *f) {
 jem_file *jem_file_create(jem_ctx *ctx, const char *path) {
     if (!ctx) return NULL;
     if (!path) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "a file to write: path is NULL");
+    if (!*path) return jem__refuse(ctx, JEM_BAD_FILE, "a file to write: the path is empty");
     const size_t length = strlen(path) + 1;
     const size_t room = length + sizeof ".12345678.tmp";
     jem_file *f = (jem_file *)jem__alloc(ctx, sizeof *f + length + room);
@@ -15160,6 +15234,7 @@ static const char *jem__file_read(jem_ctx *ctx, FILE *f, char **bytes, size_t *s
 jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
     if (!ctx) return NULL;
     if (!path) return jem__refuse(ctx, JEM_BAD_ARGUMENT, "a file to read: path is NULL");
+    if (!*path) return jem__refuse(ctx, JEM_BAD_FILE, "a file to read: the path is empty");
     const char *failed = "is not a regular file";
     char *bytes = NULL;
     size_t size = 0;
@@ -15167,7 +15242,7 @@ jem_archive *jem_archive_read(jem_ctx *ctx, const char *path) {
     errno = 0;
     if (!jem__is_special(path)) {
         failed = "cannot be opened";
-        f = fopen(path, "rb");
+        f = JEM__OPEN(path);
     }
     if (f) failed = jem__file_read(ctx, f, &bytes, &size);
     if (failed) jem__file_fail(ctx, path, failed);
@@ -18964,6 +19039,8 @@ JEM__COMPILE_END
              Contrastive divergence of p(x,y) uses e(x) of the data, not of the samples.
              Act norm is set before the first chains walk.
              Padding lanes of custom ops have no effect. Files above 2 GB on Windows.
+             On Windows: paths are UTF-8; a child process no longer keeps a jem_file open; jem.h
+               compiles after windows.h.
              The guess of jem_sampler.slowest is limited by the budget.
              Framing finds the ground on shaded paper and behind subjects that cover most of it.
              Adam's step and restored moments are limited: they could make parameters infinite.

@@ -111,11 +111,13 @@ if command -v nm >/dev/null; then
     done >>"$dir/all.txt"
 else echo "SKIPPED what objects refer to: needs nm" >&2
 fi
-# Windows: random numbers, and every op with its gradients, in the same bits as elsewhere. A program
-# that Wine does not even start (it may still be shutting down from the one before) is tried again.
+# Windows: random numbers, and every op with its gradients, in the same bits as elsewhere; files,
+# which are in $dir. A program that Wine does not even start (it may still be shutting down from the
+# one before) is tried again.
 windows() {
     for again in 1 2 3; do
-        WINEDEBUG=-all wine "$dir/test_$1.exe" >"$dir/wine_$1.txt" 2>&1 </dev/null && return 0
+        (cd "$dir" && WINEDEBUG=-all exec wine "./test_$1.exe") >"$dir/wine_$1.txt" 2>&1 </dev/null &&
+            return 0
         [ -s "$dir/wine_$1.txt" ] && return 1
         sleep 3
     done
@@ -123,10 +125,12 @@ windows() {
 }
 if command -v wine >/dev/null && command -v x86_64-w64-mingw32-gcc >/dev/null; then
     simd="-DJEM_WINDOWS_SIMD -Wa,-muse-unaligned-vector-move"
-    for test in rng ops "ops simd"; do
+    for test in rng ops "ops simd" windows_files; do
         name="Windows, under Wine: test_$test" also=""
         case $test in *simd) also=$simd test=${test% simd} ;; esac
-        if x86_64-w64-mingw32-gcc -std=c99 -O2 $flags $also -I. tests/*/test_$test.c \
+        source=tests/*/test_$test.c
+        [ $test != windows_files ] || source=tests/properties/$test.c
+        if x86_64-w64-mingw32-gcc -std=c99 -O2 $flags $also -I. $source \
                 -o "$dir/test_$test.exe" -lm >"$dir/wine_$test.txt" 2>&1 && windows $test
         then echo "ok $name"
         else echo "FAILED $name"; tail -n 8 "$dir/wine_$test.txt"

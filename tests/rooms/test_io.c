@@ -1136,6 +1136,10 @@ static void test_harmless_failures(void) {
         CHECK(jem_archive_write(w.a, "bare") == JEM_OK && remove("bare") == 0, "%s",
               jem_error(ctx));
         CHECK(jem_archive_write(w.a, "") == JEM_BAD_FILE && !leftovers(), "an empty name");
+        CHECK(says(ctx, "a file to write: the path is empty"), "%s", jem_error(ctx));
+        jem_clear_error(ctx);
+        CHECK(!jem_archive_read(ctx, ""), "an empty name");
+        CHECK(says(ctx, "a file to read: the path is empty"), "%s", jem_error(ctx));
         jem_clear_error(ctx);
     }
     jem_archive_free(b);
