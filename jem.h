@@ -1908,6 +1908,11 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #if defined(JEM_IMPLEMENTATION) && !defined(JEM__IMPLEMENTED)
 #define JEM__IMPLEMENTED
 
+#ifdef _MSC_VER
+#pragma warning(push)
+#pragma warning(disable: 4996)                     /* strerror "may be unsafe": an error with /sdl */
+#endif
+
 /* ==== >>platform: status, context, instruction sets =========================================== */
 
 #include <math.h>
@@ -16279,6 +16284,9 @@ static void jem__wino_plan(jem__weight_grad *w) {
 }
 
 JEM__COMPILE_END
+#ifdef _MSC_VER
+#pragma warning(pop)
+#endif
 #endif /* JEM_IMPLEMENTATION: the rooms */
 
 /* The file includes itself at 'instances' below, once for each JEM__PASS, the value of a jem_isa
