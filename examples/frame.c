@@ -3,11 +3,17 @@
        make build/frame && build/frame
    Picture: build/pictures/frame.png: the digits after an eighth, two eighths, .. of all frames, and
    below it the time of each frame, with a line at 16 ms */
+#ifndef _WIN32
 #define _POSIX_C_SOURCE 200809L                    /* clock_gettime */
+#endif
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 
+#ifdef _WIN32
+#include <windows.h>
+#else
 #include <time.h>
+#endif
 
 #include "tools/support/pictures.h"
 
@@ -21,10 +27,18 @@ static const double MARGIN = 2000;                 /* .. and these remain for a 
 
 /* Returns the time in microseconds. */
 static double now(void *user) {
-    struct timespec t;
     (void)user;
+#ifdef _WIN32
+    LARGE_INTEGER ticks;
+    LARGE_INTEGER per_second;
+    QueryPerformanceCounter(&ticks);
+    QueryPerformanceFrequency(&per_second);
+    return 1e6 * (double)ticks.QuadPart / (double)per_second.QuadPart;
+#else
+    struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
+#endif
 }
 
 /* Times of all frames, and the digits after each of them. */
