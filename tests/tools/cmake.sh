@@ -47,6 +47,21 @@ by_pkg_config() {
 command -v cmake >/dev/null || { echo "needs cmake"; echo "0 passed, 1 failed"; exit 1; }
 project fetch -DHOW=fetch
 project subdirectory -DHOW=subdirectory -DJEM_OPENMP=OFF
+# A parent's variable is respected. (A fetched library is in a folder of its own.)
+project fetch_shared -DHOW=fetch -DSHARED=ON
+project subdirectory_shared -DHOW=subdirectory -DSHARED=ON -DJEM_OPENMP=OFF
+for folder in fetch subdirectory; do
+    check "$folder: static" sh -c "find $folder -name libjem.a | grep -q ."
+    check "$folder: shared, as its parent asks" sh -c "find ${folder}_shared -name 'libjem.so*' |
+        grep -q . && ! find ${folder}_shared -name libjem.a | grep -q ."
+done
+if command -v x86_64-w64-mingw32-gcc >/dev/null; then
+    check "gcc for Windows: configured" cmake -S "$root/tools/cmake" -B windows \
+        -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_C_COMPILER=x86_64-w64-mingw32-gcc
+    check "gcc for Windows: vector kernels" sh -c "cd windows/CMakeFiles/jem.dir &&
+        grep -e -DJEM_WINDOWS_SIMD flags.make && grep -e -muse-unaligned flags.make"
+else echo "SKIPPED gcc for Windows: it is not there"
+fi
 check "a subproject installs nothing of its own" \
     sh -c "! grep -q 'jem.pc' fetch/_deps/jem-build/cmake_install.cmake"
 for kind in static shared; do
