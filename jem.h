@@ -125,7 +125,8 @@
        JEM_NO_STDIO         removes file input and output (keeps jem_archive_parse and _to_memory)
        JEM_NO_SIMD          compiles only the scalar kernels
        JEM_WINDOWS_SIMD     also compiles AVX2 and AVX-512 with gcc for Windows, which needs its
-                            option -Wa,-muse-unaligned-vector-move (clang needs neither)
+                            option -Wa,-muse-unaligned-vector-move (clang for MinGW needs neither;
+                            with MSVC and clang-cl only the scalar kernels are compiled)
        JEM_FILE "name.h"    names this file if you rename it (it includes itself once per
                             instruction set)
 
@@ -1910,7 +1911,7 @@ JEM_API jem_status jem_save(const jem_net *net, const char *path);
 
 #ifdef _MSC_VER
 #pragma warning(push)
-#pragma warning(disable: 4996)                     /* strerror "may be unsafe": an error with /sdl */
+#pragma warning(disable: 4996)                     /* strerror: an error with /sdl */
 #endif
 
 /* ==== >>platform: status, context, instruction sets =========================================== */
