@@ -14327,13 +14327,13 @@ static int jem__errno_of(unsigned long error) {
 /* Renames a file, which replaces another. Virus scanners open new files for a moment, so it tries
    again for 100 ms. Returns -1, with errno, on failure. */
 static int jem__rename(const char *from, const char *to) {
-    enum { REPLACE = 1, WRITE_THROUGH = 8, TRIES = 6, PAUSE = 20 };
+    enum { MAY_REPLACE = 1, ON_DISK = 8, TRIES = 6, PAUSE = 20 };
     jem__wide wide_from;
     jem__wide wide_to;
     if (!jem__widen(from, &wide_from) || !jem__widen(to, &wide_to)) return -1;
     for (int i = 0; i < TRIES; i++) {
         if (i > 0) Sleep(PAUSE);
-        if (MoveFileExW(wide_from.path, wide_to.path, REPLACE | WRITE_THROUGH)) return 0;
+        if (MoveFileExW(wide_from.path, wide_to.path, MAY_REPLACE | ON_DISK)) return 0;
         errno = jem__errno_of(GetLastError());
         if (errno != EACCES) break;
     }
