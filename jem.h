@@ -19053,6 +19053,10 @@ JEM__COMPILE_END
              The guess of jem_sampler.slowest is limited by the budget.
              Framing finds the ground on shaded paper and behind subjects that cover most of it.
              Adam's step and restored moments are limited: they could make parameters infinite.
+             SiLU is 0 below -30: its tail made products subnormal, and fp32 several times slower.
+             JEM_ISA_BEST computes bf16 in fp32 on Intel's processors without AMX, which is faster.
+             Vectors with a Student distribution are sampled by small Langevin steps.
+             Muon refuses lr * weight_decay above 1.
    Renamed   JEM_EXACT, _FAST, _DIRECT, _BF16              JEM_PRECISION_EXACT, ...
              JEM_ADAM, _SGD, _MUON                         JEM_OPTIMIZER_ADAM, ...
              JEM_CONSTANT, _STEPS, _COSINE                 JEM_SCHEDULE_CONSTANT, ...

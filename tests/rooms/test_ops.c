@@ -1459,7 +1459,7 @@ static double slope_of(kind k, double x) {         /* of the elementwise ones, a
     switch (k) {
     case SCALE: return -1.5;
     case TANH: return 1 + term(-tanh(x) * tanh(x));
-    case SILU: return s + x * s * (1 - s);
+    case SILU: return x < -30 ? 0 : s + x * s * (1 - s);
     case LEAKY: return x < 0 ? 0.25 : 1;
     case SQUARE: return 2 * x;
     case CUSTOM: return -2 * x / ((1 + x * x) * (1 + x * x));          /* bump_op */
@@ -1471,7 +1471,7 @@ static double map_of(kind k, double x) {
     case SCALE: return -1.5 * x;
     case SHIFT: return x + 0.5;
     case TANH: return tanh(x);
-    case SILU: return x / (1 + exp(-x));
+    case SILU: return x < -30 ? 0 : x / (1 + exp(-x));
     case LEAKY: return x < 0 ? 0.25 * x : x;
     case CUSTOM: return 1 / (1 + x * x);
     default: return x * x;

@@ -8,7 +8,7 @@
 static inline double true_exp(double x) { return exp(fmin(fmax(x, -87), 88)); }
 static inline double true_sigmoid(double x) { return 1 / (1 + exp(-x)); }
 static inline double true_softplus(double x) { return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
-static inline double true_silu(double x) { return x * true_sigmoid(x); }
+static inline double true_silu(double x) { return x < -30 ? 0 : x * true_sigmoid(x); }
 static inline double true_square(double x) { return x * x; }
 static inline double true_relu(double x) { return fmax(x, 0); }
 
