@@ -285,7 +285,7 @@ typedef struct jem_ctx_desc {
     void *(*allocate)(void *user, size_t bytes);
     void (*release)(void *user, void *memory);
     void (*log)(void *user, const char *message);  /* receives each error that is kept, and a note
-                                                      if JEM_PRECISION_BF16 is not available,
+                                                      if JEM_PRECISION_FAST replaces _BF16,
                                                       tensors of a file cannot be read, or a
                                                       trainer rolls back or has had no good state
                                                       for 1,000 updates; default: no log */
@@ -907,7 +907,7 @@ typedef struct jem_score_desc {
 } jem_score_desc;
 /* Draws n noise levels into sigma[n], ascending: one from each of n equal parts of lo .. hi on a
    logarithmic scale. Level i is for image i, so images must be in random order. 0 < lo <= hi is not
-   checked here: jem_score_matching and jem_add_noise reject the levels that others lead to. */
+   checked here; jem_score_matching rejects levels that are not above 0. */
 JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma);
 /* Adds sigma[i] N(0,I) to image i of a leaf. sigma[n] is finite. Advances rng. */
 JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng);
@@ -1216,7 +1216,7 @@ typedef struct jem_optim_desc {
     float muon_momentum;                           /* .95, Nesterov's */
     const char *adam_names;                        /* "output": the last layers; NULL or "": no
                                                       others; read at creation */
-    float adam_rate;                               /* 1: Muon: Adam's rate, in units of lr, up to
+    float adam_rate;                               /* 1; Muon: Adam's rate, in units of lr, up to
                                                       1e6 */
 } jem_optim_desc;
 JEM_API jem_optim_desc jem_optim_desc_default(void);
@@ -1230,7 +1230,8 @@ JEM_API void jem_optim_free(jem_optim *opt);                             /* NULL
 /* Updates the net's parameters from their gradients, which remain (scaled, if clipped); lr is the
    rate, 0..1e9. grad_norm (may be NULL) receives their norm before clipping. If this norm plus that
    of weight_decay times the parameters is not finite or above 1e18, returns JEM_DIVERGED, and no
-   parameter is updated. Nothing changes while the context has an error. */
+   parameter is updated. With Muon, lr * weight_decay above 1 is JEM_BAD_ARGUMENT. Nothing changes
+   while the context has an error. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
 /* Puts the averaged weights (ema) into the net and keeps the trained ones (on = 1), or puts the
    trained ones back (on = 0). Does nothing if ema is 0. jem_optim_step, jem_net_load and calls for
@@ -9301,8 +9302,8 @@ static void jem__newton_steps(jem_ctx *ctx, int steps, jem__matrix x, float *squ
 /* Makes the rows of x(rows, columns) nearly orthonormal: singular values of .0015 to 1 become about
    .7 to 1.2. Takes three steps, then two, since each step on A alone magnifies A's rounding errors;
    with 8 times as many columns as rows, five steps on x would need 1.7 times as many operations.
-   scratch: x, then room for a matrix of its size and for four of (rows, rows). Returns the result.
-   */
+   scratch: x, then room for one more of its size and for four of (rows, rows). Returns the
+   result. */
 static float *jem__orthogonalize(jem_ctx *ctx, const jem__muon_shape *shape, float *scratch) {
     const int rows = jem__round_16(shape->rows);
     const int panels = jem__round_16(shape->columns) / JEM_LANES;
@@ -9420,10 +9421,10 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
             return jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: parameter %.80s was added to the "
                              "network after the optimiser was created", p->name);
     }
-    const double shrink = (double)lr * (double)o->desc.weight_decay;
+    const float shrink = lr * o->desc.weight_decay;
     if (o->desc.kind == JEM_OPTIMIZER_MUON && shrink > 1)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: lr * weight_decay = %g: must be at most 1 "
-                         "with Muon", shrink);
+                         "with Muon", (double)shrink);
     jem_optim_use_average(o, 0);
     const float norm = jem__gradient_norm(o);
     const float decay = jem__decay_norm(o);
@@ -9719,6 +9720,10 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
         jem__fail(ctx, bad, "trainer: pause_gap = %g is not below max_gap = %g",
                   (double)d->pause_gap, (double)d->max_gap);
     jem__schedule_check(ctx, &d->schedule);
+    const float shrink = d->lr * d->optim.weight_decay;
+    if (d->optim.kind == JEM_OPTIMIZER_MUON && shrink > 1)
+        jem__fail(ctx, bad, "trainer: lr * optim.weight_decay = %g: must be at most 1 with Muon",
+                  (double)shrink);
     if (d->w_term > 0 && !d->term)
         jem__fail(ctx, bad, "trainer: w_term = %g, but term is NULL", (double)d->w_term);
     if (d->ranks > 1 && !d->sum)
@@ -16578,8 +16583,9 @@ JEM__KERNEL void JEM__FN(fill)(int kind, const uint32_t *key, uint64_t start, fl
 
 /* Computes a leaky ReLU or SiLU of the vector v, from lane l on. Stores the input of its backward,
    unless NULL: for leaky ReLU the signs, in `bits`; for SiLU the slopes s + x s (1-s), where s =
-   sigmoid(x), or 0 if x < -30: values and slopes as small as 1e-30 would make products subnormal,
-   with which Intel's processors compute convolutions several times more slowly. */
+   sigmoid(x), or 0 if x < -30: there |x s| is below 3e-12, but products of several such values and
+   slopes become subnormal, with which Intel's processors compute convolutions several times more
+   slowly. */
 JEM__VINLINE JEM__V JEM__FN(activate)(int kind, float slope, JEM__V v, int l, uint16_t *bits,
                                       float *slopes) {
     if (kind == JEM__MAP_SILU) {
@@ -18976,8 +18982,8 @@ static int jem__engine_open(jem_ctx *ctx) {
             ctx->desc.precision = JEM_PRECISION_FAST;
             const char *note = "bf16: needs AMX or AVX-512 BF16; using JEM_PRECISION_FAST instead";
             if (jem_isa_available(JEM_ISA_AVX512_BF16) && ctx->desc.isa == JEM_ISA_BEST)
-                note = "bf16: without AMX, this processor is faster with JEM_PRECISION_FAST, which "
-                       "replaces it";
+                note = "bf16: without AMX, fp32 is faster on this processor; using "
+                       "JEM_PRECISION_FAST instead";
             if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
         }
     }
@@ -19015,6 +19021,9 @@ JEM__COMPILE_END
              jem_compute_exp, _tanh and _sigmoid; jem_mask_controls.
              jem_trim returns the tape's unused memory; JEM_API can be defined by the user.
    Changed   jem_train_desc_score trains with Muon.
+             JEM_ISA_BEST computes bf16 in fp32 on Intel's processors without AMX, which is faster.
+             Vectors with a Student distribution are sampled by small Langevin steps.
+             Muon refuses lr * weight_decay above 1.
              A cosine schedule starts again at jem_schedule.at, which it ignored before, and which
                needs a rate.
              With noise_lo below .05, the walk of samples has less noise.
@@ -19054,9 +19063,6 @@ JEM__COMPILE_END
              Framing finds the ground on shaded paper and behind subjects that cover most of it.
              Adam's step and restored moments are limited: they could make parameters infinite.
              SiLU is 0 below -30: its tail made products subnormal, and fp32 several times slower.
-             JEM_ISA_BEST computes bf16 in fp32 on Intel's processors without AMX, which is faster.
-             Vectors with a Student distribution are sampled by small Langevin steps.
-             Muon refuses lr * weight_decay above 1.
    Renamed   JEM_EXACT, _FAST, _DIRECT, _BF16              JEM_PRECISION_EXACT, ...
              JEM_ADAM, _SGD, _MUON                         JEM_OPTIMIZER_ADAM, ...
              JEM_CONSTANT, _STEPS, _COSINE                 JEM_SCHEDULE_CONSTANT, ...

@@ -12,7 +12,7 @@ for seed in 1 2 3; do
         "$build/jem" train --dataset mnist --iters "$updates" --precision $precision --seed $seed \
             --sigma .03 --print-every 5 --n-valid 500 --out "$build/bf16/$precision$seed" \
             >"$build/bf16.log" 2>&1 || { tail -n 3 "$build/bf16.log"; exit 1; }
-        if grep "has no bf16" "$build/bf16.log"; then exit 1; fi       # it ran in fp32
+        if grep "this processor .*--precision fast" "$build/bf16.log"; then exit 1; fi  # ran in fp32
         echo "$precision, seed $seed: $(tail -n 1 "$build/bf16.log")"
     done
 done

@@ -116,8 +116,8 @@ fi
 # one before) is tried again.
 windows() {
     for again in 1 2 3; do
-        (cd "$dir" && WINEDEBUG=-all exec wine "./test_$1.exe") >"$dir/wine_$1.txt" 2>&1 </dev/null &&
-            return 0
+        (cd "$dir" && WINEDEBUG=-all exec wine "./test_$1.exe") \
+            >"$dir/wine_$1.txt" 2>&1 </dev/null && return 0
         [ -s "$dir/wine_$1.txt" ] && return 1
         sleep 3
     done

@@ -871,10 +871,10 @@ mv elsewhere easy
 status 0 "its best" info easy1/best.safetensors
 says "update 40"
 says "use        classification (100.00% of 8 validation images.*score error.*with score and chains"
-status 0 "validated as chains begin" train $easy --iters 30 --eval-every 5 --chains-from .5 \
-    --p-x-weight 1e-6 --lr 1e-9 --out easy3
-status 0 "its best" info easy3/best.safetensors
-says "with score and chains"
+status 0 "stopped where chains begin" train $easy --iters 20 --eval-every 5 --chains-from .5 \
+    --stop-at 10 --out easy5
+check "has validated, and has no best network" \
+    sh -c "cut -d, -f1,10 easy5/log.csv | grep -q '^10,[.01]' && test ! -e easy5/best.safetensors"
 status 0 "chains alone" train $easy --iters 1 --score-weight 0 --n-steps 1 --out easy0
 status 0 "without chains" train $easy --iters 10 --eval-every 5 --p-x-weight 0 --score-weight 0 \
     --out easy2

@@ -72,7 +72,10 @@ jem_ctx *make_ctx(int threads, int precision) {
     d.threads = threads;
     d.precision = (jem_precision)precision;
     jem_ctx *ctx = jem_ctx_create(&d);
-    if (ctx && jem_ctx_precision(ctx) != d.precision)
-        fprintf(stderr, "jem: this processor has no bf16 (AMX, AVX-512 BF16): --precision fast\n");
+    if (ctx && jem_ctx_precision(ctx) != d.precision) {
+        const char *why = "has no bf16 (AMX, AVX-512 BF16)";
+        if (jem_isa_available(JEM_ISA_AVX512_BF16)) why = "is slower in bf16, without AMX";
+        fprintf(stderr, "jem: this processor %s: --precision fast\n", why);
+    }
     return ctx;
 }

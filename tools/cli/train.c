@@ -1607,19 +1607,21 @@ static int is_calm(const run *r) {
 /* Keeps the network as best.safetensors if its loss on the validation images is the lowest, or
    higher by no more than the standard error of the mean: at equal -log p(y|x), the later one has
    learned more about p(x). In runs with chains, only networks from after their beginning are
-   compared, and only by -log p(y|x): contrastive divergence has no loss, and chains raise the loss
-   of the score while samples improve. */
+   compared, and, if classes are learned, only by -log p(y|x): contrastive divergence has no loss,
+   and chains raise the loss of the score while samples improve. */
 static int keep_best(run *r, const evaluation *e) {
     const train_options *t = r->o;
     const int pixels = r->data.c * r->data.h * r->data.w;
     float *lowest = &r->state[STATE_LOWEST];
     double score = 0;
-    if (t->w_score > 0 && !chains_walked(r)) score = (double)r->valid_score * pixels / 2;
+    if (t->w_score > 0 && (t->w_y <= 0 || !chains_walked(r)))
+        score = (double)r->valid_score * pixels / 2;
     const double loss = (double)t->w_y * e->nll + (double)t->w_score * score -
                         (double)t->w_nce * e->logp;
     const double tie = (double)t->w_y * e->error + (double)t->w_nce * e->logp_error;
     const int has_one = r->state[STATE_BEST_AT] >= 0;
-    if (!is_calm(r) || awaits_chains(r) || !isfinite(loss)) return 1;
+    if (!is_calm(r) || awaits_chains(r)) return 1;
+    if (!isfinite(loss) || !isfinite(r->valid_score)) return 1;
     if (has_one && loss > (double)*lowest + tie) return 1;
     if (!has_one || loss < (double)*lowest) *lowest = (float)loss;
     r->state[STATE_BEST] = r->valid_accuracy;

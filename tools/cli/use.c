@@ -718,7 +718,9 @@ static int has_walked(jem_ctx *ctx, const char *path) {
     if (stat(path, &status)) return 0;
     jem_archive *a = jem_archive_read(ctx, path);
     const int walked = a && !is_score_alone(a);
+    char hint[80];
     jem_archive_free(a);
+    if (!a) memory_hint(hint);                     /* forgets that the limit was reached */
     jem_clear_error(ctx);
     return walked;
 }

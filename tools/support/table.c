@@ -533,7 +533,8 @@ static int read_header(table_reader *r) {
             texts++;
             text_at = r->all;
         }
-        is_utf8 &= copy_name(r->names[r->all++], value);
+        const int may_be_cut = strlen(value) >= TABLE_NAME - 1;      /* within a letter */
+        is_utf8 &= copy_name(r->names[r->all++], value) || may_be_cut;
     } while (continues(r));
     /* if the only text is a label, it belongs to a row */
     const int label_at = place_of_label(r);
