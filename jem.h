@@ -9092,6 +9092,14 @@ static int jem__is_for_muon(const jem_param *p, const char *adam_names) {
            !(adam_names && *adam_names && strstr(p->name, adam_names));
 }
 
+/* Checks the weight decay of a step at this rate: Muon must not change the signs of matrices. */
+static int jem__decay_good(jem_ctx *ctx, const char *what, const jem_optim_desc *d, float lr) {
+    const float shrink = lr * d->weight_decay;
+    if (d->kind != JEM_OPTIMIZER_MUON || !(shrink > 1)) return 1;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: lr * weight_decay = %g: must be at most 1 with Muon",
+              what, (double)shrink);
+    return 0;
+}
 /* Checks a desc; reports the invalid field. */
 static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
     const char *const what = "optim";
@@ -9421,10 +9429,7 @@ jem_status jem_optim_step(jem_optim *o, float lr, float *grad_norm) {
             return jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: parameter %.80s was added to the "
                              "network after the optimiser was created", p->name);
     }
-    const float shrink = lr * o->desc.weight_decay;
-    if (o->desc.kind == JEM_OPTIMIZER_MUON && shrink > 1)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "optim: lr * weight_decay = %g: must be at most 1 "
-                         "with Muon", (double)shrink);
+    if (!jem__decay_good(ctx, what, &o->desc, lr)) return ctx->status;
     jem_optim_use_average(o, 0);
     const float norm = jem__gradient_norm(o);
     const float decay = jem__decay_norm(o);
@@ -9720,10 +9725,7 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
         jem__fail(ctx, bad, "trainer: pause_gap = %g is not below max_gap = %g",
                   (double)d->pause_gap, (double)d->max_gap);
     jem__schedule_check(ctx, &d->schedule);
-    const float shrink = d->lr * d->optim.weight_decay;
-    if (d->optim.kind == JEM_OPTIMIZER_MUON && shrink > 1)
-        jem__fail(ctx, bad, "trainer: lr * optim.weight_decay = %g: must be at most 1 with Muon",
-                  (double)shrink);
+    jem__decay_good(ctx, "trainer", &d->optim, d->lr);
     if (d->w_term > 0 && !d->term)
         jem__fail(ctx, bad, "trainer: w_term = %g, but term is NULL", (double)d->w_term);
     if (d->ranks > 1 && !d->sum)
@@ -18443,8 +18445,8 @@ static int jem__tiles_work(void) {
 #endif
 
 #ifdef JEM__X86_BF16
-/* Returns 1 if AVX-512 BF16 is faster than fp32 with Winograd's method. Processors of Intel compute
-   its dot products at half the rate (tools/BENCHMARKS.md). */
+/* Returns 1 if AVX-512 BF16 is faster than fp32 with Winograd's method. On processors of Intel it
+   is slower (measured on one: tools/BENCHMARKS.md). */
 static int jem__bf16_pays(void) {
     unsigned a, b, c, d;
     const unsigned intel = 0x756e6547;             /* "Genu", of "GenuineIntel" */
