@@ -72,7 +72,7 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
     desc->skip_rows = skip && !strcmp(skip, "on");
 }
 
-enum { ROW_SIZE = ANSWER_SIZE + QUOTED_SIZE + 80 };
+enum { BLAME_SIZE = QUOTED_SIZE + 80, ROW_SIZE = ANSWER_SIZE + BLAME_SIZE + 16 };
 
 /* What is known about the rows so far. */
 typedef struct score_run {
@@ -119,7 +119,7 @@ static int put_row(score_run *s, const char *line) {
 
 /* Formats the column to blame for a row x, the gain of log p(x) if its value is replaced, and that
    replacement. */
-static int format_blame(score_run *s, const float *x, char text[ROW_SIZE]) {
+static int format_blame(score_run *s, const float *x, char text[BLAME_SIZE]) {
     const jem_net *net = s->m->net;
     char quoted[QUOTED_SIZE];
     char number[16];
@@ -129,7 +129,7 @@ static int format_blame(score_run *s, const float *x, char text[ROW_SIZE]) {
     for (int i = 1; i < net->channels; i++) if (s->gain[i] > s->gain[most]) most = i;
     snprintf(number, sizeof number, "%d", most + 1);
     table_quote(s->desc->columns ? s->desc->columns[most] : number, quoted);
-    snprintf(text, ROW_SIZE, ",%s,%.2f,%.6g", quoted, (double)s->gain[most],
+    snprintf(text, BLAME_SIZE, ",%s,%.2f,%.6g", quoted, (double)s->gain[most],
              (double)s->better[most]);
     return 1;
 }
@@ -266,7 +266,7 @@ static int score_some(score_run *s, const float *x, int n) {
     enum { AT_ONCE = 256 };
     jem_answer a[AT_ONCE];
     char line[ROW_SIZE];
-    char blame[ROW_SIZE];
+    char blame[BLAME_SIZE];
     for (int i = 0; i < n; i += AT_ONCE) {
         const int m = smaller(n - i, AT_ONCE);
         if (jem_classify(s->m->net, x + (ptrdiff_t)i * s->t.columns, m, a) != JEM_OK)
