@@ -9100,6 +9100,7 @@ static int jem__decay_good(jem_ctx *ctx, const char *what, const jem_optim_desc 
               what, (double)shrink);
     return 0;
 }
+
 /* Checks a desc; reports the invalid field. */
 static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
     const char *const what = "optim";

@@ -72,6 +72,7 @@ void columns_of(const model *m, const char **names, data_desc *desc) {
     desc->skip_rows = skip && !strcmp(skip, "on");
 }
 
+/* Room for the column to blame with two numbers, and for a line: row number, answer, and that. */
 enum { BLAME_SIZE = QUOTED_SIZE + 80, ROW_SIZE = ANSWER_SIZE + BLAME_SIZE + 16 };
 
 /* What is known about the rows so far. */
