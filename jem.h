@@ -13707,19 +13707,47 @@ typedef struct jem__view { int ground, contrast; double pixel, top, left; } jem_
 
 enum { JEM__RUN = 256 };                           /* pixels that become grey bytes at once */
 
-/* A run of greys of a picture, within a row; before the first run, all are 0. */
+/* The pixels of a rectangle that are read: in every step-th row, every step-th one. */
+typedef struct jem__grid { int top, bottom, left, right, step; } jem__grid;
+
+/* Returns all pixels of a picture; of a large one, if it may be thinned, about 2^18 of them, at
+   least 64 in each row and column. */
+static jem__grid jem__grid_of(const jem__bitmap *p, int thinned) {
+    enum { ENOUGH = 1 << 18, IN_A_ROW = 64 };
+    jem__grid g = { 0, p->height, 0, p->width, 1 };
+    const int shorter = p->height < p->width ? p->height : p->width;
+    const double pixels = (double)p->width * p->height;
+    while (thinned && pixels / g.step / g.step > ENOUGH && shorter >= IN_A_ROW * (g.step + 1))
+        g.step++;
+    g.top = g.step / 2;
+    g.left = g.step / 2;
+    return g;
+}
+
+/* A run of greys of a grid, within a row. */
 typedef struct jem__run_of_greys {
+    jem__grid grid;
     int row, col, count;
     unsigned char grey[JEM__RUN];
 } jem__run_of_greys;
 
+/* Prepares the runs of a grid; jem__greys_next advances to the first. */
+static void jem__greys_begin(jem__run_of_greys *run, jem__grid grid) {
+    run->grid = grid;
+    run->row = grid.top;
+    run->col = grid.left;
+    run->count = 0;
+}
+
 JEM__COMPILE("O2")
-JEM__INLINE void jem__greys_of(const unsigned char *p, int channels, const jem_pixels_desc *d,
-                               int count, unsigned char *grey) {
-    for (int i = 0; i < count; i++, p += channels) {
+JEM__INLINE void jem__greys_of(const unsigned char *p, int channels, int step,
+                               const jem_pixels_desc *d, int count, unsigned char *grey) {
+    for (ptrdiff_t i = 0; i < count; i++) {
+        const unsigned char *pixel = p + i * channels * step;
         const int colour = channels > 2;
-        const unsigned alpha = channels % 2 ? 255u : p[channels - 1];
-        const unsigned v = colour ? 299u * p[0] + 587u * p[1] + 114u * p[2] : 1000u * p[0];
+        const unsigned alpha = channels % 2 ? 255u : pixel[channels - 1];
+        const unsigned v = colour ? 299u * pixel[0] + 587u * pixel[1] + 114u * pixel[2]
+                                  : 1000u * pixel[0];
         const unsigned behind = 1000u * (unsigned)d->background;
         const unsigned level = (v * alpha + behind * (255 - alpha) + 127500) / 255000;
         grey[i] = (unsigned char)(d->invert ? 255 - level : level);
@@ -13727,20 +13755,21 @@ JEM__INLINE void jem__greys_of(const unsigned char *p, int channels, const jem_p
 }
 /* Advances to the next run of a picture, and converts it, rounded. Returns 0 after the last. */
 static int jem__greys_next(const jem__bitmap *p, const jem_pixels_desc *d, jem__run_of_greys *run) {
-    run->col += run->count;
-    if (run->col >= p->width) {
-        run->col = 0;
-        run->row++;
+    const jem__grid *g = &run->grid;
+    run->col += run->count * g->step;
+    if (run->col >= g->right) {
+        run->col = g->left;
+        run->row += g->step;
     }
-    if (run->row >= p->height) return 0;
-    run->count = p->width - run->col;
+    if (run->row >= g->bottom) return 0;
+    run->count = (g->right - run->col + g->step - 1) / g->step;
     if (run->count > JEM__RUN) run->count = JEM__RUN;
     const ptrdiff_t pixel = (ptrdiff_t)run->row * p->width + run->col;
     const unsigned char *from = p->pixels + pixel * p->channels;
-    if (p->channels == 1) jem__greys_of(from, 1, d, run->count, run->grey);
-    else if (p->channels == 2) jem__greys_of(from, 2, d, run->count, run->grey);
-    else if (p->channels == 3) jem__greys_of(from, 3, d, run->count, run->grey);
-    else jem__greys_of(from, 4, d, run->count, run->grey);
+    if (p->channels == 1) jem__greys_of(from, 1, g->step, d, run->count, run->grey);
+    else if (p->channels == 2) jem__greys_of(from, 2, g->step, d, run->count, run->grey);
+    else if (p->channels == 3) jem__greys_of(from, 3, g->step, d, run->count, run->grey);
+    else jem__greys_of(from, 4, g->step, d, run->count, run->grey);
     return 1;
 }
 
@@ -13755,27 +13784,34 @@ static int jem__median_grey(const ptrdiff_t histogram[256], int lo, int hi, ptrd
     return v;
 }
 
-/* Counts the pixels of each grey, of the picture and of its rim. Neighbours are counted in
-   different arrays: they often have the same grey, and an increment has to wait for the previous
-   one of the same counter. */
-static void jem__greys_count(const jem__bitmap *p, const jem_pixels_desc *d,
-                             ptrdiff_t histogram[256], ptrdiff_t rim[256]) {
+/* Adds the pixels of a grid to the counts of their greys. Neighbours are counted in different
+   arrays: they often have the same grey, and an increment has to wait for the previous one of the
+   same counter. */
+static void jem__greys_count(const jem__bitmap *p, const jem_pixels_desc *d, jem__grid grid,
+                             ptrdiff_t histogram[256]) {
     enum { ARRAYS = 4 };
     ptrdiff_t count[ARRAYS][256];
-    JEM__ZEROED(jem__run_of_greys, run);
+    jem__run_of_greys run;
     memset(count, 0, sizeof count);
-    memset(rim, 0, 256 * sizeof *rim);
-    while (jem__greys_next(p, d, &run)) {
+    jem__greys_begin(&run, grid);
+    while (jem__greys_next(p, d, &run))
         for (int i = 0; i < run.count; i++) count[i % ARRAYS][run.grey[i]]++;
-        const int in_rim = run.row == 0 || run.row == p->height - 1;
-        for (int i = 0; in_rim && i < run.count; i++) rim[run.grey[i]]++;
-        if (!in_rim && run.col == 0) rim[run.grey[0]]++;
-        if (!in_rim && run.col + run.count == p->width) rim[run.grey[run.count - 1]]++;
-    }
-    for (int v = 0; v < 256; v++) {
-        histogram[v] = 0;
+    for (int v = 0; v < 256; v++)
         for (int k = 0; k < ARRAYS; k++) histogram[v] += count[k][v];
-    }
+}
+/* Counts the greys of the outermost pixels of a picture, each pixel once. */
+static void jem__rim_count(const jem__bitmap *p, const jem_pixels_desc *d, ptrdiff_t rim[256]) {
+    const int h = p->height;
+    const int w = p->width;
+    const jem__grid top = { 0, 1, 0, w, 1 };
+    const jem__grid left = { 1, h, 0, 1, 1 };
+    const jem__grid bottom = { h - 1, h > 1 ? h : 0, 1, w, 1 };
+    const jem__grid right = { 1, h - 1, w - 1, w > 1 ? w : 0, 1 };
+    memset(rim, 0, 256 * sizeof *rim);
+    jem__greys_count(p, d, top, rim);
+    jem__greys_count(p, d, left, rim);
+    jem__greys_count(p, d, bottom, rim);
+    jem__greys_count(p, d, right, rim);
 }
 
 enum { JEM__LEAST_CONTRAST = 32 };                 /* least span of greys of a picture with a
@@ -13802,9 +13838,10 @@ static int jem__colours_show(const jem__bitmap *p, int background) {
    network of three channels, if one of the colour channels does. */
 static int jem__shows(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d) {
     if (net->channels == 3 && p->channels == 4) return jem__colours_show(p, d->background);
-    JEM__ZEROED(jem__run_of_greys, run);
+    jem__run_of_greys run;
     int darkest = 255;
     int brightest = 0;
+    jem__greys_begin(&run, jem__grid_of(p, 0));
     while (brightest - darkest < JEM__LEAST_CONTRAST && jem__greys_next(p, d, &run))
         for (int i = 0; i < run.count; i++) {
             if (darkest > run.grey[i]) darkest = run.grey[i];
@@ -13816,20 +13853,27 @@ static int jem__shows(const jem_net *net, const jem__bitmap *p, const jem_pixels
 /* Finds the ground: the median of the greys closer than a quarter of the range to one end of it. At
    least three quarters of the rim are near that end, whatever the subject covers; otherwise half of
    the picture. Returns 0 if neither holds, or the range is below JEM__LEAST_CONTRAST. */
-static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__view *view) {
+static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__grid grid,
+                            jem__view *view) {
     ptrdiff_t histogram[256];
     ptrdiff_t rim[256];
     int darkest = 0;
     int brightest = 255;
     ptrdiff_t near_end[2] = { 0, 0 };
     ptrdiff_t rim_near[2] = { 0, 0 };
+    ptrdiff_t in_picture = 0;
     ptrdiff_t in_rim = 0;
-    jem__greys_count(p, d, histogram, rim);
+    memset(histogram, 0, sizeof histogram);
+    jem__greys_count(p, d, grid, histogram);
+    jem__rim_count(p, d, rim);
+    for (int v = 0; v < 256; v++) {
+        in_picture += histogram[v];
+        in_rim += rim[v];
+    }
     while (!histogram[darkest]) darkest++;
     while (!histogram[brightest]) brightest--;
     const int contrast = brightest - darkest;
     for (int v = 0; v < 256; v++) {
-        in_rim += rim[v];
         for (int k = 0; k < 2; k++) {
             if (4 * (k ? brightest - v : v - darkest) >= contrast) continue;
             near_end[k] += histogram[v];
@@ -13845,20 +13889,38 @@ static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem_
     else view->ground = jem__median_grey(histogram, darkest, darkest + quarter, near_end[0]);
     view->contrast = (bright ? darkest : brightest) - view->ground;
     return contrast >= JEM__LEAST_CONTRAST &&
-           (plain_rim || 2 * near_end[bright] >= (ptrdiff_t)p->width * p->height);
+           (plain_rim || 2 * near_end[bright] >= in_picture);
 }
 
-/* Measures the ink of a picture with a ground. */
+/* Measures the ink that a grid meets in a picture with a ground. */
 static jem__ink jem__view_ink(const jem__bitmap *p, const jem_pixels_desc *d,
-                              const jem__view *view) {
-    JEM__ZEROED(jem__run_of_greys, run);
+                              const jem__view *view, jem__grid grid) {
+    jem__run_of_greys run;
     jem__ink s = jem__ink_none(p->height, p->width);
+    jem__greys_begin(&run, grid);
     while (jem__greys_next(p, d, &run))
         for (int i = 0; i < run.count; i++) {
             const int above = run.grey[i] - view->ground;
-            if (above) jem__ink_add(&s, run.row, run.col + i, (double)above / view->contrast);
+            if (above)
+                jem__ink_add(&s, run.row, run.col + i * grid.step, (double)above / view->contrast);
         }
     return s;
+}
+/* Returns the side of the subject, whose ink a grid has met; of a small one, after all pixels
+   between the grid's have been seen. */
+static int jem__view_side(const jem__bitmap *p, const jem_pixels_desc *d, const jem__view *view,
+                          jem__grid grid, const jem__ink *met) {
+    enum { LARGE = 64 };                           /* steps of the grid */
+    const int step = grid.step;
+    const int side = jem__ink_side(met);
+    if (step == 1 || side < 1) return side;
+    if (side >= LARGE * step) return side + step - 1;
+    const jem__grid all = { met->top < step ? 0 : met->top - step,
+                            met->bottom > p->height - step ? p->height : met->bottom + step,
+                            met->left < step ? 0 : met->left - step,
+                            met->right > p->width - step ? p->width : met->right + step, 1 };
+    const jem__ink seen = jem__view_ink(p, d, view, all);
+    return jem__ink_side(&seen);
 }
 JEM__COMPILE_END
 
@@ -13874,11 +13936,13 @@ static int jem__needs_opposite(const jem_net *net, const jem__bitmap *p, const j
    such part. */
 static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
                           const float *f, jem__view *view) {
-    if (!jem__view_ground(p, d, view)) return 0;
-    const jem__ink s = jem__view_ink(p, d, view);
-    if (!jem__ink_side(&s)) return 0;
+    const jem__grid grid = jem__grid_of(p, 1);
+    if (!jem__view_ground(p, d, grid, view)) return 0;
+    const jem__ink s = jem__view_ink(p, d, view, grid);
+    const int subject = jem__view_side(p, d, view, grid, &s);
+    if (!subject) return 0;
     const int side = net->height > net->width ? net->height : net->width;
-    view->pixel = jem__ink_side(&s) / ((double)f[JEM__SHARE] * side);
+    view->pixel = subject / ((double)f[JEM__SHARE] * side);
     view->top = s.y / s.mass - view->pixel * net->height * (double)f[JEM__CENTRE_Y];
     view->left = s.x / s.mass - view->pixel * net->width * (double)f[JEM__CENTRE_X];
     return 1;

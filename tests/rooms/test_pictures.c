@@ -356,39 +356,66 @@ static void check_places(jem_net *net, framing *t) {
           right[1], DIGITS * PLACES, right[0]);
 }
 
-/* Draws a digit in a corner of a photo of paper: darker towards the other corner, with grain. */
-enum { PHOTO_W = 640, PHOTO_H = 480 };
-static void draw_photo(unsigned char *photo, const unsigned char *digit, jem_rng *rng) {
-    for (int y = 0; y < PHOTO_H; y++)
-        for (int x = 0; x < PHOTO_W; x++) {
-            const int shade = 30 * (x + y) / (PHOTO_W + PHOTO_H);
-            photo[y * PHOTO_W + x] = (unsigned char)(225 - shade + jem_rng_below(rng, 11) - 5);
-        }
-    for (int i = 0; i < 56; i++)
-        for (int j = 0; j < 56; j++) {
-            unsigned char *p = photo + (i + 10) * PHOTO_W + j + 12;
-            *p = (unsigned char)(*p - 150 * digit[i / 2 * 28 + j / 2] / 255);
+/* A photo of a sheet of paper, which is darker towards one corner and has grain. */
+typedef struct photo {
+    int width, height, zoom;                       /* zoom: the side of a digit's pixel */
+    unsigned char *paper, *pixels;
+} photo;
+
+static void draw_paper(photo *p, jem_rng *rng) {
+    for (int y = 0; y < p->height; y++)
+        for (int x = 0; x < p->width; x++) {
+            const int shade = 30 * (x + y) / (p->width + p->height);
+            const int grain = jem_rng_below(rng, 11) - 5;
+            p->paper[(ptrdiff_t)y * p->width + x] = (unsigned char)(225 - shade + grain);
         }
 }
 
-/* Checks that the shades of a sheet of paper do not outweigh a small digit. */
-static void check_photos(jem_net *net, framing *t, jem_rng *rng) {
-    static unsigned char photo[PHOTO_W * PHOTO_H];
+/* Draws a digit in the bright corner of the paper. */
+static void draw_on_paper(const photo *p, const unsigned char *digit) {
+    memcpy(p->pixels, p->paper, (size_t)p->width * (size_t)p->height);
+    for (int i = 0; i < 28 * p->zoom; i++)
+        for (int j = 0; j < 28 * p->zoom; j++) {
+            unsigned char *pixel = p->pixels + (ptrdiff_t)(i + 10) * p->width + j + 12;
+            *pixel = (unsigned char)(*pixel - 150 * digit[i / p->zoom * 28 + j / p->zoom] / 255);
+        }
+}
+
+/* Checks that the shades of a sheet of paper do not outweigh a digit, small or large. */
+static void check_photo(jem_net *net, const framing *t, photo *p, jem_rng *rng) {
     int right = 0;
     int familiar = 0;
+    draw_paper(p, rng);
     for (int k = 0; k < DIGITS; k++) {
         jem_answer plain, framed;
         int did = 0;
-        draw_photo(photo, t->digits + k * 784, rng);
+        draw_on_paper(p, t->digits + k * 784);
         jem_classify(net, t->x + k * 784, 1, &plain);
-        jem_classify_pixels(net, photo, PHOTO_W, PHOTO_H, 1, NULL, &framed, &did);
+        jem_classify_pixels(net, p->pixels, p->width, p->height, 1, NULL, &framed, &did);
         CHECK(did == (JEM_DID_FRAME | JEM_DID_RESIZE | JEM_DID_INVERT), "did %d", did);
         right += framed.label == plain.label;
         familiar += framed.familiarity > 0.01f;
     }
-    printf("    of %d photos: %d right, %d not strange\n", DIGITS, right, familiar);
+    printf("    of %d photos of %d x %d, digits of %d pixels: %d right, %d not strange\n", DIGITS,
+           p->width, p->height, 28 * p->zoom, right, familiar);
     CHECK(right >= 0.9 * DIGITS && familiar >= 0.9 * DIGITS, "of %d photos %d are right, %d not "
           "strange", DIGITS, right, familiar);
+}
+
+/* Checks photos, also ones of which framing reads only a part of the pixels. */
+static void check_photos(jem_net *net, const framing *t, jem_rng *rng) {
+    enum { SIZES = 4, MOST = 2000 * 1500 };
+    static const int size[SIZES][3] = {            /* width, height, zoom */
+        { 640, 480, 2 }, { 1920, 1080, 2 }, { 1920, 1080, 20 }, { 2000, 1500, 9 }
+    };
+    static unsigned char paper[MOST];
+    static unsigned char pixels[MOST];
+    for (int i = 0; i < SIZES; i++) {
+        photo p = { size[i][0], size[i][1], size[i][2], NULL, NULL };
+        p.paper = paper;
+        p.pixels = pixels;
+        check_photo(net, t, &p, rng);
+    }
 }
 
 /* Checks pictures that need no frame or have none: of the network's size, noise, blank ones. */
