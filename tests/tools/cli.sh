@@ -117,8 +117,9 @@ refuses 2 "6k + 4" train --net wrn --depth 11 "$@"
 refuses 2 "is for --net wrn" train --net convnet --norm batch "$@"
 refuses 2 "is for --net convnet" train --net wrn --widths 8 "$@"
 refuses 2 "nothing to learn" train --p-x-weight 0 --p-y-given-x-weight 0 "$@"
-refuses 2 "crop and --pad need --size" train --crop "$@"
-refuses 2 "crop and --pad exclude" train --size 8 --crop --pad "$@"
+refuses 2 "crop, --pad and --stretch need --size" train --crop "$@"
+refuses 2 "crop, --pad and --stretch exclude" train --size 8 --crop --pad "$@"
+refuses 2 "crop, --pad and --stretch exclude" train --size 8 --pad --stretch "$@"
 refuses 2 "sam excludes" train --sam 1 --score-weight 1 "$@"
 refuses 2 "kl-weight needs" train --kl-weight 1 --n-steps 0 "$@"
 refuses 2 "p-x-y-weight needs" train --p-x-y-weight 1 --label-wide .5 "$@"
@@ -1087,18 +1088,25 @@ for i in 1 2 3 4 5 6; do
     cp examples/gallery/score.png wide/train/a/$i.png
     cp examples/gallery/score.png wide/train/b/$i.png
 done
-status 0 "larger images" train $easy --dataset wide --size 40 --grey --n-valid 2 --iters 1 --out easy3
+status 1 "nothing is stretched unasked" train $easy --dataset wide --size 40 --iters 1 --out new
+check "says which" grep -q "train/[ab]/1.png: is [0-9]* x [0-9]* (width x height), which cannot become 40 x 40: --crop takes its middle, --pad adds margins, --stretch changes" err
+check "nothing is trained" test ! -e new
+status 1 "nor by a judge" judge --dataset wide --size 40 --out new
+check "says how" grep -q "cannot become 40 x 40: --crop" err
+wide="--dataset wide --size 40 --stretch"
+status 0 "larger images" train $easy $wide --grey --n-valid 2 --iters 1 --out easy3
+says "^wide: 11 of 11 pictures are stretched to 40 x 40$"
 says "an image has 1600 numbers, more than 784: --score-weight is lowered to 0.0078"
 says "an image has 1600 numbers, more than 784: --p-x-weight is lowered to 0.0024"
 check "grey on purpose" sh -c '! grep -q "are grey" out'
 cp easy/train/dark/1.pgm wide/train/a
-status 0 "grey and colour" train $easy --dataset wide --size 40 --n-valid 2 --iters 1 --out easy4
+status 0 "grey and colour" train $easy $wide --n-valid 2 --iters 1 --out easy4
 says "^wide: 1 of 13 pictures are grey, the others in colour: --grey makes all grey"
 rm wide/train/a/1.pgm
 
 for i in 2 5; do echo "not a picture" >wide/train/a/$i.png; done
 head -c 9000 examples/gallery/score.png >wide/train/b/1.png
-status 1 "pictures that cannot be read" train $easy --dataset wide --size 40 --iters 1 --out new
+status 1 "pictures that cannot be read" train $easy $wide --iters 1 --out new
 check "are all named" sh -c 'test "$(grep -c "^jem train: wide/train/[ab]/[125].png: is " err)" = 3'
 check "and counted" grep -q "^jem train: wide: 3 of 12 pictures cannot be read: repair or remove" err
 check "nothing is trained" test ! -e new

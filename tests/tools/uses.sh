@@ -220,7 +220,7 @@ for i in 1 2 3 4 5 6 7 8 9 10; do
     cp examples/gallery/curves.png photographs/left/$i.png
     cp examples/gallery/cifar10-curves.png photographs/right/$i.png
 done
-"$jem" train --dataset ./photographs --size 16 --iters 1 --widths 8,8 --n-steps 1 --n-valid 2 \
+"$jem" train --dataset ./photographs --size 16 --crop --iters 1 --widths 8,8 --n-steps 1 --n-valid 2 \
     --out colour >out 2>err
 colour=colour/last.safetensors
 check "photographs" test "$(eps_of $colour attack)" = "0 1/255 2/255 4/255 8/255"

@@ -524,8 +524,8 @@ static void note_pictures(const run *r) {
     const char *name = r->o->dataset;
     const int background = r->o->pictures.background;
     if (s->stretched)
-        printf("%s: %d pictures are stretched to %d x %d (--crop or --pad keep proportions)\n",
-               name, s->stretched, s->w, s->h);
+        printf("%s: %d of %d pictures are stretched to %d x %d\n", name, s->stretched, s->n, s->w,
+               s->h);
     if (s->grey == s->n)
         printf("%s: no picture has colours: --grey learns a third of the numbers\n", name);
     else if (s->grey)
@@ -865,10 +865,10 @@ static void fit_framing(const run *r, jem_net *net) {
     data_floats(&r->data, r->order + r->o->n_valid, n, x);
     jem_net_fit_framing(net, x, n);
     free(x);
-    jem_fit fit = JEM_FIT_STRETCH;
+    jem_fit fit = JEM_FIT_TRAINED;
+    if (r->o->pictures.stretch) fit = JEM_FIT_STRETCH;
     if (r->o->pictures.crop) fit = JEM_FIT_CROP;
     if (r->o->pictures.pad) fit = JEM_FIT_PAD;
-    if (data_is_known(r->o->dataset)) fit = JEM_FIT_TRAINED;   /* its images have their size */
     jem_net_set_fit(net, fit);
     jem_net_set_background(net, r->o->pictures.background);
 }
@@ -1924,7 +1924,7 @@ static int has_block(const jem_archive *from, int n, int stage, int index) {
 /* Notes options of pictures that differ from those of the file's training: its weights expect
    pictures that look like those. */
 static void note_other_look(run *r, const char *path, const jem_archive *from) {
-    static const char *const names[] = { "size", "crop", "pad", "grey", "background" };
+    static const char *const names[] = { "size", "crop", "pad", "stretch", "grey", "background" };
     const char *dataset = jem_archive_meta(from, OPTION_PREFIX "dataset");
     char text[200] = ": was trained with";
     size_t n = strlen(text);
@@ -2067,7 +2067,7 @@ static int same_data(run *r, const jem_archive *a) {
     if (!mark || !strcmp(mark, r->data_mark)) return 1;
     if (!r->data.values)
         snprintf(remedy, sizeof remedy, ", perhaps from these weights: --init %s/last.safetensors, "
-                 "and the same --size, --crop, --pad, --grey and --background",
+                 "and the same --size, --crop, --pad, --stretch, --grey and --background",
                  data_quoted(r->o->out, word, sizeof word));
     snprintf(text, sizeof text, ": not the data that this run started with: %d %s then, %d now, "
              "with another checksum; train again with another --out%s", atoi(mark),

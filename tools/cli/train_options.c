@@ -275,8 +275,9 @@ static const struct { const char *name, *value; } train_csv[] = {
 };
 
 const char *picture_conflict(const picture_options *p) {
-    if (p->crop && p->pad) return "--crop and --pad exclude each other";
-    return (p->crop || p->pad) && !p->size ? "--crop and --pad need --size" : NULL;
+    const int ways = p->crop + p->pad + p->stretch;
+    if (ways > 1) return "--crop, --pad and --stretch exclude each other";
+    return ways && !p->size ? "--crop, --pad and --stretch need --size" : NULL;
 }
 
 void describe_pictures(const picture_options *p, int seed, data_desc *desc) {
@@ -286,6 +287,8 @@ void describe_pictures(const picture_options *p, int seed, data_desc *desc) {
     desc->width = p->size;
     if (p->grey) desc->channels = 1;
     if (p->size) desc->resize = DATA_FIT;
+    desc->shape = DATA_REFUSE;
+    if (p->stretch) desc->shape = DATA_STRETCH;
     if (p->crop) desc->shape = DATA_CROP;
     if (p->pad) desc->shape = DATA_PAD;
     desc->background = p->background;
@@ -360,7 +363,7 @@ int train_defaults(options *o, train_options *t) {
 }
 
 const char *const train_image_options[] = {
-    "size", "crop", "pad", "grey", "background", "test-split", "shift", "flip", "cutout",
+    "size", "crop", "pad", "stretch", "grey", "background", "test-split", "shift", "flip", "cutout",
     "plain-p-x", "move-chains", "informative", NULL
 };
 

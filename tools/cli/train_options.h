@@ -9,7 +9,7 @@
 
 /* How the pictures of a folder become images of one shape. */
 typedef struct picture_options {
-    int size, crop, pad, grey, background, test_split;
+    int size, crop, pad, stretch, grey, background, test_split;
 } picture_options;
 
 typedef struct train_options {
@@ -76,6 +76,8 @@ enum { LEAST_CALIBRATED = 99, FEW_CALIBRATED = 200 };
       "with --size: take the middle of images that are not square" }, \
     { "pad", OPTION_FLAG, when, PICTURE_AT(type, pad), "", NO_PRESETS("off"), 0, 0, \
       "with --size: add margins of --background instead" }, \
+    { "stretch", OPTION_FLAG, when, PICTURE_AT(type, stretch), "", NO_PRESETS("off"), 0, 0, \
+      "with --size: change their proportions instead" }, \
     { "grey", OPTION_FLAG, when, PICTURE_AT(type, grey), "", NO_PRESETS("off"), 0, 0, \
       "convert the images to greyscale" }, \
     { "background", OPTION_INT, when, PICTURE_AT(type, background), "N", NO_PRESETS("0"), 0, 255, \

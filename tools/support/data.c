@@ -480,7 +480,14 @@ static int data__put(data__job *job, const char *path, int first, const unsigned
     const int c = shape[0];
     const int h = shape[1];
     const int w = shape[2];
-    if ((double)h * d->w != (double)w * d->h && job->desc.shape != DATA_STRETCH) {
+    const int other = (double)h * d->w != (double)w * d->h;
+    if (other && job->desc.shape == DATA_REFUSE) {
+        d->unfit = 1;
+        return data__fail(job, "%s: is %d x %d (width x height), which cannot become %d x %d: "
+                          "--crop takes its middle, --pad adds margins, --stretch changes its "
+                          "proportions", path, w, h, d->w, d->h);
+    }
+    if (other && job->desc.shape != DATA_STRETCH) {
         int ok = 1;
         for (int i = 0; ok && i < n; i++) {
             int high = h;
@@ -495,7 +502,7 @@ static int data__put(data__job *job, const char *path, int first, const unsigned
         }
         return ok;
     }
-    if ((double)h * d->w != (double)w * d->h) d->stretched += n;
+    if (other) d->stretched += n;
     unsigned char *grey = (unsigned char *)data__alloc((size_t)h * (size_t)w, 1);
     if (!grey) return data__no_memory(job, path);
     for (int i = 0; i < n; i++) data__fit(job, first + i, from + i * stride, c, h, w, grey);
@@ -1386,8 +1393,9 @@ static int data__common_shape(data__job *job, const data__item *items, int n, in
         job->d->unfit = common[1] != shape[1] || common[2] != shape[2];
         if (job->d->unfit)
             return data__fail(job, "%s: is %d x %d (width x height), but %s is %d x %d: --size N "
-                              "in training makes all N x N, with --crop or --pad without "
-                              "stretching", path, shape[2], shape[1], first, common[2], common[1]);
+                              "in training makes all N x N, with --crop, --pad or --stretch if "
+                              "they are not square", path, shape[2], shape[1], first, common[2],
+                              common[1]);
     }
     return 1;
 }

@@ -53,8 +53,8 @@ typedef struct data_set {
     int skipped;               /* rows of a table that cannot be read, left out; of a folder, files
                                   and folders that are not read, with hidden pictures */
     char first_skipped[256];   /* the message about the first row; the first names in the folder */
-    int unfit;                 /* 1, after a failure: pictures of a folder differ in size from the
-                                  others, or are of a class that training does not have */
+    int unfit;                 /* 1, after a failure: pictures of a folder differ in size or
+                                  proportions, or are of a class that training does not have */
     char name[64];
 } data_set;
 
@@ -69,7 +69,8 @@ typedef enum data_resize {
 typedef enum data_shape {
     DATA_STRETCH = 0,
     DATA_CROP,                 /* takes the largest part in the middle that fits */
-    DATA_PAD                   /* adds margins of the background's grey */
+    DATA_PAD,                  /* adds margins of the background's grey */
+    DATA_REFUSE                /* fails */
 } data_shape;
 
 /* Test images of CLASS/IMAGE; a class of fewer than 10 images has none. */
