@@ -1696,6 +1696,8 @@ typedef struct jem_pixels_desc {                   /* zero means default, NULL i
     float subject;
     jem_fit fit;                                   /* JEM_FIT_TRAINED: a picture's other proportions
                                                       (jem_net_set_fit) */
+    int frame_all;                                 /* 0; 1: subject 0 frames a picture of the
+                                                      network's size, too */
 } jem_pixels_desc;
 enum {                                             /* flags: what was done to a picture */
     JEM_DID_RESIZE = 1, JEM_DID_STRETCH = 2,       /* to the network's size; of other proportions */
@@ -13466,6 +13468,9 @@ static jem_status jem__pixels_check(const jem_net *net, int width, int height, i
     if (d->invert != 0 && d->invert != 1)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: desc.invert is %d, not 0 or 1",
                          d->invert);
+    if (d->frame_all != 0 && d->frame_all != 1)
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: desc.frame_all is %d, not 0 or 1",
+                         d->frame_all);
     if (!(d->subject <= 2))
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "pixels: desc.subject is %g, more than 2",
                          (double)d->subject);
@@ -13698,7 +13703,7 @@ static int jem__framing_for(const jem_net *net, const jem__bitmap *p, const jem_
         f[JEM__CENTRE_X] = 0.5f;
         return 1;
     }
-    return stored && !same_size;
+    return stored && (!same_size || d->frame_all);
 }
 
 /* A picture's ground, a grey 0..255; contrast: the grey of the strongest ink minus that. `pixel` is

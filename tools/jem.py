@@ -41,7 +41,7 @@ class Answer(Structure):
 
 class PixelsDesc(Structure):
     _fields_ = [("lo", c_float), ("hi", c_float), ("background", c_int), ("invert", c_int),
-                ("subject", c_float), ("fit", c_int)]
+                ("subject", c_float), ("fit", c_int), ("frame_all", c_int)]
 
 
 class Query(Structure):

@@ -9,7 +9,7 @@ static jem_net *net_of(jem_ctx *ctx, int channels, int height, int width) {
     return small_mlp(ctx, s, 1);
 }
 static jem_pixels_desc unit(void) {                /* to 0..1, where values are easy to tell */
-    const jem_pixels_desc d = { 0, 1, 0, 0, 0, JEM_FIT_TRAINED };
+    const jem_pixels_desc d = { 0, 1, 0, 0, 0, JEM_FIT_TRAINED, 0 };
     return d;
 }
 static int near(double a, double b) { return fabs(a - b) < 1e-6; }
@@ -150,7 +150,7 @@ static void test_whole_pixels(jem_ctx *ctx) {
     for (int channels = 1; channels <= 4; channels++)
         for (int kind = 0; kind < 8; kind++) {
             const int wanted = kind & 1 ? 3 : 1;
-            jem_pixels_desc d = { 0, 1, 40, kind >> 1 & 1, -1, JEM_FIT_TRAINED };
+            jem_pixels_desc d = { 0, 1, 40, kind >> 1 & 1, -1, JEM_FIT_TRAINED, 0 };
             jem_net *net = net_of(ctx, wanted, 5, 7);
             float x[3 * 35];
             for (int i = 0; i < W * H * channels; i++) {
@@ -190,7 +190,7 @@ static void test_back(jem_ctx *ctx) {
     float x[2 * 60];
     jem_rng rng = jem_rng_seed(2);
     for (int invert = 0; invert < 2; invert++) {
-        jem_pixels_desc d = { -2, 3, 0, 0, 0, JEM_FIT_TRAINED };
+        jem_pixels_desc d = { -2, 3, 0, 0, 0, JEM_FIT_TRAINED, 0 };
         d.invert = invert;
         for (int i = 0; i < 120; i++) p[i] = (unsigned char)jem_rng_below(&rng, 256);
         for (int i = 0; i < 2; i++)
@@ -201,7 +201,7 @@ static void test_back(jem_ctx *ctx) {
     static const float beyond[3] = { 1e9f, -1e9f, (float)NAN };
     for (int i = 0; i < 60; i++) x[i] = beyond[i % 3];
     for (int invert = 0; invert < 2; invert++) {   /* NaN is black in both */
-        jem_pixels_desc d = { -2, 3, 0, 0, 0, JEM_FIT_TRAINED };
+        jem_pixels_desc d = { -2, 3, 0, 0, 0, JEM_FIT_TRAINED, 0 };
         int bad = 0;
         d.invert = invert;
         jem_floats_to_pixels(net, x, 1, &d, q);
@@ -234,7 +234,7 @@ static void test_refused(jem_ctx *ctx) {
     CHECK(jem_classify_pixels(NULL, p, 4, 4, 1, NULL, &a, NULL) == JEM_BAD_ARGUMENT, "no network");
     CHECK(jem_classify_pixels(two, p, 4, 4, 1, NULL, &a, NULL) == JEM_BAD_SHAPE &&
           says(ctx, "has 2 channels"), "two channels");
-    jem_pixels_desc d = { 1, -1, 0, 0, 0, JEM_FIT_TRAINED };
+    jem_pixels_desc d = { 1, -1, 0, 0, 0, JEM_FIT_TRAINED, 0 };
     CHECK(jem_floats_to_pixels(net, x, 1, &d, out) != JEM_OK &&
           says(ctx, "lo is 1 and desc.hi is -1"), "range");
     d = unit();
@@ -287,7 +287,7 @@ static void test_model(jem_ctx *ctx) {
             for (int c = 0; c < 3; c++) paper[4 * i + c] = (unsigned char)(255 - ink);
             paper[4 * i + 3] = 255;
         }
-        jem_pixels_desc d = { 0, 0, 255, 1, -1, JEM_FIT_TRAINED };      /* the whole picture */
+        jem_pixels_desc d = { 0, 0, 255, 1, -1, JEM_FIT_TRAINED, 0 };      /* the whole picture */
         CHECK(jem_classify_pixels(net, paper, BIG, BIG, 4, &d, &b, &did) == JEM_OK, "%s",
               jem_error(ctx));
         CHECK(did == (JEM_DID_RESIZE | JEM_DID_GREY | JEM_DID_BLEND | JEM_DID_INVERT), "%d", did);
@@ -340,7 +340,7 @@ static void check_places(jem_net *net, framing *t) {
     for (int k = 0; k < DIGITS; k++)
         for (int p = 0; p < PLACES; p++) {
             jem_answer plain, a, b;
-            jem_pixels_desc d = { 0, 0, 0, 1, -1, JEM_FIT_TRAINED };
+            jem_pixels_desc d = { 0, 0, 0, 1, -1, JEM_FIT_TRAINED, 0 };
             int did = 0;
             draw_ink(t->sheet, t->digits + k * 784, place[p][0], place[p][1], place[p][2]);
             jem_classify(net, t->x + k * 784, 1, &plain);
@@ -423,6 +423,25 @@ static void check_no_frame(jem_net *net, framing *t, jem_rng *rng) {
     int did = 0;
     jem_pixels_to_floats(net, t->digits, 28, 28, 1, NULL, t->framed, &did);
     CHECK(did == 0 && t->framed[400] == t->x[400], "a picture of the network's size stays");
+    jem_pixels_desc all = { 0, 0, 0, 0, 0, JEM_FIT_TRAINED, 1 };
+    unsigned char corner[784];                     /* half as large, at the top left */
+    for (int i = 0; i < 784; i++) {
+        const int row = i / 28 * 2;
+        const int col = i % 28 * 2;
+        corner[i] = row < 28 && col < 28 ? t->digits[row * 28 + col] : t->digits[0];
+    }
+    jem_pixels_to_floats(net, corner, 28, 28, 1, &all, t->framed, &did);
+    float from_canvas[784];
+    unsigned char canvas_of_corner[30 * 30];
+    memset(canvas_of_corner, t->digits[0], sizeof canvas_of_corner);
+    for (int i = 0; i < 28; i++) memcpy(canvas_of_corner + 30 * i, corner + 28 * i, 28);
+    CHECK(did == JEM_DID_FRAME, "unless frame_all is 1: did %d", did);
+    jem_pixels_to_floats(net, canvas_of_corner, 30, 30, 1, NULL, from_canvas, &did);
+    CHECK(!memcmp(t->framed, from_canvas, sizeof from_canvas), "as on a larger canvas");
+    all.frame_all = 2;
+    CHECK(jem_pixels_to_floats(net, corner, 28, 28, 1, &all, t->framed, &did) != JEM_OK &&
+          strstr(jem_error(net->ctx), "frame_all is 2"), "%s", jem_error(net->ctx));
+    jem_clear_error(net->ctx);
     for (int i = 0; i < SHEET_W * SHEET_H; i++) {
         t->sheet[i] = (unsigned char)jem_rng_below(rng, 256);
     }
@@ -435,7 +454,7 @@ static void check_no_frame(jem_net *net, framing *t, jem_rng *rng) {
     memset(canvas, 0, sizeof canvas);
     for (int i = 8; i < 32; i++) canvas[2 * (i * 40 + 20) + 1] = 255;
     for (int background = 0; background <= 255; background += 255) {
-        const jem_pixels_desc over = { 0, 0, background, 0, 0, JEM_FIT_TRAINED };
+        const jem_pixels_desc over = { 0, 0, background, 0, 0, JEM_FIT_TRAINED, 0 };
         jem_pixels_to_floats(net, canvas, 40, 40, 2, &over, t->framed, &did);
         CHECK(did & JEM_DID_FRAME && !(did & JEM_DID_BLANK), "ink over %d: %d", background, did);
         CHECK(!(did & JEM_DID_OPPOSITE) == (background > 0), "over %d: did %d", background, did);
@@ -463,16 +482,16 @@ static void check_square(jem_net *net, framing *t) {
     jem_ctx *ctx = net->ctx;
     float *framed = t->framed;
     int did = 0;
-    const jem_pixels_desc whole = { 0, 0, 0, 0, 1, JEM_FIT_TRAINED };
+    const jem_pixels_desc whole = { 0, 0, 0, 0, 1, JEM_FIT_TRAINED, 0 };
     memset(t->sheet, 0, sizeof t->sheet);
     for (int i = 20; i < 60; i++) memset(t->sheet + i * SHEET_W + 20, 255, 40);
     jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, &whole, framed, &did);
     CHECK(did & JEM_DID_FRAME && did & JEM_DID_BLANK, "a square that fills the image: %d", did);
-    jem_pixels_desc large = { 0, 0, 0, 0, 3, JEM_FIT_TRAINED };
-    jem_pixels_desc endless = { -INFINITY, 1, 0, 0, 0, JEM_FIT_TRAINED };
+    jem_pixels_desc large = { 0, 0, 0, 0, 3, JEM_FIT_TRAINED, 0 };
+    jem_pixels_desc endless = { -INFINITY, 1, 0, 0, 0, JEM_FIT_TRAINED, 0 };
     CHECK(jem_pixels_to_floats(net, t->sheet, 9, 9, 1, &endless, framed, &did) != JEM_OK &&
           says(ctx, "-inf"), "an infinite range");
-    const jem_pixels_desc large_ink = { 0, 0, 0, 0, 0.7f, JEM_FIT_TRAINED };
+    const jem_pixels_desc large_ink = { 0, 0, 0, 0, 0.7f, JEM_FIT_TRAINED, 0 };
     CHECK(fit_digits(net, t, 1) == JEM_OK &&
           jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, &large_ink, framed, &did) ==
               JEM_OK,
@@ -491,7 +510,7 @@ typedef struct box { int high, wide, row, col; } box;
 /* Checks that a box gets half of an image's side, in the middle: its pixels are all ink, and all
    others ground. */
 static void check_box(const jem_net *net, framing *t, box b) {
-    const jem_pixels_desc half = { 0, 0, 0, 0, 0.5f, JEM_FIT_TRAINED };
+    const jem_pixels_desc half = { 0, 0, 0, 0, 0.5f, JEM_FIT_TRAINED, 0 };
     const int longer = b.high > b.wide ? b.high : b.wide;
     const int top = 14 - 7 * b.high / longer;
     const int left = 14 - 7 * b.wide / longer;

@@ -667,6 +667,8 @@ says "seven.pgm: [0-689] (p"
 check "is not framed by itself" sh -c "! grep -q framed out"
 status 0 "on request" classify examples/models/mnist.safetensors seven.pgm --frame
 says "seven.pgm: 7 (p = .*; framed$"
+status 0 "of a model that frames nothing" classify examples/models/cifar10-wrn.safetensors seven.pgm --frame
+check "has no effect" grep -q "has no framing: --frame has no effect" err
 # A black bar on a transparent canvas: a TGA file, 60 x 60, 32 bits.
 {
     printf '\0\0\2\0\0\0\0\0\0\0\0\0\74\0\74\0\40\50'

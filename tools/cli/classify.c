@@ -91,22 +91,13 @@ static int load_picture(const model *m, const classify_options *o, classified *p
     return 0;
 }
 
-/* Returns the share of the side that subjects have in the training images. */
-static float share_of(const char *framing) {
-    float ground;
-    float share = 0;
-    sscanf(framing, "%f %f", &ground, &share);
-    return share;
-}
-
 /* Frames a picture as the network's images are, one of the network's size only if `always`;
    p->framed: whether it could be. Returns 0 after an error, which it prints. */
 static int frame_picture(const model *m, int always, classified *p) {
     const data_set *d = &p->d;
-    const int same = d->w == m->net->width && d->h == m->net->height;
     jem_pixels_desc desc;
     memset(&desc, 0, sizeof desc);
-    if (same && always) desc.subject = share_of(jem_net_meta(m->net, "jem.framing"));
+    desc.frame_all = always;
     const ptrdiff_t pixels = (ptrdiff_t)d->h * d->w;
     unsigned char *bytes = (unsigned char *)malloc((size_t)pixels * (size_t)d->c);
     if (!bytes) {
@@ -491,6 +482,9 @@ int classify_command(int argc, char **argv) {
     if (model_open(&m, o->command, words[0], values.threads, values.precision,
                    values.max_memory)) {
         status = 2;
+        const int frames = r.frame_always && values.frame;
+        if (frames && !jem_net_meta(m.net, "jem.framing"))
+            fprintf(stderr, "jem classify: %s has no framing: --frame has no effect\n", m.path);
         if (model_has(o->command, &m, 0) && as_in_training(o, m.archive, "background", NULL))
             status = classify_all(&r, words + 1, n - 1);
     }
