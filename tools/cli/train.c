@@ -1912,15 +1912,6 @@ static void note_renamed(run *r, const char *path, const jem_archive *from) {
     }
 }
 
-/* Returns 1 if the name of one of the first n arrays of a file begins with that of a block. */
-static int has_block(const jem_archive *from, int n, int stage, int index) {
-    char prefix[64];
-    snprintf(prefix, sizeof prefix, "f.layer%d.%d.", stage, index);
-    for (int i = 0; i < n; i++)
-        if (!strncmp(jem_archive_at(from, i)->name, prefix, strlen(prefix))) return 1;
-    return 0;
-}
-
 /* Notes options of pictures that differ from those of the file's training: its weights expect
    pictures that look like those. */
 static void note_other_look(run *r, const char *path, const jem_archive *from) {
@@ -1950,37 +1941,60 @@ static void note_other_look(run *r, const char *path, const jem_archive *from) {
     if (differ) say(r, path, text);
 }
 
-/* Returns 1 if a parameter belongs to a block of a residual network that the first n arrays of a
-   file lack, although they have the first block of the stage: the network is deeper. */
-static int is_of_new_block(const run *r, const jem_archive *from, int n, const jem_param *p) {
-    int stage;
-    int index;
+/* Returns 1 if the residual network is deeper or wider than that of a file, and can compute the
+   same: --blocks zero, and as wide if it has a U-Net. */
+static int can_grow_from(const run *r, const jem_archive *from, int *deeper, int *wider) {
+    const char *depth = jem_archive_meta(from, "jem.depth");
+    const char *width = jem_archive_meta(from, "jem.widen");
+    const char *blocks = jem_archive_meta(from, "jem.blocks");
     if (r->o->net != NET_WRN || r->o->blocks != (int)JEM_BLOCKS_ZERO) return 0;
-    if (sscanf(p->name, "f.layer%d.%d.", &stage, &index) != 2 || index < 1) return 0;
-    return has_block(from, n, stage, 0) && !has_block(from, n, stage, index);
+    if (!depth || !width || !blocks || atoi(blocks) != (int)JEM_BLOCKS_ZERO) return 0;
+    *deeper = r->o->depth > atoi(depth);
+    *wider = r->o->width > atoi(width);
+    if (r->o->depth < atoi(depth) || r->o->width < atoi(width)) return 0;
+    return *deeper || (*wider && !r->o->unet);
 }
 
-/* Adds the blocks of a deeper network to the arrays of a file. They begin as the identity, so the
-   network computes what the file's computes. The result holds their values: free it after the
-   archive. Returns NULL if there are none, or after an error. */
-static float *add_new_blocks(run *r, jem_archive *from) {
-    const int n = jem_archive_count(from);
-    ptrdiff_t size = 0;
-    for (const jem_param *p = r->net->params; p; p = p->next)
-        if (is_of_new_block(r, from, n, p)) size += p->size;
-    float *values = size ? (float *)malloc((size_t)size * sizeof *values) : NULL;
-    if (size && !values) jem_fail(r->ctx, JEM_NO_MEMORY, "no memory for the weights of new blocks");
-    if (!values) return NULL;
-    float *at = values;
-    for (const jem_param *p = r->net->params; p; p = p->next) {
-        if (!is_of_new_block(r, from, n, p)) continue;
-        int64_t shape[4];
-        for (int i = 0; i < p->ndim; i++) shape[i] = p->shape[i];
-        memcpy(at, p->value, (size_t)p->size * sizeof *at);
-        jem_archive_add(from, p->name, JEM_DTYPE_F32, p->ndim, shape, at);
-        at += p->size;
+/* Returns the parameter of a network with a name, or NULL. */
+static const jem_param *param_named(const jem_net *net, const char *name) {
+    const jem_param *p = net->params;
+    while (p && strcmp(p->name, name)) p = p->next;
+    return p;
+}
+
+/* Copies a parameter [outputs][inputs][...] of a narrower network. An output that it has does not
+   see inputs that it lacks; other outputs keep their first weights. Returns 0 if it cannot fit. */
+static int widen(jem_param *p, const jem_param *from) {
+    ptrdiff_t window = 1;
+    const int fits = p->ndim == from->ndim && p->shape[0] >= from->shape[0] &&
+                     (p->ndim < 2 || p->shape[1] >= from->shape[1]);
+    for (int i = 2; i < p->ndim; i++) {
+        if (!fits || p->shape[i] != from->shape[i]) return 0;
+        window *= p->shape[i];
     }
-    return values;
+    if (!fits) return 0;
+    const ptrdiff_t row = p->ndim < 2 ? 1 : p->shape[1] * window;
+    const ptrdiff_t had = p->ndim < 2 ? 1 : from->shape[1] * window;
+    for (ptrdiff_t i = 0; i < from->shape[0]; i++) {
+        memset(p->value + i * row, 0, (size_t)row * sizeof *p->value);
+        memcpy(p->value + i * row, from->value + i * had, (size_t)had * sizeof *p->value);
+    }
+    jem_param_changed(p);
+    return 1;
+}
+
+/* Takes the weights of a file's network of fewer layers or channels, so that the network computes
+   the same: new blocks begin as the identity. */
+static int grow_from(run *r, const jem_archive *from) {
+    jem_net *small = jem_net_from_archive(r->ctx, from);
+    int fits = small != NULL;
+    for (jem_param *p = r->net->params; fits && p; p = p->next) {
+        const jem_param *had = param_named(small, p->name);
+        if (had) fits = widen(p, had);
+    }
+    jem_net_free(small);
+    if (!fits && jem_ok(r->ctx)) jem_net_load(r->net, from);   /* its error names the shapes */
+    return fits && jem_ok(r->ctx);
 }
 
 /* Takes the weights of a file, not its options, nor what was fitted to its data: units and framing
@@ -1995,15 +2009,20 @@ static int start_from(run *r, const char *path) {
     if (!from) return fail(r, 1);
     const int fits = fits_data(r, path, from);     /* prints what does not fit */
     if (fits) note_other_look(r, path, from);
-    float *added = fits ? add_new_blocks(r, from) : NULL;
-    int ok = fits && jem_ok(r->ctx) && jem_net_load(r->net, from) == JEM_OK;
+    int deeper = 0;
+    int wider = 0;
+    const int grows = fits && can_grow_from(r, from, &deeper, &wider);
+    int ok = 0;
+    if (grows) ok = grow_from(r, from);
+    else if (fits) ok = jem_net_load(r->net, from) == JEM_OK;
     if (ok) note_split(r, path, from);
     if (ok) note_validation(r, path, from);
     if (ok) note_renamed(r, path, from);
-    if (ok && added && !team.rank)
+    if (ok && grows && deeper && !team.rank)
         say(r, path, ": is shallower: the blocks that it lacks begin as the identity");
+    if (ok && grows && wider && !team.rank)
+        say(r, path, ": is narrower: weights on the channels that it lacks begin at 0");
     jem_archive_free(from);
-    free(added);
     if (ok) {
         forget_calibration(r->net);
         jem_net_set_meta(r->net, "jem.temperature", NULL);
