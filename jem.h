@@ -1718,7 +1718,8 @@ enum {                                             /* flags: what was done to a 
    which three quarters of the outermost pixels are or, if there is none, half of all pixels. A
    picture without such a ground remains whole, as does one whose greys span fewer than 32 of 256.
    The centre of mass counts ink above a quarter of the contrast. Ink becomes bright on dark, or
-   dark on bright if the training images are, in full contrast. */
+   dark on bright if the training images are, in full contrast. Of a picture of more than 2^18
+   pixels, ground and centre are measured with about that many of them. */
 /* Measures the framing of n images x[n][1][h][w] of the training data, n > 0, and stores it with
    the network as the text "jem.framing": ground (0 dark, 1 bright), share of the side (median), row
    and column of the centre (means, as shares). Images without a plain border, or of several
@@ -19083,7 +19084,8 @@ JEM__COMPILE_END
                jem_blame_values finds the value that makes one unlikely.
              Pictures are framed as the training images were (jem_net_fit_framing), fitted as they
                were (jem_fit, jem_net_set_fit, jem_pixels_desc.fit) and blended with the same grey
-               (jem_net_set_background) or its opposite (JEM_DID_OPPOSITE); JEM_DID_BLANK.
+               (jem_net_set_background) or its opposite (JEM_DID_OPPOSITE); JEM_DID_BLANK. Large
+               ones take 2 to 3 ms; jem_pixels_desc.frame_all frames those of the network's size.
              A network stores how it is sampled: jem_net.guidance, denoise_steps, denoise_fraction,
                last_sigma, walk_step, walk_noise.
              jem_sampler takes as many steps as a frame has time for.
