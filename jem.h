@@ -1757,14 +1757,16 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
    unknown, the paper's 1 and .01; for vectors with a Student distribution and no chains, 1000 steps
    of jem_sgld_desc_langevin(.01) from U(-2,2). */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
+/* Returns a quick draft of it, with a score in a tenth of the steps: 15 noise-blind ones of .3, and
+   a walk of 45. (tools/BENCHMARKS.md has its quality.) Without a score there are no drafts: returns
+   jem_net_generate_desc. */
+JEM_API jem_generate_desc jem_net_draft_desc(const jem_net *net);
 /* Returns the query for jem_logp_guided. The query points to labels, which must stay valid. Its
    weight is net->guidance. If that is 0, the weight is 7 for a network with a score and a scale
    above 1, which gives clear specimens of a class, and 1 for other networks, which gives p(x,y). */
 JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
 /* Creates a sampler of n images of classes labels[n] (copied; NULL: any), in the network's units. A
-   NULL desc is jem_net_generate_desc's. Free it before the network. Returns NULL on an error.
-   A quick draft, in a tenth of the steps: of jem_net_generate_desc's values, denoise.steps = 15,
-   denoise.fraction = .3 and walk.steps = 45 (measured in tools/BENCHMARKS.md). */
+   NULL desc is jem_net_generate_desc's. Free it before the network. Returns NULL on an error. */
 JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
                                      const jem_generate_desc *desc);
 /* Draws n samples of a class (label -1: of any) into pixels[n][h][w][c]: jem_net_sampler, run to
@@ -14193,6 +14195,15 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
     return d;
 }
 
+jem_generate_desc jem_net_draft_desc(const jem_net *net) {
+    jem_generate_desc d = jem_net_generate_desc(net);
+    if (!d.denoise.steps) return d;
+    d.denoise.steps = 15;
+    d.denoise.fraction = 0.3f;
+    d.walk.steps = 45;
+    return d;
+}
+
 jem_query jem_net_query(jem_net *net, const int *labels) {
     jem_query query;
     query.net = net;
@@ -19088,7 +19099,7 @@ JEM__COMPILE_END
                ones take 2 to 3 ms; jem_pixels_desc.frame_all frames those of the network's size.
              A network stores how it is sampled: jem_net.guidance, denoise_steps, denoise_fraction,
                last_sigma, walk_step, walk_noise.
-             jem_sampler takes as many steps as a frame has time for.
+             jem_sampler takes as many steps as a frame has time for; jem_net_draft_desc: few steps.
              Attacks on classifiers with random answers (jem_attack_desc.all_steps, .momentum).
              Files can hold networks of your own (jem_register_net), archives bf16
                (jem_archive_set_bf16, jem_archive_keep_f32); jem_file writes files of your own.

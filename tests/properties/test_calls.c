@@ -483,7 +483,7 @@ static const char always[] =
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_query"
     " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name"
     " jem_compute_exp jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors"
-    " jem_mlp_desc_vectors jem_file_temporary jem_calibrated ";
+    " jem_mlp_desc_vectors jem_file_temporary jem_calibrated jem_net_draft_desc ";
 /* These have none to tell of it: they look something up, or make the context. */
 static const char silent[] =
     " jem_ctx_create jem_error_status jem_fail jem_net_find jem_net_meta jem_trainer_buffer"
@@ -694,6 +694,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_impute_desc_default, (void)jem_impute_desc_default()) \
     ROW(jem_impute, got = jem_impute(CTX(), LOGP(), USER(), X(), IN(), jem_impute_desc_(), RNG())) \
     ROW(jem_net_generate_desc, (void)jem_net_generate_desc(NET())) \
+    ROW(jem_net_draft_desc, (void)jem_net_draft_desc(NET())) \
     ROW(jem_net_query, (void)jem_net_query(NET(), LABELS())) \
     ROW(jem_pixels_to_floats, got = jem_pixels_to_floats(IMAGES(), BYTES(), COUNT(9), COUNT(7), \
                                                          INT(3), PIXELS(), OUT(), SLOTS())) \

@@ -704,6 +704,11 @@ static void test_generate_defaults(jem_ctx *ctx) {
         CHECK(d.lo == want.lo && d.hi == want.hi, "score %d: range", score);
         CHECK(d.denoise.steps == want.steps && !d.denoise.watch, "score %d", score);
         CHECK(d.last_sigma == want.last_sigma && d.mean == net->mean, "score %d", score);
+        const jem_generate_desc draft = jem_net_draft_desc(net);
+        CHECK(draft.denoise.steps == (score ? 15 : 0) && draft.walk.steps == (score ? 45 : 300) &&
+              draft.denoise.fraction == (score ? 0.3f : d.denoise.fraction) &&
+              draft.last_sigma == d.last_sigma && draft.walk.noise_std == d.walk.noise_std,
+              "score %d: a draft", score);
         if (score) CHECK(d.denoise.sigma_max == 3 && d.denoise.fraction == 0.05f &&
                          d.denoise.beta == 0.3f, "noise-blind, from its largest noise");
         CHECK(g.net == net && g.labels == labels && g.weight == 1, "no guidance with a scale of 1");

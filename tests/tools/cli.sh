@@ -245,6 +245,14 @@ check "the guidance of the file" cmp -s f3.png f4.png
 status 0 "larger steps" sample d/last.safetensors --n 20 --steps 3 --fresh-steps 4 --class all \
     --out f5.png --fraction .3
 check "they have an effect" differs f1.png f5.png
+status 0 "a draft" sample d/last.safetensors --n 4 --draft --out draft.png
+says "4 samples after 60 steps from noise"
+status 0 "its steps" sample d/last.safetensors --n 4 --fresh-steps 15 --fraction .3 --steps 45 \
+    --out steps.png
+check "are the same" cmp -s draft.png steps.png
+status 0 "fewer" sample d/last.safetensors --n 4 --draft --steps 3 --out steps.png
+says "4 samples after 18 steps from noise"
+refuses 2 "draft is for --from noise" sample d/last.safetensors --draft --from buffer --out new
 status 0 "export with a sampler" export d/last.safetensors sampler.safetensors --fresh-steps 4 \
     --fraction .3
 status 0 "its sampler" info sampler.safetensors

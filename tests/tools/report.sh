@@ -140,8 +140,7 @@ fi
 status 0 "no time" "$unkind.safetensors" --minutes .00001 --out quick.html
 says "^5 of 10: .*, left out$"
 says "^2 of 10: Samples from noise, [0-9.]* s$"
-check "a draft, by this command" grep -q "jem sample .* --fresh-steps 15 --fraction .3 --steps 45<" \
-    quick.html
+check "a draft, by this command" grep -q "jem sample .* --draft<" quick.html
 check "says that it is a draft" grep -q ">A draft in a tenth of the steps" quick.html
 check "not so with time" sh -c '! grep -q "A draft" unkind.html'
 check "the page says so" grep -q "<li>Calibration: not enough time" quick.html

@@ -370,9 +370,7 @@ static const struct section {
       "other half.", "eval impute", uses_command, OF_DATA | COUNTS | DRAWS, 200, 2400, 6 }
 };
 enum { SECTIONS = sizeof sections / sizeof *sections, LEAST = 16, WHY_SIZE = 1024 };
-/* The steps of a draft of samples, a tenth of the usual ones: see tools/BENCHMARKS.md. */
-#define DRAFT_WORDS "--fresh-steps 15 --fraction .3 --steps 45"
-enum { DRAFT_SHORTER = 10 };
+enum { DRAFT_SHORTER = 10 };                       /* the usual steps, over those of a draft */
 
 typedef struct card {
     const report_options *o;
@@ -445,8 +443,7 @@ static int section_command(const card *r, const struct section *s, const char *p
         if (n < 1) n = 1;
     }
     if (s->flags & COUNTS) add_number(c, "--n", n);
-    words = DRAFT_WORDS;
-    while (draft && next_name(&words, LIST_MARKS, word, sizeof word)) add_words(c, word, NULL);
+    if (draft) add_words(c, "--draft", NULL);
     if (s->flags & OF_DATA && *set) add_words(c, "--dataset", set);
     if (s->flags & OF_DATA && *root) add_words(c, "--data", root);
     if (s->flags & COUNTS && r->o->max_memory) add_number(c, "--max-memory", r->o->max_memory);

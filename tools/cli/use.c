@@ -396,7 +396,8 @@ int read_options(options *o, int argc, char **argv, char ***words, int *n_words,
 typedef struct sample_options {
     char out[OPTION_TEXT_SIZE], chains[OPTION_TEXT_SIZE], each[OPTION_TEXT_SIZE];
     char label[OPTION_TEXT_SIZE];
-    int n, columns, zoom, from, visits, steps, fresh_steps, seed, threads, precision, max_memory;
+    int n, columns, zoom, from, draft, visits, steps, fresh_steps, seed, threads, precision;
+    int max_memory;
     float sgld_lr, sgld_std, clamp, guidance, fraction, last_sigma;
 } sample_options;
 
@@ -413,13 +414,14 @@ static const option sample_table[] = {
       "a class (name or number), any, or all: a row for each" },
     { "from", OPTION_CHOICE, OPTION_NOW, SAMPLE_AT(from), "noise|buffer", NO_PRESETS("noise"), 0,
       0, "starting points of chains; last.safetensors has the buffer" },
+    { "draft", OPTION_FLAG, OPTION_NOW, SAMPLE_AT(draft), "", NO_PRESETS("off"), 0, 0,
+      "a tenth of the steps, after score matching: 15 noise-blind ones of .3, 45 of SGLD" },
     { "steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(steps), "N", NO_PRESETS("-1"), -1, 1e8,
       "SGLD steps (-1: 300 from noise, 0 from the buffer)" },
     { "fresh-steps", OPTION_INT, OPTION_NOW, SAMPLE_AT(fresh_steps), "N", NO_PRESETS("-1"), -1, 1e8,
       "noise-blind steps first, after score matching (-1: the model's, usually 300)" },
     { "fraction", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(fraction), "X", NO_PRESETS("0"), 0, 1,
-      "of the noise that such a step removes (0: the model's, usually .05); 15 steps of .3, then "
-      "45: a quick draft" },
+      "of the noise that such a step removes (0: the model's, usually .05)" },
     { "last-sigma", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(last_sigma), "X", NO_PRESETS("0"), 0, 1e6,
       "noise that a last step removes, at most (0: the model's, usually twice --noise-lo)" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, SAMPLE_AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
@@ -645,6 +647,7 @@ static void plan_chains(sampling *s) {
     const sample_options *o = s->o;
     const int from_noise = o->from == FROM_NOISE;
     s->how = jem_net_generate_desc(s->m.net);
+    if (o->draft) s->how = jem_net_draft_desc(s->m.net);
     if (o->steps >= 0) s->steps = o->steps;
     else s->steps = from_noise ? s->how.walk.steps : 0;
     if (!from_noise) s->how.denoise.steps = 0;
@@ -830,9 +833,10 @@ static int walk_as_in_training(options *o, const model *m) {
 /* Refuses options that samples of this model do not use. */
 static int sample_options_used(const options *o, const sampling *s) {
     static const char *const of_buffer[] = { "min-visits", NULL };
-    static const char *const of_noise[] = { "fresh-steps", "fraction", NULL };
+    static const char *const of_noise[] = { "draft", "fresh-steps", "fraction", NULL };
     static const char *const of_steps[] = { "fraction", NULL };
-    static const char *const of_score[] = { "fresh-steps", "fraction", "last-sigma", NULL };
+    static const char *const of_score[] = { "draft", "fresh-steps", "fraction", "last-sigma",
+                                            NULL };
     static const char *const of_class[] = { "guidance", NULL };
     static const char *const of_walk[] = { "sgld-lr", "sgld-std", "clamp", NULL };
     const int from_buffer = s->o->from == FROM_BUFFER;
