@@ -13716,34 +13716,34 @@ typedef struct jem__view { int ground, contrast; double pixel, top, left; } jem_
 enum { JEM__RUN = 256 };                           /* pixels that become grey bytes at once */
 
 /* The pixels of a rectangle that are read: in every step-th row, every step-th one. */
-typedef struct jem__grid { int top, bottom, left, right, step; } jem__grid;
+typedef struct jem__scan { int top, bottom, left, right, step; } jem__scan;
 
 /* Returns all pixels of a picture; of a large one, if it may be thinned, about 2^18 of them, at
    least 64 in each row and column. */
-static jem__grid jem__grid_of(const jem__bitmap *p, int thinned) {
+static jem__scan jem__scan_of(const jem__bitmap *p, int thinned) {
     enum { ENOUGH = 1 << 18, IN_A_ROW = 64 };
-    jem__grid g = { 0, p->height, 0, p->width, 1 };
+    jem__scan scan = { 0, p->height, 0, p->width, 1 };
     const int shorter = p->height < p->width ? p->height : p->width;
     const double pixels = (double)p->width * p->height;
-    while (thinned && pixels / g.step / g.step > ENOUGH && shorter >= IN_A_ROW * (g.step + 1))
-        g.step++;
-    g.top = g.step / 2;
-    g.left = g.step / 2;
-    return g;
+    const int widest = thinned ? shorter / IN_A_ROW : 1;
+    while (scan.step < widest && pixels / scan.step / scan.step > ENOUGH) scan.step++;
+    scan.top = scan.step / 2;
+    scan.left = scan.step / 2;
+    return scan;
 }
 
-/* A run of greys of a grid, within a row. */
+/* A run of greys of a scan, within a row. */
 typedef struct jem__run_of_greys {
-    jem__grid grid;
+    jem__scan scan;
     int row, col, count;
     unsigned char grey[JEM__RUN];
 } jem__run_of_greys;
 
-/* Prepares the runs of a grid; jem__greys_next advances to the first. */
-static void jem__greys_begin(jem__run_of_greys *run, jem__grid grid) {
-    run->grid = grid;
-    run->row = grid.top;
-    run->col = grid.left;
+/* Prepares the runs of a scan; jem__greys_next advances to the first. */
+static void jem__greys_begin(jem__run_of_greys *run, jem__scan scan) {
+    run->scan = scan;
+    run->row = scan.top;
+    run->col = scan.left;
     run->count = 0;
 }
 
@@ -13763,21 +13763,21 @@ JEM__INLINE void jem__greys_of(const unsigned char *p, int channels, int step,
 }
 /* Advances to the next run of a picture, and converts it, rounded. Returns 0 after the last. */
 static int jem__greys_next(const jem__bitmap *p, const jem_pixels_desc *d, jem__run_of_greys *run) {
-    const jem__grid *g = &run->grid;
-    run->col += run->count * g->step;
-    if (run->col >= g->right) {
-        run->col = g->left;
-        run->row += g->step;
+    const jem__scan *scan = &run->scan;
+    run->col += run->count * scan->step;
+    if (run->col >= scan->right) {
+        run->col = scan->left;
+        run->row += scan->step;
     }
-    if (run->row >= g->bottom) return 0;
-    run->count = (g->right - run->col + g->step - 1) / g->step;
+    if (run->row >= scan->bottom) return 0;
+    run->count = (scan->right - run->col + scan->step - 1) / scan->step;
     if (run->count > JEM__RUN) run->count = JEM__RUN;
     const ptrdiff_t pixel = (ptrdiff_t)run->row * p->width + run->col;
     const unsigned char *from = p->pixels + pixel * p->channels;
-    if (p->channels == 1) jem__greys_of(from, 1, g->step, d, run->count, run->grey);
-    else if (p->channels == 2) jem__greys_of(from, 2, g->step, d, run->count, run->grey);
-    else if (p->channels == 3) jem__greys_of(from, 3, g->step, d, run->count, run->grey);
-    else jem__greys_of(from, 4, g->step, d, run->count, run->grey);
+    if (p->channels == 1) jem__greys_of(from, 1, scan->step, d, run->count, run->grey);
+    else if (p->channels == 2) jem__greys_of(from, 2, scan->step, d, run->count, run->grey);
+    else if (p->channels == 3) jem__greys_of(from, 3, scan->step, d, run->count, run->grey);
+    else jem__greys_of(from, 4, scan->step, d, run->count, run->grey);
     return 1;
 }
 
@@ -13792,16 +13792,16 @@ static int jem__median_grey(const ptrdiff_t histogram[256], int lo, int hi, ptrd
     return v;
 }
 
-/* Adds the pixels of a grid to the counts of their greys. Neighbours are counted in different
+/* Adds the pixels of a scan to the counts of their greys. Neighbours are counted in different
    arrays: they often have the same grey, and an increment has to wait for the previous one of the
    same counter. */
-static void jem__greys_count(const jem__bitmap *p, const jem_pixels_desc *d, jem__grid grid,
+static void jem__greys_count(const jem__bitmap *p, const jem_pixels_desc *d, jem__scan scan,
                              ptrdiff_t histogram[256]) {
     enum { ARRAYS = 4 };
     ptrdiff_t count[ARRAYS][256];
     jem__run_of_greys run;
     memset(count, 0, sizeof count);
-    jem__greys_begin(&run, grid);
+    jem__greys_begin(&run, scan);
     while (jem__greys_next(p, d, &run))
         for (int i = 0; i < run.count; i++) count[i % ARRAYS][run.grey[i]]++;
     for (int v = 0; v < 256; v++)
@@ -13811,10 +13811,10 @@ static void jem__greys_count(const jem__bitmap *p, const jem_pixels_desc *d, jem
 static void jem__rim_count(const jem__bitmap *p, const jem_pixels_desc *d, ptrdiff_t rim[256]) {
     const int h = p->height;
     const int w = p->width;
-    const jem__grid top = { 0, 1, 0, w, 1 };
-    const jem__grid left = { 1, h, 0, 1, 1 };
-    const jem__grid bottom = { h - 1, h > 1 ? h : 0, 1, w, 1 };
-    const jem__grid right = { 1, h - 1, w - 1, w > 1 ? w : 0, 1 };
+    const jem__scan top = { 0, 1, 0, w, 1 };
+    const jem__scan left = { 1, h, 0, 1, 1 };
+    const jem__scan bottom = { h - 1, h > 1 ? h : 0, 1, w, 1 };
+    const jem__scan right = { 1, h - 1, w - 1, w > 1 ? w : 0, 1 };
     memset(rim, 0, 256 * sizeof *rim);
     jem__greys_count(p, d, top, rim);
     jem__greys_count(p, d, left, rim);
@@ -13849,7 +13849,7 @@ static int jem__shows(const jem_net *net, const jem__bitmap *p, const jem_pixels
     jem__run_of_greys run;
     int darkest = 255;
     int brightest = 0;
-    jem__greys_begin(&run, jem__grid_of(p, 0));
+    jem__greys_begin(&run, jem__scan_of(p, 0));
     while (brightest - darkest < JEM__LEAST_CONTRAST && jem__greys_next(p, d, &run))
         for (int i = 0; i < run.count; i++) {
             if (darkest > run.grey[i]) darkest = run.grey[i];
@@ -13861,7 +13861,7 @@ static int jem__shows(const jem_net *net, const jem__bitmap *p, const jem_pixels
 /* Finds the ground: the median of the greys closer than a quarter of the range to one end of it. At
    least three quarters of the rim are near that end, whatever the subject covers; otherwise half of
    the picture. Returns 0 if neither holds, or the range is below JEM__LEAST_CONTRAST. */
-static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__grid grid,
+static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem__scan scan,
                             jem__view *view) {
     ptrdiff_t histogram[256];
     ptrdiff_t rim[256];
@@ -13872,7 +13872,7 @@ static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem_
     ptrdiff_t in_picture = 0;
     ptrdiff_t in_rim = 0;
     memset(histogram, 0, sizeof histogram);
-    jem__greys_count(p, d, grid, histogram);
+    jem__greys_count(p, d, scan, histogram);
     jem__rim_count(p, d, rim);
     for (int v = 0; v < 256; v++) {
         in_picture += histogram[v];
@@ -13900,30 +13900,30 @@ static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem_
            (plain_rim || 2 * near_end[bright] >= in_picture);
 }
 
-/* Measures the ink that a grid meets in a picture with a ground. */
+/* Measures the ink that a scan meets in a picture with a ground. */
 static jem__ink jem__view_ink(const jem__bitmap *p, const jem_pixels_desc *d,
-                              const jem__view *view, jem__grid grid) {
+                              const jem__view *view, jem__scan scan) {
     jem__run_of_greys run;
     jem__ink s = jem__ink_none(p->height, p->width);
-    jem__greys_begin(&run, grid);
+    jem__greys_begin(&run, scan);
     while (jem__greys_next(p, d, &run))
         for (int i = 0; i < run.count; i++) {
             const int above = run.grey[i] - view->ground;
             if (above)
-                jem__ink_add(&s, run.row, run.col + i * grid.step, (double)above / view->contrast);
+                jem__ink_add(&s, run.row, run.col + i * scan.step, (double)above / view->contrast);
         }
     return s;
 }
-/* Returns the side of the subject, whose ink a grid has met; of a small one, after all pixels
-   between the grid's have been seen. */
+/* Returns the side of the subject, whose ink a scan has met; of a small one, after all pixels
+   between those of the scan have been seen. */
 static int jem__view_side(const jem__bitmap *p, const jem_pixels_desc *d, const jem__view *view,
-                          jem__grid grid, const jem__ink *met) {
-    enum { LARGE = 64 };                           /* steps of the grid */
-    const int step = grid.step;
+                          jem__scan scan, const jem__ink *met) {
+    enum { LARGE = 64 };                           /* steps of the scan */
+    const int step = scan.step;
     const int side = jem__ink_side(met);
     if (step == 1 || side < 1) return side;
     if (side >= LARGE * step) return side + step - 1;
-    const jem__grid all = { met->top < step ? 0 : met->top - step,
+    const jem__scan all = { met->top < step ? 0 : met->top - step,
                             met->bottom > p->height - step ? p->height : met->bottom + step,
                             met->left < step ? 0 : met->left - step,
                             met->right > p->width - step ? p->width : met->right + step, 1 };
@@ -13944,10 +13944,10 @@ static int jem__needs_opposite(const jem_net *net, const jem__bitmap *p, const j
    such part. */
 static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
                           const float *f, jem__view *view) {
-    const jem__grid grid = jem__grid_of(p, 1);
-    if (!jem__view_ground(p, d, grid, view)) return 0;
-    const jem__ink s = jem__view_ink(p, d, view, grid);
-    const int subject = jem__view_side(p, d, view, grid, &s);
+    const jem__scan scan = jem__scan_of(p, 1);
+    if (!jem__view_ground(p, d, scan, view)) return 0;
+    const jem__ink s = jem__view_ink(p, d, view, scan);
+    const int subject = jem__view_side(p, d, view, scan, &s);
     if (!subject) return 0;
     const int side = net->height > net->width ? net->height : net->width;
     view->pixel = subject / ((double)f[JEM__SHARE] * side);
