@@ -57,19 +57,27 @@ END
 }
 # Networks of .2 to 2.6 million parameters, with the optimiser that suits them. The preset is
 # zero-2-half with a width of 3, half of Muon's rate, and weight decay, which these rows lack. Rows
-# named half have 16 images for the score; others have 32, or 8 (few).
+# named half have 16 images for the score; others have 32, or 8 (few). The rows after zero-2-half
+# change one option of it.
 networks() {
     wrn="--net wrn --depth 10 --head pooled --p-x-batch 32"
     muon="--optimizer muon --lr 3e-3 --weight-decay 0"
     adam="--optimizer adam --lr 1.2e-3"
     unet="--blocks zero --unet --scale 1 --max-gap 3000" other="--no-unet --scale 10 --guidance 3"
+    zero="$wrn --width 2 --blocks zero $other $muon --p-x-batch 16"
     convnet="--net convnet --widths 32,96,192,256 --scale 10 --p-x-batch 32"
     cat <<END
 convnet*|$convnet $adam
 convnet-muon*|$convnet $muon
 wrn-2*|$wrn --width 2 --blocks wrn $other $adam
 zero-2*|$wrn --width 2 --blocks zero $other $muon
-zero-2-half*|$wrn --width 2 --blocks zero $other $muon --p-x-batch 16
+zero-2-half*|$zero
+shift-0*|$zero --shift 0
+shift-2*|$zero --shift 2
+warmup-0*|$zero --warmup-iters 0
+warmup-200*|$zero --warmup-iters 200
+batch-128*|$zero --batch-size 128
+depth-16*|$zero --depth 16
 unet-2-adam*|$wrn --width 2 $unet $adam
 unet-1*|$wrn --width 1 $unet $muon
 unet-2*|$wrn --width 2 $unet $muon
