@@ -1118,7 +1118,7 @@ status 1 "nor by a judge" judge --dataset wide --size 40 --out new
 check "says how" grep -q "cannot become 40 x 40: --crop" err
 wide="--dataset wide --size 40 --stretch"
 status 0 "larger images" train $easy $wide --grey --n-valid 2 --iters 1 --out easy3
-says "^wide: 11 of 11 pictures are stretched to 40 x 40$"
+says "^wide: 12 of 12 pictures are stretched to 40 x 40$"
 says "an image has 1600 numbers, more than 784: --score-weight is lowered to 0.0078"
 says "an image has 1600 numbers, more than 784: --p-x-weight is lowered to 0.0024"
 check "grey on purpose" sh -c '! grep -q "are grey" out'
