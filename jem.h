@@ -508,8 +508,10 @@ typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
    the largest gradient: below .01 if correct (in fp32, step .02), .1 or more if a backward is
-   wrong, NaN if a value is NaN; negative on an error. The rounding error falls as 1/step: for
-   log p(x) of a whole untrained network, and for jem_slope_along, .3 is better. A backward that
+   wrong, NaN if a value is NaN; negative on an error. These limits are for a single op. The
+   rounding error falls as 1/step, and that of the difference rises: for parameters and log p(x) of
+   a whole network, and for jem_slope_along, take the least result of several steps, .005 to 1. (A
+   wrong backward has a large difference with all of them.) A backward that
    sets dx instead of adding to it is found if fn also uses x after the op, as in f(x) + x. With p,
    gradients are also added to the grad of all other parameters. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
@@ -921,7 +923,9 @@ JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *use
 /* Records the sum over images of v . d log p/dx, as one number; x and v are leaves of one shape.
    jem_backward of this number gives second derivatives, those of the slope with respect to the
    parameters. The number is a difference of two ordinary passes, at x +- h v/||v||,
-   0 <= h <= 1e6 (0: .003 sqrt(d), JEM_PRECISION_BF16 .01 sqrt(d)). */
+   0 <= h <= 1e6 (0: .003 sqrt(d), JEM_PRECISION_BF16 .01 sqrt(d)).
+   A penalty on the norm of the slope, ||g||^2, is 2 jem_slope_along with v = g, which jem_grad and
+   jem_read_grad compute: its gradient is that of the penalty, its value twice the penalty. */
 JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                     jem_tensor *v, float h);
 
@@ -1298,7 +1302,7 @@ typedef struct jem_term_inputs {
                                                       of each rank noise of their own */
 } jem_term_inputs;
 /* Builds one number on the tape, preferably a mean over images; the update adds w_term times this
-   number to the loss. Called once per update, unless w_term is 0; NULL is an error. */
+   number to the loss. Called once per update; NULL is an error. */
 typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
 
 /* Settings of a training run. Defaults are those of the paper, except its warm-up and its steps of
@@ -1318,8 +1322,9 @@ typedef struct jem_train_desc {
                                                       `student` and jem_net_fit_units */
     float w_kl, kl_entropy;                        /* 0, 1; weights of L_KL, and of H within L_KL
                                                       (see jem_kl_walk) */
-    /* 0, NULL; weight of a loss term of your own, and the term. Checkpoints contain neither the
-       term nor its data, and the guard does not restore its data. To resume, give the same term. */
+    /* 0, NULL; weight of a loss term of your own, and the term: give both. (To maximise it, negate
+       the term.) Checkpoints contain neither the term nor its data, and the guard does not restore
+       its data. To resume, give the same term. */
     float w_term;
     jem_term_fn term;
     void *term_user;
@@ -1886,9 +1891,11 @@ JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
    optimiser's moments and averages (or trained weights, see jem_trainer_use_average), the replay
    buffer, random numbers, counts, and the guard's good state, once it has one (which nearly doubles
    the file). With jem_net_to_archive this makes a checkpoint: load the network, create a trainer
-   with the same desc, call jem_trainer_from_archive last, and training continues bit for bit. The
-   archive points into net and trainer: write it before the next step; to restore them, read what
-   was written. If jem_trainer_from_archive fails, nothing changes. */
+   with the same desc, call jem_trainer_from_archive last, and training continues bit for bit.
+   Rates, weights and the schedule may change; a chain of another setting of class_conditional would
+   keep the wrong class, without an error. (A training loop of your own cannot store the state of
+   its jem_optim.) The archive points into net and trainer: write it before the next step; to
+   restore them, read what was written. If jem_trainer_from_archive fails, nothing changes. */
 JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 
@@ -6613,8 +6620,8 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
     net->scale = 1;
     net->rng = jem_rng_seed(seed);
     net->forward = forward;
-    net->user = jem__alloc(ctx, user_bytes);
-    if (net->user && user && user_bytes) memcpy(net->user, user, user_bytes);
+    if (user_bytes) net->user = jem__alloc(ctx, user_bytes);
+    if (net->user && user) memcpy(net->user, user, user_bytes);
     return jem__net_done(net, errors);
 }
 
@@ -7738,6 +7745,13 @@ jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *label
 }
 
 jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample) {
+    const jem_tensor *both[2] = { logp_data, logp_sample };
+    for (int i = 0; i < 2; i++) {
+        const jem_tensor *t = both[i];
+        if (t && (ptrdiff_t)t->c * t->h * t->w != 1)
+            return jem__refuse(ctx, JEM_BAD_SHAPE, "contrastive: %s is %s, not one number per "
+                               "image", i ? "logp_sample" : "logp_data", jem__shape_text(t).s);
+    }
     jem_tensor *f_data = jem_mean(ctx, logp_data);
     return jem_sub(ctx, jem_mean(ctx, logp_sample), f_data);
 }
@@ -9734,6 +9748,8 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
     jem__decay_good(ctx, "trainer", &d->optim, d->lr);
     if (d->w_term > 0 && !d->term)
         jem__fail(ctx, bad, "trainer: w_term = %g, but term is NULL", (double)d->w_term);
+    if (d->term && !(d->w_term > 0))
+        jem__fail(ctx, bad, "trainer: a term needs a weight: w_term is %g", (double)d->w_term);
     if (d->ranks > 1 && !d->sum)
         jem__fail(ctx, bad, "trainer: ranks = %d, but sum is NULL", d->ranks);
     if (d->ranks > 1 && (d->sam > 0 || d->w_kl > 0))
@@ -10812,7 +10828,8 @@ static int jem__batch_ready(const jem_trainer *tr, jem__batch *b, const float *x
                   (double)tr->values);
     else if (missing || b->n < 0 || n < 0 || (!b->n && !n))
         jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images: %s", b->n,
-                  n, missing ? "data or labels are NULL" : "0 or more of each, and 1 in all");
+                  n, missing ? "data or labels are NULL (without labels: train_step_semi)"
+                             : "0 or more of each, and 1 in all");
     else if (b->n % ranks || n % ranks)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images: not "
                   "multiples of ranks = %d", b->n, n, ranks);

@@ -33,7 +33,9 @@ static int train(jem_net *net, jem_trainer *tr, const digits *d, int iters) {
     int slot[SHOWN];
     return jem_buffer_draw(jem_trainer_buffer(tr), &rng, SHOWN, NULL, 0, shown, slot) == JEM_OK &&
            picture_grid("build/pictures/train.png", shown, SHOWN, 10, 1, DIGIT, DIGIT, 2) &&
-           /* Lets the saved network rate the familiarity of an image: jem_answer. */
+           /* Lets the saved network take pictures of other sizes, and rate how familiar an image
+              is (jem_answer): by images that it has not learned. */
+           jem_net_fit_framing(net, d->x, DIGITS_TRAIN) == JEM_OK &&
            jem_calibrate(net, d->test_x, DIGITS_TEST, JEM_AUTO) == JEM_OK &&
            jem_save(net, "build/train.safetensors") == JEM_OK;
 }

@@ -1484,7 +1484,7 @@ static void info_tensors(const jem_archive *a) {
     char name[NAME_SIZE];
     if (kind)
         printf("  a custom network, of the kind '%s': only a program that registers it "
-               "(jem_register_net) can compute it\n", clean(kind, name));
+               "can compute it (examples/README.md, 'A network of your own')\n", clean(kind, name));
     else if (jem_archive_meta(a, "judge.shape"))
         printf("  a judge of samples, for jem eval MODEL samples --judge FILE\n");
     else
