@@ -1723,11 +1723,12 @@ enum {                                             /* flags: what was done to a 
    which three quarters of the outermost pixels are or, if there is none, half of all pixels. A
    picture without such a ground remains whole, as does one whose greys span fewer than 32 of 256.
    The centre of mass counts ink above a quarter of the contrast. Ink becomes bright on dark, or
-   dark on bright if the training images are, in full contrast. Of a picture of more than 2^18
-   pixels, ground and centre are measured with about that many of them. */
+   dark on bright if the training images are, and the strongest as strong as usually there. Of a
+   picture of more than 2^18 pixels, ground and centre are measured with about that many of them. */
 /* Measures the framing of n images x[n][1][h][w] of the training data, n > 0, and stores it with
    the network as the text "jem.framing": ground (0 dark, 1 bright), share of the side (median), row
-   and column of the centre (means, as shares). Images without a plain border, or of several
+   and column of the centre (means, as shares), and the strongest ink, if that is usually less than
+   the range (median over the images, as a share). Images without a plain border, or of several
    channels, have no framing: the text is removed. */
 JEM_API jem_status jem_net_fit_framing(jem_net *net, const float *x, int n);
 /* Stores with the network, as the text "jem.fit", how its training pictures of other proportions
@@ -13597,12 +13598,15 @@ static void jem__means_of(const jem__bitmap *p, const jem_pixels_desc *d, int ch
 static const char *const jem__framing_key = "jem.framing";
 
 /* Numbers of a framing: the ground, 0 dark or 1 bright; the subject's share of the side; its
-   centre, as shares of height and width. */
-enum { JEM__GROUND = 0, JEM__SHARE, JEM__CENTRE_Y, JEM__CENTRE_X, JEM__FRAMING };
+   centre, as shares of height and width; its strongest ink, as a share of the range (older files
+   lack it: 1). */
+enum { JEM__GROUND = 0, JEM__SHARE, JEM__CENTRE_Y, JEM__CENTRE_X, JEM__INK, JEM__FRAMING };
 
 /* Parses the text "jem.framing"; returns 0 if it is invalid. */
 static int jem__framing_parse(const char *text, float *f) {
-    if (jem__numbers_parse(text, f, JEM__FRAMING) < JEM__FRAMING) return 0;
+    f[JEM__INK] = 1;
+    if (jem__numbers_parse(text, f, JEM__FRAMING) < JEM__INK) return 0;
+    if (!(f[JEM__INK] > 0) || f[JEM__INK] > 1) return 0;
     if (f[JEM__GROUND] != 0 && f[JEM__GROUND] != 1) return 0;
     if (!(f[JEM__SHARE] > 0) || f[JEM__SHARE] > 2) return 0;
     return f[JEM__CENTRE_Y] >= 0 && f[JEM__CENTRE_Y] <= 1 && f[JEM__CENTRE_X] >= 0 &&
@@ -13659,8 +13663,9 @@ static int jem__plain_border(const jem_net *net, const float *x, int n, float lo
     return hi > lo && near_end[*ground] >= 0.95 * all;
 }
 
-/* Measures n images; returns 0 if they have no framing. side[n] is scratch. */
-static int jem__framing_of_data(const jem_net *net, const float *x, int n, float *side, float *f) {
+/* Measures n images; returns 0 if they have no framing. side[n] and ink[n] are scratch. */
+static int jem__framing_of_data(const jem_net *net, const float *x, int n, float *side, float *ink,
+                                float *f) {
     const ptrdiff_t size = jem__image_size(net);
     float lo = x[0];
     float hi = x[0];
@@ -13675,18 +13680,23 @@ static int jem__framing_of_data(const jem_net *net, const float *x, int n, float
     if (!jem__plain_border(net, x, n, lo, hi, &ground)) return 0;
     for (int i = 0; i < n; i++) {
         jem__ink s = jem__ink_none(net->height, net->width);
+        double strongest = 0;
         for (ptrdiff_t k = 0; k < size; k++) {
             const double part = ((double)x[i * size + k] - (double)lo) / ((double)hi - (double)lo);
-            jem__ink_add(&s, (int)(k / net->width), (int)(k % net->width),
-                         ground ? 1 - part : part);
+            const double here = ground ? 1 - part : part;
+            jem__ink_add(&s, (int)(k / net->width), (int)(k % net->width), here);
+            strongest = fmax(strongest, here);
         }
         if (!jem__ink_side(&s)) continue;
+        ink[count] = (float)strongest;
         side[count++] = (float)jem__ink_side(&s);
         centre_y += s.y / s.mass;
         centre_x += s.x / s.mass;
     }
     if (!count) return 0;
     qsort(side, (size_t)count, sizeof *side, jem__compare_floats);
+    qsort(ink, (size_t)count, sizeof *ink, jem__compare_floats);
+    f[JEM__INK] = ink[count / 2];
     f[JEM__GROUND] = (float)ground;
     f[JEM__SHARE] = side[count / 2] / (float)(net->height > net->width ? net->height : net->width);
     f[JEM__CENTRE_Y] = (float)(centre_y / count / net->height);
@@ -13702,12 +13712,14 @@ jem_status jem_net_fit_framing(jem_net *net, const float *x, int n) {
                          x ? "" : ", x is NULL");
     if (jem__images_check(net, "net_fit_framing", x, n) != JEM_OK) return net->ctx->status;
     float f[JEM__FRAMING];
-    float *side = jem__alloc_floats(net->ctx, n);
-    if (!side) return JEM_NO_MEMORY;
-    const int has = net->channels == 1 && jem__framing_of_data(net, x, n, side, f);
-    jem__free(net->ctx, side);
+    float *scratch = jem__alloc_floats(net->ctx, 2 * (ptrdiff_t)n);
+    if (!scratch) return JEM_NO_MEMORY;
+    const int has = net->channels == 1 &&
+                    jem__framing_of_data(net, x, n, scratch, scratch + n, f);
+    jem__free(net->ctx, scratch);
     if (!has) return jem_net_set_meta(net, jem__framing_key, NULL);
-    return jem__numbers_write(net, &net->meta, jem__framing_key, f, JEM__FRAMING);
+    return jem__numbers_write(net, &net->meta, jem__framing_key, f,
+                              f[JEM__INK] < 1 ? JEM__FRAMING : JEM__INK);
 }
 
 /* Returns 1, and writes the framing that a picture gets to f; returns 0 if it gets none. */
@@ -13717,7 +13729,10 @@ static int jem__framing_for(const jem_net *net, const jem__bitmap *p, const jem_
     if (net->channels != 1 || d->subject < 0) return 0;
     const int stored = jem__framing_parse(jem_net_meta(net, jem__framing_key), f);
     if (d->subject > 0) {
-        if (!stored) f[JEM__GROUND] = 0;
+        if (!stored) {
+            f[JEM__GROUND] = 0;
+            f[JEM__INK] = 1;
+        }
         f[JEM__SHARE] = d->subject;
         f[JEM__CENTRE_Y] = 0.5f;
         f[JEM__CENTRE_X] = 0.5f;
@@ -14012,7 +14027,7 @@ static int jem__pixels_framed(const jem_net *net, const jem__bitmap *p, const je
     const int bright = f[JEM__GROUND] > 0;
     for (int i = 0; i < net->height; i++)
         for (int j = 0; j < net->width; j++) {
-            double v = jem__view_mean(p, d, &view, i, j);
+            double v = (double)f[JEM__INK] * jem__view_mean(p, d, &view, i, j);
             if (bright) v = 1 - v;
             x[i * net->width + j] = (float)((double)d->lo + ((double)d->hi - (double)d->lo) * v);
         }

@@ -546,12 +546,31 @@ static void check_framing_in_files(const jem_net *net) {
     CHECK(back && !strcmp(jem_net_meta(back, "jem.framing"), jem_net_meta(net, "jem.framing")),
           "a file keeps it");
     jem_net_free(back);
-    static const char *const bad[] = { "", "0 .7 .5", "2 .7 .5 .5", "0 0 .5 .5", "0 .7 .5 2", "x" };
+    static const char *const bad[] = { "", "0 .7 .5", "2 .7 .5 .5", "0 0 .5 .5", "0 .7 .5 2", "x",
+                                      "0 .7 .5 .5 0", "0 .7 .5 .5 1.1", "0 .7 .5 .5 1 1" };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         jem_archive_set_meta(a, "jem.framing", bad[i]);
         CHECK(!jem_net_from_archive(ctx, a) && says(ctx, "jem.framing"), "\"%s\"", bad[i]);
     }
     jem_archive_free(a);
+}
+
+/* Checks that ink is as strong as in the training images: here, three fifths of the range. */
+static void check_weak_ink(jem_net *net, framing *t) {
+    float f[5];
+    int did = 0;
+    for (int i = 0; i < DIGITS * 784; i++) t->x[i] = 0.6f * (t->x[i] + 1) - 1;
+    t->x[0] = 1;                                   /* the range has an outlier */
+    CHECK(jem_net_fit_framing(net, t->x, DIGITS) == JEM_OK, "%s", jem_error(net->ctx));
+    CHECK(jem__framing_parse(jem_net_meta(net, "jem.framing"), f) && fabsf(f[4] - 0.6f) < 0.01f,
+          "three fifths: %s", jem_net_meta(net, "jem.framing"));
+    draw_ink(t->sheet, t->digits, 20, 20, 3);
+    CHECK(jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, NULL, t->framed, &did) ==
+          JEM_OK && did & JEM_DID_FRAME, "%s", jem_error(net->ctx));
+    float strongest = -1;
+    for (int i = 0; i < 784; i++) strongest = fmaxf(strongest, t->framed[i]);
+    CHECK(strongest > 0 && strongest < 0.21f, "the strongest ink is %g", (double)strongest);
+    check_framing_in_files(net);
 }
 
 static void test_framing(jem_ctx *ctx) {
@@ -563,7 +582,7 @@ static void test_framing(jem_ctx *ctx) {
         jem_sample(net, label, 2, 3, NULL, t.digits + 2 * label * 784);
     for (int i = 0; i < DIGITS * 784; i++) t.x[i] = (float)t.digits[i] / 127.5f - 1;
     CHECK(fit_digits(net, &t, 0) == JEM_OK, "%s", jem_error(ctx));
-    float f[4];
+    float f[5];
     CHECK(jem__framing_parse(jem_net_meta(net, "jem.framing"), f), "stored");
     CHECK(f[0] == 0 && fabsf(f[1] - 20 / 28.f) < 0.05f && fabsf(f[2] - 0.5f) < 0.03f &&
           fabsf(f[3] - 0.5f) < 0.03f, "dark, 20 of 28, in the middle: %s",
@@ -576,6 +595,7 @@ static void test_framing(jem_ctx *ctx) {
     check_square(net, &t);
     check_boxes(net, &t);
     check_framing_in_files(net);
+    check_weak_ink(net, &t);
     for (int i = 0; i < DIGITS * 784; i++) t.x[i] = jem_rng_normal(&rng);
     CHECK(jem_net_fit_framing(net, t.x, DIGITS) == JEM_OK && !jem_net_meta(net, "jem.framing"),
           "noise has no framing");

@@ -608,8 +608,8 @@ static void check_sizes(const unsigned char *p) {
     refuses(ROOT "/pets", "train", &desc, "cat/04.png: is 5 x 9", "ant/00.PNG is 9 x 5: --size N");
     desc = shaped(1, 7, 7, DATA_FIT);
     desc.shape = DATA_REFUSE;
-    refuses(ROOT "/pets", "train", &desc, "is 9 x 5 (width x height)",
-            "cannot become 7 x 7: --crop");
+    refuses(ROOT "/pets", "train", &desc, "pictures have other proportions than 7 x 7",
+            "has 9 x 5 (width x height): --crop");
     for (int pad = 0; pad < 2; pad++) {            /* 9 x 9 with margins, or 5 x 5 of the middle */
         const int side = pad ? 9 : 5;
         const int margin = pad ? 2 : 0;

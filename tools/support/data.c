@@ -1372,7 +1372,11 @@ static int data__collect(data__job *job, const char *folder, const char *part,
    in `bad`; without a desc.bad, fails at the first. */
 static int data__common_shape(data__job *job, const data__item *items, int n, int common[3],
                               int *bad) {
+    const data_desc *want = &job->desc;
     const char *first = NULL;
+    const char *first_unfit = NULL;
+    int unfit = 0;
+    int unfit_shape[3] = { 0, 0, 0 };
     int shape[3];
     size_t size;
     for (int i = 0; i < n; i++) {
@@ -1389,7 +1393,13 @@ static int data__common_shape(data__job *job, const data__item *items, int n, in
             common[1] = shape[1];
             common[2] = shape[2];
         }
-        if (job->desc.resize != DATA_AS_IS) continue;
+        const int other = (double)shape[1] * want->width != (double)shape[2] * want->height;
+        if (want->shape == DATA_REFUSE && other && want->width > 0) {
+            if (!unfit) memcpy(unfit_shape, shape, sizeof shape);
+            if (!unfit) first_unfit = path;
+            unfit++;
+        }
+        if (want->resize != DATA_AS_IS) continue;
         job->d->unfit = common[1] != shape[1] || common[2] != shape[2];
         if (job->d->unfit)
             return data__fail(job, "%s: is %d x %d (width x height), but %s is %d x %d: --size N "
@@ -1397,6 +1407,12 @@ static int data__common_shape(data__job *job, const data__item *items, int n, in
                               "they are not square", path, shape[2], shape[1], first, common[2],
                               common[1]);
     }
+    job->d->unfit = unfit > 0;
+    if (unfit && !*bad)
+        return data__fail(job, "%s: %d of %d pictures have other proportions than %d x %d, the "
+                          "first, %s, has %d x %d (width x height): --crop takes the middle, --pad "
+                          "adds margins, --stretch changes the proportions", job->what, unfit, n,
+                          want->width, want->height, first_unfit, unfit_shape[2], unfit_shape[1]);
     return 1;
 }
 
