@@ -199,7 +199,9 @@ static void print_picture(const jem_net *net, const classify_options *o, const c
     char number[NAME_SIZE];
     describe_changes(changes, net, p);
     if (p->blank) {
-        printf("%s: the image has one colour: nothing to see%s%s\n", p->path, *changes ? "; " : "",
+        const int cropped = (p->did & JEM_DID_CROP) != 0;
+        const char *image = cropped ? "the middle, which is cropped out," : "the image";
+        printf("%s: %s has one colour: nothing to see%s%s\n", p->path, image, *changes ? "; " : "",
                changes);
         return;
     }
