@@ -152,7 +152,11 @@ static double divide_by_fitted(const uses *s, float *f) {
     const float *last = s->x + half * image_size(net);
     const float t_first = jem_fit_temperature(net, s->x, s->labels, half);
     const float t_last = jem_fit_temperature(net, last, s->labels + half, s->n - half);
+    const float least = fminf(t_first, t_last);
     if (!(t_first > 0 && t_last > 0)) return 0;
+    if (least < 0.05f)
+        fprintf(stderr, "jem eval: a half of the images has hardly an error, so its temperature, "
+                "%.2g, is too low for the other half: ignore the row 'T fitted'\n", (double)least);
     for (ptrdiff_t i = 0; i < logits; i++) f[i] /= i < of_first ? t_last : t_first;
     return .5 * ((double)t_first + (double)t_last);
 }
