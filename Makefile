@@ -326,6 +326,7 @@ $(call programs,$(SHARING)): $(BUILD)/cli.a $(BUILD)/support.a
 $(BUILD)/test_faults $(BUILD)/test_batches $(BUILD)/test_divergence: $(wildcard tools/cli/*.c)
 $(BUILD)/test_faults $(BUILD)/test_data $(BUILD)/test_lessons: $(wildcard tools/support/*.c)
 $(BUILD)/test_tiny: examples/tiny_jem.c
+$(BUILD)/test_own_tool: tools/cli/jem.c
 $(BUILD)/test_lessons: examples/hello.c
 $(BUILD)/test_answers: examples/samplers.c
 $(BUILD)/test_amx: tests/rooms/test_kernels.c

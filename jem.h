@@ -509,7 +509,7 @@ typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
    the largest gradient: below .01 if correct (in fp32, step .02), .1 or more if a backward is
    wrong, NaN if a value is NaN; negative on an error. These limits are for a single op. The
-   rounding error falls as 1/step, and that of the difference rises: for parameters and log p(x) of
+   rounding error falls as 1/step, the error of the difference rises: for parameters and log p(x) of
    a whole network, and for jem_slope_along, take the least result of several steps, .005 to 1. (A
    wrong backward has a large difference with all of them.) A backward that
    sets dx instead of adding to it is found if fn also uses x after the op, as in f(x) + x. With p,
@@ -1723,12 +1723,13 @@ enum {                                             /* flags: what was done to a 
    which three quarters of the outermost pixels are or, if there is none, half of all pixels. A
    picture without such a ground remains whole, as does one whose greys span fewer than 32 of 256.
    The centre of mass counts ink above a quarter of the contrast. Ink becomes bright on dark, or
-   dark on bright if the training images are, and the strongest as strong as usually there. Of a
-   picture of more than 2^18 pixels, ground and centre are measured with about that many of them. */
+   dark on bright if the training images are; ground and strongest ink get their values. Of a
+   picture of more than 2^18 pixels, about that many measure ground and centre, at least 64 in each
+   row and column. */
 /* Measures the framing of n images x[n][1][h][w] of the training data, n > 0, and stores it with
    the network as the text "jem.framing": ground (0 dark, 1 bright), share of the side (median), row
-   and column of the centre (means, as shares), and the strongest ink, if that is usually less than
-   the range (median over the images, as a share). Images without a plain border, or of several
+   and column of the centre (means, as shares); then, unless they are -1 and 1, the values of ground
+   and strongest ink (medians over the images). Images without a plain border, or of several
    channels, have no framing: the text is removed. */
 JEM_API jem_status jem_net_fit_framing(jem_net *net, const float *x, int n);
 /* Stores with the network, as the text "jem.fit", how its training pictures of other proportions
@@ -1763,9 +1764,9 @@ JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels
    unknown, the paper's 1 and .01; for vectors with a Student distribution and no chains, 1000 steps
    of jem_sgld_desc_langevin(.01) from U(-2,2). */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
-/* Returns a quick draft of it, with a score in a tenth of the steps: 15 noise-blind ones of .3, and
-   a walk of 45. (tools/BENCHMARKS.md has its quality.) Without a score there are no drafts: returns
-   jem_net_generate_desc. */
+/* Returns how to draw a quick draft: as jem_net_generate_desc, but with 15 noise-blind steps of .3
+   and a walk of 45, usually a tenth of the steps (quality: tools/BENCHMARKS.md). Without a score it
+   is the same as jem_net_generate_desc. */
 JEM_API jem_generate_desc jem_net_draft_desc(const jem_net *net);
 /* Returns the query for jem_logp_guided. The query points to labels, which must stay valid. Its
    weight is net->guidance. If that is 0, the weight is 7 for a network with a score and a scale
@@ -13598,15 +13599,23 @@ static void jem__means_of(const jem__bitmap *p, const jem_pixels_desc *d, int ch
 static const char *const jem__framing_key = "jem.framing";
 
 /* Numbers of a framing: the ground, 0 dark or 1 bright; the subject's share of the side; its
-   centre, as shares of height and width; its strongest ink, as a share of the range (older files
-   lack it: 1). */
-enum { JEM__GROUND = 0, JEM__SHARE, JEM__CENTRE_Y, JEM__CENTRE_X, JEM__INK, JEM__FRAMING };
+   centre, as shares of height and width. Then, unless these are the ends of the pictures' range,
+   the values of the ground and of the strongest ink. */
+enum {
+    JEM__GROUND = 0, JEM__SHARE, JEM__CENTRE_Y, JEM__CENTRE_X,
+    JEM__GROUND_VALUE, JEM__INK_VALUE, JEM__FRAMING
+};
 
 /* Parses the text "jem.framing"; returns 0 if it is invalid. */
 static int jem__framing_parse(const char *text, float *f) {
-    f[JEM__INK] = 1;
-    if (jem__numbers_parse(text, f, JEM__FRAMING) < JEM__INK) return 0;
-    if (!(f[JEM__INK] > 0) || f[JEM__INK] > 1) return 0;
+    f[JEM__GROUND_VALUE] = 0;
+    f[JEM__INK_VALUE] = 0;
+    const int count = jem__numbers_parse(text, f, JEM__FRAMING);
+    if (count != JEM__GROUND_VALUE && count != JEM__FRAMING) return 0;
+    if (count == JEM__FRAMING && f[JEM__GROUND] > 0 && !(f[JEM__INK_VALUE] < f[JEM__GROUND_VALUE]))
+        return 0;
+    if (count == JEM__FRAMING && f[JEM__GROUND] <= 0 && !(f[JEM__INK_VALUE] > f[JEM__GROUND_VALUE]))
+        return 0;
     if (f[JEM__GROUND] != 0 && f[JEM__GROUND] != 1) return 0;
     if (!(f[JEM__SHARE] > 0) || f[JEM__SHARE] > 2) return 0;
     return f[JEM__CENTRE_Y] >= 0 && f[JEM__CENTRE_Y] <= 1 && f[JEM__CENTRE_X] >= 0 &&
@@ -13663,9 +13672,18 @@ static int jem__plain_border(const jem_net *net, const float *x, int n, float lo
     return hi > lo && near_end[*ground] >= 0.95 * all;
 }
 
-/* Measures n images; returns 0 if they have no framing. side[n] and ink[n] are scratch. */
-static int jem__framing_of_data(const jem_net *net, const float *x, int n, float *side, float *ink,
+/* Returns the median of n numbers, n > 0; sorts them. */
+static float jem__median_float(float *v, int n) {
+    qsort(v, (size_t)n, sizeof *v, jem__compare_floats);
+    return v[n / 2];
+}
+
+/* Measures n images; returns 0 if they have no framing. scratch[3 * n]. */
+static int jem__framing_of_data(const jem_net *net, const float *x, int n, float *scratch,
                                 float *f) {
+    float *const side = scratch;
+    float *const darkest = scratch + n;
+    float *const brightest = scratch + 2 * (ptrdiff_t)n;
     const ptrdiff_t size = jem__image_size(net);
     float lo = x[0];
     float hi = x[0];
@@ -13680,25 +13698,30 @@ static int jem__framing_of_data(const jem_net *net, const float *x, int n, float
     if (!jem__plain_border(net, x, n, lo, hi, &ground)) return 0;
     for (int i = 0; i < n; i++) {
         jem__ink s = jem__ink_none(net->height, net->width);
-        double strongest = 0;
+        float least = x[i * size];
+        float most = x[i * size];
         for (ptrdiff_t k = 0; k < size; k++) {
             const double part = ((double)x[i * size + k] - (double)lo) / ((double)hi - (double)lo);
-            const double here = ground ? 1 - part : part;
-            jem__ink_add(&s, (int)(k / net->width), (int)(k % net->width), here);
-            strongest = fmax(strongest, here);
+            jem__ink_add(&s, (int)(k / net->width), (int)(k % net->width),
+                         ground ? 1 - part : part);
+            least = fminf(least, x[i * size + k]);
+            most = fmaxf(most, x[i * size + k]);
         }
         if (!jem__ink_side(&s)) continue;
-        ink[count] = (float)strongest;
+        darkest[count] = least;
+        brightest[count] = most;
         side[count++] = (float)jem__ink_side(&s);
         centre_y += s.y / s.mass;
         centre_x += s.x / s.mass;
     }
     if (!count) return 0;
-    qsort(side, (size_t)count, sizeof *side, jem__compare_floats);
-    qsort(ink, (size_t)count, sizeof *ink, jem__compare_floats);
-    f[JEM__INK] = ink[count / 2];
+    const float dark = jem__median_float(darkest, count);
+    const float bright = jem__median_float(brightest, count);
+    f[JEM__GROUND_VALUE] = ground ? bright : dark;
+    f[JEM__INK_VALUE] = ground ? dark : bright;
     f[JEM__GROUND] = (float)ground;
-    f[JEM__SHARE] = side[count / 2] / (float)(net->height > net->width ? net->height : net->width);
+    f[JEM__SHARE] = jem__median_float(side, count) /
+                    (float)(net->height > net->width ? net->height : net->width);
     f[JEM__CENTRE_Y] = (float)(centre_y / count / net->height);
     f[JEM__CENTRE_X] = (float)(centre_x / count / net->width);
     return 1;
@@ -13712,14 +13735,16 @@ jem_status jem_net_fit_framing(jem_net *net, const float *x, int n) {
                          x ? "" : ", x is NULL");
     if (jem__images_check(net, "net_fit_framing", x, n) != JEM_OK) return net->ctx->status;
     float f[JEM__FRAMING];
-    float *scratch = jem__alloc_floats(net->ctx, 2 * (ptrdiff_t)n);
+    float *scratch = jem__alloc_floats(net->ctx, 3 * (ptrdiff_t)n);
     if (!scratch) return JEM_NO_MEMORY;
-    const int has = net->channels == 1 &&
-                    jem__framing_of_data(net, x, n, scratch, scratch + n, f);
+    const int has = net->channels == 1 && jem__framing_of_data(net, x, n, scratch, f);
     jem__free(net->ctx, scratch);
     if (!has) return jem_net_set_meta(net, jem__framing_key, NULL);
+    const float ends = fmaxf(fabsf(f[JEM__GROUND_VALUE]), fabsf(f[JEM__INK_VALUE]));
+    const float range = fabsf(f[JEM__INK_VALUE] - f[JEM__GROUND_VALUE]);
+    const int full = ends <= 1 && range >= 2;      /* -1 and 1, as of pictures by default */
     return jem__numbers_write(net, &net->meta, jem__framing_key, f,
-                              f[JEM__INK] < 1 ? JEM__FRAMING : JEM__INK);
+                              full ? JEM__GROUND_VALUE : JEM__FRAMING);
 }
 
 /* Returns 1, and writes the framing that a picture gets to f; returns 0 if it gets none. */
@@ -13731,7 +13756,8 @@ static int jem__framing_for(const jem_net *net, const jem__bitmap *p, const jem_
     if (d->subject > 0) {
         if (!stored) {
             f[JEM__GROUND] = 0;
-            f[JEM__INK] = 1;
+            f[JEM__GROUND_VALUE] = 0;
+            f[JEM__INK_VALUE] = 0;
         }
         f[JEM__SHARE] = d->subject;
         f[JEM__CENTRE_Y] = 0.5f;
@@ -13759,6 +13785,7 @@ static jem__scan jem__scan_of(const jem__bitmap *p, int thinned) {
     const double pixels = (double)p->width * p->height;
     const int widest = thinned ? shorter / IN_A_ROW : 1;
     while (scan.step < widest && pixels / scan.step / scan.step > ENOUGH) scan.step++;
+    if (scan.step % 2 == 0 && scan.step < widest) scan.step++;     /* has a middle */
     scan.top = scan.step / 2;
     scan.left = scan.step / 2;
     return scan;
@@ -13946,8 +13973,8 @@ static jem__ink jem__view_ink(const jem__bitmap *p, const jem_pixels_desc *d,
         }
     return s;
 }
-/* Returns the side of the subject, whose ink a scan has met; of a small one, after all pixels
-   between those of the scan have been seen. */
+/* Returns the side of the subject, whose ink a scan has met; measures a small one again, with all
+   pixels near it. */
 static int jem__view_side(const jem__bitmap *p, const jem_pixels_desc *d, const jem__view *view,
                           jem__scan scan, const jem__ink *met) {
     enum { LARGE = 64 };                           /* steps of the scan */
@@ -13976,8 +14003,12 @@ static int jem__needs_opposite(const jem_net *net, const jem__bitmap *p, const j
    such part. */
 static int jem__view_find(const jem_net *net, const jem__bitmap *p, const jem_pixels_desc *d,
                           const float *f, jem__view *view) {
-    const jem__scan scan = jem__scan_of(p, 1);
-    if (!jem__view_ground(p, d, scan, view)) return 0;
+    jem__scan scan = jem__scan_of(p, 1);
+    if (!jem__view_ground(p, d, scan, view)) {
+        if (scan.step == 1) return 0;
+        scan = jem__scan_of(p, 0);                 /* it may miss a dot */
+        if (!jem__view_ground(p, d, scan, view)) return 0;
+    }
     const jem__ink s = jem__view_ink(p, d, view, scan);
     const int subject = jem__view_side(p, d, view, scan, &s);
     if (!subject) return 0;
@@ -14025,11 +14056,16 @@ static int jem__pixels_framed(const jem_net *net, const jem__bitmap *p, const je
     jem__view view;
     if (!jem__framing_for(net, p, d, f) || !jem__view_find(net, p, d, f, &view)) return 0;
     const int bright = f[JEM__GROUND] > 0;
+    double ground = (double)f[JEM__GROUND_VALUE];
+    double ink = (double)f[JEM__INK_VALUE];
+    if (ground == ink) {                           /* the ends of the range */
+        ground = (double)(bright ? d->hi : d->lo);
+        ink = (double)(bright ? d->lo : d->hi);
+    }
     for (int i = 0; i < net->height; i++)
         for (int j = 0; j < net->width; j++) {
-            double v = (double)f[JEM__INK] * jem__view_mean(p, d, &view, i, j);
-            if (bright) v = 1 - v;
-            x[i * net->width + j] = (float)((double)d->lo + ((double)d->hi - (double)d->lo) * v);
+            const double part = jem__view_mean(p, d, &view, i, j);
+            x[i * net->width + j] = (float)(ground + (ink - ground) * part);
         }
     const int ground_was_bright = (view.contrast < 0) != (d->invert != 0);
     *did = jem__pixels_did(net, p, ground_was_bright != bright) | JEM_DID_FRAME;

@@ -495,7 +495,7 @@ static void bench_pieces(jem_isa isa) {
     const int ok = pieces_pictures(&p) && jem_ok(s.ctx);
     if (!ok) {
         failed = 1;
-        fprintf(stderr, "%s\n", jem_error(s.ctx));
+        fprintf(stderr, "%s\n", jem_ok(s.ctx) ? "out of memory" : jem_error(s.ctx));
     }
     for (size_t i = 0; ok && i < sizeof all / sizeof *all; i++) {
         const double t = best_of(all[i].work, &p);

@@ -547,7 +547,8 @@ static void check_framing_in_files(const jem_net *net) {
           "a file keeps it");
     jem_net_free(back);
     static const char *const bad[] = { "", "0 .7 .5", "2 .7 .5 .5", "0 0 .5 .5", "0 .7 .5 2", "x",
-                                      "0 .7 .5 .5 0", "0 .7 .5 .5 1.1", "0 .7 .5 .5 1 1" };
+                                      "0 .7 .5 .5 0", "0 .7 .5 .5 1 1", "0 .7 .5 .5 1 -1",
+                                      "1 .7 .5 .5 -1 1", "0 .7 .5 .5 -1 1 1" };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         jem_archive_set_meta(a, "jem.framing", bad[i]);
         CHECK(!jem_net_from_archive(ctx, a) && says(ctx, "jem.framing"), "\"%s\"", bad[i]);
@@ -555,22 +556,29 @@ static void check_framing_in_files(const jem_net *net) {
     jem_archive_free(a);
 }
 
-/* Checks that ink is as strong as in the training images: here, three fifths of the range. */
+/* Checks that ground and ink are as in the training images: here, from -1 (or 1) to .2. */
 static void check_weak_ink(jem_net *net, framing *t) {
-    float f[5];
-    int did = 0;
-    for (int i = 0; i < DIGITS * 784; i++) t->x[i] = 0.6f * (t->x[i] + 1) - 1;
-    t->x[0] = 1;                                   /* the range has an outlier */
-    CHECK(jem_net_fit_framing(net, t->x, DIGITS) == JEM_OK, "%s", jem_error(net->ctx));
-    CHECK(jem__framing_parse(jem_net_meta(net, "jem.framing"), f) && fabsf(f[4] - 0.6f) < 0.01f,
-          "three fifths: %s", jem_net_meta(net, "jem.framing"));
-    draw_ink(t->sheet, t->digits, 20, 20, 3);
-    CHECK(jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, NULL, t->framed, &did) ==
-          JEM_OK && did & JEM_DID_FRAME, "%s", jem_error(net->ctx));
-    float strongest = -1;
-    for (int i = 0; i < 784; i++) strongest = fmaxf(strongest, t->framed[i]);
-    CHECK(strongest > 0 && strongest < 0.21f, "the strongest ink is %g", (double)strongest);
-    check_framing_in_files(net);
+    for (int bright = 0; bright < 2; bright++) {
+        const float ground = bright ? 0.8f : -0.9f;
+        const float ink = 0.2f;
+        float f[6];
+        int did = 0;
+        for (int i = 0; i < DIGITS * 784; i++)
+            t->x[i] = ground + (ink - ground) * (float)t->digits[i] / 255;
+        CHECK(jem_net_fit_framing(net, t->x, DIGITS) == JEM_OK, "%s", jem_error(net->ctx));
+        CHECK(jem__framing_parse(jem_net_meta(net, "jem.framing"), f) && f[0] == (float)bright &&
+              fabsf(f[4] - ground) < 0.01f && fabsf(f[5] - ink) < 0.01f, "ground %g: %s",
+              (double)ground, jem_net_meta(net, "jem.framing"));
+        draw_ink(t->sheet, t->digits, 20, 20, 3);
+        CHECK(jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, NULL, t->framed, &did) ==
+              JEM_OK && did & JEM_DID_FRAME, "%s", jem_error(net->ctx));
+        float inked = ground;                      /* the value that differs most from the ground */
+        for (int i = 0; i < 784; i++)
+            if (fabsf(t->framed[i] - ground) > fabsf(inked - ground)) inked = t->framed[i];
+        CHECK(fabsf(inked - ink) < 0.05f && fabsf(t->framed[0] - ground) < 0.05f,
+              "ground %g: %g, ink %g", (double)ground, (double)t->framed[0], (double)inked);
+        check_framing_in_files(net);
+    }
 }
 
 static void test_framing(jem_ctx *ctx) {
@@ -582,7 +590,7 @@ static void test_framing(jem_ctx *ctx) {
         jem_sample(net, label, 2, 3, NULL, t.digits + 2 * label * 784);
     for (int i = 0; i < DIGITS * 784; i++) t.x[i] = (float)t.digits[i] / 127.5f - 1;
     CHECK(fit_digits(net, &t, 0) == JEM_OK, "%s", jem_error(ctx));
-    float f[5];
+    float f[6];
     CHECK(jem__framing_parse(jem_net_meta(net, "jem.framing"), f), "stored");
     CHECK(f[0] == 0 && fabsf(f[1] - 20 / 28.f) < 0.05f && fabsf(f[2] - 0.5f) < 0.03f &&
           fabsf(f[3] - 0.5f) < 0.03f, "dark, 20 of 28, in the middle: %s",

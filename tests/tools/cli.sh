@@ -799,9 +799,13 @@ status 0 "the same answers" classify deeper/last.safetensors each/000000.png --n
 check "at first" sh -c "sed 's/;.*//' out | cmp - first.txt && grep -q log.p first.txt"
 status 0 "a deeper and wider one" train $wrn --width 2 --blocks zero --depth 16 --init $from \
     --iters 1 --lr 1e-12 --out wider
-check "is reported" grep -q "$from: is narrower: weights on the channels that it lacks begin at" err
+check "is reported" grep -q "$from: is narrower: its outputs begin with weights of 0 on the new" err
 status 0 "the same answers" classify wider/last.safetensors each/000000.png --no-frame
 check "at first" sh -c "sed 's/;.*//' out | cmp - first.txt"
+status 0 "a wider one, at first" train $wrn --width 2 --blocks zero --depth 10 --init $from \
+    --iters 1 --lr 1e-12 --out wide0
+status 0 "has the same answers" classify wide0/last.safetensors each/000000.png --no-frame
+check "as the narrow one" sh -c "sed 's/;.*//' out | cmp - first.txt"
 status 0 "a wider one" train $wrn --width 2 --blocks zero --depth 10 --init $from --iters 3 \
     --lr 1e-2 --ema 0 --warmup-iters 0 --out wide1
 check "is not called shallower" sh -c "! grep -q shallower err"
@@ -812,6 +816,9 @@ refuses 1 '"f.conv1.weight" is F32 (32,1,3,3)' train $wrn --blocks zero --depth 
 refuses 1 'weight" is F32 (16,16,3,3)' train $wrn --depth 10 --width 2 --out new --init $from
 refuses 1 '"f.conv1.weight" is F32 (16,1,3,3)' train $wrn --blocks zero --unet --width 2 \
     --depth 10 --out new --init $from
+refuses 1 'weight" is F32 (16,1,3,3)' train $wrn --blocks zero --unet --width 2 --depth 16 \
+    --out new --init $from
+refuses 1 'lacks "f.' train $wrn --blocks zero --norm instance --depth 16 --out new --init $from
 refuses 1 'lacks "f.layer1.1' train $wrn --depth 16 --out new --init $from
 LC_ALL=C sed '1s/"f.layer2.0.conv2.weight"/"f.layer2.0.other.weight"/' $from >part.safetensors
 refuses 1 'lacks "f.layer2.0.conv2.weight"' train $wrn --blocks zero --depth 16 --out new \

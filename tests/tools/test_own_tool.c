@@ -52,9 +52,9 @@ int main(void) {
 
     printf("the same, registered\n");
     fflush(stdout);
-    context_made = add_own;
+    on_context = add_own;
     CHECK(run("classify", "examples/data/seven.png") == 0, "classify");
-    CHECK(run("sample", "--typo") != 0, "options are checked as before");
+    CHECK(run("sample", "--typo") == 2, "options are checked as before");
     remove(path);
     return test_report();
 }

@@ -200,7 +200,7 @@ static void print_picture(const jem_net *net, const classify_options *o, const c
     describe_changes(changes, net, p);
     if (p->blank) {
         const int cropped = (p->did & JEM_DID_CROP) != 0;
-        const char *image = cropped ? "the middle, which is cropped out," : "the image";
+        const char *image = cropped ? "the middle, all that --crop leaves," : "the image";
         printf("%s: %s has one colour: nothing to see%s%s\n", p->path, image, *changes ? "; " : "",
                changes);
         return;

@@ -155,8 +155,9 @@ static double divide_by_fitted(const uses *s, float *f) {
     const float least = fminf(t_first, t_last);
     if (!(t_first > 0 && t_last > 0)) return 0;
     if (least < 0.05f)
-        fprintf(stderr, "jem eval: a half of the images has hardly an error, so its temperature, "
-                "%.2g, is too low for the other half: ignore the row 'T fitted'\n", (double)least);
+        fprintf(stderr, "jem eval: %s: one half of the images has almost no errors, so its "
+                "temperature, %.2g, is too low for the other: ignore the row 'T fitted'\n", s->name,
+                (double)least);
     for (ptrdiff_t i = 0; i < logits; i++) f[i] /= i < of_first ? t_last : t_first;
     return .5 * ((double)t_first + (double)t_last);
 }

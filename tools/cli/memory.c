@@ -64,7 +64,7 @@ const char *memory_hint(char text[80]) {
     return text;
 }
 
-void (*context_made)(jem_ctx *ctx) = NULL;
+void (*on_context)(jem_ctx *ctx) = NULL;
 
 jem_ctx *make_ctx(int threads, int precision) {
     jem_ctx_desc d;
@@ -79,6 +79,6 @@ jem_ctx *make_ctx(int threads, int precision) {
         if (jem_isa_available(JEM_ISA_AVX512_BF16)) why = "is slower in bf16, without AMX";
         fprintf(stderr, "jem: this processor %s: --precision fast\n", why);
     }
-    if (ctx && context_made) context_made(ctx);
+    if (ctx && on_context) on_context(ctx);
     return ctx;
 }

@@ -22,8 +22,8 @@ const char *memory_hint(char text[80]);
 
 /* Makes a context under the limit; says so if the processor lacks the precision. */
 jem_ctx *make_ctx(int threads, int precision);
-/* Function that is called with every context of the program, if not NULL: it registers networks of
-   your own (jem_register_net), so that all commands open their files. */
-extern void (*context_made)(jem_ctx *ctx);
+/* Function that make_ctx calls with each context, or NULL. It can register networks of your own
+   (jem_register_net), so that all commands open their files. */
+extern void (*on_context)(jem_ctx *ctx);
 
 #endif

@@ -1790,6 +1790,15 @@ static void run_free(run *r) {
     free(r->moved);
 }
 
+/* Returns --stretch of runs from before that option: they stretched pictures by default. */
+static const char *old_stretch(const jem_archive *a) {
+    const char *size = jem_archive_meta(a, OPTION_PREFIX "size");
+    const char *crop = jem_archive_meta(a, OPTION_PREFIX "crop");
+    const char *pad = jem_archive_meta(a, OPTION_PREFIX "pad");
+    if (!size || !atoi(size) || (crop && !strcmp(crop, "on"))) return "off";
+    return pad && !strcmp(pad, "on") ? "off" : "on";
+}
+
 /* Reads the options of the run; some of them cannot differ from the stored ones. */
 static int restore_options(options *o, const jem_archive *a) {
     char key[64];
@@ -1801,6 +1810,7 @@ static int restore_options(options *o, const jem_archive *a) {
         snprintf(key, sizeof key, OPTION_PREFIX "%s", t->name);
         const char *stored = jem_archive_meta(a, key);
         if (!stored && !strcmp(t->name, "test-split")) stored = OLD_SPLIT;
+        if (!stored && !strcmp(t->name, "stretch")) stored = old_stretch(a);
         if (!stored) stored = t->value[0];         /* newer than the run */
         strcpy(given, o->text[i]);
         option_spell(o, i, asked);
@@ -1941,18 +1951,36 @@ static void note_other_look(run *r, const char *path, const jem_archive *from) {
     if (differ) say(r, path, text);
 }
 
-/* Returns 1 if the residual network is deeper or wider than that of a file, and can compute the
-   same: --blocks zero, and as wide if it has a U-Net. */
+/* Returns the number of a text of an archive, 0 without it. */
+static int number_of(const jem_archive *a, const char *key) {
+    const char *text = jem_archive_meta(a, key);
+    return text ? atoi(text) : 0;
+}
+
+/* Returns 1 if the network can begin as that of a file, which has fewer blocks (*deeper) or
+   channels (*wider): both with --blocks zero, and alike otherwise; when wider, without norms, whose
+   means would include the new channels, and without a U-Net. */
 static int can_grow_from(const run *r, const jem_archive *from, int *deeper, int *wider) {
-    const char *depth = jem_archive_meta(from, "jem.depth");
-    const char *width = jem_archive_meta(from, "jem.widen");
-    const char *blocks = jem_archive_meta(from, "jem.blocks");
-    if (r->o->net != NET_WRN || r->o->blocks != (int)JEM_BLOCKS_ZERO) return 0;
-    if (!depth || !width || !blocks || atoi(blocks) != (int)JEM_BLOCKS_ZERO) return 0;
-    *deeper = r->o->depth > atoi(depth);
-    *wider = r->o->width > atoi(width);
-    if (r->o->depth < atoi(depth) || r->o->width < atoi(width)) return 0;
-    return *deeper || (*wider && !r->o->unet);
+    static const char *const alike[] = {
+        "jem.net", "jem.channels", "jem.height", "jem.width", "jem.classes", "jem.activation",
+        "jem.slope", "jem.norm", "jem.head", "jem.stem_stride", "jem.blocks", "jem.unet",
+        "jem.uncond"
+    };
+    jem_archive *to = jem_archive_create(r->ctx);
+    int can = r->o->net == NET_WRN && r->o->blocks == (int)JEM_BLOCKS_ZERO && to &&
+              jem_net_to_archive(r->net, to) == JEM_OK;
+    for (size_t i = 0; can && i < sizeof alike / sizeof *alike; i++) {
+        const char *mine = jem_archive_meta(to, alike[i]);
+        const char *its = jem_archive_meta(from, alike[i]);
+        can = !strcmp(mine ? mine : "0", its ? its : "0");
+    }
+    const int blocks = can ? number_of(to, "jem.depth") - number_of(from, "jem.depth") : 0;
+    const int widths = can ? number_of(to, "jem.widen") - number_of(from, "jem.widen") : 0;
+    jem_archive_free(to);
+    *deeper = blocks > 0;
+    *wider = widths > 0;
+    if (blocks < 0 || widths < 0 || (*wider && (r->o->unet || r->o->norm))) return 0;
+    return *deeper || *wider;
 }
 
 /* Returns the parameter of a network with a name, or NULL. */
@@ -1992,6 +2020,13 @@ static int grow_from(run *r, const jem_archive *from) {
         const jem_param *had = param_named(small, p->name);
         if (had) fits = widen(p, had);
     }
+    if (fits) {                                    /* as jem_net_load does */
+        r->net->noise_lo = small->noise_lo;
+        r->net->noise_hi = small->noise_hi;
+        r->net->mean = small->mean;
+        r->net->walk_step = small->walk_step;
+        r->net->walk_noise = small->walk_noise;
+    }
     jem_net_free(small);
     if (!fits && jem_ok(r->ctx)) jem_net_load(r->net, from);   /* its error names the shapes */
     return fits && jem_ok(r->ctx);
@@ -2021,7 +2056,7 @@ static int start_from(run *r, const char *path) {
     if (ok && grows && deeper && !team.rank)
         say(r, path, ": is shallower: the blocks that it lacks begin as the identity");
     if (ok && grows && wider && !team.rank)
-        say(r, path, ": is narrower: weights on the channels that it lacks begin at 0");
+        say(r, path, ": is narrower: its outputs begin with weights of 0 on the new channels");
     jem_archive_free(from);
     if (ok) {
         forget_calibration(r->net);

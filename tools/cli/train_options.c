@@ -34,7 +34,7 @@ const option train_table[] = {
     { "resume", OPTION_TEXT, OPTION_NOW, AT(resume), "DIR", NO_PRESETS(""), 0, 0,
       "continue the run in DIR" },
     { "init", OPTION_TEXT, OPTION_FIXED, AT(init), "FILE", NO_PRESETS(""), 0, 0,
-      "start from the weights in FILE (not its units; with --blocks zero, it may be smaller)" },
+      "start from the weights in FILE (not its units; --blocks zero: it may be smaller)" },
     { "seed", OPTION_INT, OPTION_FIXED, AT(seed), "N", NO_PRESETS("1"), 0, 2147483647,
       "seed for all random numbers" },
 

@@ -70,7 +70,7 @@ typedef enum data_shape {
     DATA_STRETCH = 0,
     DATA_CROP,                 /* takes the largest part in the middle that fits */
     DATA_PAD,                  /* adds margins of the background's grey */
-    DATA_REFUSE                /* fails */
+    DATA_REFUSE                /* is an error */
 } data_shape;
 
 /* Test images of CLASS/IMAGE; a class of fewer than 10 images has none. */
