@@ -26,6 +26,7 @@ static const shipped models[] = {
     { "examples/models/cifar10-wrn.safetensors", "cifar10", "airplane", "truck", 3, 32, 60, 4 },
     { "examples/models/cifar10-wide.safetensors", "cifar10", "airplane", "truck", 3, 32, 60, 4 },
     { "examples/models/cifar10-deep.safetensors", "cifar10", "airplane", "truck", 3, 32, 60, 4 },
+    { "examples/models/cifar10-large.safetensors", "cifar10", "airplane", "truck", 3, 32, 60, 4 },
     { "examples/models/cifar10.safetensors", "cifar10", "airplane", "truck", 3, 32, 60,
       4 }                                          /* likelier than photographs at weight 5 */
 };

@@ -40,7 +40,7 @@ def off(a, b):
 
 SHIPPED = ["mnist", "mnist-wide", "mnist-plain", "fashion-mnist", "fashion-mnist-unet",
            "fashion-mnist-wide", "cifar10", "cifar10-unet", "cifar10-wrn", "cifar10-wide",
-           "cifar10-deep"]
+           "cifar10-deep", "cifar10-large"]
 WRN = ["--net", "wrn", "--depth", "10", "--width", "1"]
 TRAINED = {
     "wrn": WRN,
