@@ -7747,13 +7747,6 @@ jem_tensor *jem_cross_entropy(jem_ctx *ctx, jem_tensor *logits, const int *label
 }
 
 jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_tensor *logp_sample) {
-    const jem_tensor *both[2] = { logp_data, logp_sample };
-    for (int i = 0; i < 2; i++) {
-        const jem_tensor *t = both[i];
-        if (t && (ptrdiff_t)t->c * t->h * t->w != 1)
-            return jem__refuse(ctx, JEM_BAD_SHAPE, "contrastive: %s is %s, not one number per "
-                               "image", i ? "logp_sample" : "logp_data", jem__shape_text(t).s);
-    }
     jem_tensor *f_data = jem_mean(ctx, logp_data);
     return jem_sub(ctx, jem_mean(ctx, logp_sample), f_data);
 }
@@ -13779,12 +13772,13 @@ typedef struct jem__scan { int top, bottom, left, right, step; } jem__scan;
 /* Returns all pixels of a picture; of a large one, if it may be thinned, about 2^18 of them, at
    least 64 in each row and column. */
 static jem__scan jem__scan_of(const jem__bitmap *p, int thinned) {
-    enum { ENOUGH = 1 << 18, IN_A_ROW = 64 };
+    enum { IN_A_ROW = 64 };
+    const double enough = 1 << 18;
     jem__scan scan = { 0, p->height, 0, p->width, 1 };
     const int shorter = p->height < p->width ? p->height : p->width;
     const double pixels = (double)p->width * p->height;
     const int widest = thinned ? shorter / IN_A_ROW : 1;
-    while (scan.step < widest && pixels / scan.step / scan.step > ENOUGH) scan.step++;
+    while (scan.step < widest && pixels / scan.step / scan.step > enough) scan.step++;
     if (scan.step % 2 == 0 && scan.step < widest) scan.step++;     /* has a middle */
     scan.top = scan.step / 2;
     scan.left = scan.step / 2;

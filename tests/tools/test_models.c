@@ -56,7 +56,7 @@ static void holds(jem_net *net, const shipped *s) {
     const long size = file_size(s->path);
     CHECK(bytes == (size_t)jem_net_size(net) * sizeof(float), "%s: %.0f bytes of arrays", s->path,
           (double)bytes);
-    CHECK(size > 100000 && size < 5000000, "%s: %ld bytes", s->path, size);
+    CHECK(size > 100000 && size < 8000000, "%s: %ld bytes", s->path, size);
     jem_archive_free(a);
 }
 
