@@ -1983,13 +1983,6 @@ static int can_grow_from(const run *r, const jem_archive *from, int *deeper, int
     return *deeper || *wider;
 }
 
-/* Returns the parameter of a network with a name, or NULL. */
-static const jem_param *param_named(const jem_net *net, const char *name) {
-    const jem_param *p = net->params;
-    while (p && strcmp(p->name, name)) p = p->next;
-    return p;
-}
-
 /* Copies a parameter [outputs][inputs][...] of a narrower network. An output that it has does not
    see inputs that it lacks; other outputs keep their first weights. Returns 0 if it cannot fit. */
 static int widen(jem_param *p, const jem_param *from) {
@@ -2017,7 +2010,7 @@ static int grow_from(run *r, const jem_archive *from) {
     jem_net *small = jem_net_from_archive(r->ctx, from);
     int fits = small != NULL;
     for (jem_param *p = r->net->params; fits && p; p = p->next) {
-        const jem_param *had = param_named(small, p->name);
+        const jem_param *had = jem_net_find(small, p->name);
         if (had) fits = widen(p, had);
     }
     if (fits) {                                    /* as jem_net_load does */
