@@ -1894,12 +1894,17 @@ JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
    buffer, random numbers, counts, and the guard's good state, once it has one (which nearly doubles
    the file). With jem_net_to_archive this makes a checkpoint: load the network, create a trainer
    with the same desc, call jem_trainer_from_archive last, and training continues bit for bit.
-   Rates, weights and the schedule may change; a chain of another setting of class_conditional would
-   keep the wrong class, without an error. (A training loop of your own cannot store the state of
-   its jem_optim.) The archive points into net and trainer: write it before the next step; to
-   restore them, read what was written. If jem_trainer_from_archive fails, nothing changes. */
+   Rates, weights and the schedule may change, the kind of optimiser may not; a chain of another
+   setting of class_conditional would keep the wrong class, without an error. The archive points
+   into net and trainer: write it before the next step; to restore them, read what was written. If
+   jem_trainer_from_archive fails, nothing changes. */
 JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
+/* Do the same for the optimiser of a training loop of your own, which has to store its random
+   numbers and counts itself. A file of another kind of optimiser, or for other parameters, is an
+   error. */
+JEM_API jem_status jem_optim_to_archive(jem_optim *opt, jem_archive *a);
+JEM_API jem_status jem_optim_from_archive(jem_optim *opt, const jem_archive *a);
 
 #ifndef JEM_NO_STDIO
 /* Read and write a network in a file of its own. jem_load returns NULL after an error; it opens
@@ -9040,6 +9045,8 @@ typedef struct jem__moments {
     int orthogonal;                                /* 1: the momentum is made orthogonal (Muon) */
 } jem__moments;
 
+enum { JEM__OPTIM_STATE = 3 };                     /* updates; 1: net has the averages; kind */
+
 struct jem_optim {
     jem_net *net;
     const jem_param *last;                         /* the network's, when this was created */
@@ -9048,6 +9055,7 @@ struct jem_optim {
     int updates;
     jem__update update;                            /* arguments of the kernels */
     float weight;                                  /* of this update in the averages */
+    int64_t state[JEM__OPTIM_STATE];               /* for archives */
     jem__moments *moments;                         /* of each parameter that is updated */
     float *scratch;                                /* Muon's six matrices, see jem__muon_floats */
 };
@@ -15820,6 +15828,81 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
     return jem__net_done(net, errors);
 }
 
+/* ---- optimisers ------------------------------------------------------------------------------ */
+
+/* Writes the state of an optimiser, or checks and reads one: its counts are in range, its kind is
+   that of `o`. Files of trainers from before version 0.3 lack it. */
+static void jem__optim_state(jem__arrays *v, const jem_optim *o, int64_t *state) {
+    static const int64_t shape[1] = { JEM__OPTIM_STATE };
+    static const char *const kinds[] = { "Adam", "SGD", "Muon" };
+    const int64_t most[JEM__OPTIM_STATE] = { JEM__MANY, o->desc.ema > 0, JEM_OPTIMIZER_MUON };
+    v->fill = 1;
+    jem__array(v, "optim.state", JEM_DTYPE_I64, 1, shape, state);
+    v->fill = 0;
+    if (v->f.status) return;
+    const int known = state[2] >= 0 && state[2] <= JEM_OPTIMIZER_MUON;
+    if (known && state[2] != (int64_t)o->desc.kind)
+        v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: its optimiser is %s, not %s",
+                                v->f.where, kinds[state[2]], kinds[o->desc.kind]);
+    for (int i = 0; i < JEM__OPTIM_STATE && !v->f.status; i++) {
+        if (state[i] < 0 || state[i] > most[i])
+            v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"optim.state\": number %d is "
+                                    "%.0f", v->f.where, i, (double)state[i]);
+    }
+}
+
+/* Lists the arrays of an optimiser. averaged: 1 if the network has the averages, and the optimiser
+   the trained weights. */
+static void jem__optim_arrays(jem__arrays *v, const jem_optim *o, int averaged) {
+    const char *const average = averaged ? "trained." : "average.";
+    for (int i = 0; i < o->count; i++) {
+        const jem__moments *m = o->moments + i;
+        v->moment = 1;
+        jem__array_like(v, "optim.m.", m->param, m->m);
+        v->moment = 2;
+        jem__array_like(v, "optim.v.", m->param, m->v);
+        v->moment = 0;
+        jem__array_like(v, average, m->param, m->average);
+    }
+}
+
+/* Writes the state of an optimiser, without its arrays. */
+static void jem__optim_state_write(jem__arrays *v, jem_optim *o) {
+    o->state[0] = o->updates;
+    o->state[1] = o->net->averaged == o;
+    o->state[2] = (int64_t)o->desc.kind;
+    jem__optim_state(v, o, o->state);
+}
+/* Sets the counts of an optimiser whose arrays have been read. */
+static void jem__optim_restored(jem_optim *o, int64_t updates, int averaged) {
+    o->updates = (int)updates;
+    if (averaged) o->net->averaged = o;
+    else if (o->net->averaged == o) o->net->averaged = NULL;
+}
+
+jem_status jem_optim_to_archive(jem_optim *o, jem_archive *a) {
+    if (!o || !a)
+        return jem__null_argument(o ? o->net->ctx : NULL, a, "optim_to_archive", "optimiser");
+    jem__arrays v = jem__arrays_out("optimiser", a);
+    jem__optim_state_write(&v, o);
+    jem__optim_arrays(&v, o, o->net->averaged == o);
+    return v.f.status;
+}
+
+jem_status jem_optim_from_archive(jem_optim *o, const jem_archive *a) {
+    if (!o || !a)
+        return jem__null_argument(o ? o->net->ctx : NULL, a, "optim_from_archive", "optimiser");
+    int64_t state[JEM__OPTIM_STATE] = { 0 };
+    jem__arrays v = jem__arrays_in(o->net->ctx, "optimiser", a);
+    jem__optim_state(&v, o, state);
+    const int averaged = state[1] != 0;
+    jem__optim_arrays(&v, o, averaged);            /* checks them */
+    v.fill = 1;
+    jem__optim_arrays(&v, o, averaged);            /* reads them, unless a check failed */
+    if (!v.f.status) jem__optim_restored(o, state[0], averaged);
+    return v.f.status;
+}
+
 /* ---- trainers -------------------------------------------------------------------------------- */
 
 static const int64_t jem__state_shape[1] = { JEM__STATE_SIZE };
@@ -15844,9 +15927,7 @@ static void jem__trainer_pack(const jem_trainer *tr, int64_t *s) {
 }
 static void jem__trainer_unpack(jem_trainer *tr, const int64_t *s) {
     tr->updates = (int)s[0];
-    tr->optim->updates = (int)s[1];
-    if (s[2]) tr->net->averaged = tr->optim;
-    else if (tr->net->averaged == tr->optim) tr->net->averaged = NULL;
+    jem__optim_restored(tr->optim, s[1], s[2] != 0);
     jem__rng_unpack(&tr->rng, s + 3);
     jem__rng_unpack(&tr->net->rng, s + 6);
 }
@@ -15855,16 +15936,7 @@ static void jem__trainer_unpack(jem_trainer *tr, const int64_t *s) {
    the averages, and the trainer the trained weights. */
 static void jem__trainer_arrays(jem__arrays *v, const jem_trainer *tr, int averaged) {
     const jem_buffer *b = tr->buffer;
-    const char *const average = averaged ? "trained." : "average.";
-    for (int i = 0; i < tr->optim->count; i++) {
-        const jem__moments *m = tr->optim->moments + i;
-        v->moment = 1;
-        jem__array_like(v, "optim.m.", m->param, m->m);
-        v->moment = 2;
-        jem__array_like(v, "optim.v.", m->param, m->v);
-        v->moment = 0;
-        jem__array_like(v, average, m->param, m->average);
-    }
+    jem__optim_arrays(v, tr->optim, averaged);
     if (!b) return;
     const int64_t shape[4] = { b->capacity, b->channels, b->height, b->width };
     jem__array(v, "replay_buffer", JEM_DTYPE_F32, 4, shape, b->data);
@@ -15956,6 +16028,7 @@ jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a) {
     jem__arrays v = jem__arrays_out("trainer", a);
     jem__trainer_pack(tr, tr->state);
     jem__array(&v, "trainer.state", JEM_DTYPE_I64, 1, jem__state_shape, tr->state);
+    jem__optim_state_write(&v, tr->optim);
     jem__trainer_arrays(&v, tr, tr->net->averaged == tr->optim);
     jem__guard_pack(&tr->guard);
     jem__guard_arrays(&v, &tr->guard, tr->buffer);
@@ -16000,7 +16073,9 @@ jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     jem_ctx *ctx = tr->net->ctx;
     int64_t state[JEM__STATE_SIZE] = { 0 };
     jem__arrays v = jem__arrays_in(ctx, "trainer", a);
+    int64_t same[JEM__OPTIM_STATE] = { 0 };      /* but for the kind also in trainer.state */
     jem__state_read(&v, tr, state);
+    if (jem_archive_find(a, "optim.state")) jem__optim_state(&v, tr->optim, same);
     const int averaged = state[2] != 0;
     v.fill = 0;                                    /* checks the arrays of optimiser and buffer */
     jem__trainer_arrays(&v, tr, averaged);
@@ -19165,6 +19240,7 @@ JEM__COMPILE_END
              Attacks on classifiers with random answers (jem_attack_desc.all_steps, .momentum).
              Files can hold networks of your own (jem_register_net), archives bf16
                (jem_archive_set_bf16, jem_archive_keep_f32); jem_file writes files of your own.
+             The optimiser of your own training loop can be stored (jem_optim_to_archive).
              jem_compute_exp, _tanh and _sigmoid; jem_mask_controls.
              jem_trim returns the tape's unused memory; JEM_API can be defined by the user.
    Changed   jem_train_desc_score trains with Muon.

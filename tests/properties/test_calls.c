@@ -491,7 +491,7 @@ static const char silent[] =
 /* Here the other argument has a context. */
 static const char pair[] =
     " jem_net_to_archive jem_net_from_archive jem_net_load jem_trainer_to_archive"
-    " jem_trainer_from_archive ";
+    " jem_trainer_from_archive jem_optim_to_archive jem_optim_from_archive ";
 enum { REFUSED = 1861 };                           /* of all wrong calls: not one less */
 
 /* A string that may be written to, or NULL. */
@@ -732,6 +732,8 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_net_load, got = jem_net_load(NET(), ARCHIVE())) \
     ROW(jem_register_net, got = jem_register_net(CTX(), TEXT("kind"), construct_none, NULL)) \
     ROW(jem_net_set_kind, got = jem_net_set_kind(OWN(), TEXT("kind"))) \
+    ROW(jem_optim_to_archive, got = jem_optim_to_archive(OPTIM(), EMPTY())) \
+    ROW(jem_optim_from_archive, got = jem_optim_from_archive(OPTIM(), ARCHIVE())) \
     ROW(jem_trainer_to_archive, got = jem_trainer_to_archive(TRAINER(), EMPTY())) \
     ROW(jem_trainer_from_archive, got = jem_trainer_from_archive(TRAINER(), ARCHIVE())) \
     ROW(jem_archive_read, jem_archive_free(made(jem_archive_read(CTX(), PATH())))) \

@@ -1948,11 +1948,8 @@ static jem_train_desc learner_desc(int kind) {
     if (kind == 8) d.optim.kind = JEM_OPTIMIZER_MUON;
     return d;
 }
-/* net NULL: a fresh one. */
-static learner learner_begin(jem_ctx *ctx, int kind, jem_net *net) {
-    const jem_train_desc d = learner_desc(kind);
+static jem_net *learner_begin_net(jem_ctx *ctx, int kind) {
     jem_wrn_desc w = jem_wrn_desc_default();
-    learner t;
     w.depth = 10;
     w.widen = 1;
     w.height = w.width = 4;
@@ -1961,7 +1958,13 @@ static learner learner_begin(jem_ctx *ctx, int kind, jem_net *net) {
     if (kind == 5) w.norm = JEM_NORM_BATCH;
     if (kind == 6) w.norm = JEM_NORM_ACT;
     w.dropout = kind == 6 ? .25f : 0;
-    t.net = net ? net : jem_wrn_create(ctx, &w, 2);
+    return jem_wrn_create(ctx, &w, 2);
+}
+/* net NULL: a fresh one. */
+static learner learner_begin(jem_ctx *ctx, int kind, jem_net *net) {
+    const jem_train_desc d = learner_desc(kind);
+    learner t;
+    t.net = net ? net : learner_begin_net(ctx, kind);
     t.tr = jem_trainer_create(t.net, &d);
     return t;
 }
@@ -2006,19 +2009,18 @@ static void check_other_trainer(jem_ctx *ctx, int kind, int other, const jem_arc
     void *bytes = learner_bytes(&v, &before);
     const jem_train_desc mine = learner_desc(kind);
     const jem_train_desc its = learner_desc(other);
-    /* Muon: of the last layer */
-    const int has_v = mine.optim.kind == JEM_OPTIMIZER_ADAM ||
-                      (mine.optim.kind == JEM_OPTIMIZER_MUON && (other == 7 || other == 8));
-    const int lacks_v = its.optim.kind != JEM_OPTIMIZER_SGD && !has_v;
+    const int differs = mine.optim.kind != its.optim.kind;
     const int lacks_buffer = its.weights.cd > 0 && mine.weights.cd == 0;
     const int lacks_ema = its.optim.ema > 0 && mine.optim.ema == 0;
     const int lacks_more = kind == 7 && other != 7;
     const int lacks_norm = other >= 5 && other <= 6 && kind != other;
     const int averages = kind == 3 && its.optim.ema == 0;      /* trained ones are lost */
-    if (lacks_v || lacks_buffer || lacks_ema || lacks_more || lacks_norm || averages) {
-        CHECK(jem_trainer_from_archive(v.tr, a) == JEM_BAD_FILE &&
-              says(ctx, averages ? "number 2 is 1" : "lacks"), "%s from %s",
-              trainer_kinds[other], name);
+    const char *message = "lacks";
+    if (differs) message = "its optimiser is";
+    if (averages) message = "number 2 is 1";
+    if (differs || lacks_buffer || lacks_ema || lacks_more || lacks_norm || averages) {
+        CHECK(jem_trainer_from_archive(v.tr, a) == JEM_BAD_FILE && says(ctx, message),
+              "%s from %s", trainer_kinds[other], name);
         CHECK(learner_is(&v, bytes, before), "%s from %s: it changed", trainer_kinds[other], name);
     }
     jem_release(ctx, bytes);
@@ -2136,7 +2138,7 @@ static jem_archive *spoiled(jem_ctx *ctx, const jem_archive *whole, const char *
             if (what == 9) data = many;
             if (what == 10) data = huge;
             if (what == 3 || what == 4 || what == 5 || what == 7) {
-                memcpy(state, data, sizeof state);
+                memcpy(state, data, e->bytes);
                 if (what == 3) state[0] = INT64_MIN;
                 if (what == 4) state[2] = 1;
                 if (what == 5) state[1] = INT64_MAX;
@@ -2184,6 +2186,112 @@ static void check_elsewhere(learner *t, const void *bytes, size_t n) {
     close_ctx(elsewhere, &d, "elsewhere");
 }
 
+/* Makes updates of the user's own loop: cross-entropy of images that depend on the update alone. */
+static void own_steps(jem_net *net, jem_optim *o, int from, int to) {
+    const int labels[T_IMAGES] = { 0, 1, 2, 0, 1, 2 };
+    float x[T_IMAGES * 48];
+    jem_ctx *ctx = net->ctx;
+    for (int i = from; i < to; i++) {
+        jem_rng rng = jem_rng_seed(100 + (uint64_t)i);
+        jem_fill_uniform(ctx, &rng, x, T_IMAGES * 48, -1, 1);
+        jem_tensor *f = jem_forward(net, jem_input(ctx, x, T_IMAGES, 3, 4, 4), 1);
+        jem_zero_grad(net);
+        jem_backward(jem_cross_entropy(ctx, f, labels));
+        CHECK(jem_optim_step(o, .01f, NULL) == JEM_OK, "%s", jem_error(ctx));
+    }
+}
+
+/* Returns a file of a network and its optimiser. */
+static void *own_bytes(jem_net *net, jem_optim *o, size_t *n) {
+    jem_archive *a = jem_archive_create(net->ctx);
+    CHECK(jem_net_to_archive(net, a) == JEM_OK && jem_optim_to_archive(o, a) == JEM_OK, "%s",
+          jem_error(net->ctx));
+    void *bytes = jem_archive_to_memory(a, n);
+    jem_archive_free(a);
+    return bytes;
+}
+static int own_is(jem_net *net, jem_optim *o, const void *bytes, size_t n) {
+    size_t mine;
+    void *now = own_bytes(net, o, &mine);
+    const int same = now && bytes && mine == n && !memcmp(now, bytes, n);
+    jem_release(net->ctx, now);
+    return same;
+}
+
+/* Checks that optimisers of other kinds, and of other parameters, refuse a file. */
+static void check_other_optim(jem_net *net, int kind, const jem_archive *a) {
+    static const char *const names[3] = { "Adam", "SGD", "Muon" };
+    char message[64];
+    for (int other = 0; other < 3; other++) {
+        jem_optim_desc d = jem_optim_desc_default();
+        d.kind = (jem_optimizer)other;
+        jem_optim *o = jem_optim_create(net, &d);
+        size_t n;
+        void *bytes = own_bytes(net, o, &n);
+        snprintf(message, sizeof message, "its optimiser is %s, not %s", names[kind],
+                 names[other]);
+        if (other == kind) snprintf(message, sizeof message, "\"optim.state\": number 1 is 1");
+        CHECK(jem_optim_from_archive(o, a) == JEM_BAD_FILE && says(net->ctx, message), "%s",
+              message);
+        CHECK(own_is(net, o, bytes, n), "%s: it changed", names[other]);
+        jem_release(net->ctx, bytes);
+        jem_optim_free(o);
+    }
+}
+
+/* Optimisers in files: the user's own loop continues with the same bits, whether trained weights or
+   averages were in the network, and a damaged file changes nothing. */
+static void test_optimisers(void) {
+    counter c;
+    for (int kind = 0; kind < 6; kind++) {
+        jem_ctx *ctx = open_ctx(&c);
+        jem_optim_desc d = jem_optim_desc_default();
+        d.kind = (jem_optimizer)(kind % 3);
+        d.ema = .9f;
+        size_t n, m;
+        jem_net *net = learner_begin_net(ctx, 0);
+        jem_optim *o = jem_optim_create(net, &d);
+        own_steps(net, o, 0, T_STEPS);
+        jem_optim_use_average(o, kind >= 3);
+        void *middle = own_bytes(net, o, &n);
+        own_steps(net, o, T_STEPS, 2 * T_STEPS);
+        void *end = own_bytes(net, o, &m);
+        CHECK(!own_is(net, o, middle, n), "training changes something");
+
+        jem_archive *a = jem_archive_parse(ctx, middle, n);
+        jem_net *loaded = jem_net_from_archive(ctx, a);
+        jem_optim *again = jem_optim_create(loaded, &d);
+        CHECK(jem_optim_from_archive(again, a) == JEM_OK, "kind %d: %s", kind, jem_error(ctx));
+        CHECK(own_is(loaded, again, middle, n), "kind %d: as it was", kind);
+        own_steps(loaded, again, T_STEPS, 2 * T_STEPS);
+        CHECK(own_is(loaded, again, end, m), "kind %d: goes on differently", kind);
+
+        int found = 0;
+        for (int what = 0; what < 4; what++) {
+            jem_archive *bad = spoiled(ctx, a, what ? "optim.state" : "optim.m.f.conv1.weight",
+                                       what, &found);
+            CHECK(found && jem_optim_from_archive(again, bad) != JEM_OK &&
+                  own_is(loaded, again, end, m), "damage %d", what);
+            jem_clear_error(ctx);
+            jem_archive_free(bad);
+        }
+        if (kind >= 3) check_other_optim(loaded, kind - 3, a);
+        CHECK(jem_optim_from_archive(o, NULL) && says(ctx, "the archive is NULL"), "NULL");
+        CHECK(jem_optim_to_archive(o, NULL) && says(ctx, "the archive is NULL"), "NULL");
+        CHECK(jem_optim_from_archive(NULL, a) && says(ctx, "the optimiser is NULL"), "NULL");
+        CHECK(jem_optim_to_archive(NULL, a) && says(ctx, "the optimiser is NULL"), "NULL");
+        jem_archive_free(a);
+        jem_release(ctx, middle);
+        jem_release(ctx, end);
+        jem_optim_free(o);
+        jem_optim_free(again);
+        jem_net_free(net);
+        jem_net_free(loaded);
+        CHECK(jem_ok(ctx), "kind %d: %s", kind, jem_error(ctx));
+        close_ctx(ctx, &c, "optimisers");
+    }
+}
+
 /* Checkpoints of others: wrong in one entry each. */
 static void test_trainer_files(void) {
     counter c;
@@ -2209,6 +2317,10 @@ static void test_trainer_files(void) {
         { "trainer.state", 7, "number 0 is 2147483647" },
         { "optim.v.class_output.weight", 8, "out of range" },
         { "optim.m.class_output.weight", 10, "out of range" },
+        { "optim.state", 1, "\"optim.state\" is F32 (3) in the file, I64 (3) in the trainer" },
+        { "optim.state", 3, "\"optim.state\": number 0 is -" },
+        { "optim.state", 4, "its optimiser is SGD, not Adam" },
+        { "optim.state", 5, "\"optim.state\": number 1 is 9" },
         { "replay_visits", 9, "out of range" }
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -2379,8 +2491,9 @@ int main(int argc, char **argv) {
         TEST(test_huge_archive), TEST(test_read_failures), TEST(test_two_writers),
         TEST(test_links), TEST(test_points), TEST(test_numbers), TEST(test_descs),
         TEST(test_agreement), TEST(test_texts), TEST(test_nets), TEST(test_trainers),
-        TEST(test_trainer_files), TEST(test_one_number_state), TEST(test_flags),
-        TEST(test_no_memory), TEST(test_file), TEST(test_unwritable), TEST(test_failing_calls),
+        TEST(test_trainer_files), TEST(test_optimisers), TEST(test_one_number_state),
+        TEST(test_flags), TEST(test_no_memory), TEST(test_file), TEST(test_unwritable),
+        TEST(test_failing_calls),
         TEST(test_harmless_failures)               /* last: it changes the folder */
     };
     const int first = dup(0);                      /* the next to be given: again, at the end */
