@@ -1187,6 +1187,9 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
         model_fail("jem eval", m);
         status = 1;
     }
+    const char *temperature = jem_net_meta(m->net, "jem.temperature");
+    if (status == 0 && temperature && m->net->classes > 1)
+        printf("(at temperature 1; jem classify divides the logits by %s)\n", temperature);
     data_free(&d);
     return status;
 }
@@ -1201,7 +1204,7 @@ int eval_command(int argc, char **argv) {
     const int read = read_options(o, argc, argv, &words, &n, 1, 1,
                                   "jem eval MODEL [calibration|ood|attack|impute|noise|samples] "
                                   "[OPTIONS]: accuracy and log-likelihood, or the named "
-                                  "measurement");
+                                  "measurement (jem eval MODEL NAME --help: its options)");
     if (read >= 0) return read;
     int status = 1;
     if (model_open(&m, o->command, words[0], values.threads, values.precision, values.max_memory))
@@ -1225,12 +1228,14 @@ static void print_tensor(const jem_entry *e) {
 /* Prints the kind of a network, and its sizes. */
 static void info_layers(const jem_net *net) {
     static const char *const activations[] = { "leaky-relu", "relu", "silu", "tanh" };
+    const char *const blocks = jem_net_meta(net, "jem.blocks");
     const char *kind = jem_net_meta(net, "jem.net");
     const char *act = jem_net_meta(net, "jem.activation");
     printf("  network    %s", kind);
     if (!strcmp(kind, "wrn"))
-        printf("-%s-%s, %s head, stem stride %s", jem_net_meta(net, "jem.depth"),
+        printf("-%s-%s, %s%s head, stem stride %s", jem_net_meta(net, "jem.depth"),
                jem_net_meta(net, "jem.widen"),
+               blocks && atoi(blocks) ? "blocks that begin as the identity, " : "",
                atoi(jem_net_meta(net, "jem.head")) ? "flat" : "pooled",
                jem_net_meta(net, "jem.stem_stride"));
     else
@@ -1280,6 +1285,25 @@ static void info_score(const jem_net *net) {
         printf("  last step  of a sample removes noise of at most %g\n", (double)net->last_sigma);
 }
 
+/* Prints how a picture of another size is fitted to the network. */
+static void info_pictures(const jem_net *net) {
+    const char *framing = jem_net_meta(net, "jem.framing");
+    const char *fit = jem_net_meta(net, "jem.fit");
+    const char *background = jem_net_meta(net, "jem.background");
+    double ground = 0;
+    double share = 0;
+    if (framing && sscanf(framing, "%lf %lf", &ground, &share) == 2)
+        printf("  pictures   framed as in training: the subject, %s, has %.0f%% of the side",
+               ground > .5 ? "dark on bright" : "bright on dark", 100 * share);
+    else if (fit && !strcmp(fit, "crop"))
+        printf("  pictures   cropped to the image's proportions");
+    else if (fit && !strcmp(fit, "pad"))
+        printf("  pictures   padded to the image's proportions");
+    else printf("  pictures   not framed; of other proportions: stretched");
+    if (background) printf("; transparent pixels on grey %s", background);
+    printf("\n");
+}
+
 static void info_familiar(const jem_net *net, int is_table) {
     const int gradients = jem_calibrated(net);
     if (!jem_net_meta(net, "jem.familiar")) {
@@ -1298,6 +1322,7 @@ static void info_network(const jem_net *net) {
     const int is_table = net->height == 1 && net->width == 1;
     info_layers(net);
     info_data(net, is_table);
+    if (!is_table && net->channels <= 3) info_pictures(net);
     info_score(net);
     info_familiar(net, is_table);
 }
@@ -1502,7 +1527,7 @@ static int info_file(const char *path) {
     jem_ctx *ctx = make_ctx(1, 0);
     jem_archive *a = NULL;
     jem_net *net = NULL;
-    double bytes = 0;
+    struct stat file;
     int ok = 1;
     if (ctx) a = jem_archive_read(ctx, path);
     if (!a) {
@@ -1510,8 +1535,9 @@ static int info_file(const char *path) {
         jem_ctx_free(ctx);
         return 0;
     }
-    for (int i = 0; i < jem_archive_count(a); i++) bytes += (double)jem_archive_at(a, i)->bytes;
-    printf("%s: %d tensors, %.2f MB\n", path, jem_archive_count(a), bytes / 1e6);
+    printf("%s: %d tensors", path, jem_archive_count(a));
+    if (stat(path, &file) == 0) printf(", %.2f MB", (double)file.st_size / 1e6);
+    printf("\n");
     const char *kind = jem_archive_meta(a, "jem.net");
     if (kind && is_known_kind(kind)) net = jem_net_from_archive(ctx, a);
     if (net) {
