@@ -1793,10 +1793,7 @@ static void run_free(run *r) {
 /* Returns --stretch of runs from before that option: they stretched pictures by default. */
 static const char *old_stretch(const jem_archive *a) {
     const char *size = jem_archive_meta(a, OPTION_PREFIX "size");
-    const char *crop = jem_archive_meta(a, OPTION_PREFIX "crop");
-    const char *pad = jem_archive_meta(a, OPTION_PREFIX "pad");
-    if (!size || !atoi(size) || (crop && !strcmp(crop, "on"))) return "off";
-    return pad && !strcmp(pad, "on") ? "off" : "on";
+    return size && atoi(size) && shape_in_training(a) == DATA_STRETCH ? "on" : "off";
 }
 
 /* Reads the options of the run; some of them cannot differ from the stored ones. */

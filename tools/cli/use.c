@@ -1058,8 +1058,7 @@ void note_unread(FILE *to, const char *prefix, const char *name, const data_set 
                 d->first_skipped);
 }
 
-/* Returns the treatment of other proportions by --size in training. */
-static data_shape shape_of(const jem_archive *a) {
+data_shape shape_in_training(const jem_archive *a) {
     const char *crop = jem_archive_meta(a, OPTION_PREFIX "crop");
     const char *pad = jem_archive_meta(a, OPTION_PREFIX "pad");
     if (crop && !strcmp(crop, "on")) return DATA_CROP;
@@ -1069,7 +1068,7 @@ static data_shape shape_of(const jem_archive *a) {
 void describe_look(const model *m, data_desc *desc) {
     const char *background = jem_archive_meta(m->archive, OPTION_PREFIX "background");
     if (background) desc->background = atoi(background) & 255;
-    desc->shape = shape_of(m->archive);
+    desc->shape = shape_in_training(m->archive);
 }
 
 /* Describes images in the format of the model's training. */

@@ -118,6 +118,8 @@ void shuffle_images(data_set *d, int seed);
    classes. */
 void mix_classes(data_set *d);
 
+/* Returns the treatment of other proportions by --size in training. */
+data_shape shape_in_training(const jem_archive *a);
 /* Describes transparent pictures, and those of other proportions, as in the model's training. */
 void describe_look(const model *m, data_desc *desc);
 

@@ -473,6 +473,10 @@ static unsigned char *data__reshape(data__job *job, const char *path, const unsi
     return to;
 }
 
+/* The options of jem train that accept pictures of other proportions. */
+static const char data__remedy[] = "--crop takes the middle, --pad adds margins, --stretch changes "
+                                   "the proportions";
+
 /* Stores n images of a shape (c, h, w), `stride` bytes apart, from number `first` on. */
 static int data__put(data__job *job, const char *path, int first, const unsigned char *from,
                      ptrdiff_t stride, int n, const int shape[3]) {
@@ -484,8 +488,7 @@ static int data__put(data__job *job, const char *path, int first, const unsigned
     if (other && job->desc.shape == DATA_REFUSE) {
         d->unfit = 1;
         return data__fail(job, "%s: is %d x %d (width x height), which cannot become %d x %d: "
-                          "--crop takes its middle, --pad adds margins, --stretch changes its "
-                          "proportions", path, w, h, d->w, d->h);
+                          "%s", path, w, h, d->w, d->h, data__remedy);
     }
     if (other && job->desc.shape != DATA_STRETCH) {
         int ok = 1;
@@ -1410,9 +1413,9 @@ static int data__common_shape(data__job *job, const data__item *items, int n, in
     job->d->unfit = unfit > 0;
     if (unfit && !*bad)
         return data__fail(job, "%s: %d of %d pictures have other proportions than %d x %d, the "
-                          "first, %s, has %d x %d (width x height): --crop takes the middle, --pad "
-                          "adds margins, --stretch changes the proportions", job->what, unfit, n,
-                          want->width, want->height, first_unfit, unfit_shape[2], unfit_shape[1]);
+                          "first, %s, has %d x %d (width x height): %s", job->what, unfit, n,
+                          want->width, want->height, first_unfit, unfit_shape[2], unfit_shape[1],
+                          data__remedy);
     return 1;
 }
 
