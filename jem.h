@@ -111,7 +111,8 @@
    WHAT IT DOES NOT SUPPORT
        - GPUs; exact second derivatives; grouped or dilated convolutions; kernels above 32 x 32
        - image files (the examples use stb_image), data sets, plots
-       - thread safety within a context: use one context per thread; contexts share nothing
+       - thread safety within a context: use one context per thread; contexts share nothing. A
+         context and its objects may move to another thread, if only one uses them at a time
        - 32-bit ARM; SIMD with compilers other than gcc and clang, or, without a macro (below),
          with gcc for Windows
 
@@ -1069,16 +1070,18 @@ typedef struct jem_sampler {
    so a frame must have room for one gradient of the network (tools/BENCHMARKS.md, 'Few images', has
    the times of most models that ship). For many images, create several samplers of a few each, and
    step them in turn. The time of a step is an estimate from recent ones: leave a margin, and take
-   the first step, which is slower, before the first frame. */
+   the first step, which is slower, before the first frame. In a game, give the context one thread:
+   at every step, OpenMP's would wait for a core that another thread uses. */
 typedef struct jem_budget {
     int steps;                                     /* at most this many; 0: no limit */
-    double microseconds;                           /* 0: no limit; else a step begins only if the
+    double microseconds;                           /* 0: no limit; below 0, for a frame that is
+                                                      late: one step; else a step begins only if the
                                                       slowest recent step (jem_sampler.slowest)
                                                       would fit into the time that is left. A recent
                                                       step is counted as at most this limit, so a
                                                       pause of the program does no lasting harm */
     double (*clock)(void *user);                   /* microseconds since any fixed moment; required
-                                                      if `microseconds` is not 0. The call ends if
+                                                      if `microseconds` is above 0. The call ends if
                                                       it goes back, or returns NaN */
     void *clock_user;
 } jem_budget;
@@ -1091,9 +1094,10 @@ JEM_API void jem_sampler_free(jem_sampler *s);                           /* NULL
 /* Takes steps within the budget, or all that are left if it is NULL. On an error the images stay as
    they were before the call. A number in s->x that is not finite is an error. */
 JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
-/* Starts again, from new noise by s->rng: for the same samples again, set s->rng to a copy of its
-   start first. To store a sampler and continue it later, with the same bits, copy x, rng and step
-   to one that was created with the same arguments. */
+/* Starts again from new noise by s->rng, with the same logp, and so with the same labels of
+   jem_net_sampler: for the same samples again, set s->rng to a copy of its start first. To store a
+   sampler and continue it later, with the same bits, copy x, rng and step to one that was created
+   with the same arguments. */
 JEM_API jem_status jem_sampler_restart(jem_sampler *s);
 
 /* Replay buffer: the current states of `capacity` Markov chains, one in each slot, whose walks
@@ -1509,7 +1513,8 @@ typedef enum jem_reason {
     JEM_REASON_FEATURES,   /* the last layer's features */
     JEM_REASON_VALUES,     /* of a vector: its numbers */
     JEM_REASON_SHADES,     /* shares of dark and bright pixels, flat ones, the border, colours */
-    JEM_REASON_LAYOUT      /* where it is dark and bright, its symmetry, its edges' directions */
+    JEM_REASON_LAYOUT,     /* where it is dark and bright, its symmetry, its edges' directions */
+    JEM_REASON_BLANK       /* of jem_classify_pixels: the picture has one colour (JEM_DID_BLANK) */
 } jem_reason;
 JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
 
@@ -1752,7 +1757,7 @@ JEM_API jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char 
 JEM_API jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
                                         const jem_pixels_desc *desc, unsigned char *pixels);
 /* Classifies one picture: jem_pixels_to_floats, then jem_classify; after the first answer it does
-   not allocate. */
+   not allocate. A large picture takes longer to convert than to classify. */
 JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int width,
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
@@ -1873,7 +1878,8 @@ JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
    of jem_net from scale to walk_noise, and the texts of jem_calibrate, jem_fit_temperature,
    jem_net_fit_units, jem_net_fit_framing, jem_net_set_fit and jem_net_set_background. Texts that
    the file lacks are removed; fields that it lacks get their defaults, or remain as they are if the
-   file does not describe its network (PyTorch's). */
+   file does not describe its network (PyTorch's). Samplers and trainers of the net stay valid, so
+   this replaces a model that is in use: jem_archive_read, jem_net_load, jem_archive_free. */
 JEM_API jem_status jem_net_load(jem_net *net, const jem_archive *a);
 
 /* Networks of your own in files: a file names the kind of its network, for which a constructor is
@@ -8502,7 +8508,7 @@ static int jem__sampler_goes_on(const jem_sampler *s, const jem_budget *b, int t
                                 double elapsed) {
     if (s->step >= s->steps) return 0;
     if (!taken) return 1;
-    if (b->steps > 0 && taken >= b->steps) return 0;
+    if (b->microseconds < 0 || (b->steps > 0 && taken >= b->steps)) return 0;
     return !(b->microseconds > 0) || elapsed + s->slowest <= b->microseconds;
 }
 
@@ -8511,11 +8517,13 @@ jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
     jem_ctx *ctx = s->ctx;
     JEM__ZEROED(jem_budget, b);
     if (budget) b = *budget;
-    if (b.steps < 0 || !jem__finite((float)b.microseconds) || b.microseconds < 0 ||
-        (b.microseconds > 0 && !b.clock))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: %d steps, %g microseconds: both "
-                         "must be finite and at least 0, and a time limit needs a clock", b.steps,
+    if (b.steps < 0 || !jem__finite((float)b.microseconds))
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: a budget of %d steps, %g "
+                         "microseconds: steps must be at least 0, microseconds finite", b.steps,
                          b.microseconds);
+    if (b.microseconds > 0 && !b.clock)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: a budget of %g microseconds without a "
+                         "clock", b.microseconds);
     if (ctx->status == JEM_OK &&
         !jem__all_finite(s->x, (ptrdiff_t)s->n * s->channels * s->height * s->width))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: x contains a number that is not "
@@ -12722,9 +12730,10 @@ const char *jem_reason_name(jem_reason reason) {
         "too smooth for its class",
         "edges unlike any training image", "log p(x) too steep or too flat",
         "features unlike any class", "an unusual combination of values",
-        "shades unlike any training image", "light and dark in unusual places"
+        "shades unlike any training image", "light and dark in unusual places",
+        "all of one colour"
     };
-    if ((int)reason < 0 || reason > JEM_REASON_LAYOUT) return "unknown";
+    if ((int)reason < 0 || reason > JEM_REASON_BLANK) return "unknown";
     return names[reason];
 }
 
@@ -13475,8 +13484,9 @@ static jem_status jem__pixels_check(const jem_net *net, int width, int height, i
     if (width < 1 || height < 1 || channels < 1 || channels > 4 ||
         (double)width * height * channels > 1e9)
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT,
-                         "pixels: a picture of %d x %d pixels of %d bytes: 1 to 4 bytes each, up "
-                         "to 10^9 in total", width, height, channels);
+                         "pixels: a picture of %d x %d pixels of %d bytes: sides must be at least "
+                         "1, pixels have 1 to 4 bytes, a picture up to 10^9", width, height,
+                         channels);
     if (net->channels != 1 && net->channels != 3)
         return jem__fail(net->ctx, JEM_BAD_SHAPE, "pixels: the network has %d channels, but "
                          "pictures have 1 or 3", net->channels);
@@ -14226,8 +14236,11 @@ jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int wi
                          pixels ? "answer" : "pixels (could the file not be read?)");
     const jem_mark mark = jem_begin(ctx);
     float *x = jem__push_floats(ctx, jem__image_size(net));
-    if (x && !jem_pixels_to_floats(net, pixels, width, height, channels, desc, x, did))
-        jem_classify(net, x, 1, answer);
+    int done = 0;
+    if (!did) did = &done;
+    if (x && !jem_pixels_to_floats(net, pixels, width, height, channels, desc, x, did) &&
+        !jem_classify(net, x, 1, answer) && (*did & JEM_DID_BLANK) && answer->reason)
+        answer->reason = JEM_REASON_BLANK;
     jem_end(ctx, mark);
     return ctx->status;
 }
@@ -19232,11 +19245,13 @@ JEM__COMPILE_END
                jem_blame_values finds the value that makes one unlikely.
              Pictures are framed as the training images were (jem_net_fit_framing), fitted as they
                were (jem_fit, jem_net_set_fit, jem_pixels_desc.fit) and blended with the same grey
-               (jem_net_set_background) or its opposite (JEM_DID_OPPOSITE); JEM_DID_BLANK. Large
-               ones take 2 to 3 ms; jem_pixels_desc.frame_all frames those of the network's size.
+               (jem_net_set_background) or its opposite (JEM_DID_OPPOSITE); pictures of one colour
+               are recognised (JEM_DID_BLANK, JEM_REASON_BLANK). Large ones take 2 to 3 ms;
+               jem_pixels_desc.frame_all frames those of the network's size.
              A network stores how it is sampled: jem_net.guidance, denoise_steps, denoise_fraction,
                last_sigma, walk_step, walk_noise.
-             jem_sampler takes as many steps as a frame has time for; jem_net_draft_desc: few steps.
+             jem_sampler takes as many steps as a frame has time for, and one if the frame is late;
+               jem_net_draft_desc: few steps.
              Attacks on classifiers with random answers (jem_attack_desc.all_steps, .momentum).
              Files can hold networks of your own (jem_register_net), archives bf16
                (jem_archive_set_bf16, jem_archive_keep_f32); jem_file writes files of your own.

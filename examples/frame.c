@@ -98,7 +98,9 @@ static void draw_times(plot *p) {
 
 int main(int argc, char **argv) {
     const char *path = "build/pictures/frame.png";
-    jem_ctx *ctx = jem_ctx_create(NULL);
+    jem_ctx_desc desc = { 0 };
+    desc.threads = 1;                              /* the game's other threads need the cores */
+    jem_ctx *ctx = jem_ctx_create(&desc);
     jem_net *net = digits_model(ctx, argc > 1 ? argv[1] : "examples/models/mnist.safetensors");
     int ok = net && play(net) == JEM_OK;
     plot p;

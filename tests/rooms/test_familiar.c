@@ -262,13 +262,13 @@ static void test_verdicts(void) {
     for (int v = JEM_VERDICT_NONE; v <= JEM_VERDICT_STRANGE; v++)
         CHECK(!strcmp(jem_verdict_name((jem_verdict)v), names[v]), "verdict %d: %s", v,
               jem_verdict_name((jem_verdict)v));
-    for (int v = -1; v <= JEM_REASON_LAYOUT + 1; v += JEM_REASON_LAYOUT + 2)
+    for (int v = -1; v <= JEM_REASON_BLANK + 1; v += JEM_REASON_BLANK + 2)
         CHECK(!strcmp(jem_verdict_name((jem_verdict)v), "unknown") &&
               !strcmp(jem_reason_name((jem_reason)v), "unknown"), "value %d: %s, %s", v,
               jem_verdict_name((jem_verdict)v), jem_reason_name((jem_reason)v));
     CHECK(!strcmp(jem_reason_name(JEM_REASON_SMOOTH), "too smooth for its class"), "smooth: %s",
           jem_reason_name(JEM_REASON_SMOOTH));
-    for (int r = JEM_REASON_CLASSES; r <= JEM_REASON_LAYOUT; r++) {
+    for (int r = JEM_REASON_CLASSES; r <= JEM_REASON_BLANK; r++) {
         const char *name = jem_reason_name((jem_reason)r);
         CHECK(*name, "reason %d has no name", r);
         for (int other = JEM_REASON_NONE; other < r; other++)

@@ -450,6 +450,9 @@ static void check_no_frame(jem_net *net, framing *t, jem_rng *rng) {
     memset(t->sheet, 9, sizeof t->sheet);
     jem_pixels_to_floats(net, t->sheet, SHEET_W, SHEET_H, 1, NULL, t->framed, &did);
     CHECK(did & JEM_DID_BLANK && !(did & JEM_DID_FRAME), "no ink: %d", did);
+    jem_answer a;
+    CHECK(jem_classify_pixels(net, t->sheet, SHEET_W, SHEET_H, 1, NULL, &a, NULL) == JEM_OK &&
+          a.reason == JEM_REASON_BLANK, "no ink: %s", jem_reason_name(a.reason));
     static unsigned char canvas[40 * 40 * 2];      /* black ink, the rest is transparent */
     memset(canvas, 0, sizeof canvas);
     for (int i = 8; i < 32; i++) canvas[2 * (i * 40 + 20) + 1] = 255;

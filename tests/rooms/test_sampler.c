@@ -170,6 +170,8 @@ static void test_time(jem_net *net) {
     b.steps = 3;
     jem_sampler_step(s, &b);
     CHECK(s->step == 11, "the first limit that is met: %d", s->step);
+    const jem_budget late = { 0, -100, NULL, NULL };
+    CHECK(jem_sampler_step(s, &late) == JEM_OK && s->step == 12, "a late frame: %d", s->step);
     jem_sampler_free(s);
 }
 
@@ -273,7 +275,10 @@ static void test_wrong(jem_net *net) {
     jem_sampler *s = jem_net_sampler(net, NULL, N, 1, &d);
     float before[SIZE];
     memcpy(before, s->x, sizeof before);
-    CHECK(jem_sampler_step(s, &b) == JEM_BAD_ARGUMENT && says(ctx, "needs a clock"), "no clock");
+    CHECK(jem_sampler_step(s, &b) == JEM_BAD_ARGUMENT && says(ctx, "without a clock"), "no clock");
+    b.microseconds = (double)NAN;
+    CHECK(jem_sampler_step(s, &b) == JEM_BAD_ARGUMENT && says(ctx, "finite"), "NaN");
+    b.microseconds = 0;
     b.steps = -1;
     CHECK(jem_sampler_step(s, &b) == JEM_BAD_ARGUMENT && says(ctx, "-1 steps"), "steps");
     CHECK(jem_sampler_step(NULL, NULL) == JEM_BAD_ARGUMENT && jem_ok(ctx), "NULL");
