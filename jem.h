@@ -8522,8 +8522,8 @@ jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
                          "microseconds: steps must be at least 0, microseconds finite", b.steps,
                          b.microseconds);
     if (b.microseconds > 0 && !b.clock)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: a budget of %g microseconds without a "
-                         "clock", b.microseconds);
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: a budget of %g microseconds without "
+                         "a clock", b.microseconds);
     if (ctx->status == JEM_OK &&
         !jem__all_finite(s->x, (ptrdiff_t)s->n * s->channels * s->height * s->width))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: x contains a number that is not "

@@ -52,8 +52,8 @@ typedef struct run {
        best.safetensors on the validation images, running f(x+) - f(x-), rollbacks, updates summed;
        in runs of older versions, factors of the learning rate and of the step of SGLD, and seven
        more numbers of a guard; lowest loss on the validation images, update of best.safetensors
-       (below 0: no such file, and no lowest loss); sum of NCE's loss since the last row: the state
-       for resuming. */
+       (below 0: no such file, and no lowest loss); sum of NCE's loss since the last row; lowest
+       -log p(y|x) of the validation images, its update (below 0: none): the state for resuming. */
     float state[STATES];
     double seconds, began, saved, shown, pace;  /* seconds: of earlier runs; pace: of each update */
     int paced;                                     /* updates in pace */
@@ -1629,6 +1629,15 @@ static int keep_best(run *r, const evaluation *e) {
     return save_net(r, "best.safetensors");
 }
 
+/* Notes the lowest -log p(y|x) of the validation images so far, for note_overfitting. */
+static void note_least(run *r) {
+    float *const at = &r->state[STATE_LEAST_CE_AT];
+    if (r->data.classes < 2 || !isfinite(r->valid_ce)) return;
+    if (*at >= 0 && r->valid_ce > r->state[STATE_LEAST_CE]) return;
+    r->state[STATE_LEAST_CE] = r->valid_ce;
+    *at = (float)r->update;
+}
+
 /* Measures the accuracy on the validation images, with the averaged weights if there are any; keeps
    the best network; draws pictures. */
 static int validate(run *r) {
@@ -1654,6 +1663,7 @@ static int validate(run *r) {
             r->valid_score = (float)residual;
             r->valid_logp = t->w_nce > 0 ? e.logp : (double)NAN;
             r->valid_at = r->update;
+            note_least(r);
             ok = calibrate(r) && keep_best(r, &e);
         }
     }
@@ -2193,10 +2203,15 @@ static void announce(const run *r) {
     else if (s->values)
         printf("%s: %d rows of %d numbers, %d classes; %d for validation, %d labels\n",
                r->o->dataset, s->n, s->c, s->classes, r->o->n_valid, r->n_labelled);
-    else
-        printf("%s: %d images of %d x %d%s, %d class%s; %d for validation, %d labels\n",
-               r->o->dataset, s->n, s->w, s->h, s->c == 3 ? " in colour" : "", s->classes,
-               s->classes == 1 ? "" : "es", r->o->n_valid, r->n_labelled);
+    else {
+        printf("%s: %d image%s of %d x %d%s, %d class%s; %d for validation, %d for training",
+               r->o->dataset, s->n, s->n == 1 ? "" : "s", s->w, s->h,
+               s->c == 3 ? " in colour" : "", s->classes, s->classes == 1 ? "" : "es",
+               r->o->n_valid, r->n_train);
+        if (r->n_labelled < r->n_train) printf(" (%d labels)", r->n_labelled);
+        if (r->test.n) printf("; %d more for the test", r->test.n);
+        printf("\n");
+    }
     printf("%ld parameters, %d updates (%.1f epochs), %s x %d; results go to %s\n",
            (long)jem_net_size(r->net), r->total, (double)r->total / r->per_epoch,
            jem_isa_name(jem_ctx_isa(r->ctx)), jem_ctx_threads(r->ctx), r->o->out);
@@ -2238,6 +2253,16 @@ static int test_images(run *r, const char *took) {
     return 1;
 }
 
+/* Reports that the classes of the validation images were clearer earlier in the run. */
+static void note_overfitting(const run *r) {
+    const float least = r->state[STATE_LEAST_CE];
+    const int at = (int)r->state[STATE_LEAST_CE_AT];
+    if (at < 0 || r->valid_at != r->update || !(r->valid_ce > 1.25f * least + .02f)) return;
+    printf("overfitting: -log p(y|x) of the validation %s was %.3f after update %d, and is %.3f "
+           "now: more of them, %sor --iters %d may help\n", kind_of_data(r), (double)least, at,
+           (double)r->valid_ce, r->data.values ? "" : "--flip, --shift 2 ", at);
+}
+
 /* Prints the results of a run, and the next command. */
 static int final_test(run *r) {
     char took[32];
@@ -2245,6 +2270,7 @@ static int final_test(run *r) {
     const char *out = data_quoted(r->o->out, word, sizeof word);
     time_text(took, elapsed(r));
     if (team.rank) return 1;
+    note_overfitting(r);
     if (r->data.values) {
         printf("trained in %s; to score other rows: jem score %s/%s.safetensors FILE.csv\n", took,
                out, holds(r, "best.safetensors") ? "best" : "last");
@@ -2323,7 +2349,7 @@ static void run_create(run *r, options *o, train_options *t) {
     r->began = r->saved = now();
     r->valid_accuracy = r->valid_ce = r->state[STATE_BEST] = -1;
     r->state[STATE_LR] = r->state[STATE_STEP] = 1;
-    r->state[STATE_LOWEST] = r->state[STATE_BEST_AT] = -1;
+    r->state[STATE_LOWEST] = r->state[STATE_BEST_AT] = r->state[STATE_LEAST_CE_AT] = -1;
     r->valid_at = -1;
     r->valid_logp = (double)NAN;
     r->lock = -1;

@@ -459,7 +459,7 @@ typedef struct sampling {
     int *queue, *next, *end;                       /* buffer: remaining chains by class */
     int rows, apart, taken;                        /* the strips show every apart-th chain */
     int done;                                      /* samples before these */
-    double logp, sure, unstrange;
+    double logp, sure, strange;
     int calibrated;
 } sampling;
 
@@ -615,7 +615,7 @@ static int sample_some(sampling *s, int n, jem_rng *rng) {
     for (int i = 0; i < n; i++) {
         s->logp += (double)a[i].log_density;
         s->sure += (double)a[i].probability;
-        s->unstrange += jem_judge(a[i].familiarity) != JEM_VERDICT_STRANGE;
+        s->strange += jem_judge(a[i].familiarity) == JEM_VERDICT_STRANGE;
         s->calibrated = a[i].familiarity >= 0;
     }
     for (int i = 0; i < n && s->done + i < GRID_MOST; i++)
@@ -748,7 +748,8 @@ static void print_sampled(const sampling *s) {
     printf("%d samples after %d steps from %s: %s%s%s%s%s\n", s->done, s->fresh_steps + s->steps,
            from, o->out, *o->chains ? ", " : "", o->chains, *o->each ? ", " : "", o->each);
     printf("mean log p(x) %.1f, mean highest p(y|x) %.3f", s->logp / s->done, s->sure / s->done);
-    if (s->calibrated) printf(", %.1f%% not strange", 100 * s->unstrange / s->done);
+    if (s->calibrated && s->strange >= s->done) printf(", all strange");
+    else if (s->calibrated) printf(", %.1f%% strange", 100 * s->strange / s->done);
     printf("\n");
 }
 
@@ -1101,6 +1102,15 @@ static void note_held_out(const model *m, const eval_options *e, const data_set 
             "all, if the model has not learned them\n", e->dataset, d->n);
 }
 
+/* Notes that images of the training are measured, too. */
+static void note_learned(const model *m, const eval_options *e, const data_set *d) {
+    const char *const part = split_names[e->split];
+    const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
+    if (!strcmp(part, "test") || !trained_on || strcmp(trained_on, e->dataset)) return;
+    fprintf(stderr, "jem eval: the model has learned %s of these %d images: only test images show "
+            "how it does on others\n", strcmp(part, "all") ? "most or all" : "most", d->n);
+}
+
 /* Returns 1 if the data set that the model names, and the command does not, is not there. */
 static int is_gone(const options *o, const char *error) {
     const int named = o->given[option_find(o, "dataset")] || o->given[option_find(o, "data")];
@@ -1138,6 +1148,7 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     }
     note_unread(stderr, "jem eval: ", e->dataset, d);
     note_held_out(m, e, d);
+    note_learned(m, e, d);
     const int alike = d->c == net->channels && d->h == net->height && d->w == net->width;
     int ok = alike && d->classes <= net->classes;
     if (alike && !ok)
@@ -1263,8 +1274,9 @@ static void info_data(const jem_net *net, int is_table) {
     } else
         printf("  images     %d x %d%s, %d classes:", net->width, net->height,
                colours[net->channels <= 3 ? net->channels : 0], net->classes);
-    for (int i = 0; i < net->classes && i < SHOWN; i++) printf(" %s", class_name(net, i, number));
-    printf("%s\n", net->classes > SHOWN ? " ..." : "");
+    for (int i = 0; i < net->classes && i < SHOWN; i++)
+        printf("%s %s", i ? "," : "", class_name(net, i, number));
+    printf("%s\n", net->classes > SHOWN ? ", ..." : "");
 }
 
 /* Prints the noise levels of a network that has learned a score, and its way of sampling. */
