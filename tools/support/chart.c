@@ -30,9 +30,8 @@ static const struct letter { char c; const char *lines; } letters[] = {
     { 'z', "02320636" },
     { '.', "06" }, { ',', "1608" }, { ':', "03 06" }, { ';', "13 1608" }, { '-', "0434" },
     { '_', "0747" }, { '+', "0444 2226" }, { '=', "0333 0535" }, { '/', "3007" },
-    { '(', "10020517" }, { ')', "00121507" }, { '%', "5006 1021120110 4455463544" },
-    { '\'', "0002" },
-    { '!', "0004 06" }, { '<', "320436" }, { '>', "023406" }, { '|', "1017" },
+    { '(', "10020517" }, { ')', "00121507" }, { '%', "5016 10010213222110 53444556656453" },
+    { '\'', "0002" }, { '!', "0004 06" }, { '<', "320436" }, { '>', "023406" }, { '|', "1017" },
     { '[', "20101626" }, { ']', "10202616" }, { '^', "021022" }, { '@', "3323243433 34444130100105"
       "1646" }
 };
@@ -181,7 +180,7 @@ static void chart__range(plot *p, const panel *q, int of_y, double *lo, double *
 }
 
 void draw_panel(plot *p, const panel *q) {
-    draw_panel_in(p, q, 1.5f);
+    draw_panel_in(p, q, 1.75f);
 }
 
 /* What a panel shows: from x0 to x1 and from y0 to y1; sx, sy: pixels of a unit. */
@@ -230,8 +229,8 @@ static void chart__legend(plot *p, const panel *q, float unit) {
     for (int k = q->n - 1; k >= 0; k--) {
         if (!*q->curves[k].name) continue;         /* another curve of the group before it */
         const float width = text(NULL, 0, 0, unit + .1f, 0, q->curves[k].name);
-        text(p, right - width, q->top - 17.5f * unit, unit + .1f, 0x333333, q->curves[k].name);
-        const float middle = q->top - 14 * unit;
+        text(p, right - width, q->top - 16.5f * unit, unit + .1f, 0x333333, q->curves[k].name);
+        const float middle = q->top - 13 * unit;
         box(p, right - width - 24, middle - 2, right - width - 8, middle + 2, q->curves[k].colour);
         right -= width + 44;
     }
@@ -258,7 +257,7 @@ static void chart__curve(plot *p, const panel *q, const chart__scale *s, const c
 
 void draw_panel_in(plot *p, const panel *q, float unit) {
     const chart__scale s = chart__scale_of(p, q);
-    text(p, q->left, q->top - 20 * unit, unit / .75f, 0x000000, q->title);
+    text(p, q->left, q->top - 18.5f * unit, unit / .75f, 0x000000, q->title);
     chart__axes(p, q, &s, unit);
     chart__legend(p, q, unit);
     for (int k = 0; k < q->n; k++) chart__curve(p, q, &s, &q->curves[k]);
