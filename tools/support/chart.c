@@ -223,13 +223,24 @@ static void chart__axes(plot *p, const panel *q, const chart__scale *s, float un
         text_right(p, q->right, q->bottom + 17 * unit, unit, 0x333333, q->x_name);
 }
 
-/* Draws the names of the curves above the panel, from the right. */
+/* Draws the names of the curves above the panel, from the right; in smaller letters if they would
+   touch the title. */
 static void chart__legend(plot *p, const panel *q, float unit) {
+    const float room = q->right - q->left - text(NULL, 0, 0, unit / .75f, 0, q->title);
+    float size = unit + .1f;
+    float needed = room + 1;
+    while (needed > room && size > 1) {
+        needed = 0;
+        for (int k = 0; k < q->n; k++)
+            if (*q->curves[k].name) needed += text(NULL, 0, 0, size, 0, q->curves[k].name) + 44;
+        if (needed > room) size -= .1f;
+    }
     float right = q->right;
     for (int k = q->n - 1; k >= 0; k--) {
         if (!*q->curves[k].name) continue;         /* another curve of the group before it */
-        const float width = text(NULL, 0, 0, unit + .1f, 0, q->curves[k].name);
-        text(p, right - width, q->top - 16.5f * unit, unit + .1f, 0x333333, q->curves[k].name);
+        const float width = text(NULL, 0, 0, size, 0, q->curves[k].name);
+        text(p, right - width, q->top - 13 * unit - 3 * size, size, 0x333333,
+             q->curves[k].name);
         const float middle = q->top - 13 * unit;
         box(p, right - width - 24, middle - 2, right - width - 8, middle + 2, q->curves[k].colour);
         right -= width + 44;
