@@ -159,7 +159,7 @@ static inline void plot_darkness(plot *p, double log_z, char note[64]) {
         const unsigned grey = (unsigned)(70 + 160 * share);
         plot_contour(p, lo + (hi - lo) * share, 1.8f, grey * 0x10101u);
     }
-    snprintf(note, 64, "log p: %.0f to %.0f", (double)lo - log_z, (double)hi - log_z);
+    snprintf(note, 64, "log p: %.2g to %.2g", (double)lo - log_z, (double)hi - log_z);
 }
 
 static const unsigned class_colours[8] = {
