@@ -287,7 +287,7 @@ void draw_rows(plot *p, const row_chart *q) {
     const float bottom = top + each * (float)q->rows;
     const double dx = chart__step((double)(q->hi - q->lo), 8);
     char label[32];
-    text(p, 10, top - 34, 2, 0x000000, q->title);
+    text(p, 10, top - 36, 2.6f, 0x000000, q->title);
     for (int r = 0; r < q->rows; r += 2) {
         const float y = top + each * (float)r;
         box(p, 10, y, right_end, y + each, 0xf3f3f3);
@@ -296,22 +296,22 @@ void draw_rows(plot *p, const row_chart *q) {
         const float at = low + ((float)v - q->lo) * scale;
         box(p, at, top, at + 1, bottom, 0xcccccc);
         chart__number(label, sizeof label, v, dx);
-        text(p, at - text(NULL, 0, 0, 1.5f, 0, label) / 2, bottom + 9, 1.5f, 0x555555, label);
+        text(p, at - text(NULL, 0, 0, 1.9f, 0, label) / 2, bottom + 9, 1.9f, 0x555555, label);
     }
     box(p, low + (q->mark - q->lo) * scale - 1, top, low + (q->mark - q->lo) * scale + 1, bottom,
         0x000000);
     float right = right_end;
     for (int k = q->lines - 1; k >= 0; k--) {      /* the legend, from the right */
-        text_right(p, right, top - 30, 1.6f, 0x333333, q->line_names[k]);
-        right -= text(NULL, 0, 0, 1.6f, 0, q->line_names[k]) + 8;
+        text_right(p, right, top - 32, 2, 0x333333, q->line_names[k]);
+        right -= text(NULL, 0, 0, 2, 0, q->line_names[k]) + 12;
         plot_dot(p, right, top - 24, 9, q->colours[k]);
-        right -= 24;
+        right -= 26;
     }
     for (int i = 0; i < q->rows * q->lines; i++) {
         const int r = i / q->lines;
         const int k = i % q->lines;
         const float y = top + each * ((float)r + ((float)k + 1) / (float)(q->lines + 1));
-        if (!k) text(p, 14, top + each * ((float)r + .5f) - 5, 1.6f, 0x222222, q->names[r]);
+        if (!k) text(p, 14, top + each * ((float)r + .5f) - 6, 2, 0x222222, q->names[r]);
         if (q->to[i] >= q->lo) {
             const float x = low + (q->to[i] - q->lo) * scale;
             const float from = q->from[i] >= q->lo ? low + (q->from[i] - q->lo) * scale : low;
