@@ -41,6 +41,7 @@ TITLES = {
 }
 WIDE = 2                                            # pictures wider than this are above the text
 BROAD = 1.25                                        # .. than this have more than half of the slide
+LONG = 500                                          # .. unless the formula has this many letters
 
 
 def playground_only(address):
@@ -197,11 +198,12 @@ def slide(part, minutes, unit, program, k):
     """The first of two questions has the film in place of the picture, if there is one."""
     moving = unit["film"] and k == 0 and len(unit["asked"]) > 1
     data, width, height = picture(unit["film"] if moving else unit["path"])
-    shape = "wide" if width > WIDE * height else "broad tall" if width > BROAD * height else "tall"
     alt = html.escape(unit["film_alt"] if moving else unit["alt"])
     question, answer = unit["asked"][k] if unit["asked"] else ("", "")
     formulas = unit["formulas"]
-    shown = formula(formulas[min(k, len(formulas) - 1)])
+    given = formulas[min(k, len(formulas) - 1)]
+    broad = width > BROAD * height and len(given) < LONG
+    shape = "wide" if width > WIDE * height else "broad tall" if broad else "tall"
     links = "".join('<a class="live" href="%s">%s</a>' % (html.escape(playground_only(to)),
                                                         inline(text, str))
                     for text, to in (unit["links"] if k == 0 else []))
@@ -221,7 +223,8 @@ alt="%s"></button>
 </div>
 </section>
 """ % (shape, program, part, minutes,
-       inline(title_of(unit, program, k), playground_only), data, width, height, alt, alt, shown,
+       inline(title_of(unit, program, k), playground_only), data, width, height, alt, alt,
+       formula(given),
        inline(sentence(question), playground_only),
        "<details><summary>Answer</summary>%s</details>" % markdown(answer) if answer else "", links)
 
