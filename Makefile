@@ -42,7 +42,7 @@ LESSONS += samplers pooled vectors
 LESSONS += compose three_densities own_net own_energy autograd
 LESSONS += out_of_distribution calibration imputation
 # pngquant does not support the animated film.png: its strip replaces it.
-STILLS  = $(filter-out film,$(LESSONS)) film_strip attack_digits
+STILLS  = $(filter-out film,$(LESSONS)) film_strip samplers_traces attack_digits
 
 .PHONY: FORCE help demo demo-long gallery examples tools mpi test tests check strict portability \
         fuzz graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
@@ -63,7 +63,7 @@ demo demo-long: $(BUILD)/demo
 gallery: demo $(EXAMPLES)  ## run the examples and update their pictures in examples/gallery
 	@cp build/pictures/dreams.png build/pictures/chains.png examples/gallery/
 	$(AGAIN) -j2 $(LESSONS:%=gallery-%)
-	@cp build/pictures/film_strip.png examples/gallery/
+	@cp build/pictures/film_strip.png build/pictures/samplers_traces.png examples/gallery/
 	$(BUILD)/attack examples/models/mnist.safetensors
 	@cp build/pictures/attack.png examples/gallery/attack_digits.png
 	$(BUILD)/films_energy

@@ -8,7 +8,8 @@
                  f(data) far above   chains do not reach the maxima of f, so f is not lowered there
                  f(data) far below   chains sit on a spike without data: f has run away
 
-   LOOK FOR  Each panel: log p(x) and 300 chains of the replay buffer (white).
+   LOOK FOR  Each panel: log p(x) and 300 chains of the replay buffer (white). A panel that would be
+             black has lines of equal log p, the lighter the higher.
              rate x 30     the landscape changes faster than the chains can follow, becomes steep,
                            and throws them into two corners of the box (two dots there). The trainer
                            stops, and restores the weights from before that
@@ -69,10 +70,11 @@ static jem_train_desc training(const run *r) {
 }
 
 /* Draws the density, and the samples: the chains of the buffer. Returns log Z. */
-static double draw(jem_net *net, const jem_buffer *b, plot *p) {
+static double draw(jem_net *net, const jem_buffer *b, plot *p, char note[64]) {
     plot_function(p, net->ctx, jem_logp, net);
     const double log_z = plot_log_z(p);
     plot_density(p, log_z);
+    plot_darkness(p, log_z, note);
     const float edge = 0.96f * WORLD_BOX;          /* show points on the edge as well */
     int shown = 0;
     for (int i = 0; b && i < b->capacity && shown < 300; i++) {
@@ -86,7 +88,8 @@ static double draw(jem_net *net, const jem_buffer *b, plot *p) {
 }
 
 /* Trains, and stores f(data) - f(sample) in c. Draws the result, with its state in the title. */
-static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, char title[64]) {
+static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, char title[64],
+                 char note[64]) {
     float *at = (float *)(uintptr_t)c->x;
     float *value = (float *)(uintptr_t)c->y;
     float x[2 * BATCH];
@@ -111,7 +114,7 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
         printf("%-20s  %s\n", r->name, jem_error(ctx));
         jem_clear_error(ctx);
     }
-    const double log_z = draw(net, jem_trainer_buffer(tr), p);
+    const double log_z = draw(net, jem_trainer_buffer(tr), p, note);
     world_sample(RINGS, &rng, BATCH, x, y);
     const float right = jem_accuracy(net, x, y, BATCH);
     const double got = world_mean_logp(RINGS, net) - log_z;
@@ -131,7 +134,7 @@ int main(int argc, char **argv) {
         "healthy", "rate x 30", "no noise", "1 from noise", "L2 on f", "20 steps"
     };
     curve curves[RUNS];
-    char title[64];
+    char title[64], note[64];
     sheet s;
     plot p;
     if (!sheet_create(&s, 3, 2, 300, 280) || !panel_create(&p, &s)) return 1;
@@ -140,9 +143,10 @@ int main(int argc, char **argv) {
            world_mean_logp(RINGS, NULL));
     for (int k = 0; k < RUNS && jem_ok(ctx); k++) {
         curve c = { legend[k], runs[k].colour, at[k], value[k], 0, 2 };
-        live(ctx, runs + k, updates, &p, &c, title);
+        live(ctx, runs + k, updates, &p, &c, title, note);
         curves[k] = c;
         sheet_put(&s, k % 3, k / 3, &p, title);
+        sheet_note(&s, k % 3, k / 3, 0, note);
     }
     if (jem_ok(ctx)) sheet_chart(&s, "f(data) - f(sample)", "updates", curves, RUNS, -6, 12);
     const int failed = report(ctx) || !sheet_close(&s, "build/pictures/break_it.png");

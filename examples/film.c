@@ -4,13 +4,14 @@
              cross-entropy, as in worlds.c. At every frame Z is summed over a grid, and also
              estimated by annealed importance sampling (Neal 2001), which needs no grid.
 
-   LOOK FOR  Columns are moments of training. Upper row: the learned density. Lower row: the ends of
-             10,000 chains of 20 short steps from noise, in the same colours. Below: the mean log p
-             of new points, with either Z, and the maximum, that of the true density. The samples
-             improve to the end; the density was best after 430 updates, then the outer circle fades
-             until it is gone. No chain crosses the gap, so the samples do not show how much
-             probability is on either side. The loss does not show it, either: it only compares f
-             at the samples with f at the data. film.png is animated: truth, density, samples.
+   LOOK FOR  Columns are moments of training. Upper row: the learned density. Lower row: short-run
+             samples, the ends of 10,000 chains of 20 steps from noise, in the same colours; as many
+             data at the end. Below: the mean log p of new points, with either Z, and the maximum,
+             that of the true density. The samples improve to the end; the density was best after
+             430 updates, then the outer circle fades until it is gone. No chain crosses the gap, so
+             the samples do not show how much probability is on either side. The loss does not show
+             it, either: it only compares f at the samples with f at the data. film.png is animated:
+             truth, density, samples.
 
    TRY       build/film gaussians: which of the eight are lost? pinwheel: why does that succeed?
              how.reinit = 1 in world_recipe: no chain is kept. Does the outer circle stay?
@@ -52,6 +53,18 @@ static void measure(film *f, jem_net *net, int update, double log_z) {
     fflush(stdout);
 }
 
+/* Draws the true density, and as many points of it as there are chains, at the end of the strip. */
+static void put_truth(film *f, const char *title) {
+    static float x[2 * SHORT];
+    static int y[SHORT];
+    jem_rng rng = jem_rng_seed(3);
+    sheet_put(&f->strip, STRIP, 0, &f->p, title);
+    world_sample(f->kind, &rng, SHORT, x, y);
+    plot_histogram(&f->p, SHORT, x, 5);
+    plot_density(&f->p, 0);
+    sheet_put(&f->strip, STRIP, 1, &f->p, "data");
+}
+
 static int shoot(film *f, jem_net *net, int update) {
     static float x[2 * SHORT];
     const int column = f->taken * (STRIP - 1) % (f->count - 1) ? -1 :
@@ -71,14 +84,14 @@ static int shoot(film *f, jem_net *net, int update) {
     world_walk(net, SHORT, 20, NULL, NULL, x);
     plot_histogram(p, SHORT, x, 5);
     plot_density(p, 0);
-    sheet_put(&s, 2, 0, p, "20 steps from noise");
-    if (column >= 0) sheet_put(&f->strip, column, 1, p, "20 steps from noise");
+    sheet_put(&s, 2, 0, p, "short-run");
+    if (column >= 0) sheet_put(&f->strip, column, 1, p, "short-run");
 
     plot_truth(p, f->kind);
     plot_density(p, 0);
     snprintf(title, sizeof title, "truth: %.2f", (double)f->best[f->taken]);
     sheet_put(&s, 0, 0, p, title);
-    if (column == STRIP - 1) sheet_put(&f->strip, STRIP, 0, p, title);
+    if (column == STRIP - 1) put_truth(f, title);
     const size_t size = (size_t)s.paper.w * (size_t)s.paper.h * 3;
     f->w = s.paper.w;
     f->h = s.paper.h;

@@ -5,7 +5,8 @@
 
    LOOK FOR  films_cross.png: chains start in the left of two modes, which has 30% of the
              probability. At one temperature they stay; tempered chains cross, until about 65% are
-             on the right. films_digit.png: ten chains from noise to digit, a class each.
+             on the right (the share is above). films_digit.png: ten chains from noise to digit, a
+             class each.
 
    TRY       HOTTEST 3: do the chains still cross? PER_SHOT 100: how close to 70% do they get?
 
@@ -86,10 +87,11 @@ static int film_cross(jem_ctx *ctx) {
             memcpy(p.rgb, empty.rgb, (size_t)p.w * (size_t)p.h * 3);
             for (int i = 0; i < CHAINS; i++) right += both[k].x[t][2 * i] > 0;
             plot_dots(&p, both[k].x[t], CHAINS, 3, 0xffffff);
-            snprintf(title, sizeof title, "%s: %d%% right", k ? "tempered" : "one temperature",
-                     100 * right / CHAINS);
+            right = 100 * right / CHAINS;
+            snprintf(title, sizeof title, "%s: %d%%", k ? "tempered" : "MALA", right);
             sheet_put(&s, k, 0, &p, title);
-            if (t == CROSS - 1) printf("%s\n", title);
+            if (t < CROSS - 1) continue;
+            printf("%s: %d%% right\n", k ? "tempered" : "one temperature", right);
         }
         ok = ok && reel_add(&r, s.paper.w, s.paper.h, s.paper.rgb);
         plot_free(&s.paper);

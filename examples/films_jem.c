@@ -130,16 +130,16 @@ static void turn(const float *from, float angle, float *to) {
     }
 }
 
-/* Draws the image and the answers up to an angle. */
+/* Draws the image, its answers, and those to all angles: pale beyond the present one. */
 static int turn_frame(reel *r, int shown, const float *x, const jem_answer *a) {
-    static float angle[ANGLES], softmax[ANGLES], familiar[ANGLES];
+    static float angle[ANGLES], value[2][ANGLES];
     char label[64];
     plot p;
     if (!plot_create(&p, WIDE, HIGH, 0, WIDE, HIGH, 0)) return 0;
     for (int k = 0; k < ANGLES; k++) {
         angle[k] = 360.0f * (float)k / ANGLES;
-        softmax[k] = k <= shown ? a[k].probability : NAN;              /* NaN: not drawn */
-        familiar[k] = k <= shown ? a[k].familiarity : NAN;
+        value[0][k] = a[k].probability;
+        value[1][k] = a[k].familiarity;
     }
     for (int k = 0; k < DIGIT * ZOOM * DIGIT * ZOOM; k++) {
         const int i = k / (DIGIT * ZOOM);
@@ -155,10 +155,17 @@ static int turn_frame(reel *r, int shown, const float *x, const jem_answer *a) {
     snprintf(label, sizeof label, "familiarity: %.1f%%", 100 * (double)now->familiarity);
     text(&p, 20, 244, 2.2f, INK_RED, label);
     text(&p, 20, 274, 2.2f, 0x111111, jem_verdict_name(jem_judge(now->familiarity)));
-    const curve curves[2] = { { "", INK_BLUE, angle, softmax, ANGLES, 3 },
-                              { "", INK_RED, angle, familiar, ANGLES, 3 } };
-    const panel q = { "", "degrees", 280, 30, 620, HIGH - 56, 0, 1.02f, curves, 2 };
-    draw_panel_in(&p, &q, 2);
+    const curve curves[4] = { { "", 0xb2d4e7, angle, value[0], ANGLES, 3 },
+                              { "", 0xf0c6a8, angle, value[1], ANGLES, 3 },
+                              { "", INK_BLUE, angle, value[0], shown + 1, 3 },
+                              { "", INK_RED, angle, value[1], shown + 1, 3 } };
+    const panel q = { "", "degrees", 280, 30, 620, HIGH - 60, 0, 1.02f, curves, 4 };
+    draw_panel_in(&p, &q, 2.2f);
+    for (int k = 0; k < 2; k++) {                  /* the present angle */
+        const float at = q.left + (q.right - q.left) * angle[shown] / angle[ANGLES - 1];
+        const float up = (q.bottom - q.top) * value[k][shown] / q.y_hi;
+        plot_dot(&p, at, q.bottom - up, 10, k ? INK_RED : INK_BLUE);
+    }
     const int ok = !p.failed && reel_add(r, WIDE, HIGH, p.rgb);
     plot_free(&p);
     return ok;

@@ -15,7 +15,7 @@
 #include <time.h>
 #endif
 
-#include "tools/support/pictures.h"
+#include "tools/support/chart.h"
 
 enum { DIGITS = 5, SHOTS = 8, MOST_FRAMES = 4000, ZOOM = 3, LEFT = 40, TOP = 20, CELL = 96 };
 enum { WIDTH = 2 * LEFT + SHOTS * CELL, PLOT_TOP = TOP + DIGITS * CELL + 20, PLOT_HEIGHT = 160 };
@@ -84,6 +84,11 @@ static void draw_digits(plot *p, int column, float (*x)[DIGIT_PIXELS]) {
 
 /* Draws the time of each frame, from 0 to 20 ms, and the limit. */
 static void draw_times(plot *p) {
+    plot letters = *p;                             /* the same picture, y downwards */
+    letters.y0 = HEIGHT;
+    letters.y1 = 0;
+    text(&letters, LEFT, PLOT_TOP - 22, 2.4f, 0x333333, "time of each frame,");
+    text(&letters, LEFT + 216, PLOT_TOP - 22, 2.4f, 0xb03030, "the limit: 16 ms");
     const float ms = (float)PLOT_HEIGHT / 20;
     const float low = (float)TOP;
     const float step = (float)(SHOTS * CELL) / (float)r.frames;

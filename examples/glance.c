@@ -36,7 +36,7 @@ static int images(jem_ctx *ctx, float x[SHOWN][DIGIT_PIXELS]) {
 
 /* Draws a bar from 0 to 1 on a pale track, with its label above it. */
 static void bar(plot *paper, float x, float y, float share, unsigned colour, const char *label) {
-    text(paper, x, y, 1.9f, 0x333333, label);
+    text(paper, x, y - 2, 2.1f, 0x333333, label);
     plot_line(paper, x + 4, y + 20, x + CELL - 4, y + 20, 8, 0xe4e4e0);
     if (share > 0.005f)
         plot_line(paper, x + 4, y + 20, x + 4 + share * (CELL - 8), y + 20, 8, colour);
@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
     for (int k = 0; k < 2 && ok; k++) {
         const int left = GAP + k * (WIDE - GAP) / 2 + 70;
         learn_moons(ctx, k, updates, &moons, title, sizeof title);
-        text(&paper, (float)left, UPPER, 2, 0x333333, title);
+        text(&paper, (float)left, UPPER - 2, 2.8f, 0x333333, title);
         plot_put(&paper, left, UPPER + 28, &moons);
         ok = jem_ok(ctx);
     }

@@ -158,19 +158,19 @@ static void draw_cell(plot *p, double percent, int left, int top) {
     unsigned ink = 0x333333;
     if (percent > 50) ink = 0xffffff;
     snprintf(label, sizeof label, "%.0f%%", percent);
-    text(p, (float)left + 18, (float)top + 20, 2, ink, label);
+    text(p, (float)left + 12, (float)top + 20, 2.6f, ink, label);
 }
 
 static int draw(const row *rows) {
     plot p;
     if (!plot_create(&p, WIDE, HIGH, 0, WIDE, HIGH, 0)) return 0;
-    text(&p, IMAGES, 16, 1.6f, 0x333333, "strangest to most familiar");
+    text(&p, IMAGES, 14, 2.1f, 0x333333, "strangest to most familiar");
     for (int k = 0; k < SCORES; k++)
-        text(&p, (float)(TABLE + k * COLUMN), 16, 1.6f, 0x333333, columns[k]);
+        text(&p, (float)(TABLE + k * COLUMN), 15, 1.9f, 0x333333, columns[k]);
     for (int kind = 0; kind < KINDS; kind++) {
         const int top = TOP + kind * ROW;
-        text(&p, LEFT, (float)top + 10, 1.9f, 0x333333, names[kind]);
-        text(&p, LEFT, (float)top + 34, 1.5f, INK_GREY, jem_reason_name(rows[kind].reason));
+        text(&p, LEFT, (float)top + 7, 2.4f, 0x333333, names[kind]);
+        text(&p, LEFT, (float)top + 35, 1.9f, INK_GREY, jem_reason_name(rows[kind].reason));
         for (int i = 0; i < SHOWN; i++)
             plot_digit(&p, IMAGES + i * (CELL + 4), top, ZOOM, rows[kind].shown + i * DIGIT_PIXELS);
         for (int k = 0; k < SCORES; k++)

@@ -13,15 +13,16 @@
              chain, and the ends of all chains (white); above, the error of a mean in standard
              errors. An error above 4 is not chance: on the banana SGLD has half of MALA's tau and
              is wrong, and so is ULA on the narrow density. On two modes, R-hat and tau show the
-             failure. Under that, for each density, traces of five chains (u over time): a hairy
-             caterpillar is good, a slow snake is not, two levels are two modes without transitions.
-             Then the autocorrelation of u: how fast a chain forgets. Each quantity has its own tau,
-             and the slowest one counts: here u, the first coordinate.
+             failure. The second picture has, for each density, traces of five chains (u over time):
+             a hairy caterpillar is good, a slow snake is not, two levels are two modes without
+             transitions. Under them the autocorrelation of u: how fast a chain forgets. Each
+             quantity has its own tau, and the slowest one counts: here u, the first coordinate.
 
    TRY       STEP .1f and .5f: which diverge, and which reject? All chains start left of 0 (START):
              what is the R-hat of two modes now? HOTTEST 2: does the ladder still reach across?
 
-   RUN       build/samplers              Picture: build/pictures/samplers.png */
+   RUN       build/samplers              Pictures: build/pictures/samplers.png,
+                                         samplers_traces.png */
 #define JEM_IMPLEMENTATION
 #include "jem.h"
 #include "tools/support/measures.h"
@@ -115,34 +116,39 @@ static void run(jem_ctx *ctx, int k, trace *t, int gradients) {
     jem_reset(ctx);
 }
 
-/* Draws the path of a chain and the ends of all chains; below, in one of WALKS strips, traces. */
-static void draw(sheet *s, plot *p, int k, const trace *t, int cost, const char *title) {
-    const float left = (float)t->which * (float)s->paper.w / DENSITIES + 20;
-    const float middle = (float)s->chart_top + 28 + 46 * (float)k;
+/* The two pictures: a panel per sampler and density; traces and autocorrelations, a density per
+   column. */
+typedef struct pictures { sheet s; plot traces; } pictures;
+enum { WIDE = 1206, HIGH = 660, NAMES = 130, COLUMN = (WIDE - NAMES) / DENSITIES, CHART = 310 };
+
+/* Draws the path of a chain and the ends of all chains; and traces. */
+static void draw(pictures *to, plot *p, int k, const trace *t, int cost, const char *title) {
+    const float left = NAMES + COLUMN * (float)t->which;
+    const float middle = 74 + 56 * (float)k;
     plot_way(p, t->way[0], 400 / cost < t->steps ? 400 / cost : t->steps, 1, 0x30d0f0);
     for (int i = 0; i < CHAINS; i++) plot_dots(p, t->now + 2 * i * t->ladder, 1, 3.5f, 0xffffff);
-    sheet_put(s, k, t->which, p, title);
-    text(&s->paper, left, middle - 6, 1.9f, walks[k].colour, walks[k].name);
+    sheet_put(&to->s, k, t->which, p, title);
+    text(&to->traces, 10, middle - 8, 2.7f, walks[k].colour, walks[k].name);
     const int n = t->steps * cost < TRACED ? t->steps : TRACED / cost;
     for (int j = 0; j < SEEN; j++)
-        sheet_trace(s, left + 96, middle, 270, -6, t->seen[j], n, class_colours[j]);
+        plot_trace(&to->traces, left, middle, CHART, -8, t->seen[j], n, class_colours[j]);
 }
 
 static float lag[WALKS][LAGS], r[WALKS][LAGS];     /* the autocorrelations of one density */
 
-static void show_divergence(jem_ctx *ctx, sheet *s, plot *p, int k, trace *t) {
+static void show_divergence(jem_ctx *ctx, pictures *to, plot *p, int k, trace *t) {
     char title[64];
     printf("%-9s %-8s  diverged: %s\n", targets[t->which].name, walks[k].name, jem_error(ctx));
     jem_clear_error(ctx);                          /* the others continue */
     plot_function(p, ctx, density, &t->which);
     plot_density(p, plot_log_z(p));
     snprintf(title, sizeof title, "%s: diverged", walks[k].name);
-    sheet_put(s, k, t->which, p, title);
+    sheet_put(&to->s, k, t->which, p, title);
 }
 
 /* Shows the error of a sampler's mean, its chains, tau and R-hat. Computes the autocorrelations,
    and returns their number. */
-static int show(jem_ctx *ctx, sheet *s, plot *p, int k, trace *t, int gradients) {
+static int show(jem_ctx *ctx, pictures *to, plot *p, int k, trace *t, int gradients) {
     const struct target *q = targets + t->which;
     const int cost = gradients / t->steps;
     const int from = t->steps / 8;
@@ -158,10 +164,12 @@ static int show(jem_ctx *ctx, sheet *s, plot *p, int k, trace *t, int gradients)
     fflush(stdout);
     plot_function(p, ctx, density, &t->which);
     plot_density(p, plot_log_z(p));
-    snprintf(title, sizeof title, "%s: off by %.*f", walks[k].name, off < 10 ? 1 : 0, off);
-    draw(s, p, k, t, cost, title);
-    snprintf(title, sizeof title, "tau %.0f, R-hat %.2f", slow.tau * cost, slow.rhat);
-    sheet_note(s, k, t->which, title);
+    snprintf(title, sizeof title, "%s: %.*f", walks[k].name, off < 10 ? 1 : 0, off);
+    draw(to, p, k, t, cost, title);
+    snprintf(title, sizeof title, "tau %.0f", slow.tau * cost);
+    sheet_note(&to->s, k, t->which, 1, title);
+    snprintf(title, sizeof title, "R-hat %.2f", slow.rhat);
+    sheet_note(&to->s, k, t->which, 0, title);
     const int lags = (LAGS - 1) / cost + 1;
     for (int i = 0; i < lags; i++) {
         lag[k][i] = (float)(i * cost);
@@ -170,39 +178,45 @@ static int show(jem_ctx *ctx, sheet *s, plot *p, int k, trace *t, int gradients)
     return lags;
 }
 
-/* Draws how fast the samplers forget: their autocorrelations. */
-static void draw_curves(sheet *s, int which, const curve *curves) {
-    panel chart = sheet_panel(s, which, DENSITIES, 320, 190);
-    char title[64];
-    snprintf(title, sizeof title, "%s: autocorrelation of u", targets[which].name);
-    chart.title = title;
-    chart.x_name = "lag in gradients";
-    chart.curves = curves;
-    chart.n = WALKS;
-    chart.y_lo = -0.1f;
-    chart.y_hi = 1;
-    draw_panel_in(&s->paper, &chart, SHEET_UNIT);
+/* Draws how fast the samplers forget: their autocorrelations. Writes the texts of the column. */
+static void draw_curves(plot *paper, int which, const curve *curves) {
+    const float left = NAMES + COLUMN * (float)which;
+    const panel chart = { "autocorrelation of u", "lag in gradients", left, HIGH - 236,
+                          left + CHART, HIGH - 60, -0.1f, 1, curves, WALKS };
+    text(paper, left, 12, 3, 0x000000, targets[which].name);
+    if (!which) text(paper, left, 344, SHEET_UNIT, 0x333333, "u of five chains, over time");
+    draw_panel_in(paper, &chart, SHEET_UNIT);
+}
+
+static int pictures_write(pictures *to) {
+    const char *path = "build/pictures/samplers_traces.png";
+    const int ok = sheet_close(&to->s, "build/pictures/samplers.png") &&
+                   plot_write(&to->traces, path);
+    if (ok) printf("picture: %s\n", path);
+    return ok;
 }
 
 int main(int argc, char **argv) {
     static trace t;
     const int gradients = is_quick(argc, argv) ? 800 : GRADIENTS;
     curve curves[WALKS];
-    sheet s;
+    pictures to;
     plot p;
-    if (!sheet_create(&s, WALKS, DENSITIES, 216, 540) || !panel_create(&p, &s)) return 1;
+    if (!sheet_create(&to.s, WALKS, DENSITIES, 216, 0) || !panel_create(&p, &to.s) ||
+        !plot_create(&to.traces, WIDE, HIGH, 0, WIDE, HIGH, 0)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
     for (t.which = 0; t.which < DENSITIES && jem_ok(ctx); t.which++) {
         for (int k = 0; k < WALKS && jem_ok(ctx); k++) {
             curve forgets = { "", walks[k].colour, lag[k], r[k], 0, 2 };
             run(ctx, k, &t, gradients);
-            if (jem_error_status(ctx) == JEM_DIVERGED) show_divergence(ctx, &s, &p, k, &t);
-            else if (jem_ok(ctx)) forgets.n = show(ctx, &s, &p, k, &t, gradients);
+            if (jem_error_status(ctx) == JEM_DIVERGED) show_divergence(ctx, &to, &p, k, &t);
+            else if (jem_ok(ctx)) forgets.n = show(ctx, &to, &p, k, &t, gradients);
             curves[k] = forgets;
         }
-        if (jem_ok(ctx)) draw_curves(&s, t.which, curves);
+        if (jem_ok(ctx)) draw_curves(&to.traces, t.which, curves);
     }
-    const int failed = report(ctx) || !sheet_close(&s, "build/pictures/samplers.png");
+    const int failed = report(ctx) || !pictures_write(&to);
+    plot_free(&to.traces);
     plot_free(&p);
     jem_ctx_free(ctx);
     return failed;

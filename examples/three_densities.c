@@ -9,7 +9,8 @@
    LOOK FOR  First row: a mixture of three Gaussians as an energy-based model. Its logits are
              log(1/3) + log N(x; mean, covariance), and its softmax is Bayes' rule: here all three
              are correct. Second: a network trained only to classify. It is as good a classifier,
-             but its p(x) is useless. Third: the same network, trained as a JEM.
+             but its p(x) is useless. Third: the same network, trained as a JEM. Above p(x) the mean
+             log p(x) of new points; a panel that would be black has lines of equal log p.
 
    TRY       0.01f instead of 1.0f in main: how little contrastive divergence is enough? Move the
              means apart: does the classifier's p(x) become better or worse?
@@ -100,7 +101,7 @@ static jem_tensor *posterior(jem_ctx *ctx, jem_tensor *x, void *user) {
 static void draw(sheet *s, int row, plot *p, jem_net *net, const char *name) {
     static float x[2 * TEST], f[TEST];
     static int y[TEST];
-    char title[64];
+    char title[64], note[64];
     jem_rng rng = jem_rng_seed(3);
     sample(&rng, TEST, x, y);
     const jem_mark mark = jem_begin(net->ctx);
@@ -111,13 +112,15 @@ static void draw(sheet *s, int row, plot *p, jem_net *net, const char *name) {
     const double log_z = plot_log_z(p);
     const double learned = mean_of(f, TEST) - log_z;
     plot_density(p, log_z);
-    snprintf(title, sizeof title, "p(x): mean log p %.2f", learned);
+    snprintf(title, sizeof title, "p(x): %.2f", learned);
     sheet_put(s, 1, row, p, title);
 
     plot_function(p, net->ctx, joint_0, net);
     plot_density(p, log_z);
-    snprintf(title, sizeof title, "%s: p(x, y = blue)", name);
+    plot_darkness(p, log_z, note);
+    snprintf(title, sizeof title, "%s: p(x, blue)", name);
     sheet_put(s, 0, row, p, title);
+    sheet_note(s, 0, row, 0, note);
 
     memset(p->rgb, 255, (size_t)(p->w * p->h) * 3);
     for (int c = 0; c < CLASSES; c++) {
@@ -127,7 +130,7 @@ static void draw(sheet *s, int row, plot *p, jem_net *net, const char *name) {
             plot_blend(p, k / p->w, k % p->w, class_colours[c], 0.45f * p->values[k]);
     }
     for (int i = 0; i < 300; i++) plot_dot(p, x[2 * i], x[2 * i + 1], 3, class_colours[y[i]]);
-    snprintf(title, sizeof title, "p(y given x): %.1f%%", right);
+    snprintf(title, sizeof title, "p(y|x): %.1f%%", right);
     sheet_put(s, 2, row, p, title);
     printf("%-10s  accuracy %.1f%%  mean log p(x) of new points %.3f\n", name, right, learned);
     fflush(stdout);

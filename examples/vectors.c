@@ -167,7 +167,7 @@ static void draw_row(plot *page, int kind, const float *logp, float limit, jem_r
     const float right = WIDTH - 30;
     const float top = 70 + 68 * (float)kind;
     const float scale = (right - left) / 74;
-    text(page, left, top - 14, 1.5f, 0x333333, kinds[kind]);
+    text(page, left, top - 15, 2, 0x333333, kinds[kind]);
     plot_line(page, left, top + 42, right, top + 42, 1, 0xdddddd);
     for (int i = 0; i < 400; i++) {
         const float at = left + scale * (fmaxf(logp[i] - limit, -40) + 40);
@@ -230,7 +230,9 @@ static int show_machine(jem_ctx *ctx, plot *page) {
     jem_net *net = learn(ctx, x, ROWS, SENSORS, UPDATES, &limit);
     printf("  %-18s  log p(x)              familiarity           sensor\n", "");
     printf("  %-18s  AUROC  below 1%%       AUROC  below 1%%       named\n", "");
-    text(page, SIDE + 40, 24, 1.8f, 0x333333, "log p(x) of twelve sensors");
+    text(page, SIDE + 40, 18, 2.6f, 0x333333, "log p(x) of twelve sensors");
+    text(page, SIDE + 40, 396, 2, 0xb4521a, "below the limit");
+    text_right(page, WIDTH - 30, 396, 2, 0x1f5fb4, "above the limit");
     int ok = net != NULL;
     for (int kind = 0; ok && kind < KINDS; kind++) {
         measure(&m, &rng, kind, TEST, x, which);

@@ -8,11 +8,12 @@
    RUN       build/worlds [moons circles gaussians pinwheel spirals checkerboard rings swiss | all]
 
    LOOK FOR  The four panels of a world, in the same colours: the true log p(x) with data; the
-             learned one; the classes according to the same network (paler: less confident), samples
-             coloured by their predicted class, and the paths of three chains from noise; and the
-             ends of 20 short steps from noise. Two circles: the samples are right, but the density
-             lacks the outer circle! Chains cannot cross the gap, so the probability on either side
-             is undetermined. Good samples do not prove a good density.
+             learned one (above both, the mean of new points); the classes according to the same
+             network (paler: less confident), samples coloured by their predicted class, and the
+             paths of three chains from noise; and the ends of 20 short steps from noise. Two
+             circles: the samples are right, but the density lacks the outer circle! Chains cannot
+             cross the gap, so the probability on either side is undetermined. Good samples do not
+             prove a good density.
 
    TRY       In worlds.h: WORLD_STEP 10 times smaller or larger; 5 steps instead of 20, and
              how.weights.cd = 0, in world_recipe. Which panels change, and which does not?
@@ -74,7 +75,7 @@ static void draw(sheet *s, int row, plot *p, jem_net *net, world_kind kind) {
     for (int i = 0; i < 400; i++)
         plot_dot(p, x[2 * i], x[2 * i + 1], 3, class_colours[y[i]]);
     const double truth = world_mean_logp(kind, NULL);
-    snprintf(title, sizeof title, "%s: mean log p %.2f", worlds[kind].name, truth);
+    snprintf(title, sizeof title, "%s: %.2f", worlds[kind].name, truth);
     sheet_put(s, 0, row, p, title);
 
     const float right = jem_accuracy(net, x, y, TEST);
@@ -82,11 +83,11 @@ static void draw(sheet *s, int row, plot *p, jem_net *net, world_kind kind) {
     const double log_z = plot_log_z(p);
     const double learned = world_mean_logp(kind, net) - log_z;
     plot_density(p, log_z);
-    snprintf(title, sizeof title, "learned: mean log p %.2f", learned);
+    snprintf(title, sizeof title, "learned: %.2f", learned);
     sheet_put(s, 1, row, p, title);
 
     draw_classes(p, net);
-    snprintf(title, sizeof title, "classes: %.0f%%, samples", 100 * (double)right);
+    snprintf(title, sizeof title, "classes: %.0f%%", 100 * (double)right);
     sheet_put(s, 2, row, p, title);
 
     world_walk(net, SHORT, 20, NULL, NULL, x);

@@ -139,6 +139,28 @@ static inline jem_tensor *world_exact_loss(jem_net *net, int n, const float *x) 
 static inline void plot_density(plot *p, double log_z) {
     plot_heat(p, (float)log_z + DENSITY_LO, (float)log_z + DENSITY_HI);
 }
+/* Draws lines of equal log p, the lighter the higher, on a panel that is black but for a hundredth
+   or less, and writes the range to note. Leaves any other panel as it is, and the note empty. */
+static inline void plot_darkness(plot *p, double log_z, char note[64]) {
+    enum { LINES = 8 };
+    const int n = p->w * p->h;
+    float lo = p->values[0];
+    float hi = lo;
+    int bright = 0;
+    note[0] = 0;
+    for (int k = 0; k < n; k++) {
+        lo = fminf(lo, p->values[k]);
+        hi = fmaxf(hi, p->values[k]);
+        bright += (double)p->values[k] > log_z + (double)DENSITY_LO;
+    }
+    if (100 * bright > n || !(lo < hi)) return;
+    for (int k = 0; k < LINES; k++) {
+        const float share = ((float)k + .5f) / LINES;
+        const unsigned grey = (unsigned)(70 + 160 * share);
+        plot_contour(p, lo + (hi - lo) * share, 1.8f, grey * 0x10101u);
+    }
+    snprintf(note, 64, "log p: %.2g to %.2g", (double)lo - log_z, (double)hi - log_z);
+}
 
 static const unsigned class_colours[8] = {
     INK_BLUE, INK_ORANGE, INK_GREEN, INK_RED, INK_SKY, INK_PINK, INK_GREY, INK_YELLOW
@@ -240,7 +262,7 @@ static inline jem_ais_result world_ais(jem_net *net) {
    optionally a chart of curves under them. y of the paper points down. */
 typedef struct sheet { plot paper; int size, chart_top; } sheet;
 enum { SHEET_GAP = 10, SHEET_TITLE = 32, SHEET_BAR = 66 };
-#define SHEET_UNIT 1.9f                            /* of the letters in charts */
+#define SHEET_UNIT 2.3f                            /* of the letters in charts */
 
 /* Draws the colours of plot_density with their values, on the right of the first row. */
 static inline void sheet_bar(sheet *s) {
@@ -254,12 +276,12 @@ static inline void sheet_bar(sheet *s) {
         bar.values[k] = (float)(high - 1 - k / wide) / (float)(high - 1);
     }
     plot_heat(&bar, 0, 1);
-    text(&s->paper, (float)left, SHEET_TITLE - 18, 2, 0x222222, "log p");
+    text(&s->paper, (float)left, SHEET_TITLE - 21, 2.3f, 0x222222, "log p");
     plot_put(&s->paper, left, SHEET_TITLE + 4, &bar);
     for (int v = (int)DENSITY_LO; v <= (int)DENSITY_HI; v += 2) {
         const float share = ((float)v - DENSITY_LO) / (DENSITY_HI - DENSITY_LO);
         snprintf(label, sizeof label, "%d", v);
-        text(&s->paper, (float)(left + wide + 6), SHEET_TITLE - 2 + (1 - share) * (float)high, 2,
+        text(&s->paper, (float)(left + wide + 6), SHEET_TITLE - 3 + (1 - share) * (float)high, 2.3f,
              0x222222, label);
     }
     plot_free(&bar);
@@ -285,26 +307,27 @@ static inline int panel_create(plot *p, const sheet *s) {
 static inline void sheet_put(sheet *s, int column, int row, const plot *from, const char *title) {
     const int x = SHEET_GAP + column * (s->size + SHEET_GAP);
     const int y = SHEET_TITLE + row * (s->size + SHEET_TITLE + SHEET_GAP);
-    float unit = 2.4f;
-    while (unit > 1.2f && text(NULL, 0, 0, unit, 0, title) > (float)s->size) unit -= 0.1f;
+    float unit = 2.8f;
+    /* A gap of a letter or two remains before the next title. */
+    while (unit > 1.2f && text(NULL, 0, 0, unit, 0, title) > (float)s->size - 4 * unit) unit -= .1f;
     text(&s->paper, (float)x, (float)y - 9 * unit, unit, 0x222222, title);
     plot_put(&s->paper, x, y, from);
 }
 
-/* Writes white letters along the bottom of a panel. */
-static inline void sheet_note(sheet *s, int column, int row, const char *note) {
-    const int x = SHEET_GAP + column * (s->size + SHEET_GAP) + 6;
-    const int y = SHEET_TITLE + row * (s->size + SHEET_TITLE + SHEET_GAP) + s->size - 20;
-    text(&s->paper, (float)x, (float)y, 1.9f, 0xffffff, note);
+/* Writes white letters at the bottom right of a panel; line 0 is the lowest. */
+static inline void sheet_note(sheet *s, int column, int row, int line, const char *note) {
+    const int right = (column + 1) * (s->size + SHEET_GAP) - 4;
+    const int y = SHEET_TITLE + row * (s->size + SHEET_TITLE + SHEET_GAP) + s->size - 22;
+    text_right(&s->paper, (float)right, (float)(y - 22 * line), SHEET_UNIT, 0xffffff, note);
 }
 
-/* Draws n values as a line in the room under the panels, `wide` pixels wide, starting at x. */
-static inline void sheet_trace(sheet *s, float x, float y, float wide, float unit, const float *v,
-                               int n, unsigned colour) {
+/* Draws n values as a line, `wide` pixels wide, starting at x, `unit` pixels per 1. */
+static inline void plot_trace(plot *paper, float x, float y, float wide, float unit, const float *v,
+                              int n, unsigned colour) {
     const float step = wide / (float)n;
     for (int i = 1; i < n; i++)
-        plot_line(&s->paper, x + step * (float)(i - 1), y + unit * v[i - 1], x + step * (float)i,
-                  y + unit * v[i], 0.7f, colour);
+        plot_line(paper, x + step * (float)(i - 1), y + unit * v[i - 1], x + step * (float)i,
+                  y + unit * v[i], 0.9f, colour);
 }
 /* Computes r(lag) = mean of v[t] v[t + lag] over that of v[t]^2, after subtracting the mean, of
    v[steps][chains]. */
@@ -317,16 +340,6 @@ static inline float autocorrelation(const float *v, int steps, int chains, doubl
         square += now * now;
     }
     return (float)(both / square);
-}
-/* Draws the axes of one of several charts side by side, at the bottom of the paper. */
-static inline panel sheet_panel(const sheet *s, int column, int columns, float wide, float high) {
-    panel q;
-    memset(&q, 0, sizeof q);
-    q.left = (float)column * (float)s->paper.w / (float)columns + 56;
-    q.right = q.left + wide;
-    q.bottom = (float)s->paper.h - 52;
-    q.top = q.bottom - high;
-    return q;
 }
 
 /* Draws curves in the room under the panels. */
@@ -343,7 +356,7 @@ static inline void sheet_chart(sheet *s, const char *title, const char *x_name, 
     q.left = 60;
     q.right = (float)s->paper.w - 20;
     q.top = (float)s->chart_top + 46;
-    q.bottom = (float)s->paper.h - 52;
+    q.bottom = (float)s->paper.h - 60;
     draw_panel_in(&s->paper, &q, SHEET_UNIT);
 }
 

@@ -357,7 +357,8 @@ smoke() {
         imputation vectors
     pictures "film 646 227" "film_strip 1406 709" "films_digit 420 168" \
         "films_push 480 320" "films_diverge 416 377" "films_chain 700 330" \
-        "films_bowl 700 330" "films_both 376 369" "films_turn 640 330" "samplers 1206 1319" \
+        "films_bowl 700 330" "films_both 376 369" "films_turn 640 330" "samplers 1206 779" \
+        "samplers_traces 1206 660" \
         "dreams 582 582" \
         "train 582 582" "autograd 800 560" "own_energy 720 720" "own_net 640 640" \
         "tiny_jem 930 582" "worlds 1076 2261" "ways 900 820" "compose 1076 569" \

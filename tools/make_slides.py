@@ -27,8 +27,21 @@ PARTS = [
     ("Break it, and mend it", 10, ["break_it", "mend_it"]),
     ("Further", 0, ["autograd", "attack", "compose", "compose_nets"]),
 ]
+# The titles of slides, a question each, where several share a lesson; the others have its title.
+TITLES = {
+    "samplers": ["Five samplers"],
+    "learn": ["Learning", "Learning from short chains"],
+    "film": ["Density and samples during training"],
+    "worlds": ["A JEM in the plane"],
+    "break_it": ["Break it"],
+    "mend_it": ["Mend it"],
+    "attack": ["Attack it"],
+    "compose": ["Compose densities"],
+    "compose_nets": ["Compose two networks", "Clear, but strange"],
+}
 WIDE = 2                                            # pictures wider than this are above the text
 BROAD = 1.25                                        # .. than this have more than half of the slide
+LONG = 500                                          # .. unless the formula has this many letters
 
 
 def playground_only(address):
@@ -175,14 +188,22 @@ def sentence(text):
     return text[:1].upper() + text[1:] if re.match(r"[a-z]+[ ,]", text) else text
 
 
+def title_of(unit, program, k):
+    if program in TITLES:
+        return TITLES[program][k]
+    return re.sub(r"^(\d+)\. ", "", unit["lesson"])
+
+
 def slide(part, minutes, unit, program, k):
     """The first of two questions has the film in place of the picture, if there is one."""
     moving = unit["film"] and k == 0 and len(unit["asked"]) > 1
     data, width, height = picture(unit["film"] if moving else unit["path"])
-    shape = "wide" if width > WIDE * height else "broad tall" if width > BROAD * height else "tall"
     alt = html.escape(unit["film_alt"] if moving else unit["alt"])
     question, answer = unit["asked"][k] if unit["asked"] else ("", "")
     formulas = unit["formulas"]
+    given = formulas[min(k, len(formulas) - 1)]
+    broad = width > BROAD * height and len(given) < LONG
+    shape = "wide" if width > WIDE * height else "broad tall" if broad else "tall"
     links = "".join('<a class="live" href="%s">%s</a>' % (html.escape(playground_only(to)),
                                                         inline(text, str))
                     for text, to in (unit["links"] if k == 0 else []))
@@ -202,14 +223,14 @@ alt="%s"></button>
 </div>
 </section>
 """ % (shape, program, part, minutes,
-       inline(re.sub(r"^(\d+)\. ", "", unit["lesson"]), playground_only), data, width, height,
-       alt, alt, formula(formulas[min(k, len(formulas) - 1)]),
+       inline(title_of(unit, program, k), playground_only), data, width, height, alt, alt,
+       formula(given),
        inline(sentence(question), playground_only),
        "<details><summary>Answer</summary>%s</details>" % markdown(answer) if answer else "", links)
 
 
 def deck(units):
-    slides, at = [], 0
+    slides, titles, at = [], [], 0
     for part, minutes, programs in PARTS:
         when = "%d&ndash;%d min" % (at, at + minutes) if minutes else "for questions"
         at += minutes
@@ -217,9 +238,13 @@ def deck(units):
             unit = units[program]
             for k in range(max(1, len(unit["asked"]))):
                 slides.append(slide(html.escape(part), when, unit, program, k))
+                titles.append(title_of(unit, program, k))
     missing = set(units) - {program for _, _, programs in PARTS for program in programs}
     if missing:
         sys.exit("make_slides: no part has the lesson %s" % ", ".join(sorted(missing)))
+    twice = {title for title in titles if titles.count(title) > 1}
+    if twice:
+        sys.exit("make_slides: two slides have the title %s" % ", ".join(sorted(twice)))
     return slides
 
 

@@ -30,9 +30,8 @@ static const struct letter { char c; const char *lines; } letters[] = {
     { 'z', "02320636" },
     { '.', "06" }, { ',', "1608" }, { ':', "03 06" }, { ';', "13 1608" }, { '-', "0434" },
     { '_', "0747" }, { '+', "0444 2226" }, { '=', "0333 0535" }, { '/', "3007" },
-    { '(', "10020517" }, { ')', "00121507" }, { '%', "5006 1021120110 4455463544" },
-    { '\'', "0002" },
-    { '!', "0004 06" }, { '<', "320436" }, { '>', "023406" }, { '|', "1017" },
+    { '(', "10020517" }, { ')', "00121507" }, { '%', "5016 10010213222110 53444556656453" },
+    { '\'', "0002" }, { '!', "0004 06" }, { '<', "320436" }, { '>', "023406" }, { '|', "1017" },
     { '[', "20101626" }, { ']', "10202616" }, { '^', "021022" }, { '@', "3323243433 34444130100105"
       "1646" }
 };
@@ -181,7 +180,7 @@ static void chart__range(plot *p, const panel *q, int of_y, double *lo, double *
 }
 
 void draw_panel(plot *p, const panel *q) {
-    draw_panel_in(p, q, 1.5f);
+    draw_panel_in(p, q, 1.75f);
 }
 
 /* What a panel shows: from x0 to x1 and from y0 to y1; sx, sy: pixels of a unit. */
@@ -224,14 +223,25 @@ static void chart__axes(plot *p, const panel *q, const chart__scale *s, float un
         text_right(p, q->right, q->bottom + 17 * unit, unit, 0x333333, q->x_name);
 }
 
-/* Draws the names of the curves above the panel, from the right. */
+/* Draws the names of the curves above the panel, from the right; in smaller letters if they would
+   touch the title. */
 static void chart__legend(plot *p, const panel *q, float unit) {
+    const float room = q->right - q->left - text(NULL, 0, 0, unit / .75f, 0, q->title);
+    float size = unit + .1f;
+    float needed = room + 1;
+    while (needed > room && size > 1) {
+        needed = 0;
+        for (int k = 0; k < q->n; k++)
+            if (*q->curves[k].name) needed += text(NULL, 0, 0, size, 0, q->curves[k].name) + 44;
+        if (needed > room) size -= .1f;
+    }
     float right = q->right;
     for (int k = q->n - 1; k >= 0; k--) {
         if (!*q->curves[k].name) continue;         /* another curve of the group before it */
-        const float width = text(NULL, 0, 0, unit + .1f, 0, q->curves[k].name);
-        text(p, right - width, q->top - 17.5f * unit, unit + .1f, 0x333333, q->curves[k].name);
-        const float middle = q->top - 14 * unit;
+        const float width = text(NULL, 0, 0, size, 0, q->curves[k].name);
+        text(p, right - width, q->top - 13 * unit - 3 * size, size, 0x333333,
+             q->curves[k].name);
+        const float middle = q->top - 13 * unit;
         box(p, right - width - 24, middle - 2, right - width - 8, middle + 2, q->curves[k].colour);
         right -= width + 44;
     }
@@ -258,7 +268,7 @@ static void chart__curve(plot *p, const panel *q, const chart__scale *s, const c
 
 void draw_panel_in(plot *p, const panel *q, float unit) {
     const chart__scale s = chart__scale_of(p, q);
-    text(p, q->left, q->top - 20 * unit, unit / .75f, 0x000000, q->title);
+    text(p, q->left, q->top - 18.5f * unit, unit / .75f, 0x000000, q->title);
     chart__axes(p, q, &s, unit);
     chart__legend(p, q, unit);
     for (int k = 0; k < q->n; k++) chart__curve(p, q, &s, &q->curves[k]);
@@ -277,7 +287,7 @@ void draw_rows(plot *p, const row_chart *q) {
     const float bottom = top + each * (float)q->rows;
     const double dx = chart__step((double)(q->hi - q->lo), 8);
     char label[32];
-    text(p, 10, top - 34, 2, 0x000000, q->title);
+    text(p, 10, top - 36, 2.6f, 0x000000, q->title);
     for (int r = 0; r < q->rows; r += 2) {
         const float y = top + each * (float)r;
         box(p, 10, y, right_end, y + each, 0xf3f3f3);
@@ -286,22 +296,22 @@ void draw_rows(plot *p, const row_chart *q) {
         const float at = low + ((float)v - q->lo) * scale;
         box(p, at, top, at + 1, bottom, 0xcccccc);
         chart__number(label, sizeof label, v, dx);
-        text(p, at - text(NULL, 0, 0, 1.5f, 0, label) / 2, bottom + 9, 1.5f, 0x555555, label);
+        text(p, at - text(NULL, 0, 0, 1.9f, 0, label) / 2, bottom + 9, 1.9f, 0x555555, label);
     }
     box(p, low + (q->mark - q->lo) * scale - 1, top, low + (q->mark - q->lo) * scale + 1, bottom,
         0x000000);
     float right = right_end;
     for (int k = q->lines - 1; k >= 0; k--) {      /* the legend, from the right */
-        text_right(p, right, top - 30, 1.6f, 0x333333, q->line_names[k]);
-        right -= text(NULL, 0, 0, 1.6f, 0, q->line_names[k]) + 8;
+        text_right(p, right, top - 32, 2, 0x333333, q->line_names[k]);
+        right -= text(NULL, 0, 0, 2, 0, q->line_names[k]) + 12;
         plot_dot(p, right, top - 24, 9, q->colours[k]);
-        right -= 24;
+        right -= 26;
     }
     for (int i = 0; i < q->rows * q->lines; i++) {
         const int r = i / q->lines;
         const int k = i % q->lines;
         const float y = top + each * ((float)r + ((float)k + 1) / (float)(q->lines + 1));
-        if (!k) text(p, 14, top + each * ((float)r + .5f) - 5, 1.6f, 0x222222, q->names[r]);
+        if (!k) text(p, 14, top + each * ((float)r + .5f) - 6, 2, 0x222222, q->names[r]);
         if (q->to[i] >= q->lo) {
             const float x = low + (q->to[i] - q->lo) * scale;
             const float from = q->from[i] >= q->lo ? low + (q->from[i] - q->lo) * scale : low;

@@ -48,7 +48,7 @@ typedef struct panel {
 
 /* Draws the axes with ticks and numbers, the title, a legend, the curves. */
 void draw_panel(plot *p, const panel *q);
-/* The same with letters of another size: `unit` pixels per square of their grid, not 1.5. */
+/* The same with letters of another size: `unit` pixels per square of their grid, not 1.75. */
 void draw_panel_in(plot *p, const panel *q, float unit);
 
 /* ---- rows ------------------------------------------------------------------------------------ */
