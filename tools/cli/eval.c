@@ -238,6 +238,18 @@ static int calibration_draw(uses *const both[2], int models, const reliability_b
     return uses_draw(both[0]->u->out, panels, 2, 660);
 }
 
+/* Saves the model with the temperature that fits all images. Returns the exit status. */
+static int save_tempered(uses *s) {
+    const float t = jem_fit_temperature(s->m.net, s->x, s->labels, s->n);
+    if (!(t > 0) || jem_save(s->m.net, s->u->save) != JEM_OK) {
+        model_fail("jem eval", &s->m);
+        return 1;
+    }
+    printf("%s: the model, whose answers divide its logits by a temperature of %.3g\n",
+           s->u->save, (double)t);
+    return 0;
+}
+
 static int eval_calibration(uses *s, uses *beside) {
     static reliability_bin bin[RELIABLE_MOST * BINS_MOST];
     const int models = beside ? 2 : 1;
@@ -257,7 +269,8 @@ static int eval_calibration(uses *s, uses *beside) {
     for (int b = 0; b < models; b++) {
         if (!calibration_of(both[b], bin, 2 * b)) return 1;
     }
-    return calibration_draw(both, models, bin);
+    const int status = calibration_draw(both, models, bin);
+    return status || !*s->u->save ? status : save_tempered(s);
 }
 
 /* ---- ood ------------------------------------------------------------------------------------- */
@@ -1310,7 +1323,9 @@ static int eval_impute(uses *s, uses *beside) {
 static const option calibration_table[] = {
     USES_COMMON("10000", "calibration.png"), USES_BESIDE,
     { "bins", OPTION_INT, OPTION_NOW, USES_AT(bins), "N", NO_PRESETS("15"), 1, BINS_MOST,
-      "bins of the reliability diagram" }
+      "bins of the reliability diagram" },
+    { "save", OPTION_TEXT, OPTION_NOW, USES_AT(save), "FILE", NO_PRESETS(""), 0, 0,
+      "fit the temperature to all of these images, and save the model with it" }
 };
 static const option ood_table_options[] = {
     USES_COMMON("1000", "ood.png"), USES_BESIDE,
