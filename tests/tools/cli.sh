@@ -595,7 +595,7 @@ model=b/last.safetensors
 status 0 "info" info $model b/best.safetensors
 says "convnet 16 32 64 64, silu, 112586 parameters"
 says "after update 80"; says "100 chains of (1,28,28)"
-says "--iters 80"; says "10 classes: 0 1 2 3 4 5 6 7 8 9"
+says "--iters 80"; says "10 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
 LC_ALL=C sed 's/"jem.net":"convnet"/"jem.net":"a-gated"/' $model >own.safetensors
 status 0 "info of a network of one's own" info own.safetensors
 says "of the kind 'a-gated'"; says "class_output.weight  *F32 (10,576)"
@@ -1127,6 +1127,7 @@ check "says how" grep -q "other proportions than 40 x 40" err
 wide="--dataset wide --size 40 --stretch"
 status 0 "larger images" train $easy $wide --grey --n-valid 2 --iters 1 --out easy3
 says "^wide: 12 of 12 pictures are stretched to 40 x 40$"
+says "^wide: 11 of 12 pictures are copies of others, pixel by pixel; 12 pictures have copies in ano"
 says "an image has 1600 numbers, more than 784: --score-weight is lowered to 0.0078"
 says "an image has 1600 numbers, more than 784: --p-x-weight is lowered to 0.0024"
 check "grey on purpose" sh -c '! grep -q "are grey" out'
@@ -1134,6 +1135,26 @@ cp easy/train/dark/1.pgm wide/train/a
 status 0 "grey and colour" train $easy $wide --n-valid 2 --iters 1 --out easy4
 says "^wide: 1 of 13 pictures are grey, the others in colour: --grey makes all grey"
 rm wide/train/a/1.pgm
+
+mkdir -p noisy/a noisy/b
+awk 'BEGIN {
+    srand(3)
+    for (f = 0; f < 80; f++) {
+        name = "noisy/" (f % 2 ? "a/" : "b/") f ".pgm"
+        printf "P5 8 8 255\n" >name
+        for (i = 0; i < 64; i++) printf "%c", 40 + int(80 * rand()) >name
+        close(name)
+    }
+}'
+status 0 "classes that only memory can learn" train --dataset noisy --net mlp --widths 64 \
+    --batch-size 16 --iters 300 --optimizer adam --lr 1e-2 --warmup-iters 0 --ema 0 --shift 0 \
+    --sigma 0 --p-x-weight 0 --score-weight 0 --label-noise 0 --label-wide 0 --label-smoothing 0 \
+    --n-valid 20 --threads 1 --out noisy1
+says "^overfitting: -log p(y|x) of the validation images was [0-9.]* after update 99, and is "
+check "no copies" sh -c '! grep -q copies out'
+check "images are counted" grep -q "2 classes; 20 for validation, 57 for training; 3 more for" out
+status 0 "images that it has learned" eval noisy1/last.safetensors --split all
+check "are noted" grep -q "has learned most or all of these 80 images" err
 
 for i in 2 5; do echo "not a picture" >wide/train/a/$i.png; done
 head -c 9000 examples/gallery/score.png >wide/train/b/1.png

@@ -661,6 +661,59 @@ static int make_batches(run *r) {
     return 1;
 }
 
+/* The pixels of a picture, by a hash (FNV-1a). */
+typedef struct fingerprint { uint64_t hash; int label, is_test; } fingerprint;
+
+static int by_hash(const void *a, const void *b) {
+    const fingerprint *p = (const fingerprint *)a;
+    const fingerprint *q = (const fingerprint *)b;
+    return (p->hash > q->hash) - (p->hash < q->hash);
+}
+
+/* Appends the fingerprints of a set to the n that there are. Returns the new n. */
+static int add_fingerprints(fingerprint *all, int n, const data_set *d, int is_test) {
+    const size_t size = (size_t)d->c * (size_t)d->h * (size_t)d->w;
+    for (int i = 0; i < d->n; i++) {
+        const unsigned char *pixels = d->pixels + (size_t)i * size;
+        fingerprint f = { 14695981039346656037u, d->labels[i], is_test };
+        for (size_t k = 0; k < size; k++) f.hash = (f.hash ^ pixels[k]) * 1099511628211u;
+        all[n++] = f;
+    }
+    return n;
+}
+
+/* Notes copies in a folder of pictures: in two classes, one label is wrong, and a test with training
+   pictures flatters the model. */
+static void note_copies(const run *r) {
+    int copies = 0;
+    int disagree = 0;
+    int leaked = 0;
+    if (team.rank || r->data.values || !needs_folder_recipe(r->o->dataset)) return;
+    const size_t room = (size_t)r->data.n + (size_t)r->test.n;
+    fingerprint *all = (fingerprint *)malloc(room * sizeof *all);
+    if (!all) return;                              /* no more than a note */
+    int n = add_fingerprints(all, 0, &r->data, 0);
+    if (r->test.n) n = add_fingerprints(all, n, &r->test, 1);
+    qsort(all, (size_t)n, sizeof *all, by_hash);
+    for (int first = 0, end = 0; first < n; first = end) {
+        int tests = 0;
+        int differ = 0;
+        for (end = first; end < n && all[end].hash == all[first].hash; end++) {
+            tests += all[end].is_test;
+            differ |= all[end].label != all[first].label;
+        }
+        copies += end - first - 1;
+        if (differ) disagree += end - first;
+        if (tests < end - first) leaked += tests;
+    }
+    free(all);
+    if (!copies) return;
+    printf("%s: %d of %d pictures are copies of others, pixel by pixel", r->o->dataset, copies, n);
+    if (disagree) printf("; %d pictures have copies in another class", disagree);
+    if (leaked) printf("; %d test pictures have copies in the training", leaked);
+    printf("\n");
+}
+
 static int load_data(run *r) {
     const data_set *s = &r->data;
     char error[512];
@@ -678,6 +731,7 @@ static int load_data(run *r) {
     if (!s->values && !load_test(r, &desc)) return 0;
     note_unread(stdout, "", r->o->dataset, &r->test);
     note_pictures(r);
+    note_copies(r);
     fit_weights(r);
     return fit_sizes(r) && split_data(r) && make_batches(r);
 }
@@ -2259,8 +2313,8 @@ static void note_overfitting(const run *r) {
     const int at = (int)r->state[STATE_LEAST_CE_AT];
     if (at < 0 || r->valid_at != r->update || !(r->valid_ce > 1.25f * least + .02f)) return;
     printf("overfitting: -log p(y|x) of the validation %s was %.3f after update %d, and is %.3f "
-           "now: more of them, %sor --iters %d may help\n", kind_of_data(r), (double)least, at,
-           (double)r->valid_ce, r->data.values ? "" : "--flip, --shift 2 ", at);
+           "now: more %s, %sor --iters %d may help\n", kind_of_data(r), (double)least, at,
+           (double)r->valid_ce, kind_of_data(r), r->data.values ? "" : "--flip, --shift 2 ", at);
 }
 
 /* Prints the results of a run, and the next command. */
