@@ -207,7 +207,7 @@ void note_few_calibrate(FILE *to, const char *name, int n, const char *kind) {
     if (n < 2) return;
     if (n < LEAST_CALIBRATED)
         fprintf(to, "%s: only %d %s calibrate familiarity: 1 in %d usual %s may be called strange; "
-                "1 in 100 needs %d %s at least, and about 500 to be reliable (jem train --n-valid "
+                "1 in 100 needs at least %d %s, and about 500 to be reliable (jem train --n-valid "
                 "N)\n", name, n, kind, n + 1, kind, LEAST_CALIBRATED, kind);
     else if (n < FEW_CALIBRATED)
         fprintf(to, "%s: %d %s calibrate familiarity: more than 1%% of usual %s may be called "
@@ -218,6 +218,6 @@ void print_chance(FILE *to, int judged, int n, const char *kind) {
     const double by_chance = round((double)judged / (n + 1));
     const double usually = round(.01 * judged);
     if (n < 2 || n >= LEAST_CALIBRATED || by_chance <= usually) return;
-    fprintf(to, "; about %.0f of %d usual %s may be strange by chance, not %.0f (%d calibration "
-            "%s)", by_chance, judged, kind, usually, n, kind);
+    fprintf(to, "; about %.0f of %d usual %s may be strange by chance, with more than the %d "
+            "calibration %s about %.0f", by_chance, judged, kind, n, kind, usually);
 }
