@@ -738,7 +738,7 @@ status 0 "its info" info m78
 says "familiar   not calibrated"
 status 0 "it classifies" eval m78
 refuses 1 "have different networks" export $model new --average mean8/last.safetensors
-refuses 2 "m87: " export m78 m87 --average m87
+refuses 2 "m87 and m87 are the same file" export m78 m87 --average m87
 if [ -e /dev/zero ]; then
     refuses 1 "/dev/zero: is larger than 100 MB (--max-file" classify $model /dev/zero
     refuses 1 "/dev/zero: is larger than 3 MB" classify $model /dev/zero --max-file 3
@@ -1404,7 +1404,7 @@ check "are not" sh -c "! grep -q 'nearly all' err"
 check "log p(x) is $milli after $(mean)" \
     sh -c "awk 'BEGIN { d = $milli - $(mean) + log(1000); exit !(d > -.2 && d < .2) }'"
 status 0 "a dozen rows calibrate" train plain.csv --n-valid 12 --iters 1 --out t10
-says "plain.csv: only 12 rows calibrate .*: 1 in 13 usual rows may .* 1 in 100 needs 99 rows at least"
+says "plain.csv: only 12 rows calibrate .*: 1 in 13 usual rows may .* 1 in 100 needs at least 99 rows"
 status 0 "their limit" score t10/last.safetensors plain.csv
 check "cannot be 1%" grep -q "jem score: only 12 rows calibrate .*: 1 in 13 usual rows may" err
 check "nor in the summary" \

@@ -1431,6 +1431,7 @@ static int uses_open(uses *s, options *o, const uses_options *u, const char *pat
     if (!model_has("jem eval", &s->m, 0)) return 2;
     const int status = data_for(&s->m, o, &u->e, &s->test);
     if (status) return status;
+    note_learned(&s->m, &u->e, &s->test);
     if (halves) shuffle_images(&s->test, u->seed);
     else mix_classes(&s->test);
     s->n = smaller(u->e.n, s->test.n);

@@ -1103,11 +1103,11 @@ static void note_held_out(const model *m, const eval_options *e, const data_set 
             "all, if the model has not learned them\n", e->dataset, d->n);
 }
 
-/* Notes that images of the training are measured, too. */
-static void note_learned(const model *m, const eval_options *e, const data_set *d) {
+void note_learned(const model *m, const eval_options *e, const data_set *d) {
     const char *const part = split_names[e->split];
     const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
-    if (!strcmp(part, "test") || !trained_on || strcmp(trained_on, e->dataset)) return;
+    if (d->values || !strcmp(part, "test")) return;
+    if (!trained_on || strcmp(trained_on, e->dataset)) return;
     fprintf(stderr, "jem eval: the model has learned %s of these %d images: only test images show "
             "how it does on others\n", strcmp(part, "all") ? "most or all" : "most", d->n);
 }
@@ -1149,7 +1149,6 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     }
     note_unread(stderr, "jem eval: ", e->dataset, d);
     note_held_out(m, e, d);
-    note_learned(m, e, d);
     const int alike = d->c == net->channels && d->h == net->height && d->w == net->width;
     int ok = alike && d->classes <= net->classes;
     if (alike && !ok)
@@ -1173,6 +1172,7 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     if (status) return status;
     const int n = e->n ? smaller(e->n, d.n) : d.n;
     evaluation v;
+    note_learned(m, e, &d);
     if (e->mirror && d.values) {
         fprintf(stderr, "jem eval: --mirror: %s is a table, and not of images\n", e->dataset);
         data_free(&d);

@@ -126,6 +126,8 @@ void describe_look(const model *m, data_desc *desc);
 /* Loads the images that the options name, or those of the model, in the network's format. Returns
    0, or prints the reason and returns the exit status. */
 int data_for(const model *m, options *o, const eval_options *e, data_set *d);
+/* Notes that images of the training are measured, too. */
+void note_learned(const model *m, const eval_options *e, const data_set *d);
 
 int eval_command(int argc, char **argv);
 
