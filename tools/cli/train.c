@@ -682,8 +682,8 @@ static int add_fingerprints(fingerprint *all, int n, const data_set *d, int is_t
     return n;
 }
 
-/* Notes copies in a folder of pictures: in two classes, one label is wrong, and a test with training
-   pictures flatters the model. */
+/* Notes copies in a folder of pictures: if they are in two classes, a label is wrong; if a test has
+   training pictures, its accuracy is too high. */
 static void note_copies(const run *r) {
     int copies = 0;
     int disagree = 0;
