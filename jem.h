@@ -1071,7 +1071,7 @@ typedef struct jem_sampler {
    the times of most models that ship). For many images, create several samplers of a few each, and
    step them in turn. The time of a step is an estimate from recent ones: leave a margin, and take
    the first step, which is slower, before the first frame. In a game, give the context one thread:
-   at every step, OpenMP's would wait for a core that another thread uses. */
+   several would wait, at every step, for a core that another thread uses. */
 typedef struct jem_budget {
     int steps;                                     /* at most this many; 0: no limit */
     double microseconds;                           /* 0: no limit; below 0, for a frame that is
@@ -1514,7 +1514,7 @@ typedef enum jem_reason {
     JEM_REASON_VALUES,     /* of a vector: its numbers */
     JEM_REASON_SHADES,     /* shares of dark and bright pixels, flat ones, the border, colours */
     JEM_REASON_LAYOUT,     /* where it is dark and bright, its symmetry, its edges' directions */
-    JEM_REASON_BLANK       /* of jem_classify_pixels: the picture has one colour (JEM_DID_BLANK) */
+    JEM_REASON_BLANK       /* of jem_classify_pixels, in place of another: JEM_DID_BLANK */
 } jem_reason;
 JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
 
@@ -1907,8 +1907,9 @@ JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
 JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 /* Do the same for the optimiser of a training loop of your own, which has to store its random
-   numbers and counts itself. A file of another kind of optimiser, or for other parameters, is an
-   error. */
+   numbers and counts itself: load the network, create an optimiser with the same desc, and call
+   jem_optim_from_archive last. A file of another kind of optimiser, or for other parameters, is an
+   error. Files of trainers are accepted from version 0.3 on. */
 JEM_API jem_status jem_optim_to_archive(jem_optim *opt, jem_archive *a);
 JEM_API jem_status jem_optim_from_archive(jem_optim *opt, const jem_archive *a);
 
@@ -9053,7 +9054,7 @@ typedef struct jem__moments {
     int orthogonal;                                /* 1: the momentum is made orthogonal (Muon) */
 } jem__moments;
 
-enum { JEM__OPTIM_STATE = 3 };                     /* updates; 1: net has the averages; kind */
+enum { JEM__OPTIM_STATE = 3 };                     /* updates, whether net has the averages, kind */
 
 struct jem_optim {
     jem_net *net;
@@ -9063,7 +9064,7 @@ struct jem_optim {
     int updates;
     jem__update update;                            /* arguments of the kernels */
     float weight;                                  /* of this update in the averages */
-    int64_t state[JEM__OPTIM_STATE];               /* for archives */
+    int64_t state[JEM__OPTIM_STATE];               /* for jem_optim_to_archive */
     jem__moments *moments;                         /* of each parameter that is updated */
     float *scratch;                                /* Muon's six matrices, see jem__muon_floats */
 };
@@ -15453,9 +15454,10 @@ jem_status jem_archive_write(const jem_archive *a, const char *path) {
 
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
 /* Arrays are listed once, like the fields of a desc (see jem__fields): a network's are its
-   parameters, a trainer's are in jem__trainer_arrays and jem__guard_arrays. A pass over such a list
-   adds the arrays to an archive (out), checks that a file has them (in), or reads them from it (in,
-   with fill). Loading makes both passes: it checks everything before it changes anything. */
+   parameters, an optimiser's are in jem__optim_arrays, a trainer's also in jem__trainer_arrays and
+   jem__guard_arrays. A pass over such a list adds the arrays to an archive (out), checks that a
+   file has them (in), or reads them from it (in, with fill). Loading makes both passes: it checks
+   everything before it changes anything. */
 
 typedef struct jem__arrays {
     jem__fields f;                                 /* names for messages, status; net's fields */
@@ -15843,8 +15845,8 @@ jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a) {
 
 /* ---- optimisers ------------------------------------------------------------------------------ */
 
-/* Writes the state of an optimiser, or checks and reads one: its counts are in range, its kind is
-   that of `o`. Files of trainers from before version 0.3 lack it. */
+/* Writes the state of an optimiser, or reads one and checks that its counts are in range, and its
+   kind is that of `o`. Files of trainers from before version 0.3 have no such state. */
 static void jem__optim_state(jem__arrays *v, const jem_optim *o, int64_t *state) {
     static const int64_t shape[1] = { JEM__OPTIM_STATE };
     static const char *const kinds[] = { "Adam", "SGD", "Muon" };
@@ -16086,7 +16088,7 @@ jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     jem_ctx *ctx = tr->net->ctx;
     int64_t state[JEM__STATE_SIZE] = { 0 };
     jem__arrays v = jem__arrays_in(ctx, "trainer", a);
-    int64_t same[JEM__OPTIM_STATE] = { 0 };      /* but for the kind also in trainer.state */
+    int64_t same[JEM__OPTIM_STATE] = { 0 };        /* its counts are in trainer.state, too */
     jem__state_read(&v, tr, state);
     if (jem_archive_find(a, "optim.state")) jem__optim_state(&v, tr->optim, same);
     const int averaged = state[2] != 0;

@@ -5,13 +5,13 @@
              estimated by annealed importance sampling (Neal 2001), which needs no grid.
 
    LOOK FOR  Columns are moments of training. Upper row: the learned density. Lower row: short-run
-             samples, the ends of 10,000 chains of 20 steps from noise, in the same colours; as many
-             data at the end. Below: the mean log p of new points, with either Z, and the maximum,
-             that of the true density. The samples improve to the end; the density was best after
-             430 updates, then the outer circle fades until it is gone. No chain crosses the gap, so
-             the samples do not show how much probability is on either side. The loss does not show
-             it, either: it only compares f at the samples with f at the data. film.png is animated:
-             truth, density, samples.
+             samples, the ends of 10,000 chains of 20 steps from noise, in the same colours; the
+             last column shows as many data points. Below: the mean log p of new points, with
+             either Z, and the maximum, that of the true density. The samples improve to the end;
+             the density was best after 430 updates, then the outer circle fades until it is gone.
+             No chain crosses the gap, so the samples do not show how much probability is on either
+             side. The loss does not show it, either: it only compares f at the samples with f at
+             the data. film.png is animated: truth, density, samples.
 
    TRY       build/film gaussians: which of the eight are lost? pinwheel: why does that succeed?
              how.reinit = 1 in world_recipe: no chain is kept. Does the outer circle stay?

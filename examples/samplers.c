@@ -121,14 +121,16 @@ static void run(jem_ctx *ctx, int k, trace *t, int gradients) {
 typedef struct pictures { sheet s; plot traces; } pictures;
 enum { WIDE = 1206, HIGH = 660, NAMES = 130, COLUMN = (WIDE - NAMES) / DENSITIES, CHART = 310 };
 
+/* Returns the height of a sampler's traces. */
+static float middle_of(int k) { return 74 + 56 * (float)k; }
+
 /* Draws the path of a chain and the ends of all chains; and traces. */
 static void draw(pictures *to, plot *p, int k, const trace *t, int cost, const char *title) {
     const float left = NAMES + COLUMN * (float)t->which;
-    const float middle = 74 + 56 * (float)k;
+    const float middle = middle_of(k);
     plot_way(p, t->way[0], 400 / cost < t->steps ? 400 / cost : t->steps, 1, 0x30d0f0);
     for (int i = 0; i < CHAINS; i++) plot_dots(p, t->now + 2 * i * t->ladder, 1, 3.5f, 0xffffff);
     sheet_put(&to->s, k, t->which, p, title);
-    text(&to->traces, 10, middle - 8, 2.7f, walks[k].colour, walks[k].name);
     const int n = t->steps * cost < TRACED ? t->steps : TRACED / cost;
     for (int j = 0; j < SEEN; j++)
         plot_trace(&to->traces, left, middle, CHART, -8, t->seen[j], n, class_colours[j]);
@@ -204,6 +206,8 @@ int main(int argc, char **argv) {
     plot p;
     if (!sheet_create(&to.s, WALKS, DENSITIES, 216, 0) || !panel_create(&p, &to.s) ||
         !plot_create(&to.traces, WIDE, HIGH, 0, WIDE, HIGH, 0)) return 1;
+    for (int k = 0; k < WALKS; k++)
+        text(&to.traces, 10, middle_of(k) - 8, 2.7f, walks[k].colour, walks[k].name);
     jem_ctx *ctx = jem_ctx_create(NULL);
     for (t.which = 0; t.which < DENSITIES && jem_ok(ctx); t.which++) {
         for (int k = 0; k < WALKS && jem_ok(ctx); k++) {

@@ -27,7 +27,7 @@ PARTS = [
     ("Break it, and mend it", 10, ["break_it", "mend_it"]),
     ("Further", 0, ["autograd", "attack", "compose", "compose_nets"]),
 ]
-# The titles of slides, a question each, where several share a lesson; the others have its title.
+# The titles of slides whose lesson has several, or a long title; the others have the lesson's.
 TITLES = {
     "samplers": ["Five samplers"],
     "learn": ["Learning", "Learning from short chains"],
@@ -190,6 +190,8 @@ def sentence(text):
 
 def title_of(unit, program, k):
     if program in TITLES:
+        if k >= len(TITLES[program]):
+            sys.exit("make_slides: %s has more questions than titles" % program)
         return TITLES[program][k]
     return re.sub(r"^(\d+)\. ", "", unit["lesson"])
 

@@ -492,7 +492,7 @@ static const char silent[] =
 static const char pair[] =
     " jem_net_to_archive jem_net_from_archive jem_net_load jem_trainer_to_archive"
     " jem_trainer_from_archive jem_optim_to_archive jem_optim_from_archive ";
-enum { REFUSED = 1861 };                           /* of all wrong calls: not one less */
+enum { REFUSED = 1986 };                           /* of all wrong calls: not one less */
 
 /* A string that may be written to, or NULL. */
 static char letters[8];

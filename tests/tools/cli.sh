@@ -734,6 +734,11 @@ check "has the same weights" sh -c "tail -c $((${bytes:-0})) m78 >end && tail -c
     cmp - end && test -s end"
 status 0 "one of them" export mean7/last.safetensors m7
 check "has others" sh -c "! tail -c $((${bytes:-0})) m7 | cmp -s - end"
+status 0 "of one with itself" export m7 m77 --average m7
+check "the same weights" sh -c "tail -c $((${bytes:-0})) m7 >end && tail -c $((${bytes:-0})) m77 |
+    cmp - end"
+status 0 "of other activations" train $tiny --iters 1 --activation relu --out mean9
+refuses 1 "have different networks" export m7 new --average mean9/last.safetensors
 status 0 "its info" info m78
 says "familiar   not calibrated"
 status 0 "it classifies" eval m78
@@ -1143,7 +1148,7 @@ check "says how" grep -q "other proportions than 40 x 40" err
 wide="--dataset wide --size 40 --stretch"
 status 0 "larger images" train $easy $wide --grey --n-valid 2 --iters 1 --out easy3
 says "^wide: 12 of 12 pictures are stretched to 40 x 40$"
-says "^wide: 11 of 12 pictures are copies of others, pixel by pixel; 12 pictures have copies in ano"
+says "^wide: copies of other pictures: 11 of 12; with copies in another class: 12$"
 says "an image has 1600 numbers, more than 784: --score-weight is lowered to 0.0078"
 says "an image has 1600 numbers, more than 784: --p-x-weight is lowered to 0.0024"
 check "grey on purpose" sh -c '! grep -q "are grey" out'
@@ -1170,7 +1175,7 @@ says "^overfitting: -log p(y|x) of the validation images was [0-9.]* after updat
 check "no copies" sh -c '! grep -q copies out'
 check "images are counted" grep -q "2 classes; 20 for validation, 57 for training; 3 more for" out
 status 0 "images that it has learned" eval noisy1/last.safetensors --split all
-check "are noted" grep -q "has learned most of these 80 images" err
+check "are noted" grep -q "noisy1/last.safetensors has learned most of these images" err
 
 for i in 2 5; do echo "not a picture" >wide/train/a/$i.png; done
 head -c 9000 examples/gallery/score.png >wide/train/b/1.png
@@ -1408,7 +1413,7 @@ says "plain.csv: only 12 rows calibrate .*: 1 in 13 usual rows may .* 1 in 100 n
 status 0 "their limit" score t10/last.safetensors plain.csv
 check "cannot be 1%" grep -q "jem score: only 12 rows calibrate .*: 1 in 13 usual rows may" err
 check "nor in the summary" \
-    grep -q "^600 rows: .*; about 46 of 600 usual rows may be strange by chance, with more than the 12 cal" err
+    grep -q "^600 rows: .*; about 46 of 600 usual rows may be strange by chance (12 calibration rows); with at" err
 status 0 "stopped before a validation" train plain.csv --n-valid 12 --iters 9 --stop-at 5 --out t16
 status 0 "their limit, too" score t16/last.safetensors plain.csv
 check "cannot be 1%, either" grep -q "jem score: only 12 rows calibrate" err

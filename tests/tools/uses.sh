@@ -111,10 +111,10 @@ fitted=$(number 4 "T fitted")
 holds "its ECE, fitted" "${fitted:-9}" "<" "${before:-0}"
 status 0 "its temperature" $plain calibration --dataset digits --out c.png \
     --save tempered.safetensors
-says "tempered.safetensors: the model, whose answers divide its logits by a temperature of [0-9.]*"
+says "tempered.safetensors: the model, whose answers divide its logits by a temperature of [0-9.][0-9.]*"
 check "is stored" grep -aq '"jem.temperature":"[0-9.]*"' tempered.safetensors
 status 0 "which jem eval leaves out" tempered.safetensors --dataset digits
-says "(at temperature 1; jem classify divides the logits by [0-9.]*)"
+says "(at temperature 1; jem classify divides the logits by [0-9.][0-9.]*)"
 
 echo "ood"
 "$jem" train --dataset digits --iters 2 --widths 8,8 --n-steps 2 --n-valid 0 --out t >out 2>err

@@ -218,6 +218,6 @@ void print_chance(FILE *to, int judged, int n, const char *kind) {
     const double by_chance = round((double)judged / (n + 1));
     const double usually = round(.01 * judged);
     if (n < 2 || n >= LEAST_CALIBRATED || by_chance <= usually) return;
-    fprintf(to, "; about %.0f of %d usual %s may be strange by chance, with more than the %d "
-            "calibration %s about %.0f", by_chance, judged, kind, n, kind, usually);
+    fprintf(to, "; about %.0f of %d usual %s may be strange by chance (%d calibration %s); with "
+            "at least %d, about %.0f", by_chance, judged, kind, n, kind, LEAST_CALIBRATED, usually);
 }

@@ -682,8 +682,8 @@ static int add_fingerprints(fingerprint *all, int n, const data_set *d, int is_t
     return n;
 }
 
-/* Notes copies in a folder of pictures: if they are in two classes, a label is wrong; if a test has
-   training pictures, its accuracy is too high. */
+/* Notes pictures of a folder that are equal to others in the network's size: if they are in two
+   classes, a label is wrong; if a test has training pictures, its accuracy is too high. */
 static void note_copies(const run *r) {
     int copies = 0;
     int disagree = 0;
@@ -708,9 +708,9 @@ static void note_copies(const run *r) {
     }
     free(all);
     if (!copies) return;
-    printf("%s: %d of %d pictures are copies of others, pixel by pixel", r->o->dataset, copies, n);
-    if (disagree) printf("; %d pictures have copies in another class", disagree);
-    if (leaked) printf("; %d test pictures have copies in the training", leaked);
+    printf("%s: copies of other pictures: %d of %d", r->o->dataset, copies, n);
+    if (disagree) printf("; with copies in another class: %d", disagree);
+    if (leaked) printf("; of the test, with copies among the training pictures: %d", leaked);
     printf("\n");
 }
 
@@ -1683,10 +1683,12 @@ static int keep_best(run *r, const evaluation *e) {
     return save_net(r, "best.safetensors");
 }
 
-/* Notes the lowest -log p(y|x) of the validation images so far, for note_overfitting. */
+/* Notes the lowest -log p(y|x) of the validation images so far, for note_overfitting; in runs with
+   chains, which raise it, since their beginning. */
 static void note_least(run *r) {
     float *const at = &r->state[STATE_LEAST_CE_AT];
-    if (r->data.classes < 2 || !isfinite(r->valid_ce)) return;
+    if (r->data.classes < 2 || !isfinite(r->valid_ce) || awaits_chains(r)) return;
+    if (r->o->w_y <= 0 && r->o->w_xy <= 0) return;
     if (*at >= 0 && r->valid_ce > r->state[STATE_LEAST_CE]) return;
     r->state[STATE_LEAST_CE] = r->valid_ce;
     *at = (float)r->update;
@@ -1733,6 +1735,7 @@ static int follow_rollback(run *r, const jem_stats *s) {
     char text[300];
     clear_sums(r);                                 /* of updates that were taken back */
     r->state[STATE_RETRIES] += 1;
+    if (r->state[STATE_LEAST_CE_AT] > (float)r->update) r->state[STATE_LEAST_CE_AT] = -1;
     r->all.epoch = r->few.epoch = -1;              /* the decks are shuffled again */
     snprintf(text, sizeof text, "update %d: %s; rollback to update %d, other random numbers (%d of "
              "%d)", s->update + 1, s->reason, r->update, s->rollbacks, r->o->retries);
@@ -2309,12 +2312,16 @@ static int test_images(run *r, const char *took) {
 
 /* Reports that the classes of the validation images were clearer earlier in the run. */
 static void note_overfitting(const run *r) {
+    const train_options *t = r->o;
     const float least = r->state[STATE_LEAST_CE];
     const int at = (int)r->state[STATE_LEAST_CE_AT];
     if (at < 0 || r->valid_at != r->update || !(r->valid_ce > 1.25f * least + .02f)) return;
     printf("overfitting: -log p(y|x) of the validation %s was %.3f after update %d, and is %.3f "
-           "now: more %s, %sor --iters %d may help\n", kind_of_data(r), (double)least, at,
-           (double)r->valid_ce, kind_of_data(r), r->data.values ? "" : "--flip, --shift 2 ", at);
+           "now: more %s%s%s or a shorter run (--iters %d) may help\n", kind_of_data(r),
+           (double)least, at, (double)r->valid_ce,
+           r->n_labelled < r->n_train ? "labels" : kind_of_data(r),
+           r->data.values || t->shift ? "" : ", --shift 2",
+           r->data.values || t->flip ? "" : ", --flip (if mirror images keep their class)", at);
 }
 
 /* Prints the results of a run, and the next command. */

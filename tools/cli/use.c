@@ -1106,10 +1106,10 @@ static void note_held_out(const model *m, const eval_options *e, const data_set 
 void note_learned(const model *m, const eval_options *e, const data_set *d) {
     const char *const part = split_names[e->split];
     const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
-    if (d->values || !strcmp(part, "test")) return;
-    if (!trained_on || strcmp(trained_on, e->dataset)) return;
-    fprintf(stderr, "jem eval: the model has learned %s of these %d images: only test images show "
-            "how it does on others\n", strcmp(part, "all") ? "most or all" : "most", d->n);
+    if (d->values || !strcmp(part, "test") || !trained_on) return;
+    if (strcmp(trained_on, e->dataset) && !is_same_file(trained_on, e->dataset)) return;
+    fprintf(stderr, "jem eval: %s has learned most of these images: only test images show how it "
+            "does on others\n", m->path);
 }
 
 /* Returns 1 if the data set that the model names, and the command does not, is not there. */
@@ -1172,12 +1172,12 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     if (status) return status;
     const int n = e->n ? smaller(e->n, d.n) : d.n;
     evaluation v;
-    note_learned(m, e, &d);
     if (e->mirror && d.values) {
         fprintf(stderr, "jem eval: --mirror: %s is a table, and not of images\n", e->dataset);
         data_free(&d);
         return 2;
     }
+    note_learned(m, e, &d);
     mix_classes(&d);
     const int requests = EVALUATE_LOGP | (e->mirror ? EVALUATE_MIRRORED : 0);
     if (evaluate(m->net, &d, NULL, n, requests, &v) && !isfinite(v.nll + v.logp))
@@ -1200,7 +1200,8 @@ static int eval_model(const model *m, options *o, const eval_options *e) {
     }
     const char *temperature = jem_net_meta(m->net, "jem.temperature");
     if (status == 0 && temperature && m->net->classes > 1)
-        printf("(at temperature 1; jem classify divides the logits by %s)\n", temperature);
+        printf("(at temperature 1; jem %s divides the logits by %s)\n", rows ? "score" : "classify",
+               temperature);
     data_free(&d);
     return status;
 }
@@ -1298,10 +1299,14 @@ static void info_score(const jem_net *net) {
 }
 
 /* Prints how a picture of another size is fitted to the network. */
-static void info_pictures(const jem_net *net) {
+static void info_pictures(const jem_archive *a, const jem_net *net) {
     const char *framing = jem_net_meta(net, "jem.framing");
+    const char *background = jem_archive_meta(a, OPTION_PREFIX "background");
+    const data_shape shape = shape_in_training(a);
     const char *fit = jem_net_meta(net, "jem.fit");
-    const char *background = jem_net_meta(net, "jem.background");
+    if (!fit && shape == DATA_CROP) fit = "crop";
+    if (!fit && shape == DATA_PAD) fit = "pad";
+    if (jem_net_meta(net, "jem.background")) background = jem_net_meta(net, "jem.background");
     double ground = 0;
     double share = 0;
     if (framing && sscanf(framing, "%lf %lf", &ground, &share) == 2)
@@ -1312,7 +1317,7 @@ static void info_pictures(const jem_net *net) {
     else if (fit && !strcmp(fit, "pad"))
         printf("  pictures   padded to the image's proportions");
     else printf("  pictures   not framed; of other proportions: stretched");
-    if (background) printf("; transparent pixels on grey %s", background);
+    if (background && atoi(background)) printf("; transparent pixels on grey %s", background);
     printf("\n");
 }
 
@@ -1330,11 +1335,11 @@ static void info_familiar(const jem_net *net, int is_table) {
     printf("\n");
 }
 
-static void info_network(const jem_net *net) {
+static void info_network(const jem_archive *a, const jem_net *net) {
     const int is_table = net->height == 1 && net->width == 1;
     info_layers(net);
     info_data(net, is_table);
-    if (!is_table && net->channels <= 3) info_pictures(net);
+    if (!is_table && net->channels <= 3) info_pictures(a, net);
     info_score(net);
     info_familiar(net, is_table);
 }
@@ -1553,7 +1558,7 @@ static int info_file(const char *path) {
     const char *kind = jem_archive_meta(a, "jem.net");
     if (kind && is_known_kind(kind)) net = jem_net_from_archive(ctx, a);
     if (net) {
-        info_network(net);
+        info_network(a, net);
         info_run(a, net->classes);
         info_options_of(a);
     } else if (!jem_ok(ctx)) ok = context_fail("jem info", ctx);
@@ -1600,8 +1605,8 @@ static const option export_table[] = {
     { "slope", OPTION_FLAG, OPTION_NOW, offsetof(export_options, slope), "", { "on", NULL }, 0, 0,
       "with --onnx: also compute the slope; --no-slope for a graph that only classifies" },
     { "average", OPTION_TEXT, OPTION_NOW, offsetof(export_options, average), "FILE", { "", NULL },
-      0, 0, "the mean of the weights of both files, two ends of one training (not calibrated: see "
-      "jem eval MODEL ood --save)" },
+      0, 0, "the mean of the weights of both files, for example of two runs that continue the same "
+      "training (not calibrated: see jem eval MODEL ood --save)" },
     { "guidance", OPTION_FLOAT, OPTION_NOW, offsetof(export_options, guidance), "X", { "0", NULL },
       0, 1e6, "weight of log p(y|x) in samples of a class, stored in the copy (0: as it was)" },
     { "fresh-steps", OPTION_INT, OPTION_NOW, offsetof(export_options, fresh_steps), "N",
@@ -1638,6 +1643,28 @@ static int forget_machine(jem_net *net) {
            jem_net_set_meta(net, OPTION_PREFIX "threads", NULL) == JEM_OK;
 }
 
+/* Returns 1 if two networks compute the same function of their parameters, of the same classes. */
+static int compute_alike(const jem_net *a, const jem_net *b) {
+    static const char *const keys[] = {
+        "jem.net", "jem.activation", "jem.slope", "jem.head", "jem.stem_stride", "jem.blocks",
+        "jem.norm", "jem.dropout", "jem.unet", "jem.uncond", "jem.quadratic", "jem.student",
+        "jem.units"
+    };
+    char name[NAME_SIZE];
+    char other[NAME_SIZE];
+    int same = a->channels == b->channels && a->height == b->height && a->width == b->width &&
+               a->classes == b->classes && a->scale == b->scale && a->noise_lo == b->noise_lo &&
+               a->noise_hi == b->noise_hi;
+    for (size_t i = 0; same && i < sizeof keys / sizeof *keys; i++) {
+        const char *mine = jem_net_meta(a, keys[i]);
+        const char *its = jem_net_meta(b, keys[i]);
+        same = mine && its ? !strcmp(mine, its) : mine == its;
+    }
+    for (int i = 0; same && i < a->classes; i++)
+        same = !strcmp(class_name(a, i, name), class_name(b, i, other));
+    return same;
+}
+
 /* Replaces the weights by their means with those of another file, whose network must be the same.
    Networks that continue one training differ little, and the mean of their weights often classifies
    better than either (Wortsman et al. 2022). Removes texts that were fitted to the weights. */
@@ -1647,6 +1674,7 @@ static int average_with(model *m, const char *command, const char *path, int max
     model other;
     int same = model_open(&other, command, path, 1, 0, max_memory);
     if (same) {
+        same = compute_alike(m->net, other.net);
         jem_param *p = m->net->params;
         const jem_param *q = other.net->params;
         for (; p && q && same; p = p->next) {
@@ -1657,7 +1685,7 @@ static int average_with(model *m, const char *command, const char *path, int max
             jem_param_changed(p);
             q = q->next;
         }
-        same = same && !p && !q && m->net->scale == other.net->scale;
+        same = same && !p && !q;
         if (!same)
             fprintf(stderr, "%s: %s and %s have different networks (jem info shows them)\n",
                     command, m->path, path);
