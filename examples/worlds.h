@@ -269,7 +269,7 @@ static inline void sheet_bar(sheet *s) {
     const int left = s->paper.w - SHEET_BAR;
     const int high = s->size - 8;
     const int wide = 14;
-    char label[8];
+    char label[16];
     plot bar;
     if (!plot_create(&bar, wide, high, 0, 1, 0, 1)) return;
     for (int k = 0; k < wide * high; k++) {
