@@ -329,6 +329,7 @@ static int score_input(score_run *s, int input, const char *path, const table_de
     char error[512] = "";
     table_reader *r = table_reader_create(&s->t, path, desc, error, sizeof error);
     int ok = r != NULL;
+    if (!ok) fprintf(stderr, "jem score: %s\n", error);
     long n = 1;
     while (ok && n > 0 && !stop_signal) {
         do n = (long)read(input, bytes, sizeof bytes);
