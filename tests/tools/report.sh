@@ -132,7 +132,7 @@ check "tags are text" sh -c '! grep -q -e "<b>" -e "<i>" unkind.html'
 if [ -n "$python" ]; then
     read_page unkind 8 9
     holds unkind '^x<i>&�$'
-    holds unkind "images 28 x 28 grey, 2 classes: <!-- ü a <b>&\"c\" d'"
+    holds unkind "images 28 x 28 grey, 2 classes: <!-- ü, a <b>&\"c\" d'"
     holds unkind "^Samples in the replay buffer: the buffer has too few chains"
     holds unkind "^Training: the argument is not the directory of its run"
     holds unkind "^Samples, judged: .*cannot be opened"
