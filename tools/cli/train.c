@@ -1159,12 +1159,6 @@ static int store_moment(const run *r, jem_archive *a) {
     return jem_archive_set_meta(a, "run.validation", text) == JEM_OK;
 }
 
-/* Removes a calibration: one of other weights would find all images strange. */
-static void forget_calibration(jem_net *net) {
-    static const char *const texts[] = { "jem.statistics", "jem.usual", "jem.familiar" };
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) jem_net_set_meta(net, texts[i], NULL);
-}
-
 /* Calibrates the network, with the averaged weights in it, on validation images. If they cannot
    calibrate it, as a few equal images may, keeps the reason: the run goes on. */
 static int calibrate(run *r) {
@@ -2025,19 +2019,9 @@ static int number_of(const jem_archive *a, const char *key) {
    channels (*wider): both with --blocks zero, and alike otherwise; when wider, without norms, whose
    means would include the new channels, and without a U-Net. */
 static int can_grow_from(const run *r, const jem_archive *from, int *deeper, int *wider) {
-    static const char *const alike[] = {
-        "jem.net", "jem.channels", "jem.height", "jem.width", "jem.classes", "jem.activation",
-        "jem.slope", "jem.norm", "jem.head", "jem.stem_stride", "jem.blocks", "jem.unet",
-        "jem.uncond"
-    };
     jem_archive *to = jem_archive_create(r->ctx);
     int can = r->o->net == NET_WRN && r->o->blocks == (int)JEM_BLOCKS_ZERO && to &&
-              jem_net_to_archive(r->net, to) == JEM_OK;
-    for (size_t i = 0; can && i < sizeof alike / sizeof *alike; i++) {
-        const char *mine = jem_archive_meta(to, alike[i]);
-        const char *its = jem_archive_meta(from, alike[i]);
-        can = !strcmp(mine ? mine : "0", its ? its : "0");
-    }
+              jem_net_to_archive(r->net, to) == JEM_OK && same_but_for_size(to, from);
     const int blocks = can ? number_of(to, "jem.depth") - number_of(from, "jem.depth") : 0;
     const int widths = can ? number_of(to, "jem.widen") - number_of(from, "jem.widen") : 0;
     jem_archive_free(to);

@@ -1060,6 +1060,26 @@ void note_unread(FILE *to, const char *prefix, const char *name, const data_set 
                 d->first_skipped);
 }
 
+int same_but_for_size(const jem_archive *a, const jem_archive *b) {
+    static const char *const keys[] = {
+        "jem.net", "jem.channels", "jem.height", "jem.width", "jem.classes", "jem.activation",
+        "jem.slope", "jem.norm", "jem.head", "jem.stem_stride", "jem.blocks", "jem.unet",
+        "jem.uncond"
+    };
+    int same = 1;
+    for (size_t i = 0; same && i < sizeof keys / sizeof *keys; i++) {
+        const char *mine = jem_archive_meta(a, keys[i]);
+        const char *its = jem_archive_meta(b, keys[i]);
+        same = !strcmp(mine ? mine : "0", its ? its : "0");
+    }
+    return same;
+}
+
+void forget_calibration(jem_net *net) {
+    static const char *const texts[] = { "jem.statistics", "jem.usual", "jem.familiar" };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) jem_net_set_meta(net, texts[i], NULL);
+}
+
 data_shape shape_in_training(const jem_archive *a) {
     const char *crop = jem_archive_meta(a, OPTION_PREFIX "crop");
     const char *pad = jem_archive_meta(a, OPTION_PREFIX "pad");
@@ -1643,25 +1663,24 @@ static int forget_machine(jem_net *net) {
            jem_net_set_meta(net, OPTION_PREFIX "threads", NULL) == JEM_OK;
 }
 
+/* Returns 1 if a text of two networks is the same, or neither has it. */
+static int same_text(const jem_net *a, const jem_net *b, const char *key) {
+    const char *mine = jem_net_meta(a, key);
+    const char *its = jem_net_meta(b, key);
+    return mine && its ? !strcmp(mine, its) : mine == its;
+}
+
 /* Returns 1 if two networks compute the same function of their parameters, of the same classes. */
-static int compute_alike(const jem_net *a, const jem_net *b) {
-    static const char *const keys[] = {
-        "jem.net", "jem.activation", "jem.slope", "jem.head", "jem.stem_stride", "jem.blocks",
-        "jem.norm", "jem.dropout", "jem.unet", "jem.uncond", "jem.quadratic", "jem.student",
-        "jem.units"
-    };
+static int compute_alike(const model *a, const model *b) {
+    const jem_net *net = a->net;
     char name[NAME_SIZE];
     char other[NAME_SIZE];
-    int same = a->channels == b->channels && a->height == b->height && a->width == b->width &&
-               a->classes == b->classes && a->scale == b->scale && a->noise_lo == b->noise_lo &&
-               a->noise_hi == b->noise_hi;
-    for (size_t i = 0; same && i < sizeof keys / sizeof *keys; i++) {
-        const char *mine = jem_net_meta(a, keys[i]);
-        const char *its = jem_net_meta(b, keys[i]);
-        same = mine && its ? !strcmp(mine, its) : mine == its;
-    }
-    for (int i = 0; same && i < a->classes; i++)
-        same = !strcmp(class_name(a, i, name), class_name(b, i, other));
+    int same = same_but_for_size(a->archive, b->archive) && net->scale == b->net->scale &&
+               net->noise_lo == b->net->noise_lo && net->noise_hi == b->net->noise_hi &&
+               same_text(net, b->net, "jem.quadratic") && same_text(net, b->net, "jem.student") &&
+               same_text(net, b->net, "jem.units");
+    for (int i = 0; same && i < net->classes; i++)
+        same = !strcmp(class_name(net, i, name), class_name(b->net, i, other));
     return same;
 }
 
@@ -1669,12 +1688,10 @@ static int compute_alike(const jem_net *a, const jem_net *b) {
    Networks that continue one training differ little, and the mean of their weights often classifies
    better than either (Wortsman et al. 2022). Removes texts that were fitted to the weights. */
 static int average_with(model *m, const char *command, const char *path, int max_memory) {
-    static const char *const fitted[] = { "jem.familiar", "jem.usual", "jem.statistics",
-                                          "jem.temperature", "run.validation" };
     model other;
     int same = model_open(&other, command, path, 1, 0, max_memory);
     if (same) {
-        same = compute_alike(m->net, other.net);
+        same = compute_alike(m, &other);
         jem_param *p = m->net->params;
         const jem_param *q = other.net->params;
         for (; p && q && same; p = p->next) {
@@ -1690,8 +1707,9 @@ static int average_with(model *m, const char *command, const char *path, int max
             fprintf(stderr, "%s: %s and %s have different networks (jem info shows them)\n",
                     command, m->path, path);
     }
-    for (size_t i = 0; i < sizeof fitted / sizeof *fitted; i++)
-        jem_net_set_meta(m->net, fitted[i], NULL);
+    forget_calibration(m->net);
+    jem_net_set_meta(m->net, "jem.temperature", NULL);
+    jem_net_set_meta(m->net, "run.validation", NULL);
     model_close(&other);
     return same;
 }

@@ -118,6 +118,12 @@ void shuffle_images(data_set *d, int seed);
    classes. */
 void mix_classes(data_set *d);
 
+/* Returns 1 if the networks of two files differ in depth and widths only; a text that a file lacks
+   counts as 0. */
+int same_but_for_size(const jem_archive *a, const jem_archive *b);
+/* Removes a calibration: one of other weights would find all images strange. */
+void forget_calibration(jem_net *net);
+
 /* Returns the treatment of other proportions by --size in training. */
 data_shape shape_in_training(const jem_archive *a);
 /* Describes transparent pictures, and those of other proportions, as in the model's training. */
