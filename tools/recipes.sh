@@ -4,8 +4,9 @@
 #     tools/recipes.sh DATASET SECONDS [OPTIONS OF jem train]   SEEDS="1 2"; ROWS="NAME..." for some
 # 80 s for MNIST and Fashion-MNIST, 600 s for CIFAR-10, whose updates are slow.
 # The preset's row says how many updates fit into the time; a row of other work (*) is timed
-# in turns with the preset, so that changes in the machine's speed favour neither. Everything is kept
-# in build/seeds, and what is there is not run again.
+# in turns with the preset, so that changes in the machine's speed favour neither; a row that costs as
+# much as zero-2-half (=) makes as many updates. Everything is kept in build/seeds, and what is there
+# is not run again.
 set -u
 export LC_ALL=C                                     # numbers in the output of times
 cd "$(dirname "$0")/.." || exit 1
@@ -22,7 +23,7 @@ if [ "$(cat "$asked")" != "$seconds s $*" ]; then
     exit 1
 fi
 
-# name, * where an update costs something else | what is changed
+# name, * or = where an update costs something else | what is changed
 noise="noise-from-.05|--noise-lo .05 --sigma .05" gap=3000
 case $dataset in
 cifar10) half=7.5e-4 twice=3e-3 weak=.001 strong=.01 other=--no-class-cond-p-x-sample
@@ -72,10 +73,10 @@ convnet-muon*|$convnet $muon
 wrn-2*|$wrn --width 2 --blocks wrn $other $adam
 zero-2*|$wrn --width 2 --blocks zero $other $muon
 zero-2-half*|$zero
-shift-0*|$zero --shift 0
-shift-2*|$zero --shift 2
-warmup-0*|$zero --warmup-iters 0
-warmup-200*|$zero --warmup-iters 200
+shift-0=|$zero --shift 0
+shift-2=|$zero --shift 2
+warmup-0=|$zero --warmup-iters 0
+warmup-200=|$zero --warmup-iters 200
 batch-128*|$zero --batch-size 128
 depth-16*|$zero --depth 16
 unet-2-adam*|$wrn --width 2 $unet $adam
@@ -104,9 +105,10 @@ costs() {
 
 rm -f "$dir/failed"
 rows | while IFS='|' read -r name options; do
-    work=${name#"${name%?}"} name=${name%"*"}
+    work=${name#"${name%?}"} name=${name%[*=]}
     case " preset ${ROWS:-$name} " in *" $name "*) ;; *) continue ;; esac
     length=$dir/$data-$name.updates first=$dir/$data-preset.updates
+    [ "$work" = "=" ] && first=$dir/$data-zero-2-half.updates
     # shellcheck disable=SC2086
     if [ -s "$length" ]; then :
     elif [ "$name" = preset ]; then
@@ -134,7 +136,7 @@ echo
 echo "| | updates | accuracy | -log p(y\\|x) | recognised, of the class | rollbacks |"
 echo "| --- | --: | --: | --: | --: | --: |"
 rows | while IFS='|' read -r name options; do
-    name=${name%"*"}
+    name=${name%[*=]}
     [ -s "$dir/$data-$name.txt" ] &&
         awk -v name="$name" -v updates="$(cat "$dir/$data-$name.updates")" '
             function after(word) {
