@@ -1094,8 +1094,9 @@ JEM_API void jem_sampler_free(jem_sampler *s);                           /* NULL
 /* Takes steps within the budget, or all that are left if it is NULL. On an error the images stay as
    they were before the call. A number in s->x that is not finite is an error. */
 JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
-/* Starts again from new noise by s->rng, with the same logp, and so with the same labels of
-   jem_net_sampler: for the same samples again, set s->rng to a copy of its start first. To store a
+/* Starts again from new noise by s->rng, with the same logp, and so with the same labels (other
+   ones: jem_sampler_set_labels). For the same samples again, set s->rng to a copy of its start
+   first. To store a
    sampler and continue it later, with the same bits, copy x, rng and step to one that was created
    with the same arguments. */
 JEM_API jem_status jem_sampler_restart(jem_sampler *s);
@@ -1781,6 +1782,10 @@ JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
    NULL desc is jem_net_generate_desc's. Free it before the network. Returns NULL on an error. */
 JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
                                      const jem_generate_desc *desc);
+/* Replaces the classes of a sampler from jem_net_sampler that has some by labels[s->n] (copied).
+   The next steps go towards them from the present images; jem_sampler_restart starts from noise. On
+   an error the classes stay as they were. */
+JEM_API jem_status jem_sampler_set_labels(jem_sampler *s, const int *labels);
 /* Draws n samples of a class (label -1: of any) into pixels[n][h][w][c]: jem_net_sampler, run to
    its end. Without a score they start from U(lo,hi) of desc, or U(-2,2) in the network's units if
    it has units (jem_net_fit_units). The same n and seed give the same samples. */
@@ -14322,6 +14327,18 @@ jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t se
     return s;
 }
 
+jem_status jem_sampler_set_labels(jem_sampler *s, const int *labels) {
+    if (!s) return JEM_BAD_ARGUMENT;
+    jem_query *query = (jem_query *)s->owned;
+    if (!query)
+        return jem__fail(s->ctx, JEM_BAD_ARGUMENT, "sampler_set_labels: the sampler was not made "
+                         "by net_sampler with labels");
+    if (!jem__labels_good(s->ctx, "sampler_set_labels", labels, s->n, query->net->classes))
+        return jem_error_status(s->ctx);
+    memcpy(query + 1, labels, (size_t)s->n * sizeof *labels);
+    return JEM_OK;
+}
+
 jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed, const jem_pixels_desc *desc,
                       unsigned char *pixels) {
     if (!net) return JEM_BAD_ARGUMENT;
@@ -19253,7 +19270,7 @@ JEM__COMPILE_END
              A network stores how it is sampled: jem_net.guidance, denoise_steps, denoise_fraction,
                last_sigma, walk_step, walk_noise.
              jem_sampler takes as many steps as a frame has time for, and one if the frame is late;
-               jem_net_draft_desc: few steps.
+               jem_sampler_set_labels: other classes; jem_net_draft_desc: few steps.
              Attacks on classifiers with random answers (jem_attack_desc.all_steps, .momentum).
              Files can hold networks of your own (jem_register_net), archives bf16
                (jem_archive_set_bf16, jem_archive_keep_f32); jem_file writes files of your own.

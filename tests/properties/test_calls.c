@@ -108,7 +108,7 @@ static void world_create(world *w) {
     jem_generate_desc few = jem_generate_desc_default();
     few.denoise.steps = 1;
     few.walk.steps = 1;
-    w->sampler = jem_net_sampler(w->net, NULL, 2, 1, &few);
+    w->sampler = jem_net_sampler(w->net, labels, 2, 1, &few);
     w->file = jem_file_create(ctx, "build/calls.file");
     w->logp = jem_logp(ctx, w->x, w->net);
     w->loss = jem_mean(ctx, w->logp);
@@ -712,6 +712,7 @@ static void to_memory(const jem_archive *a) {
                                                   SHAPE(), jem_generate_desc_(), RNG())))) \
     ROW(jem_sampler_step, got = jem_sampler_step(SAMPLER(), NULL)) \
     ROW(jem_sampler_restart, got = jem_sampler_restart(SAMPLER())) \
+    ROW(jem_sampler_set_labels, got = jem_sampler_set_labels(SAMPLER(), LABELS())) \
     ROW(jem_sampler_free, jem_sampler_free(NULL)) \
     ROW(jem_sample, got = jem_sample(IMAGES(), INT(1), COUNT(2), 1, PIXELS(), BYTES())) \
     ROW(jem_archive_create, jem_archive_free(made(jem_archive_create(CTX())))) \

@@ -228,6 +228,32 @@ static void test_restart(jem_net *net) {
     jem_sampler_free(s);
 }
 
+static void test_other_classes(jem_net *net) {
+    printf("other classes\n");
+    const jem_generate_desc d = few_steps(3, 2, 0.24f);
+    const int first[N] = { 0, 1, 2 };
+    const int second[N] = { 2, 2, 1 };
+    const int bad[N] = { 0, -1, 0 };
+    jem_sampler *s = jem_net_sampler(net, first, N, 5, &d);
+    jem_sampler *fresh = jem_net_sampler(net, second, N, 5, &d);
+    jem_sampler *any = jem_net_sampler(net, NULL, N, 5, &d);
+    jem_sampler_step(s, NULL);
+    s->rng = jem_rng_seed(5);
+    CHECK(jem_sampler_set_labels(s, second) == JEM_OK, "%s", jem_error(net->ctx));
+    CHECK(jem_sampler_restart(s) == JEM_OK && same_bits(s->x, fresh->x, SIZE), "the same noise");
+    CHECK(jem_sampler_set_labels(s, bad) == JEM_BAD_ARGUMENT &&
+          says(net->ctx, "set_labels: label -1"), "a label");
+    CHECK(jem_sampler_set_labels(s, NULL) == JEM_BAD_ARGUMENT && says(net->ctx, "NULL"), "NULL");
+    CHECK(jem_sampler_set_labels(any, first) == JEM_BAD_ARGUMENT &&
+          says(net->ctx, "was not made by"), "a sampler of any class");
+    jem_sampler_step(s, NULL);
+    jem_sampler_step(fresh, NULL);
+    CHECK(same_bits(s->x, fresh->x, SIZE), "samples of the second classes, also after errors");
+    jem_sampler_free(any);
+    jem_sampler_free(fresh);
+    jem_sampler_free(s);
+}
+
 /* The random numbers used up are those of jem_generate, also where noise becomes 0 in float. */
 static void test_next_numbers(jem_net *net) {
     printf("random numbers after the last step\n");
@@ -295,7 +321,8 @@ int main(int argc, char **argv) {
         { "test_pieces", test_pieces }, { "test_sample", test_sample }, { "test_time", test_time },
         { "test_bad_clock", test_bad_clock },
         { "test_labels", test_labels }, { "test_failure", test_failure },
-        { "test_restart", test_restart }, { "test_next_numbers", test_next_numbers },
+        { "test_restart", test_restart }, { "test_other_classes", test_other_classes },
+        { "test_next_numbers", test_next_numbers },
         { "test_wrong", test_wrong }
     };
     counter count;
