@@ -1,4 +1,4 @@
-/* jem.h - v0.2 - energy-based models in one C header            licence: MIT-0 or public domain
+/* jem.h - v0.3 - energy-based models in one C header            licence: MIT-0 or public domain
 
    Every classifier is also an energy-based model. It assigns each image x one number per class, the
    logit f(x)[y]. The same numbers also define how likely the image itself is:
@@ -19250,7 +19250,7 @@ JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION */
 
 /* ==== >>changelog ============================================================================= */
-/* 0.3  pending
+/* 0.3  2026-11
    New       Residual networks without norms (jem_blocks), a U-Net's energy (jem_wrn_desc.unet).
              Muon (jem_optim_desc), with a rate of its own for Adam's parameters (adam_rate).
              A trainer's guard checks chains, gradients, cross-entropy, the residual and the step of
