@@ -311,18 +311,10 @@ static int score_file(jem_ctx *ctx, const char *train_path, const char *test_pat
     for (int i = 0; ok && i < test.rows; i++)
         printf("%.6g,%.4f,%s\n", (double)a[i].log_density, (double)a[i].familiarity,
                jem_verdict_name(jem_judge(a[i].familiarity)));
-    const int usual_one = ok ? table_usual_label(&test) : 0;
     for (int by = 0; ok && test.labels && by < 2; by++) {
         detection d;
-        int usual = 0;
-        int n = 0;
-        for (int label = 0; label < 2; label++)
-            for (int i = 0; i < test.rows; i++) {
-                if ((test.labels[i] != usual_one) != label) continue;
-                score[n++] = by ? a[i].familiarity : a[i].log_density;
-                usual += !label;
-            }
-        if (measure_detection(score, usual, score + usual, n - usual, &d))
+        for (int i = 0; i < test.rows; i++) score[i] = by ? a[i].familiarity : a[i].log_density;
+        if (measure_labelled(score, test.labels, test.rows, table_usual_label(&test), &d))
             fprintf(stderr, "AUROC of %s: %.4f\n", by ? "familiarity" : "log p(x)", d.auroc);
     }
     free(a);

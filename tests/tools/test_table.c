@@ -21,9 +21,9 @@ static void test_read(void) {
     table_free(&t);
     CHECK(parse(&t, "\xef\xbb\xbfvolt;label;\"bar; abs\"\r\n-1e3;2; 5 \r\n\r\n.5;0;\"6\""), "%s",
           error);
-    CHECK(t.rows == 2 && t.columns == 2 && t.classes == 3, "%d rows", t.rows);
+    CHECK(t.rows == 2 && t.columns == 2 && t.classes == 2, "%d rows", t.rows);
     CHECK(t.x[0] == -1000 && t.x[1] == 5 && t.x[2] == 0.5f && t.x[3] == 6, "values");
-    CHECK(t.labels[0] == 2 && t.labels[1] == 0, "labels");
+    CHECK(t.labels[0] == 1 && t.labels[1] == 0, "labels");
     CHECK(!strcmp(t.names[0], "volt") && !strcmp(t.names[1], "bar; abs"), "%s", t.names[1]);
     table_free(&t);
 }
@@ -71,8 +71,9 @@ static void test_unknown_labels(void) {
     CHECK(!table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "for training");
     d.any_label = 1;
     CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "%s", error);
-    CHECK(t.rows == 4 && t.labels[0] == -1 && t.labels[1] == -1 && t.labels[2] == 1 &&
-          t.labels[3] == -1 && t.unlabelled == 3, "%d rows", t.rows);
+    CHECK(t.rows == 4 && t.labels[0] == 0 && t.labels[1] == -1 && t.labels[2] == 1 &&
+          t.labels[3] == -1 && t.unlabelled == 2, "%d rows", t.rows);
+    CHECK(!strcmp(t.class_names[0], "-1") && table_usual_label(&t) == 1, "-1 is an outlier");
     table_free(&t);
     check_many_labels(&d);
 }
@@ -123,8 +124,10 @@ static void test_columns(void) {
     CHECK(!table_parse(&t, short_rows, strlen(short_rows), "f.csv", &d, error, sizeof error) &&
           strstr(error, "line 1: 2 columns of values, but the model has 1"), "%s", error);
     static const char numbers[] = "a,label\n1,1e2\n2,07\n";
-    CHECK(parse(&t, numbers) && t.classes == 101 && t.labels[0] == 100 && t.labels[1] == 7, "%s",
+    CHECK(parse(&t, numbers) && t.classes == 2 && t.labels[0] == 1 && t.labels[1] == 0, "%s",
           error);
+    CHECK(t.is_numbered && !strcmp(t.class_names[0], "7") && !strcmp(t.class_names[1], "100"),
+          "names of numbers");
     table_free(&t);
 }
 
@@ -241,7 +244,9 @@ static void test_refused(void) {
         { "1,2\n1e13,3\n", "f.csv, line 2: 1e+13 in column '1': numbers may be" },
         { "a,label\n1,1.5\n", "f.csv, line 2: label 1.5 is not a whole number" },
         { "a,label\n1,\n", "f.csv, line 2: column 'label' has no label" },
-        { "a,label\n1,1000\n", "f.csv, line 2: label 1000 is not a whole number" },
+        { "a,b\n1,\"2\n3,4\n",
+          "f.csv, line 2: column 'b': a quoted value does not end in its line" },
+        { "a,label\n1,.5\n", "f.csv, line 2: label 0.5 is not a whole number" },
         { "a;b\n1,5;2,5\n",
           "f.csv, line 2: '1,5' in column 'a' is not a number (a decimal comma?" },
         { "1,5;2,5\n3;4\n5;6,5\n", "f.csv, line 3: '6,5' in column '2,5' is not a number (a dec" }
@@ -279,7 +284,7 @@ static void test_kept(void) {
     d.user = &bad;
     d.keep = " \"a, b\", time ";
     CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "%s", error);
-    CHECK(t.columns == 1 && t.rows == 3 && isnan(t.x[1]) && t.x[2] == 4, "%d rows", t.rows);
+    CHECK(t.columns == 1 && t.rows == 3 && isnan(t.x[1]) && isnan(t.x[2]), "%d rows", t.rows);
     CHECK(!strcmp(t.kept_names, "\"a, b\",time"), "%s", t.kept_names);
     CHECK(!memcmp(t.kept, expected, sizeof expected), "%s", t.kept);
     table_free(&t);
@@ -307,6 +312,10 @@ static void test_details(void) {
     csv_table t;
     table_desc d;
     memset(&d, 0, sizeof d);
+    CHECK(parse(&t, "x,label\n1,5\" pipe\n2,\"a, \"\"b\"\"\"\n") &&
+          !strcmp(t.class_names[0], "5\" pipe") && !strcmp(t.class_names[1], "a, \"b\""),
+          "%s", error);
+    table_free(&t);
     CHECK(parse(&t, "x,label\n1,0\n2,0.0\n3,1\n4,1.0\n"), "%s", error);
     CHECK(t.classes == 2 && t.labels[1] == 0 && t.labels[3] == 1, "%d classes", t.classes);
     table_free(&t);

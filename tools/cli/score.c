@@ -144,40 +144,39 @@ static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_a
     snprintf(line, ROW_SIZE, "%d,%s%s", row + 1, answer, blame);
 }
 
-/* Returns the name of a label of the table. */
-static const char *label_name(const csv_table *t, int label, char number[16]) {
-    if (t->class_names) return t->class_names[label];
-    snprintf(number, 16, "%d", label);
-    return number;
+/* Returns the label of usual rows: that of the model's class, if it has only one and the table has
+   rows of it. */
+static int usual_label(const score_run *s) {
+    char name[NAME_SIZE];
+    class_name(s->m->net, 0, name);
+    for (int label = 0; label < s->t.classes; label++)
+        if (!strcmp(s->t.class_names[label], name)) return label;
+    return table_usual_label(&s->t);
 }
 
 /* Prints AUROC of log p(x) and of familiarity, if rows have the usual label and others. */
 static void print_detection(FILE *to, const score_run *s) {
     const int rows = s->t.rows;
-    const int usual_one = table_usual_label(&s->t);
-    char number[16];
-    float *score = new_floats(2 * (double)rows);
+    const int *labels = s->t.labels;
+    const int usual = usual_label(s);
+    float *density = new_floats(2 * (double)rows);
+    float *familiarity = density + rows;
     detection by_density;
     detection by_familiarity;
-    int n = 0;
-    int usual = 0;
-    for (int others = 0; score && others < 2; others++)
-        for (int i = 0; i < rows; i++) {
-            if (s->t.labels[i] < 0 || (s->t.labels[i] != usual_one) != others) continue;
-            score[n] = s->answers[i].log_density;
-            score[rows + n] = s->answers[i].familiarity;
-            n++;
-            usual += !others;
-        }
-    if (score && measure_detection(score, usual, score + usual, n - usual, &by_density) &&
-        measure_detection(score + rows, usual, score + rows + usual, n - usual, &by_familiarity)) {
-        fprintf(to, "label %s against others: AUROC of log p(x) %.4f",
-                label_name(&s->t, usual_one, number), by_density.auroc);
+    if (!density) return;
+    for (int i = 0; i < rows; i++) {
+        density[i] = s->answers[i].log_density;
+        familiarity[i] = s->answers[i].familiarity;
+    }
+    if (measure_labelled(density, labels, rows, usual, &by_density) &&
+        measure_labelled(familiarity, labels, rows, usual, &by_familiarity)) {
+        fprintf(to, "label %s against others: AUROC of log p(x) %.4f", s->t.class_names[usual],
+                by_density.auroc);
         if (!s->verdicts[JEM_VERDICT_NONE])
             fprintf(to, ", of familiarity %.4f", by_familiarity.auroc);
         fprintf(to, "\n");
     }
-    free(score);
+    free(density);
 }
 
 /* Names labels that are no classes of the model. */
@@ -185,10 +184,9 @@ static void note_unknown(const score_run *s) {
     const jem_net *net = s->m->net;
     enum { MOST_NAMED = 20 };
     char name[NAME_SIZE];
-    char number[16];
     int unknown = 0;
     for (int k = 0; k < s->t.classes; k++) {
-        const char *label = label_name(&s->t, k, number);
+        const char *label = s->t.class_names[k];
         int count = 0;
         int known = 0;
         for (int i = 0; i < s->t.rows; i++) count += s->t.labels[i] == k;
@@ -213,12 +211,11 @@ static int is_class(const jem_net *net, const char *name) {
    the model; -1: there are no such rows. */
 static double accuracy_of(const score_run *s) {
     char answer[NAME_SIZE];
-    char number[16];
     int right = 0;
     int n = 0;
     for (int i = 0; i < s->t.rows; i++) {
         if (s->t.labels[i] < 0) continue;
-        const char *label = label_name(&s->t, s->t.labels[i], number);
+        const char *label = s->t.class_names[s->t.labels[i]];
         const int agrees = !strcmp(class_name(s->m->net, s->answers[i].label, answer), label);
         right += agrees;
         n += agrees || is_class(s->m->net, label);
@@ -239,8 +236,8 @@ static void print_summary(FILE *to, const score_run *s) {
     fprintf(to, "\n");
     if (s->t.unlabelled)
         fprintf(stderr, "jem score: %d rows count as unlabelled: their label is missing, is "
-                "neither a name nor a whole number from 0 to %d, or comes after the first %d "
-                "different labels\n", s->t.unlabelled, TABLE_CLASSES - 1, TABLE_CLASSES);
+                "neither a name nor a whole number, or comes after the first %d different "
+                "labels\n", s->t.unlabelled, TABLE_CLASSES);
     if (s->answers && s->m->net->classes == 1) print_detection(to, s);
     if (s->answers && s->m->net->classes > 1) note_unknown(s);
     if (read >= 20 && s->verdicts[JEM_VERDICT_STRANGE] > read - read / 10)

@@ -480,7 +480,8 @@ static data_desc describe_data(run *r) {
 static int refuse_data(run *r, const char *error) {
     const int has_text = strstr(error, "is not a number") && !strstr(error, "is not a number (");
     const char *hint = "";
-    if (strstr(error, "rows cannot be read")) hint = " (--skip-rows leaves them out)";
+    const int is_label = strstr(error, "--label none") != NULL;        /* skips a whole class */
+    if (strstr(error, "rows cannot be read") && !is_label) hint = " (--skip-rows leaves them out)";
     else if (strstr(error, "(most) cannot be read") && has_text)
         hint = " (--skip-rows leaves them out, --drop skips columns, --label names that of labels)";
     else if (has_text) hint = " (--drop skips columns, --label names that of labels)";

@@ -141,6 +141,24 @@ static inline int measure_detection(const float *usual, int n_usual, const float
     return ok;
 }
 
+/* Computes them from n scores, of which those with the label `usual` are of usual images; those with
+   a label below 0 do not count. Returns 0 as measure_detection does. */
+static inline int measure_labelled(const float *scores, const int *labels, int n, int usual,
+                                   detection *d) {
+    float *sorted = (float *)malloc(((size_t)n + 1) * sizeof *sorted);
+    int n_usual = 0;
+    int all = 0;
+    if (!sorted) return 0;
+    for (int i = 0; i < n; i++)
+        if (labels[i] == usual) sorted[n_usual++] = scores[i];
+    all = n_usual;
+    for (int i = 0; i < n; i++)
+        if (labels[i] >= 0 && labels[i] != usual) sorted[all++] = scores[i];
+    const int ok = measure_detection(sorted, n_usual, sorted + n_usual, all - n_usual, d);
+    free(sorted);
+    return ok;
+}
+
 /* ---- two sets of points ---------------------------------------------------------------------- */
 
 /* Rotates d pairs of numbers, which are `stride` apart, by an angle of cosine c and sine s. */

@@ -70,45 +70,41 @@ static char separator_of(const table_reader *r) {
     return separator;
 }
 
-enum { VALUE_READ, VALUE_LONG, VALUE_BINARY };
+enum { VALUE_READ, VALUE_LONG, VALUE_BINARY, VALUE_OPEN };
 
-/* Reads the next value of the line, without blanks and quotes around it, into value[room]. Stops
-   where it becomes too long, or at a zero byte. */
+/* Reads the next value of the line, without blanks and quotes around it, into value[room], or only
+   moves past it (NULL; any length and bytes). Quotes count at its beginning: 5" is a text. Stops
+   where it becomes too long, or at a zero byte. VALUE_OPEN: the line ends within quotes. */
 static int take_value(table_reader *r, char *value, size_t room) {
     size_t n = 0;
-    int quoted = 0;
     int found = VALUE_READ;
     while (r->at < r->end && *r->at == ' ') r->at++;
+    int quoted = r->at < r->end && *r->at == '"';
+    if (quoted) r->at++;
     for (; r->at < r->end && !is_line_end(*r->at); r->at++) {
-        const int is_quote = *r->at == '"';
-        const int is_doubled = is_quote && quoted && r->at + 1 < r->end && r->at[1] == '"';
-        if (is_quote && !is_doubled) {
-            quoted = !quoted;
+        const int is_doubled = quoted && r->at + 1 < r->end && r->at[1] == '"';
+        if (quoted && *r->at == '"' && !is_doubled) {
+            quoted = 0;
             continue;
         }
-        r->at += is_doubled;                       /* "" within quotes is a quote (RFC 4180) */
+        if (*r->at == '"') r->at += is_doubled;    /* "" within quotes is a quote (RFC 4180) */
         if (*r->at == r->separator && !quoted) break;
+        if (!value) continue;
         if (!*r->at) found = VALUE_BINARY;
         else if (n == room - 1) found = VALUE_LONG;
         if (found != VALUE_READ) break;
         value[n++] = *r->at;
     }
     while (n > 0 && value[n - 1] == ' ') n--;
-    value[n] = 0;
-    return found;
+    if (value) value[n] = 0;
+    return quoted && found == VALUE_READ ? VALUE_OPEN : found;
 }
 
-/* Moves past the next value of the line, which may have any length. */
-static void skip_value(table_reader *r) {
-    int quoted = 0;
-    for (; r->at < r->end && !is_line_end(*r->at); r->at++) {
-        if (*r->at == '"') quoted = !quoted;
-        else if (*r->at == r->separator && !quoted) break;
-    }
-}
-
-/* Returns 1 if a value was found; otherwise reports that it is too long, or holds a zero byte. */
+/* Returns 1 if a value was found; otherwise reports that it is too long, holds a zero byte, or does
+   not end. */
 static int is_value(table_reader *r, const char *column, int found) {
+    if (found == VALUE_OPEN)
+        return wrong_at(r, "column '%s': a quoted value does not end in its line", column);
     if (found == VALUE_BINARY) return wrong_at(r, "column '%s': a value is not text", column);
     if (found == VALUE_LONG)
         return wrong_at(r, "column '%s': a value is longer than %d bytes (--drop skips a column)",
@@ -128,8 +124,7 @@ static int next_value_cut(table_reader *r, const char *column, char value[TABLE_
     int found = take_value(r, value, TABLE_NAME);
     if (found == VALUE_LONG) {
         r->at = start;                             /* which may be a quote */
-        skip_value(r);
-        found = VALUE_READ;
+        found = take_value(r, NULL, 0);
     }
     return is_value(r, column, found);
 }
@@ -442,7 +437,7 @@ static int no_memory(table_reader *r) {
 static int keep_value(table_reader *r, char last) {
     csv_table *t = r->t;
     const char *start = r->at;
-    skip_value(r);
+    take_value(r, NULL, 0);
     const size_t n = (size_t)(r->at - start) + 1;
     const size_t needed = r->kept_used + 3 * n + 4;                /* quoted, and as it is read */
     if (needed > r->kept_room) {
@@ -467,7 +462,7 @@ static int keep_values(table_reader *r) {
         r->at = start;
         int column = 0;
         while (column < r->keep[k]) {
-            skip_value(r);
+            take_value(r, NULL, 0);
             if (!continues(r)) break;
             column++;
         }
@@ -597,7 +592,7 @@ static int take_label(table_reader *r, const char *text) {
         t->class_names = (char (*)[TABLE_NAME])calloc(TABLE_CLASSES, sizeof *t->class_names);
     if (!t->class_names) return no_memory(r);
     const int is_number = number_in(text, &number) && isfinite(number);
-    const int is_class = number >= 0 && number < TABLE_CLASSES && floor(number) == number;
+    const int is_class = fabs(number) <= 1e15 && floor(number) == number;
     const int is_none = is_missing(text, 1);
     const int is_known = !is_none && (!is_number || is_class);
     const int label = is_known ? class_numbered(r, text) : -1;
@@ -608,8 +603,7 @@ static int take_label(table_reader *r, const char *text) {
     }
     if (is_none) return wrong_at(r, "column '%s' has no label", r->t->label);
     if (!is_known)
-        return wrong_at(r, "label %g is not a whole number from 0 to %d", number,
-                        TABLE_CLASSES - 1);
+        return wrong_at(r, "label %g is not a whole number (--label none uses no labels)", number);
     if (!is_number) r->is_text = 1;
     t->labels[t->rows] = label;
     return label >= 0;
@@ -619,36 +613,46 @@ static int by_name(const void *a, const void *b) {
     return strcmp((const char *)a, (const char *)b);
 }
 
-/* Numbers the classes: as their texts say if all are numbers, otherwise in the order of their
-   names. */
+static int by_number(const void *a, const void *b) {
+    const double x = strtod((const char *)a, NULL);
+    const double y = strtod((const char *)b, NULL);
+    return (x > y) - (x < y);
+}
+
+/* Numbers the classes that occur, from 0: in the order of the numbers if all labels are numbers (1
+   and 1.0 are the same), otherwise in the order of their names. */
 static int number_classes(table_reader *r) {
     csv_table *t = r->t;
+    int (*const compare)(const void *, const void *) = r->is_text ? by_name : by_number;
     if (!r->texts) return 1;
     char (*sorted)[TABLE_NAME] = (char (*)[TABLE_NAME])malloc((size_t)r->texts * sizeof *sorted);
     int *to = (int *)malloc((size_t)r->texts * sizeof *to);
-    if (sorted && to) {
+    const int ok = sorted && to;
+    t->classes = 0;
+    if (ok) {
         memcpy(sorted, t->class_names, (size_t)r->texts * sizeof *sorted);
-        qsort(sorted, (size_t)r->texts, sizeof *sorted, by_name);
-        if (r->is_text) t->classes = r->texts;
+        qsort(sorted, (size_t)r->texts, sizeof *sorted, compare);
         for (int i = 0; i < r->texts; i++) {
-            char *name = t->class_names[i];
-            const char *at = (const char *)bsearch(name, sorted, (size_t)r->texts, sizeof *sorted,
-                                                   by_name);
-            to[i] = r->is_text ? (int)((size_t)(at - *sorted) / sizeof *sorted)
-                               : (int)strtod(name, NULL);
-            if (to[i] >= t->classes) t->classes = to[i] + 1;
+            const int n = t->classes;
+            if (n > 0 && !compare(sorted[n - 1], sorted[i])) continue;
+            memmove(sorted[n], sorted[i], sizeof *sorted);
+            t->classes++;
+        }
+        for (int i = 0; i < r->texts; i++) {
+            const char *at = (const char *)bsearch(t->class_names[i], sorted, (size_t)t->classes,
+                                                   sizeof *sorted, compare);
+            to[i] = (int)((size_t)(at - *sorted) / sizeof *sorted);
         }
         for (int i = 0; i < t->rows; i++)
             if (t->labels[i] >= 0) t->labels[i] = to[t->labels[i]];
-        memcpy(t->class_names, sorted, (size_t)r->texts * sizeof *sorted);
+        memcpy(t->class_names, sorted, (size_t)t->classes * sizeof *sorted);
+        t->is_numbered = !r->is_text;
+        for (int k = 0; t->is_numbered && k < t->classes; k++)         /* 1.0 becomes 1 */
+            snprintf(t->class_names[k], TABLE_NAME, "%.0f", strtod(t->class_names[k], NULL) + 0.0);
     }
-    const int ok = sorted && to;
     free(sorted);
     free(to);
-    if (r->is_text || !ok) return ok || wrong_at(r, "no memory");
-    free(t->class_names);
-    t->class_names = NULL;
-    return 1;
+    return ok || wrong_at(r, "no memory");
 }
 
 /* Rejects a line with more values than columns. */
@@ -671,7 +675,7 @@ static int read_row(table_reader *r) {
         const char *name = r->names[column];
         const int role = r->role[column++];
         if (role == SKIPPED) {
-            skip_value(r);
+            if (!is_value(r, name, take_value(r, NULL, 0))) return 0;
             continue;
         }
         if (!next_value(r, name, value)) return 0;
@@ -873,15 +877,13 @@ void table_free(csv_table *t) {
 }
 
 int table_usual_label(const csv_table *t) {
-    int best = -1;
-    if (!t->labels) return 0;
-    for (int i = 0; !t->class_names && i < t->rows; i++)
-        if (t->labels[i] >= 0 && (best < 0 || t->labels[i] < best)) best = t->labels[i];
-    if (best < 0) best = 0;
+    int best = 0;
     int most = 0;
-    for (int label = 0; t->class_names && label < t->classes; label++) {
+    if (!t->labels || !t->class_names) return 0;
+    for (int label = 0; label < t->classes; label++) {
         int n = 0;
         for (int i = 0; i < t->rows; i++) n += t->labels[i] == label;
+        if (n && t->is_numbered && strtod(t->class_names[label], NULL) >= 0) return label;
         if (n <= most) continue;
         best = label;
         most = n;

@@ -9,8 +9,8 @@
    A row per line; values may be quoted. Tabs separate them if the first line has tabs, otherwise
    semicolons if it has those, otherwise commas; numbers have decimal points. If a value
    of the first line is no number, that line has the names of the columns. Empty lines are skipped.
-   The column `label`, or another that table_desc names, becomes t.labels: whole numbers, or names
-   of classes. Errors name the line and the column. */
+   The column `label`, or another that table_desc names, becomes t.labels: the classes that occur,
+   named by whole numbers or by other texts, are numbered from 0. Errors name the line and the column. */
 #ifndef SUPPORT_TABLE_H
 #define SUPPORT_TABLE_H
 
@@ -23,11 +23,13 @@ typedef struct csv_table {
     int rows, columns;                             /* columns: without labels */
     int first;                                     /* row of x[0]; 0, see table_reader_forget */
     float *x;                                      /* [rows - first][columns], finite, up to 1e12 */
-    int *labels;                                   /* [rows], 0 to TABLE_CLASSES - 1; -1: unreadable
-                                                      or, if optional, no class; or NULL */
+    int *labels;                                   /* [rows], 0 to classes - 1; -1: unreadable or,
+                                                      if optional, no class; or NULL */
     int unlabelled;                                /* count of rows whose label is no class */
-    int classes;                                   /* largest label + 1; 1 without labels */
-    char (*class_names)[TABLE_NAME];               /* [classes], sorted; NULL: numbers */
+    int classes;                                   /* count of those that occur; 1 without labels */
+    char (*class_names)[TABLE_NAME];               /* [classes], in the order of numbers or names;
+                                                      NULL without labels */
+    int is_numbered;                               /* 1: the names of all classes are numbers */
     char (*names)[TABLE_NAME];                     /* [columns]; "1", "2", ... without a header */
     char *kept;                                    /* of rows from `first` on, the columns of
                                                       table_desc.keep as a line of CSV, such as
@@ -66,8 +68,8 @@ int table_load(csv_table *t, const char *path, const table_desc *desc, char *err
 int table_parse(csv_table *t, const char *bytes, size_t n, const char *path, const table_desc *desc,
                 char *error, size_t error_size);
 void table_free(csv_table *t);
-/* Returns the label of usual rows: of numbers, the lowest that occurs; of names, the most frequent,
-   since they are sorted. */
+/* Returns the label of usual rows. Of numbers, it is the lowest from 0 on (-1 is an outlier in
+   scikit-learn), or the most frequent one if all are below 0; of names, the most frequent one. */
 int table_usual_label(const csv_table *t);
 /* Copies a text as a value of a CSV file (RFC 4180), in quotes if it has a comma, a quote or a line
    end, to up to 2 strlen(text) + 3 bytes. Returns its length. */
