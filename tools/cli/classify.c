@@ -404,7 +404,7 @@ static void print_classified(const classify_run *r, FILE *to) {
 /* Classifies all pictures, and writes the table if there is one. Returns the exit status. */
 static int classify_paths(classify_run *r) {
     const char *out = r->o->out;
-    const int is_device = !strncmp(out, "/dev/", 5);
+    const int is_device = names_device(out);
     int ok = 1;
     if (*out) {
         stop_on_signals("\njem classify: stopping; press again to lose all rows\n");
@@ -446,19 +446,6 @@ static int classify_all(classify_run *r, char **words, int n) {
     return status;
 }
 
-/* Checks the name of the table. A name of another ending may be that of a picture. */
-static int is_table_name(const char *out, int n, char **words) {
-    const char *ending = strrchr(out, '.');
-    if (!*out || !strncmp(out, "/dev/", 5)) return 1;
-    if (!ending || strcasecmp(ending, ".csv") != 0) {
-        fprintf(stderr, "jem classify: --out %s: the name of a table must end in .csv\n", out);
-        return 0;
-    }
-    for (int i = 0; i < n; i++)
-        if (!may_write_other("jem classify", words[i], out)) return 0;
-    return 1;
-}
-
 int classify_command(int argc, char **argv) {
     static const char *const of_lines[] = { "top", NULL };
     static options table;
@@ -474,7 +461,7 @@ int classify_command(int argc, char **argv) {
                                   "jem classify MODEL PICTURE|FOLDER... [OPTIONS]: classifies "
                                   "pictures, and all pictures of folders");
     if (read >= 0) return read;
-    if (!is_table_name(values.out, n, words) ||
+    if (!is_table_name(o->command, values.out, n, words) ||
         !options_used(o, !*values.out, "is for lines, not for the table of --out", of_lines))
         return 2;
     memset(&r, 0, sizeof r);

@@ -154,10 +154,10 @@ static double divide_by_fitted(const uses *s, float *f) {
     const float t_last = jem_fit_temperature(net, last, s->labels + half, s->n - half);
     const float least = fminf(t_first, t_last);
     if (!(t_first > 0 && t_last > 0)) return 0;
-    if (least < 0.05f)
-        fprintf(stderr, "jem eval: %s: one half of the images has almost no errors, so its "
-                "temperature, %.2g, is too low for the other: ignore the row 'T fitted'\n", s->name,
-                (double)least);
+    if (2 * least < fmaxf(t_first, t_last))
+        fprintf(stderr, "jem eval: %s: temperatures of %.2g and %.2g fit the two halves of the "
+                "images: too few to fit one; ignore the row 'T fitted'\n", s->name,
+                (double)t_first, (double)t_last);
     for (ptrdiff_t i = 0; i < logits; i++) f[i] /= i < of_first ? t_last : t_first;
     return .5 * ((double)t_first + (double)t_last);
 }
@@ -240,13 +240,19 @@ static int calibration_draw(uses *const both[2], int models, const reliability_b
 
 /* Saves the model with the temperature that fits all images. Returns the exit status. */
 static int save_tempered(uses *s) {
+    enum { FEW_TO_FIT = 200 };
+    char origin[NAME_SIZE + 80];
     const float t = jem_fit_temperature(s->m.net, s->x, s->labels, s->n);
-    if (!(t > 0) || jem_save(s->m.net, s->u->save) != JEM_OK) {
+    snprintf(origin, sizeof origin, "%d %s of %s", s->n, uses_images(s), s->test.name);
+    if (!(t > 0) || jem_net_set_meta(s->m.net, "run.tempered", origin) != JEM_OK ||
+        jem_save(s->m.net, s->u->save) != JEM_OK) {
         model_fail("jem eval", &s->m);
         return 1;
     }
-    printf("%s: the model, whose answers divide its logits by a temperature of %.3g\n",
-           s->u->save, (double)t);
+    printf("%s: the model, whose answers divide its logits by a temperature of %.3g, fitted to %s: "
+           "measure it on others\n", s->u->save, (double)t, origin);
+    if (s->n < FEW_TO_FIT)
+        fprintf(stderr, "jem eval: %d images are few for a temperature\n", s->n);
     return 0;
 }
 
@@ -713,8 +719,11 @@ static int uses_calibrate(uses *s) {
                              "more\n", s->name);
     int gradients = s->u->gradients - 1;           /* auto is JEM_AUTO */
     if (gradients < 0 && jem_calibrated(s->m.net) >= 0) gradients = jem_calibrated(s->m.net);
-    const int ok = x && n > 1 && (jem_calibrate(s->m.net, x, n, gradients) == JEM_OK ||
-                             model_fail("jem eval", &s->m));
+    int ok = x && n > 1 && (jem_calibrate(s->m.net, x, n, gradients) == JEM_OK ||
+                            model_fail("jem eval", &s->m));
+    char count[16];
+    snprintf(count, sizeof count, "%d", n);
+    ok = ok && jem_net_set_meta(s->m.net, "run.calibrated", count) == JEM_OK;
     if (ok) printf("calibrated with %d %s\n", n, what);
     free(x);
     return ok;
@@ -1325,7 +1334,8 @@ static const option calibration_table[] = {
     { "bins", OPTION_INT, OPTION_NOW, USES_AT(bins), "N", NO_PRESETS("15"), 1, BINS_MOST,
       "bins of the reliability diagram" },
     { "save", OPTION_TEXT, OPTION_NOW, USES_AT(save), "FILE", NO_PRESETS(""), 0, 0,
-      "fit the temperature to all of these images, and save the model with it" }
+      "fit the temperature to all of these images (test images, without --split and --dataset), "
+      "and save the model with it" }
 };
 static const option ood_table_options[] = {
     USES_COMMON("1000", "ood.png"), USES_BESIDE,
@@ -1514,6 +1524,15 @@ static int can_create_all(const struct use *what, const uses_options *u) {
            (!draws_smallest || can_create("jem eval", u->smallest));
 }
 
+/* Refuses measurements of answers that are always right: those of a model with one class. */
+static int has_classes(const struct use *what, const uses *s) {
+    const int needs_two = what->run == eval_calibration || what->run == eval_attack;
+    if (!needs_two || s->m.net->classes > 1) return 1;
+    fprintf(stderr, "jem eval: %s has one class, so it is always right: nothing to measure\n",
+            s->name);
+    return 0;
+}
+
 static int run_use(const struct use *what, options *o, const uses_options *u, const char *path) {
     static uses s[2];
     memset(s, 0, sizeof s);
@@ -1521,10 +1540,12 @@ static int run_use(const struct use *what, options *o, const uses_options *u, co
     const int halves = what->run == eval_calibration;
     int status = uses_open(&s[0], o, u, path, halves);
     const int two = !status && *u->beside;
-    for (int i = 0; i < 2; i++) o->given[i] = 1;   /* dataset and data: the same for both */
+    o->given[option_find(o, "dataset")] = 1;       /* the same for both */
+    o->given[option_find(o, "data")] = 1;
     if (two) status = uses_open(&s[1], o, u, u->beside, halves);
     if (two && !status && !same_test_images(&s[0], &s[1])) status = 2;
     if (!status && !eval_models_use(what, o, s, two)) status = 2;
+    if (!status && !has_classes(what, &s[0])) status = 2;
     if (!status && !are_picture_names(what, u)) status = 2;
     if (!status && !can_create_all(what, u)) status = 1;
     if (!status) status = what->run(&s[0], two ? &s[1] : NULL);

@@ -11,6 +11,7 @@
    Exit status: 0; 1 after a failure; 2 for an impossible request; 128 + signal if interrupted. */
 #include "tools/cli/system.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -73,7 +74,10 @@ static int run_command(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     const int status = run_command(argc, argv);
-    if (!fflush(stdout) && !ferror(stdout)) return status;
-    fprintf(stderr, "jem: standard output: cannot be written\n");
+    const int had_failed = ferror(stdout);
+    errno = 0;
+    if (!fflush(stdout) && !had_failed) return status;
+    fprintf(stderr, "jem: standard output: cannot be written%s%s\n", errno ? ": " : "",
+            errno ? strerror(errno) : "");
     return status ? status : 1;
 }

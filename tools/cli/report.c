@@ -323,7 +323,8 @@ typedef struct report_options {
 
 enum { OF_RUN = 1, OF_BUFFER = 2, OF_DATA = 4, OF_TWO = 8, OF_JUDGE = 16, COUNTS = 32,
        BY_CLASS = 64, DRAWS = 128, CHART = 256, ACCURACY = 512, SMALLEST_TOO = 1024,
-       ALWAYS = 2048 };                            /* in any time: as a draft if it is short */
+       ALWAYS = 2048,                              /* in any time: as a draft if it is short */
+       OF_CLASSES = 4096 };                        /* needs two classes */
 
 enum { ALL_IMAGES = 1000000 };
 
@@ -356,16 +357,16 @@ static const struct section {
     { "calibration", "Calibration", "Of the images with a confidence of 80%, 80% should be right: "
       "the grey diagonal. ECE is the mean distance from it, MCE the largest, NLL is -log p(y|x); "
       "logits are divided by T, fitted to other images.", "eval calibration", uses_command,
-      OF_DATA | OF_TWO | COUNTS | DRAWS | CHART, 10000, .6f, 1 },
+      OF_DATA | OF_TWO | OF_CLASSES | COUNTS | DRAWS | CHART, 10000, .6f, 1 },
     { "ood", "Out of distribution", "AUROC is the probability that a test image has a higher score "
       "than an image of another kind: 1 is perfect, .5 is chance, less is inverted.",
       "eval ood", uses_command, OF_DATA | COUNTS | DRAWS | CHART, 1000, 170, 4 },
     { "attack", "Attacks, L-infinity", "Each pixel may change by eps. FGSM is one step, PGD many.",
-      "eval attack", uses_command, OF_DATA | OF_TWO | COUNTS | DRAWS | CHART | SMALLEST_TOO, 500,
-      290, 2 },
-    { "attack-l2", "Attacks, L2", "The root of the sum of all squared changes is at most eps.",
-      "eval attack --norm l2", uses_command, OF_DATA | OF_TWO | COUNTS | DRAWS | CHART |
+      "eval attack", uses_command, OF_DATA | OF_TWO | OF_CLASSES | COUNTS | DRAWS | CHART |
       SMALLEST_TOO, 500, 290, 2 },
+    { "attack-l2", "Attacks, L2", "The root of the sum of all squared changes is at most eps.",
+      "eval attack --norm l2", uses_command, OF_DATA | OF_TWO | OF_CLASSES | COUNTS | DRAWS |
+      CHART | SMALLEST_TOO, 500, 290, 2 },
     { "impute", "Imputation", "Half of each image is hidden, and sampled given the "
       "other half.", "eval impute", uses_command, OF_DATA | COUNTS | DRAWS, 200, 2400, 6 }
 };
@@ -387,7 +388,8 @@ typedef struct card {
 } card;
 
 static int report_has(const card *r, const struct section *s) {
-    return !((s->flags & OF_RUN && !r->is_run) || (s->flags & OF_BUFFER && !r->buffer));
+    return !(s->flags & OF_RUN && !r->is_run) && !(s->flags & OF_BUFFER && !r->buffer) &&
+           !(s->flags & OF_CLASSES && r->classes < 2);
 }
 
 static void html_element(FILE *to, const char *tag, const char *class_name, const char *text) {
@@ -571,7 +573,7 @@ static int section_training(card *r, const struct section *s) {
     float *at = chart_column(r->log, "update", &rows);
     float *v = chart_column(r->log, "valid_accuracy", &any);
     if (valid >= 0 && at && v && best < rows)
-        snprintf(text + n, sizeof text - (size_t)n, "  accuracy on held-out images  %.2f%% at the "
+        snprintf(text + n, sizeof text - (size_t)n, "  accuracy on validation images  %.2f%% at the "
                  "end, best: %.2f%% after update %.0f\n", 100 * valid, 100 * (double)v[best],
                  (double)at[best]);
     free(at);

@@ -355,7 +355,7 @@ static int finish_table(score_run *s, int ok) {
     if (none) fprintf(stderr, "jem score: stopped before a row: %s is not written\n", s->out);
     else if (s->stopped)
         fprintf(stderr, "jem score: stopped: %s has the first %d rows\n", s->out, s->rows);
-    else print_summary(*s->out ? stdout : stderr, s);
+    else print_summary(*s->out && !names_device(s->out) ? stdout : stderr, s);
     return 1;
 }
 
@@ -431,8 +431,7 @@ int score_command(int argc, char **argv) {
                                   "[OPTIONS]: log p(x), familiarity and verdict of each row; "
                                   "FILE -: standard input, rows as they arrive");
     if (read >= 0) return read;
-    if (*values.out && (!may_write_other(o->command, words[0], values.out) ||
-                        !may_write_other(o->command, words[1], values.out))) return 2;
+    if (!is_table_name(o->command, values.out, n, words)) return 2;
     int status = 1;
     if (model_open(&m, o->command, words[0], values.threads, JEM_PRECISION_EXACT,
                    values.max_memory)) {

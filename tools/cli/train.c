@@ -1150,7 +1150,7 @@ static int store_moment(const run *r, jem_archive *a) {
     if (jem_archive_set_meta(a, "run.chains", text) != JEM_OK) return 0;
     if (jem_archive_set_meta(a, "run.density", density) != JEM_OK) return 0;
     if (r->rare_last && jem_archive_set_meta(a, RARE_LAST, "1") != JEM_OK) return 0;
-    snprintf(text, sizeof text, "%d", calibration_images(r));
+    snprintf(text, sizeof text, "%d", jem_calibrated(r->net) < 0 ? 0 : calibration_images(r));
     if (jem_archive_set_meta(a, "run.calibrated", text) != JEM_OK) return 0;
     if (r->valid_at != r->update) return 1;
     int n = snprintf(text, sizeof text, "%d %.6g %.6g %.6g", r->o->n_valid,
@@ -1656,18 +1656,20 @@ static int is_calm(const run *r) {
 /* Keeps the network as best.safetensors if its loss on the validation images is the lowest, or
    higher by no more than the standard error of the mean: at equal -log p(y|x), the later one has
    learned more about p(x). In runs with chains, only networks from after their beginning are
-   compared, and, if classes are learned, only by -log p(y|x): contrastive divergence has no loss,
-   and chains raise the loss of the score while samples improve. */
+   compared, and only by -log p(y|x): contrastive divergence has no loss, and chains raise the loss
+   of the score while samples improve. Where classes are not learned, nothing can be compared then,
+   and the latest network is kept. */
 static int keep_best(run *r, const evaluation *e) {
     const train_options *t = r->o;
     const int pixels = r->data.c * r->data.h * r->data.w;
     float *lowest = &r->state[STATE_LOWEST];
     double score = 0;
-    if (t->w_score > 0 && (t->w_y <= 0 || !chains_walked(r)))
+    const double by_class = learns_classes(r) ? (double)t->w_y + (double)t->w_xy : 0;
+    if (t->w_score > 0 && !chains_walked(r))
         score = (double)r->valid_score * pixels / 2;
-    const double loss = (double)t->w_y * e->nll + (double)t->w_score * score -
+    const double loss = by_class * e->nll + (double)t->w_score * score -
                         (double)t->w_nce * e->logp;
-    const double tie = (double)t->w_y * e->error + (double)t->w_nce * e->logp_error;
+    const double tie = by_class * e->error + (double)t->w_nce * e->logp_error;
     const int has_one = r->state[STATE_BEST_AT] >= 0;
     if (!is_calm(r) || awaits_chains(r)) return 1;
     if (!isfinite(loss) || !isfinite(r->valid_score)) return 1;
@@ -1689,11 +1691,19 @@ static void note_least(run *r) {
     *at = (float)r->update;
 }
 
+/* Reports a picture that cannot be drawn. Training goes on: a picture can be drawn again. */
+static void note_undrawn(run *r, const char *what) {
+    char hint[80];
+    const int has_reason = jem_error_status(r->ctx) != JEM_OK;
+    if (has_reason) say(r, jem_error(r->ctx), memory_hint(hint));
+    jem_clear_error(r->ctx);
+    say(r, what, has_reason ? "" : memory_hint(hint));
+}
+
 /* Measures the accuracy on the validation images, with the averaged weights if there are any; keeps
-   the best network; draws pictures. */
+   the best network; draws samples. */
 static int validate(run *r) {
     const train_options *t = r->o;
-    char hint[80];
     int ok = 1;
     if (team.rank) return 1;
     r->valid_accuracy = r->valid_ce = -1;
@@ -1718,8 +1728,7 @@ static int validate(run *r) {
             ok = calibrate(r) && keep_best(r, &e);
         }
     }
-    if (ok) ok = draw_samples(r) ||
-                 complain(r, 1, "the pictures cannot be written", memory_hint(hint));
+    if (ok && !draw_samples(r)) note_undrawn(r, "samples.png is not drawn; training continues");
     jem_trainer_use_average(r->tr, 0);
     if (!ok && !r->status) fail(r, 1);
     return ok;
@@ -1822,9 +1831,10 @@ static int train(run *r) {
         if (evaluates && !validate(r)) return 0;
         progress(r);
         if ((evaluates || r->update % t->print_every == 0) && !log_row(r, evaluates)) return 0;
-        if (evaluates && !draw_curves(r)) return complain(r, 1, "curves.png cannot be drawn", "");
         if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) &&
             is_calm(r) && !save(r)) return 0;
+        if (evaluates && !draw_curves(r))
+            note_undrawn(r, "curves.png is not drawn from log.csv; training continues");
     }
     return save(r);
 }
@@ -2102,7 +2112,6 @@ static int start_from(run *r, const char *path) {
     jem_archive_free(from);
     if (ok) {
         forget_calibration(r->net);
-        jem_net_set_meta(r->net, "jem.temperature", NULL);
         if (r->data.values) fit_units(r, r->net);
         else fit_framing(r, r->net);
         ok = jem_ok(r->ctx);
@@ -2365,8 +2374,9 @@ static int take_data_set(options *o, const char *word) {
     if (o->given[at]) return 0;
     const int is_known = data_is_known(word) || !needs_folder_recipe(word);
     if (!is_known && stat(word, &s) && !data_is_table(word)) return 0;
-    o->given[at] = 1;
-    return option_set(o, at, word);
+    const int ok = option_set(o, at, word);
+    o->given[at] = ok != 0;
+    return ok;
 }
 
 /* Reads the command line. Returns -1 to continue, or the exit status. */
@@ -2378,6 +2388,10 @@ static int read_train_options(options *o, train_options *t, int argc, char **arg
     if (parsed < 0 && n_words == 1) take_data_set(o, words[0]);      /* it has its own defaults */
     if (parsed < 0) return train_help(o, t);
     if (!n_words || (n_words == 1 && take_data_set(o, words[0]))) return -1;
+    if (n_words == 1 && strlen(words[0]) >= OPTION_TEXT_SIZE) {
+        option_set(o, option_find(o, "dataset"), words[0]);    /* reports that it is too long */
+        return 2;
+    }
     if (o->given[option_find(o, "dataset")])
         fprintf(stderr, "jem train: unexpected '%s': the data set is %s already; options begin "
                 "with --\n", words[n_words - 1], t->dataset);

@@ -405,11 +405,17 @@ static int options_have_uses(const options *o, const train_options *t) {
     static const char *const of_classes[] = { "guidance", NULL };
     static const char *const of_moves[] = { "move-chains", NULL };
     static const char *const of_pauses[] = { "pause-gap", NULL };
+    static const char *const of_walks[] = { "sgld-lr", "sgld-std", "n-steps", "negatives",
+                                            "buffer-size", "reinit-freq", "clamp", "clamp-grad",
+                                            "fresh-steps", NULL };
+    const int walks = t->w_x > 0 || t->w_xy > 0 || t->w_kl > 0;
     const int learns_x = t->w_x > 0 || t->w_score > 0 || t->w_nce > 0 || t->w_kl > 0;
     return options_used(o, t->optimizer == OPTIMIZER_MUON, "is for --optimizer muon", of_muon) &&
            options_used(o, t->schedule == SCHEDULE_STEPS, "is for --schedule steps", of_steps) &&
            options_used(o, t->schedule == SCHEDULE_COSINE, "is for --schedule cosine", of_chains) &&
-           options_used(o, t->chains_from > 0 && (t->w_x > 0 || t->w_xy > 0 || t->w_kl > 0),
+           options_used(o, walks || !data_is_table(t->dataset),        /* images: for later runs */
+                        "is for chains, which a table has with --p-x-weight", of_walks) &&
+           options_used(o, t->chains_from > 0 && walks,
                         "is for chains that begin later (--chains-from)", of_chains) &&
            options_used(o, t->w_kl > 0, "is for --kl-weight", of_kl) &&
            options_used(o, t->w_y > 0 || t->w_xy > 0, "is for --p-y-given-x-weight", of_labels) &&

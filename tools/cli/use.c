@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 #include "tools/cli/memory.h"
@@ -125,19 +126,23 @@ int model_open(model *m, const char *command, const char *path, int threads, int
 }
 
 void model_name(const char *path, char name[NAME_SIZE]) {
-    const char *end = strrchr(path, '/');
-    const char *from = end ? end + 1 : path;
+    const char *slash = strrchr(path, '/');
+    const char *from = slash ? slash + 1 : path;
+    const int is_best = !strcmp(from, "best.safetensors");
+    const int is_of_run = is_best || !strcmp(from, "last.safetensors");
     char *whole = NULL;                        /* the directory of the run may be the current one */
-    if (!strcmp(from, "last.safetensors") && (*path == '.' || !end) &&
-        (whole = realpath(path, NULL)) != NULL) {
+    if (is_of_run && (*path == '.' || !slash)) whole = realpath(path, NULL);
+    if (whole) {
         path = whole;
-        end = strrchr(path, '/');
-        from = end + 1;
+        slash = strrchr(path, '/');
     }
-    if (end > path && !strcmp(from, "last.safetensors"))
+    const char *end = NULL;
+    if (is_of_run && slash && slash > path) {
+        end = slash;
         for (from = end; from > path && from[-1] != '/';) from--;
-    else end = strstr(from, ".safetensors");
-    snprintf(name, NAME_SIZE, "%.*s", end ? (int)(end - from) : 40, from);
+    } else end = strstr(from, ".safetensors");
+    snprintf(name, NAME_SIZE, "%.*s%s", end ? (int)(end - from) : 40, from,
+             is_best && end == slash ? ", best" : "");
     free(whole);
 }
 
@@ -219,7 +224,8 @@ static int is_best_of_run(const char *path) {
 }
 
 /* Returns 1 if a file may be written: it is not the one that is read, nor a run or its best
-   network, nor, unless is_model, a model. A file that cannot be read may be a run. */
+   network, nor, unless is_model, a model; a model replaces nothing else. A file that cannot be read
+   may be a run. */
 static int may_replace(const char *command, const char *from, const char *to, int is_model) {
     struct stat target;
     if (stat(to, &target)) return 1;
@@ -236,6 +242,7 @@ static int may_replace(const char *command, const char *from, const char *to, in
     const int unknown = begins < 0 || no_memory;
     const int goes_on = a && jem_archive_find(a, "run.state");
     const int replaced = a && !is_model;
+    const int is_other = is_model && !begins && S_ISREG(target.st_mode) && target.st_size > 0;
     const int is_best = a && is_best_of_run(to);
     if (goes_on)
         fprintf(stderr, "%s: %s: contains a run that jem train --resume can continue\n", command,
@@ -244,18 +251,34 @@ static int may_replace(const char *command, const char *from, const char *to, in
         fprintf(stderr, "%s: %s: is the best network of the run in its folder: choose another "
                 "name\n", command, to);
     else if (replaced) fprintf(stderr, "%s: %s: is a model, and would be replaced\n", command, to);
+    else if (is_other)
+        fprintf(stderr, "%s: %s: is not a model, and would be replaced by one\n", command, to);
     else if (unknown)
         fprintf(stderr, "%s: %s: may be a run, and cannot be read%s\n", command, to,
                 no_memory ? ": out of memory" : "");
     jem_archive_free(a);
     jem_ctx_free(ctx);
-    return !goes_on && !is_best && !replaced && !unknown;
+    return !goes_on && !is_best && !replaced && !is_other && !unknown;
 }
 int may_write(const char *command, const char *from, const char *to) {
     return may_replace(command, from, to, 1);
 }
 int may_write_other(const char *command, const char *from, const char *to) {
     return may_replace(command, from, to, 0);
+}
+
+int names_device(const char *path) { return !strncmp(path, "/dev/", 5); }
+
+int is_table_name(const char *command, const char *out, int n, char **words) {
+    const char *ending = strrchr(out, '.');
+    if (!*out || names_device(out)) return 1;
+    if (!ending || strcasecmp(ending, ".csv") != 0) {
+        fprintf(stderr, "%s: --out %s: the name of a table must end in .csv\n", command, out);
+        return 0;
+    }
+    for (int i = 0; i < n; i++)
+        if (!may_write_other(command, words[i], out)) return 0;
+    return 1;
 }
 
 const char *clean(const char *text, char to[NAME_SIZE]) {
@@ -996,19 +1019,22 @@ void mix_classes(data_set *d) {
     if (runs <= 2 * d->classes) shuffle_images(d, 1);
 }
 
+/* Returns 1 if the model has learned these data: by their contents, or by their place if the file
+   does not have the mark of its data. */
+static int has_learned(const model *m, const eval_options *e, const data_set *d) {
+    const char *learned = jem_archive_meta(m->archive, "run.data");
+    const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
+    char mark[DATA_MARK];
+    mark_data(d, mark);
+    if (learned) return !strcmp(learned, mark);
+    return trained_on && (!strcmp(trained_on, e->dataset) || is_same_file(trained_on, e->dataset));
+}
+
 /* Loads the rows of a table for a model of rows. */
 static int table_for(const model *m, const eval_options *e, data_desc *desc, data_set *d) {
     char error[512];
-    const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
     const char **names = NULL;
     if (!model_has("jem eval", m, 1)) return 2;
-    const int is_own = trained_on && (!strcmp(trained_on, e->dataset) ||
-                                      is_same_file(trained_on, e->dataset));
-    if (is_own && !e->split) {
-        fprintf(stderr, "jem eval: %s: the model has learned its rows: --dataset OTHER.csv, or "
-                "--split train\n", e->dataset);
-        return 2;
-    }
     names = (const char **)malloc((size_t)m->net->channels * sizeof *names);
     if (!names) {
         fprintf(stderr, "jem eval: out of memory\n");
@@ -1022,6 +1048,11 @@ static int table_for(const model *m, const eval_options *e, data_desc *desc, dat
         return 1;
     }
     note_unread(stderr, "jem eval: ", e->dataset, d);
+    if (!e->split && has_learned(m, e, d)) {
+        fprintf(stderr, "jem eval: %s: the model has learned its rows: --dataset OTHER.csv, or "
+                "--split train\n", e->dataset);
+        return 2;
+    }
     int ok = m->net->classes == 1 || d->has_labels;
     if (!ok) fprintf(stderr, "jem eval: %s: has no labels (jem score needs none)\n", e->dataset);
     const int has_names = jem_net_meta(m->net, CLASS_PREFIX "0") != NULL;
@@ -1076,7 +1107,8 @@ int same_but_for_size(const jem_archive *a, const jem_archive *b) {
 }
 
 void forget_calibration(jem_net *net) {
-    static const char *const texts[] = { "jem.statistics", "jem.usual", "jem.familiar" };
+    static const char *const texts[] = { "jem.statistics", "jem.usual", "jem.familiar",
+                                         "run.calibrated", "jem.temperature", "run.tempered" };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) jem_net_set_meta(net, texts[i], NULL);
 }
 
@@ -1126,10 +1158,15 @@ static void note_held_out(const model *m, const eval_options *e, const data_set 
 void note_learned(const model *m, const eval_options *e, const data_set *d) {
     const char *const part = split_names[e->split];
     const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
-    if (d->values || !strcmp(part, "test") || !trained_on) return;
-    if (strcmp(trained_on, e->dataset) && !is_same_file(trained_on, e->dataset)) return;
-    fprintf(stderr, "jem eval: %s has learned most of these images: only test images show how it "
-            "does on others\n", m->path);
+    const int is_there = trained_on && (!strcmp(trained_on, e->dataset) ||
+                                        is_same_file(trained_on, e->dataset));
+    if (!strcmp(part, "test") || !(is_there || has_learned(m, e, d))) return;
+    if (d->values)
+        fprintf(stderr, "jem eval: %s has learned most of these rows: only others show how it "
+                "does on new ones\n", m->path);
+    else
+        fprintf(stderr, "jem eval: %s has learned most of these images: only test images show how "
+                "it does on others\n", m->path);
 }
 
 /* Returns 1 if the data set that the model names, and the command does not, is not there. */
@@ -1294,8 +1331,9 @@ static void info_data(const jem_net *net, int is_table) {
         }
         printf("%s\n  classes    %d:", net->channels > SHOWN ? " ..." : "", net->classes);
     } else
-        printf("  images     %d x %d%s, %d classes:", net->width, net->height,
-               colours[net->channels <= 3 ? net->channels : 0], net->classes);
+        printf("  images     %d x %d%s, %d class%s:", net->width, net->height,
+               colours[net->channels <= 3 ? net->channels : 0], net->classes,
+               net->classes == 1 ? "" : "es");
     for (int i = 0; i < net->classes && i < SHOWN; i++)
         printf("%s %s", i ? "," : "", class_name(net, i, number));
     printf("%s\n", net->classes > SHOWN ? ", ..." : "");
@@ -1355,6 +1393,16 @@ static void info_familiar(const jem_net *net, int is_table) {
     printf("\n");
 }
 
+static void info_temperature(const jem_net *net) {
+    const char *t = jem_net_meta(net, "jem.temperature");
+    const char *origin = jem_net_meta(net, "run.tempered");
+    char clear[NAME_SIZE];
+    if (!t) return;
+    printf("  temperature divides the logits of answers by %.4g", atof(t));
+    if (origin) printf(", fitted to %s", clean(origin, clear));
+    printf("\n");
+}
+
 static void info_network(const jem_archive *a, const jem_net *net) {
     const int is_table = net->height == 1 && net->width == 1;
     info_layers(net);
@@ -1362,6 +1410,7 @@ static void info_network(const jem_archive *a, const jem_net *net) {
     if (!is_table && net->channels <= 3) info_pictures(a, net);
     info_score(net);
     info_familiar(net, is_table);
+    info_temperature(net);
 }
 
 /* Prints the uses of a file, from the state of training when it was written. */
@@ -1407,9 +1456,11 @@ static void info_uses(const jem_archive *a, int classes) {
 
 /* Prints the origin of the best file; of one class, accuracy says nothing. */
 static void info_best(const float *state, int classes) {
+    const double lowest = (double)state[STATE_LOWEST];
     printf("  best       best.safetensors is from update %.0f: ", (double)state[STATE_BEST_AT]);
     if (classes > 1) printf("accuracy %.2f%%; ", 100 * (double)state[STATE_BEST]);
-    printf("lowest loss %.4g\n", (double)state[STATE_LOWEST]);
+    if (classes > 1 || lowest != 0) printf("lowest loss %.4g\n", lowest);
+    else printf("the latest one, since chains have no loss to compare\n");
 }
 
 /* Prints how training went, from the state of the run. */
@@ -1654,11 +1705,15 @@ static jem_status export_net(const jem_net *net, const char *path, int dtype) {
 }
 
 /* Removes what only this machine knows from the options of a run: the folder of its data, threads,
-   and the folder of the file that it began with. */
+   and the folders of its data set (if its path is absolute) and of the file that it began with. */
 static int forget_machine(jem_net *net) {
     const char *init = jem_net_meta(net, OPTION_PREFIX "init");
     const char *slash = init ? strrchr(init, '/') : NULL;
+    const char *data = jem_net_meta(net, OPTION_PREFIX "dataset");
+    const char *last = data && *data == '/' ? strrchr(data, '/') : NULL;
     return (!slash || jem_net_set_meta(net, OPTION_PREFIX "init", slash + 1) == JEM_OK) &&
+           (!last || !last[1] ||
+            jem_net_set_meta(net, OPTION_PREFIX "dataset", last + 1) == JEM_OK) &&
            jem_net_set_meta(net, OPTION_PREFIX "data", NULL) == JEM_OK &&
            jem_net_set_meta(net, OPTION_PREFIX "threads", NULL) == JEM_OK;
 }
@@ -1708,7 +1763,6 @@ static int average_with(model *m, const char *command, const char *path, int max
                     command, m->path, path);
     }
     forget_calibration(m->net);
-    jem_net_set_meta(m->net, "jem.temperature", NULL);
     jem_net_set_meta(m->net, "run.validation", NULL);
     model_close(&other);
     return same;

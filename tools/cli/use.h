@@ -46,6 +46,11 @@ void model_close(model *m);
 int may_write(const char *command, const char *from, const char *to);
 /* The same for a picture, a page or a table, which must not replace any model. */
 int may_write_other(const char *command, const char *from, const char *to);
+/* Returns 1 if a path names a device, such as /dev/stdout. */
+int names_device(const char *path);
+/* Checks the name of a table, made from files words[n]: "", a device, or one that ends in .csv (any
+   other may be that of a picture) and may be written. Returns 0 and prints the reason. */
+int is_table_name(const char *command, const char *out, int n, char **words);
 /* Checks, before long work, that a file can be created; creates its missing folders. Returns 0 and
    prints the reason if it cannot. */
 int can_create(const char *command, const char *path);
@@ -121,7 +126,7 @@ void mix_classes(data_set *d);
 /* Returns 1 if the networks of two files differ in depth and widths only; a text that a file lacks
    counts as 0. */
 int same_but_for_size(const jem_archive *a, const jem_archive *b);
-/* Removes a calibration: one of other weights would find all images strange. */
+/* Removes calibration and temperature: those of other weights would find all images strange. */
 void forget_calibration(jem_net *net);
 
 /* Returns the treatment of other proportions by --size in training. */

@@ -78,10 +78,13 @@ static int option__list(const char *text, option_list *list, double lo, double h
 /* Prints the possible values of option i; returns 0. */
 static int option__wanted(const options *o, int i, const char *text) {
     const option *t = &o->table[i];
+    if (strlen(text) >= OPTION_TEXT_SIZE) {
+        fprintf(stderr, "%s: --%s: a text of more than %d bytes\n", o->command, t->name,
+                OPTION_TEXT_SIZE - 1);
+        return 0;
+    }
     fprintf(stderr, "%s: --%s %.60s: ", o->command, t->name, text);
-    if (strlen(text) >= OPTION_TEXT_SIZE)
-        fprintf(stderr, "more than %d letters\n", OPTION_TEXT_SIZE - 1);
-    else if (t->kind == OPTION_CHOICE) fprintf(stderr, "choose from %s\n", t->hint);
+    if (t->kind == OPTION_CHOICE) fprintf(stderr, "choose from %s\n", t->hint);
     else if (t->kind == OPTION_FLAG) fprintf(stderr, "must be on or off\n");
     else if (t->kind == OPTION_INT)
         fprintf(stderr, "a whole number from %.0f to %.0f is needed\n", t->lo, t->hi);
