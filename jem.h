@@ -232,8 +232,8 @@ typedef enum jem_status {
     JEM_BAD_SHAPE,         /* shapes that do not fit together */
     JEM_NO_MEMORY,
     JEM_BAD_FILE,          /* cannot be opened, read or written, or has the wrong content */
-    JEM_DIVERGED           /* a loss, gradient, logit, log p or sample that is not finite, or a loss
-                              that is too large */
+    JEM_DIVERGED           /* a loss, gradient, logit, log p, sample or parameter that is too large
+                              or not finite; or a rollback after max_rollbacks of them (>>train) */
 } jem_status;
 
 typedef enum jem_isa {
@@ -267,9 +267,9 @@ typedef enum jem_isa {
    With JEM_ISA_BEST, the same happens on Intel's processors without AMX, where AVX-512 BF16 is
    slower than fp32.
 
-   Sampling keeps packed copies of the weights. For output and input gradient together, these take 2
-   times (direct), 1.8 times (exact), 4 times (fast) or once (bf16) the memory of the weights; with
-   stride 2, 2.3 times (exact) and up to 6.3 times (fast). */
+   Sampling keeps packed copies of the weights, for outputs and input gradients. In units of the
+   weights' own memory, these take 2 (direct), 1.8 (exact), 4 (fast) or 1 (bf16); with stride 2, 2.3
+   (exact) and up to 6.3 (fast). */
 typedef enum jem_precision {
     JEM_PRECISION_EXACT = 0,   /* M = 2: as exact as direct, about half the multiplications */
     JEM_PRECISION_FAST,        /* M = 2 or 4: a quarter of the multiplications, at best */
@@ -325,8 +325,10 @@ JEM_API jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message
 JEM_API int jem_isa_available(jem_isa isa);
 /* Returns a name such as "avx2", or "unknown". The string is static. */
 JEM_API const char *jem_isa_name(jem_isa isa);
-/* Return the settings in use. */
-JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);   /* never JEM_ISA_BEST */
+/* Return the settings in use: the instruction set, never JEM_ISA_BEST; the precision,
+   JEM_PRECISION_FAST if it has replaced JEM_PRECISION_BF16; the number of threads. If ctx is NULL,
+   they return JEM_ISA_SCALAR, JEM_PRECISION_EXACT and 1. */
+JEM_API jem_isa jem_ctx_isa(const jem_ctx *ctx);
 JEM_API jem_precision jem_ctx_precision(const jem_ctx *ctx);
 JEM_API int jem_ctx_threads(const jem_ctx *ctx);
 
@@ -348,10 +350,10 @@ JEM_API uint32_t jem_rng_u32(jem_rng *rng);                /* 32 random bits */
 JEM_API float jem_rng_uniform(jem_rng *rng);               /* [0,1), 24 bits */
 JEM_API float jem_rng_normal(jem_rng *rng);                /* N(0,1), Box-Muller */
 JEM_API int jem_rng_below(jem_rng *rng, int n);            /* 0..n-1, without bias; 0 if n <= 1 */
-/* Fill out[n] with uniform numbers from lo to hi or with N(mean, std^2), and advance rng: much
-   faster than single draws, and the same numbers on every instruction set but JEM_ISA_WASM.
-   Rounding can yield hi itself, unless lo = 0 or lo = -hi; hi - lo must be finite. If a pointer is
-   NULL or n <= 0, they do nothing. */
+/* Fill out[n] with uniform numbers from lo to hi, or with N(mean, std^2), and advance rng. They are
+   much faster than single draws, and yield other numbers than these, but the same numbers on all
+   instruction sets except JEM_ISA_WASM. Rounding can yield hi itself, unless lo = 0 or lo = -hi.
+   hi - lo must be finite, which is not checked. If a pointer is NULL or n <= 0, they do nothing. */
 JEM_API void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo,
                               float hi);
 JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean,
@@ -383,16 +385,18 @@ typedef struct jem_tensor {
     struct jem__node *node;                        /* private: its tape record; NULL: freed */
 } jem_tensor;
 
-/* jem_end frees all tensors made since the jem_begin that returned `mark`. Pairs may nest. Using a
-   freed tensor is reported as an error, until a new tensor reuses its memory. Values and gradients
-   of older tensors, if computed since jem_begin, are freed as well: a value is computed again on
-   request, but jem_read_grad must be called before jem_end. A function that the library calls, such
-   as a watch, may free only tensors of its own: otherwise jem_end and jem_reset report an error,
-   and free nothing. The fields of a mark are private. */
+/* Position on the tape. Its fields are private. */
 typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
+/* Returns the present position, for jem_end. Pairs of jem_begin and jem_end may nest. */
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
+/* Frees all tensors made since `mark`. The use of a freed tensor is reported as an error until a
+   new tensor reuses its memory. Values and gradients of older tensors that were computed since
+   `mark` are freed as well: a value is computed again on request, but jem_read_grad must be called
+   before jem_end. In a function that the library calls, such as a watch, a mark older than the call
+   is an error, and nothing is freed. */
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
-JEM_API void jem_reset(jem_ctx *ctx);                      /* frees all tensors of the context */
+/* Frees all tensors of the context, as jem_end does. */
+JEM_API void jem_reset(jem_ctx *ctx);
 
 /* Returns the tape's unused memory to the allocator, and resets jem_memory_stats.peak to the memory
    that is still allocated. Useful after an unusually large request. */
@@ -467,9 +471,12 @@ typedef struct jem_op {
                                                       reads; the others are NULL there */
     const struct jem__traits *traits;              /* private: used by built-in ops; else NULL */
 } jem_op;
-/* Records a custom op. out.n must equal the inputs' n. Copies user_bytes of `user` (NULL: zeros),
-   but not `op`, which must stay valid. Each group has aux_bytes in which forward can store values
-   for backward. */
+/* Records a custom op on inputs[n_inputs], 1 to 4 tensors of this context, and returns its output,
+   of shape `out`; out.n must equal the inputs' n. Copies user_bytes of `user` (NULL: zeros), but
+   not `op` and op->name, which must stay valid. Each group has aux_bytes in which forward can store
+   values for backward. Returns NULL if an input is NULL, and after an error: JEM_BAD_ARGUMENT if
+   op, its name, its forward or `inputs` is NULL, or n_inputs, op->keeps or aux_bytes is out of
+   range; JEM_BAD_SHAPE if out.n is another, or no tensor can have the shape. */
 JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, const void *user, size_t user_bytes,
                                size_t aux_bytes);
@@ -484,8 +491,8 @@ JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const
 /* Computes t if necessary, and copies it to nchw[n][c][h][w], which is yours. After an error, nchw
    is unchanged. */
 JEM_API jem_status jem_read(jem_tensor *t, float *nchw);
-/* Returns the value of a tensor with n = c = h = w = 1; NaN, and an error unless it is NULL, for
-   any other. */
+/* Returns the value of a tensor with one element, n = c = h = w = 1. Returns NaN if t is NULL, and
+   after an error: another shape is reported as JEM_BAD_SHAPE. */
 JEM_API float jem_item(jem_tensor *t);
 /* Keeps t's values when a later request computes them, so that they can be read after it. Small
    tensors (up to 128 numbers per image) are always kept. Without jem_keep, a larger tensor is
@@ -496,15 +503,19 @@ JEM_API void jem_keep(jem_tensor *t);
    A loss that depends on no parameter is an error. After any error the gradients may be incomplete:
    call jem_zero_grad before the next jem_backward. */
 JEM_API jem_status jem_backward(jem_tensor *loss);
-/* Computes d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y has one number per image, so
-   each image receives the gradient of that number. Parameters receive no gradient. An error if y
-   does not depend on x. */
+/* Computes d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y is (n,1,1,1), so each image
+   receives the gradient of its own number. Parameters receive no gradient. Returns JEM_BAD_SHAPE if
+   y has another shape; JEM_BAD_ARGUMENT if x is not a leaf, or y does not depend on it, or depends
+   on it only through jem_detach. */
 JEM_API jem_status jem_grad(jem_tensor *y, jem_tensor *x);
-/* Copies the result of the last jem_grad for x to nchw[n][c][h][w]. */
+/* Copies the gradient from the last jem_grad for x to nchw[n][c][h][w], which is yours. Returns
+   JEM_BAD_ARGUMENT if there is no gradient: jem_grad was not called, or failed, or jem_end has
+   freed its result. */
 JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);
 
-/* Function, an argument of samplers and losses, that records log p of each image of x as (n,1,1,1).
-   Returns NULL after an error. For jem_check_gradient it may also return a single number. */
+/* Log-density, up to a constant, for samplers and losses. Records log p of each image of
+   x(n,c,h,w), and returns it as (n,1,1,1), or NULL after an error. `user` is the pointer that was
+   passed with the function. For jem_check_gradient, the result may also be a single number. */
 typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
@@ -561,7 +572,7 @@ JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0),
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x); 0 if x < -30 */
 /* Zeroes each element with probability p in [0,1) and divides the others by 1 - p (Srivastava et
-   al. 2014). Advances rng. */
+   al. 2014), in evaluation too: record it in training only. Advances rng, which is required. */
 JEM_API jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng);
 
 /* Computes the mean of k x k windows, without padding: y (n, c, (h - k)/stride + 1, ...), for k up
@@ -648,11 +659,11 @@ typedef struct jem_query {
 } jem_query;
 
 /* A network with log p(x) = scale * logsumexp f(x) - log Z and p(y|x) = softmax f(x), without the
-   scale; so log p(x,y) = log p(x) + log p(y|x) is f(x)[y] - log Z only for a scale of 1. The scale
-   is for score matching (>>losses), which needs a log p(x) with slopes in the hundreds, while the
-   logits of a new network are near 0; 10 is a good value, set before training. A forward function
-   can compute log p(x) separately: see `log_density`. One that sets `features` to what enters its
-   last linear layer gives jem_calibrate more to compare. */
+   scale; so log p(x,y) = log p(x) + log p(y|x) is f(x)[y] - log Z only for a scale of 1. Score
+   matching (>>losses) needs a larger scale, since the slopes of log p(x) are in the hundreds there,
+   while the logits of a new network are near 0: set 10 before training. A forward function can
+   compute log p(x) separately (see `log_density`). If it also sets `features`, to the inputs of the
+   last linear layer, jem_calibrate includes them in its statistics. */
 struct jem_net {
     jem_query query;                               /* this network, no labels: being the first
                                                       field, it lets a jem_net * serve as a
@@ -757,17 +768,17 @@ typedef struct jem_convnet_desc {
     float quadratic;                               /* 0; q adds -q/2 ||x||^2 to log p(x), as
                                                       jem_net.shift: far from the data it falls as
                                                       a normal density does */
-    int student;                                   /* 0; 1..1000: only for an MLP of vectors (height
-                                                      and width 1, up to 1024 numbers), without
-                                                      quadratic. Adds to log p(x), as jem_net.shift,
-                                                      the log-density of a multivariate t
-                                                      distribution (Student's) with this many
-                                                      degrees of freedom. Its argument, and that of
-                                                      f, is z = A u, with x in the network's units,
-                                                      u (see jem_net_fit_units). That function sets
-                                                      A, the buffer "whiten.weight", so that the
-                                                      data's z have uncorrelated coordinates of
-                                                      variance 1; until then A is the identity */
+    int student;                                   /* 0: off; 1..1000: degrees of freedom. Adds to
+                                                      log p(x), as jem_net.shift, the log-density of
+                                                      u under a multivariate Student's t
+                                                      distribution. u is x in the network's units.
+                                                      This density and f are functions of z = A u,
+                                                      where A is the buffer "whiten.weight": the
+                                                      identity until jem_net_fit_units sets it so
+                                                      that the coordinates of the data's z are
+                                                      uncorrelated and have variance 1. Only for an
+                                                      MLP of vectors (height and width 1, up to 1024
+                                                      numbers), without quadratic */
 } jem_convnet_desc;
 JEM_API jem_convnet_desc jem_convnet_desc_default(void);
 /* Creates the network, as jem_wrn_create does. */
@@ -787,11 +798,13 @@ JEM_API jem_mlp_desc jem_mlp_desc_vectors(int length, int classes);
 JEM_API void jem_net_free(jem_net *net);                           /* accepts NULL */
 
 /* Creates a network without parameters, for your own architecture: add layers, and write the
-   forward function (examples/own_net.c). Free it with jem_net_free. user_bytes of `user` are copied
-   to net->user, which is passed to your forward function; with NULL they start as zeros, and you
-   fill them in, for instance with the layers. forward may be NULL if the net only holds parameters.
-   The seed determines the random numbers of its layers. A few images take as long as a whole group
-   of 16; only the library's own networks are faster. Returns NULL after an error. */
+   forward function (examples/own_net.c). Free it with jem_net_free. Sizes and classes are at least
+   1, channels * height * width at most 1e8. Copies user_bytes of `user` to net->user, which the
+   forward function receives; with NULL they start as zeros, and you fill them in, for instance with
+   the layers. forward may be NULL if the net only holds parameters. The seed determines the random
+   numbers of its layers. Fewer than 16 images take as long as 16. (In evaluation, the library's
+   convnets and most of its wide residual networks are faster, its MLPs are not.) Returns NULL after
+   an error, such as a size out of range. */
 JEM_API jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user,
                                 size_t user_bytes, int channels, int height, int width, int classes,
                                 uint64_t seed);
@@ -804,10 +817,7 @@ JEM_API jem_param *jem_net_find(const jem_net *net, const char *name);
 JEM_API ptrdiff_t jem_net_size(const jem_net *net);        /* count of trainable numbers */
 JEM_API void jem_zero_grad(jem_net *net);                  /* zeroes all gradients of parameters */
 
-/* Layers: parameters, and how to apply them. The functions add parameters named name.weight, ... to
-   the net, initialised as in PyTorch: weights and biases uniform in +-1/sqrt(fan_in); norms with
-   gamma 1, beta 0. After an error, jem_apply of the layer returns NULL; parameters that were added
-   before the error remain in the net. */
+/* Layer of a network: an op with its parameters, which belong to the network. */
 typedef enum jem_layer_kind {
     JEM_LAYER_NONE = 0, JEM_LAYER_CONV, JEM_LAYER_LINEAR, JEM_LAYER_NORM
 } jem_layer_kind;
@@ -819,6 +829,11 @@ typedef struct jem_layer {
     jem_conv_desc conv;
     jem_norm norm;
 } jem_layer;
+/* Add parameters to the net, and return the layer, a value that may be copied. The parameters are
+   named name.weight, name.bias, ... (at most 127 bytes), with the shapes of PyTorch and its
+   initialisation: weights and biases uniform in +-1/sqrt(fan_in); norms with gamma 1, beta 0. After
+   an error, such as a name that exists or a size below 1, parameters that were added before it
+   remain in the net, and jem_apply of the layer returns NULL. */
 JEM_API jem_layer jem_conv_layer(jem_net *net, const char *name, int in, int out, int k, int stride,
                                  int pad);
 JEM_API jem_layer jem_linear_layer(jem_net *net, const char *name, int in, int out);
@@ -829,8 +844,10 @@ JEM_API jem_tensor *jem_apply(const jem_layer *layer, jem_tensor *x, int trainin
 /* Applies an activation; `slope` is that of JEM_ACTIVATION_LEAKY_RELU for x < 0. */
 JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope);
 
-/* Builds the logits (n,classes,1,1) of x (n,channels,height,width) on the tape. training = 1: with
-   batch statistics and dropout. */
+/* Records the logits (n,classes,1,1) of x (n,channels,height,width), in the network's units.
+   training = 1 uses batch statistics and dropout. Replaces net->log_density, shift and features by
+   those of this pass: use them before the next one. Returns NULL after an error: if x or an output
+   has the wrong shape (JEM_BAD_SHAPE), or the network has no forward function. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a text (UTF-8) that is saved with the network; a value of NULL removes it. Key and value
    are copied. A network holds at most 3840 texts, the library's included. Keys that begin with
@@ -846,16 +863,16 @@ JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
    numbers x[n][c][h][w] of a network (jem_train_step, jem_classify, jem_ood_score, ...) uses the
    data's own units; it computes with
 
-       u = (x - mean[c]) / scale[c],      log p(x) = log p(u) - height * width * sum of log scale[c]
+       u = (x - m[c]) / s[c],      log p(x) = log p(u) - height * width * sum of log s[c]
 
-   where mean and scale are the mean and standard deviation of channel c; a vector (height and width
-   1) has a channel for each value. Tensors, samplers, replay buffers, and the steps, noise,
-   distances and ranges in descs stay in the network's units, u: jem_standardize and
-   jem_unstandardize convert. The text "jem.units", which is saved with the network, holds mean and
-   scale of each channel; to return to a network without units, remove it (jem_net_set_meta). */
+   where m and s are the mean and standard deviation of channel c (not jem_net.mean and .scale); a
+   vector (height and width 1) has a channel for each value. Tensors, samplers, replay buffers, and
+   the steps, noise, distances and ranges in descs stay in the network's units, u: jem_standardize
+   and jem_unstandardize convert. The text "jem.units", which is saved with the network, contains m
+   and s of each channel; to return to a network without units, remove it (jem_net_set_meta). */
 /* Fits units to the training data x[n][c][h][w], n > 0, before training. No number may exceed 1e12
-   in absolute value. The scale of a constant channel is its absolute value, or 1 if that is
-   (nearly) 0. An outlier, such as a sensor's error code, enlarges the scale and hides the variation
+   in absolute value. The s[c] of a constant channel is its absolute value, or 1 if that is (nearly)
+   0. An outlier, such as a sensor's error code, enlarges s[c] and hides the variation
    of all other numbers: remove it first. In a network with `student`, also sets A. */
 JEM_API jem_status jem_net_fit_units(jem_net *net, const float *x, int n);
 /* Convert x[n][c][h][w] to u, in the network's units, and back; u may be x. u is limited to
@@ -898,15 +915,15 @@ JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_ten
 
    It is least if d log p(x~)/dx~ is the mean of -z/sigma, given x~. One log p serves all noise
    levels, since an image of hundreds of values shows how noisy it is; below the lowest level, score
-   matching does not determine log p. Here and in >>samplers, d is the number of values of an image,
-   c*h*w. */
+   matching does not determine log p. Here and in >>samplers, D = c*h*w is the number of values of
+   an image. */
 typedef struct jem_score_desc {
     const float *sigma;    /* [n], 0 < sigma < 1e6: noise of each image, from invisible to
                               dominant: .12 to 2 for pixels in [-1,1] */
     const float *weight;   /* [n]; NULL: all 1 */
     float difference;      /* 0: .03, or .1 with JEM_PRECISION_BF16. The gradient of L, a second
                               derivative of log p, is computed as a difference of log p at
-                              x~ +- h r/||r||, h = difference * sigma sqrt(d) */
+                              x~ +- h r/||r||, h = difference * sigma sqrt(D) */
 } jem_score_desc;
 /* Draws n noise levels into sigma[n], ascending: one from each of n equal parts of lo .. hi on a
    logarithmic scale. Level i is for image i, so images must be in random order. 0 < lo <= hi is not
@@ -916,7 +933,7 @@ JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *si
 JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng);
 /* Records L, as one number for jem_backward, for clean images x(n,c,h,w), a leaf, and any
    log-density. Computes the score at x~ immediately, then records log p on either side of x~.
-   residual (may be NULL) receives the mean of ||r||^2 / d: 1 for a density that has learned
+   residual (may be NULL) receives the mean of ||r||^2 / D: 1 for a density that has learned
    nothing. Advances rng. NULL after an error. */
 JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                        const jem_score_desc *desc, jem_rng *rng, float *residual);
@@ -924,9 +941,11 @@ JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *use
 /* Records the sum over images of v . d log p/dx, as one number; x and v are leaves of one shape.
    jem_backward of this number gives second derivatives, those of the slope with respect to the
    parameters. The number is a difference of two ordinary passes, at x +- h v/||v||,
-   0 <= h <= 1e6 (0: .003 sqrt(d), JEM_PRECISION_BF16 .01 sqrt(d)).
-   A penalty on the norm of the slope, ||g||^2, is 2 jem_slope_along with v = g, which jem_grad and
-   jem_read_grad compute: its gradient is that of the penalty, its value twice the penalty. */
+   0 <= h <= 1e6 (0: .003 sqrt(D), JEM_PRECISION_BF16 .01 sqrt(D)).
+   For a penalty ||g||^2 on the slope g, compute g with jem_grad and jem_read_grad, record
+   jem_slope_along with v = g, and multiply it by 2: the result has the gradient of ||g||^2 (v is
+   constant), but twice its value. Returns NULL after an error, for instance if x and v have
+   different shapes (JEM_BAD_ARGUMENT). */
 JEM_API jem_tensor *jem_slope_along(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                     jem_tensor *v, float h);
 
@@ -969,11 +988,12 @@ typedef struct jem_sgld_desc {
                                                       walks to lower densities */
     float clamp_grad;                              /* 0: off; else limits each number of the
                                                       gradient to +- this */
-    float clamp_lo, clamp_hi;                      /* 0, 0: no limits; lo < hi: x stays in lo..hi */
+    float clamp_lo, clamp_hi;                      /* 0, 0; lo < hi: x is clamped to lo..hi after
+                                                      every step; any lo = hi: no clamp */
     float decay_b, decay_gamma;                    /* 0: off */
     float temperature_from, temperature_to;        /* 0: off */
-    /* Called after every step; nonzero stops the walk. May read x, and call functions such as
-       jem_classify (see ERRORS). */
+    /* NULL, or called after every step, with its index, from 0, and the leaf x. A result other than
+       0 stops the walk. May read x, and call functions such as jem_classify (see ERRORS). */
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;
 } jem_sgld_desc;
@@ -1001,7 +1021,7 @@ JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
 
 /* Noise-blind sampling (Kadkhodaie & Simoncelli 2021, algorithm 1, with a constant h), for a
    density trained by score matching over a range of noise levels. There the gradient g of log p is
-   -z/sigma on average, and ||z|| is about sqrt(d). So sigma = sqrt(d)/||g|| estimates the noise in
+   -z/sigma on average, and ||z|| is about sqrt(D). So sigma = sqrt(D)/||g|| estimates the noise in
    an image, and x + sigma^2 g the clean image. Each step covers a fraction h of the way to it, and
    adds some noise again:
 
@@ -1043,7 +1063,9 @@ typedef struct jem_generate_desc {
                                                       matching; 0: skips the third phase */
 } jem_generate_desc;
 JEM_API jem_generate_desc jem_generate_desc_default(void);
-/* Replaces the leaf x by samples; its previous content is ignored. rng is required. */
+/* Replaces the leaf x(n,c,h,w) by n samples; its previous content is ignored. A NULL desc is
+   jem_generate_desc_default's. rng is required, and advances. Returns JEM_DIVERGED if x is not
+   finite after one of the phases. */
 JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_generate_desc *desc, jem_rng *rng);
 
@@ -1053,10 +1075,12 @@ JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
 typedef struct jem_sampler {
     jem_ctx *ctx;
     int n, channels, height, width;
-    float *x;                                      /* [n][c][h][w]: the images as they are now. May
-                                                      be read, and changed, between steps. May
-                                                      exceed the range of pixels: clamp a copy
-                                                      for jem_classify */
+    float *x;                                      /* [n][c][h][w]: the present images, of a network
+                                                      in its own units; freed with the sampler. May
+                                                      be read and changed between steps. Values may
+                                                      exceed the range of pixels: jem_classify needs
+                                                      a copy, clamped and, if the network has
+                                                      units, converted by jem_unstandardize */
     int step, steps;                               /* count of steps taken so far, and of all */
     double slowest;                                /* time of the slowest recent step, microseconds
                                                       of the budget's clock; 0 before the first one
@@ -1094,11 +1118,11 @@ JEM_API void jem_sampler_free(jem_sampler *s);                           /* NULL
 /* Takes steps within the budget, or all that are left if it is NULL. On an error the images stay as
    they were before the call. A number in s->x that is not finite is an error. */
 JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
-/* Starts again from new noise by s->rng, with the same logp, and so with the same labels (other
-   ones: jem_sampler_set_labels). For the same samples again, set s->rng to a copy of its start
-   first. To store a
-   sampler and continue it later, with the same bits, copy x, rng and step to one that was created
-   with the same arguments. */
+/* Restarts the sampler from noise drawn from s->rng, which advances; logp and labels stay the same.
+   To repeat the samples, first set s->rng to a copy of its initial value. To store a sampler and
+   continue it later, with the same bits, create one with the same arguments, set its labels if
+   jem_sampler_set_labels has changed them, and copy x, rng and step to it. On an error, x, rng and
+   step stay the same. */
 JEM_API jem_status jem_sampler_restart(jem_sampler *s);
 
 /* Replay buffer: the current states of `capacity` Markov chains, one in each slot, whose walks
@@ -1243,10 +1267,11 @@ JEM_API void jem_optim_free(jem_optim *opt);                             /* NULL
    while the context has an error. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
 /* Puts the averaged weights (ema) into the net and keeps the trained ones (on = 1), or puts the
-   trained ones back (on = 0). Does nothing if ema is 0. jem_optim_step, jem_net_load and calls for
-   another optimiser of this net put them back, too. The pointers jem_param.value are swapped,
-   gradients are not: read these pointers again. jem_optim_free does not change which weights are in
-   the net. */
+   trained ones back (on = 0, and always if ema is 0), even those that another optimiser of this net
+   keeps. jem_optim_step and jem_net_load also put them back. Before the first update, the averages
+   equal the weights. The pointers jem_param.value are swapped, gradients are not: read these
+   pointers again. If the averages are in the net, jem_optim_free leaves them there, and frees the
+   trained weights. Returns JEM_BAD_ARGUMENT if opt is NULL. */
 JEM_API jem_status jem_optim_use_average(jem_optim *opt, int on);
 
 typedef enum jem_schedule_kind { JEM_SCHEDULE_CONSTANT = 0, JEM_SCHEDULE_STEPS,
@@ -1258,15 +1283,15 @@ typedef struct jem_schedule {
                                                       to lr */
     int total;                                     /* 0; length of the run in updates, required for
                                                       a cosine */
-    float floor;                                   /* 0; a cosine's periods end at this fraction of
-                                                      the rate at their start */
-    float rate;                                    /* 0; factor of the learning rate at each of
-                                                      `at`; above 0 if `at` is used */
-    int at[4];                                     /* 0: unused; else updates. Steps: the learning
-                                                      rate is multiplied by `rate` there. Cosine: a
-                                                      cosine ends there, and the next one starts,
-                                                      with warm-up, at `rate` times the start of the
-                                                      last (Loshchilov & Hutter 2017) */
+    float floor;                                   /* 0; learning rate at the end of a cosine's
+                                                      period, as a fraction of that at its start */
+    float rate;                                    /* 0; factor (not a learning rate) that applies
+                                                      at each of `at`; above 0 if `at` is used */
+    int at[4];                                     /* 0: unused; else updates. Steps: each of them
+                                                      multiplies the learning rate by the factor.
+                                                      Cosine: a cosine ends there, and another
+                                                      starts, with warm-up, from the factor times
+                                                      the last start (Loshchilov & Hutter 2017) */
 } jem_schedule;
 /* Returns the rate of update number `update`, from 0. lr is the rate that the schedule multiplies;
    without a schedule (NULL), returns lr. */
@@ -1349,21 +1374,26 @@ typedef struct jem_train_desc {
                                                       shared by all classes (Szegedy et al. 2016) */
     float noise_lo, noise_hi;                      /* .12, 2: noise levels of score matching, up to
                                                       1e5 */
-    int cd_from;                                   /* 0; the first update with chains */
+    int cd_from;                                   /* 0; index of the first update with chains.
+                                                      Above 0, a term without chains needs a
+                                                      weight: ce, energy_l2, w_score, w_nce or
+                                                      w_term */
     jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
     int negatives;                                 /* 64: chains per update; 0: one per data
                                                       image */
     int buffer_size;                               /* 10000 */
     float reinit;                                  /* .05: probability that a chain restarts */
-    float restart_lo, restart_hi;                  /* -1, 1: it restarts from U(lo,hi), the range of
-                                                      data */
-    /* 0 steps. If steps > 0, chains start from noise-blind samples instead. The first update
-       with chains fills the buffer with copies of about 64 of them. From then on, every 1/reinit
-       updates, new samples (one for each chain of a walk) replace random slots. */
+    float restart_lo, restart_hi;                  /* -1, 1: it restarts from U(lo,hi), lo < hi, the
+                                                      range of data in the network's units */
+    /* 0 steps. If steps > 0, chains start from noise-blind samples instead. The first update with
+       chains fills the buffer with copies of new samples: as many as the update has chains, but at
+       least 64 and two of each class. From then on, every 1/reinit updates (never, if reinit is at
+       most 1e-6), as many new samples as the update has chains replace random slots. */
     jem_denoise_desc restart_denoise;
-    /* NULL, or called for each chain x[c][h][w] that is drawn, before its walk. May change it:
-       start it elsewhere if visits is 0, or augment it as data are augmented (Du, Li, Tenenbaum &
-       Mordatch 2021). label: its class, or -1. Must draw all random numbers from rng. */
+    /* NULL, or called before the walk for each drawn chain x[c][h][w], in the network's units. May
+       change x: replace it if visits (walks since its start) is 0, or augment it as data are
+       augmented (Du, Li, Tenenbaum & Mordatch 2021). label: the chain's class, or -1. Every rank
+       makes the same calls and must compute the same x: draw all random numbers from rng. */
     void (*chain)(void *user, jem_rng *rng, int visits, int label, float *x);
     void *chain_user;
     int class_conditional;                         /* 0; 1: each chain has a class y, drawn
@@ -1379,32 +1409,34 @@ typedef struct jem_train_desc {
     float pause_gap;
     float max_loss;                                /* 1e8: an update whose |loss| is above this has
                                                       diverged */
-    /* The guard. After every update until there is a first copy, then after every 100, the trainer
-       copies its state if it is good: all numbers are finite; the mean gap (jem_stats.gap) is at
-       most max_gap/20 times the network's scale, in absolute value; and the residual of the score
-       is at most three times its lowest. The trainer rolls back to the copy if
-           an update diverges;
-           the mean gap of about ten updates exceeds max_gap times that scale, in absolute value;
-           cross-entropy, once below 3/4 log(classes), is back at log(classes), as for a guess
-           (this causes at most six rollbacks: then the labels count as unlearnable);
-           the residual, once below .5, is above .9 again;
+    /* The guard copies the trainer's state when it is good, and restores the copy (a rollback) when
+       training fails. A state is good if all its numbers are finite, |gap| (jem_stats.gap) is at
+       most max_gap/20 times |jem_net.scale|, and the mean residual of the score is at most three
+       times its lowest. The first good state is copied, then a good one after every 100th update.
+       A rollback follows if
+           the update diverges;
+           |gap| exceeds max_gap times |jem_net.scale|;
+           the mean cross-entropy was below 3/4 log(classes), and returns to log(classes), that of a
+           guess (six times at most: then the labels count as unlearnable);
+           the mean residual was below .5, and exceeds .9;
            the gradient's norm, after clipping, is a thousand times its mean;
-           most values of the chains are far from all images: at a clamp more than 1.5 times as wide
-           as restart_lo .. restart_hi or, without such a clamp, ten half widths of that range from
-           its middle, and twice as far from it as any value of the images;
+           nine tenths of the chains' values are far from all images: at a clamp more than 1.5 times
+           as wide as restart_lo .. restart_hi or, without such a clamp, ten half widths of that
+           range from its middle, and twice as far from it as any value of the images;
            the chains are all equal;
-           or a step of SGLD moves them by a quarter of the range restart_lo .. restart_hi
-           (measured every 20 updates).
-       After a rollback, training uses other random numbers. Each rollback from the second on also
-       halves the learning rate, which recovers, and the step of SGLD, which does not (with noise of
-       the same temperature). After steps that were too wide, only the step is shortened; it grows
-       again when the gradients allow it. The copy has the size of the parameters, the optimiser's
-       state and the buffer, and is part of checkpoints. An error before the first copy is reported
-       as such. */
+           or a step of SGLD moves them by a quarter of that range (measured every 20 updates).
+       Chains are compared with images if 8 or more have walked, and the batch has 8 or more images.
+
+       After a rollback, training draws other random numbers. Each rollback from the second on also
+       halves the learning rate, which recovers, and the step of SGLD, which does not (the noise
+       shrinks with it, at the same temperature). If the step was too wide, only the step is
+       shortened; it grows again when the gradients allow it. The copy takes as much memory as
+       parameters, optimiser and buffer, and is part of checkpoints. Before the first copy,
+       divergence is an error, and the other conditions have no effect. */
     float max_gap;                                 /* 100; without chains, the gap is 0 */
-    int max_rollbacks;                             /* 20 rollbacks; then an error. 0: no guard */
-    float least_scale;                             /* 0; a smaller jem_net.scale is an error, except
-                                                      for a network with a shift */
+    int max_rollbacks;                             /* 20; the next one is an error. 0: no guard */
+    float least_scale;                             /* 0; a smaller |jem_net.scale| is an error,
+                                                      except for a network with a shift */
     uint64_t seed;                                 /* 1; a network with the same seed uses
                                                       other random numbers */
     int rank, ranks;                               /* 0, 1; index of this process, and their count,
@@ -1440,13 +1472,17 @@ typedef struct jem_stats {
     float f_data, f_sample;                        /* mean log p(x) + log Z of data and of samples,
                                                       f(x+) and f(x-) in messages */
     float accuracy;                                /* of this batch, 0..1 */
-    float lr, grad_norm;                           /* lr: after the guard's reductions */
+    float lr, grad_norm;                           /* after the guard's reductions; before
+                                                      clipping */
     float gap;                                     /* running mean of f_data - f_sample, over about
                                                       ten updates */
-    int rolled_back;                               /* 1: the guard rolled back at this update */
-    int rollbacks;                                 /* rollbacks so far */
-    const char *reason;                            /* why it rolled back, or ""; belongs to the
-                                                      trainer, valid until the next update */
+    int rolled_back;                               /* 1: the guard rolled back at this update; 0 if
+                                                      it did so for the last time, after
+                                                      max_rollbacks (status: JEM_DIVERGED) */
+    int rollbacks;                                 /* rollbacks so far, at most max_rollbacks */
+    const char *reason;                            /* cause of a rollback, the last one included, or
+                                                      ""; belongs to the trainer, valid until the
+                                                      next update */
 } jem_stats;
 
 typedef struct jem_trainer jem_trainer;
@@ -1454,17 +1490,18 @@ typedef struct jem_trainer jem_trainer;
    which names the field of desc that is out of its range, or the rule that the fields violate. */
 JEM_API jem_trainer *jem_trainer_create(jem_net *net, const jem_train_desc *desc);
 JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL is allowed */
-/* Makes one update from n labelled images x[n][c][h][w] with labels 0..classes-1. The images must
-   be in random order, since noise levels ascend from the first image of a batch to the last.
-   Numbers in x must be in -10^4 .. 10^4 or, if the network has units, in -3.4e38 .. 3.4e38; the
-   same applies to x in every function that takes images of a network. No parameters may have been
-   added to the network since the trainer was created. Before the update it puts the trained weights
-   back, as jem_trainer_use_average(.., 0) does; if status is an error, they are unchanged (unless
-   memory runs out when the guard measures the chains: then the update is complete, and
-   jem_trainer_updates counts it). When the guard rolls back, status is JEM_OK, the count of updates
-   goes back with the state, the numbers are those that led to the rollback (0 if not finite), and
-   the context's log receives a note. If another rollback is due after desc.max_rollbacks of them,
-   status is JEM_DIVERGED, and the parameters are those of the last good state. */
+/* Makes one update from n labelled images x[n][c][h][w], labels[n] in 0..classes-1. The images must
+   be in random order: noise levels ascend from the first image of a batch to the last. Values of x
+   must be in -10^4 .. 10^4 or, if the network has units, in -3.4e38 .. 3.4e38, as in every function
+   that takes images of a network. Parameters that were added to the network after the trainer are
+   an error. First puts the trained weights back (see jem_trainer_use_average).
+
+   After an error the weights are as before, except if memory runs out while the guard measures the
+   chains: then the update is complete (jem_trainer_updates counts it). After a rollback, status is
+   JEM_OK, rolled_back is 1, and the count of updates is that of the restored state; the other
+   numbers are those that led to the rollback (0 if not finite); the context's log receives a note.
+   When a rollback is due after max_rollbacks of them, the state is restored as well, but status is
+   JEM_DIVERGED. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* Does the same with other images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
    may then be 0. With n_unlabelled = 0, the labelled images are used. */
@@ -1490,7 +1527,7 @@ JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
    predicted label. A single cut-off therefore serves all networks: of new images like those of the
    calibration, 1 in 100 has a familiarity below .01. */
 
-/* Verdicts by familiarity, with the same limits everywhere. Any other value is named "unknown". */
+/* Verdicts by familiarity; the limits are the same for all networks. */
 typedef enum jem_verdict {
     JEM_VERDICT_NONE = 0,      /* the network is not calibrated */
     JEM_VERDICT_FAMILIAR,      /* familiarity is .1 or more */
@@ -1502,8 +1539,7 @@ JEM_API jem_verdict jem_judge(float familiarity);
 /* Returns "not calibrated", "familiar", "odd", "strange" or "unknown". The string is static. */
 JEM_API const char *jem_verdict_name(jem_verdict verdict);
 
-/* Statistic that contributed most to an image being odd or strange. NONE is named "", any other
-   value "unknown". */
+/* Reason of the verdict "odd" or "strange": the statistic that contributed most to it. */
 typedef enum jem_reason {
     JEM_REASON_NONE = 0,   /* familiar, not calibrated, or calibrated without "jem.statistics" */
     JEM_REASON_CLASSES,    /* logits unlike those of any class, for instance between two */
@@ -1515,9 +1551,12 @@ typedef enum jem_reason {
     JEM_REASON_VALUES,     /* of a vector: its numbers */
     JEM_REASON_SHADES,     /* shares of dark and bright pixels, flat ones, the border, colours */
     JEM_REASON_LAYOUT,     /* where it is dark and bright, its symmetry, its edges' directions */
-    JEM_REASON_BLANK       /* of jem_classify_pixels, in place of another: JEM_DID_BLANK */
+    JEM_REASON_BLANK       /* the picture has a single colour (JEM_DID_BLANK); only in answers of
+                              jem_classify_pixels, where it replaces the other reasons */
 } jem_reason;
-JEM_API const char *jem_reason_name(jem_reason reason);      /* "too smooth for its class", ... */
+/* Returns the reason in words, such as "too smooth for its class"; "" for JEM_REASON_NONE,
+   "unknown" for a value that is not in the enum. The string is static. */
+JEM_API const char *jem_reason_name(jem_reason reason);
 
 #define JEM_AUTO (-1)      /* for jem_calibrate: as many gradients as cost little, which is 1 */
 /* Stores statistics of n images x[n][c][h][w], n >= 2, from which jem_answer.familiarity is
@@ -1601,17 +1640,20 @@ typedef struct jem_answer {
 JEM_API jem_status jem_classify(jem_net *net, const float *x, int n, jem_answer *answers);
 /* Returns the fraction of the images x[n][c][h][w], n > 0, that get labels[n]; -1 on an error. */
 JEM_API float jem_accuracy(jem_net *net, const float *x, const int *labels, int n);
-/* Writes the logits of x[n][c][h][w] to f[n][classes], without the fitted temperature. */
+/* Writes the logits of x[n][c][h][w], n from 0, to f[n][classes], which is yours; they are not
+   divided by the fitted temperature. Returns JEM_BAD_ARGUMENT for values of x that are out of range
+   (see jem_train_step), JEM_DIVERGED if logits or log p(x) are not finite. */
 JEM_API jem_status jem_logits(jem_net *net, const float *x, int n, float *f);
-/* Finds the values that make vectors x[n][channels] unlikely (height and width 1), for instance the
-   sensor that has failed. gain[n][channels] receives the rise of log p(x), at least 0, if this
-   value alone is replaced by its most likely one; better[n][channels] (may be NULL) that
-   replacement, in units of x. If a single value is wrong, its gain is usually the largest.
-   Replacements are searched from -3 to 3 in the network's units, so fit those first
-   (jem_net_fit_units): first 64, one of which is 0, the mean, then 64 more within .094 of the best
-   so far (the original value, if none is better). If all are less likely, the value remains, with a
-   gain of 0. Each value costs 128 evaluations of log p(x). For a normal density of mean m and
-   inverse covariance P, the gain is (P (x - m))[i]^2 / (2 P[i][i]). */
+/* Finds the values that make vectors x[n][channels] unlikely (height and width 1), such as that of
+   a failed sensor. gain[n][channels] receives the rise of log p(x), at least 0, that results if
+   this value alone is replaced by its most likely one; better[n][channels] (may be NULL) receives
+   that replacement, in units of x. If a single value is wrong, its gain is usually the largest.
+   The search covers -3 to 3 in the network's units, so fit those first (jem_net_fit_units): 64
+   values in steps of .094, one of which is 0, the mean, then 64 more within a step of the best one,
+   the original included. If no value is more likely, the original stays, with a gain of 0. Each
+   value of x costs 128 evaluations of log p(x). For a normal density of mean m and inverse
+   covariance P, the gain is (P (x - m))[i]^2 / (2 P[i][i]). Returns JEM_BAD_ARGUMENT if the network
+   is not for vectors, or a value is out of range; JEM_DIVERGED if log p(x) is not finite. */
 JEM_API jem_status jem_blame_values(jem_net *net, const float *x, int n, float *gain,
                                     float *better);
 /* Fits the temperature T, .01 to 100, that minimises -log p(y|x) of held-out images x[n][c][h][w]
@@ -1668,11 +1710,14 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
    after the walk removes the remaining noise, at most .25. If the watch of any phase returns
    nonzero, the imputation ends. */
 typedef struct jem_impute_desc {
-    jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019; for a
-                                                      density with a score, set 300, after which
-                                                      .01 of the noise remains. Missing pixels start
-                                                      from N(0, sigma_max^2) */
-    jem_sgld_desc walk;                            /* 300 steps of 1, noise .01 */
+    jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019. For a
+                                                      density with a score, set 300 steps, after
+                                                      which .01 of the noise remains, and sigma_max
+                                                      to its largest noise (jem_net.noise_hi).
+                                                      Missing pixels start from N(0, sigma_max^2) */
+    jem_sgld_desc walk;                            /* 300 steps of 1, noise .01. For a density with
+                                                      a score, set its walk, as in
+                                                      jem_net_generate_desc (.01, noise .1) */
     float lo, hi;                                  /* -1, 1: without denoise, missing pixels start
                                                       from U(lo,hi) or, if lo = hi, as in x */
 } jem_impute_desc;
@@ -1694,13 +1739,17 @@ typedef enum jem_fit {
 } jem_fit;
 typedef struct jem_pixels_desc {                   /* zero means default, NULL is all defaults */
     float lo, hi;                                  /* both 0: -1, 1; values of bytes 0 and 255 in
-                                                      x */
+                                                      x. In a framed picture, the values of ground
+                                                      and ink in "jem.framing" replace them, if
+                                                      the network stores these */
     int background;                                /* 0: as for the training images; 1 to 255: grey
                                                       with which transparent pixels are blended (see
                                                       jem_pixels_to_floats). If the network stores
                                                       another grey (jem_net_set_background), black
                                                       cannot be requested */
-    int invert;                                    /* 0; 1: black on white becomes white on black */
+    int invert;                                    /* 0; 1: exchanges dark and bright. No effect on
+                                                      a framed picture, whose polarity is always
+                                                      that of the training images */
     /* Framing. 0: as in the training images (jem_net_fit_framing), unless the picture has the
        network's size; > 0 (at most 2): share of the image's side that the picture's subject gets;
        < 0: no framing. */
@@ -1710,28 +1759,37 @@ typedef struct jem_pixels_desc {                   /* zero means default, NULL i
     int frame_all;                                 /* 0; 1: subject 0 frames a picture of the
                                                       network's size, too */
 } jem_pixels_desc;
-enum {                                             /* flags: what was done to a picture */
-    JEM_DID_RESIZE = 1, JEM_DID_STRETCH = 2,       /* to the network's size; of other proportions */
-    JEM_DID_GREY = 4, JEM_DID_COLOUR = 8,          /* colour made grey; grey to every channel */
-    JEM_DID_BLEND = 16, JEM_DID_INVERT = 32,       /* had an alpha channel; inverted */
-    JEM_DID_FRAME = 64,
-    JEM_DID_BLANK = 128,                           /* the result has one colour: nothing to see */
-    JEM_DID_OPPOSITE = 256,                        /* blended with 255 minus desc.background */
-    JEM_DID_CROP = 512, JEM_DID_PAD = 1024         /* to the network's proportions */
+enum {                                             /* flags: changes made to a picture */
+    JEM_DID_RESIZE = 1,                            /* it was scaled to the network's size */
+    JEM_DID_STRETCH = 2,                           /* its proportions were changed */
+    JEM_DID_GREY = 4,                              /* its colours were converted to grey */
+    JEM_DID_COLOUR = 8,                            /* its grey was copied to three channels */
+    JEM_DID_BLEND = 16,                            /* its alpha channel was blended */
+    JEM_DID_INVERT = 32,                           /* dark and bright were exchanged, as requested
+                                                      or by framing */
+    JEM_DID_FRAME = 64,                            /* the part that shows its subject was cut out */
+    JEM_DID_BLANK = 128,                           /* the result has a single colour */
+    JEM_DID_OPPOSITE = 256,                        /* the opposite of the background was used */
+    JEM_DID_CROP = 512,                            /* it was cut to the network's proportions */
+    JEM_DID_PAD = 1024                             /* it was extended to them by the background */
 };
-/* Framing. Many data sets have one subject on a plain ground, of equal size, in the middle, as
-   MNIST has: a network cannot read a digit that fills the picture, or a small one in its corner.
-   Framing, for networks of one channel, cuts out the part of a picture that shows its subject as
-   the training images do. Ink is what differs from the ground by more than half of the contrast:
-   the larger side of its bounding box becomes the given share of the image's, and its centre of
-   mass moves to that of the training images (for subject > 0, to the middle). The ground is the
-   median of the greys within a quarter of the range from its dark or its bright end: the end near
-   which three quarters of the outermost pixels are or, if there is none, half of all pixels. A
-   picture without such a ground remains whole, as does one whose greys span fewer than 32 of 256.
-   The centre of mass counts ink above a quarter of the contrast. Ink becomes bright on dark, or
-   dark on bright if the training images are; ground and strongest ink get their values. Of a
-   picture of more than 2^18 pixels, about that many measure ground and centre, at least 64 in each
-   row and column. */
+/* Framing. In many data sets, such as MNIST, images show one subject on a plain ground, of equal
+   size and in the middle. Networks trained on them cannot read a digit that fills the picture, or a
+   small one in its corner. Framing, for networks of one channel, cuts out the part of a picture
+   that shows its subject as the training images do.
+
+   The ground is the dark or the bright end of the picture's range of greys: the end to which at
+   least three quarters of the outermost pixels are closer than a quarter of the range; failing
+   that, the end to which at least half of all pixels are that close. Its grey is the median of all
+   pixels that are so close to it. A picture without a ground, or with a range below 32 of 256
+   greys, remains whole.
+
+   The ink of a pixel is 0 at the ground's grey and 1 at the other end of the range. Pixels with
+   more than 1/2 define the bounding box, whose larger side gets the given share of the image's.
+   The ink above 1/4 defines the centre of mass, which moves to that of the training images (for
+   subject > 0, to the middle). The result is bright on dark, or dark on bright if the training
+   images are, with their values of ground and strongest ink. In a picture of more than 2^18 pixels,
+   about 2^18 of them determine ground and centre, at least 64 in each row and column. */
 /* Measures the framing of n images x[n][1][h][w] of the training data, n > 0, and stores it with
    the network as the text "jem.framing": ground (0 dark, 1 bright), share of the side (median), row
    and column of the centre (means, as shares); then, unless they are -1 and 1, the values of ground
@@ -1744,12 +1802,15 @@ JEM_API jem_status jem_net_set_fit(jem_net *net, jem_fit fit);
 /* Stores with the network, as the text "jem.background", the grey, 0 to 255, with which transparent
    pixels of its training pictures were blended; 0 removes it. */
 JEM_API jem_status jem_net_set_background(jem_net *net, int background);
-/* Converts one picture of any size to x[c][h][w], as jem_classify takes it. Each pixel is the mean
-   of the area it covers (the nearest pixel, if the picture is smaller). did (may be NULL) receives
-   the sum of JEM_DID_... The network must have 1 or 3 channels. A picture with an alpha channel is
-   blended with 255 minus desc.background instead (JEM_DID_OPPOSITE) if it shows only there: if its
-   greys (for a network of 3 channels, those of each colour) span fewer than 32 of 256 on the one,
-   and 32 or more on the other. */
+/* Converts one picture, height rows of width pixels of `channels` bytes, to x[c][h][w], as
+   jem_classify takes it. Each value is the mean of the area that it covers (of the nearest pixel,
+   if the picture is smaller). did (may be NULL) receives the sum of JEM_DID_... If a picture with
+   an alpha channel shows nothing on the background, but something on its opposite, 255 minus the
+   background, it is blended with the opposite (JEM_DID_OPPOSITE). It shows nothing if its greys
+   (for RGBA and a network of 3 channels, those of each colour) span fewer than 32 of 256. Returns
+   JEM_BAD_SHAPE if the network does not have 1 or 3 channels; JEM_BAD_ARGUMENT if the picture has
+   more than 1e9 bytes, or a field of desc is out of range. After an error, x and did are
+   unchanged. */
 JEM_API jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                         int height, int channels, const jem_pixels_desc *desc,
                                         float *x, int *did);
@@ -1782,9 +1843,10 @@ JEM_API jem_query jem_net_query(jem_net *net, const int *labels);
    NULL desc is jem_net_generate_desc's. Free it before the network. Returns NULL on an error. */
 JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uint64_t seed,
                                      const jem_generate_desc *desc);
-/* Replaces the classes of a sampler from jem_net_sampler that has some by labels[s->n] (copied).
-   The next steps go towards them from the present images; jem_sampler_restart starts from noise. On
-   an error the classes stay as they were. */
+/* Gives other classes, labels[s->n] (copied), to a sampler that jem_net_sampler created with
+   labels. The steps that are left lead from the present images to the new classes; after the last
+   step, call jem_sampler_restart, which starts from noise. Returns JEM_BAD_ARGUMENT, and keeps the
+   classes, if the sampler was created without labels, or a label is out of range. */
 JEM_API jem_status jem_sampler_set_labels(jem_sampler *s, const int *labels);
 /* Draws n samples of a class (label -1: of any) into pixels[n][h][w][c]: jem_net_sampler, run to
    its end. Without a score they start from U(lo,hi) of desc, or U(-2,2) in the network's units if
@@ -1850,20 +1912,24 @@ JEM_API jem_archive *jem_archive_read(jem_ctx *ctx, const char *path);
 /* Writes a file safely, as jem_file_commit does. */
 JEM_API jem_status jem_archive_write(const jem_archive *a, const char *path);
 
-/* A file of any kind that replaces another only when it is complete. jem_file_create creates a
-   temporary file in the same folder (path.XXXXXXXX.tmp, never an existing one); jem_file_put
-   appends to it; jem_file_commit syncs it, renames it to path, and syncs the folder. The file at
-   path is never half-written, whichever call fails, even if other programs write there. Always call
-   jem_file_free; without a commit, it removes the temporary file. A file that exists at path must
-   be a regular file, whose mode (but for setuid) is kept, but not its owner, and not a symbolic
-   link (POSIX); its name may have at most 242 bytes. On Windows, a file that is open elsewhere
-   cannot be replaced. A process killed in between leaves the temporary file, which may be deleted.
-   After fork, only one of the processes may use the jem_file, or free it. Errors name the path;
-   after one, the file cannot be committed. */
+/* A file of any kind that replaces another only when it is complete. The file at `path` is never
+   half-written, whichever call fails, even if other programs write there. If it exists, it must be
+   a regular file and, on POSIX, not a symbolic link; its mode is kept (except for setuid), but not
+   its owner. Its name may have at most 242 bytes. On Windows, a file that is open elsewhere cannot
+   be replaced. A killed process leaves the temporary file, which may be deleted. After fork, only
+   one of the processes may use or free the jem_file. */
 typedef struct jem_file jem_file;
+/* Creates a temporary file in the folder of path: path.XXXXXXXX.tmp, never an existing file. Copies
+   path. Free the result with jem_file_free. Returns NULL after an error, which names the path. */
 JEM_API jem_file *jem_file_create(jem_ctx *ctx, const char *path);
+/* Appends bytes[size]. If that fails, returns JEM_BAD_FILE, names the path, and removes the
+   temporary file: it can no longer be committed. */
 JEM_API jem_status jem_file_put(jem_file *f, const void *bytes, size_t size);
+/* Syncs the temporary file, renames it to path, and syncs the folder. Fails as jem_file_put does,
+   with one exception: if only the folder cannot be synced, it returns JEM_BAD_FILE although the
+   file has been replaced. */
 JEM_API jem_status jem_file_commit(jem_file *f);
+/* Frees f; without a commit, also removes the temporary file. Accepts NULL. */
 JEM_API void jem_file_free(jem_file *f);
 /* Returns the path of the temporary file, which belongs to f; "" when it no longer exists. */
 JEM_API const char *jem_file_temporary(const jem_file *f);
@@ -1902,13 +1968,17 @@ JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
 
 /* Add the state of a trainer, without the network's parameters, to an archive, and restore it: the
    optimiser's moments and averages (or trained weights, see jem_trainer_use_average), the replay
-   buffer, random numbers, counts, and the guard's good state, once it has one (which nearly doubles
+   buffer, random numbers, counts, and the guard's good state, once it exists (which nearly doubles
    the file). With jem_net_to_archive this makes a checkpoint: load the network, create a trainer
    with the same desc, call jem_trainer_from_archive last, and training continues bit for bit.
-   Rates, weights and the schedule may change, the kind of optimiser may not; a chain of another
-   setting of class_conditional would keep the wrong class, without an error. The archive points
-   into net and trainer: write it before the next step; to restore them, read what was written. If
-   jem_trainer_from_archive fails, nothing changes. */
+
+   Rates, the schedule and the values of weights may differ from those of the first run. Arrays may
+   not, and their absence or another shape is an error: keep the kind of optimiser, optim.only,
+   optim.adam_names and buffer_size; do not turn optim.ema on or off; do not turn chains on or off
+   (by weights.cd, weights.cd_class or w_kl). A change of class_conditional is not detected: chains
+   of the buffer would keep the wrong class. The archive points into net and trainer: write it
+   before the next step; to restore them, read the written file. If jem_trainer_from_archive fails,
+   nothing changes. */
 JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 /* Do the same for the optimiser of a training loop of your own, which has to store its random
@@ -7675,7 +7745,7 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
 /* Records log p(x) + log Z = e(x) + scale * logsumexp f(x), from the logits that the last
    jem_forward recorded. net->log_density, if not NULL, replaces the logsumexp; without net->shift,
    e(x) is 0. Score matching needs a large scale: at low noise the norm of the slope of log p
-   is sqrt(d)/sigma (d = c*h*w), in the hundreds, and the logits of a new network are near 0. */
+   is sqrt(D)/sigma, in the hundreds, and the logits of a new network are near 0. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
     if (!logits) return NULL;
     jem_tensor *f = net->log_density;
@@ -7903,7 +7973,7 @@ typedef struct jem__walk {
 } jem__walk;
 
 /* Scales a step for sigma = 1 to the noise of each image, estimated from its slope g: sigma =
-   sqrt(d)/||g||. */
+   sqrt(D)/||g||. */
 static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t n, float sigma_max,
                             jem__langevin *d) {
     float squares[JEM_LANES];
@@ -7974,7 +8044,7 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
    distance h to either side,
 
        u . g = [log p(x~ + h u) - log p(x~ - h u)] / 2h + O(h^2),
-       h = difference * sigma sqrt(d)       (jem_score_desc.difference)
+       h = difference * sigma sqrt(D)       (jem_score_desc.difference)
 
    so the gradient of two batches of n images, weighted by +- sigma ||r||/2h, replaces the second
    derivative. jem_slope_along does the same along any directions.

@@ -573,8 +573,8 @@ static int section_training(card *r, const struct section *s) {
     float *at = chart_column(r->log, "update", &rows);
     float *v = chart_column(r->log, "valid_accuracy", &any);
     if (valid >= 0 && at && v && best < rows)
-        snprintf(text + n, sizeof text - (size_t)n, "  accuracy on validation images  %.2f%% at the "
-                 "end, best: %.2f%% after update %.0f\n", 100 * valid, 100 * (double)v[best],
+        snprintf(text + n, sizeof text - (size_t)n, "  accuracy on validation images  %.2f%% at "
+                 "the end, best: %.2f%% after update %.0f\n", 100 * valid, 100 * (double)v[best],
                  (double)at[best]);
     free(at);
     free(v);

@@ -141,8 +141,8 @@ static inline int measure_detection(const float *usual, int n_usual, const float
     return ok;
 }
 
-/* Computes them from n scores, of which those with the label `usual` are of usual images; those with
-   a label below 0 do not count. Returns 0 as measure_detection does. */
+/* Computes them from n scores, of which those with the label `usual` are of usual images; those
+   with a label below 0 do not count. Returns 0 as measure_detection does. */
 static inline int measure_labelled(const float *scores, const int *labels, int n, int usual,
                                    detection *d) {
     float *sorted = (float *)malloc(((size_t)n + 1) * sizeof *sorted);

@@ -7,10 +7,10 @@
        table_free(&t);
 
    A row per line; values may be quoted. Tabs separate them if the first line has tabs, otherwise
-   semicolons if it has those, otherwise commas; numbers have decimal points. If a value
-   of the first line is no number, that line has the names of the columns. Empty lines are skipped.
-   The column `label`, or another that table_desc names, becomes t.labels: the classes that occur,
-   named by whole numbers or by other texts, are numbered from 0. Errors name the line and the column. */
+   semicolons if it has those, otherwise commas; numbers have decimal points. If a value of the
+   first line is no number, that line has the names of the columns. Empty lines are skipped. The
+   column `label`, or another that table_desc names, becomes t.labels: the classes that occur, named
+   by whole numbers or by other texts, are numbered from 0. Errors name the line and the column. */
 #ifndef SUPPORT_TABLE_H
 #define SUPPORT_TABLE_H
 
