@@ -309,7 +309,8 @@ static int score_file(jem_ctx *ctx, const char *train_path, const char *test_pat
     if (!a || !score) fprintf(stderr, "vectors: %s: no memory for %d rows\n", test_path, test.rows);
     ok = net && a && score && jem_classify(net, test.x, test.rows, a) == JEM_OK;
     for (int i = 0; ok && i < test.rows; i++)
-        printf("%.6g,%.4f,%s\n", (double)a[i].log_density, (double)a[i].familiarity,
+        printf("%.6g,%.4f,%s\n", (double)a[i].log_density,
+               floor(1e4 * (double)a[i].familiarity) / 1e4,   /* .00999 is strange, 0.0100 is not */
                jem_verdict_name(jem_judge(a[i].familiarity)));
     for (int by = 0; ok && test.labels && by < 2; by++) {
         detection d;

@@ -991,6 +991,8 @@ says "single: the only class is a, so only p(x) is learned"
 check "no accuracy" sh -c "! grep -q accuracy out"
 status 0 "nor in its evaluation" eval single1/last.safetensors --split all
 says "^single, all, 5 images: mean log p(x) [-0-9.]*$"
+refuses 2 "single1 has one class, so it is always right" eval single1/last.safetensors attack \
+    --split all --out new
 status 0 "a class with one picture" train $few --dataset lone --n-valid 5 --iters 1 --out lone1
 says "lone: class a has no image for training, because validation takes all"
 status 0 "its picture is for training" train $few --dataset lone --n-valid 4 --iters 1 --out lone2
@@ -1383,7 +1385,25 @@ status 0 "labels from 1 on" score t1/last.safetensors from_one.csv
 check "the lowest is usual" grep -q "label 1 against others: AUROC" err
 awk -F, -v OFS=, 'NR == 1 { $5 = "label" } NR > 1 { $5 = 1 } 1' rows.csv >one.csv
 status 0 "a single label, 1" train one.csv --iters 3 --n-valid 12 --out t18
-check "is reported" grep -q "all rows have the label 1: there is nothing to classify" err
+says "one.csv: all rows have the label 1: only p(x) is learned"
+check "the class has its name" sh -c "'$jem' info t18/last.safetensors | grep -q 'classes    1: 1$'"
+awk -F, -v OFS=, 'NR == 1 { $5 = "label" } NR > 1 { $5 = NR % 3 ? -1 : 1 } 1' rows.csv >signs.csv
+status 0 "two of three rows are of another label" score t18/last.safetensors signs.csv
+check "the model's class is usual" grep -q "label 1 against others: AUROC" err
+status 0 "labels -1 and 1" train signs.csv --iters 3 --n-valid 12 --out t24
+says "2 classes"
+check "are two classes" sh -c "'$jem' info t24/last.safetensors | grep -q 'classes    2: -1, 1$'"
+cp signs.csv copy.csv
+refuses 2 "copy.csv: the model has learned its rows" eval t24/last.safetensors --dataset copy.csv
+refuses 2 "copy.csv: is not a model, and would be replaced" export t24/last.safetensors copy.csv
+refuses 2 "must end in .csv" score t24/last.safetensors copy.csv --out new.png
+printf 'a,b,note\n1,2,"two\nlines"\n' >lines.csv
+refuses 1 "line 2: column 'note': a quoted value does not end in its line" \
+    train lines.csv --drop note --out new
+mkdir -p t25/curves.png
+status 0 "a picture that cannot be drawn" train signs.csv --iters 3 --n-valid 12 --out t25
+check "is reported" grep -q "curves.png is not drawn from log.csv; training continues" err
+check "without loss" test -s t25/last.safetensors
 status 0 "their labels" score t4/last.safetensors rows.csv --out s.csv
 accuracy=$(sed -n 's/.*accuracy \([0-9]*\).*/\1/p' out)
 check "accuracy $accuracy%" test "${accuracy:-0}" -ge 95

@@ -113,6 +113,7 @@ status 0 "its temperature" $plain calibration --dataset digits --out c.png \
     --save tempered.safetensors
 says "tempered.safetensors: the model, whose answers divide its logits by a temperature of [0-9.][0-9.]*"
 check "is stored" grep -aq '"jem.temperature":"[0-9.]*"' tempered.safetensors
+check "with its origin" grep -aq '"run.tempered":"1000 .*images of digits"' tempered.safetensors
 status 0 "which jem eval leaves out" tempered.safetensors --dataset digits
 says "(at temperature 1; jem classify divides the logits by [0-9.][0-9.]*)"
 
@@ -121,6 +122,7 @@ echo "ood"
 status 0 "ood, not calibrated" t/last.safetensors ood --n 100 --other digits --out o.png \
     --save c.jem
 says "calibrated with 5000 training images"
+check "their count is stored" grep -aq '"run.calibrated":"5000"' c.jem
 before=$(number 6 mean)
 echo "1,2" >table.csv
 refuses 1 "table.csv is a table; the model has images" $model ood --n 20 --dataset digits \

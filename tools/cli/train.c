@@ -401,17 +401,12 @@ static void note_calibration(const run *r) {
     note_few_calibrate(stdout, r->o->dataset, n, kind);
 }
 
-/* Warns if all rows have one label that is not the only class: 1, say, which is the second. */
+/* Reports that a column of labels has only one. */
 static void note_one_label(const run *r) {
     const data_set *s = &r->data;
-    char text[200];
-    for (int i = 1; i < s->n; i++)
-        if (s->labels[i] != s->labels[0]) return;
-    if (s->classes < 2) return;
-    snprintf(text, sizeof text, ": all rows have the label %d: there is nothing to classify "
-             "(--label none --drop NAME leaves this column out, and learns p(x) alone)",
-             s->labels[0]);
-    say(r, r->o->dataset, text);
+    if (s->has_labels && s->classes == 1)
+        printf("%s: all rows have the label %s: only p(x) is learned\n", r->o->dataset,
+               s->class_names[0]);
 }
 
 /* Adapts options to a table: the count of rows for validation, and no cross-entropy with a single
