@@ -104,25 +104,6 @@ static int path_in(char *path, const run *r, const char *name) {
     return n > 0 && n < 512;
 }
 
-int make_folder(const char *path) {
-    char part[512];
-    struct stat s;
-    int above = 0;                                 /* why a folder above it could not be created */
-    snprintf(part, sizeof part, "%s", path);
-    for (char *c = part + 1; *c; c++)
-        if (*c == '/') {
-            *c = 0;
-            if (mkdir(part, 0777) && errno != EEXIST && errno != ENOENT) above = errno;
-            *c = '/';
-        }
-    errno = 0;
-    if (mkdir(part, 0777) == 0) return 1;
-    if (errno == EEXIST && stat(part, &s) == 0 && S_ISDIR(s.st_mode)) return 1;
-    if (errno == EEXIST) errno = ENOTDIR;
-    if (errno == ENOENT && above) errno = above;
-    return 0;
-}
-
 /* Locks a directory against a second run, where the system can lock files. */
 static int lock_folder(run *r) {
     char path[512];

@@ -36,9 +36,6 @@ enum {
 /* Returns seconds of a clock that never goes back. */
 double now(void);
 
-/* Creates a directory and its parents. */
-int make_folder(const char *path);
-
 /* ---- data ------------------------------------------------------------------------------------ */
 
 /* Returns the smaller of two numbers. */

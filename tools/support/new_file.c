@@ -12,19 +12,40 @@
 
 #include "tools/support/new_file.h"
 
-/* Creates the missing directories of a path. A failure is reported when the file is created. */
-static void new_file__directories(const char *path) {
-    char directory[512] = "";
-    for (size_t i = 0; path[i] && i + 1 < sizeof directory; i++) {
-        if (path[i] == '/' && i > 0)
+static int new_file__mkdir(const char *path) {
 #ifdef _WIN32
-            _mkdir(directory);
+    return _mkdir(path);
 #else
-            mkdir(directory, 0777);
+    return mkdir(path, 0777);
 #endif
-        directory[i] = path[i];
-        directory[i + 1] = 0;
-    }
+}
+
+int make_folder(const char *path) {
+    char part[1024];
+    struct stat s;
+    int above = 0;                                 /* why a folder above it could not be created */
+    snprintf(part, sizeof part, "%s", path);
+    for (char *c = part; *c; c++)
+        if (*c == '/' && c > part) {
+            *c = 0;
+            if (new_file__mkdir(part) && errno != EEXIST && errno != ENOENT) above = errno;
+            *c = '/';
+        }
+    errno = 0;
+    if (new_file__mkdir(part) == 0) return 1;
+    if (errno == EEXIST && stat(part, &s) == 0 && S_ISDIR(s.st_mode)) return 1;
+    if (errno == EEXIST) errno = ENOTDIR;
+    if (errno == ENOENT && above) errno = above;
+    return 0;
+}
+
+/* Creates the directory of a file. A failure is reported when the file is created. */
+static void new_file__directory(const char *path) {
+    const char *slash = strrchr(path, '/');
+    char directory[1024];
+    if (!slash || slash == path) return;
+    snprintf(directory, sizeof directory, "%.*s", (int)(slash - path), path);
+    make_folder(directory);
 }
 
 int new_file_fail(new_file *n, const char *reason) {
@@ -45,7 +66,7 @@ int new_file_open(new_file *n, const char *path) {
     struct stat s;
     memset(n, 0, sizeof *n);
     n->path = path;
-    new_file__directories(path);
+    new_file__directory(path);
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode)) {
         errno = 0;
         n->device = fopen(path, "wb");

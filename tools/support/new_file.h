@@ -11,6 +11,9 @@
 
 #include "jem.h"
 
+/* Creates a directory and its parents. Returns 1 if it is there, or 0 with the reason in errno. */
+int make_folder(const char *path);
+
 typedef struct new_file {
     const char *path;      /* belongs to the caller */
     jem_ctx *ctx;
