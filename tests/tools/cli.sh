@@ -1395,6 +1395,9 @@ says "2 classes"
 check "are two classes" sh -c "'$jem' info t24/last.safetensors | grep -q 'classes    2: -1, 1$'"
 cp signs.csv copy.csv
 refuses 2 "copy.csv: the model has learned its rows" eval t24/last.safetensors --dataset copy.csv
+head -n 500 signs.csv >shorter.csv && mv shorter.csv signs.csv
+status 0 "rows that have changed" eval t24/last.safetensors --dataset signs.csv
+check "are noted" grep -q "signs.csv: has changed since training" err
 refuses 2 "copy.csv: is not a model, and would be replaced" export t24/last.safetensors copy.csv
 refuses 2 "must end in .csv" score t24/last.safetensors copy.csv --out new.png
 printf 'a,b,note\n1,2,"two\nlines"\n' >lines.csv

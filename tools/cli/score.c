@@ -160,10 +160,10 @@ static void print_detection(FILE *to, const score_run *s) {
     const int *labels = s->t.labels;
     const int usual = usual_label(s);
     float *density = new_floats(2 * (double)rows);
-    float *familiarity = density + rows;
     detection by_density;
     detection by_familiarity;
     if (!density) return;
+    float *familiarity = density + rows;
     for (int i = 0; i < rows; i++) {
         density[i] = s->answers[i].log_density;
         familiarity[i] = s->answers[i].familiarity;

@@ -1019,15 +1019,19 @@ void mix_classes(data_set *d) {
     if (runs <= 2 * d->classes) shuffle_images(d, 1);
 }
 
+/* Returns 1 if the data are in the place of those that the model has learned. */
+static int is_place_of_training(const model *m, const eval_options *e) {
+    const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
+    return trained_on && (!strcmp(trained_on, e->dataset) || is_same_file(trained_on, e->dataset));
+}
+
 /* Returns 1 if the model has learned these data: by their contents, or by their place if the file
    does not have the mark of its data. */
 static int has_learned(const model *m, const eval_options *e, const data_set *d) {
     const char *learned = jem_archive_meta(m->archive, "run.data");
-    const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
     char mark[DATA_MARK];
     mark_data(d, mark);
-    if (learned) return !strcmp(learned, mark);
-    return trained_on && (!strcmp(trained_on, e->dataset) || is_same_file(trained_on, e->dataset));
+    return learned ? !strcmp(learned, mark) : is_place_of_training(m, e);
 }
 
 /* Loads the rows of a table for a model of rows. */
@@ -1053,6 +1057,9 @@ static int table_for(const model *m, const eval_options *e, data_desc *desc, dat
                 "--split train\n", e->dataset);
         return 2;
     }
+    if (!e->split && is_place_of_training(m, e))
+        fprintf(stderr, "jem eval: %s: has changed since training; rows that the model has learned "
+                "make it look better than it is\n", e->dataset);
     int ok = m->net->classes == 1 || d->has_labels;
     if (!ok) fprintf(stderr, "jem eval: %s: has no labels (jem score needs none)\n", e->dataset);
     const int has_names = jem_net_meta(m->net, CLASS_PREFIX "0") != NULL;
@@ -1147,20 +1154,15 @@ static void describe_as_trained(const model *m, const eval_options *e, data_desc
 
 /* Notes that only a part of another folder than the model's is measured. */
 static void note_held_out(const model *m, const eval_options *e, const data_set *d) {
-    const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
     if (!d->held_out || strcmp(split_names[e->split], "test")) return;
-    if (trained_on && (!strcmp(trained_on, e->dataset) || is_same_file(trained_on, e->dataset)))
-        return;
+    if (is_place_of_training(m, e)) return;
     fprintf(stderr, "jem eval: %s: %d test images, about a tenth of each class; --split all takes "
             "all, if the model has not learned them\n", e->dataset, d->n);
 }
 
 void note_learned(const model *m, const eval_options *e, const data_set *d) {
     const char *const part = split_names[e->split];
-    const char *trained_on = jem_archive_meta(m->archive, OPTION_PREFIX "dataset");
-    const int is_there = trained_on && (!strcmp(trained_on, e->dataset) ||
-                                        is_same_file(trained_on, e->dataset));
-    if (!strcmp(part, "test") || !(is_there || has_learned(m, e, d))) return;
+    if (!strcmp(part, "test") || !(is_place_of_training(m, e) || has_learned(m, e, d))) return;
     if (d->values)
         fprintf(stderr, "jem eval: %s has learned most of these rows: only others show how it "
                 "does on new ones\n", m->path);
