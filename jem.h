@@ -154,7 +154,8 @@
        Everything belongs to a context and is allocated with the context's `allocate` (default: the
        C library's). Tensors live on the context's tape, an arena: jem_end frees all tensors made
        since jem_begin (jem_reset: all tensors) and keeps the memory for reuse, so a training loop
-       does not allocate. Networks, optimisers, trainers, samplers, buffers, archives and files have
+       does not allocate. The arena grows by 1 MB or more at a time; jem_trim returns what is not in
+       use. Networks, optimisers, trainers, samplers, buffers, archives and files have
        their own jem_*_free; free them before the context.
    THREADS
        The library uses OpenMP if the compiler enables it, or the parallel_for in the context's
@@ -386,14 +387,20 @@ typedef struct jem_tensor {
 } jem_tensor;
 
 /* Position on the tape. Its fields are private. */
-typedef struct jem_mark { void *chunk; size_t used; int nodes; uint64_t pushes; } jem_mark;
+typedef struct jem_mark {
+    jem_ctx *ctx;
+    void *chunk;
+    size_t used;
+    int nodes;
+    uint64_t pushes;
+} jem_mark;
 /* Returns the present position, for jem_end. Pairs of jem_begin and jem_end may nest. */
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 /* Frees all tensors made since `mark`. The use of a freed tensor is reported as an error until a
    new tensor reuses its memory. Values and gradients of older tensors that were computed since
    `mark` are freed as well: a value is computed again on request, but jem_read_grad must be called
-   before jem_end. In a function that the library calls, such as a watch, a mark older than the call
-   is an error, and nothing is freed. */
+   before jem_end. A mark of another context and, in a function that the library calls, such as a
+   watch, one from before the call are errors: nothing is freed. */
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
 /* Frees all tensors of the context, as jem_end does. */
 JEM_API void jem_reset(jem_ctx *ctx);
@@ -1614,10 +1621,10 @@ typedef enum jem_ood {
     JEM_OOD_FAMILIAR       /* SLOPES, FEATURES, IMAGE and SHADES combined; familiarity is the rank
                               of this score among those of the calibration images */
 } jem_ood;
-/* Writes a score per image of x[n][c][h][w] to score[n]. walk: the walk of RISE and MOVE, whose
-   noise is omitted; NULL: 10 steps of 1, or of noise_lo^2 for a network trained by score matching.
-   Errors: no calibration where one is required; FEATURES of a network without features; SHADES of
-   vectors. tools/support/measures.h has AUROC. */
+/* Writes a score per image of x[n][c][h][w], n from 0, to score[n]. walk: the walk of RISE and
+   MOVE, whose noise is omitted; NULL: 10 steps of 1, or of noise_lo^2 for a network trained by
+   score matching. Errors: no calibration where one is required; FEATURES of a network without
+   features; SHADES of vectors. tools/support/measures.h has AUROC. */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
                                  const float *x, int n, float *score);
 
@@ -1814,8 +1821,8 @@ JEM_API jem_status jem_net_set_background(jem_net *net, int background);
 JEM_API jem_status jem_pixels_to_floats(const jem_net *net, const unsigned char *pixels, int width,
                                         int height, int channels, const jem_pixels_desc *desc,
                                         float *x, int *did);
-/* Converts n images x[n][c][h][w] to pixels[n][h][w][c], limited to 0..255. The network must have 1
-   or 3 channels. */
+/* Converts n images x[n][c][h][w] to pixels[n][h][w][c], limited to 0..255 (NaN: 0). The
+   network must have 1 or 3 channels. */
 JEM_API jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int n,
                                         const jem_pixels_desc *desc, unsigned char *pixels);
 /* Classifies one picture: jem_pixels_to_floats, then jem_classify; after the first answer it does
@@ -2277,17 +2284,30 @@ JEM__INLINE int jem__min(int x, int y) { return x < y ? x : y; }
 JEM__INLINE int jem__div_up(int n, int unit) { return n / unit + (n % unit > 0); }
 JEM__INLINE int jem__is_nan(float x) { return (jem__float_bits(x) & 0x7fffffffu) > 0x7f800000u; }
 
+/* Writes a number of a message: whole ones with all digits. */
+static void jem__number(char to[48], double v, int digits) {
+    if (v == floor(v) && fabs(v) < 1e15) snprintf(to, 48, "%.0f", v);
+    else snprintf(to, 48, "%.*g", digits, v);
+}
+
 /* Returns 1 if lo <= value <= hi; otherwise reports name and value. The prefix "d." of a desc's
    field is omitted. */
 static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, double value, double lo,
                          double hi) {
+    enum { USUAL = 6, FLOAT = 8 };                 /* FLOAT: .99999994 is below 1 */
+    char given[48], least[48], most[48];
     if (jem__finite((float)value) && value >= lo && value <= hi) return 1;
     if (!strncmp(name, "d.", 2)) name += 2;
-    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %s = %g is not in %g..%g", what, name, value, lo, hi);
+    jem__number(given, value, USUAL);
+    jem__number(least, lo, FLOAT);
+    jem__number(most, hi, FLOAT);
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %s = %s is not in %s..%s", what, name, given, least,
+              most);
     return 0;
 }
 /* Checks a field. Uses the caller's variables ctx and what. */
 #define JEM__IN(x, lo, hi) jem__in_range(ctx, what, #x, (double)(x), (double)(lo), (double)(hi))
+#define JEM__IN_ENUM(x, lo, hi) jem__in_range(ctx, what, #x, (double)(int)(x), lo, hi)
 #define JEM__TINY 1e-30    /* lower limit of numbers that must be above 0 */
 #define JEM__MOST 3.4e38   /* upper limit of numbers that have no other: almost FLT_MAX */
 
@@ -2325,7 +2345,8 @@ static jem_status jem__bad_arrays(jem_ctx *ctx, const char *what, int n, const c
 
 jem_status jem_fail(jem_ctx *ctx, jem_status status, const char *message) {
     if (status == JEM_OK) return JEM_OK;
-    return jem__fail(ctx, status, "%s", message ? message : "");
+    if ((int)status < JEM_OK || status > JEM_DIVERGED) status = JEM_BAD_ARGUMENT;
+    return jem__fail(ctx, status, "%s", message ? message : "an error without a message");
 }
 const char *jem_error(const jem_ctx *ctx) {
     if (!ctx) return "no context";
@@ -3035,7 +3056,7 @@ static int jem__run_trains(const jem__run *r, const jem__node *node) {
 /* ---- recording ------------------------------------------------------------------------------- */
 
 jem_mark jem_begin(jem_ctx *ctx) {
-    jem_mark mark = { NULL, 0, 0, 0 };
+    jem_mark mark = { ctx, NULL, 0, 0, 0 };
     if (!ctx) return mark;
     mark.chunk = ctx->chunk;
     mark.used = ctx->used;
@@ -3056,6 +3077,10 @@ static int jem__last_is_newer(const jem_ctx *ctx, jem_mark mark) {
    place. Older nodes remain, but lose arrays that were allocated after the mark. */
 static void jem__end(jem_ctx *ctx, jem_mark mark, const char *what) {
     if (!ctx) return;
+    if (mark.ctx != ctx) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: a mark of another context", what);
+        return;
+    }
     if (mark.pushes < ctx->floor) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: a function that the library calls, such as a watch, "
                   "may free only its own tensors", what);
@@ -3087,7 +3112,7 @@ static void jem__end(jem_ctx *ctx, jem_mark mark, const char *what) {
 void jem_end(jem_ctx *ctx, jem_mark mark) { jem__end(ctx, mark, "end"); }
 
 void jem_reset(jem_ctx *ctx) {
-    const jem_mark start = { NULL, 0, 0, 0 };
+    const jem_mark start = { ctx, NULL, 0, 0, 0 };
     jem__end(ctx, start, "reset");
 }
 
@@ -3112,6 +3137,7 @@ static int jem__watch(int (*watch)(void *user, int step, jem_tensor *x), void *u
 void jem_trim(jem_ctx *ctx) {
     if (!ctx) return;
     jem__chunk *unused = ctx->chunks;
+    if (ctx->chunk == ctx->chunks && ctx->used == 0) ctx->chunk = NULL;
     if (ctx->chunk) {
         unused = ctx->chunk->next;
         ctx->chunk->next = NULL;
@@ -4535,7 +4561,7 @@ static double jem__check_value(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_ten
     const uint64_t outer = jem__protect(ctx);
     jem_tensor *y = fn(ctx, x, user);
     ctx->floor = outer;
-    double sum = NAN;
+    double sum = (double)NAN;
     if (jem__compute(y, "check_gradient") == JEM_OK) {
         sum = 0;
         for (int i = 0; i < y->n; i++)
@@ -7045,7 +7071,7 @@ static jem_tensor *jem__forward_apart(jem_net *net, jem_tensor *x, int few) {
 }
 
 jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training) {
-    if (!net || !x) return NULL;
+    if (!net || !jem__usable(x, "forward")) return NULL;
     if (x->c != net->channels || x->h != net->height || x->w != net->width)
         return jem__refuse(net->ctx, JEM_BAD_SHAPE, "forward: x is %s, the network expects "
                            "(n,%d,%d,%d)", jem__shape_text(x).s, net->channels, net->height,
@@ -9211,7 +9237,7 @@ static int jem__decay_good(jem_ctx *ctx, const char *what, const jem_optim_desc 
 static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
     const char *const what = "optim";
     const double below_1 = 0.99999998;
-    return JEM__IN(d.kind, JEM_OPTIMIZER_ADAM, JEM_OPTIMIZER_MUON) &&
+    return JEM__IN_ENUM(d.kind, JEM_OPTIMIZER_ADAM, JEM_OPTIMIZER_MUON) &&
            JEM__IN(d.beta1, 0, below_1) && JEM__IN(d.beta2, 0, below_1) &&
            JEM__IN(d.eps, JEM__TINY, JEM__MOST) && JEM__IN(d.momentum, 0, 1) &&
            JEM__IN(d.muon_momentum, 0, below_1) && JEM__IN(d.weight_decay, 0, JEM__MOST) &&
@@ -9767,7 +9793,11 @@ static int jem__train_ranges_good(jem_ctx *ctx, jem_train_desc d) {
     const char *const what = "trainer";
     const double most = JEM__MOST;
     return JEM__IN(d.lr, JEM__TINY, 1e9) &&
-           JEM__IN(d.schedule.kind, JEM_SCHEDULE_CONSTANT, JEM_SCHEDULE_COSINE) &&
+           JEM__IN_ENUM(d.schedule.kind, JEM_SCHEDULE_CONSTANT, JEM_SCHEDULE_COSINE) &&
+           JEM__IN(d.schedule.warmup, 0, INT32_MAX) && JEM__IN(d.schedule.total, 0, INT32_MAX) &&
+           JEM__IN(d.schedule.at[0], 0, INT32_MAX) && JEM__IN(d.schedule.at[1], 0, INT32_MAX) &&
+           JEM__IN(d.schedule.at[2], 0, INT32_MAX) && JEM__IN(d.schedule.at[3], 0, INT32_MAX) &&
+           JEM__IN(d.class_conditional, 0, 1) &&
            JEM__IN(d.schedule.floor, 0, 1e6) && JEM__IN(d.schedule.rate, 0, 1e6) &&
            JEM__IN(d.weights.ce, 0, most) && JEM__IN(d.weights.cd, 0, most) &&
            JEM__IN(d.weights.cd_class, 0, most) && JEM__IN(d.w_score, 0, most) &&
@@ -11142,6 +11172,7 @@ static jem_status jem__compute_logits(jem_net *net, const char *what, const floa
     jem_ctx *ctx = net->ctx;
     const ptrdiff_t size = jem__image_size(net);
     const ptrdiff_t k = net->classes;
+    if (n == 0) return ctx->status;
     if (!x || n < 0 || (!f && !stats))
         return jem__bad_arrays(ctx, what, n, "x", x, "f", f ? (const void *)f : stats);
     if (jem__images_check(net, what, x, n) != JEM_OK) return ctx->status;
@@ -12907,7 +12938,7 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
     d.steps = 10;
     if (net->noise_lo > 0) d.step_size = net->noise_lo * net->noise_lo;
     if (walk) d = *walk;
-    if (!x || !score || n < 0 || kind < JEM_OOD_LOGP || kind > JEM_OOD_FAMILIAR)
+    if (n < 0 || (n > 0 && (!x || !score)) || kind < JEM_OOD_LOGP || kind > JEM_OOD_FAMILIAR)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: n = %d, kind = %d, or a pointer is "
                          "NULL", n, (int)kind);
     if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
@@ -13325,6 +13356,7 @@ static int jem__attack_good(jem_ctx *ctx, const jem_attack_desc d) {
     return (any_distance || JEM__IN(d.eps, 0, JEM__MOST)) && JEM__IN(d.steps, 1, INT32_MAX) &&
            JEM__IN(d.step_size, least_step, JEM__MOST) && JEM__IN(d.restarts, 1, INT32_MAX) &&
            JEM__IN(d.momentum, 0, 1) && JEM__IN(d.least_probability, 0, 1) &&
+           JEM__IN(d.l2, 0, 1) && JEM__IN(d.targeted, 0, 1) &&
            JEM__IN(d.lo, -JEM__MOST, JEM__MOST) && JEM__IN(d.hi, d.lo, JEM__MOST);
 }
 
@@ -14747,11 +14779,13 @@ static jem__entry *jem__archive_append(jem_archive *a, const char *name, int dty
 /* Returns the reason why a tensor cannot be added; NULL if it can be. */
 static const char *jem__entry_refused(const jem_archive *a, const char *name, jem_dtype dtype,
                                       int ndim, const int64_t *shape, const void *data) {
-    if (!name || !jem__utf8_valid(name, strlen(name))) return "the name is not UTF-8";
+    if (!name) return "the name is NULL";
+    if (!jem__utf8_valid(name, strlen(name))) return "the name is not UTF-8";
     if (!strcmp(name, "__metadata__")) return "this name is reserved";
     if (jem_archive_find(a, name)) return "this name already exists";
     if ((int)dtype < 0 || (int)dtype > JEM_DTYPE_U8) return "unknown dtype";
-    if (ndim < 0 || ndim > 8 || (ndim && !shape)) return "must have 0 to 8 dimensions";
+    if (ndim < 0 || ndim > 8) return "must have 0 to 8 dimensions";
+    if (ndim && !shape) return "shape is NULL";
     const ptrdiff_t n = jem__elements(ndim, shape);
     if (n < 0) return "a size is negative or too large";
     if (n && !data) return "data is NULL";

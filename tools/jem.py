@@ -31,7 +31,8 @@ class JemError(Exception):
 
 
 class Mark(Structure):
-    _fields_ = [("chunk", c_void_p), ("used", c_size_t), ("nodes", c_int), ("pushes", c_uint64)]
+    _fields_ = [("ctx", c_void_p), ("chunk", c_void_p), ("used", c_size_t), ("nodes", c_int),
+                ("pushes", c_uint64)]
 
 
 class Answer(Structure):

@@ -460,7 +460,11 @@ static const char *PATH(void) {
     static const char *const of[5] = { "build/calls.tmp", NULL, "", "no/such/folder/x", "." };
     return of[wrong(4)];
 }
-static jem_mark no_mark;
+static jem_mark MARK(void) {
+    static const jem_mark none;
+    if (wrong(1)) return none;
+    return jem_begin(here.ctx);
+}
 static jem_answer answers[N];
 static jem_loss_terms terms;
 static jem_ais_result ais;
@@ -535,7 +539,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_memory, (void)jem_memory(CTX())) \
     ROW(jem_release, jem_release(CTX(), NULL)) \
     ROW(jem_begin, (void)jem_begin(CTX())) \
-    ROW(jem_end, jem_end(CTX(), no_mark)) \
+    ROW(jem_end, jem_end(CTX(), MARK())) \
     ROW(jem_reset, jem_reset(CTX())) \
     ROW(jem_trim, jem_trim(CTX())) \
     ROW(jem_param_changed, jem_param_changed(CONV())) \

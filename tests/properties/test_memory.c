@@ -160,6 +160,10 @@ static void measure(const char *name, double mb[USES]) {
               (double)m.bytes);
         CHECK(jem_zeros(ctx, 1, 1, 1, 1) != NULL, "%s", jem_error(ctx));
         jem_net_free(net);
+        jem_reset(ctx);
+        jem_trim(ctx);
+        CHECK(m.bytes < 1 << 20, "%s, %s: the whole tape is freed, %.0f bytes remain", name,
+              use_name[what], (double)m.bytes);
         jem_ctx_free(ctx);
         CHECK(m.bytes == 0, "%s, %s: %.0f bytes leak", name, use_name[what], (double)m.bytes);
     }

@@ -289,7 +289,7 @@ static jem_tensor *late_resetting(jem_ctx *ctx, jem_tensor *x, void *user) {
 
 static void test_callbacks(jem_ctx *ctx) {
     printf("functions of the user's that free what the library uses\n");
-    resetter late = { ctx, { NULL, 0, 0, 0 }, 0, 0 };
+    resetter late = { ctx, { ctx, NULL, 0, 0, 0 }, 0, 0 };
     jem_tensor *leaf = jem_zeros(ctx, 2, 2, 1, 1);
     CHECK(jem_check_gradient(ctx, late_resetting, &late, leaf, NULL, .02f) < 0 && late.calls >= 3 &&
           says(ctx, "reset: a function"), "check_gradient, %d calls: %s", late.calls,
@@ -297,7 +297,7 @@ static void test_callbacks(jem_ctx *ctx) {
     jem_reset(ctx);
     for (int k = 0; k < 16; k++) {
         jem_net *net = small_mlp(ctx, two_numbers, 1);
-        resetter r = { ctx, { NULL, 0, 0, 0 }, k % 2, 0 };
+        resetter r = { ctx, { ctx, NULL, 0, 0, 0 }, k % 2, 0 };
         CHECK(call_back(net, k / 2, &r) == JEM_BAD_ARGUMENT && r.calls > 0 &&
               says(ctx, k % 2 ? "end: a function that the library calls" : "reset: a function"),
               "callback %d, %d calls: %s", k, r.calls, jem_error(ctx));

@@ -2366,6 +2366,13 @@ static void check_other_context(jem_ctx *ctx, jem_tensor *y, jem_tensor *per) {
           "another's, too late");
     REFUSED(jem_add(ctx, y, theirs), JEM_BAD_ARGUMENT, "add", "another");    /* in its error, too */
     jem_clear_error(ctx);
+    jem_clear_error(other);
+    jem_end(other, jem_begin(ctx));
+    CHECK(says(other, "end: a mark of another context"), "another's mark: %s", jem_error(other));
+    jem_clear_error(other);
+    float values[2 * 3 * 4 * 5];
+    CHECK(jem_zeros(other, 2, 3, 4, 5) && jem_read(theirs, values) == JEM_OK,
+          "frees nothing: %s", jem_error(other));
     close_ctx(other, &count2, "another context");
 }
 

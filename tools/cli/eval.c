@@ -1540,8 +1540,8 @@ static int run_use(const struct use *what, options *o, const uses_options *u, co
     const int halves = what->run == eval_calibration;
     int status = uses_open(&s[0], o, u, path, halves);
     const int two = !status && *u->beside;
-    o->given[option_find(o, "dataset")] = 1;       /* the same for both */
-    o->given[option_find(o, "data")] = 1;
+    option_mark(o, "dataset");                     /* the same for both */
+    option_mark(o, "data");
     if (two) status = uses_open(&s[1], o, u, u->beside, halves);
     if (two && !status && !same_test_images(&s[0], &s[1])) status = 2;
     if (!status && !eval_models_use(what, o, s, two)) status = 2;

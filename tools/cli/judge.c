@@ -626,8 +626,8 @@ static int samples_judge(const uses *s, const uses *beside, jem_net *judge, cons
     for (int k = 0; ok && k < SAMPLES_SETS; k++)
         if (set[k].n >= SAMPLES_LEAST) ok = samples_row(judge, &set[k], &known);
     if (ok && set[0].n < set[1].n)
-        printf("  Frechet distances fall with the number of images: --n %d compares as many samples "
-               "as %s\n", set[0].n, uses_images(s));
+        printf("  Frechet distances fall with the number of images: --n %d compares as many "
+               "samples as %s\n", set[0].n, uses_images(s));
     ok = ok && samples_nearest(s, train, &set[0], &set[1]);
     for (int k = 0; k < SAMPLES_SETS; k++) samples_free(&set[k]);
     samples_free(&known);

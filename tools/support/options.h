@@ -66,6 +66,8 @@ options *options_begin(options *o, const char *command, const option *table, siz
                        void *values);
 
 int option_find(const options *o, const char *name);
+/* Marks an option as given. */
+void option_mark(options *o, const char *name);
 
 /* Sets a value from its text; returns 0 and prints the reason if it is invalid. */
 int option_set(options *o, int i, const char *text);
