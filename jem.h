@@ -9236,7 +9236,7 @@ static int jem__decay_good(jem_ctx *ctx, const char *what, const jem_optim_desc 
 /* Checks a desc; reports the invalid field. */
 static int jem__optim_desc_good(jem_ctx *ctx, jem_optim_desc d) {
     const char *const what = "optim";
-    const double below_1 = 0.99999998;
+    const double below_1 = (double)0.99999994f;
     return JEM__IN_ENUM(d.kind, JEM_OPTIMIZER_ADAM, JEM_OPTIMIZER_MUON) &&
            JEM__IN(d.beta1, 0, below_1) && JEM__IN(d.beta2, 0, below_1) &&
            JEM__IN(d.eps, JEM__TINY, JEM__MOST) && JEM__IN(d.momentum, 0, 1) &&

@@ -1639,6 +1639,21 @@ static void test_refusals(jem_ctx *ctx) {
     CHECK(!jem_loss(net, &w, t, labels, NULL, NULL, NULL, NULL) && says(ctx, "energy_l2 = -0.1"),
           "a weight");
     jem_train_desc d = jem_train_desc_default();
+    d.schedule.warmup = -5;
+    CHECK(!jem_trainer_create(net, &d) &&
+          says(ctx, "schedule.warmup = -5 is not in 0..2147483647"), "%s", jem_error(ctx));
+    d.schedule.warmup = 0;
+    d.schedule.kind = (jem_schedule_kind)-1;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.kind = -1 is"), "%s", jem_error(ctx));
+    d.schedule.kind = JEM_SCHEDULE_CONSTANT;
+    d.class_conditional = 2;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "class_conditional = 2 is not in 0..1"), "%s",
+          jem_error(ctx));
+    d.class_conditional = 0;
+    d.optim.beta1 = 1;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "beta1 = 1 is not in 0..0.99999994"), "%s",
+          jem_error(ctx));
+    d.optim.beta1 = 0.9f;
     d.schedule.kind = JEM_SCHEDULE_COSINE;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.total = 0"), "a cosine of no length");
     d.schedule.kind = JEM_SCHEDULE_STEPS;
