@@ -735,15 +735,15 @@ static void test_rows(void) {
     state begun = look();
     CHECK(command("train --resume run") == 0, "%s", said());
     state done = look();
-    static const char *const scores[MOST_MADE] = { "scores.csv" };
+    static const char *const scores[MOST_MADE] = { "s.csv" };
     test_command("train --resume run", &begun, &done, stride, checkpoint);
-    test_command("score run/last.safetensors rows.csv --threads 1 --out scores.csv", &done, &done, use,
+    test_command("score run/last.safetensors rows.csv --threads 1 --out s.csv", &done, &done, use,
                  scores);
     forget(&begun);
     forget(&done);
     remove_all("run");
     remove("rows.csv");
-    remove("scores.csv");
+    remove("s.csv");
     remove("said");
 }
 
