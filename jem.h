@@ -853,8 +853,9 @@ JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, 
 
 /* Records the logits (n,classes,1,1) of x (n,channels,height,width), in the network's units.
    training = 1 uses batch statistics and dropout. Replaces net->log_density, shift and features by
-   those of this pass: use them before the next one. Returns NULL after an error: if x or an output
-   has the wrong shape (JEM_BAD_SHAPE), or the network has no forward function. */
+   those of this pass: use them before the next one. Returns NULL if x is NULL, and after an error:
+   x has been freed, x or an output has the wrong shape (JEM_BAD_SHAPE), or the network has no
+   forward function. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a text (UTF-8) that is saved with the network; a value of NULL removes it. Key and value
    are copied. A network holds at most 3840 texts, the library's included. Keys that begin with
@@ -3092,7 +3093,7 @@ static void jem__end(jem_ctx *ctx, jem_mark mark, const char *what) {
         if (c != mark.chunk) continue;             /* jem_trim has freed that of a mark which an
                                                       older one made worthless */
         ctx->chunk = c;
-        ctx->used = mark.used;
+        ctx->used = mark.used <= c->size ? mark.used : 0;      /* of another at that address */
     }
     while (jem__last_is_newer(ctx, mark)) {
         ctx->n_nodes--;

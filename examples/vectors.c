@@ -310,7 +310,7 @@ static int score_file(jem_ctx *ctx, const char *train_path, const char *test_pat
     ok = net && a && score && jem_classify(net, test.x, test.rows, a) == JEM_OK;
     for (int i = 0; ok && i < test.rows; i++)
         printf("%.6g,%.4f,%s\n", (double)a[i].log_density,
-               floor(1e4 * (double)a[i].familiarity) / 1e4,   /* .00999 is strange, 0.0100 is not */
+               (double)floorf(1e4f * a[i].familiarity) / 1e4,  /* .00999, which is strange: .0099 */
                jem_verdict_name(jem_judge(a[i].familiarity)));
     for (int by = 0; ok && test.labels && by < 2; by++) {
         detection d;

@@ -4,9 +4,9 @@
 #     tools/recipes.sh DATASET SECONDS [OPTIONS OF jem train]   SEEDS="1 2"; ROWS="NAME..." for some
 # 80 s for MNIST and Fashion-MNIST, 600 s for CIFAR-10, whose updates are slow.
 # The preset's row says how many updates fit into the time; a row of other work (*) is timed
-# in turns with the preset, so that changes in the machine's speed favour neither; a row that costs as
-# much as zero-2-half (=) makes as many updates. Everything is kept in build/seeds, and what is there
-# is not run again.
+# in turns with the preset, so that changes in the machine's speed favour neither; a row that costs
+# as much as zero-2-half (=) makes as many updates. Everything is kept in build/seeds, and what is
+# there is not run again.
 set -u
 export LC_ALL=C                                     # numbers in the output of times
 cd "$(dirname "$0")/.." || exit 1

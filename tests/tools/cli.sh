@@ -1390,10 +1390,19 @@ check "the class has its name" sh -c "'$jem' info t18/last.safetensors | grep -q
 awk -F, -v OFS=, 'NR == 1 { $5 = "label" } NR > 1 { $5 = NR % 3 ? -1 : 1 } 1' rows.csv >signs.csv
 status 0 "two of three rows are of another label" score t18/last.safetensors signs.csv
 check "the model's class is usual" grep -q "label 1 against others: AUROC" err
+printf 'volt,rpm,bar,temp,label\nx,1,1,1,1\n' >unread.csv
+status 1 "labels of rows that cannot be read" score t18/last.safetensors unread.csv --label label
+status 1 "for classes, too" score t4/last.safetensors unread.csv --label label
+sed 's/,-1$/,-1.0/; s/,1$/,1.0/; $s/,[^,]*$/,odd/' signs.csv >pandas.csv
 status 0 "labels -1 and 1" train signs.csv --iters 3 --n-valid 12 --out t24
 says "2 classes"
 check "are two classes" sh -c "'$jem' info t24/last.safetensors | grep -q 'classes    2: -1, 1$'"
 cp signs.csv copy.csv
+status 0 "labels -1.0, 1.0 and a name" score t24/last.safetensors pandas.csv --out s.csv
+check "are the model's" grep -q "accuracy [0-9]" out
+status 0 "a path of this machine" train "$PWD/signs.csv" --iters 3 --n-valid 12 --out t26
+status 0 "is not exported" export t26/last.safetensors t26.safetensors
+check "but its name" sh -c "'$jem' info t26.safetensors | grep -q -e '--dataset signs.csv'"
 refuses 2 "copy.csv: the model has learned its rows" eval t24/last.safetensors --dataset copy.csv
 head -n 500 signs.csv >shorter.csv && mv shorter.csv signs.csv
 status 0 "rows that have changed" eval t24/last.safetensors --dataset signs.csv

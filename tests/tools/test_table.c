@@ -312,6 +312,14 @@ static void test_details(void) {
     csv_table t;
     table_desc d;
     memset(&d, 0, sizeof d);
+    CHECK(parse(&t, "5\" a;b;label\n1;2;0\n") && t.columns == 2 && !strcmp(t.names[0], "5\" a"),
+          "%s", error);
+    table_free(&t);
+    CHECK(parse(&t, "x,label\n1,1.0\n2,odd\n3,1\n4,007\n") && t.classes == 3 &&
+          t.labels[0] == t.labels[2] && !strcmp(t.class_names[0], "007"), "%s", error);
+    table_free(&t);
+    CHECK(parse(&t, "x,label\n1,-0\n2,0\n3,10000000000000000\n") && t.classes == 3, "%s", error);
+    table_free(&t);
     CHECK(parse(&t, "x,label\n1,5\" pipe\n2,\"a, \"\"b\"\"\"\n") &&
           !strcmp(t.class_names[0], "5\" pipe") && !strcmp(t.class_names[1], "a, \"b\""),
           "%s", error);

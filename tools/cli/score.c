@@ -149,7 +149,7 @@ static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_a
 static int usual_label(const score_run *s) {
     char name[NAME_SIZE];
     class_name(s->m->net, 0, name);
-    for (int label = 0; label < s->t.classes; label++)
+    for (int label = 0; s->t.class_names && label < s->t.classes; label++)
         if (!strcmp(s->t.class_names[label], name)) return label;
     return table_usual_label(&s->t);
 }
@@ -185,7 +185,7 @@ static void note_unknown(const score_run *s) {
     enum { MOST_NAMED = 20 };
     char name[NAME_SIZE];
     int unknown = 0;
-    for (int k = 0; k < s->t.classes; k++) {
+    for (int k = 0; s->t.class_names && k < s->t.classes; k++) {
         const char *label = s->t.class_names[k];
         int count = 0;
         int known = 0;

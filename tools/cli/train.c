@@ -472,8 +472,14 @@ void mark_data(const data_set *s, char mark[DATA_MARK]) {
     const unsigned long of_x = s->values
         ? crc32_of(0, (const unsigned char *)s->values, n * sizeof *s->values)
         : crc32_of(0, s->pixels, n);
-    const unsigned long of_y = crc32_of(0, (const unsigned char *)s->labels,
-                                        (size_t)s->n * sizeof *s->labels);
+    unsigned long of_y = 0;
+    for (int i = 0; i < s->n; i++) {
+        const char *name = s->class_names[s->labels[i]];
+        const char *rest = name + strspn(name, "0123456789");
+        const int is_numbered = s->values && !*rest;           /* as in older runs */
+        const int label = is_numbered ? atoi(name) : s->labels[i];
+        of_y = crc32_of(of_y, (const unsigned char *)&label, sizeof label);
+    }
     snprintf(mark, DATA_MARK, "%d images, checksum %08lx", s->n, of_x ^ of_y);
 }
 
@@ -2228,8 +2234,9 @@ static void announce(const run *r) {
         printf("%s: %d rows of %d numbers, without labels; %d for validation\n", r->o->dataset,
                s->n, s->c, r->o->n_valid);
     else if (s->values)
-        printf("%s: %d rows of %d numbers, %d classes; %d for validation, %d labels\n",
-               r->o->dataset, s->n, s->c, s->classes, r->o->n_valid, r->n_labelled);
+        printf("%s: %d rows of %d numbers, %d class%s; %d for validation, %d labels\n",
+               r->o->dataset, s->n, s->c, s->classes, s->classes == 1 ? "" : "es", r->o->n_valid,
+               r->n_labelled);
     else {
         printf("%s: %d image%s of %d x %d%s, %d class%s; %d for validation, %d for training",
                r->o->dataset, s->n, s->n == 1 ? "" : "s", s->w, s->h,

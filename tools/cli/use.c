@@ -353,12 +353,9 @@ void print_verdicts(FILE *to, int n, const char *what, const int counts[JEM_VERD
 
 /* Returns the class of this name, or -1. */
 static int class_named(const jem_net *net, const char *text) {
-    for (int k = 0; k < net->classes; k++) {
-        char key[32];
-        snprintf(key, sizeof key, CLASS_PREFIX "%d", k);
-        const char *name = jem_net_meta(net, key);
-        if (name && !strcmp(name, text)) return k;
-    }
+    char name[NAME_SIZE];
+    for (int k = 0; k < net->classes; k++)
+        if (!strcmp(class_name(net, k, name), text)) return k;
     return -1;
 }
 
@@ -970,7 +967,7 @@ static const char *const split_names[] = { "test", "train", "all" };
 static int label_as(const jem_net *net, data_set *d) {
     enum { NAMED = 10 };
     char name[NAME_SIZE];
-    if (!jem_net_meta(net, CLASS_PREFIX "0")) return 1;
+    if (!d->values && !jem_net_meta(net, CLASS_PREFIX "0")) return 1;
     int *to = (int *)malloc((size_t)d->classes * sizeof *to);
     int ok = to != NULL;
     if (!ok) fprintf(stderr, "jem eval: out of memory for the classes\n");
@@ -978,7 +975,7 @@ static int label_as(const jem_net *net, data_set *d) {
         char key[32];
         snprintf(key, sizeof key, CLASS_PREFIX "%d", k);
         to[k] = class_named(net, d->class_names[k]);
-        if (to[k] < 0 && k < net->classes && !jem_net_meta(net, key)) to[k] = k;
+        if (to[k] < 0 && !d->values && k < net->classes && !jem_net_meta(net, key)) to[k] = k;
         if (to[k] < 0) {
             fprintf(stderr, "jem eval: %s: the model has no class '%s'; its classes are", d->name,
                     d->class_names[k]);
@@ -1055,6 +1052,7 @@ static int table_for(const model *m, const eval_options *e, data_desc *desc, dat
     if (!e->split && has_learned(m, e, d)) {
         fprintf(stderr, "jem eval: %s: the model has learned its rows: --dataset OTHER.csv, or "
                 "--split train\n", e->dataset);
+        data_free(d);
         return 2;
     }
     if (!e->split && is_place_of_training(m, e))
@@ -1062,12 +1060,6 @@ static int table_for(const model *m, const eval_options *e, data_desc *desc, dat
                 "make it look better than it is\n", e->dataset);
     int ok = m->net->classes == 1 || d->has_labels;
     if (!ok) fprintf(stderr, "jem eval: %s: has no labels (jem score needs none)\n", e->dataset);
-    const int has_names = jem_net_meta(m->net, CLASS_PREFIX "0") != NULL;
-    if (ok && m->net->classes > 1 && !has_names && d->classes > m->net->classes) {
-        fprintf(stderr, "jem eval: %s: has %d classes; the model has %d, without names\n",
-                e->dataset, d->classes, m->net->classes);
-        ok = 0;
-    }
     for (int i = 0; m->net->classes == 1 && i < d->n; i++) d->labels[i] = 0;
     if (ok && m->net->classes > 1) ok = label_as(m->net, d);
     if (ok) return 0;
@@ -1461,8 +1453,8 @@ static void info_best(const float *state, int classes) {
     const double lowest = (double)state[STATE_LOWEST];
     printf("  best       best.safetensors is from update %.0f: ", (double)state[STATE_BEST_AT]);
     if (classes > 1) printf("accuracy %.2f%%; ", 100 * (double)state[STATE_BEST]);
-    if (classes > 1 || lowest != 0) printf("lowest loss %.4g\n", lowest);
-    else printf("the latest one, since chains have no loss to compare\n");
+    if (lowest != 0) printf("lowest loss %.4g\n", lowest);
+    else printf("the latest with the lowest loss, 0 (chains alone have none)\n");
 }
 
 /* Prints how training went, from the state of the run. */
@@ -1711,11 +1703,15 @@ static jem_status export_net(const jem_net *net, const char *path, int dtype) {
 static int forget_machine(jem_net *net) {
     const char *init = jem_net_meta(net, OPTION_PREFIX "init");
     const char *slash = init ? strrchr(init, '/') : NULL;
-    const char *data = jem_net_meta(net, OPTION_PREFIX "dataset");
-    const char *last = data && *data == '/' ? strrchr(data, '/') : NULL;
+    const char *path = jem_net_meta(net, OPTION_PREFIX "dataset");
+    char data[OPTION_TEXT_SIZE];
+    snprintf(data, sizeof data, "%s", path ? path : "");
+    for (size_t n = strlen(data); n > 0 && data[n - 1] == '/'; n--) data[n - 1] = 0;
+    const char *name = *data == '/' ? strrchr(data, '/') + 1 : NULL;
+    if (name && data_is_known(name)) name = "";    /* mnist means another data set */
     return (!slash || jem_net_set_meta(net, OPTION_PREFIX "init", slash + 1) == JEM_OK) &&
-           (!last || !last[1] ||
-            jem_net_set_meta(net, OPTION_PREFIX "dataset", last + 1) == JEM_OK) &&
+           (!name || jem_net_set_meta(net, OPTION_PREFIX "dataset", *name ? name : NULL) ==
+            JEM_OK) &&
            jem_net_set_meta(net, OPTION_PREFIX "data", NULL) == JEM_OK &&
            jem_net_set_meta(net, OPTION_PREFIX "threads", NULL) == JEM_OK;
 }
@@ -1833,7 +1829,8 @@ int export_command(int argc, char **argv) {
     if (code >= 0) return code;
     if (!export_combination(o, &values, words[1])) return 2;
     if (!may_replace(o->command, words[0], words[1], !values.onnx)) return 2;
-    if (*values.average && !may_replace(o->command, values.average, words[1], 1)) return 2;
+    if (*values.average &&
+        !may_replace(o->command, values.average, words[1], !values.onnx)) return 2;
     if (model_open(&m, o->command, words[0], 1, 0, values.max_memory)) {
         if (!export_options_used(o, m.net)) status = 2;
         else if (!can_create(o->command, words[1])) status = 1;

@@ -61,8 +61,10 @@ static int is_line_end(char c) { return c == '\n' || c == '\r'; }
 static char separator_of(const table_reader *r) {
     char separator = ',';
     int quoted = 0;
+    int begins = 1;                                /* a value, so a quote counts */
     for (const char *c = r->at; c < r->end && !is_line_end(*c); c++) {
-        if (*c == '"') quoted = !quoted;
+        if (*c == '"' && (begins || quoted)) quoted = !quoted;
+        begins = !quoted && (strchr(",;\t", *c) || (begins && *c == ' '));
         if (quoted) continue;
         if (*c == '\t') return '\t';
         if (*c == ';') separator = ';';
@@ -112,8 +114,8 @@ static int is_value(table_reader *r, const char *column, int found) {
     return 1;
 }
 
-/* Reads the next value of the line. Returns 0 if it is too long or holds a zero byte; `column` is
-   for that message. */
+/* Reads the next value of the line. Returns 0 if it is too long, holds a zero byte, or does not
+   end; `column` is for that message. */
 static int next_value(table_reader *r, const char *column, char value[TABLE_NAME]) {
     return is_value(r, column, take_value(r, value, TABLE_NAME));
 }
@@ -591,8 +593,13 @@ static int take_label(table_reader *r, const char *text) {
     if (!t->class_names)
         t->class_names = (char (*)[TABLE_NAME])calloc(TABLE_CLASSES, sizeof *t->class_names);
     if (!t->class_names) return no_memory(r);
-    const int is_number = number_in(text, &number) && isfinite(number);
-    const int is_class = fabs(number) <= 1e15 && floor(number) == number;
+    const int is_number = number_in(text, &number) && fabs(number) <= 1e15;    /* not a long id */
+    const int is_class = floor(number) == number;
+    char whole[TABLE_NAME];
+    if (is_number && is_class && strpbrk(text, ".eE")) {       /* 1.0, as pandas writes it, is 1 */
+        snprintf(whole, sizeof whole, "%.0f", number + 0.0);
+        text = whole;
+    }
     const int is_none = is_missing(text, 1);
     const int is_known = !is_none && (!is_number || is_class);
     const int label = is_known ? class_numbered(r, text) : -1;
@@ -624,7 +631,11 @@ static int by_number(const void *a, const void *b) {
 static int number_classes(table_reader *r) {
     csv_table *t = r->t;
     int (*const compare)(const void *, const void *) = r->is_text ? by_name : by_number;
-    if (!r->texts) return 1;
+    if (!r->texts) {                               /* all labels are missing, or unreadable */
+        free(t->class_names);
+        t->class_names = NULL;
+        return 1;
+    }
     char (*sorted)[TABLE_NAME] = (char (*)[TABLE_NAME])malloc((size_t)r->texts * sizeof *sorted);
     int *to = (int *)malloc((size_t)r->texts * sizeof *to);
     const int ok = sorted && to;

@@ -28,7 +28,7 @@ typedef struct csv_table {
     int unlabelled;                                /* count of rows whose label is no class */
     int classes;                                   /* count of those that occur; 1 without labels */
     char (*class_names)[TABLE_NAME];               /* [classes], in the order of numbers or names;
-                                                      NULL without labels */
+                                                      NULL without labels, or if all are missing */
     int is_numbered;                               /* 1: the names of all classes are numbers */
     char (*names)[TABLE_NAME];                     /* [columns]; "1", "2", ... without a header */
     char *kept;                                    /* of rows from `first` on, the columns of
