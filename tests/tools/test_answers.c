@@ -145,7 +145,7 @@ static void test_bowl(void) {
     CHECK_CLOSE((exp(1.2) - exp(-1.2)) / 1.2 * both, 7.1, 0.05, "Z in [-1,1]");
     CHECK_CLOSE((exp(7.2) - exp(-7.2)) / 1.2 * both, 3150, 0.5, "Z in [-6,6]");
     CHECK_CLOSE(sqrt(4 * pi) * exp(1.44) * both, 42.2, 0.05, "Z with -x^2/4");
-    quoted("Z is 7.1; over [−6,6] it is 3,150");
+    quoted("Z is 7.1 over [−1,1] and 3,150 over [−6,6]");
     quoted("Z converges to 42.2");
 }
 
