@@ -2295,13 +2295,12 @@ static void jem__number(char to[48], double v, int digits) {
    field is omitted. */
 static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, double value, double lo,
                          double hi) {
-    enum { USUAL = 6, FLOAT = 8 };                 /* FLOAT: .99999994 is below 1 */
     char given[48], least[48], most[48];
     if (jem__finite((float)value) && value >= lo && value <= hi) return 1;
     if (!strncmp(name, "d.", 2)) name += 2;
-    jem__number(given, value, USUAL);
-    jem__number(least, lo, FLOAT);
-    jem__number(most, hi, FLOAT);
+    jem__number(given, value, 6);
+    jem__number(least, lo, 8);                     /* 8 digits: .99999994 is below 1 */
+    jem__number(most, hi, 8);
     jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %s = %s is not in %s..%s", what, name, given, least,
               most);
     return 0;

@@ -37,7 +37,7 @@ by_pkg_config() {
     pc=$(find "$dir/moved_$1" -name jem.pc)
     PKG_CONFIG_PATH=$(dirname "$pc")
     export PKG_CONFIG_PATH
-    check "jem.pc of the $1 library: its version" pkg-config --atleast-version=0.2 jem
+    check "jem.pc of the $1 library: its version" pkg-config --atleast-version=0.3 jem
     check "jem.pc of the $1 library: compiled" sh -c "${CC:-cc} -std=c99 \
         '$root/tests/tools/cmake/program.c' -o by_pc_$1 \$(pkg-config --cflags --libs jem) \
         -Wl,-rpath,\$(pkg-config --variable=libdir jem)"
