@@ -147,10 +147,8 @@ static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_a
 /* Returns the label of usual rows: that of the model's class, if it has only one and the table has
    rows of it. */
 static int usual_label(const score_run *s) {
-    char name[NAME_SIZE];
-    class_name(s->m->net, 0, name);
     for (int label = 0; s->t.class_names && label < s->t.classes; label++)
-        if (!strcmp(s->t.class_names[label], name)) return label;
+        if (class_named(s->m->net, s->t.class_names[label]) == 0) return label;
     return table_usual_label(&s->t);
 }
 
@@ -183,15 +181,12 @@ static void print_detection(FILE *to, const score_run *s) {
 static void note_unknown(const score_run *s) {
     const jem_net *net = s->m->net;
     enum { MOST_NAMED = 20 };
-    char name[NAME_SIZE];
     int unknown = 0;
     for (int k = 0; s->t.class_names && k < s->t.classes; k++) {
         const char *label = s->t.class_names[k];
         int count = 0;
-        int known = 0;
         for (int i = 0; i < s->t.rows; i++) count += s->t.labels[i] == k;
-        for (int c = 0; c < net->classes; c++) known |= !strcmp(class_name(net, c, name), label);
-        if (!count || known) continue;
+        if (!count || class_named(net, label) >= 0) continue;
         if (unknown++ < MOST_NAMED)
             fprintf(stderr, "jem score: the label '%s' of %d rows is no class of the model\n",
                     label, count);
@@ -200,13 +195,6 @@ static void note_unknown(const score_run *s) {
         fprintf(stderr, "jem score: so are %d other labels\n", unknown - MOST_NAMED);
 }
 
-/* Returns 1 if the model has a class of that name. */
-static int is_class(const jem_net *net, const char *name) {
-    char known[NAME_SIZE];
-    for (int y = 0; y < net->classes; y++)
-        if (!strcmp(class_name(net, y, known), name)) return 1;
-    return 0;
-}
 /* Returns the percentage of rows with their label as the answer, of those whose label is a class of
    the model; -1: there are no such rows. */
 static double accuracy_of(const score_run *s) {
@@ -218,7 +206,7 @@ static double accuracy_of(const score_run *s) {
         const char *label = s->t.class_names[s->t.labels[i]];
         const int agrees = !strcmp(class_name(s->m->net, s->answers[i].label, answer), label);
         right += agrees;
-        n += agrees || is_class(s->m->net, label);
+        n += agrees || class_named(s->m->net, label) >= 0;
     }
     return n ? 100.0 * right / n : -1;
 }

@@ -351,8 +351,7 @@ void print_verdicts(FILE *to, int n, const char *what, const int counts[JEM_VERD
                 "more)", counts[JEM_VERDICT_NONE], LEAST_CALIBRATED);
 }
 
-/* Returns the class of this name, or -1. */
-static int class_named(const jem_net *net, const char *text) {
+int class_named(const jem_net *net, const char *text) {
     char name[NAME_SIZE];
     for (int k = 0; k < net->classes; k++)
         if (!strcmp(class_name(net, k, name), text)) return k;

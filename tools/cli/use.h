@@ -70,6 +70,8 @@ const char *fitted(const char *text, int width, char to[4 * NAME_SIZE]);
 
 /* Returns the name of a class in the data set; its number if the file has no names. */
 const char *class_name(const jem_net *net, int label, char to[NAME_SIZE]);
+/* Returns the class of this name, or -1. */
+int class_named(const jem_net *net, const char *text);
 
 /* Formats an answer as values of a CSV file, whose names answer_columns returns; a NULL: the
    verdict alone. Familiarity is rounded down, so that .01 is not strange; below .001, to two
