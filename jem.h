@@ -3058,7 +3058,7 @@ static int jem__run_trains(const jem__run *r, const jem__node *node) {
 jem_mark jem_begin(jem_ctx *ctx) {
     jem_mark mark = { ctx, NULL, 0, 0, 0 };
     if (!ctx) return mark;
-    mark.chunk = ctx->chunk;
+    if (ctx->used > 0 || ctx->chunk != ctx->chunks) mark.chunk = ctx->chunk;
     mark.used = ctx->used;
     mark.nodes = ctx->n_nodes;
     mark.pushes = ctx->pushes;
@@ -3070,6 +3070,21 @@ jem_mark jem_begin(jem_ctx *ctx) {
 static int jem__last_is_newer(const jem_ctx *ctx, jem_mark mark) {
     if (ctx->n_nodes == 0) return 0;
     return ctx->n_nodes > mark.nodes || ctx->nodes[ctx->n_nodes - 1]->made > mark.pushes;
+}
+
+/* Moves the arena back to the mark's position; NULL is its start. If an older mark was ended first,
+   jem_trim may have freed the chunk: then nothing moves, since what is older may be in use. */
+static void jem__arena_return(jem_ctx *ctx, jem_mark mark) {
+    if (!mark.chunk) {
+        ctx->chunk = ctx->chunks;
+        ctx->used = 0;
+    }
+    for (jem__chunk *c = ctx->chunks; c; c = c->next) {
+        if (c != mark.chunk) continue;
+        ctx->chunk = c;
+        ctx->used = mark.used;
+        if (mark.used > c->size) ctx->used = c->size;          /* another chunk at that address */
+    }
 }
 
 /* Frees the nodes made since the mark. Their memory is reused for nodes only, and t.node = NULL
@@ -3086,14 +3101,7 @@ static void jem__end(jem_ctx *ctx, jem_mark mark, const char *what) {
                   "may free only its own tensors", what);
         return;
     }
-    ctx->chunk = ctx->chunks;
-    ctx->used = 0;
-    for (jem__chunk *c = ctx->chunks; c && mark.chunk; c = c->next) {
-        if (c != mark.chunk) continue;             /* jem_trim has freed that of a mark which an
-                                                      older one made worthless */
-        ctx->chunk = c;
-        ctx->used = mark.used <= c->size ? mark.used : 0;      /* of another at that address */
-    }
+    jem__arena_return(ctx, mark);
     while (jem__last_is_newer(ctx, mark)) {
         ctx->n_nodes--;
         ctx->nodes[ctx->n_nodes]->t.node = NULL;
@@ -5548,13 +5556,14 @@ static void jem__pair_backward_b(const jem_call *call) {
     }
 }
 
-/* Computes both gradients. That of an addend may already be in place: dx = dy. If both inputs are
-   the same tensor, the second gradient is always added. */
+/* Computes both gradients, except those in place: dx = dy. For x - x, dx[1] is the same buffer, to
+   which the second gradient is added. */
 static void jem__pair_backward(const jem_call *call) {
-    float *da = call->dx[0];
-    float *db = call->dx[1];
+    const jem__step *s = call->inner->step;
+    const float *da = call->dx[0];
+    const float *db = call->dx[1];
     if (da && da != call->dy) jem__pair_backward_a(call);
-    if (db && (db != call->dy || db == da || jem__is_spread(call))) jem__pair_backward_b(call);
+    if (db && (db != call->dy || s->in[0] == s->in[1])) jem__pair_backward_b(call);
 }
 
 /* Records an elementwise op of two inputs. */

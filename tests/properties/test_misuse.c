@@ -313,6 +313,21 @@ static void test_callbacks(jem_ctx *ctx) {
     jem_tensor *x = jem_zeros(ctx, 3, 2, 1, 1);
     jem_end(ctx, mark);
     CHECK(jem_ok(ctx) && !x->node, "afterwards, a mark frees as before: %s", jem_error(ctx));
+    jem_reset(ctx);
+
+    const float first[] = { 1, 2 }, second[] = { 3, 4 };
+    float kept[2];
+    jem_tensor *older = jem_input(ctx, first, 1, 2, 1, 1);
+    const jem_mark outer = jem_begin(ctx);
+    jem_zeros(ctx, 1 << 20, 1, 1, 1);
+    const jem_mark inner = jem_begin(ctx);
+    jem_end(ctx, outer);
+    jem_trim(ctx);                                 /* frees the chunk of the inner mark */
+    jem_end(ctx, inner);
+    jem_input(ctx, second, 1, 2, 1, 1);
+    CHECK(jem_read(older, kept) == JEM_OK && kept[0] == 1 && kept[1] == 2,
+          "after an outdated mark, an older tensor has %g, %g", (double)kept[0], (double)kept[1]);
+    jem_reset(ctx);
 }
 
 static void test_walks(jem_ctx *ctx) {
