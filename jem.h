@@ -2312,7 +2312,7 @@ static int jem__in_range(jem_ctx *ctx, const char *what, const char *name, doubl
 #define JEM__MOST 3.4e38   /* upper limit of numbers that have no other: almost FLT_MAX */
 
 enum { JEM__MANY = 1 << 30 };                      /* upper limit of counts of updates and visits */
-#define JEM__MOST_PIXELS 1e8                       /* that of channels * height * width */
+#define JEM__MOST_SIZE 1e8                         /* that of channels * height * width */
 /* Adds 1 to a count below its limit. */
 static void jem__count(int *n) {
     if (*n < JEM__MANY) ++*n;
@@ -2629,9 +2629,9 @@ typedef struct jem__kernels {
     void (*map_back)(int kind, float a, const float *kept, const void *aux, const float *dy,
                      float *dx, int add, ptrdiff_t n);
     void (*drop)(float probability, float a, const float *x, float *y, uint16_t *bits, ptrdiff_t n);
-    void (*pair)(int kind, const float *a, const float *b, int spread, float *y, ptrdiff_t n);
-    void (*pair_back)(float factor, const float *dy, const float *v, int spread, float *dx, int add,
-                      ptrdiff_t n);
+    void (*pair)(int kind, const float *a, const float *b, int broadcast, float *y, ptrdiff_t n);
+    void (*pair_back)(float factor, const float *dy, const float *v, int broadcast, float *dx,
+                      int add, ptrdiff_t n);
     void (*shift)(const float *x, int by, unsigned lanes, float *y, ptrdiff_t n);
 
     /* Reductions to one number per lane, of n floats or of the c channels of one pixel. */
@@ -2801,7 +2801,7 @@ void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float
 void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean, float std) {
     jem__fill(ctx, JEM__NORMAL, rng, out, n, mean, std);
 }
-/* Takes a block, of which it computes the first number only. */
+/* Takes a block, of which it uses the first number only. */
 float jem_rng_normal(jem_rng *rng) {
     float z[2];
     if (!rng) return 0;
@@ -2898,10 +2898,10 @@ static void jem__arena_poison(jem_ctx *ctx) {
     }
 }
 
-/* ==== >>tape: recorded ops, and the plain walk ================================================ */
+/* ==== >>tape: recorded ops, and the plain run ================================================= */
 /* An op called on tensors computes nothing. It adds a node that holds the op, its inputs and the
    shape of its output; the nodes, in the order of recording, are the tape. A value is computed by
-   walking the tape forward. Gradients are computed by going back from the target y, where dy/dy is
+   running the tape forward. Gradients are computed by going back from the target y, where dy/dy is
    1: each op turns the gradient of its output into those of its inputs, which is the chain rule
    (reverse mode; Griewank & Walther, 'Evaluating derivatives', 2008). jem__tape_plain, at the end
    of this room, is the whole idea; >>plan does the same faster. */
@@ -2977,7 +2977,7 @@ typedef struct jem__run {
     int n;
     jem__place work;                               /* scratch of the running op's part 0 */
     ptrdiff_t part_step;                           /* floats from a part's scratch to the next's */
-    int parts;                                     /* threads that share a group of the span */
+    int parts;                                     /* of each group, in the running span */
 
     /* Fields that only the plan uses (see >>plan). */
     jem__buf *bufs;
@@ -2993,7 +2993,7 @@ typedef struct jem__run {
 
 /* Properties of built-in ops. */
 enum {
-    JEM__OP_STORES = 1,    /* backward obeys add[]: 0 store, 1 add (otherwise dx starts at 0) */
+    JEM__OP_STORES = 1,    /* backward stores dx, or adds if add[] is 1 (else dx starts at 0) */
     JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy; in jem_add dx[1], too */
     JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
     JEM__OP_WHOLE = 4,     /* called once for all groups, because it combines them */
@@ -3019,7 +3019,7 @@ typedef struct jem__inner {
     jem_param *const *param;
     int add[JEM_MAX_INPUTS];
     float *work;                                   /* scratch */
-    int part, parts;                               /* compute this part of the group */
+    int part, parts;                               /* of the group: index, and their number */
     uint16_t *y16;                                 /* bf16 copy of the result, or NULL */
     const float *plus;                             /* addend fused with a convolution */
     const void *act;                               /* user data of the activation fused with it */
@@ -3124,8 +3124,8 @@ void jem_reset(jem_ctx *ctx) {
     jem__end(ctx, start, "reset");
 }
 
-/* Protects all arrays of the arena while a function of the user's runs in the middle of one of the
-   library's. Returns the floor to restore afterwards. */
+/* Protects the arrays of the arena while the library calls a function of the user's. Returns the
+   floor to restore afterwards. */
 static uint64_t jem__protect(jem_ctx *ctx) {
     const uint64_t outer = ctx->floor;
     ctx->floor = ctx->pushes;
@@ -3250,7 +3250,7 @@ static jem__node *jem__node_next(jem_ctx *ctx) {
 static int jem__shape_possible(jem_shape shape) {
     if (shape.n < 1 || shape.c < 1 || shape.h < 1 || shape.w < 1) return 0;
     const double per_image = (double)shape.c * shape.h * shape.w;
-    if (per_image > JEM__MOST_PIXELS || (double)shape.n * per_image > 1e12) return 0;
+    if (per_image > JEM__MOST_SIZE || (double)shape.n * per_image > 1e12) return 0;
     return (double)jem__groups(shape.n) * (double)jem__group_floats(shape) <= (double)JEM__FLOATS;
 }
 
@@ -3350,6 +3350,11 @@ static void jem__fill_padding(float *x, ptrdiff_t n, int live) {
         const float last = x[live - 1];            /* all lanes are stored: as one vector */
         for (int l = 0; l < JEM_LANES; l++) x[l] = l < live ? x[l] : last;
     }
+}
+/* Zeroes the padding lanes of a gradient. */
+static void jem__clear_padding(float *dx, ptrdiff_t n, int live) {
+    for (ptrdiff_t i = 0; i < n && live < JEM_LANES; i += JEM_LANES)
+        for (int l = live; l < JEM_LANES; l++) dx[i + l] = 0;
 }
 static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, int x) {
     const ptrdiff_t pixel = (ptrdiff_t)y * node->t.w + x;
@@ -3619,22 +3624,20 @@ static void jem__seed(const jem__run *r, int group) {
     for (int l = 0; l < JEM_LANES; l++) grad[l] = (float)(l < live);
 }
 
-/* Calls an op's forward. Whatever a custom op leaves in the padding lanes of y, they then repeat
-   the last image: gradients of later weights contain 0 times their values, which may not be NaN. */
+/* Calls an op's forward. Makes the padding lanes of a custom op's y repeat the last image: the
+   gradients of later weights contain 0 times their values, which must not be NaN. */
 static void jem__op_forward(const jem__node *node, const jem_call *call) {
     node->op->forward(call);
     if (node->custom) jem__fill_padding(call->y, jem__group_floats(call->out), call->live);
 }
 
-/* Calls an op's backward. For the same reason, a custom op's padding lanes get no gradient. */
+/* Calls an op's backward. Zeroes a custom op's dx in padding, which weight gradients sum. */
 static void jem__op_backward(const jem__node *node, const jem_call *call) {
     node->op->backward(call);
     if (!node->custom || call->live == JEM_LANES) return;
     for (int k = 0; k < call->inputs; k++) {
         if (!call->dx[k]) continue;
-        const ptrdiff_t n = jem__group_floats(call->in[k]);
-        for (ptrdiff_t i = 0; i < n; i += JEM_LANES)
-            for (int l = call->live; l < JEM_LANES; l++) call->dx[k][i + l] = 0;
+        jem__clear_padding(call->dx[k], jem__group_floats(call->in[k]), call->live);
     }
 }
 
@@ -3690,7 +3693,7 @@ static jem_status jem__step_params(const jem__run *r, jem__step *s) {
     return s->node->op->traits->param_grad(&call);
 }
 
-/* ---- the plain walk -------------------------------------------------------------------------- */
+/* ---- the plain run --------------------------------------------------------------------------- */
 
 /* Allocates every value, gradient and scratch at once. */
 static jem_status jem__tape_memory(jem__run *r) {
@@ -3720,8 +3723,8 @@ static void jem__tape_forward(const jem__run *r) {
     }
 }
 
-/* Marks the inputs to whose gradients a step adds, as another step has begun them; begins the
-   others. A value can have several readers: in reverse order, the last one recorded begins. */
+/* Decides for each input whether the step begins its gradient or adds to it. Of several readers of
+   a value, the last one recorded goes backward first, and begins. */
 static void jem__begin_input_gradients(jem__step *s) {
     for (int k = 0; k < s->node->inputs; k++) {
         jem__step *in = s->in[k];
@@ -4185,7 +4188,7 @@ static jem__place jem__buf_place(const jem__run *r, int buf) {
     return place;
 }
 
-/* Turns the indices of buffers into addresses. A gradient that stays in registers points to the
+/* Turns the indices of buffers into addresses. A gradient without an fp32 buffer points to the
    scratch, since forward reads NULL as 'no backward follows' (jem_call.dy). */
 static void jem__plan_places(jem__run *r) {
     for (int i = 0; i < r->n; i++) {
@@ -4390,7 +4393,7 @@ static jem_status jem__run_backward(jem__run *r) {
             jem__step_backward(r, s, 0);
             continue;
         }
-        /* The span ends before the next step with weights: their gradient must be summed first. */
+        /* A span ends before a step with weights, whose gradient reads dy of all groups. */
         r->to = i + 1;
         while (i > 0 && jem__together(r, i - 1, r->to - 1) &&
                !jem__run_trains(r, r->list[i - 1]->node)) i--;
@@ -4400,8 +4403,8 @@ static jem_status jem__run_backward(jem__run *r) {
     return JEM_OK;
 }
 
-/* Divides the run among threads: `slots` regions, and room for `most_parts` threads in each.
-   Returns 1 if all steps can go depth-first together. */
+/* Sets the number of regions, `slots`, and of parts with scratch in each, `most_parts`. Returns 1
+   if all steps can go depth-first together. */
 static int jem__plan_threads(jem__run *r) {
     const int threads = r->ctx->threads;
     int groups = 1;
@@ -4563,12 +4566,18 @@ jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
 
 /* ---- the gradient checker -------------------------------------------------------------------- */
 
+/* Calls a log-density, which may not free what the library uses. */
+static jem_tensor *jem__call_logp(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x) {
+    const uint64_t outer = jem__protect(ctx);
+    jem_tensor *y = logp(ctx, x, user);
+    ctx->floor = outer;
+    return y;
+}
+
 /* Returns the sum of fn(x) over images, in double; NaN after an error. */
 static double jem__check_value(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x) {
     jem_mark mark = jem_begin(ctx);
-    const uint64_t outer = jem__protect(ctx);
-    jem_tensor *y = fn(ctx, x, user);
-    ctx->floor = outer;
+    jem_tensor *y = jem__call_logp(ctx, fn, user, x);
     double sum = (double)NAN;
     if (jem__compute(y, "check_gradient") == JEM_OK) {
         sum = 0;
@@ -4583,9 +4592,7 @@ static double jem__check_value(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_ten
 static void jem__check_tape(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x, jem_param *p,
                             float *grad) {
     jem_mark mark = jem_begin(ctx);
-    const uint64_t outer = jem__protect(ctx);
-    jem_tensor *y = fn(ctx, x, user);
-    ctx->floor = outer;
+    jem_tensor *y = jem__call_logp(ctx, fn, user, x);
     if (!p && jem_grad(y, x) == JEM_OK) jem_read_grad(x, grad);
     if (p && jem__usable(y, "check_gradient")) {
         float *before = p->grad;
@@ -4717,7 +4724,7 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the
    it. */
 
 enum { JEM__GRID = 4 };
-enum { JEM__TO_IMAGE, JEM__TO_BLOCKS, JEM__ADDS = 2 };     /* what jem__copy_blocks does: bits */
+enum { JEM__TO_IMAGE, JEM__TO_BLOCKS, JEM__ADDS = 2 };     /* bits of jem__copy_blocks' `how` */
 
 /* Returns the image's row that is row y of the block in a lane; likewise for columns. */
 static int jem__row_of(int lane, int block_h, int y) { return lane / JEM__GRID * block_h + y; }
@@ -4880,8 +4887,8 @@ static void jem__frame(const jem_ctx *ctx, const float *x, jem_shape shape, int 
     }
 }
 
-/* Copies groups of each input to y. The first input's begin at group `first`; those of a second
-   input follow them. With `back`, adds the gradients of y to those of the inputs instead. */
+/* Copies groups of each input to y: of the first input from the group in `user` on, then all of a
+   second one. With `back`, adds the gradients of y to those of the inputs instead. */
 static void jem__move_groups(const jem_call *call, int back) {
     const ptrdiff_t size = jem__group_floats(call->out);
     const int groups = jem__groups(call->out.n);
@@ -4898,23 +4905,23 @@ static void jem__move_groups(const jem_call *call, int back) {
         from = 0;
     }
 }
-static void jem__groups_forward(const jem_call *call) { jem__move_groups(call, 0); }
-static void jem__groups_backward(const jem_call *call) { jem__move_groups(call, 1); }
-JEM__OP(groups, groups, JEM_KEEPS_NOTHING, &jem__whole);
+static void jem__take_groups_forward(const jem_call *call) { jem__move_groups(call, 0); }
+static void jem__take_groups_backward(const jem_call *call) { jem__move_groups(call, 1); }
+JEM__OP(take_groups, take_groups, JEM_KEEPS_NOTHING, &jem__whole);
 
 /* Copies n images of x from `first` on, which is a multiple of 16; they end with a group or with
    x. */
 static jem_tensor *jem__take_images(jem_ctx *ctx, jem_tensor *x, int first, int n) {
     const int group = first / JEM_LANES;
     const jem_shape out = jem__shape(n, x->c, x->h, x->w);
-    return jem__op1(ctx, &jem__op_groups, x, out, &group, sizeof group, 0);
+    return jem__op1(ctx, &jem__op_take_groups, x, out, &group, sizeof group, 0);
 }
 /* Appends the images of b to those of a, which fill their groups. */
 static jem_tensor *jem__append_images(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
     const int group = 0;
     jem_tensor *in[2] = { a, b };
     const jem_shape out = jem__shape(a->n + b->n, a->c, a->h, a->w);
-    return jem__record(ctx, &jem__op_groups, in, 2, out, NULL, 0, &group, sizeof group, 0);
+    return jem__record(ctx, &jem__op_take_groups, in, 2, out, NULL, 0, &group, sizeof group, 0);
 }
 
 /* ---- convolutions: interface of the engine --------------------------------------------------- */
@@ -4932,7 +4939,7 @@ typedef struct jem__conv {
     const struct jem__method *method;              /* how it is computed */
 } jem__conv;
 
-/* Part number `index` of `count` parts of a piece of work. */
+/* Part number `index` of the `count` parts of a group. */
 typedef struct jem__part { int index, count; } jem__part;
 
 /* Returns the first of the units that a part computes; parts begin at multiples of `step`. */
@@ -4951,7 +4958,7 @@ typedef struct jem__finish {
     const float *slopes;                           /* multiplied, value by value */
     const float *add;                              /* added */
     float *y;                                      /* stored; may be `add` */
-    int kind;                                      /* activation: JEM__MAP_LEAKY, _SILU; 0: none */
+    int kind;                                      /* JEM__MAP_LEAKY, _SILU; 0: no activation */
     float slope;                                   /* of JEM__MAP_LEAKY below 0; also for `bits` */
     float *act;                                    /* output of the activation, stored */
     uint16_t *keep_bits;                           /* data for its backward, stored */
@@ -5254,6 +5261,11 @@ static int jem__conv_fits(const jem_tensor *x, const jem_param *w, const jem_par
     return x->h + 2 * desc.pad >= k && x->w + 2 * desc.pad >= k;
 }
 
+/* Returns the side of a convolution's output; `side` is that of its input. */
+static int jem__conv_side(int side, int k, jem_conv_desc desc) {
+    return (side + 2 * desc.pad - k) / desc.stride + 1;
+}
+
 /* Describes the convolution that computes the output from x with a border. */
 static jem__conv jem__conv_of_output(const jem_tensor *x, int co, int k, jem_conv_desc desc,
                                      int border) {
@@ -5262,8 +5274,8 @@ static jem__conv jem__conv_of_output(const jem_tensor *x, int co, int k, jem_con
     q.hi = x->h + 2 * border;
     q.wi = x->w + 2 * border;
     q.co = co;
-    q.ho = (x->h + 2 * desc.pad - k) / desc.stride + 1;
-    q.wo = (x->w + 2 * desc.pad - k) / desc.stride + 1;
+    q.ho = jem__conv_side(x->h, k, desc);
+    q.wo = jem__conv_side(x->w, k, desc);
     q.k = k;
     q.stride = desc.stride;
     q.pad = desc.pad - border;
@@ -5320,7 +5332,7 @@ static ptrdiff_t jem__conv_work(const jem__conv *q, int border) {
 static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *x, jem_param *w,
                                     jem_param *b, int k, jem_conv_desc desc) {
     if (!jem__conv_fits(x, w, b, k, desc)) {
-        char steps[48] = "";                       /* a linear layer has none */
+        char steps[48] = "";                       /* for convolutions only */
         if (op != &jem__op_linear)
             jem__print(steps, sizeof steps, ", stride %d, pad %d", desc.stride, desc.pad);
         return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: x %s, weight %s, bias %s%s do not fit",
@@ -5343,8 +5355,8 @@ static jem_tensor *jem__conv_record(jem_ctx *ctx, const jem_op *op, jem_tensor *
     node->bf16_grad = !x->image_h && user.grad.method->bf16;
     node->bf16_params = !x->image_h && user.weights.method->bf16;
     if (x->image_h) {
-        y->image_h = (x->image_h + 2 * desc.pad - k) / desc.stride + 1;
-        y->image_w = (x->image_w + 2 * desc.pad - k) / desc.stride + 1;
+        y->image_h = jem__conv_side(x->image_h, k, desc);
+        y->image_w = jem__conv_side(x->image_w, k, desc);
     }
     return y;
 }
@@ -5502,7 +5514,7 @@ jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng) {
 static int jem__pair_kind(const jem_call *call) { return *(const int *)call->user; }
 
 /* Returns 1 if b has one number per image, and a has more. */
-static int jem__is_spread(const jem_call *call) {
+static int jem__is_broadcast(const jem_call *call) {
     const jem_shape b = call->in[1];
     return b.c * b.h * b.w == 1 && jem__group_floats(call->in[0]) > JEM_LANES;
 }
@@ -5510,29 +5522,29 @@ static int jem__is_spread(const jem_call *call) {
 /* Returns the number of floats per call of a kernel: all, or those of a pixel if b has one number
    per channel. */
 static ptrdiff_t jem__pair_run(const jem_call *call) {
-    if (jem__is_spread(call)) return jem__group_floats(call->in[0]);
+    if (jem__is_broadcast(call)) return jem__group_floats(call->in[0]);
     return jem__group_floats(call->in[1]);
 }
 
 /* Computes y = a op b. */
 static void jem__pair_forward(const jem_call *call) {
     const int kind = jem__pair_kind(call);
-    const int spread = jem__is_spread(call);
+    const int broadcast = jem__is_broadcast(call);
     const ptrdiff_t n = jem__group_floats(call->out);
     const ptrdiff_t run = jem__pair_run(call);
     for (ptrdiff_t at = 0; at < n; at += run)
-        call->ctx->k->pair(kind, call->x[0] + at, call->x[1], spread, call->y + at, run);
+        call->ctx->k->pair(kind, call->x[0] + at, call->x[1], broadcast, call->y + at, run);
 }
 
 /* Computes da = dy (add, sub), dy b (mul). */
 static void jem__pair_backward_a(const jem_call *call) {
-    const int spread = jem__is_spread(call);
+    const int broadcast = jem__is_broadcast(call);
     const ptrdiff_t n = jem__group_floats(call->out);
     const ptrdiff_t run = jem__pair_run(call);
     const float *factor = NULL;
     if (jem__pair_kind(call) == JEM__PAIR_MUL) factor = call->x[1];
     for (ptrdiff_t at = 0; at < n; at += run)
-        call->ctx->k->pair_back(1, call->dy + at, factor, spread, call->dx[0] + at,
+        call->ctx->k->pair_back(1, call->dy + at, factor, broadcast, call->dx[0] + at,
                                 call->inner->add[0], run);
 }
 
@@ -5544,7 +5556,7 @@ static void jem__pair_backward_b(const jem_call *call) {
     if (jem__pair_kind(call) == JEM__PAIR_SUB) sign = -1;
     const float *factor = NULL;
     if (jem__pair_kind(call) == JEM__PAIR_MUL) factor = call->x[0];
-    if (jem__is_spread(call)) {
+    if (jem__is_broadcast(call)) {
         call->ctx->k->dot(sign, call->dy, factor, call->dx[1], call->inner->add[1], n);
         return;
     }
@@ -5902,7 +5914,7 @@ static void jem__total_forward(const jem_call *call) {
     }
     for (int l = 0; l < JEM_LANES; l++) call->y[l] = (float)(sum * factor);
 }
-/* Computes dx = factor * dy for every image; nothing for padding lanes, which therefore do not
+/* Adds factor * dy to dx for every image, but not for padding lanes, which therefore do not
    contribute to weight gradients. */
 static void jem__total_backward(const jem_call *call) {
     const double factor = *(const double *)call->user;
@@ -6219,9 +6231,7 @@ static void jem__norm_batch_backward(const jem_call *call) {
     for (int g = 0; g < jem__groups(call->out.n); g++) {
         const jem_call at = jem__at(call, g);
         call->ctx->k->normalize_back(&norm, from_x, at.x[0], at.dy, at.dx[0]);
-        if (at.live == JEM_LANES) continue;
-        for (ptrdiff_t i = 0; i < n; i += JEM_LANES)         /* padding lanes have no gradient */
-            for (int l = at.live; l < JEM_LANES; l++) at.dx[0][i + l] = 0;
+        jem__clear_padding(at.dx[0], n, at.live);
     }
 }
 
@@ -6729,7 +6739,7 @@ jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, 
     if (channels < 1 || height < 1 || width < 1 || classes < 1)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "net_create: images (%d,%d,%d) and classes (%d) "
                            "must be 1 or more", channels, height, width, classes);
-    if ((double)channels * height * width > JEM__MOST_PIXELS)
+    if ((double)channels * height * width > JEM__MOST_SIZE)
         return jem__refuse(ctx, JEM_BAD_SHAPE, "net_create: images (%d,%d,%d) have more than 1e8 "
                            "numbers", channels, height, width);
     const int errors = ctx->errors;
@@ -6991,19 +7001,19 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
                        (int)activation);
 }
 
-/* Returns how many of n images to process apart, after full groups: those of a last group that is
+/* Returns how many of n images to process after the full groups: those of a last group that is
    less than half full. */
 static int jem__excess(int n) {
     const int excess = n % JEM_LANES;
     return n > JEM_LANES && excess < JEM_LANES / 2 ? excess : 0;
 }
 
-/* Returns how many images, at the end of x, to cut into blocks of sides that are multiples of
-   `unit`: those of a last group that is not full, if that takes less time, otherwise 0. Blocks
-   leave no lane idle, but the network takes `surcharge` times as long per pixel, since convolutions
-   read neighbouring blocks, and a margin adds pixels. (`make bench`, few images: 1.05 to 1.14 for 3
-   x 3 kernels, 1.1 to 1.3 for 4 x 4 with stride 2.) Ops that divide a batch are computed for all of
-   it at once, which costs some of the time, and after four groups more than is gained. */
+/* Returns how many images, at the end of x, to cut into blocks, with sides rounded up to `unit`:
+   those of a last group that is not full, if that takes less time, otherwise 0. Blocks leave no
+   lane idle, but the network takes `surcharge` times as long per pixel, since convolutions read
+   neighbouring blocks, and a margin adds pixels. (`make bench`, few images: 1.05 to 1.14 for 3 x 3
+   kernels, 1.1 to 1.3 for 4 x 4 with stride 2.) Ops that divide a batch are computed for all of it
+   at once, which costs some of the time, and after four groups more than is gained. */
 static int jem__few_images(const jem_tensor *x, int unit, double surcharge) {
     const int few = x->n % JEM_LANES;
     const double divided = x->n > JEM_LANES ? 1.4 : 1;     /* measured with 18 to 54 images */
@@ -7013,7 +7023,7 @@ static int jem__few_images(const jem_tensor *x, int unit, double surcharge) {
     if (divided * surcharge * few * h * w >= (double)JEM_LANES * x->h * x->w) return 0;
     return few;
 }
-/* Returns the unit of blocks whose sides remain whole numbers after `halvings` halvings. */
+/* Returns the `unit` of image sides whose blocks can be halved `halvings` times. */
 static int jem__cut_unit(int halvings) { return JEM__GRID << halvings; }
 
 /* ---- logits ---------------------------------------------------------------------------------- */
@@ -7054,8 +7064,8 @@ static void jem__forget_outputs(jem_net *net) {
     net->features = NULL;
 }
 
-/* Passes the full groups of x and its last `few` images through the network's function apart, and
-   joins their outputs. Returns the logits. */
+/* Passes the full groups of x, then its last `few` images, through the network's function. Joins
+   their outputs, and returns the logits. */
 static jem_tensor *jem__forward_apart(jem_net *net, jem_tensor *x, int few) {
     enum { OUTPUTS = 4 };
     jem_ctx *ctx = net->ctx;
@@ -7175,7 +7185,7 @@ static int jem__units_parse(const jem_net *net, const char *text, float *units) 
         if (!(units[2 * c + 1] > 0)) return 0;
     return 1;
 }
-/* Reads the network's units onto the tape. Returns NULL if it has none, or after an error. */
+/* Reads the network's units onto the tape. Returns NULL without units, or after an error. */
 static float *jem__units(const jem_net *net) {
     const char *text = jem_net_meta(net, jem__units_key);
     float *units = text ? jem__push_floats(net->ctx, 2 * net->channels) : NULL;
@@ -7183,7 +7193,7 @@ static float *jem__units(const jem_net *net) {
     return NULL;
 }
 
-/* Computes u from x or, with back = 1, x from u. */
+/* Computes u = (x - mean)/scale or, with back = 1, x from u. Clamps u. */
 static void jem__units_apply(const jem_net *net, const float *units, const float *from, int n,
                              float *to, int back) {
     const ptrdiff_t pixels = (ptrdiff_t)net->height * net->width;
@@ -7469,7 +7479,8 @@ static double jem__log_gamma(int m) {
     return sum;
 }
 
-/* Records the log-density of the Student distribution of u, given z = A u. */
+/* Records the log-density of a Student distribution, given z = A u, which has d values: log p(u) =
+   constant + log |det A| - (nu + d)/2 log(1 + ||z||^2/nu). */
 static jem_tensor *jem__student_logp(jem_net *net, const jem__stack *stack, jem_tensor *z) {
     jem_ctx *ctx = net->ctx;
     const int d = net->channels;
@@ -7608,21 +7619,21 @@ static jem_status jem__student_draw(const jem_net *net, jem_rng *rng, int n, flo
     const jem__stack *stack = jem__student(net);
     const int d = net->channels;
     const int nu = stack->desc.student;
-    float *chi = jem__push_floats(net->ctx, (ptrdiff_t)n * nu);
-    if (!chi) return JEM_NO_MEMORY;
+    float *normals = jem__push_floats(net->ctx, (ptrdiff_t)n * nu);
+    if (!normals) return JEM_NO_MEMORY;
     jem_fill_normal(net->ctx, rng, u, (ptrdiff_t)n * d, 0, 1);
-    jem_fill_normal(net->ctx, rng, chi, (ptrdiff_t)n * nu, 0, 1);
+    jem_fill_normal(net->ctx, rng, normals, (ptrdiff_t)n * nu, 0, 1);
     for (int row = 0; row < n; row++) {
-        float *x = u + (ptrdiff_t)row * d;
-        const float *normal = chi + (ptrdiff_t)row * nu;
+        float *v = u + (ptrdiff_t)row * d;
+        const float *normal = normals + (ptrdiff_t)row * nu;
         float sum = 0;
         for (int k = 0; k < nu; k++) sum = jem__fmaf(normal[k], normal[k], sum);
         const float factor = sqrtf((float)nu / fmaxf(sum, 1e-20f));
         for (int i = 0; i < d; i++) {
             const float *a = stack->whiten->value + i * d;
-            float left = x[i] * factor;
-            for (int k = 0; k < i; k++) left = jem__fmaf(-a[k], x[k], left);
-            x[i] = fminf(fmaxf(left / a[i], -JEM__LARGEST), JEM__LARGEST);
+            float rest = v[i] * factor;
+            for (int k = 0; k < i; k++) rest = jem__fmaf(-a[k], v[k], rest);
+            v[i] = fminf(fmaxf(rest / a[i], -JEM__LARGEST), JEM__LARGEST);
         }
     }
     return JEM_OK;
@@ -7963,7 +7974,7 @@ static float jem__sigma(const jem__node *x, const float *sigma, int group, int l
     return sigma[i < x->t.n ? i : x->t.n - 1];
 }
 
-/* Checks the inputs of a walk. has_rng: 1 if there is an rng, or the walk needs none. */
+/* Checks the inputs of a walk. has_rng: 0 if an rng is required, but missing. */
 static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_logp_fn logp, const jem_tensor *x,
                            int has_rng) {
     if (!ctx || ctx->status != JEM_OK) return 0;
@@ -7980,9 +7991,7 @@ static int jem__walk_ready(jem_ctx *ctx, const char *what, jem_logp_fn logp, con
 static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp, void *user,
                                 jem_tensor *x) {
     if (!x) return NULL;
-    const uint64_t outer = jem__protect(ctx);
-    jem_tensor *y = logp(ctx, x, user);
-    ctx->floor = outer;
+    jem_tensor *y = jem__call_logp(ctx, logp, user, x);
     if (y && y->n == x->n && y->c == 1 && y->h == 1 && y->w == 1) return y;
     return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: the log-density returned %s for x %s", what,
                        y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
@@ -7995,7 +8004,7 @@ static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_lo
 }
 
 /* A step of a walk (>>samplers), or noise without a step. */
-typedef struct jem__walk {
+typedef struct jem__walk_move {
     jem__node *x;
     const float *sigma;                            /* [n]: noise of sigma[i] for image i, without a
                                                       step; NULL: a step */
@@ -8005,7 +8014,7 @@ typedef struct jem__walk {
                                                       is at most sigma_max */
     const jem_rng *rng;                            /* NULL: no noise */
     uint64_t start;                                /* counter of the first group */
-} jem__walk;
+} jem__walk_move;
 
 /* Scales a step for sigma = 1 to the noise of each image, estimated from its slope g: sigma =
    sqrt(D)/||g||. */
@@ -8026,11 +8035,11 @@ static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t 
 
 /* Makes the step of one group of 16 images. */
 static void jem__walk_group(void *arg, int g) {
-    const jem__walk *w = (const jem__walk *)arg;
+    const jem__walk_move *w = (const jem__walk_move *)arg;
     const jem__kernels *k = w->x->t.ctx->k;
     const ptrdiff_t n = w->x->group_floats;
     float *x = w->x->value + g * n;
-    const float *grad = w->sigma ? x : w->x->grad + g * n;
+    const float *grad = w->sigma ? x : w->x->grad + g * n;         /* x: not used, step is 0 */
     const uint32_t *key = w->rng ? w->rng->key : NULL;
     const uint64_t start = w->start + (uint64_t)g * jem__group_counters(w->x);
     jem__langevin d = w->d;
@@ -8041,7 +8050,7 @@ static void jem__walk_group(void *arg, int g) {
 }
 
 /* Steps all groups, in parallel. rng may be NULL: no noise. */
-static void jem__walk_step(jem__walk *w, jem_rng *rng) {
+static void jem__walk_step(jem__walk_move *w, jem_rng *rng) {
     jem__node *x = w->x;
     w->rng = rng;
     w->start = 0;
@@ -8062,7 +8071,7 @@ jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng) {
             return jem__fail(ctx, JEM_BAD_ARGUMENT, "add_noise: sigma[%d] = %g is not finite", i,
                              (double)sigma[i]);
     }
-    JEM__ZEROED(jem__walk, w);
+    JEM__ZEROED(jem__walk_move, w);
     w.x = leaf->node;
     w.sigma = sigma;
     jem__walk_step(&w, rng);
@@ -8209,9 +8218,9 @@ static int jem__score_desc_good(jem_ctx *ctx, const jem_score_desc *d, int n) {
 
 /* Returns h / sigma. The error of a long step grows with its square; that of a short one is
    rounding. tests/rooms/test_score.c measures both. */
-static float jem__score_step(const jem_ctx *ctx, float step, int pixels) {
+static float jem__score_step(const jem_ctx *ctx, float step, int values) {
     if (!(step > 0)) step = jem_ctx_precision(ctx) == JEM_PRECISION_BF16 ? 0.1f : 0.03f;
-    return step * sqrtf((float)pixels);
+    return step * sqrtf((float)values);
 }
 
 jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
@@ -8219,7 +8228,7 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     const char *const what = "score_matching";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL)) return NULL;
     if (!jem__score_desc_good(ctx, desc, x->n)) return NULL;
-    const int pixels = x->c * x->h * x->w;
+    const int values = x->c * x->h * x->w;
     const int groups = x->node->groups;
     const ptrdiff_t size = groups * x->node->group_floats;
     jem__score s;
@@ -8228,7 +8237,7 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     s.sigma = desc->sigma;
     s.key = rng->key;
     s.start = jem__take_counters(s.x, &again);
-    s.h_per_sigma = jem__score_step(ctx, desc->difference, pixels);
+    s.h_per_sigma = jem__score_step(ctx, desc->difference, values);
     s.group = (jem__score_group *)jem__push_zero(ctx, (size_t)groups * sizeof *s.group);
     if (!jem__sides_open(&s.sides, x, what) || !s.group) return NULL;
     const jem_mark mark = jem_begin(ctx);
@@ -8243,7 +8252,7 @@ jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_t
     if (ctx->status != JEM_OK) return NULL;
     double mean_rr;
     const double constant = jem__score_weights(&s, desc->weight, &mean_rr);
-    if (residual) *residual = (float)(mean_rr / pixels);
+    if (residual) *residual = (float)(mean_rr / values);
     return jem_add_constant(ctx, jem__sides_sum(ctx, what, &s.sides, logp, user), (float)constant);
 }
 
@@ -8331,18 +8340,18 @@ static void jem__sgld_sizes(const jem_sgld_desc *d, int step, float *size, float
 /* A walk of jem_sgld or jem_denoise. If sigma_max is above 0, it is noise-blind: the sizes of its
    steps are in units of sigma^2 and their noise in units of sigma, which is estimated for each
    image and is at most sigma_max. */
-typedef struct jem__walk_desc {
+typedef struct jem__walk {
     const char *what;                              /* name in messages */
     jem_sgld_desc d;
     float sigma_max;
-} jem__walk_desc;
+} jem__walk;
 
 /* Takes the steps from..to-1 of a walk. */
 static jem_status jem__walk_steps(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
-                                  const jem__walk_desc *walk, int from, int to, jem_rng *rng) {
+                                  const jem__walk *walk, int from, int to, jem_rng *rng) {
     const jem_sgld_desc *d = &walk->d;
     const char *const what = walk->what;
-    JEM__ZEROED(jem__walk, w);
+    JEM__ZEROED(jem__walk_move, w);
     w.x = x->node;
     w.sigma_max = walk->sigma_max;
     w.d.clamp_grad = d->clamp_grad;
@@ -8385,19 +8394,19 @@ static int jem__denoise_good(jem_ctx *ctx, const char *what, jem_denoise_desc d)
 
 jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                     const jem_sgld_desc *desc, jem_rng *rng) {
-    const jem__walk_desc walk = { "sgld", desc ? *desc : jem_sgld_desc_default(), 0 };
+    const jem__walk walk = { "sgld", desc ? *desc : jem_sgld_desc_default(), 0 };
     if (!jem__walk_ready(ctx, walk.what, logp, x, 1) ||
         !jem__sgld_good(ctx, walk.what, walk.d)) return jem_error_status(ctx);
     return jem__walk_steps(ctx, logp, user, x, &walk, 0, walk.d.steps, rng);
 }
 
-/* Finds the nearest sample that differs from the one at x->value[own]. Returns its index, or -1 if
+/* Finds the nearest sample unequal to the one at x->value[own]. Returns its place there, or -1 if
    all are equal; *least receives the squared distance. */
 static ptrdiff_t jem__nearest_sample(const jem__node *x, ptrdiff_t own, double *least) {
     ptrdiff_t nearest = -1;
     *least = HUGE_VAL;
     for (int j = 0; j < x->t.n; j++) {
-        const ptrdiff_t at = j / JEM_LANES * x->group_floats + j % JEM_LANES;
+        const ptrdiff_t at = jem__lane_at(x, j, 0, 0, 0);
         double square = 0;
         for (ptrdiff_t k = 0; k < x->group_floats && square < *least; k += JEM_LANES) {
             const double offset = (double)x->value[own + k] - (double)x->value[at + k];
@@ -8417,7 +8426,7 @@ static double jem__entropy_gradient(const jem__node *x, double entropy, float *v
     const double weight = entropy * (double)(x->group_floats / JEM_LANES) / x->t.n;
     double sum = 0;
     for (int i = 0; i < x->t.n; i++) {
-        const ptrdiff_t own = i / JEM_LANES * x->group_floats + i % JEM_LANES;
+        const ptrdiff_t own = jem__lane_at(x, i, 0, 0, 0);
         double least;
         const ptrdiff_t nearest = jem__nearest_sample(x, own, &least);
         if (nearest < 0) continue;
@@ -8490,7 +8499,7 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
     if (!jem__walk_ready(ctx, what, logp, x, 1) || !jem__sgld_good(ctx, what, d) ||
         !JEM__IN(d.steps, 1, INT32_MAX) || !JEM__IN(entropy, 0, JEM__MOST) ||
         !JEM__IN(d.temperature_from, 0, 0) || !JEM__IN(d.decay_b, 0, 0)) return NULL;
-    jem__walk_desc walk = { what, d, 0 };
+    jem__walk walk = { what, d, 0 };
     const int last = d.steps - 1;
     if (jem__walk_steps(ctx, logp, user, x, &walk, 0, last, rng) != JEM_OK) return NULL;
     jem__kl kl;
@@ -8514,10 +8523,10 @@ jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
 /* Returns the steps of jem_denoise. A step leaves the fraction `remaining` of the noise, and adds
    noise up to `target`, unless adds_noise is 0. The variance to add is target^2 - remaining^2 =
    (target + remaining)(target - remaining). */
-static jem__walk_desc jem__denoise_walk(const jem_denoise_desc *d, int adds_noise) {
+static jem__walk jem__denoise_walk(const jem_denoise_desc *d, int adds_noise) {
     const float remaining = 1 - d->fraction;
     const float target = jem__fmaf(-d->beta, d->fraction, 1);
-    JEM__ZEROED(jem__walk_desc, walk);
+    JEM__ZEROED(jem__walk, walk);
     walk.what = "denoise";
     walk.d.steps = d->steps;
     walk.d.step_size = d->fraction;
@@ -8531,7 +8540,7 @@ static jem__walk_desc jem__denoise_walk(const jem_denoise_desc *d, int adds_nois
 jem_status jem_denoise(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                        const jem_denoise_desc *desc, jem_rng *rng) {
     const jem_denoise_desc d = desc ? *desc : jem_denoise_desc_default();
-    const jem__walk_desc walk = jem__denoise_walk(&d, rng != NULL);
+    const jem__walk walk = jem__denoise_walk(&d, rng != NULL);
     if (!jem__walk_ready(ctx, walk.what, logp, x, 1) || !jem__denoise_good(ctx, walk.what, d))
         return jem_error_status(ctx);
     return jem__walk_steps(ctx, logp, user, x, &walk, 0, d.steps, rng);
@@ -8561,25 +8570,25 @@ static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
 static jem_status jem__generate_start(jem_tensor *x, const jem_generate_desc *d, jem_rng *rng) {
     jem_ctx *ctx = x->ctx;
     const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
-    float *pixels = jem__push_floats(ctx, size);
+    float *values = jem__push_floats(ctx, size);
     float *sigma = jem__push_floats(ctx, x->n);
-    if (!pixels || !sigma) return JEM_NO_MEMORY;
+    if (!values || !sigma) return JEM_NO_MEMORY;
     if (d->lo < d->hi) {
-        jem_fill_uniform(ctx, rng, pixels, size, d->lo, d->hi);
-        return jem_write(x, pixels);
+        jem_fill_uniform(ctx, rng, values, size, d->lo, d->hi);
+        return jem_write(x, values);
     }
-    for (ptrdiff_t i = 0; i < size; i++) pixels[i] = d->mean;
+    for (ptrdiff_t i = 0; i < size; i++) values[i] = d->mean;
     for (int i = 0; i < x->n; i++) sigma[i] = d->denoise.sigma_max;
-    if (jem_write(x, pixels) != JEM_OK) return ctx->status;
+    if (jem_write(x, values) != JEM_OK) return ctx->status;
     return jem_add_noise(x, sigma, rng);
 }
 
 enum { JEM__PHASES = 3 };                          /* of jem_generate */
 /* Returns phase k of jem_generate: denoising, a walk, and a last step that only removes noise. */
-static jem__walk_desc jem__generate_phase(const jem_generate_desc *d, int k) {
-    const jem__walk_desc walk = { "sgld", d->walk, 0 };
+static jem__walk jem__generate_phase(const jem_generate_desc *d, int k) {
+    const jem__walk walk = { "sgld", d->walk, 0 };
     const jem_denoise_desc clean = jem_denoise_desc_clean(d->last_sigma);
-    jem__walk_desc last = jem__denoise_walk(&clean, 0);
+    jem__walk last = jem__denoise_walk(&clean, 0);
     last.d.steps = d->last_sigma > 0;
     if (k == 0) return jem__denoise_walk(&d->denoise, 1);
     return k == 1 ? walk : last;
@@ -8593,7 +8602,7 @@ jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
     const jem_mark mark = jem_begin(ctx);
     jem_status s = jem__generate_start(x, &d, rng);
     for (int k = 0; k < JEM__PHASES && s == JEM_OK; k++) {
-        const jem__walk_desc walk = jem__generate_phase(&d, k);
+        const jem__walk walk = jem__generate_phase(&d, k);
         s = jem__walk_steps(ctx, logp, user, x, &walk, 0, walk.d.steps, rng);
     }
     jem_end(ctx, mark);
@@ -8606,7 +8615,7 @@ jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *
 static jem_status jem__sampler_one(jem_sampler *s, jem_tensor *x) {
     int k = 0;
     int step = s->step;                            /* of phase k */
-    jem__walk_desc walk = jem__generate_phase(&s->desc, k);
+    jem__walk walk = jem__generate_phase(&s->desc, k);
     while (k + 1 < JEM__PHASES && step >= walk.d.steps) {
         step -= walk.d.steps;
         walk = jem__generate_phase(&s->desc, ++k);
@@ -8623,18 +8632,31 @@ static int jem__sampler_goes_on(const jem_sampler *s, const jem_budget *b, int t
     return !(b->microseconds > 0) || elapsed + s->slowest <= b->microseconds;
 }
 
+/* Checks a budget: returns 1 if it is valid, otherwise reports the invalid field. */
+static int jem__budget_good(jem_ctx *ctx, jem_budget b) {
+    if (b.steps < 0 || !jem__finite((float)b.microseconds))
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: a budget of %d steps, %g microseconds: "
+                  "steps must be at least 0, microseconds finite", b.steps, b.microseconds);
+    else if (b.microseconds > 0 && !b.clock)
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: a budget of %g microseconds without a "
+                  "clock", b.microseconds);
+    else return 1;
+    return 0;
+}
+
+/* Updates the time that a step may take, after one that took `took` microseconds of a budget. */
+static void jem__sampler_timed(jem_sampler *s, double took, double budget) {
+    s->slowest += (took - s->slowest) / 8;         /* forgets a slow step gradually */
+    if (took > s->slowest) s->slowest = took;
+    if (s->slowest > budget) s->slowest = budget;  /* as after a pause */
+}
+
 jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
     if (!s) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = s->ctx;
     JEM__ZEROED(jem_budget, b);
     if (budget) b = *budget;
-    if (b.steps < 0 || !jem__finite((float)b.microseconds))
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: a budget of %d steps, %g "
-                         "microseconds: steps must be at least 0, microseconds finite", b.steps,
-                         b.microseconds);
-    if (b.microseconds > 0 && !b.clock)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: a budget of %g microseconds without "
-                         "a clock", b.microseconds);
+    if (!jem__budget_good(ctx, b)) return ctx->status;
     if (ctx->status == JEM_OK &&
         !jem__all_finite(s->x, (ptrdiff_t)s->n * s->channels * s->height * s->width))
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "sampler_step: x contains a number that is not "
@@ -8651,9 +8673,7 @@ jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget) {
         if (!(b.microseconds > 0)) continue;
         const double now = b.clock(b.clock_user) - start;
         if (!(now >= elapsed)) break;              /* the clock went back, or returned NaN */
-        s->slowest += (now - elapsed - s->slowest) / 8;        /* forgets a slow step gradually */
-        if (now - elapsed > s->slowest) s->slowest = now - elapsed;
-        if (s->slowest > b.microseconds) s->slowest = b.microseconds;  /* as after a pause */
+        jem__sampler_timed(s, now - elapsed, b.microseconds);
         elapsed = now;
     }
     if (status == JEM_OK) status = jem_read(x, s->x);
@@ -9112,6 +9132,26 @@ static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
     if (n > 1) r->error = sqrt(fmax((n / r->effective_chains - 1) / (n - 1), 0));
 }
 
+/* Raises b from ((k-1)/levels)^2 to (k/levels)^2: adds the growth of b times log p - log q to the
+   weights w(n), then lets the chains follow the new density. f: room for n numbers. */
+static void jem__ais_level(jem__bridge *s, jem_tensor *x, const jem_ais_desc *d, int k, float *f,
+                           double *w, jem_rng *rng) {
+    jem_ctx *ctx = x->ctx;
+    const double to = (double)k / d->levels;
+    const double from = (double)(k - 1) / d->levels;
+    const double growth = (to - from) * (to + from);
+    s->a = -1;
+    s->b = 1;
+    const jem_mark mark = jem_begin(ctx);
+    const jem_status status = jem_read(jem__density(ctx, "ais", jem__between, s, x), f);
+    jem_end(ctx, mark);
+    if (status != JEM_OK) return;
+    for (int i = 0; i < x->n; i++) w[i] = fma(growth, (double)f[i], w[i]);
+    s->b = (float)(to * to);
+    s->a = 1 - s->b;
+    jem_mcmc(ctx, jem__between, s, x, &d->walk, rng, NULL);
+}
+
 jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                    const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result) {
     const jem_ais_desc d = desc ? *desc : jem_ais_desc_default();
@@ -9121,32 +9161,16 @@ jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
         !JEM__IN(d.walk.temperatures, 1, 1))
         return jem_error_status(ctx);
     if (!result) return jem__fail(ctx, JEM_BAD_ARGUMENT, "ais: result is NULL");
-    jem_generate_desc start = jem_generate_desc_default();  /* fills x with noise, and no more */
+    JEM__ZEROED(jem_generate_desc, start);
     start.mean = d.mean;
     start.denoise.sigma_max = d.std;
-    start.denoise.steps = 0;
-    start.walk.steps = 0;
-    start.last_sigma = 0;
     jem__bridge s = { logp, user, 0, 0, d.mean, d.std };
     const jem_mark mark = jem_begin(ctx);
     double *w = (double *)jem__push_zero(ctx, (size_t)x->n * sizeof *w);
     float *f = jem__push_floats(ctx, x->n);
-    if (w && f) jem_generate(ctx, logp, user, x, &start, rng);
-    for (int k = 1; k <= d.levels && ctx->status == JEM_OK; k++) {     /* b = (k/levels)^2 */
-        const double to = (double)k / d.levels;
-        const double from = (double)(k - 1) / d.levels;
-        const double growth = (to - from) * (to + from);   /* of b */
-        s.a = -1;
-        s.b = 1;
-        const jem_mark level = jem_begin(ctx);
-        const jem_status status = jem_read(jem__density(ctx, what, jem__between, &s, x), f);
-        jem_end(ctx, level);
-        if (status != JEM_OK) break;
-        for (int i = 0; i < x->n; i++) w[i] = fma(growth, (double)f[i], w[i]);
-        s.b = (float)(to * to);
-        s.a = 1 - s.b;
-        jem_mcmc(ctx, jem__between, &s, x, &d.walk, rng, NULL);
-    }
+    if (w && f) jem__generate_start(x, &start, rng);
+    for (int k = 1; k <= d.levels && ctx->status == JEM_OK; k++)
+        jem__ais_level(&s, x, &d, k, f, w, rng);
     if (ctx->status == JEM_OK) jem__ais_sum(w, x->n, result);
     jem_end(ctx, mark);
     return ctx->status;
@@ -9370,7 +9394,7 @@ static int jem__muon_load(const jem__moments *m, float momentum, const jem__muon
         for (int j = 0; j < inputs; j++) {
             const double g = (double)gradient[j];
             float moved = (float)(b * (double)momenta[j] + rest * g);
-            if (fabsf(moved) < JEM__LEAST_MOMENTUM) moved = 0;   /* or weights would never rest */
+            if (fabsf(moved) < JEM__LEAST_MOMENTUM) moved = 0;   /* else it makes a full step */
             const float ahead = (float)(b * (double)moved + rest * g);
             momenta[j] = moved;
             x[jem__muon_at(&line, j)] = ahead;
@@ -15000,7 +15024,7 @@ static int jem__json_item(jem__json *j, const char *brackets, int i) {
     return 0;
 }
 
-/* Takes \uXXXX, a UTF-16 code unit. Returns 0 if there is none, or if it is 0, a forbidden code. */
+/* Takes \uXXXX, a UTF-16 code unit. Returns 0 on an error, as for the forbidden code 0. */
 static uint32_t jem__json_unit(jem__json *j) {
     char hex[5] = "";
     if (strncmp(j->at, "\\u", 2) || strspn(j->at + 2, "0123456789abcdefABCDEF") < 4) return 0;
@@ -15368,7 +15392,7 @@ static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *wha
 static int jem__file_create(const char *path, int old_mode, char *temp, size_t room) {
     int mode = 0666;                               /* less the umask */
     if (old_mode >= 0) mode = old_mode;            /* a private file's copy is private, too */
-    (void)mode;                                    /* Windows has none */
+    (void)mode;                                    /* unused on Windows */
     jem_rng names = jem_rng_seed((uint64_t)time(NULL) << 32 ^ (uintptr_t)temp);
     int fd = -1;
     for (int i = 0; i < 100; i++) {
@@ -16514,16 +16538,16 @@ static jem__dealt jem__dealt_dy(const jem__weight_grad *w) {
 
 /* Returns 1 if x has more pixels than dy, and at least one block per thread. A product of the
    direct method then combines one block of input channels with all blocks of output channels, so
-   that only one task reads that block of x; otherwise it is the reverse. A task takes all these
-   blocks a few at a time (a panel), all of a panel while a group is in the cache. The sums need no
-   finishing task. */
+   that only one task reads that block of x; otherwise it is the reverse. A task takes these blocks
+   in panels of a few, and a whole panel while a group is in the cache. The sums need no finishing
+   task. */
 static int jem__direct_by_x(const jem__weight_grad *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
            dealt->ci >= w->ctx->threads * w->ctx->k->ins;
 }
 /* Returns the number of blocks of a panel. */
 static int jem__direct_panel(const jem__weight_grad *w) {
-    const int fit = 56 / (w->q->k * w->q->k);      /* of 56 KB; sums of a tap take 1 with AVX-512 */
+    const int fit = 56 / (w->q->k * w->q->k);      /* 56 KB of sums; a tap takes 1 (AVX-512) */
     if (w->groups == 1 || fit < 1) return 1;
     return fit;
 }
@@ -16636,8 +16660,8 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__tile_source *p, int 
 
 /* Returns the distance between two points of the sums; 80 keeps it from being a power of two. */
 static ptrdiff_t jem__wino_sums_step(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
-/* Sets the sizes and tasks of a weight gradient by Winograd, F(4,3). A product is one point of one
-   block of output channels; G' finishes an output channel. A pixel of zeros follows the bias
+/* Sets the sizes and tasks of a weight gradient by Winograd, F(4,3). A product computes a point of
+   a block of output channels, a finish one output channel. A pixel of zeros follows the bias
    sums. */
 static void jem__wino_plan(jem__weight_grad *w) {
     const jem__kernels *k = w->ctx->k;
@@ -17060,18 +17084,18 @@ JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__p
                         l + p->lane[i]);
 }
 /* Computes a block of co channels by one of five variants of conv_block: only five, since each is
-   compiled for every instruction set. A single pixel always computes 6 channels, which take no
-   longer than one. */
+   compiled for every instruction set. A single pixel always computes JEM__CO channels, which take
+   no longer than one. */
 JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const float *w, int co,
                                                 const jem__finish *f, int o, int l) {
     if (p->count != JEM__PX) {
-        JEM__FN(conv_block)(6, 1, p, w, co, f, o, l);
+        JEM__FN(conv_block)(JEM__CO, 1, p, w, co, f, o, l);
         return;
     }
     switch (co) {
     case 1: JEM__FN(conv_block)(1, JEM__PX, p, w, 1, f, o, l); break;
     case 4: JEM__FN(conv_block)(4, JEM__PX, p, w, 4, f, o, l); break;
-    case 6: JEM__FN(conv_block)(6, JEM__PX, p, w, 6, f, o, l); break;
+    case JEM__CO: JEM__FN(conv_block)(JEM__CO, JEM__PX, p, w, JEM__CO, f, o, l); break;
     default: JEM__FN(conv_block)(3, JEM__PX, p, w, co, f, o, l);
     }
 }
@@ -17291,13 +17315,15 @@ JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, c
                                                 int o, int co, const float *v, float *p,
                                                 int apart) {
     if (apart == 0) {
-        JEM__FN(wino_block)(6, 1, q, whole, u, o, co, v, p, 0);
+        JEM__FN(wino_block)(JEM__CO, 1, q, whole, u, o, co, v, p, 0);
         return;
     }
     switch (co) {
     case 1: JEM__FN(wino_block)(1, JEM__PX, q, whole, u, o, 1, v, p, apart); break;
     case 4: JEM__FN(wino_block)(4, JEM__PX, q, whole, u, o, 4, v, p, apart); break;
-    case 6: JEM__FN(wino_block)(6, JEM__PX, q, whole, u, o, 6, v, p, apart); break;
+    case JEM__CO:
+        JEM__FN(wino_block)(JEM__CO, JEM__PX, q, whole, u, o, JEM__CO, v, p, apart);
+        break;
     default: JEM__FN(wino_block)(3, JEM__PX, q, whole, u, o, co, v, p, apart);
     }
 }
@@ -17978,25 +18004,25 @@ JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint1
     }
 }
 
-/* Computes y = a op b, where op is + - or *. spread: b is one number per lane. */
-JEM__KERNEL void JEM__FN(pair)(int kind, const float *a, const float *b, int spread, float *y,
+/* Computes y = a op b, where op is + - or *. broadcast: b is one number per lane. */
+JEM__KERNEL void JEM__FN(pair)(int kind, const float *a, const float *b, int broadcast, float *y,
                                ptrdiff_t n) {
 #define JEM__PAIR(op)                                                                              \
     JEM__EACH(i, n)                                                                                \
-        JEM__STORE(y + i, JEM__LOAD(a + i) op JEM__LOAD(b + (spread ? i % JEM_LANES : i)))
+        JEM__STORE(y + i, JEM__LOAD(a + i) op JEM__LOAD(b + (broadcast ? i % JEM_LANES : i)))
     if (kind == JEM__PAIR_ADD) JEM__PAIR(+);
     if (kind == JEM__PAIR_SUB) JEM__PAIR(-);
     if (kind == JEM__PAIR_MUL) JEM__PAIR(*);
 #undef JEM__PAIR
 }
 
-/* Computes dx = s dy v, or adds it to dx; v NULL: 1. spread: v is one number per lane. */
-JEM__KERNEL void JEM__FN(pair_back)(float s, const float *dy, const float *v, int spread, float *dx,
-                                    int add, ptrdiff_t n) {
+/* Computes dx = s dy v, or adds it to dx; v NULL: 1. broadcast: v is one number per lane. */
+JEM__KERNEL void JEM__FN(pair_back)(float s, const float *dy, const float *v, int broadcast,
+                                    float *dx, int add, ptrdiff_t n) {
     const JEM__V vs = JEM__SET(s);
     JEM__EACH(i, n) {
         JEM__V d = vs;
-        if (v) d = vs * JEM__LOAD(v + (spread ? i % JEM_LANES : i));
+        if (v) d = vs * JEM__LOAD(v + (broadcast ? i % JEM_LANES : i));
         JEM__FN(put_product)(dx + i, JEM__LOAD(dy + i), d, add);
     }
 }
