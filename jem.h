@@ -11138,12 +11138,12 @@ static int jem__compare_floats(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Returns the fraction of calibration images with a lower score, linear between quantiles; -1
-   without quantiles. */
+/* Returns the fraction of calibration images whose score is not higher, linear between quantiles;
+   -1 without quantiles. Many can have the same score, such as those of a machine that is off. */
 static float jem__familiarity(const float *q, int n, float score) {
     if (n < 2) return -1;
     int i = 0;
-    while (i < n && q[i] < score) i++;
+    while (i < n && q[i] <= score) i++;
     if (i == 0) return 0;
     if (i == n) return 1;
     const float part = (score - q[i - 1]) / (q[i] - q[i - 1]);
@@ -12205,14 +12205,32 @@ static double jem__part_raw(const jem__calibrated_part *p, const float *v, int l
     if (p->relative && !(*p->relative > 0)) return -own;
     return jem__gauss_distance(&p->all, v, 0) - own;
 }
-static float jem__part_score(const jem__calibrated_part *p, const float *v, int label) {
-    const double raw = jem__part_raw(p, v, label);
-    return (float)((raw - (double)p->shift[label]) / (double)p->scale[label]);
+/* Limit of a standardised score. If the scores of a calibration are all equal, as for a column that
+   is constant but for a few rows, their scale is nearly 0. */
+#define JEM__MOST_DEVIANT 1e6f
+
+/* Returns a raw score in units of the label's scale, from its shift. */
+static float jem__standardised(const jem__calibrated_part *p, float raw, int label) {
+    const float score = (raw - p->shift[label]) / p->scale[label];
+    return fminf(fmaxf(score, -JEM__MOST_DEVIANT), JEM__MOST_DEVIANT);
 }
-/* Returns the fraction of calibration images with a lower score. q[k] is the quantile at (k/64)^2,
-   so that most are near the strange end; between two, the root of the fraction is linear. */
+static float jem__part_score(const jem__calibrated_part *p, const float *v, int label) {
+    return jem__standardised(p, (float)jem__part_raw(p, v, label), label);
+}
+/* If a score ties with several quantiles, returns the highest of them. Equal images, such as the
+   readings of a machine that is off, have scores that still differ by 1e-3, since each fold of a
+   calibration has a fit of its own. */
+static float jem__highest_tie(const float *q, float score) {
+    const float same = 1e-3f;
+    for (int i = 1; i < JEM__QUANTILES; i++)
+        if (q[i] - q[i - 1] <= same && score >= q[i - 1] - same && score < q[i]) score = q[i];
+    return score;
+}
+/* Returns the fraction of calibration images whose score is not higher. q[k] is the quantile at
+   (k/64)^2, so that most are near the strange end; between two, the root of the fraction is
+   linear. */
 static float jem__fraction(const float *q, float score) {
-    const float root = jem__familiarity(q, JEM__QUANTILES, score);
+    const float root = jem__familiarity(q, JEM__QUANTILES, jem__highest_tie(q, score));
     return root * root;
 }
 /* Returns -log of the p-value of a part's score, its rank among those of the calibration images or,
@@ -12221,8 +12239,8 @@ static double jem__part_surprise(const jem__calibrated_part *p, float score) {
     const double most = 60;
     if (!p->own.dims) return 0;
     const double edge = (double)JEM__TAIL / (JEM__QUANTILES - 1);
-    const double excess = (double)p->q[JEM__TAIL] - (double)score;
-    if (excess >= 0) return fmin(excess / (double)*p->tail - 2 * log(edge), most);
+    const double excess = (double)p->q[JEM__TAIL] - (double)jem__highest_tie(p->q, score);
+    if (excess > 0) return fmin(excess / (double)*p->tail - 2 * log(edge), most);
     return -log((double)jem__fraction(p->q, score));
 }
 /* Returns the joint score, minus the weighted sum of the parts' -log p (Fisher; tails of several
@@ -12683,10 +12701,6 @@ static void jem__part_standardise(jem__calibrated_part *p, const jem__fit_data *
     }
 }
 
-/* Limit of a standardised score. If the scores of the other folds are all equal, as for a column
-   that is constant but for a few rows, their scale is nearly 0. */
-#define JEM__MOST_DEVIANT 1e6f
-
 /* Computes scores[n] by fits that exclude each image's fold, just as the final fit excludes new
    images: raw scores first, which are then standardised by those of the other folds. Finally sets
    p's shift and scale from all raw scores. raw[n]: scratch. */
@@ -12704,11 +12718,8 @@ static void jem__part_folds(jem__calibrated_part *p, const jem__fit_data *all, f
     for (others.without = 0; others.without < folds; others.without++) {
         jem__part_standardise(p, &others, raw, work);
         for (int i = 0; i < all->n; i++) {
-            const int c = all->stats[i].label;
             if (!jem__left_out(&others, i)) continue;
-            scores[i] = (raw[i] - p->shift[c]) / p->scale[c];
-            if (scores[i] > JEM__MOST_DEVIANT) scores[i] = JEM__MOST_DEVIANT;
-            if (scores[i] < -JEM__MOST_DEVIANT) scores[i] = -JEM__MOST_DEVIANT;
+            scores[i] = jem__standardised(p, raw[i], all->stats[i].label);
         }
     }
     jem__part_standardise(p, all, raw, work);

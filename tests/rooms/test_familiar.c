@@ -244,6 +244,30 @@ static void test_one_class(jem_ctx *ctx) {
     jem_net_free(net);
 }
 
+/* Readings of a machine that is off for all, or half, of the calibration. */
+static void test_equal(jem_ctx *ctx) {
+    printf("equal readings: they tie, and are not strange\n");
+    jem_net *net = heads_net(ctx, 1);
+    jem_rng rng = jem_rng_seed(4);
+    float *x = clusters(ctx, &rng, FEW, 1);
+    for (int half = 0; half < 2; half++) {
+        for (int i = 0; i < FEW * D; i++)
+            if (!half || i / D % 2) x[i] = (float)(1 + i % D);
+        CHECK(jem_calibrate(net, x, FEW, 1) == JEM_OK &&
+              jem_classify(net, x, FEW, answers) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(answers[1].familiarity > .2f, "half %d: an equal reading has %g", half,
+              (double)answers[1].familiarity);
+        x[D] += 3;
+        CHECK(jem_classify(net, x + D, 1, answers) == JEM_OK, "%s", jem_error(ctx));
+        CHECK(half || jem_judge(answers[0].familiarity) == JEM_VERDICT_STRANGE,
+              "another reading has %g", (double)answers[0].familiarity);
+        free(x);
+        x = clusters(ctx, &rng, FEW, 1);
+    }
+    free(x);
+    jem_net_free(net);
+}
+
 /* ---- verdicts, scores, reasons --------------------------------------------------------------- */
 
 static void test_verdicts(void) {
@@ -707,7 +731,7 @@ static void test_together(jem_ctx *ctx) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST_IN(test_order), TEST_IN(test_pictures), TEST_IN(test_mlp), TEST_IN(test_one_class),
-        TEST(test_verdicts), TEST_IN(test_scores), TEST_IN(test_image_reasons),
+        TEST_IN(test_equal), TEST(test_verdicts), TEST_IN(test_scores), TEST_IN(test_image_reasons),
         TEST_IN(test_vector_reasons), TEST(test_same), TEST_IN(test_old), TEST_IN(test_older),
         TEST_IN(test_shades), TEST_IN(test_together)
     };
