@@ -1715,19 +1715,17 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
    amount of noise. Each step removes most of the noise and adds nearly all of it again, which gives
    the sampled pixels time to agree with the known ones (as in RePaint, Lugmayr et al. 2022). A walk
    follows, in which log p sees the known pixels without noise. If denoise.steps > 0, a last step
-   after the walk removes the remaining noise, at most .25. If the watch of any phase returns
-   nonzero, the imputation ends. */
+   after the walk removes the remaining noise. If the watch of any phase returns nonzero, the
+   imputation ends. jem_net_impute_desc returns the desc for a network. */
 typedef struct jem_impute_desc {
-    jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019. For a
-                                                      density with a score, set 300 steps, after
-                                                      which .01 of the noise remains, and sigma_max
-                                                      to its largest noise (jem_net.noise_hi).
-                                                      Missing pixels start from N(0, sigma_max^2) */
-    jem_sgld_desc walk;                            /* 300 steps of 1, noise .01. For a density with
-                                                      a score, set its walk, as in
-                                                      jem_net_generate_desc (.01, noise .1) */
+    jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019: 300 of them
+                                                      leave .01 of the noise. Missing pixels start
+                                                      from N(0, sigma_max^2) */
+    jem_sgld_desc walk;                            /* 300 steps of 1, noise .01 */
     float lo, hi;                                  /* -1, 1: without denoise, missing pixels start
                                                       from U(lo,hi) or, if lo = hi, as in x */
+    float last_sigma;                              /* .25: noise that the last step removes, at
+                                                      most; 0: skips it */
 } jem_impute_desc;
 JEM_API jem_impute_desc jem_impute_desc_default(void);
 /* Samples the pixels of the leaf x(n,c,h,w) for which known[n][c][h][w] is 0, in place; the others
@@ -1843,6 +1841,10 @@ JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
    and a walk of 45, usually a tenth of the steps (quality: tools/BENCHMARKS.md). Without a score it
    is the same as jem_net_generate_desc. */
 JEM_API jem_generate_desc jem_net_draft_desc(const jem_net *net);
+/* Returns how to impute pixels by a network. With a learned score: 300 noise-blind steps from its
+   largest noise; the walk and the last step of jem_net_generate_desc. Without a score: the walk of
+   jem_net_generate_desc, within -1..1 for images. */
+JEM_API jem_impute_desc jem_net_impute_desc(const jem_net *net);
 /* Returns the query for jem_logp_guided. The query points to labels, which must stay valid. Its
    weight is net->guidance. If that is 0, the weight is 7 for a network with a score and a scale
    above 1, which gives clear specimens of a class, and 1 for other networks, which gives p(x,y). */
@@ -13480,6 +13482,7 @@ jem_impute_desc jem_impute_desc_default(void) {
     d.walk.steps = 300;
     d.lo = -1;
     d.hi = 1;
+    d.last_sigma = 0.25f;
     return d;
 }
 
@@ -13564,8 +13567,10 @@ static void jem__impute_all(jem_ctx *ctx, jem__held *h, jem_tensor *x, const flo
     else if (d->lo != d->hi) jem_fill_uniform(ctx, rng, u, size, d->lo, d->hi);
     if (jem_ok(ctx)) jem_write(x, u);
     if (!h->stopped) jem_sgld(ctx, jem__logp_held, h, x, &walk, rng);
-    const jem_denoise_desc last = jem_denoise_desc_clean(0.25f);
-    if (d->denoise.steps > 0 && !h->stopped) jem_denoise(ctx, h->logp, h->user, x, &last, NULL);
+    if (d->denoise.steps > 0 && d->last_sigma > 0 && !h->stopped) {
+        const jem_denoise_desc last = jem_denoise_desc_clean(d->last_sigma);
+        jem_denoise(ctx, h->logp, h->user, x, &last, NULL);
+    }
     if (h->open && h->held) jem__impute_restore(h, x);
 }
 
@@ -13576,6 +13581,7 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     const char *const what = "impute";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL)) return jem_error_status(ctx);
     if (!JEM__IN(d.lo, -1e4, 1e4) || !JEM__IN(d.hi, d.lo, 1e4)) return ctx->status;
+    if (d.last_sigma != 0 && !JEM__IN(d.last_sigma, JEM__TINY, JEM__MOST)) return ctx->status;
     if (!jem__denoise_good(ctx, "impute: denoise", d.denoise)) return ctx->status;
     if (!jem__sgld_good(ctx, "impute: walk", d.walk)) return ctx->status;
     if (!known) return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: known is NULL");
@@ -14426,6 +14432,23 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
         d.lo = -2;
         d.hi = 2;
         d.walk = jem_sgld_desc_langevin(0.01f, 1000);
+    }
+    return d;
+}
+
+jem_impute_desc jem_net_impute_desc(const jem_net *net) {
+    const jem_generate_desc fresh = jem_net_generate_desc(net);
+    jem_impute_desc d = jem_impute_desc_default();
+    d.walk = fresh.walk;
+    d.lo = fresh.lo;
+    d.hi = fresh.hi;
+    d.last_sigma = fresh.last_sigma;
+    if (net && net->noise_hi > 0) {                /* no clamp: the score knows noise beyond +-1 */
+        d.denoise.steps = 300;
+        d.denoise.sigma_max = net->noise_hi;
+    } else if (!net || !jem__is_vector(net)) {
+        d.walk.clamp_lo = -1;
+        d.walk.clamp_hi = 1;
     }
     return d;
 }

@@ -49,16 +49,7 @@ static int fill_in(jem_net *net, const digits *d, float *rows) {
     }
     if (!print(net, "filled with mean", by_mean, d, known)) return 0;
 
-    jem_impute_desc how = jem_impute_desc_default();
-    if (net->noise_hi > 0) {                       /* it has learned a score: see jem_generate */
-        how.denoise.steps = 300;
-        how.denoise.sigma_max = net->noise_hi;
-        how.walk.step_size = 0.01f;
-        how.walk.noise_std = 0.1f;
-    } else {
-        how.walk.clamp_lo = -1;
-        how.walk.clamp_hi = 1;
-    }
+    const jem_impute_desc how = jem_net_impute_desc(net);
     for (int s = 0; s < SAMPLES; s++) {
         float *sample = rows + (3 + s) * ROW;
         const jem_mark mark = jem_begin(ctx);

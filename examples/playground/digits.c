@@ -161,18 +161,12 @@ static int fill_watch(void *user, int step, jem_tensor *x) {
 }
 /* [fill] Samples the unknown pixels by chains that keep the known ones. */
 PAGE(int, fill_in)(int ways, int seed) {
-    jem_impute_desc how = jem_impute_desc_default();
+    jem_impute_desc how = jem_net_impute_desc(nets[0]);
     how.walk.watch = how.denoise.watch = fill_watch;
-    if (nets[0]->noise_hi > 0) {               /* it has learned a score: denoise from high noise */
+    if (how.denoise.steps > 0) {               /* a page has less time */
         how.denoise.steps = 150;
         how.denoise.beta = 0.038f;
-        how.denoise.sigma_max = nets[0]->noise_hi;
         how.walk.steps = 150;
-        how.walk.step_size = 0.01f;
-        how.walk.noise_std = 0.1f;
-    } else {
-        how.walk.clamp_lo = -1;
-        how.walk.clamp_hi = 1;
     }
     for (int k = 0; k < ways * PIXELS; k++) {
         filled[k] = seen[k % PIXELS];

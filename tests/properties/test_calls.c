@@ -341,7 +341,7 @@ static jem_impute_desc *jem_impute_desc_(void) {
     static const span spans[] = {
         { 0, BEFORE(jem_impute_desc, denoise.watch) },
         { BEFORE(jem_impute_desc, walk), BEFORE(jem_impute_desc, walk.watch) },
-        { BEFORE(jem_impute_desc, lo), BEFORE(jem_impute_desc, hi) + 1 }
+        { BEFORE(jem_impute_desc, lo), BEFORE(jem_impute_desc, last_sigma) + 1 }
     };
     jem_impute_desc d = jem_impute_desc_default();
     d.walk.steps = 2;
@@ -485,6 +485,7 @@ static const char always[] =
     " jem_trim jem_reset jem_param_changed jem_keep jem_net_size jem_zero_grad jem_noise_levels"
     " jem_sgld_desc_langevin jem_denoise_desc_clean jem_learning_rate jem_train_desc_score"
     " jem_trainer_updates jem_trainer_reseed jem_trainer_set_lr jem_net_generate_desc jem_net_query"
+    " jem_net_impute_desc"
     " jem_archive_count jem_mask_controls jem_judge jem_verdict_name jem_reason_name"
     " jem_compute_exp jem_compute_tanh jem_compute_sigmoid jem_train_desc_vectors"
     " jem_mlp_desc_vectors jem_file_temporary jem_calibrated jem_net_draft_desc ";
@@ -698,6 +699,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_impute_desc_default, (void)jem_impute_desc_default()) \
     ROW(jem_impute, got = jem_impute(CTX(), LOGP(), USER(), X(), IN(), jem_impute_desc_(), RNG())) \
     ROW(jem_net_generate_desc, (void)jem_net_generate_desc(NET())) \
+    ROW(jem_net_impute_desc, (void)jem_net_impute_desc(NET())) \
     ROW(jem_net_draft_desc, (void)jem_net_draft_desc(NET())) \
     ROW(jem_net_query, (void)jem_net_query(NET(), LABELS())) \
     ROW(jem_pixels_to_floats, got = jem_pixels_to_floats(IMAGES(), BYTES(), COUNT(9), COUNT(7), \

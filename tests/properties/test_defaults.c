@@ -102,7 +102,7 @@ static void test_sampler_descs(jem_ctx *ctx) {
     CHECK(a.levels == 500 && a.mean == 0 && a.std == 1 && is_mcmc(&a.walk, 1, 5), "jem_ais_desc");
     const jem_impute_desc i = jem_impute_desc_default();
     CHECK(is_denoise(&i.denoise, 0, 0.8f, 0.019f, 2) && is_walk(&i.walk, 300, 1, 0.01f) &&
-          i.lo == -1 && i.hi == 1, "jem_impute_desc");
+          i.lo == -1 && i.hi == 1 && i.last_sigma == 0.25f, "jem_impute_desc");
     const jem_attack_desc t = jem_attack_desc_default();
     CHECK(t.eps == 0.2f && !t.l2 && t.steps == 40 && t.step_size == 0 && t.restarts == 1 &&
           t.random_start == 1 && !t.all_steps && t.momentum == 0 && !t.targeted &&

@@ -413,7 +413,7 @@ static void test_descs(jem_ctx *ctx) {
 #define IMPUTE(name, value) { #name, offsetof(jem_impute_desc, name), value }
     static const setting impute[] = {
         IMPUTE(lo, NAN), IMPUTE(hi, -2), IMPUTE(denoise.fraction, 2),
-        IMPUTE(walk.step_size, INFINITY)
+        IMPUTE(walk.step_size, INFINITY), IMPUTE(last_sigma, NAN), IMPUTE(last_sigma, -1)
     };
 #define AIS(name, value) { #name, offsetof(jem_ais_desc, name), value }
     static const setting ais[] = { AIS(std, 1e-25f), AIS(std, 1e25f), AIS(std, NAN) };

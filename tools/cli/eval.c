@@ -1181,17 +1181,12 @@ static int impute_row(const uses *s, const char *name, const float *filled, cons
 
 static int impute_once(const uses *s, const float *known, jem_rng *rng, float *filled) {
     jem_net *net = s->m.net;
-    jem_impute_desc d = jem_impute_desc_default();
-    d.walk = uses_walk(s, s->u->steps);
-    if (net->noise_hi > 0) {                       /* it has learned a score, and is used to
-                                                      noise: a cut at -1 would be unlike any */
+    jem_impute_desc d = jem_net_impute_desc(net);
+    d.walk.steps = s->u->steps;
+    if (d.denoise.steps > 0) {
         d.denoise.steps = s->u->noise_steps;
         d.denoise.fraction = s->u->noise_step;
         d.denoise.beta = s->u->noise_beta;
-        d.denoise.sigma_max = net->noise_hi;
-    } else {
-        d.walk.clamp_lo = -1;
-        d.walk.clamp_hi = 1;
     }
     for (int i = 0; i < s->n && jem_ok(s->m.ctx); i += SAMPLE_AT_ONCE) {
         const int n = smaller(s->n - i, SAMPLE_AT_ONCE);
