@@ -345,7 +345,7 @@ button { font: inherit; font-size: 16px; color: var(--ink); background: var(--pa
   :root { --paper: #fff; --ink: #1b1d21; --soft: #5b616b; --line: #dcdcd8; --well: #f2f2f0; }
   html { font-size: 15px; }
   section { display: grid; min-height: 0; height: 162mm; padding: 0; break-after: page;
-    break-inside: avoid; }
+    break-inside: avoid; overflow: hidden; }
   .text:has(details[open]) { zoom: .88; }
   .tall img { max-height: 128mm; }
   .wide img { max-height: 70mm; }
