@@ -281,8 +281,8 @@ $(BUILD)/command: stb
 	@echo '$(COMPILE)' | cmp -s - $@ || echo '$(COMPILE)' >$@
 
 # The implementation is compiled once and linked to all programs that only use the API, as is shared
-# code.
-INSIDE := $(shell grep -lE 'jem__|JEM__|->node' examples/*.c tests/*/*.c tools/*.c tools/cli/*.c)
+# code. (grep -s: a copy for students has no tests.)
+INSIDE := $(shell grep -slE 'jem__|JEM__|->node' examples/*.c tests/*/*.c tools/*.c tools/cli/*.c)
 $(BUILD)/jem.o: jem.h $(BUILD)/command
 	$(COMPILE) -x c -DJEM_IMPLEMENTATION -c jem.h -o $@
 SUPPORT := $(patsubst tools/support/%.c,$(BUILD)/support/%.o,$(wildcard tools/support/*.c))
@@ -320,7 +320,7 @@ $(BUILD)/%: tests/properties/%.c $(HEADERS) $(BUILD)/jem.o
 $(BUILD)/%: tests/tools/%.c $(HEADERS) $(BUILD)/jem.o
 	$(program)
 # Few tests need code that programs share; the others are built without stb.
-SHARING := $(shell grep -lE '#include "(tools|examples)/' tests/*/test_*.c)
+SHARING := $(shell grep -slE '#include "(tools|examples)/' tests/*/test_*.c)
 $(call programs,$(SHARING)): $(BUILD)/cli.a $(BUILD)/support.a
 # These look inside.
 $(BUILD)/test_faults $(BUILD)/test_batches $(BUILD)/test_divergence: $(wildcard tools/cli/*.c)

@@ -94,6 +94,7 @@ int main(int argc, char **argv) {
         digits_free(&d);
     }
     if (net) failed = report(ctx) || failed;
+    if (!failed) printf("picture: build/pictures/attack.png\n");
     jem_net_free(net);
     jem_ctx_free(ctx);
     return failed;

@@ -9,7 +9,8 @@
                  f(data) far below   chains sit on a spike without data: f has run away
 
    LOOK FOR  Each panel: log p(x) and 300 chains of the replay buffer (white). A panel that would be
-             black has lines of equal log p, the lighter the higher.
+             black has lines of equal log p, the lighter the higher. The line under a panel has
+             the colour of its curve in the chart.
              rate x 30     the landscape changes faster than the chains can follow, becomes steep,
                            and throws them into two corners of the box (two dots there). The trainer
                            stops, and restores the weights from before that
@@ -50,7 +51,7 @@ static const run runs[RUNS] = {
     { "no noise", INK_ORANGE, 1, 0, 20, 0.05f, 0 },
     { "one step from noise", INK_BLUE, 1, 1, 1, 1, 0 },
     { "rate x 30, L2 on f", INK_PINK, 30, 1, 20, 0.05f, 0.1f },
-    { "20 steps from noise", INK_SKY, 1, 1, 20, 1, 0 }
+    { "20 steps from noise", INK_GREEN, 1, 1, 20, 1, 0 }
 };
 
 static jem_train_desc training(const run *r) {
@@ -130,25 +131,26 @@ static void live(jem_ctx *ctx, const run *r, int updates, plot *p, curve *c, cha
 int main(int argc, char **argv) {
     const int updates = is_quick(argc, argv) ? 20 : 1000;
     static float at[RUNS][MOST + 1], value[RUNS][MOST + 1];
-    static const char *const legend[RUNS] = {
-        "healthy", "rate x 30", "no noise", "1 from noise", "L2 on f", "20 steps"
-    };
     curve curves[RUNS];
     char title[64], note[64];
     sheet s;
     plot p;
-    if (!sheet_create(&s, 3, 2, 300, 280) || !panel_create(&p, &s)) return 1;
+    if (!sheet_create(&s, 3, 2, 300, 310) || !panel_create(&p, &s)) return 1;
     jem_ctx *ctx = jem_ctx_create(NULL);
     printf("%-20s  mean log p of new points %.4g\n", "the true density",
            world_mean_logp(RINGS, NULL));
     for (int k = 0; k < RUNS && jem_ok(ctx); k++) {
-        curve c = { legend[k], runs[k].colour, at[k], value[k], 0, 2 };
+        curve c = { "", runs[k].colour, at[k], value[k], 0, 2 };
         live(ctx, runs + k, updates, &p, &c, title, note);
         curves[k] = c;
         sheet_put(&s, k % 3, k / 3, &p, title);
         sheet_note(&s, k % 3, k / 3, 0, note);
+        sheet_underline(&s, k % 3, k / 3, runs[k].colour);
     }
-    if (jem_ok(ctx)) sheet_chart(&s, "f(data) - f(sample)", "updates", curves, RUNS, -6, 12);
+    if (jem_ok(ctx)) {
+        sheet_chart_in(&s, "f(data) - f(sample)", "updates; colours as under the panels", curves,
+                       RUNS, -6, 12, 3.4f);
+    }
     const int failed = report(ctx) || !sheet_close(&s, "build/pictures/break_it.png");
     plot_free(&p);
     jem_ctx_free(ctx);

@@ -99,6 +99,7 @@ int main(void) {
         failed = report(ctx) || failed;
         digits_free(&d);
     }
+    if (!failed) printf("picture: build/pictures/calibration.png\n");
     jem_net_free(net);
     jem_ctx_free(ctx);
     return failed;

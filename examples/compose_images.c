@@ -175,6 +175,7 @@ int main(int argc, char **argv) {
     if (jem_ok(ctx))
         printf("of all samples, %d%% match the request\n", 100 * hits / (ROWS * SAMPLES));
     const int failed = report(ctx) || !plot_write(&paper, "build/pictures/compose_images.png");
+    if (!failed) printf("picture: build/pictures/compose_images.png\n");
     for (int k = 0; k < FACTORS; k++) jem_net_free(m.net[k]);
     plot_free(&paper);
     jem_ctx_free(ctx);

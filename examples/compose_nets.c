@@ -4,18 +4,20 @@
    FORMULA   and: log p = log p1 + log p2,   or: log p = logsumexp(log p1, log p2)
              (Du, Li and Mordatch 2020, arXiv:2004.06030.) Neither network is retrained. 'And' needs
              no Z. 'Or' does: a constant added to one of the two determines how often it is chosen.
-             Z is unknown; we shift both to one level, that of their own samples.
+             Z is unknown; instead, we shift both to one level: log p is 0 on average for the
+             samples of each.
 
    LOOK FOR  A row for each expression, ten chains from the same noise; both networks then judge
              the samples: on the left is the percentage that is not strange or, if a class was
              requested, that has this class. The samples are compromises: 1s like one or two
              trouser legs, 0s with the outline of a bag, 7s with the sole of a boot. 'Digit and
              clothes' gives digits or pieces of digits: the sharper density dominates, that of the
-             digits. And 'or' gives only clothes: the two Z are still unknown after the shift, and
-             one of the densities receives nearly all of the probability.
+             digits. And 'or' gives only clothes, those of the second row: its gradient is that of
+             the larger log p, and on noise, where chains start, clothes are ahead by 500.
 
-   TRY       Other classes: 0..9, and T-shirt, trouser, pullover, dress, coat, sandal, shirt,
-             sneaker, bag, boot. WEIGHT of the class 1 or 50. STEPS 1000.
+   TRY       FOR_DIGITS 300.0f: all samples of 'digit or clothes' are digits. Other classes: 0..9,
+             and T-shirt, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, boot. WEIGHT
+             of the class 1 or 50. STEPS 1000.
 
    RUN       build/compose_nets          Picture: build/pictures/compose_nets.png */
 #define JEM_IMPLEMENTATION
@@ -23,8 +25,9 @@
 
 #include "tools/support/chart.h"
 
-enum { CHAINS = 10, STEPS = 300, ROWS = 7, ZOOM = 3, LEFT_OF = 390 };
+enum { CHAINS = 10, STEPS = 300, ROWS = 7, ZOOM = 3, LEFT_OF = 272 };
 #define WEIGHT 20
+#define FOR_DIGITS 0.0f                            /* added to their log p in 'digit or clothes' */
 typedef enum kind { DIGIT_NET, CLOTHES_NET, AND, OR } kind;
 typedef struct asked { const char *name; kind what; int label[2]; } asked;     /* -1: any class */
 static const asked rows[ROWS] = {
@@ -49,17 +52,32 @@ static jem_tensor *both(jem_ctx *ctx, jem_tensor *x, void *user) {
     jem_tensor *a = one(ctx, x, m, 0);
     jem_tensor *b = one(ctx, x, m, 1);
     if (m->row->what == AND) return jem_add(ctx, a, b);
+    a = jem_add_constant(ctx, a, FOR_DIGITS);
     return jem_logsumexp(ctx, jem_concat(ctx, a, b));
+}
+
+/* Prints the mean log p of both networks on the noise from which chains start. */
+static void compare(const model *m, const float *x) {
+    double mean[2] = { 0, 0 };
+    jem_answer a[CHAINS];
+    for (int k = 0; k < 2; k++) {
+        if (jem_classify(m->net[k], x, CHAINS, a) != JEM_OK) return;
+        for (int i = 0; i < CHAINS; i++) mean[k] += (double)a[i].log_density / CHAINS;
+        mean[k] -= (double)m->level[k];
+    }
+    printf("on noise, log p is %.0f as digits, %.0f as clothes\n", mean[0], mean[1]);
 }
 
 static void draw(jem_ctx *ctx, model *m, int row, int steps, plot *paper) {
     static float x[CHAINS * DIGIT_PIXELS];
+    static const char *const as[2] = { "digits", "clothes" };
     jem_answer a[2][CHAINS];
     jem_rng rng = jem_rng_seed(1);
     char label[64];
     int seen[2] = { 0, 0 };
     m->row = rows + row;
     jem_fill_uniform(ctx, &rng, x, CHAINS * DIGIT_PIXELS, -1, 1);
+    if (rows[row].what == OR) compare(m, x);
     jem_tensor *t = jem_input(ctx, x, CHAINS, 1, DIGIT, DIGIT);
     jem_sgld_desc how = jem_sgld_desc_default();
     jem_generate_desc fresh = jem_generate_desc_default();  /* for networks that learned a score */
@@ -84,8 +102,11 @@ static void draw(jem_ctx *ctx, model *m, int row, int steps, plot *paper) {
     printf("%-18s %s\n", rows[row].name, label);
     fflush(stdout);
     const int top = 10 + row * (DIGIT * ZOOM + 6);
-    text(paper, 10, (float)top + 18, 2.3f, 0x222222, rows[row].name);
-    text(paper, 10, (float)top + 48, 1.7f, 0x555555, label);
+    text(paper, 10, (float)top + 4, 3, 0x000000, rows[row].name);
+    for (int k = 0; k < 2; k++) {
+        snprintf(label, sizeof label, "as %s %d%%", as[k], 100 * seen[k] / CHAINS);
+        text(paper, 10, (float)(top + 33 + 25 * k), 2.7f, 0x333333, label);
+    }
     for (int i = 0; i < CHAINS; i++)
         plot_digit(paper, LEFT_OF + i * (DIGIT * ZOOM + 6), top, ZOOM, x + i * DIGIT_PIXELS);
     jem_reset(ctx);

@@ -73,6 +73,7 @@ int main(void) {
         digits_free(&d);
     }
     if (net) failed = report(ctx) || failed;
+    if (!failed) printf("picture: build/pictures/imputation.png\n");
     jem_net_free(net);
     jem_ctx_free(ctx);
     return failed;

@@ -118,6 +118,7 @@ int main(int argc, char **argv) {
         jem_net_free(net);
     }
     const int failed = report(ctx) || !plot_write(&paper, "build/pictures/pooled.png");
+    if (!failed) printf("picture: build/pictures/pooled.png\n");
     plot_free(&paper);
     jem_ctx_free(ctx);
     return failed;

@@ -317,5 +317,7 @@ int main(int argc, char **argv) {
     train(d.x, d.y, DIGITS_TRAIN, updates);
     printf("%.1f%% of the held-out digits are classified correctly\n", 100 * (double)accuracy(&d));
     digits_free(&d);
-    return !draw_samples("build/pictures/tiny_jem.png");
+    if (!draw_samples("build/pictures/tiny_jem.png")) return 1;
+    printf("picture: build/pictures/tiny_jem.png\n");
+    return 0;
 }

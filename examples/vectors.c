@@ -344,6 +344,7 @@ int main(int argc, char **argv) {
         }
     }
     const int failed = report(ctx) || !ok;
+    if (!failed && argc == 1) printf("picture: build/pictures/vectors.png\n");
     jem_ctx_free(ctx);
     return failed;
 }

@@ -173,6 +173,7 @@ int main(int argc, char **argv) {
                           colours, rate_names, truth - 3, truth + .2f, truth };
     printf("%-20s %7.3f\n", "the truth", (double)truth);
     const int failed = report(ctx) || !rows_write(&c, "build/pictures/ways.png");
+    if (!failed) printf("picture: build/pictures/ways.png\n");
     plot_free(&grid);
     jem_ctx_free(ctx);
     return failed;

@@ -314,6 +314,13 @@ static inline void sheet_put(sheet *s, int column, int row, const plot *from, co
     plot_put(&s->paper, x, y, from);
 }
 
+/* Underlines a panel, in the colour of its curve in the chart. */
+static inline void sheet_underline(sheet *s, int column, int row, unsigned colour) {
+    const int x = SHEET_GAP + column * (s->size + SHEET_GAP);
+    const int y = (row + 1) * (s->size + SHEET_TITLE) + row * SHEET_GAP;
+    box(&s->paper, (float)x, (float)y + 3, (float)(x + s->size), (float)y + 10, colour);
+}
+
 /* Writes white letters at the bottom right of a panel; line 0 is the lowest. */
 static inline void sheet_note(sheet *s, int column, int row, int line, const char *note) {
     const int right = (column + 1) * (s->size + SHEET_GAP) - 4;
@@ -342,9 +349,10 @@ static inline float autocorrelation(const float *v, int steps, int chains, doubl
     return (float)(both / square);
 }
 
-/* Draws curves in the room under the panels. */
-static inline void sheet_chart(sheet *s, const char *title, const char *x_name, const curve *curves,
-                               int n, float y_lo, float y_hi) {
+/* Draws curves in the room under the panels, with letters of a size like draw_panel_in's. */
+static inline void sheet_chart_in(sheet *s, const char *title, const char *x_name,
+                                  const curve *curves, int n, float y_lo, float y_hi, float unit) {
+    const float larger = unit / SHEET_UNIT;
     panel q;
     memset(&q, 0, sizeof q);
     q.title = title;
@@ -355,9 +363,13 @@ static inline void sheet_chart(sheet *s, const char *title, const char *x_name, 
     q.y_hi = y_hi;
     q.left = 60;
     q.right = (float)s->paper.w - 20;
-    q.top = (float)s->chart_top + 46;
-    q.bottom = (float)s->paper.h - 60;
-    draw_panel_in(&s->paper, &q, SHEET_UNIT);
+    q.top = (float)s->chart_top + 46 * larger;
+    q.bottom = (float)s->paper.h - 60 * larger;
+    draw_panel_in(&s->paper, &q, unit);
+}
+static inline void sheet_chart(sheet *s, const char *title, const char *x_name, const curve *curves,
+                               int n, float y_lo, float y_hi) {
+    sheet_chart_in(s, title, x_name, curves, n, y_lo, y_hi, SHEET_UNIT);
 }
 
 /* Writes and frees the sheet; returns 1 on success. */

@@ -445,7 +445,7 @@ smoke() {
 lessons() {
     folder lessons
     examples film learn break_it mend_it pooled compose_nets compose_images
-    pictures "learn 1006 989" "break_it 1006 969" "pooled 1024 262" "compose_nets 1296 644" \
+    pictures "learn 1006 989" "break_it 1006 999" "pooled 1024 262" "compose_nets 1178 644" \
         "compose_images 1008 778"
     claim learn "the exact way is the best, one step from data or twenty from noise are the worst" '
         { p[$1] = $NF } END { exit !("exact" in p && "CD-1" in p && "short-run" in p &&
@@ -469,6 +469,9 @@ lessons() {
         END { exit bad || !(share["flat"] >= 90 && share["pooled"] <= 70) }'
     claim compose_nets "both networks see what was asked for" '
         /^[0-9] and/ { n++; if ($9 + 0 < 80 || $12 + 0 < 80) bad = 1 } END { exit bad || n != 3 }'
+    claim compose_nets "chains of digit or clothes follow the larger log p on noise: the course" '
+        /^on noise/ { ahead = $9 - ($6 + 0) } / or clothes/ { as = $8 + 0 }
+        END { exit !(ahead > 400 && ahead < 600 && as == 0) }'
     claim compose_images "most samples are what was asked for, as is a red square" '
         /^red and square and left/ { seen = $6 + 0 }   /^of all samples/ { all = $4 + 0 }
         END { exit !(seen >= 60 && all >= 80) }'

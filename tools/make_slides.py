@@ -123,9 +123,11 @@ def formula(text):
         begins = re.match(r"[^.;]{1,24}(?: = |: )", line.strip())
         if not line.strip():
             continue
-        if len(parts) == 2:
+        if len(parts) == 2:                         # a sentence or a reference below it is a row
             rows.append(parts)
-        elif rows and not begins and not (len(rows[-1]) == 2 and rows[-1][1].endswith(".")):
+            indent = line[:len(line) - len(line.lstrip())]
+        elif rows and not begins and not (len(rows[-1]) == 2 and (
+                rows[-1][1].endswith(".") or re.match(indent + r"[('A-Z]", line))):
             rows[-1][-1] += " " + line.strip()
         else:
             rows.append([re.sub(r",\s+", ", ", line.strip())])
@@ -220,15 +222,15 @@ alt="%s"></button>
 <div class="text">
 <div class="formula">%s</div>
 <p class="question">%s</p>
-%s
 <p class="links">%s</p>
+%s
 </div>
 </section>
 """ % (shape, program, part, minutes,
        inline(title_of(unit, program, k), playground_only), data, width, height, alt, alt,
        formula(given),
-       inline(sentence(question), playground_only),
-       "<details><summary>Answer</summary>%s</details>" % markdown(answer) if answer else "", links)
+       inline(sentence(question), playground_only), links,
+       "<details><summary>Answer</summary>%s</details>" % markdown(answer) if answer else "")
 
 
 def deck(units):
@@ -298,7 +300,8 @@ details { scroll-margin-bottom: 4rem; border: 1px solid var(--line); border-radi
 details p { margin: .4rem 0; }
 summary { cursor: pointer; font-weight: 600; }
 code { background: var(--well); border-radius: 4px; padding: 0 4px; }
-.links { display: flex; flex-wrap: wrap; align-items: center; gap: .3rem 1rem; margin: .7rem 0 0; }
+.links { display: flex; flex-wrap: wrap; align-items: center; gap: .3rem 1rem; margin: 0 0 .7rem; }
+.links:empty { display: none; }
 a { color: var(--accent); }
 .first { align-content: center; }
 section.first { grid-template: auto / 1fr; }
@@ -315,6 +318,17 @@ button { font: inherit; font-size: 16px; color: var(--ink); background: var(--pa
 .film { min-height: 28px; padding: 0 12px; }
 #bar .keys { margin-left: auto; }
 :focus-visible { outline: 3px solid var(--accent); outline-offset: 2px; }
+@media screen and (min-width: 901px) {                /* see fit() */
+  .tight1 .question { font-size: 1.1rem; margin: .5rem 0; }
+  .tight1.wide .question { margin-top: 0; }
+  .tight1.wide img { max-height: 28vh; }
+  section.tight2.tall { grid-template-columns: 9fr 11fr; }
+  section.tight2.broad { grid-template-columns: 1fr 1fr; }
+  .tight2 .question { font-size: 1rem; }
+  .tight2.wide img { max-height: 24vh; }
+  .tight3 details { font-size: max(16px, .9rem); line-height: 1.3; }
+  .tight3 .links { margin-bottom: .4rem; }
+}
 @media (max-width: 900px) {
   section, section.wide { grid-template: auto / minmax(0, 1fr); padding: 1rem 1rem 5rem; }
   section.first, section.broad { grid-template: auto / minmax(0, 1fr); }
@@ -331,7 +345,7 @@ button { font: inherit; font-size: 16px; color: var(--ink); background: var(--pa
   :root { --paper: #fff; --ink: #1b1d21; --soft: #5b616b; --line: #dcdcd8; --well: #f2f2f0; }
   html { font-size: 15px; }
   section { display: grid; min-height: 0; height: 162mm; padding: 0; break-after: page;
-    break-inside: avoid; }
+    break-inside: avoid; overflow: hidden; }
   .text:has(details[open]) { zoom: .88; }
   .tall img { max-height: 128mm; }
   .wide img { max-height: 70mm; }
@@ -375,7 +389,16 @@ function show(k) {
   all.forEach((s, i) => s.classList.toggle("shown", i === now));
   document.getElementById("count").textContent = `${now + 1} / ${all.length}`;
   history.replaceState(null, "", "#" + (now + 1));
-  scrollTo(0, 0);
+  fit(), scrollTo(0, 0);
+}
+/* An open answer needs room: the question and the picture become smaller, as far as necessary. */
+function fit() {
+  const tight = ["tight1", "tight2", "tight3"], list = all[now].classList;
+  list.remove(...tight);
+  for (const step of tight) {
+    if (document.documentElement.scrollHeight <= innerHeight) break;
+    list.add(step);
+  }
 }
 function embed(link) {
   const frame = document.createElement("iframe"), [page, state] = link.getAttribute("href").split("#");
@@ -386,7 +409,7 @@ function answer() {
   const d = all[now].querySelector("details");
   if (!d) return;
   d.open = !d.open;
-  d.scrollIntoView({ block: "nearest" });
+  fit(), d.scrollIntoView({ block: "nearest" });
 }
 document.querySelectorAll("a.live").forEach((link) => link.onclick = (event) => {
   if (event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -394,7 +417,8 @@ document.querySelectorAll("a.live").forEach((link) => link.onclick = (event) => 
 });
 document.querySelectorAll(".zoom").forEach((button) => button.onclick = enlarge);
 document.querySelectorAll(".film").forEach((button) => button.onclick = play);
-large.onclick = close;
+document.querySelectorAll("details").forEach((d) => d.ontoggle = fit);
+large.onclick = close, window.onresize = fit;
 document.getElementById("back").onclick = () => show(now - 1);
 document.getElementById("on").onclick = () => show(now + 1);
 addEventListener("keydown", (event) => {

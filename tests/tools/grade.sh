@@ -32,6 +32,13 @@ check "a folder with a space" 30 "$(sed -n 's/^\([0-9]*\) of 30 points$/\1/p' "$
 mkdir -p "$dir/our build"
 cp "$BUILD/jem.o" "$dir/our build"
 check "a build folder with a space" 30 "$(BUILD="$dir/our build"; grade $solutions 120)"
+# Students get a copy without the tests.
+mkdir -p "$dir/copy"
+cp Makefile "$dir/copy"
+ln -sfn "$PWD/examples" "$dir/copy/examples"
+ln -sfn "$PWD/tools" "$dir/copy/tools"
+check "a copy without tests: make has no complaint" "" \
+    "$(make --no-print-directory -C "$dir/copy" help 2>&1 >/dev/null)"
 check "the starter files" 0 "$(grade examples/assignments 120)"
 check "the starter files: warnings" 0 "$(grep -c warning "$dir/log.txt")"
 wrong "twice the noise" 8 langevin '+ sqrt(a) \* noise' '+ 2 * sqrt(a) * noise'

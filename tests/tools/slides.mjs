@@ -39,6 +39,34 @@ async function sizes() {
   await screen("", 1280, 720, false);
 }
 
+/* Every slide with its answer open, at the sizes of projectors: title, links and answer are seen. */
+async function answers() {
+  for (const [width, height] of [[1280, 720], [1920, 1080], [1024, 768], [1366, 768]]) {
+    await screen("", width, height, false);
+    await open("#1");
+    const n = await js("all.length"), wrong = [];
+    for (let k = 1; k < n; k++) {
+      await js(`show(${k})`), await key("a", "KeyA"), await sleep(60);
+      const trouble = await js(`(() => { const s = all[${k}], e = document.documentElement;
+        const bar = document.getElementById("bar").getBoundingClientRect().top;
+        const place = (what) => s.querySelector(what).getBoundingClientRect();
+        const sizes = [...s.querySelectorAll("p, dt, dd, summary, a")]
+          .map((t) => parseFloat(getComputedStyle(t).fontSize));
+        return [!s.querySelector("details").open && "closed",
+          (e.scrollHeight > innerHeight || e.scrollWidth > innerWidth) &&
+            e.scrollWidth + " x " + e.scrollHeight, place("h2").top < 0 && "title",
+          Math.max(place("details").bottom, place(".links").bottom) > bar && "behind the bar",
+          place("img").width < .25 * innerWidth && "picture of " + place("img").width,
+          Math.min(...sizes) < 16 && "letters"].filter(Boolean).join(", "); })()`);
+      if (trouble) wrong.push(`${k + 1}: ${trouble}`);
+      await screen(`slide-${width}-open-${String(k + 1).padStart(2, "0")}`, width, height, false);
+    }
+    check(`slides: all fit with their answers, at ${width} x ${height}`, !wrong.length,
+      wrong.join("; "));
+  }
+  await screen("", 1280, 720, false);
+}
+
 async function contents() {
   await open("#1");
   check("slides: each has a picture that loads, a formula, a question and an answer", await js(`
@@ -54,6 +82,9 @@ async function contents() {
   const captions = await js('all.map((s) => s.querySelector("figcaption")?.textContent)');
   check("slides: that of a film is its own", captions.some((text) =>
     text?.startsWith("A film of 300 updates: ")), captions.join("; "));
+  const parts = await js('[...document.querySelectorAll("dd")].map((dd) => dd.textContent)');
+  check("slides: a formula's general remark is a row of its own", parts.every((text) =>
+    !/arXiv/.test(text)), parts.find((text) => /arXiv/.test(text)));
   check("slides: answers are folded", await js(
     'document.querySelectorAll("details[open]").length === 0'));
   const links = await js('[...document.querySelectorAll("a.live")].map((a) => ' +
@@ -138,4 +169,4 @@ async function printed() {
   }
 }
 
-await visit([contents, sizes, keyboard, printed]);
+await visit([contents, sizes, answers, keyboard, printed]);

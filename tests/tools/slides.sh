@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the slides and visits them with a browser, all of it or the parts that are named (contents
-# sizes keyboard printed); screenshots go to build/slides/.
+# sizes answers keyboard printed); screenshots go to build/slides/.
 BUILD=${BUILD:-build}
 if ! ${MAKE:-make} --no-print-directory playground slides BUILD="$BUILD"; then
     echo "0 passed, 1 failed"
