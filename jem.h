@@ -95,6 +95,9 @@
        build a network     jem_wrn_create, jem_convnet_create (faster), jem_mlp_create (vectors)
        train it            jem_trainer_create, then jem_train_step with each batch of data
        use it              jem_classify, jem_sample
+       on pictures         jem_classify_pixels, jem_pixels_to_floats, jem_floats_to_pixels
+       frame by frame      jem_net_sampler, jem_sampler_step
+       fill in, clean up   jem_impute with jem_net_impute_desc, jem_denoise
        detect the unusual  jem_calibrate once, then jem_answer.familiarity
        store it            jem_save, jem_load
 
@@ -160,7 +163,8 @@
    THREADS
        The library uses OpenMP if the compiler enables it, or the parallel_for in the context's
        desc. Work is divided by images, pixels and channels; the order of a sum never changes. gcc's
-       OpenMP threads spin while they wait: set OMP_WAIT_POLICY=passive if other programs run too.
+       OpenMP threads spin while they wait: set OMP_WAIT_POLICY=passive if other programs run too,
+       or small networks may take ten times as long.
        These threads do not survive fork: a child that computes needs a context of one thread, or
        exec. A thread needs 64 KB of stack for the library (measured); give it twice as much.
    DETERMINISM
@@ -511,13 +515,13 @@ JEM_API void jem_keep(jem_tensor *t);
    call jem_zero_grad before the next jem_backward. */
 JEM_API jem_status jem_backward(jem_tensor *loss);
 /* Computes d (sum of y) / dx for a leaf x (jem_input, jem_zeros). y is (n,1,1,1), so each image
-   receives the gradient of its own number. Parameters receive no gradient. Returns JEM_BAD_SHAPE if
-   y has another shape; JEM_BAD_ARGUMENT if x is not a leaf, or y does not depend on it, or depends
-   on it only through jem_detach. */
+   receives the gradient of its own number; or it is a single number, such as a mean over images.
+   Parameters receive no gradient. Returns JEM_BAD_SHAPE if y has another shape; JEM_BAD_ARGUMENT if
+   x is not a leaf, or y does not depend on it, or depends on it only through jem_detach. */
 JEM_API jem_status jem_grad(jem_tensor *y, jem_tensor *x);
-/* Copies the gradient from the last jem_grad for x to nchw[n][c][h][w], which is yours. Returns
-   JEM_BAD_ARGUMENT if there is no gradient: jem_grad was not called, or failed, or jem_end has
-   freed its result. */
+/* Copies the gradient from the last jem_grad for x to nchw[n][c][h][w], which is yours. It is that
+   of the images at that time: after jem_write, call jem_grad again. Returns JEM_BAD_ARGUMENT if
+   there is no gradient: jem_grad was not called, or failed, or jem_end has freed its result. */
 JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);
 
 /* Log-density, up to a constant, for samplers and losses. Records log p of each image of
@@ -526,8 +530,8 @@ JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);
 typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
    for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
-   the largest gradient: below .01 if correct (in fp32, step .02), .1 or more if a backward is
-   wrong, NaN if a value is NaN; negative on an error. These limits are for a single op. The
+   the largest gradient: below .01 if correct (in fp32, step .02), else the share of the gradient
+   that is wrong, NaN if a value is NaN; negative on an error. These limits are for a single op. The
    rounding error falls as 1/step, the error of the difference rises: for parameters and log p(x) of
    a whole network, and for jem_slope_along, take the least result of several steps, .005 to 1. (A
    wrong backward has a large difference with all of them.) A backward that
@@ -552,7 +556,8 @@ JEM_API jem_tensor *jem_conv2d(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_pa
 JEM_API jem_tensor *jem_linear(jem_ctx *ctx, jem_tensor *x, jem_param *w, jem_param *b);
 
 /* Compute a + b, a - b, a * b, element by element. b has a's shape, or holds a number per image
-   (n,1,1,1) or per channel of each image (n,c,1,1), which is broadcast over a. */
+   (n,1,1,1) or per channel of each image (n,c,1,1), which is broadcast over a. For numbers that
+   all images share, use jem_linear of an input of ones (n,1,1,1), with the numbers as w (c,1). */
 JEM_API jem_tensor *jem_add(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_sub(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
 JEM_API jem_tensor *jem_mul(jem_ctx *ctx, jem_tensor *a, jem_tensor *b);
@@ -971,7 +976,7 @@ typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } j
    training mode; for training loops of your own. x(n,c,h,w) and labels[n] are for cross-entropy and
    p(x,y), x_data for p(x) (NULL: x is used); x_sample and sample_labels are the samples and their
    classes. Each of these may be NULL, but one term must remain. terms may be NULL. Errors: a weight
-   below 0 or not finite, no term. */
+   below 0 or not finite, no term, samples without classes although cd_class has a weight. */
 JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *terms);
@@ -998,10 +1003,12 @@ typedef struct jem_sgld_desc {
                                                       gradient to +- this */
     float clamp_lo, clamp_hi;                      /* 0, 0; lo < hi: x is clamped to lo..hi after
                                                       every step; any lo = hi: no clamp */
-    float decay_b, decay_gamma;                    /* 0: off */
+    float decay_b, decay_gamma;                    /* 0, 0: off; else both above 0 */
     float temperature_from, temperature_to;        /* 0: off */
     /* NULL, or called after every step, with its index, from 0, and the leaf x. A result other than
-       0 stops the walk. May read x, and call functions such as jem_classify (see ERRORS). */
+       0 stops the walk. May read x, write it (jem_write, jem_mcmc), and call functions such as
+       jem_classify (see ERRORS). For chains by a sampler of your own in training: steps 1,
+       step_size and noise_std 0, and a watch that walks x. */
     int (*watch)(void *user, int step, jem_tensor *x);
     void *watch_user;
 } jem_sgld_desc;
@@ -1021,9 +1028,10 @@ JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
 
    whose gradient flows through the last step only; `held` parameters receive no gradient. H, the
    entropy of the samples, is d mean log(distance to the nearest unequal sample) plus a
-   constant (Kozachenko & Leonenko 1987). entropy: 1 as in the paper, 0 to omit H. steps must be at
-   least 1; temperature_from and decay_b must be 0. If watch stops the walk, the last step is still
-   taken. Returns NULL on an error. */
+   constant (Kozachenko & Leonenko 1987). entropy: 0 omits H. The paper's code leaves out the factor
+   d and has a weight of .3, here .3/d; for images, 1 is too much. steps must be at least 1;
+   temperature_from and decay_b must be 0. If watch stops the walk, the last step is still taken.
+   Returns NULL on an error. */
 JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *desc, float entropy, jem_rng *rng);
 
@@ -1035,8 +1043,9 @@ JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
 
        x <- x + h sigma^2 g + gamma N(0,I),     gamma^2 = ((1 - beta h)^2 - (1 - h)^2) sigma^2
 
-   Starting from noise it produces a sample; starting from a noisy image, the clean image. One step
-   with h = 1, without rng, is the least-squares denoiser (Miyasawa 1961). */
+   Starting from noise it produces a sample; starting from a noisy image, a sample of the clean
+   images that it may be. To clean a picture with the least error on average, take one step with
+   h = 1, without rng: the least-squares denoiser (Miyasawa 1961). */
 typedef struct jem_denoise_desc {
     int steps;                                     /* 300 */
     float fraction;                                /* .05: h, the part of the noise that a step
@@ -1325,7 +1334,8 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
 /* Inputs of a loss term of your own, on the tape; an input that the update does not have is NULL.
-   x, x_data and sample are leaves, so a term may differentiate (jem_grad, jem_slope_along). With
+   x, x_data and sample are leaves, so a term may differentiate (jem_grad, jem_slope_along). Do not
+   write to them or walk them, since other terms read them: copy them (jem_read, jem_input). With
    several ranks, each has its own share of images, except in the first update of a network with
    buffers (see jem_sum_fn). */
 typedef struct jem_term_inputs {
@@ -1344,7 +1354,9 @@ typedef struct jem_term_inputs {
 typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
 
 /* Settings of a training run. Defaults are those of the paper, except its warm-up and its steps of
-   the learning rate (`schedule`). The batch size may vary from update to update. */
+   the learning rate (schedule: kind STEPS, warmup 1000, rate .3, at the updates of epochs 160 and
+   180 of 200), and the guard, which max_rollbacks = 0 turns off. The batch size may vary from one
+   update to the next. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
     jem_schedule schedule;                         /* constant, no warm-up */
@@ -1358,8 +1370,8 @@ typedef struct jem_train_desc {
                                                       network's Student distribution. log p(x) then
                                                       needs no constant Z. Only for networks with
                                                       `student` and jem_net_fit_units */
-    float w_kl, kl_entropy;                        /* 0, 1; weights of L_KL, and of H within L_KL
-                                                      (see jem_kl_walk) */
+    float w_kl, kl_entropy;                        /* 0, 1; weights of L_KL, and of H within L_KL;
+                                                      for images, .3/(c*h*w) (see jem_kl_walk) */
     /* 0, NULL; weight of a loss term of your own, and the term: give both. (To maximise it, negate
        the term.) Checkpoints contain neither the term nor its data, and the guard does not restore
        its data. To resume, give the same term. */
@@ -1473,7 +1485,8 @@ JEM_API jem_train_desc jem_train_desc_vectors(int updates);
 typedef struct jem_stats {
     jem_status status;
     int update;                                    /* from 0 */
-    float loss, ce, cd;                            /* cd = f_sample - f_data */
+    float loss, ce, cd;                            /* cd = f_sample - f_data; cd_class and
+                                                      energy_l2 are part of loss only */
     float score, residual, kl;                     /* see jem_score_matching, jem_kl_walk */
     float term;                                    /* your own (jem_train_desc), without weight */
     float nce;                                     /* log 4 if it cannot separate data and draws */
@@ -1729,7 +1742,8 @@ typedef struct jem_impute_desc {
 } jem_impute_desc;
 JEM_API jem_impute_desc jem_impute_desc_default(void);
 /* Samples the pixels of the leaf x(n,c,h,w) for which known[n][c][h][w] is 0, in place; the others
-   keep their values. rng is required. Returns JEM_DIVERGED if x is not finite afterwards. */
+   keep their values. Framing would move a picture with missing parts: convert it with subject -1
+   (jem_pixels_desc). rng is required. Returns JEM_DIVERGED if x is not finite afterwards. */
 JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                               const float *known, const jem_impute_desc *desc, jem_rng *rng);
 
@@ -1809,8 +1823,9 @@ JEM_API jem_status jem_net_set_fit(jem_net *net, jem_fit fit);
    pixels of its training pictures were blended; 0 removes it. */
 JEM_API jem_status jem_net_set_background(jem_net *net, int background);
 /* Converts one picture, height rows of width pixels of `channels` bytes, to x[c][h][w], as
-   jem_classify takes it. Each value is the mean of the area that it covers (of the nearest pixel,
-   if the picture is smaller). did (may be NULL) receives the sum of JEM_DID_... If a picture with
+   jem_classify takes it. A picture of the network's size is not framed unless frame_all is 1: black
+   on white stays so. Each value is the mean of the area that it covers (of the nearest pixel, if
+   the picture is smaller). did (may be NULL) receives the sum of JEM_DID_... If a picture with
    an alpha channel shows nothing on the background, but something on its opposite, 255 minus the
    background, it is blended with the opposite (JEM_DID_OPPOSITE). It shows nothing if its greys
    (for RGBA and a network of 3 channels, those of each colour) span fewer than 32 of 256. Returns
@@ -7952,6 +7967,9 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
         sum = jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t);
     if (terms) *terms = t;
     if (!net) return NULL;
+    if (w && w->cd_class > 0 && x_sample && !(labels && sample_labels))
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: cd_class = %g, but labels or sample_labels is "
+                  "NULL", (double)w->cd_class);
     if (!w) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: weights is NULL");
     return jem__loss_checked(net->ctx, sum);
 }
@@ -8381,6 +8399,11 @@ static jem_status jem__walk_steps(jem_ctx *ctx, jem_logp_fn logp, void *user, je
 
 /* Checks the desc of a walk: returns 1 if it is valid, otherwise reports the invalid field. */
 static int jem__sgld_good(jem_ctx *ctx, const char *what, jem_sgld_desc d) {
+    if ((d.decay_b > 0) != (d.decay_gamma > 0)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: decay_b = %g, decay_gamma = %g: both must be above "
+                  "0, or both 0", what, (double)d.decay_b, (double)d.decay_gamma);
+        return 0;
+    }
     return JEM__IN(d.steps, 0, INT32_MAX) && JEM__IN(d.step_size, -JEM__MOST, JEM__MOST) &&
            JEM__IN(d.noise_std, 0, JEM__MOST) && JEM__IN(d.clamp_grad, 0, JEM__MOST) &&
            JEM__IN(d.clamp_lo, -JEM__MOST, JEM__MOST) &&
@@ -9855,6 +9878,10 @@ static int jem__train_ranges_good(jem_ctx *ctx, jem_train_desc d) {
 
 /* Checks the rules of a schedule whose fields are in their ranges. */
 static void jem__schedule_check(jem_ctx *ctx, const jem_schedule *s) {
+    for (int i = 0; i < 4 && s->kind == JEM_SCHEDULE_CONSTANT; i++)
+        if (s->at[i] > 0)
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: schedule.at[%d] = %d has no effect without "
+                      "schedule.kind: JEM_SCHEDULE_STEPS or _COSINE", i, s->at[i]);
     if (s->kind == JEM_SCHEDULE_CONSTANT) return;
     if (s->kind == JEM_SCHEDULE_COSINE && s->total < 1)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: schedule.total = %d: a cosine needs the length "

@@ -351,6 +351,9 @@ static void test_walks(jem_ctx *ctx) {
     d.clamp_hi = -1;
     CHECK(jem_sgld(ctx, jem_logp, net, x, &d, &rng) && says(ctx, "clamp_hi = -1"), "range");
     d = jem_sgld_desc_default();
+    d.decay_gamma = 0.6f;
+    CHECK(jem_sgld(ctx, jem_logp, net, x, &d, &rng) && says(ctx, "decay_gamma = 0.6"), "no b");
+    d = jem_sgld_desc_default();
     d.steps = -1;
     CHECK(jem_sgld(ctx, jem_logp, net, x, &d, &rng) && says(ctx, "steps = -1"), "steps");
     jem_denoise_desc blind = jem_denoise_desc_default();

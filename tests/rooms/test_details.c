@@ -704,6 +704,11 @@ static void test_generate_defaults(jem_ctx *ctx) {
         CHECK(d.lo == want.lo && d.hi == want.hi, "score %d: range", score);
         CHECK(d.denoise.steps == want.steps && !d.denoise.watch, "score %d", score);
         CHECK(d.last_sigma == want.last_sigma && d.mean == net->mean, "score %d", score);
+        const jem_impute_desc fill = jem_net_impute_desc(net);
+        CHECK(fill.denoise.steps == (score ? 300 : 0) && fill.last_sigma == d.last_sigma &&
+              fill.walk.steps == 300 && fill.walk.step_size == d.walk.step_size &&
+              fill.walk.noise_std == d.walk.noise_std && fill.lo == d.lo && fill.hi == d.hi &&
+              (!score || fill.denoise.sigma_max == 3), "score %d: imputation", score);
         const jem_generate_desc draft = jem_net_draft_desc(net);
         CHECK(draft.denoise.steps == (score ? 15 : 0) && draft.walk.steps == (score ? 45 : 300) &&
               draft.denoise.fraction == (score ? 0.3f : d.denoise.fraction) &&
@@ -1638,6 +1643,10 @@ static void test_refusals(jem_ctx *ctx) {
     jem_loss_weights w = { 1, 0, 0, -0.1f };
     CHECK(!jem_loss(net, &w, t, labels, NULL, NULL, NULL, NULL) && says(ctx, "energy_l2 = -0.1"),
           "a weight");
+    w.energy_l2 = 0;
+    w.cd_class = 1;
+    CHECK(!jem_loss(net, &w, t, labels, NULL, t, NULL, NULL) && says(ctx, "sample_labels is NULL"),
+          "samples without classes: %s", jem_error(ctx));
     jem_train_desc d = jem_train_desc_default();
     d.schedule.warmup = -5;
     CHECK(!jem_trainer_create(net, &d) &&
@@ -1659,10 +1668,9 @@ static void test_refusals(jem_ctx *ctx) {
     d.schedule.kind = JEM_SCHEDULE_STEPS;
     d.schedule.at[1] = 7;
     CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.rate above 0"), "a rate of 0");
-    d.schedule.kind = JEM_SCHEDULE_CONSTANT;       /* ignores it */
-    jem_trainer *constant = jem_trainer_create(net, &d);
-    CHECK(constant != NULL, "%s", jem_error(ctx));
-    jem_trainer_free(constant);
+    d.schedule.kind = JEM_SCHEDULE_CONSTANT;
+    CHECK(!jem_trainer_create(net, &d) && says(ctx, "schedule.at[1] = 7 has no effect"), "%s",
+          jem_error(ctx));
     jem_buffer *b = jem_buffer_create(ctx, 4, 2, 1, 1, 0, &rng);
     CHECK(jem_buffer_draw(b, &rng, 2, labels, 0, chains, slot) == JEM_BAD_ARGUMENT &&
           says(ctx, "no slots by class"), "labels");
