@@ -126,6 +126,7 @@
        JEM_STATIC           makes all functions static, private to the implementing file
        JEM_API              begins each declaration (default: extern, with "C" in C++), for example
                             with __declspec(dllexport) or a visibility
+       JEM_CHUNK_BYTES N    makes the tape grow by at least N bytes instead of 1 MB (small systems)
        JEM_NO_STDIO         removes file input and output (keeps jem_archive_parse and _to_memory)
        JEM_NO_SIMD          compiles only the scalar kernels
        JEM_WINDOWS_SIMD     also compiles AVX2 and AVX-512 with gcc for Windows, which needs its
@@ -157,8 +158,8 @@
        Everything belongs to a context and is allocated with the context's `allocate` (default: the
        C library's). Tensors live on the context's tape, an arena: jem_end frees all tensors made
        since jem_begin (jem_reset: all tensors) and keeps the memory for reuse, so a training loop
-       does not allocate. The arena grows by 1 MB or more at a time; jem_trim returns what is not in
-       use. Networks, optimisers, trainers, samplers, buffers, archives and files have
+       does not allocate. The arena grows by JEM_CHUNK_BYTES or more at a time; jem_trim returns
+       what is not in use. Networks, optimisers, trainers, samplers, buffers, archives and files have
        their own jem_*_free; free them before the context.
    THREADS
        The library uses OpenMP if the compiler enables it, or the parallel_for in the context's
@@ -2830,7 +2831,9 @@ float jem_rng_normal(jem_rng *rng) {
 /* The arena is a list of chunks, used in order; a mark is a position in it. Chunks are kept when
    the tape is reset, so that a loop allocates them in its first step only. */
 
-#define JEM__CHUNK ((size_t)1 << 20)
+#ifndef JEM_CHUNK_BYTES
+#define JEM_CHUNK_BYTES 1048576
+#endif
 
 /* Rounds a count of floats up to whole vectors of 16. */
 static ptrdiff_t jem__whole_vectors(ptrdiff_t n) {
@@ -2844,7 +2847,7 @@ static int jem__chunk_fits(const jem_ctx *ctx, size_t bytes) {
 
 /* Appends a chunk to the list, after the one in use; returns 0 if memory runs out. */
 static int jem__chunk_add(jem_ctx *ctx, size_t bytes) {
-    size_t size = JEM__CHUNK;
+    size_t size = JEM_CHUNK_BYTES;
     if (bytes > size) size = bytes;
     jem__chunk *chunk = (jem__chunk *)jem__alloc(ctx, size + 64);
     if (!chunk) return 0;
@@ -12909,7 +12912,7 @@ const char *jem_reason_name(jem_reason reason) {
         "", "outputs unlike any class", "log p(x) unusual for its class",
         "too smooth for its class",
         "edges unlike any training image", "log p(x) too steep or too flat",
-        "features unlike any class", "an unusual combination of values",
+        "an unusual combination of features", "an unusual combination of values",
         "shades unlike any training image", "light and dark in unusual places",
         "all of one colour"
     };
