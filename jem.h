@@ -159,15 +159,15 @@
        C library's). Tensors live on the context's tape, an arena: jem_end frees all tensors made
        since jem_begin (jem_reset: all tensors) and keeps the memory for reuse, so a training loop
        does not allocate. The arena grows by JEM_CHUNK_BYTES or more at a time; jem_trim returns
-       what is not in use. Networks, optimisers, trainers, samplers, buffers, archives and files have
-       their own jem_*_free; free them before the context.
+       what is not in use. Networks, optimisers, trainers, samplers, buffers, archives and files
+       have their own jem_*_free; free them before the context.
    THREADS
        The library uses OpenMP if the compiler enables it, or the parallel_for in the context's
        desc. Work is divided by images, pixels and channels; the order of a sum never changes. gcc's
        OpenMP threads spin while they wait: set OMP_WAIT_POLICY=passive if other programs run too,
-       or small networks may take ten times as long.
-       These threads do not survive fork: a child that computes needs a context of one thread, or
-       exec. A thread needs 64 KB of stack for the library (measured); give it twice as much.
+       or small networks may take ten times as long. These threads do not survive fork: a child that
+       computes needs a context of one thread, or exec. A thread needs 64 KB of stack for the
+       library (measured); give it twice as much.
    DETERMINISM
        The same seed gives the same numbers on every instruction set and any number of threads, for
        a given jem_precision, as long as values are finite and the compiler follows IEEE arithmetic
