@@ -977,7 +977,8 @@ typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } j
    training mode; for training loops of your own. x(n,c,h,w) and labels[n] are for cross-entropy and
    p(x,y), x_data for p(x) (NULL: x is used); x_sample and sample_labels are the samples and their
    classes. Each of these may be NULL, but one term must remain. terms may be NULL. Errors: a weight
-   below 0 or not finite, no term, samples without classes although cd_class has a weight. */
+   below 0 or not finite, no term, x_sample without labels or sample_labels although cd_class has a
+   weight. */
 JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *terms);
@@ -3013,7 +3014,8 @@ typedef struct jem__run {
 
 /* Properties of built-in ops. */
 enum {
-    JEM__OP_STORES = 1,    /* backward stores dx, or adds if add[] is 1 (else dx starts at 0) */
+    JEM__OP_STORES = 1,    /* backward stores dx, or adds if add[] is 1. Without this property it
+                              always adds, to a dx that starts at 0 */
     JEM__OP_SHARES = 2,    /* y may share memory with x[0], dx[0] with dy; in jem_add dx[1], too */
     JEM__OP_IN_PLACE = JEM__OP_STORES | JEM__OP_SHARES,
     JEM__OP_WHOLE = 4,     /* called once for all groups, because it combines them */
@@ -7971,8 +7973,8 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
     if (terms) *terms = t;
     if (!net) return NULL;
     if (w && w->cd_class > 0 && x_sample && !(labels && sample_labels))
-        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: cd_class = %g, but labels or sample_labels is "
-                  "NULL", (double)w->cd_class);
+        jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: cd_class = %g, but %s is NULL",
+                  (double)w->cd_class, labels ? "sample_labels" : "labels");
     if (!w) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: weights is NULL");
     return jem__loss_checked(net->ctx, sum);
 }
@@ -12250,13 +12252,16 @@ static float jem__part_score(const jem__calibrated_part *p, const float *v, int 
     return jem__standardised(p, (float)jem__part_raw(p, v, label), label);
 }
 /* If a score ties with several quantiles, returns the highest of them. Equal images, such as the
-   readings of a machine that is off, have scores that still differ by 1e-3, since each fold of a
-   calibration has a fit of its own. */
+   readings of a machine that is off, have scores that still differ by up to 1e-3, since each fold
+   of a calibration has a fit of its own. */
 static float jem__highest_tie(const float *q, float score) {
     const float same = 1e-3f;
-    for (int i = 1; i < JEM__QUANTILES; i++)
-        if (q[i] - q[i - 1] <= same && score >= q[i - 1] - same && score < q[i]) score = q[i];
-    return score;
+    float highest = score;
+    for (int i = 1; i < JEM__QUANTILES; i++) {
+        const int tie = q[i] - q[i - 1] <= same && fabsf(q[i] - score) <= same;
+        if (tie && q[i] > highest) highest = q[i];
+    }
+    return highest;
 }
 /* Returns the fraction of calibration images whose score is not higher. q[k] is the quantile at
    (k/64)^2, so that most are near the strange end; between two, the root of the fraction is
@@ -14470,13 +14475,15 @@ jem_impute_desc jem_net_impute_desc(const jem_net *net) {
     const jem_generate_desc fresh = jem_net_generate_desc(net);
     jem_impute_desc d = jem_impute_desc_default();
     d.walk = fresh.walk;
-    d.lo = fresh.lo;
-    d.hi = fresh.hi;
     d.last_sigma = fresh.last_sigma;
     if (net && net->noise_hi > 0) {                /* no clamp: the score knows noise beyond +-1 */
         d.denoise.steps = 300;
         d.denoise.sigma_max = net->noise_hi;
-    } else if (!net || !jem__is_vector(net)) {
+        return d;
+    }
+    d.lo = fresh.lo;
+    d.hi = fresh.hi;
+    if (!net || !jem__is_vector(net)) {
         d.walk.clamp_lo = -1;
         d.walk.clamp_hi = 1;
     }

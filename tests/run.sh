@@ -470,8 +470,8 @@ lessons() {
     claim compose_nets "both networks see what was asked for" '
         /^[0-9] and/ { n++; if ($9 + 0 < 80 || $12 + 0 < 80) bad = 1 } END { exit bad || n != 3 }'
     claim compose_nets "chains of digit or clothes follow the larger log p on noise: the course" '
-        /^on noise/ { ahead = $9 - ($6 + 0) } / or clothes/ { as = $8 + 0 }
-        END { exit !(ahead > 400 && ahead < 600 && as == 0) }'
+        /^on noise/ { ahead = $9 - ($6 + 0) } / or clothes/ { n++; as = $8 + 0 }
+        END { exit !(ahead > 400 && ahead < 600 && n == 1 && as == 0) }'
     claim compose_images "most samples are what was asked for, as is a red square" '
         /^red and square and left/ { seen = $6 + 0 }   /^of all samples/ { all = $4 + 0 }
         END { exit !(seen >= 60 && all >= 80) }'

@@ -707,7 +707,7 @@ static void test_generate_defaults(jem_ctx *ctx) {
         const jem_impute_desc fill = jem_net_impute_desc(net);
         CHECK(fill.denoise.steps == (score ? 300 : 0) && fill.last_sigma == d.last_sigma &&
               fill.walk.steps == 300 && fill.walk.step_size == d.walk.step_size &&
-              fill.walk.noise_std == d.walk.noise_std && fill.lo == d.lo && fill.hi == d.hi &&
+              fill.walk.noise_std == d.walk.noise_std && fill.lo == -1 && fill.hi == 1 &&
               (!score || fill.denoise.sigma_max == 3), "score %d: imputation", score);
         const jem_generate_desc draft = jem_net_draft_desc(net);
         CHECK(draft.denoise.steps == (score ? 15 : 0) && draft.walk.steps == (score ? 45 : 300) &&
@@ -1647,6 +1647,8 @@ static void test_refusals(jem_ctx *ctx) {
     w.cd_class = 1;
     CHECK(!jem_loss(net, &w, t, labels, NULL, t, NULL, NULL) && says(ctx, "sample_labels is NULL"),
           "samples without classes: %s", jem_error(ctx));
+    CHECK(!jem_loss(net, &w, t, NULL, NULL, t, labels, NULL) && says(ctx, ", but labels is NULL"),
+          "data without classes: %s", jem_error(ctx));
     jem_train_desc d = jem_train_desc_default();
     d.schedule.warmup = -5;
     CHECK(!jem_trainer_create(net, &d) &&

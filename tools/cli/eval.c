@@ -1181,8 +1181,11 @@ static int impute_row(const uses *s, const char *name, const float *filled, cons
 
 static int impute_once(const uses *s, const float *known, jem_rng *rng, float *filled) {
     jem_net *net = s->m.net;
+    const jem_sgld_desc walk = uses_walk(s, s->u->steps);
     jem_impute_desc d = jem_net_impute_desc(net);
-    d.walk.steps = s->u->steps;
+    d.walk.steps = walk.steps;
+    d.walk.step_size = walk.step_size;
+    d.walk.noise_std = walk.noise_std;
     if (d.denoise.steps > 0) {
         d.denoise.steps = s->u->noise_steps;
         d.denoise.fraction = s->u->noise_step;
