@@ -349,7 +349,8 @@ static inline float autocorrelation(const float *v, int steps, int chains, doubl
     return (float)(both / square);
 }
 
-/* Draws curves in the room under the panels. `unit` sets the size of letters, as in draw_panel_in. */
+/* Draws curves in the room under the panels. `unit` sets the size of letters, as in
+   draw_panel_in. */
 static inline void sheet_chart_in(sheet *s, const char *title, const char *x_name,
                                   const curve *curves, int n, float y_lo, float y_hi, float unit) {
     const float larger = unit / SHEET_UNIT;
