@@ -1615,6 +1615,10 @@ status 1 "a row that cannot be read" score t1/last.safetensors wrong.csv --out w
 check "is named" grep -q "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" err
 check "with a remedy" grep -q "is not a number; such rows have no score until they are corrected" err
 check "is unreadable" test "$(sed -n 7p w.csv)" = "6,,,unreadable,,,"
+alarm=$(sed -n "s/.*\`awk -F, '\(NR > 1 .*\)' scores.csv\`.*/\1/p" "$root/README.md")
+check "the alarm of README counts it" sh -c "awk -F, '${alarm:-0}' w.csv | grep -q '^6,,,unreadable'"
+alarm=$(sed -n "s/.*grep -E '\(.*\)'$/\1/p" "$root/tools/README.md")
+check "and that of tools/README" sh -c "grep -E '${alarm:-none}' w.csv | grep -q '^6,,,unreadable'"
 check "the others are not" test "$(grep -c '^[0-9]*,-*[0-9.e+-]*,[0-9.]\+,[a-z]*,' w.csv)" = 599
 says "600 rows: .* 1 unreadable; mean log p(x)"
 if mkfifo rows.pipe 2>/dev/null; then
