@@ -241,7 +241,8 @@ static void test_refused(void) {
         { "1,2\n3,\n", "f.csv, line 2: '' in column '2' is not a number" },
         { "1,2\nnan,3\n", "f.csv, line 2: 'nan' in column '1' is not a number: a missing" },
         { "1,2\ninf,3\n", "f.csv, line 2: inf in column '1': numbers may be" },
-        { "1,2\n1e13,3\n", "f.csv, line 2: 1e+13 in column '1': numbers may be" },
+        { "1,2\n1e13,3\n", "f.csv, line 2: 1e+13 in column '1': numbers may be from -1e12 to 1e12: "
+          "divide the column by a power of ten, here and in the rows to score" },
         { "a,label\n1,1.5\n", "f.csv, line 2: label 1.5 is not a whole number" },
         { "a,label\n1,\n", "f.csv, line 2: column 'label' has no label" },
         { "a,b\n1,\"2\n3,4\n",
@@ -257,6 +258,12 @@ static void test_refused(void) {
         CHECK(!strncmp(error, bad[i].message, strlen(bad[i].message)), "%s", error);
         CHECK(!t.x && !t.names && !t.labels, "nothing is left");
     }
+    table_desc of_model;
+    memset(&of_model, 0, sizeof of_model);
+    of_model.n_columns = 2;
+    CHECK(!table_parse(&t, "1,2\n1e13,3\n", 11, "f.csv", &of_model, error, sizeof error) &&
+          !strstr(error, "divide"), "%s", error);
+    CHECK(!parse(&t, "1,2\n-inf,3\n") && !strstr(error, "divide"), "%s", error);
     CHECK(!table_parse(&t, "1,2\n\0,3\n", 8, "f.csv", NULL, error, sizeof error), "a zero byte");
     CHECK(!table_load(&t, "nowhere/f.csv", NULL, error, sizeof error) &&
           !strncmp(error, "nowhere/f.csv: cannot be opened: ", 33), "%s", error);

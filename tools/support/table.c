@@ -674,6 +674,14 @@ static int more_values(table_reader *r) {
                     decimal ? "; if it has decimal commas, write points" : "");
 }
 
+/* Rejects a number out of range. Its remedy is for a new model, not for the rows of one. */
+static int too_large(table_reader *r, double number, const char *name) {
+    const int can_divide = !isinf(number) && !r->desc->n_columns;
+    return wrong_at(r, "%g in column '%s': numbers may be from -1e12 to 1e12%s", number, name,
+                    can_divide ? ": divide the column by a power of ten, here and in the rows to "
+                                 "score" : "");
+}
+
 static int read_row(table_reader *r) {
     csv_table *t = r->t;
     char value[TABLE_NAME];
@@ -693,9 +701,7 @@ static int read_row(table_reader *r) {
         if (role == LABEL && !take_label(r, value)) return 0;
         if (role < 0) continue;
         if (!number_in(value, &number) || isnan(number)) return not_a_number(r, value, name);
-        if (!(fabs(number) <= 1e12))
-            return wrong_at(r, "%g in column '%s': numbers may be from -1e12 to 1e12", number,
-                            name);
+        if (!(fabs(number) <= 1e12)) return too_large(r, number, name);
         x[role] = (float)number;
     } while (continues(r));
     if (column != r->all)
