@@ -1425,6 +1425,10 @@ says "600 rows of 4 numbers, 3 classes"
 sed 's/cool/cold/' rows.csv >cold.csv
 status 0 "a label of no class" score t4/last.safetensors cold.csv --out s.csv
 check "is named" grep -q "the label 'cold' of 200 rows is no class of the model" err
+head -n 2 rows.csv | sed 's/idle/cold/' >cold.csv
+status 0 "a single row" score t4/last.safetensors cold.csv
+check "its summary" grep -q "^1 row: [01] familiar" err
+check "its label" grep -q "the label 'cold' of 1 row is no class of the model" err
 # In other units, log p(x) is lower by log 1000 for each row: units are of the new data.
 awk -F, -v OFS=, 'NR > 1 { $1 *= 1000 } 1' plain.csv >milli.csv
 status 0 "weights of other data" train milli.csv --init t1/last.safetensors --iters 1 --out t8
@@ -1514,6 +1518,7 @@ says "column 'kind': 1 of 4 labels occur once or twice, such as 'odd': .*--drop 
 check "once" test "$(grep -c "^notes.csv: column" out)" = 4
 awk 'BEGIN { print "k"; for (i = 0; i < 600; i++) print i % 60 == 5 ? 99999999 : 7000 }' >codes.csv
 status 0 "a column of one value and codes" train codes.csv --iters 60 --out codes
+says "codes.csv: 600 rows of 1 number, without labels"
 says "column 'k': 10 of 600 values are 100000000, the others 7000 to 7000: if that is a code"
 check "it is calibrated" sh -c "! grep -q 'no familiarity' out && test -s codes/best.safetensors"
 awk -v OFS=, 'BEGIN { print "k,alarm"; for (i = 0; i < 600; i++) print i % 60, i % 200 == 5 }' >alarm.csv

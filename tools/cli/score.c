@@ -45,8 +45,8 @@ int model_has(const char *command, const model *m, int rows) {
         fprintf(stderr, "%s: %s has images of %d x %d, not rows of a table (jem classify is for "
                 "images)\n", command, m->path, m->net->width, m->net->height);
     else
-        fprintf(stderr, "%s: %s has rows of %d numbers, not images (jem score is for rows)\n",
-                command, m->path, m->net->channels);
+        fprintf(stderr, "%s: %s has rows of %d number%s, not images (jem score is for rows)\n",
+                command, m->path, m->net->channels, m->net->channels == 1 ? "" : "s");
     return 0;
 }
 
@@ -188,11 +188,13 @@ static void note_unknown(const score_run *s) {
         for (int i = 0; i < s->t.rows; i++) count += s->t.labels[i] == k;
         if (!count || class_named(net, label) >= 0) continue;
         if (unknown++ < MOST_NAMED)
-            fprintf(stderr, "jem score: the label '%s' of %d rows is no class of the model\n",
-                    label, count);
+            fprintf(stderr, "jem score: the label '%s' of %d row%s is no class of the model\n",
+                    label, count, count == 1 ? "" : "s");
     }
+    const int one = unknown == MOST_NAMED + 1;
     if (unknown > MOST_NAMED)
-        fprintf(stderr, "jem score: so are %d other labels\n", unknown - MOST_NAMED);
+        fprintf(stderr, "jem score: so %s %d other label%s\n", one ? "is" : "are",
+                unknown - MOST_NAMED, one ? "" : "s");
 }
 
 /* Returns the percentage of rows with their label as the answer, of those whose label is a class of
@@ -214,7 +216,7 @@ static double accuracy_of(const score_run *s) {
 /* Prints a summary of all rows. */
 static void print_summary(FILE *to, const score_run *s) {
     const int read = s->rows - s->unreadable;
-    print_verdicts(to, s->rows, "rows", s->verdicts);
+    print_verdicts(to, s->rows, s->rows == 1 ? "row" : "rows", s->verdicts);
     if (s->unreadable) fprintf(to, ", %d unreadable", s->unreadable);
     if (read) fprintf(to, "; mean log p(x) %.3f", s->sum / read);
     double accuracy = -1;
@@ -223,9 +225,10 @@ static void print_summary(FILE *to, const score_run *s) {
     print_chance(to, read, rows_calibrated(s->m), "rows");
     fprintf(to, "\n");
     if (s->t.unlabelled)
-        fprintf(stderr, "jem score: %d rows count as unlabelled: their label is missing, is "
-                "neither a name nor a whole number, or comes after the first %d different "
-                "labels\n", s->t.unlabelled, TABLE_CLASSES);
+        fprintf(stderr, "jem score: %d row%s unlabelled: the label is missing, is neither a name "
+                "nor a whole number, or comes after the first %d different labels\n",
+                s->t.unlabelled, s->t.unlabelled == 1 ? " counts as" : "s count as",
+                TABLE_CLASSES);
     if (s->answers && s->m->net->classes == 1) print_detection(to, s);
     if (s->answers && s->m->net->classes > 1) note_unknown(s);
     if (read >= 20 && s->verdicts[JEM_VERDICT_STRANGE] > read - read / 10)

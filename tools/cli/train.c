@@ -2231,12 +2231,12 @@ static int prepare(run *r, const jem_archive *a) {
 static void announce(const run *r) {
     const data_set *s = &r->data;
     if (s->values && !s->has_labels)
-        printf("%s: %d rows of %d numbers, without labels; %d for validation\n", r->o->dataset,
-               s->n, s->c, r->o->n_valid);
+        printf("%s: %d rows of %d number%s, without labels; %d for validation\n", r->o->dataset,
+               s->n, s->c, s->c == 1 ? "" : "s", r->o->n_valid);
     else if (s->values)
-        printf("%s: %d rows of %d numbers, %d class%s; %d for validation, %d labels\n",
-               r->o->dataset, s->n, s->c, s->classes, s->classes == 1 ? "" : "es", r->o->n_valid,
-               r->n_labelled);
+        printf("%s: %d rows of %d number%s, %d class%s; %d for validation, %d labels\n",
+               r->o->dataset, s->n, s->c, s->c == 1 ? "" : "s", s->classes,
+               s->classes == 1 ? "" : "es", r->o->n_valid, r->n_labelled);
     else {
         printf("%s: %d image%s of %d x %d%s, %d class%s; %d for validation, %d for training",
                r->o->dataset, s->n, s->n == 1 ? "" : "s", s->w, s->h,

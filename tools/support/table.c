@@ -323,8 +323,8 @@ static int find_columns(table_reader *r, int has_header) {
     for (int i = 0; !by_name && i < r->all; i++)
         if (r->role[i] >= 0) r->role[i] = r->t->columns++;
     if (!by_name && values != d->n_columns)
-        return wrong_at(r, "%d columns of values%s, but the model has %d%s", values,
-                        r->n_keep ? " besides those to keep" : "", d->n_columns,
+        return wrong_at(r, "%d column%s of values%s, but the model has %d%s", values,
+                        values == 1 ? "" : "s", r->n_keep ? " besides those to keep" : "", d->n_columns,
                         values == 2 * d->n_columns && r->separator == ','
                             ? " (decimal commas? write points)" : "");
     if (!by_name) return 1;
@@ -669,8 +669,8 @@ static int number_classes(table_reader *r) {
 /* Rejects a line with more values than columns. */
 static int more_values(table_reader *r) {
     const int decimal = r->separator == ',' && r->all > 1;
-    return wrong_at(r, "more than %d values (the last column is '%s')%s", r->all,
-                    r->names[r->all - 1],
+    return wrong_at(r, "more than %d value%s (the last column is '%s')%s", r->all,
+                    r->all == 1 ? "" : "s", r->names[r->all - 1],
                     decimal ? "; if it has decimal commas, write points" : "");
 }
 
@@ -705,8 +705,8 @@ static int read_row(table_reader *r) {
         x[role] = (float)number;
     } while (continues(r));
     if (column != r->all)
-        return wrong_at(r, "%d values, but %d columns: column '%s' has none", column, r->all,
-                        r->names[column]);
+        return wrong_at(r, "%d value%s, but %d columns: column '%s' has none", column,
+                        column == 1 ? "" : "s", r->all, r->names[column]);
     t->rows++;
     return 1;
 }
