@@ -39,6 +39,17 @@ static void print_column(const jem_net *net, int column) {
     else printf("value %d", column + 1);
 }
 
+/* Prints a number with the fewest digits that tell it from all others: at an offset of a million,
+   that takes more than six. */
+static void print_number(float x) {
+    char text[32];
+    for (int digits = 4; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)x);
+        if (strtof(text, NULL) == x) break;
+    }
+    printf("%s", text);
+}
+
 /* Finds and prints the value whose replacement makes the reading most likely. */
 static jem_status print_blame(jem_net *net, const float *x) {
     float gain[MOST_COLUMNS];
@@ -51,7 +62,11 @@ static jem_status print_blame(jem_net *net, const float *x) {
     if (!(gain[worst] > 0)) return JEM_OK;
     printf(" (");
     print_column(net, worst);
-    printf(" is %.4g; %.4g would fit the others)", (double)x[worst], (double)better[worst]);
+    printf(" is ");
+    print_number(x[worst]);
+    printf("; ");
+    print_number(better[worst]);
+    printf(" would fit the others)");
     return JEM_OK;
 }
 

@@ -1526,6 +1526,11 @@ awk -v OFS=, 'BEGIN { print "often,high,power,offset"
     for (i = 0; i < 600; i++)
         print (i % 10 < 4 ? -9999 : 20 + i % 7), (i % 2 ? 65535 : 300 + i % 9), (i % 3 ? 0 : 999 - i),
             101325000 + i % 16 }' >often.csv
+awk -v OFS=, 'BEGIN { print "p,q"; for (i = 0; i < 600; i++) printf "%.9g,%d\n", 1013250 + i % 7 / 8, i % 11 }' >pascal.csv
+printf 'p,q\n1013300,5\n' >far.csv
+status 0 "a large offset" train pascal.csv --iters 60 --out pascal
+status 0 "a row beyond it" score pascal/last.safetensors far.csv
+check "the better value has all digits" grep -q ',strange,p,[0-9.]*,10132[45][0-9][.][0-9]' out
 status 0 "codes in many rows" train often.csv --iters 1 --out often
 says "column 'often': 240 of 600 values are -9999, the others 20 to 26: if that is a code of errors"
 says "column 'high': 300 of 600 values are 65535, the others 300 to 308: if that is a code of errors"

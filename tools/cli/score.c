@@ -130,7 +130,7 @@ static int format_blame(score_run *s, const float *x, char text[BLAME_SIZE]) {
     for (int i = 1; i < net->channels; i++) if (s->gain[i] > s->gain[most]) most = i;
     snprintf(number, sizeof number, "%d", most + 1);
     table_quote(s->desc->columns ? s->desc->columns[most] : number, quoted);
-    snprintf(text, BLAME_SIZE, ",%s,%.2f,%.6g", quoted, (double)s->gain[most],
+    snprintf(text, BLAME_SIZE, ",%s,%.2f,%.9g", quoted, (double)s->gain[most],
              (double)s->better[most]);
     return 1;
 }
