@@ -104,6 +104,11 @@ static int has_same_names(const jem_net *net, const char *line) {
     return *line == '\r' || *line == '\n' || !*line;
 }
 
+/* Returns the text after the mark of UTF-8, with which some spreadsheets begin a file. */
+static const char *after_mark(const char *line) {
+    return strncmp(line, "\xef\xbb\xbf", 3) == 0 ? line + 3 : line;
+}
+
 /* Judges all lines of standard input. A line that cannot be judged is reported, and the next one is
    judged all the same: hence jem_clear_error. Returns the count of such lines. */
 static int judge_lines(jem_net *net) {
@@ -112,9 +117,10 @@ static int judge_lines(jem_net *net) {
     int unread = 0;
     int row = 0;
     while (fgets(line, sizeof line, stdin)) {
-        const int count = numbers_in(line, x);
-        if (!row && has_same_names(net, line)) continue;
-        if (!row && has_names(line)) {
+        const char *text = row ? line : after_mark(line);
+        const int count = numbers_in(text, x);
+        if (!row && has_same_names(net, text)) continue;
+        if (!row && has_names(text)) {
             fprintf(stderr, "the columns are not those of the network, in its order\n");
             return 1;
         }
