@@ -1425,6 +1425,8 @@ says "600 rows of 4 numbers, 3 classes"
 sed 's/cool/cold/' rows.csv >cold.csv
 status 0 "a label of no class" score t4/last.safetensors cold.csv --out s.csv
 check "is named" grep -q "the label 'cold' of 200 rows is no class of the model" err
+refuses 2 "has no class 'cold'; its classes are .* (correct the label, or use jem score)" \
+    eval t4/last.safetensors --dataset cold.csv --split train
 head -n 2 rows.csv | sed 's/idle/cold/' >cold.csv
 status 0 "a single row" score t4/last.safetensors cold.csv
 check "its summary" grep -q "^1 row: [01] familiar" err

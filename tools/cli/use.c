@@ -980,7 +980,8 @@ static int label_as(const jem_net *net, data_set *d) {
                     d->class_names[k]);
             for (int c = 0; c < net->classes && c < NAMED; c++)
                 fprintf(stderr, "%s %s", c ? "," : "", class_name(net, c, name));
-            fprintf(stderr, "%s (rename the folder?)\n", net->classes > NAMED ? ", ..." : "");
+            fprintf(stderr, "%s (%s)\n", net->classes > NAMED ? ", ..." : "",
+                    d->values ? "correct the label, or use jem score" : "rename the folder?");
             ok = 0;
         }
     }
