@@ -324,9 +324,9 @@ static int find_columns(table_reader *r, int has_header) {
         if (r->role[i] >= 0) r->role[i] = r->t->columns++;
     if (!by_name && values != d->n_columns)
         return wrong_at(r, "%d column%s of values%s, but the model has %d%s", values,
-                        values == 1 ? "" : "s", r->n_keep ? " besides those to keep" : "", d->n_columns,
-                        values == 2 * d->n_columns && r->separator == ','
-                            ? " (decimal commas? write points)" : "");
+                        values == 1 ? "" : "s", r->n_keep ? " besides those to keep" : "",
+                        d->n_columns, values == 2 * d->n_columns && r->separator == ','
+                                          ? " (decimal commas? write points)" : "");
     if (!by_name) return 1;
     for (int i = 0; i < r->all; i++)
         if (r->role[i] >= 0) r->role[i] = SKIPPED;
