@@ -1559,7 +1559,21 @@ says "598 rows of 4 numbers, 3 classes"
 status 0 "and from a test set" eval t15/last.safetensors --dataset holes.csv --split train
 says "holes.csv, 598 rows: accuracy"
 check "counted" grep -q "holes.csv: 2 rows cannot be read, and are left out" err
-refuses 1 "2 of 600 rows cannot be read" eval t4/last.safetensors --dataset holes.csv
+refuses 1 "2 of 600 rows cannot be read (--skip-rows leaves them out)$" \
+    eval t4/last.safetensors --dataset holes.csv
+status 0 "leaves them out" eval t4/last.safetensors --dataset holes.csv --skip-rows
+says "holes.csv, 598 rows: accuracy"
+refuses 1 "2 of 600 rows cannot be read" \
+    eval t15/last.safetensors --dataset holes.csv --split train --no-skip-rows
+awk -F, -v OFS=, 'NR == 1 { $5 = "kind" } 1' holes.csv >kinds_too.csv
+refuses 1 "line 1: has no column 'none_such' of labels" \
+    eval t4/last.safetensors --dataset kinds_too.csv --label none_such
+status 0 "labels of another name" eval t4/last.safetensors --dataset kinds_too.csv --label kind --skip-rows
+says "kinds_too.csv, 598 rows: accuracy"
+for option in "--label state" --skip-rows; do
+    refuses 2 "jem eval: ${option%% *} is for a table, whose name ends in .csv" \
+        eval examples/models/mnist.safetensors --dataset digits $option
+done
 refuses 2 "--skip-rows is for a table, whose name ends in .csv" train digits --skip-rows --out new
 sed 1d rows.csv >bare.csv
 sed 1d plain.csv >numbers.csv
