@@ -1524,6 +1524,31 @@ says "codes.csv: 600 rows of 1 number, without labels"
 says "column 'k': 10 of 600 values are 100000000, the others 7000 to 7000: if that is a code"
 check "it is calibrated" sh -c "! grep -q 'no familiarity' out && test -s codes/best.safetensors"
 awk -v OFS=, 'BEGIN { print "k,alarm"; for (i = 0; i < 600; i++) print i % 60, i % 200 == 5 }' >alarm.csv
+# regimes EVERY: of 600 rows, one in EVERY is of a machine that is off.
+regimes() {
+    awk -v every="$1" 'BEGIN {
+        print "rpm,amps,state"
+        for (i = 0; i < 600; i++) {
+            off = i % every == 3
+            printf "%g,%g,%s\n", off ? 0 : 1450 + i % 17, off ? i % 7 / 100 : 5 + i % 13 / 10,
+                off ? "off" : "run"
+        }
+    }'
+}
+regimes 40 >regimes.csv
+status 0 "a rare regime" train regimes.csv --label none --drop state --iters 1 --out regimes1
+says "column 'rpm': 15 of 600 values are far .*: if they are a rare regime, keep them; if .*(--drop rpm)$"
+status 0 "a rare regime with a label" train regimes.csv --label state --iters 1 --out regimes2
+check "is not taken for errors" sh -c "! grep -q 'far from the others' out"
+sed 's/,off$/,run/; 9,200s/run$/walk/' regimes.csv >mixed.csv
+status 0 "a rare regime without its label" train mixed.csv --label state --iters 1 --out regimes3
+says "column 'rpm': 15 of 600 values are far"
+awk -F, -v OFS=, 'NR > 1 { $3 = "id" NR } 1' regimes.csv >mixed.csv
+status 0 "labels that are ids" train mixed.csv --label state --iters 1 --out regimes4
+says "column 'rpm': 15 of 600 values are far"
+regimes 15 >regimes.csv
+status 0 "a regime of 7%" train regimes.csv --label none --drop state --iters 1 --out regimes5
+check "is not taken for errors, either" sh -c "! grep -q 'far from the others' out"
 awk -v OFS=, 'BEGIN { print "often,high,power,offset"
     for (i = 0; i < 600; i++)
         print (i % 10 < 4 ? -9999 : 20 + i % 7), (i % 2 ? 65535 : 300 + i % 9), (i % 3 ? 0 : 999 - i),
