@@ -1569,6 +1569,11 @@ status 0 "their remedies" train notes.csv --label none --drop 'volt,"rpm, max",f
     --iters 1 --out t20
 check "no notes" sh -c "! grep -q column out"
 awk -F, -v OFS=, '{ $5 = NR == 1 ? "id" : "id" NR } 1' rows.csv >ids.csv
+awk -F, -v OFS=, 'NR > 1 { $5 = NR % 4 ? "on" : "On" } 1' rows.csv >cases.csv
+status 0 "labels in two cases" train cases.csv --label state $brief --iters 1 --out cases
+says "cases.csv: column 'state': labels that .* case, such as 'On' (150 rows) and 'on' (450), are diff"
+status 0 "labels in one case" train rows.csv --label state $brief --iters 1 --out cases2
+check "have no note" sh -c "! grep -q 'only in case' out"
 status 0 "a label per row" train ids.csv --label id $brief --iters 1 --out t21
 says "column 'id' has 600 different labels in 600 rows: .*--label none --drop id skips them"
 sed '5s/^[^,]*//; 9s/^[^,]*/x/' rows.csv >holes.csv

@@ -159,8 +159,8 @@ static int are_classes(const data_set *s, int column, float least, float most, i
     return 20 * misfits <= count;
 }
 
-/* Prints a note if the outliers of a column, as sorted x[s->n], make most of its standard deviation.
-   If they are many, or a class, they are a regime of operation, and no errors. */
+/* Prints a note if the outliers of a column, as sorted x[s->n], make most of its standard
+   deviation. If they are many, or a class, they are a regime of operation, and no errors. */
 static void note_outliers(const char *table, const data_set *s, int column, const float *x) {
     static const double dominant = 3;
     static const double many = .05;
@@ -205,6 +205,38 @@ void note_values(const char *table, const data_set *s) {
     free(x);
 }
 
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+/* Returns 1 if two texts differ at most in the case of letters of ASCII. */
+static int same_letters(const char *a, const char *b) {
+    while (*a && lower(*a) == lower(*b)) {
+        a++;
+        b++;
+    }
+    return *a == *b;
+}
+
+/* Prints a note about classes, each with rows[k] rows, whose names differ only in case. */
+static void note_case(const char *table, const data_set *s, const int *rows) {
+    int pairs = 0;
+    int one = 0;
+    int other = 0;
+    for (int k = 1; k < s->classes; k++) {
+        for (int i = 0; i < k; i++) {
+            if (!rows[i] || !rows[k]) continue;
+            if (!same_letters(s->class_names[i], s->class_names[k])) continue;
+            if (pairs++) continue;
+            one = i;
+            other = k;
+        }
+    }
+    if (!pairs) return;
+    printf("%s: column '%s': labels that differ only in case, such as '%s' (%d row%s) and '%s' "
+           "(%d), are different classes: if they mean the same, write them in one way\n", table,
+           s->label, s->class_names[one], rows[one], rows[one] == 1 ? "" : "s",
+           s->class_names[other], rows[other]);
+}
+
 void note_labels(const char *table, const data_set *s) {
     char word[DATA_PATH];
     int different = 0;
@@ -231,6 +263,7 @@ void note_labels(const char *table, const data_set *s) {
         printf("%s: column '%s': %d of %d labels occur once or twice, such as '%s': correct or "
                "delete these rows, or learn without labels (--label none --drop %s)\n", table,
                s->label, rare, different, s->class_names[rarest], word);
+    note_case(table, s, rows);
     free(rows);
 }
 
