@@ -1701,8 +1701,19 @@ head -n 9 plain.csv >short.csv
 refuses 2 "short.csv: has 8 rows: 20 at least are needed" train short.csv --out new
 refuses 1 "nowhere.csv: cannot be opened: No such file" score t1/last.safetensors nowhere.csv
 sed 's/,/;/g; s/\./,/g' plain.csv >commas.csv
-refuses 1 "commas.csv, line 2: .* is not a number (a decimal comma? write points)$" \
-    train commas.csv --out new
+status 0 "decimal commas between semicolons" train commas.csv $brief --out commas
+says "commas.csv: commas in numbers are read as decimal points"
+numbers commas/best.safetensors >part1
+numbers t1/best.safetensors >part2
+check "the same network as from points" sh -c '[ -s part1 ] && cmp part1 part2'
+status 0 "rows with commas" score t1/last.safetensors commas.csv --out w.csv
+status 0 "rows with points" score t1/last.safetensors plain.csv --out s.csv
+check "the same scores" cmp w.csv s.csv
+sed '9s/[^;]*/1.234,5/' commas.csv >thousands.csv
+refuses 1 "thousands.csv, line 9: '1.234,5' in column 'volt' is not a number (a comma and a point" \
+    train thousands.csv --out new
+status 1 "a row with both" score t1/last.safetensors thousands.csv --out w.csv
+check "is unreadable" test "$(sed -n 9p w.csv)" = "8,,,unreadable,,,"
 refuses 1 "nowhere.csv: No such file" train nowhere.csv --out new
 refuses 2 "size is for images" train plain.csv --size 8 --out new
 refuses 2 "label is for a table" train --label x --out new

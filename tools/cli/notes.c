@@ -32,6 +32,10 @@ static int only_rises(const data_set *s, int column) {
     return rises >= SEVERAL;
 }
 
+void note_commas(const char *table, const data_set *s) {
+    if (s->has_commas) printf("%s: commas in numbers are read as decimal points\n", table);
+}
+
 void note_letters(const char *table, const data_set *s) {
     if (s->masked)
         printf("%s: line 1 is not UTF-8, so letters in names of columns become '?': save it as CSV "

@@ -406,6 +406,7 @@ static int prepare_table(run *r) {
         option_set(r->table, option_find(r->table, "n-valid"), text);
     }
     if (!*r->o->resume) {
+        note_commas(r->o->dataset, s);
         note_letters(r->o->dataset, s);
         note_clocks(r->o->dataset, s);
         note_values(r->o->dataset, s);
