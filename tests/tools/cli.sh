@@ -1502,6 +1502,14 @@ awk -F, -v OFS=, '{ print $0, NR == 1 ? "label" : NR % 2 }' plain.csv >pairs.csv
 status 0 "with labels" score u23/last.safetensors pairs.csv --label label
 check "no AUROC of familiarity" sh -c "grep -q 'AUROC of log p(x)' err && ! grep -q familiarity.0 err"
 awk -F, -v OFS=, 'NR > 1 { $5 = "kind" $5 } 1' rows.csv >kinds.csv
+{ cat plain.csv && sed 1d milli.csv; } >more.csv
+status 0 "weights of a part of the rows" train more.csv --init t1/last.safetensors $brief --iters 1 --out more
+check "are reported" grep -q "other rows: if some of them are here again, it may have learned" err
+status 0 "weights of the same rows" train plain.csv --init t1/last.safetensors $brief --iters 1 --out more2
+check "are not" sh -c "! grep -q 'rows of validation' err"
+status 0 "weights of the same rows, another seed" train plain.csv --init t1/last.safetensors $brief \
+    --seed 7 --iters 1 --out more3
+check "are reported, too" grep -q "has learned some of the rows of validation here" err
 status 0 "weights of other classes" train kinds.csv --label state --init t4/last.safetensors $brief \
     --iters 1 --out u24
 check "are reported" grep -q "class 0 of the model is .*, of the data 'kind.*the weights of another" err

@@ -1941,13 +1941,20 @@ static void note_split(run *r, const char *path, const jem_archive *from) {
 }
 
 /* Warns if the run of the file has learned images or rows that are for validation here. A smaller
-   number is of the same ones; another seed holds out other rows, but not other images. */
+   number is of the same ones; another seed holds out other rows, but not other images. Other data
+   may contain the same rows, as when new ones were added, and hold out others of them. */
 static void note_validation(run *r, const char *path, const jem_archive *from) {
     const char *mark = jem_archive_meta(from, "run.data");
     const char *seed = jem_archive_meta(from, OPTION_PREFIX "seed");
     const char *n_valid = jem_archive_meta(from, OPTION_PREFIX "n-valid");
     char text[160];
-    if (!mark || strcmp(mark, r->data_mark) || !seed || !n_valid || r->o->n_valid < 1) return;
+    if (!mark || !seed || !n_valid || r->o->n_valid < 1) return;
+    if (strcmp(mark, r->data_mark)) {
+        if (r->data.values)
+            say(r, path, ": was trained with other rows: if some of them are here again, it may "
+                "have learned rows of validation");
+        return;
+    }
     const int same_order = !r->data.values || atoi(seed) == r->o->seed;
     if (same_order && atoi(n_valid) >= r->o->n_valid) return;
     snprintf(text, sizeof text, ": has learned some of the %s of validation here: it was trained "
