@@ -1425,6 +1425,24 @@ says "600 rows of 4 numbers, 3 classes"
 sed 's/cool/cold/' rows.csv >cold.csv
 status 0 "a label of no class" score t4/last.safetensors cold.csv --out s.csv
 check "is named" grep -q "the label 'cold' of 200 rows is no class of the model" err
+says "^labels idle, run against others: AUROC of log p(x) [01][.][0-9]*, of familiarity [01]"
+status 0 "all labels known" score t4/last.safetensors rows.csv --out s.csv
+check "no others" sh -c "! grep -q AUROC out"
+status 0 "names" score t1/last.safetensors cold.csv --label state --out s.csv
+says "^label [a-z]* against others: .* (--usual names all usual labels)$"
+status 0 "usual ones" score t1/last.safetensors cold.csv --label state --usual "run, idle" --out s.csv
+says "^labels idle, run against others: AUROC of log p(x) [01][.][0-9]*, of familiarity [01][.][0-9]*$"
+status 0 "usual ones of a model with classes" score t4/last.safetensors rows.csv --usual run --out s.csv
+says "^label run against others: AUROC"
+status 0 "all are usual" score t1/last.safetensors rows.csv --label state --usual "run,idle,cool" --out s.csv
+check "no AUROC" sh -c "! grep -q AUROC out"
+status 1 "a usual label that is not there" score t1/last.safetensors rows.csv --label state \
+    --usual "run,Idle" --out s.csv
+check "is named" grep -q "jem score: --usual: no row has the label 'Idle'" err
+check "the table is there" test "$(wc -l <s.csv)" -eq 601
+check "without AUROC" sh -c "! grep -q AUROC out"
+status 1 "a usual label without labels" score t1/last.safetensors plain.csv --usual run
+check "needs them" grep -q "jem score: --usual: the rows have no labels (--label NAME)" err
 refuses 2 "has no class 'cold'; its classes are .* (correct the label, or use jem score)" \
     eval t4/last.safetensors --dataset cold.csv --split train
 head -n 2 rows.csv | sed 's/idle/cold/' >cold.csv
