@@ -39,6 +39,17 @@ static void print_column(const jem_net *net, int column) {
     else printf("value %d", column + 1);
 }
 
+/* Prints a number with the fewest digits that tell it from all others: at an offset of a million,
+   that takes more than six. */
+static void print_number(float x) {
+    char text[32];
+    for (int digits = 4; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)x);
+        if (strtof(text, NULL) == x) break;
+    }
+    printf("%s", text);
+}
+
 /* Finds and prints the value whose replacement makes the reading most likely. */
 static jem_status print_blame(jem_net *net, const float *x) {
     float gain[MOST_COLUMNS];
@@ -51,7 +62,11 @@ static jem_status print_blame(jem_net *net, const float *x) {
     if (!(gain[worst] > 0)) return JEM_OK;
     printf(" (");
     print_column(net, worst);
-    printf(" is %.4g; %.4g would fit the others)", (double)x[worst], (double)better[worst]);
+    printf(" is ");
+    print_number(x[worst]);
+    printf("; ");
+    print_number(better[worst]);
+    printf(" would fit the others)");
     return JEM_OK;
 }
 
@@ -89,6 +104,11 @@ static int has_same_names(const jem_net *net, const char *line) {
     return *line == '\r' || *line == '\n' || !*line;
 }
 
+/* Returns the text after the mark of UTF-8, with which some spreadsheets begin a file. */
+static const char *after_mark(const char *line) {
+    return strncmp(line, "\xef\xbb\xbf", 3) == 0 ? line + 3 : line;
+}
+
 /* Judges all lines of standard input. A line that cannot be judged is reported, and the next one is
    judged all the same: hence jem_clear_error. Returns the count of such lines. */
 static int judge_lines(jem_net *net) {
@@ -97,9 +117,10 @@ static int judge_lines(jem_net *net) {
     int unread = 0;
     int row = 0;
     while (fgets(line, sizeof line, stdin)) {
-        const int count = numbers_in(line, x);
-        if (!row && has_same_names(net, line)) continue;
-        if (!row && has_names(line)) {
+        const char *text = row ? line : after_mark(line);
+        const int count = numbers_in(text, x);
+        if (!row && has_same_names(net, text)) continue;
+        if (!row && has_names(text)) {
             fprintf(stderr, "the columns are not those of the network, in its order\n");
             return 1;
         }

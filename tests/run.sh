@@ -390,6 +390,15 @@ smoke() {
         '$root/$BUILD/reading' s/last.safetensors <new.csv >readings.txt &&
         test \$(grep -c ', strange (.* would fit the others)' readings.txt) = 4 &&
         test \$(grep -c '^row' readings.txt) = \$(grep -c '^[0-9]*,' scores.txt)"
+    awk 'BEGIN { print "p,q"; for (i = 0; i < 600; i++) printf "%.9g,%d\n", 1013250 + i % 7 / 8, i % 11 }' >"$dir/pascal.csv"
+    try "examples: reading prints all digits of a number with a large offset" limited sh -c "cd '$dir' &&
+        '$root/$BUILD/jem' train pascal.csv --iters 60 --out pascal && echo 1013300.5,5 |
+        '$root/$BUILD/reading' pascal/last.safetensors | grep -q '(p is 1013300.5; 10132[45][0-9][.][0-9]'"
+    try "examples: reading skips the mark of UTF-8 before names and before numbers" sh -c "cd '$dir' &&
+        for first in 1 2; do
+            { printf '\\357\\273\\277' && sed -n \"\$first,2p\" new.csv; } |
+                '$root/$BUILD/reading' s/last.safetensors | grep -q '^row 1: ' || exit 1
+        done"
     try "examples: reading continues after a row that it cannot judge" sh -c "cd '$dir' &&
         { sed -n 1,2p new.csv; echo 1,2; sed -n 2p new.csv | sed 's/[^,]*/nan/'; sed -n 3p new.csv; } |
         '$root/$BUILD/reading' s/last.safetensors >readings.txt 2>unread.txt; test \$? = 1 &&

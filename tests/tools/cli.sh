@@ -1425,6 +1425,30 @@ says "600 rows of 4 numbers, 3 classes"
 sed 's/cool/cold/' rows.csv >cold.csv
 status 0 "a label of no class" score t4/last.safetensors cold.csv --out s.csv
 check "is named" grep -q "the label 'cold' of 200 rows is no class of the model" err
+says "^labels idle, run against others: AUROC of log p(x) [01][.][0-9]*, of familiarity [01]"
+status 0 "all labels known" score t4/last.safetensors rows.csv --out s.csv
+check "no others" sh -c "! grep -q AUROC out"
+status 0 "names" score t1/last.safetensors cold.csv --label state --out s.csv
+says "^label [a-z]* against others: .* (--usual names all usual labels)$"
+status 0 "usual ones" score t1/last.safetensors cold.csv --label state --usual "run, idle" --out s.csv
+says "^labels idle, run against others: AUROC of log p(x) [01][.][0-9]*, of familiarity [01][.][0-9]*$"
+status 0 "usual ones of a model with classes" score t4/last.safetensors rows.csv --usual run --out s.csv
+says "^label run against others: AUROC"
+status 0 "all are usual" score t1/last.safetensors rows.csv --label state --usual "run,idle,cool" --out s.csv
+check "no AUROC" sh -c "! grep -q AUROC out"
+status 1 "a usual label that is not there" score t1/last.safetensors rows.csv --label state \
+    --usual "run,Idle" --out s.csv
+check "is named" grep -q "jem score: --usual: no row has the label 'Idle'" err
+check "the table is there" test "$(wc -l <s.csv)" -eq 601
+check "without AUROC" sh -c "! grep -q AUROC out"
+status 1 "a usual label without labels" score t1/last.safetensors plain.csv --usual run
+check "needs them" grep -q "jem score: --usual: the rows have no labels (--label NAME)" err
+refuses 2 "has no class 'cold'; its classes are .* (correct the label, or use jem score)" \
+    eval t4/last.safetensors --dataset cold.csv --split train
+head -n 2 rows.csv | sed 's/idle/cold/' >cold.csv
+status 0 "a single row" score t4/last.safetensors cold.csv
+check "its summary" grep -q "^1 row: [01] familiar" err
+check "its label" grep -q "the label 'cold' of 1 row is no class of the model" err
 # In other units, log p(x) is lower by log 1000 for each row: units are of the new data.
 awk -F, -v OFS=, 'NR > 1 { $1 *= 1000 } 1' plain.csv >milli.csv
 status 0 "weights of other data" train milli.csv --init t1/last.safetensors --iters 1 --out t8
@@ -1496,6 +1520,14 @@ awk -F, -v OFS=, '{ print $0, NR == 1 ? "label" : NR % 2 }' plain.csv >pairs.csv
 status 0 "with labels" score u23/last.safetensors pairs.csv --label label
 check "no AUROC of familiarity" sh -c "grep -q 'AUROC of log p(x)' err && ! grep -q familiarity.0 err"
 awk -F, -v OFS=, 'NR > 1 { $5 = "kind" $5 } 1' rows.csv >kinds.csv
+{ cat plain.csv && sed 1d milli.csv; } >more.csv
+status 0 "weights of a part of the rows" train more.csv --init t1/last.safetensors $brief --iters 1 --out more
+check "are reported" grep -q "other rows: if some of them are here again, it may have learned" err
+status 0 "weights of the same rows" train plain.csv --init t1/last.safetensors $brief --iters 1 --out more2
+check "are not" sh -c "! grep -q 'rows of validation' err"
+status 0 "weights of the same rows, another seed" train plain.csv --init t1/last.safetensors $brief \
+    --seed 7 --iters 1 --out more3
+check "are reported, too" grep -q "has learned some of the rows of validation here" err
 status 0 "weights of other classes" train kinds.csv --label state --init t4/last.safetensors $brief \
     --iters 1 --out u24
 check "are reported" grep -q "class 0 of the model is .*, of the data 'kind.*the weights of another" err
@@ -1514,13 +1546,44 @@ says "column 'kind': 1 of 4 labels occur once or twice, such as 'odd': .*--drop 
 check "once" test "$(grep -c "^notes.csv: column" out)" = 4
 awk 'BEGIN { print "k"; for (i = 0; i < 600; i++) print i % 60 == 5 ? 99999999 : 7000 }' >codes.csv
 status 0 "a column of one value and codes" train codes.csv --iters 60 --out codes
+says "codes.csv: 600 rows of 1 number, without labels"
 says "column 'k': 10 of 600 values are 100000000, the others 7000 to 7000: if that is a code"
 check "it is calibrated" sh -c "! grep -q 'no familiarity' out && test -s codes/best.safetensors"
 awk -v OFS=, 'BEGIN { print "k,alarm"; for (i = 0; i < 600; i++) print i % 60, i % 200 == 5 }' >alarm.csv
+# regimes EVERY: of 600 rows, one in EVERY is of a machine that is off.
+regimes() {
+    awk -v every="$1" 'BEGIN {
+        print "rpm,amps,state"
+        for (i = 0; i < 600; i++) {
+            off = i % every == 3
+            printf "%g,%g,%s\n", off ? 0 : 1450 + i % 17, off ? i % 7 / 100 : 5 + i % 13 / 10,
+                off ? "off" : "run"
+        }
+    }'
+}
+regimes 40 >regimes.csv
+status 0 "a rare regime" train regimes.csv --label none --drop state --iters 1 --out regimes1
+says "column 'rpm': 15 of 600 values are far .*: if they are a rare regime, keep them; if .*(--drop rpm)$"
+status 0 "a rare regime with a label" train regimes.csv --label state --iters 1 --out regimes2
+check "is not taken for errors" sh -c "! grep -q 'far from the others' out"
+sed 's/,off$/,run/; 9,200s/run$/walk/' regimes.csv >mixed.csv
+status 0 "a rare regime without its label" train mixed.csv --label state --iters 1 --out regimes3
+says "column 'rpm': 15 of 600 values are far"
+awk -F, -v OFS=, 'NR > 1 { $3 = "id" NR } 1' regimes.csv >mixed.csv
+status 0 "labels that are ids" train mixed.csv --label state --iters 1 --out regimes4
+says "column 'rpm': 15 of 600 values are far"
+regimes 15 >regimes.csv
+status 0 "a regime of 7%" train regimes.csv --label none --drop state --iters 1 --out regimes5
+check "is not taken for errors, either" sh -c "! grep -q 'far from the others' out"
 awk -v OFS=, 'BEGIN { print "often,high,power,offset"
     for (i = 0; i < 600; i++)
         print (i % 10 < 4 ? -9999 : 20 + i % 7), (i % 2 ? 65535 : 300 + i % 9), (i % 3 ? 0 : 999 - i),
             101325000 + i % 16 }' >often.csv
+awk -v OFS=, 'BEGIN { print "p,q"; for (i = 0; i < 600; i++) printf "%.9g,%d\n", 1013250 + i % 7 / 8, i % 11 }' >pascal.csv
+printf 'p,q\n1013300,5\n' >far.csv
+status 0 "a large offset" train pascal.csv --iters 60 --out pascal
+status 0 "a row beyond it" score pascal/last.safetensors far.csv
+check "the better value has all digits" grep -q ',strange,p,[0-9.]*,10132[45][0-9][.][0-9]' out
 status 0 "codes in many rows" train often.csv --iters 1 --out often
 says "column 'often': 240 of 600 values are -9999, the others 20 to 26: if that is a code of errors"
 says "column 'high': 300 of 600 values are 65535, the others 300 to 308: if that is a code of errors"
@@ -1532,6 +1595,11 @@ status 0 "their remedies" train notes.csv --label none --drop 'volt,"rpm, max",f
     --iters 1 --out t20
 check "no notes" sh -c "! grep -q column out"
 awk -F, -v OFS=, '{ $5 = NR == 1 ? "id" : "id" NR } 1' rows.csv >ids.csv
+awk -F, -v OFS=, 'NR > 1 { $5 = NR % 4 ? "on" : "On" } 1' rows.csv >cases.csv
+status 0 "labels in two cases" train cases.csv --label state $brief --iters 1 --out cases
+says "cases.csv: column 'state': labels that .* case, such as 'On' (150 rows) and 'on' (450), are diff"
+status 0 "labels in one case" train rows.csv --label state $brief --iters 1 --out cases2
+check "have no note" sh -c "! grep -q 'only in case' out"
 status 0 "a label per row" train ids.csv --label id $brief --iters 1 --out t21
 says "column 'id' has 600 different labels in 600 rows: .*--label none --drop id skips them"
 sed '5s/^[^,]*//; 9s/^[^,]*/x/' rows.csv >holes.csv
@@ -1547,7 +1615,21 @@ says "598 rows of 4 numbers, 3 classes"
 status 0 "and from a test set" eval t15/last.safetensors --dataset holes.csv --split train
 says "holes.csv, 598 rows: accuracy"
 check "counted" grep -q "holes.csv: 2 rows cannot be read, and are left out" err
-refuses 1 "2 of 600 rows cannot be read" eval t4/last.safetensors --dataset holes.csv
+refuses 1 "2 of 600 rows cannot be read (--skip-rows leaves them out)$" \
+    eval t4/last.safetensors --dataset holes.csv
+status 0 "leaves them out" eval t4/last.safetensors --dataset holes.csv --skip-rows
+says "holes.csv, 598 rows: accuracy"
+refuses 1 "2 of 600 rows cannot be read" \
+    eval t15/last.safetensors --dataset holes.csv --split train --no-skip-rows
+awk -F, -v OFS=, 'NR == 1 { $5 = "kind" } 1' holes.csv >kinds_too.csv
+refuses 1 "line 1: has no column 'none_such' of labels" \
+    eval t4/last.safetensors --dataset kinds_too.csv --label none_such
+status 0 "labels of another name" eval t4/last.safetensors --dataset kinds_too.csv --label kind --skip-rows
+says "kinds_too.csv, 598 rows: accuracy"
+for option in "--label state" --skip-rows; do
+    refuses 2 "jem eval: ${option%% *} is for a table, whose name ends in .csv" \
+        eval examples/models/mnist.safetensors --dataset digits $option
+done
 refuses 2 "--skip-rows is for a table, whose name ends in .csv" train digits --skip-rows --out new
 sed 1d rows.csv >bare.csv
 sed 1d plain.csv >numbers.csv
@@ -1615,6 +1697,10 @@ status 1 "a row that cannot be read" score t1/last.safetensors wrong.csv --out w
 check "is named" grep -q "wrong.csv, line 7: 'x[-0-9.]*' in column 'rpm' is not a number" err
 check "with a remedy" grep -q "is not a number; such rows have no score until they are corrected" err
 check "is unreadable" test "$(sed -n 7p w.csv)" = "6,,,unreadable,,,"
+alarm=$(sed -n "s/.*\`awk -F, '\(NR > 1 .*\)' scores.csv\`.*/\1/p" "$root/README.md")
+check "the alarm of README counts it" sh -c "awk -F, '${alarm:-0}' w.csv | grep -q '^6,,,unreadable'"
+alarm=$(sed -n "s/.*grep -E '\(.*\)'$/\1/p" "$root/tools/README.md")
+check "and that of tools/README" sh -c "grep -E '${alarm:-none}' w.csv | grep -q '^6,,,unreadable'"
 check "the others are not" test "$(grep -c '^[0-9]*,-*[0-9.e+-]*,[0-9.]\+,[a-z]*,' w.csv)" = 599
 says "600 rows: .* 1 unreadable; mean log p(x)"
 if mkfifo rows.pipe 2>/dev/null; then
@@ -1641,8 +1727,19 @@ head -n 9 plain.csv >short.csv
 refuses 2 "short.csv: has 8 rows: 20 at least are needed" train short.csv --out new
 refuses 1 "nowhere.csv: cannot be opened: No such file" score t1/last.safetensors nowhere.csv
 sed 's/,/;/g; s/\./,/g' plain.csv >commas.csv
-refuses 1 "commas.csv, line 2: .* is not a number (a decimal comma? write points)$" \
-    train commas.csv --out new
+status 0 "decimal commas between semicolons" train commas.csv $brief --out commas
+says "commas.csv: commas in numbers are read as decimal points"
+numbers commas/best.safetensors >part1
+numbers t1/best.safetensors >part2
+check "the same network as from points" sh -c '[ -s part1 ] && cmp part1 part2'
+status 0 "rows with commas" score t1/last.safetensors commas.csv --out w.csv
+status 0 "rows with points" score t1/last.safetensors plain.csv --out s.csv
+check "the same scores" cmp w.csv s.csv
+sed '9s/[^;]*/1.234,5/' commas.csv >thousands.csv
+refuses 1 "thousands.csv, line 9: '1.234,5' in column 'volt' is not a number (a comma and a point" \
+    train thousands.csv --out new
+status 1 "a row with both" score t1/last.safetensors thousands.csv --out w.csv
+check "is unreadable" test "$(sed -n 9p w.csv)" = "8,,,unreadable,,,"
 refuses 1 "nowhere.csv: No such file" train nowhere.csv --out new
 refuses 2 "size is for images" train plain.csv --size 8 --out new
 refuses 2 "label is for a table" train --label x --out new

@@ -47,6 +47,9 @@ by_pkg_config() {
 command -v cmake >/dev/null || { echo "needs cmake"; echo "0 passed, 1 failed"; exit 1; }
 project fetch -DHOW=fetch
 project subdirectory -DHOW=subdirectory -DJEM_OPENMP=OFF
+# README: jem.h and tools/cmake are enough.
+mkdir -p alone/tools && cp "$root/jem.h" alone && cp -R "$root/tools/cmake" alone/tools
+project copied -DHOW=subdirectory -DJEM_SOURCE="$dir/alone" -DJEM_OPENMP=OFF
 # A parent's variable is respected. (A fetched library is in a folder of its own.)
 project fetch_shared -DHOW=fetch -DSHARED=ON
 project subdirectory_shared -DHOW=subdirectory -DSHARED=ON -DJEM_OPENMP=OFF

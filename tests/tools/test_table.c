@@ -172,7 +172,8 @@ static void on_bad(void *user, const char *message) {
 static void test_arriving(void) {
     printf("tables: bytes that arrive in pieces; rows that cannot be read\n");
     static const char text[] =
-        "\xef\xbb\xbf" "a;b;label\r\n1;2;x\r\n\r\n3;4,5;y\n3;nan;x\n5;6\n5;6;7;8\n\"5\";6;y\n7;8;x";
+        "\xef\xbb\xbf" "a;b;label\r\n1;2;x\r\n\r\n3;4,5,6;y\n3;nan;x\n"
+        "5;6\n5;6;7;8\n\"5\";6;y\n7;8;x";
     enum { ROWS = 7 };
     static const float x[ROWS] = { 1, -1, -1, -1, -1, 5, 7 };      /* -1: cannot be read */
     for (size_t step = 1; step < sizeof text; step++) {
@@ -223,8 +224,9 @@ static void test_refused(void) {
         { "volt,bar\n", "f.csv: no rows of numbers" },
         { "label\n1\n", "f.csv, line 1: no column but the label" },
         { "a,b\n1,2\n1,x\n", "f.csv, line 3: 'x' in column 'b' is not a number" },
-        { "1,2\n3\n", "f.csv, line 2: 1 values, but 2 columns" },
+        { "1,2\n3\n", "f.csv, line 2: 1 value, but 2 columns: column '2' has none" },
         { "1,2\n3,4,5\n", "f.csv, line 2: more than 2 values" },
+        { "a\n3,4\n", "f.csv, line 2: more than 1 value (the last column is 'a')" },
         { "a,b\n", "f.csv: no rows of numbers after the names of columns" },
         { "a,b,a\n1,2,3\n", "f.csv, line 1: columns 1 and 3 are both named 'a': rename one" },
         { "a,,b\n1,2,3\n", "f.csv, line 1: column 2 has no name: name it, or skip it (--drop 2)" },
@@ -241,15 +243,29 @@ static void test_refused(void) {
         { "1,2\n3,\n", "f.csv, line 2: '' in column '2' is not a number" },
         { "1,2\nnan,3\n", "f.csv, line 2: 'nan' in column '1' is not a number: a missing" },
         { "1,2\ninf,3\n", "f.csv, line 2: inf in column '1': numbers may be" },
-        { "1,2\n1e13,3\n", "f.csv, line 2: 1e+13 in column '1': numbers may be" },
+        { "1,2\n1e13,3\n", "f.csv, line 2: 1e+13 in column '1': numbers may be from -1e12 to 1e12: "
+          "divide the column by a power of ten, here and in the rows to score" },
         { "a,label\n1,1.5\n", "f.csv, line 2: label 1.5 is not a whole number" },
         { "a,label\n1,\n", "f.csv, line 2: column 'label' has no label" },
         { "a,b\n1,\"2\n3,4\n",
           "f.csv, line 2: column 'b': a quoted value does not end in its line" },
         { "a,label\n1,.5\n", "f.csv, line 2: label 0.5 is not a whole number" },
-        { "a;b\n1,5;2,5\n",
-          "f.csv, line 2: '1,5' in column 'a' is not a number (a decimal comma?" },
-        { "1,5;2,5\n3;4\n5;6,5\n", "f.csv, line 3: '6,5' in column '2,5' is not a number (a dec" }
+        { "a\tb\n1,2,3\t4\n", "f.csv, line 2: '1,2,3' in column 'a' is not a number" },
+        { "a;b\n,;4\n", "f.csv, line 2: ',' in column 'a' is not a number" },
+        { "a;b\n-,;4\n", "f.csv, line 2: '-,' in column 'a' is not a number" },
+        { "a;b\n,e5;4\n", "f.csv, line 2: ',e5' in column 'a' is not a number" },
+        { "a;b\n1,5x;4\n", "f.csv, line 2: '1,5x' in column 'a' is not a number" },
+        { "a;b\n1 234,5;4\n", "f.csv, line 2: '1 234,5' in column 'a' is not a number" },
+        { "a;b\n1.234,5;4\n", "f.csv, line 2: '1.234,5' in column 'a' is not a number (a comma and "
+          "a point: write nothing between thousands)" },
+        { "a\tb\n1,234.5\t4\n", "f.csv, line 2: '1,234.5' in column 'a' is not a number (a comma" },
+        { "a;b\n1,5;4\n2;3.5\n", "f.csv, line 3: '3.5' in column 'b' has a point, but numbers "
+          "before it have decimal commas: write one of them, and nothing between thousands" },
+        { "a;b\n1.5;4,25\n", "f.csv, line 2: '4,25' in column 'b' has a comma, but numbers "
+          "before it have decimal points" },
+        { "a;label\n1,5;1,5\n", "f.csv, line 2: label 1.5 is not a whole number" },
+        { "a;b\n1e12,5;3\n", "f.csv, line 2: '1e12,5' in column 'a' is not a number" },
+        { "a;b\n10000000000000,5;3\n", "f.csv, line 2: 1e+13 in column 'a': numbers may be" }
     };
     csv_table t;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -257,6 +273,12 @@ static void test_refused(void) {
         CHECK(!strncmp(error, bad[i].message, strlen(bad[i].message)), "%s", error);
         CHECK(!t.x && !t.names && !t.labels, "nothing is left");
     }
+    table_desc of_model;
+    memset(&of_model, 0, sizeof of_model);
+    of_model.n_columns = 2;
+    CHECK(!table_parse(&t, "1,2\n1e13,3\n", 11, "f.csv", &of_model, error, sizeof error) &&
+          !strstr(error, "divide"), "%s", error);
+    CHECK(!parse(&t, "1,2\n-inf,3\n") && !strstr(error, "divide"), "%s", error);
     CHECK(!table_parse(&t, "1,2\n\0,3\n", 8, "f.csv", NULL, error, sizeof error), "a zero byte");
     CHECK(!table_load(&t, "nowhere/f.csv", NULL, error, sizeof error) &&
           !strncmp(error, "nowhere/f.csv: cannot be opened: ", 33), "%s", error);
@@ -267,6 +289,40 @@ static void test_refused(void) {
     CHECK(!parse(&t, wide) && strstr(error, "more than 1024 columns"), "%s", error);
     wide[2 * (MANY - 1) - 1] = 0;
     CHECK(parse(&t, wide) && t.columns == MANY - 1, "%s", error);
+    table_free(&t);
+}
+
+/* Decimal commas, where another letter separates values. */
+static void test_commas(void) {
+    printf("tables: decimal commas between semicolons or tabs\n");
+    csv_table t;
+    table_desc d;
+    CHECK(parse(&t, "1,5;2,5\n3;4\n5;-6,5\n"), "%s", error);
+    CHECK(t.rows == 3 && t.columns == 2 && t.decimal == ',', "%d rows", t.rows);
+    CHECK(t.x[0] == 1.5f && t.x[1] == 2.5f && t.x[2] == 3 && t.x[5] == -6.5f, "values");
+    CHECK(!strcmp(t.names[1], "2"), "%s", t.names[1]);
+    table_free(&t);
+    CHECK(parse(&t, "a\tb\tlabel\n-,5\t1,\t2,0\n\"+1,5E-03\"\t 2,50 \t10\n"), "%s", error);
+    CHECK(t.x[0] == -.5f && t.x[1] == 1 && t.x[2] == 1.5e-3f && t.x[3] == 2.5f, "values");
+    CHECK(t.classes == 2 && !strcmp(t.class_names[0], "2"), "%s", t.class_names[0]);
+    table_free(&t);
+    CHECK(parse(&t, "\"temp, C\";kind, of;label\n1,5;2;a,b\n2,5;3;1,c\n"), "%s", error);
+    CHECK(t.columns == 2 && !strcmp(t.names[0], "temp, C") && !strcmp(t.class_names[0], "1,c"),
+          "%s", t.names[0]);
+    table_free(&t);
+    CHECK(parse(&t, "a;b\n1.5;2\n"), "%s", error);
+    CHECK(t.decimal == '.' && t.x[0] == 1.5f, "points stay points");
+    table_free(&t);
+    CHECK(parse(&t, "a,b\n1.5,2\n") && !t.decimal, "%s", error);
+    table_free(&t);
+    int bad = 0;
+    memset(&d, 0, sizeof d);
+    d.bad = on_bad;
+    d.user = &bad;
+    static const char text[] = "a;b\n1.5;x\n1,5;2\n2.5;3\n3,5;4\n";
+    CHECK(table_parse(&t, text, strlen(text), "f.csv", &d, error, sizeof error), "%s", error);
+    CHECK(t.rows == 4 && isnan(t.x[0]) && t.x[2] == 1.5f && isnan(t.x[4]) && t.x[6] == 3.5f,
+          "a row that cannot be read has no mark");
     table_free(&t);
 }
 
@@ -402,8 +458,8 @@ static void test_hostile(void) {
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_read), TEST(test_first_row), TEST(test_unknown_labels), TEST(test_columns),
-        TEST(test_label_number), TEST(test_arriving), TEST(test_refused), TEST(test_kept),
-        TEST(test_details), TEST(test_hostile)
+        TEST(test_label_number), TEST(test_arriving), TEST(test_refused), TEST(test_commas),
+        TEST(test_kept), TEST(test_details), TEST(test_hostile)
     };
     return test_main(argc, argv, all, TEST_COUNT(all));
 }

@@ -32,6 +32,10 @@ static int only_rises(const data_set *s, int column) {
     return rises >= SEVERAL;
 }
 
+void note_commas(const char *table, const data_set *s) {
+    if (s->has_commas) printf("%s: commas in numbers are read as decimal points\n", table);
+}
+
 void note_letters(const char *table, const data_set *s) {
     if (s->masked)
         printf("%s: line 1 is not UTF-8, so letters in names of columns become '?': save it as CSV "
@@ -133,9 +137,38 @@ static void note_offset(const char *table, const char *name, const float *x, int
            table, name, mean, deviation, mean, drop_word(name, word));
 }
 
-/* Prints a note if the outliers of sorted x[n] make most of its standard deviation. */
-static void note_outliers(const char *table, const char *name, const float *x, int n) {
+/* Classes of so few rows count as typing errors. */
+enum { FEW_LABELS = 2 };
+
+/* Returns 1 if the rows of which a column is not from `least` to `most`, `count` rows, are whole
+   classes, but for a few. */
+static int are_classes(const data_set *s, int column, float least, float most, int count) {
+    int *rows = (int *)calloc(2 * (size_t)s->classes, sizeof *rows);
+    int misfits = 0;
+    if (!rows || !s->has_labels) {
+        free(rows);
+        return 0;
+    }
+    int *far = rows + s->classes;
+    for (int i = 0; i < s->n; i++) {
+        const float at = s->values[(ptrdiff_t)i * s->c + column];
+        rows[s->labels[i]]++;
+        far[s->labels[i]] += at < least || at > most;
+    }
+    for (int k = 0; k < s->classes; k++) {
+        const int near = rows[k] <= FEW_LABELS ? rows[k] : rows[k] - far[k];
+        misfits += near < far[k] ? near : far[k];
+    }
+    free(rows);
+    return 20 * misfits <= count;
+}
+
+/* Prints a note if the outliers of a column, as sorted x[s->n], make most of its standard
+   deviation. If they are many, or a class, they are a regime of operation, and no errors. */
+static void note_outliers(const char *table, const data_set *s, int column, const float *x) {
     static const double dominant = 3;
+    static const double many = .05;
+    const int n = s->n;
     char word[DATA_PATH];
     int first;
     int last;
@@ -143,14 +176,17 @@ static void note_outliers(const char *table, const char *name, const float *x, i
     const int count = n - (last - first);
     const int two_values = x[first] == x[last - 1] && (x[0] == x[first] || x[n - 1] == x[first]);
     if (two_values && x[n - 1] - x[0] == 1) return;        /* a flag, which is rarely set */
-    if (!count || deviation_of(x, n) < dominant * deviation_of(x + first, last - first)) return;
+    if (!count || count > many * n) return;
+    if (deviation_of(x, n) < dominant * deviation_of(x + first, last - first)) return;
+    if (are_classes(s, column, x[first], x[last - 1], count)) return;
     const double below = (double)x[first] - (double)x[0];
     const double above = (double)x[n - 1] - (double)x[last - 1];
     printf("%s: column '%s': %d of %d values are far from the others (%g; the others are %g to "
-           "%g) and determine its mean and scale: if they are codes of errors, delete their rows, "
-           "or skip the column (--drop %s)\n", table, name, count, n,
+           "%g) and determine its mean and scale: if they are a rare regime, keep them; if they "
+           "are codes of errors, delete their rows, or skip the column (--drop %s)\n", table,
+           s->column_names[column], count, n,
            (double)(below > above ? x[0] : x[n - 1]), (double)x[first], (double)x[last - 1],
-           drop_word(name, word));
+           drop_word(s->column_names[column], word));
 }
 
 void note_values(const char *table, const data_set *s) {
@@ -163,7 +199,7 @@ void note_values(const char *table, const data_set *s) {
         if (x[0] < x[s->n - 1]) {
             note_offset(table, name, x, s->n);
             if (!note_code(table, name, x, s->n, 0) && !note_code(table, name, x, s->n, 1))
-                note_outliers(table, name, x, s->n);
+                note_outliers(table, s, c, x);
         } else
             printf("%s: column '%s' is %g in every row%s: nothing can be learned from it, and rows "
                    "with another value will be strange; --drop %s skips it\n", table, name,
@@ -173,8 +209,39 @@ void note_values(const char *table, const data_set *s) {
     free(x);
 }
 
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
+
+/* Returns 1 if two texts differ at most in the case of letters of ASCII. */
+static int same_letters(const char *a, const char *b) {
+    while (*a && lower(*a) == lower(*b)) {
+        a++;
+        b++;
+    }
+    return *a == *b;
+}
+
+/* Prints a note about classes, each with rows[k] rows, whose names differ only in case. */
+static void note_case(const char *table, const data_set *s, const int *rows) {
+    int pairs = 0;
+    int one = 0;
+    int other = 0;
+    for (int k = 1; k < s->classes; k++) {
+        for (int i = 0; i < k; i++) {
+            if (!rows[i] || !rows[k]) continue;
+            if (!same_letters(s->class_names[i], s->class_names[k])) continue;
+            if (pairs++) continue;
+            one = i;
+            other = k;
+        }
+    }
+    if (!pairs) return;
+    printf("%s: column '%s': labels that differ only in case, such as '%s' (%d row%s) and '%s' "
+           "(%d), are different classes: if they mean the same, write them in one way\n", table,
+           s->label, s->class_names[one], rows[one], rows[one] == 1 ? "" : "s",
+           s->class_names[other], rows[other]);
+}
+
 void note_labels(const char *table, const data_set *s) {
-    enum { FEW = 2 };
     char word[DATA_PATH];
     int different = 0;
     int rare = 0;
@@ -188,7 +255,7 @@ void note_labels(const char *table, const data_set *s) {
     for (int k = 0; k < s->classes; k++) {
         if (!rows[k]) continue;
         different++;
-        if (rows[k] > FEW) continue;
+        if (rows[k] > FEW_LABELS) continue;
         if (!rare++ || rows[k] < rows[rarest]) rarest = k;
     }
     drop_word(s->label, word);
@@ -200,6 +267,7 @@ void note_labels(const char *table, const data_set *s) {
         printf("%s: column '%s': %d of %d labels occur once or twice, such as '%s': correct or "
                "delete these rows, or learn without labels (--label none --drop %s)\n", table,
                s->label, rare, different, s->class_names[rarest], word);
+    note_case(table, s, rows);
     free(rows);
 }
 

@@ -7,6 +7,8 @@
 
 #include "tools/support/data.h"
 
+/* Reports that commas in numbers are decimal ones, and not between thousands. */
+void note_commas(const char *table, const data_set *s);
 /* Reports that names of columns have '?' in the place of letters that are not UTF-8. */
 void note_letters(const char *table, const data_set *s);
 /* Names columns that only rise: a clock or a counter, which makes all later rows strange. */

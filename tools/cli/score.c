@@ -21,6 +21,7 @@
 
 typedef struct score_options {
     char out[OPTION_TEXT_SIZE], label[OPTION_TEXT_SIZE], keep[OPTION_TEXT_SIZE];
+    char usual[OPTION_TEXT_SIZE];
     int blame, threads, max_memory;
 } score_options;
 
@@ -32,6 +33,8 @@ static const option score_table[] = {
       "column of labels, if there is one (default: as in training)" },
     { "keep", OPTION_TEXT, OPTION_NOW, SCORE_AT(keep), "NAMES", NO_PRESETS(""), 0, 0,
       "columns to copy beside the scores, as \"time,id\"; they are not judged" },
+    { "usual", OPTION_TEXT, OPTION_NOW, SCORE_AT(usual), "NAMES", NO_PRESETS(""), 0, 0,
+      "labels of usual rows, for AUROC, as \"run,idle\" (default: classes of the model)" },
     { "blame", OPTION_FLAG, OPTION_NOW, SCORE_AT(blame), "", NO_PRESETS("on"), 0, 0,
       "name the column to blame in odd and strange rows (--no-blame: faster)" },
     THREADS_OPTION(score_options),
@@ -45,8 +48,8 @@ int model_has(const char *command, const model *m, int rows) {
         fprintf(stderr, "%s: %s has images of %d x %d, not rows of a table (jem classify is for "
                 "images)\n", command, m->path, m->net->width, m->net->height);
     else
-        fprintf(stderr, "%s: %s has rows of %d numbers, not images (jem score is for rows)\n",
-                command, m->path, m->net->channels);
+        fprintf(stderr, "%s: %s has rows of %d number%s, not images (jem score is for rows)\n",
+                command, m->path, m->net->channels, m->net->channels == 1 ? "" : "s");
     return 0;
 }
 
@@ -80,6 +83,7 @@ typedef struct score_run {
     const model *m;
     const table_desc *desc;
     csv_table t;
+    const char *usual;                             /* labels of usual rows; "": see mark_usual */
     int blames;                                    /* 1: odd rows have the column to blame */
     float *gain, *better;                          /* [channels] of a row */
     jem_answer *answers;                           /* [t.rows] if there are labels; or NULL */
@@ -130,7 +134,7 @@ static int format_blame(score_run *s, const float *x, char text[BLAME_SIZE]) {
     for (int i = 1; i < net->channels; i++) if (s->gain[i] > s->gain[most]) most = i;
     snprintf(number, sizeof number, "%d", most + 1);
     table_quote(s->desc->columns ? s->desc->columns[most] : number, quoted);
-    snprintf(text, BLAME_SIZE, ",%s,%.2f,%.6g", quoted, (double)s->gain[most],
+    snprintf(text, BLAME_SIZE, ",%s,%.2f,%.9g", quoted, (double)s->gain[most],
              (double)s->better[most]);
     return 1;
 }
@@ -144,37 +148,83 @@ static void format_row(char line[ROW_SIZE], const model *m, int row, const jem_a
     snprintf(line, ROW_SIZE, "%d,%s%s", row + 1, answer, blame);
 }
 
-/* Returns the label of usual rows: that of the model's class, if it has only one and the table has
-   rows of it. */
-static int usual_label(const score_run *s) {
-    for (int label = 0; s->t.class_names && label < s->t.classes; label++)
-        if (class_named(s->m->net, s->t.class_names[label]) == 0) return label;
-    return table_usual_label(&s->t);
+/* Marks the labels of --usual. Returns 0, after a message, if no row has one of them. */
+static int mark_named(const score_run *s, char *usual) {
+    const char *list = s->usual;
+    char name[TABLE_NAME];
+    char shown[NAME_SIZE];
+    int missing = 0;
+    if (!s->t.class_names) {
+        fprintf(stderr, "jem score: --usual: the rows have no labels (--label NAME)\n");
+        return 0;
+    }
+    while (next_name(&list, ",", name, sizeof name)) {
+        int label = 0;
+        while (label < s->t.classes && strcmp(s->t.class_names[label], name)) label++;
+        if (label < s->t.classes) usual[label] = 1;
+        else {
+            fprintf(stderr, "jem score: --usual: no row has the label '%s'\n", clean(name, shown));
+            missing++;
+        }
+    }
+    return !missing;
 }
 
-/* Prints AUROC of log p(x) and of familiarity, if rows have the usual label and others. */
-static void print_detection(FILE *to, const score_run *s) {
+/* Marks the labels of usual rows: those of --usual, or classes of the model, or the usual label of
+   the table if the model has one class, of another name. Returns 0 after an error. */
+static int mark_usual(const score_run *s, char *usual) {
+    int known = 0;
+    if (*s->usual) return mark_named(s, usual);
+    for (int label = 0; s->t.class_names && label < s->t.classes; label++) {
+        usual[label] = class_named(s->m->net, s->t.class_names[label]) >= 0;
+        known += usual[label];
+    }
+    if (!known && s->m->net->classes == 1) usual[table_usual_label(&s->t)] = 1;
+    return 1;
+}
+
+/* Prints the labels of usual rows, up to ten of them. */
+static void print_usual(FILE *to, const score_run *s, const char *usual) {
+    enum { MOST_NAMED = 10 };
+    int n = 0;
+    int named = 0;
+    for (int label = 0; label < s->t.classes; label++) n += usual[label];
+    fprintf(to, n == 1 ? "label" : "labels");
+    for (int label = 0; label < s->t.classes && named < MOST_NAMED; label++)
+        if (usual[label]) fprintf(to, "%s %s", named++ ? "," : "", s->t.class_names[label]);
+    if (n > MOST_NAMED) fprintf(to, ", ...");
+}
+
+/* Prints AUROC of log p(x) and of familiarity, if rows have usual labels and others. Returns 0
+   after an error. */
+static int print_detection(FILE *to, const score_run *s) {
     const int rows = s->t.rows;
-    const int *labels = s->t.labels;
-    const int usual = usual_label(s);
-    float *density = new_floats(2 * (double)rows);
+    char usual[TABLE_CLASSES] = "";
     detection by_density;
     detection by_familiarity;
-    if (!density) return;
-    float *familiarity = density + rows;
-    for (int i = 0; i < rows; i++) {
+    if (!s->answers) return !*s->usual || mark_named(s, usual);
+    if (!mark_usual(s, usual)) return 0;
+    float *density = new_floats(2 * (double)rows);
+    int *is_usual = (int *)malloc((size_t)rows * sizeof *is_usual);
+    for (int i = 0; density && is_usual && i < rows; i++) {
+        const int label = s->t.labels[i];
         density[i] = s->answers[i].log_density;
-        familiarity[i] = s->answers[i].familiarity;
+        density[rows + i] = s->answers[i].familiarity;
+        is_usual[i] = label < 0 ? -1 : usual[label];
     }
-    if (measure_labelled(density, labels, rows, usual, &by_density) &&
-        measure_labelled(familiarity, labels, rows, usual, &by_familiarity)) {
-        fprintf(to, "label %s against others: AUROC of log p(x) %.4f", s->t.class_names[usual],
-                by_density.auroc);
+    if (density && is_usual && measure_labelled(density, is_usual, rows, 1, &by_density) &&
+        measure_labelled(density + rows, is_usual, rows, 1, &by_familiarity)) {
+        print_usual(to, s, usual);
+        fprintf(to, " against others: AUROC of log p(x) %.4f", by_density.auroc);
         if (!s->verdicts[JEM_VERDICT_NONE])
             fprintf(to, ", of familiarity %.4f", by_familiarity.auroc);
+        if (!*s->usual && s->m->net->classes == 1 && s->t.classes > 2)
+            fprintf(to, " (--usual names all usual labels)");
         fprintf(to, "\n");
     }
+    free(is_usual);
     free(density);
+    return 1;
 }
 
 /* Names labels that are no classes of the model. */
@@ -188,11 +238,13 @@ static void note_unknown(const score_run *s) {
         for (int i = 0; i < s->t.rows; i++) count += s->t.labels[i] == k;
         if (!count || class_named(net, label) >= 0) continue;
         if (unknown++ < MOST_NAMED)
-            fprintf(stderr, "jem score: the label '%s' of %d rows is no class of the model\n",
-                    label, count);
+            fprintf(stderr, "jem score: the label '%s' of %d row%s is no class of the model\n",
+                    label, count, count == 1 ? "" : "s");
     }
+    const int one = unknown == MOST_NAMED + 1;
     if (unknown > MOST_NAMED)
-        fprintf(stderr, "jem score: so are %d other labels\n", unknown - MOST_NAMED);
+        fprintf(stderr, "jem score: so %s %d other label%s\n", one ? "is" : "are",
+                unknown - MOST_NAMED, one ? "" : "s");
 }
 
 /* Returns the percentage of rows with their label as the answer, of those whose label is a class of
@@ -211,10 +263,10 @@ static double accuracy_of(const score_run *s) {
     return n ? 100.0 * right / n : -1;
 }
 
-/* Prints a summary of all rows. */
-static void print_summary(FILE *to, const score_run *s) {
+/* Prints a summary of all rows. Returns 0 after an error in --usual. */
+static int print_summary(FILE *to, const score_run *s) {
     const int read = s->rows - s->unreadable;
-    print_verdicts(to, s->rows, "rows", s->verdicts);
+    print_verdicts(to, s->rows, s->rows == 1 ? "row" : "rows", s->verdicts);
     if (s->unreadable) fprintf(to, ", %d unreadable", s->unreadable);
     if (read) fprintf(to, "; mean log p(x) %.3f", s->sum / read);
     double accuracy = -1;
@@ -223,14 +275,16 @@ static void print_summary(FILE *to, const score_run *s) {
     print_chance(to, read, rows_calibrated(s->m), "rows");
     fprintf(to, "\n");
     if (s->t.unlabelled)
-        fprintf(stderr, "jem score: %d rows count as unlabelled: their label is missing, is "
-                "neither a name nor a whole number, or comes after the first %d different "
-                "labels\n", s->t.unlabelled, TABLE_CLASSES);
-    if (s->answers && s->m->net->classes == 1) print_detection(to, s);
+        fprintf(stderr, "jem score: %d row%s unlabelled: the label is missing, is neither a name "
+                "nor a whole number, or comes after the first %d different labels\n",
+                s->t.unlabelled, s->t.unlabelled == 1 ? " counts as" : "s count as",
+                TABLE_CLASSES);
+    const int ok = print_detection(to, s);
     if (s->answers && s->m->net->classes > 1) note_unknown(s);
     if (read >= 20 && s->verdicts[JEM_VERDICT_STRANGE] > read - read / 10)
         fprintf(stderr, "jem score: nearly all rows are strange: are their units%s those of the "
                 "training data?\n", s->desc->columns ? "" : " and the order of their columns");
+    return ok;
 }
 
 /* Makes room for an answer per row, if rows have labels. */
@@ -331,8 +385,8 @@ static int score_input(score_run *s, int input, const char *path, const table_de
     return ok;
 }
 
-/* Completes the table of --out, and prints the summary. Returns 0 if the table cannot be written,
-   or if ok is 0. */
+/* Completes the table of --out, and prints the summary. Returns 0 if one of them fails, or if ok is
+   0. */
 static int finish_table(score_run *s, int ok) {
     const int none = s->stopped && !s->rows;       /* replaces no earlier file */
     if (*s->out && !new_file_done(&s->file, ok && !none) && *s->file.message) {
@@ -343,7 +397,7 @@ static int finish_table(score_run *s, int ok) {
     if (none) fprintf(stderr, "jem score: stopped before a row: %s is not written\n", s->out);
     else if (s->stopped)
         fprintf(stderr, "jem score: stopped: %s has the first %d rows\n", s->out, s->rows);
-    else print_summary(*s->out && !names_device(s->out) ? stdout : stderr, s);
+    else return print_summary(*s->out && !names_device(s->out) ? stdout : stderr, s);
     return 1;
 }
 
@@ -383,6 +437,7 @@ static int score_rows(const model *m, const score_options *o, const char *path) 
     s.desc = &desc;
     s.out = o->out;
     s.is_input = is_input;
+    s.usual = o->usual;
     s.blames = o->blame;
     s.gain = new_floats(2 * (double)m->net->channels);
     if (!s.gain) return !context_fail("jem score", NULL);

@@ -406,6 +406,7 @@ static int prepare_table(run *r) {
         option_set(r->table, option_find(r->table, "n-valid"), text);
     }
     if (!*r->o->resume) {
+        note_commas(r->o->dataset, s);
         note_letters(r->o->dataset, s);
         note_clocks(r->o->dataset, s);
         note_values(r->o->dataset, s);
@@ -1940,13 +1941,20 @@ static void note_split(run *r, const char *path, const jem_archive *from) {
 }
 
 /* Warns if the run of the file has learned images or rows that are for validation here. A smaller
-   number is of the same ones; another seed holds out other rows, but not other images. */
+   number is of the same ones; another seed holds out other rows, but not other images. Other data
+   may contain the same rows, as when new ones were added, and hold out others of them. */
 static void note_validation(run *r, const char *path, const jem_archive *from) {
     const char *mark = jem_archive_meta(from, "run.data");
     const char *seed = jem_archive_meta(from, OPTION_PREFIX "seed");
     const char *n_valid = jem_archive_meta(from, OPTION_PREFIX "n-valid");
     char text[160];
-    if (!mark || strcmp(mark, r->data_mark) || !seed || !n_valid || r->o->n_valid < 1) return;
+    if (!mark || !seed || !n_valid || r->o->n_valid < 1) return;
+    if (strcmp(mark, r->data_mark)) {
+        if (r->data.values)
+            say(r, path, ": was trained with other rows: if some of them are here again, it may "
+                "have learned rows of validation");
+        return;
+    }
     const int same_order = !r->data.values || atoi(seed) == r->o->seed;
     if (same_order && atoi(n_valid) >= r->o->n_valid) return;
     snprintf(text, sizeof text, ": has learned some of the %s of validation here: it was trained "
@@ -2231,12 +2239,12 @@ static int prepare(run *r, const jem_archive *a) {
 static void announce(const run *r) {
     const data_set *s = &r->data;
     if (s->values && !s->has_labels)
-        printf("%s: %d rows of %d numbers, without labels; %d for validation\n", r->o->dataset,
-               s->n, s->c, r->o->n_valid);
+        printf("%s: %d rows of %d number%s, without labels; %d for validation\n", r->o->dataset,
+               s->n, s->c, s->c == 1 ? "" : "s", r->o->n_valid);
     else if (s->values)
-        printf("%s: %d rows of %d numbers, %d class%s; %d for validation, %d labels\n",
-               r->o->dataset, s->n, s->c, s->classes, s->classes == 1 ? "" : "es", r->o->n_valid,
-               r->n_labelled);
+        printf("%s: %d rows of %d number%s, %d class%s; %d for validation, %d labels\n",
+               r->o->dataset, s->n, s->c, s->c == 1 ? "" : "s", s->classes,
+               s->classes == 1 ? "" : "es", r->o->n_valid, r->n_labelled);
     else {
         printf("%s: %d image%s of %d x %d%s, %d class%s; %d for validation, %d for training",
                r->o->dataset, s->n, s->n == 1 ? "" : "s", s->w, s->h,

@@ -954,6 +954,11 @@ static const option eval_table[] = {
       "only the first N images (0: all)" },
     { "mirror", OPTION_FLAG, OPTION_NOW, offsetof(eval_options, mirror), "", NO_PRESETS("off"), 0,
       0, "classes by the mean of the logits of an image and of its mirror image" },
+    { "label", OPTION_TEXT, OPTION_NOW, offsetof(eval_options, label), "NAME", NO_PRESETS(""), 0, 0,
+      "CSV: column of labels (default: as in training)" },
+    { "skip-rows", OPTION_FLAG, OPTION_NOW, offsetof(eval_options, skip_rows), "",
+      NO_PRESETS("off"), 0, 0,
+      "CSV: leave out rows that cannot be read (default: as in training)" },
     COMPUTE_OPTIONS(eval_options, "exact"),
     LIMIT_OPTIONS(eval_options, "0")
 };
@@ -980,7 +985,8 @@ static int label_as(const jem_net *net, data_set *d) {
                     d->class_names[k]);
             for (int c = 0; c < net->classes && c < NAMED; c++)
                 fprintf(stderr, "%s %s", c ? "," : "", class_name(net, c, name));
-            fprintf(stderr, "%s (rename the folder?)\n", net->classes > NAMED ? ", ..." : "");
+            fprintf(stderr, "%s (%s)\n", net->classes > NAMED ? ", ..." : "",
+                    d->values ? "correct the label, or use jem score" : "rename the folder?");
             ok = 0;
         }
     }
@@ -1030,8 +1036,15 @@ static int has_learned(const model *m, const eval_options *e, const data_set *d)
     return learned ? !strcmp(learned, mark) : is_place_of_training(m, e);
 }
 
+/* Returns 1 if a command has an option, and it was given. */
+static int is_given(const options *o, const char *name) {
+    const int at = option_find(o, name);
+    return at >= 0 && o->given[at];
+}
+
 /* Loads the rows of a table for a model of rows. */
-static int table_for(const model *m, const eval_options *e, data_desc *desc, data_set *d) {
+static int table_for(const model *m, const options *o, const eval_options *e, data_desc *desc,
+                     data_set *d) {
     char error[512];
     const char **names = NULL;
     if (!model_has("jem eval", m, 1)) return 2;
@@ -1040,11 +1053,16 @@ static int table_for(const model *m, const eval_options *e, data_desc *desc, dat
         fprintf(stderr, "jem eval: out of memory\n");
         return 1;
     }
+    desc->label = e->label;
     columns_of(m, names, desc);
+    if (is_given(o, "skip-rows")) desc->skip_rows = e->skip_rows;
     const int loaded = data_load(d, e->dataset, "train", desc, error, sizeof error);
     free((void *)names);
     if (!loaded) {
-        fprintf(stderr, "jem eval: %s\n", error);
+        const int can_skip = strstr(error, "rows cannot be read") != NULL ||
+                             strstr(error, "rows (most) cannot be read") != NULL;
+        fprintf(stderr, "jem eval: %s%s\n", error,
+                can_skip ? " (--skip-rows leaves them out)" : "");
         return 1;
     }
     note_unread(stderr, "jem eval: ", e->dataset, d);
@@ -1162,9 +1180,21 @@ void note_learned(const model *m, const eval_options *e, const data_set *d) {
                 "it does on others\n", m->path);
 }
 
+/* Refuses options that only tables have. */
+static int no_table_options(const options *o) {
+    static const char *const names[] = { "label", "skip-rows" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!is_given(o, names[i])) continue;
+        fprintf(stderr, "jem eval: --%s is for a table, whose name ends in .csv or .tsv\n",
+                names[i]);
+        return 0;
+    }
+    return 1;
+}
+
 /* Returns 1 if the data set that the model names, and the command does not, is not there. */
 static int is_gone(const options *o, const char *error) {
-    const int named = o->given[option_find(o, "dataset")] || o->given[option_find(o, "data")];
+    const int named = is_given(o, "dataset") || is_given(o, "data");
     return !named && strstr(error, "no such folder") != NULL;
 }
 
@@ -1184,7 +1214,8 @@ int data_for(const model *m, options *o, const eval_options *e, data_set *d) {
     limit_data(&desc, e->max_file, e->max_picture);
     desc.root = e->data;
     name_unreadable(&desc, "jem eval");
-    if (data_is_table(e->dataset)) return table_for(m, e, &desc, d);
+    if (data_is_table(e->dataset)) return table_for(m, o, e, &desc, d);
+    if (!no_table_options(o)) return 2;
     describe_as_trained(m, e, &desc);
     if (!data_load(d, e->dataset, split_names[e->split], &desc, error, sizeof error)) {
         const char *hint = "";

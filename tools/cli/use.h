@@ -115,8 +115,8 @@ int had_chains(const jem_archive *a);
 /* ---- jem eval -------------------------------------------------------------------------------- */
 
 typedef struct eval_options {
-    char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE];
-    int split, n, mirror, threads, precision, max_memory, max_file, max_picture;
+    char dataset[OPTION_TEXT_SIZE], data[OPTION_TEXT_SIZE], label[OPTION_TEXT_SIZE];
+    int split, n, mirror, skip_rows, threads, precision, max_memory, max_file, max_picture;
 } eval_options;
 
 /* Shuffles the images of a data set, with their labels; the seed determines the order. */

@@ -1654,6 +1654,7 @@ static int data__take_table(data__job *job, csv_table *t) {
     d->w = 1;
     d->has_labels = t->labels != NULL;
     d->masked = t->masked;
+    d->has_commas = t->decimal == ',';
     d->values = t->x;
     d->labels = t->labels ? t->labels : (int *)calloc((size_t)t->rows, sizeof *d->labels);
     t->x = NULL;

@@ -48,6 +48,7 @@ typedef struct data_set {
     int behind;                /* grey behind the transparent pixels of the last picture */
     int has_labels;            /* 0: a table without them; labels are then 0 */
     int masked;                /* 1: a table whose names of columns are not UTF-8, and have '?' */
+    int has_commas;            /* 1: a table with decimal commas */
     int held_out;              /* 1: test images are from the folder of the training images */
     int by_name;               /* 1: and their names decide which are for testing */
     int skipped;               /* rows of a table that cannot be read, left out; of a folder, files

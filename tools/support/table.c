@@ -138,6 +138,18 @@ static int number_in(const char *text, double *value) {
     return end != text && !*end;
 }
 
+/* The same where a comma can be a decimal one, because another letter separates values. */
+static int number_of(const table_reader *r, const char *text, double *value) {
+    char pointed[TABLE_NAME];
+    const char *comma = r->separator == ',' ? NULL : strchr(text, ',');
+    *value = 0;
+    if (!comma) return number_in(text, value);
+    if (strchr(text, '.')) return 0;               /* one of them is between thousands */
+    snprintf(pointed, sizeof pointed, "%s", text);
+    pointed[comma - text] = '.';
+    return number_in(pointed, value);
+}
+
 /* Returns 1 if another value of this line follows, and skips the separator. */
 static int continues(table_reader *r) {
     if (r->at == r->end || *r->at != r->separator) return 0;
@@ -323,10 +335,10 @@ static int find_columns(table_reader *r, int has_header) {
     for (int i = 0; !by_name && i < r->all; i++)
         if (r->role[i] >= 0) r->role[i] = r->t->columns++;
     if (!by_name && values != d->n_columns)
-        return wrong_at(r, "%d columns of values%s, but the model has %d%s", values,
-                        r->n_keep ? " besides those to keep" : "", d->n_columns,
-                        values == 2 * d->n_columns && r->separator == ','
-                            ? " (decimal commas? write points)" : "");
+        return wrong_at(r, "%d column%s of values%s, but the model has %d%s", values,
+                        values == 1 ? "" : "s", r->n_keep ? " besides those to keep" : "",
+                        d->n_columns, values == 2 * d->n_columns && r->separator == ','
+                                          ? " (decimal commas? write points)" : "");
     if (!by_name) return 1;
     for (int i = 0; i < r->all; i++)
         if (r->role[i] >= 0) r->role[i] = SKIPPED;
@@ -392,8 +404,10 @@ static const char *reason_of_text(const table_reader *r, const char *value) {
     snprintf(pointed, sizeof pointed, "%s", value);
     char *comma = strchr(pointed, ',');
     if (comma) *comma = '.';
-    if (comma && (r->separator != ',' || number_in(pointed, &number)))
+    if (comma && r->separator == ',' && number_in(pointed, &number))
         return " (a decimal comma? write points)";
+    if (comma && r->separator != ',' && strchr(value, '.'))
+        return " (a comma and a point: write nothing between thousands)";
     if (r->all > 1) return "";
     if (r->at < r->end && *r->at == r->separator)
         return " (the first line has one column: delete lines before the names)";
@@ -524,7 +538,7 @@ static int read_header(table_reader *r) {
         const int is_listed = has_number(r->desc->drop, r->all) ||
                               has_number(r->desc->keep, r->all);
         if (is_listed ? !next_value_cut(r, column, value) : !next_value(r, column, value)) return 0;
-        const int is_text = !number_in(value, &number) && !is_missing(value, 0);
+        const int is_text = !number_of(r, value, &number) && !is_missing(value, 0);
         const int has_digit = value[strcspn(value, "0123456789")] != 0;
         if (is_text && !(is_listed && has_digit)) {        /* 12:30 and P-07 are of a row */
             texts++;
@@ -593,10 +607,10 @@ static int take_label(table_reader *r, const char *text) {
     if (!t->class_names)
         t->class_names = (char (*)[TABLE_NAME])calloc(TABLE_CLASSES, sizeof *t->class_names);
     if (!t->class_names) return no_memory(r);
-    const int is_number = number_in(text, &number) && fabs(number) <= 1e15;    /* not a long id */
+    const int is_number = number_of(r, text, &number) && fabs(number) <= 1e15; /* not a long id */
     const int is_class = floor(number) == number;
     char whole[TABLE_NAME];
-    if (is_number && is_class && strpbrk(text, ".eE")) {       /* 1.0, as pandas writes it, is 1 */
+    if (is_number && is_class && strpbrk(text, ".,eE")) {      /* 1.0, as pandas writes it, is 1 */
         snprintf(whole, sizeof whole, "%.0f", number + 0.0);
         text = whole;
     }
@@ -669,9 +683,29 @@ static int number_classes(table_reader *r) {
 /* Rejects a line with more values than columns. */
 static int more_values(table_reader *r) {
     const int decimal = r->separator == ',' && r->all > 1;
-    return wrong_at(r, "more than %d values (the last column is '%s')%s", r->all,
-                    r->names[r->all - 1],
+    return wrong_at(r, "more than %d value%s (the last column is '%s')%s", r->all,
+                    r->all == 1 ? "" : "s", r->names[r->all - 1],
                     decimal ? "; if it has decimal commas, write points" : "");
+}
+
+/* Returns 1 if the decimal mark of a number is that of the numbers before it. One of the two is
+   otherwise between thousands, and the number is not what it seems. */
+static int has_same_mark(table_reader *r, const char *value, const char *name) {
+    const char *mark = strpbrk(value, ".,");
+    if (!mark || r->separator == ',') return 1;
+    if (!r->t->decimal) r->t->decimal = *mark;
+    if (r->t->decimal == *mark) return 1;
+    return wrong_at(r, "'%.20s' in column '%s' has a %s, but numbers before it have decimal %ss: "
+                    "write one of them, and nothing between thousands", value, name,
+                    *mark == ',' ? "comma" : "point", *mark == ',' ? "point" : "comma");
+}
+
+/* Rejects a number out of range. Its remedy is for a new model, not for the rows of one. */
+static int too_large(table_reader *r, double number, const char *name) {
+    const int can_divide = !isinf(number) && !r->desc->n_columns;
+    return wrong_at(r, "%g in column '%s': numbers may be from -1e12 to 1e12%s", number, name,
+                    can_divide ? ": divide the column by a power of ten, here and in the rows to "
+                                 "score" : "");
 }
 
 static int read_row(table_reader *r) {
@@ -692,15 +726,14 @@ static int read_row(table_reader *r) {
         if (!next_value(r, name, value)) return 0;
         if (role == LABEL && !take_label(r, value)) return 0;
         if (role < 0) continue;
-        if (!number_in(value, &number) || isnan(number)) return not_a_number(r, value, name);
-        if (!(fabs(number) <= 1e12))
-            return wrong_at(r, "%g in column '%s': numbers may be from -1e12 to 1e12", number,
-                            name);
+        if (!number_of(r, value, &number) || isnan(number)) return not_a_number(r, value, name);
+        if (!has_same_mark(r, value, name)) return 0;
+        if (!(fabs(number) <= 1e12)) return too_large(r, number, name);
         x[role] = (float)number;
     } while (continues(r));
     if (column != r->all)
-        return wrong_at(r, "%d values, but %d columns: column '%s' has none", column, r->all,
-                        r->names[column]);
+        return wrong_at(r, "%d value%s, but %d columns: column '%s' has none", column,
+                        column == 1 ? "" : "s", r->all, r->names[column]);
     t->rows++;
     return 1;
 }
@@ -741,12 +774,14 @@ static int read_lines(table_reader *r) {
         const int texts = r->texts;
         const int is_text = r->is_text;
         const int unlabelled = r->t->unlabelled;
+        const char decimal = r->t->decimal;
         if (!keep_values(r)) return 0;
         if (read_row(r)) continue;
         if (r->failed || !r->desc->bad) return 0;
         r->texts = texts;                          /* its label may be another value */
         r->is_text = is_text;
         r->t->unlabelled = unlabelled;
+        r->t->decimal = decimal;
         skip_row(r);
     }
     return 1;

@@ -7,10 +7,11 @@
        table_free(&t);
 
    A row per line; values may be quoted. Tabs separate them if the first line has tabs, otherwise
-   semicolons if it has those, otherwise commas; numbers have decimal points. If a value of the
-   first line is no number, that line has the names of the columns. Empty lines are skipped. The
-   column `label`, or another that table_desc names, becomes t.labels: the classes that occur, named
-   by whole numbers or by other texts, are numbered from 0. Errors name the line and the column. */
+   semicolons if it has those, otherwise commas; numbers have decimal points or, between tabs or
+   semicolons, all of them decimal commas. If a value of the first line is no number, that line has
+   the names of the columns. Empty lines are skipped. The column `label`, or another that table_desc
+   names, becomes t.labels: the classes that occur, named by whole numbers or by other texts, are
+   numbered from 0. Errors name the line and the column. */
 #ifndef SUPPORT_TABLE_H
 #define SUPPORT_TABLE_H
 
@@ -38,6 +39,8 @@ typedef struct csv_table {
     char label[TABLE_NAME];                        /* the name of the column of labels, or "" */
     int masked;                                    /* 1: names in the first line are not UTF-8, and
                                                       have '?' for such bytes */
+    char decimal;                                  /* '.' or ',', the decimal mark; 0: commas
+                                                      separate values, or all are whole */
 } csv_table;
 
 /* Zero or NULL means default. */
