@@ -102,7 +102,7 @@ const option train_table[] = {
     { "kl-weight", OPTION_FLOAT, OPTION_FIXED, AT(w_kl), "X", NO_PRESETS("0"), 0, 1e6,
       "weight of L_KL: samples depend on weights (0: off)" },
     { "entropy", OPTION_FLOAT, OPTION_FIXED, AT(entropy), "X", NO_PRESETS("1"), 0, 1e6,
-      "weight of the samples' entropy in L_KL" },
+      "weight of the samples' entropy in L_KL; images: about .3 / values" },
     { "sam", OPTION_FLOAT, OPTION_FIXED, AT(sam), "X", NO_PRESETS("0"), 0, 1e6,
       "sharpness-aware: gradients this far uphill (0: off)" },
     { "spectral-norm", OPTION_FLOAT, OPTION_FIXED, AT(spectral), "X", NO_PRESETS("0"), 0, 1e6,
