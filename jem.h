@@ -19478,7 +19478,7 @@ JEM__COMPILE_END
                are recognised (JEM_DID_BLANK, JEM_REASON_BLANK). Large ones take 2 to 3 ms;
                jem_pixels_desc.frame_all frames those of the network's size.
              A network stores how it is sampled: jem_net.guidance, denoise_steps, denoise_fraction,
-               last_sigma, walk_step, walk_noise.
+               last_sigma, walk_step, walk_noise; jem_net_impute_desc: how its pixels are imputed.
              jem_sampler takes as many steps as a frame has time for, and one if the frame is late;
                jem_sampler_set_labels: other classes; jem_net_draft_desc: few steps.
              Attacks on classifiers with random answers (jem_attack_desc.all_steps, .momentum).
@@ -19486,11 +19486,15 @@ JEM__COMPILE_END
                (jem_archive_set_bf16, jem_archive_keep_f32); jem_file writes files of your own.
              The optimiser of your own training loop can be stored (jem_optim_to_archive).
              jem_compute_exp, _tanh and _sigmoid; jem_mask_controls.
-             jem_trim returns the tape's unused memory; JEM_API can be defined by the user.
+             jem_trim returns the tape's unused memory; JEM_API and JEM_CHUNK_BYTES can be defined
+               by the user.
    Changed   jem_train_desc_score trains with Muon.
              JEM_ISA_BEST computes bf16 in fp32 on Intel's processors without AMX, which is faster.
              Vectors with a Student distribution are sampled by small Langevin steps.
              Muon refuses lr * weight_decay above 1.
+             Settings without effect are errors: schedule.at with a constant rate, decay_b without
+               decay_gamma, cd_class without labels of samples.
+             Calibration images with equal scores count as not stranger than each other.
              A cosine schedule starts again at jem_schedule.at, which it ignored before, and which
                needs a rate.
              With noise_lo below .05, the walk of samples has less noise.
