@@ -139,7 +139,7 @@ static int number_in(const char *text, double *value) {
 }
 
 /* The same where a comma can be a decimal one, because another letter separates values. */
-static int number_of(const table_reader *r, const char *text, double *value) {
+static int decimal_in(const table_reader *r, const char *text, double *value) {
     char pointed[TABLE_NAME];
     const char *comma = r->separator == ',' ? NULL : strchr(text, ',');
     *value = 0;
@@ -538,7 +538,7 @@ static int read_header(table_reader *r) {
         const int is_listed = has_number(r->desc->drop, r->all) ||
                               has_number(r->desc->keep, r->all);
         if (is_listed ? !next_value_cut(r, column, value) : !next_value(r, column, value)) return 0;
-        const int is_text = !number_of(r, value, &number) && !is_missing(value, 0);
+        const int is_text = !decimal_in(r, value, &number) && !is_missing(value, 0);
         const int has_digit = value[strcspn(value, "0123456789")] != 0;
         if (is_text && !(is_listed && has_digit)) {        /* 12:30 and P-07 are of a row */
             texts++;
@@ -607,7 +607,7 @@ static int take_label(table_reader *r, const char *text) {
     if (!t->class_names)
         t->class_names = (char (*)[TABLE_NAME])calloc(TABLE_CLASSES, sizeof *t->class_names);
     if (!t->class_names) return no_memory(r);
-    const int is_number = number_of(r, text, &number) && fabs(number) <= 1e15; /* not a long id */
+    const int is_number = decimal_in(r, text, &number) && fabs(number) <= 1e15; /* not a long id */
     const int is_class = floor(number) == number;
     char whole[TABLE_NAME];
     if (is_number && is_class && strpbrk(text, ".,eE")) {      /* 1.0, as pandas writes it, is 1 */
@@ -726,7 +726,7 @@ static int read_row(table_reader *r) {
         if (!next_value(r, name, value)) return 0;
         if (role == LABEL && !take_label(r, value)) return 0;
         if (role < 0) continue;
-        if (!number_of(r, value, &number) || isnan(number)) return not_a_number(r, value, name);
+        if (!decimal_in(r, value, &number) || isnan(number)) return not_a_number(r, value, name);
         if (!has_same_mark(r, value, name)) return 0;
         if (!(fabs(number) <= 1e12)) return too_large(r, number, name);
         x[role] = (float)number;
