@@ -9883,18 +9883,18 @@ static int jem__train_ranges_good(jem_ctx *ctx, jem_train_desc d) {
 
 /* Checks the rules of a schedule whose fields are in their ranges. */
 static void jem__schedule_check(jem_ctx *ctx, const jem_schedule *s) {
-    for (int i = 0; i < 4 && s->kind == JEM_SCHEDULE_CONSTANT; i++)
-        if (s->at[i] > 0)
-            jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: schedule.at[%d] = %d has no effect without "
-                      "schedule.kind: JEM_SCHEDULE_STEPS or _COSINE", i, s->at[i]);
-    if (s->kind == JEM_SCHEDULE_CONSTANT) return;
     if (s->kind == JEM_SCHEDULE_COSINE && s->total < 1)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: schedule.total = %d: a cosine needs the length "
                   "of the run", s->total);
-    for (int i = 0; i < 4; i++)
-        if (s->at[i] > 0 && !(s->rate > 0))
+    for (int i = 0; i < 4; i++) {
+        if (s->at[i] == 0) continue;
+        if (s->kind == JEM_SCHEDULE_CONSTANT)
+            jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: schedule.at[%d] = %d has no effect without "
+                      "schedule.kind: JEM_SCHEDULE_STEPS or _COSINE", i, s->at[i]);
+        else if (!(s->rate > 0))
             jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: schedule.at needs a schedule.rate above 0: "
                       "the learning rate would be 0 from update %d on", s->at[i]);
+    }
 }
 
 /* Checks the rules that relate several fields; each of them is in its range. */

@@ -1,9 +1,12 @@
 /* Notes about data: see notes.h. */
+#include "tools/cli/system.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "tools/cli/notes.h"
 #include "tools/cli/train_options.h"
@@ -209,17 +212,6 @@ void note_values(const char *table, const data_set *s) {
     free(x);
 }
 
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c; }
-
-/* Returns 1 if two texts differ at most in the case of letters of ASCII. */
-static int same_letters(const char *a, const char *b) {
-    while (*a && lower(*a) == lower(*b)) {
-        a++;
-        b++;
-    }
-    return *a == *b;
-}
-
 /* Prints a note about classes, each with rows[k] rows, whose names differ only in case. */
 static void note_case(const char *table, const data_set *s, const int *rows) {
     int pairs = 0;
@@ -228,7 +220,7 @@ static void note_case(const char *table, const data_set *s, const int *rows) {
     for (int k = 1; k < s->classes; k++) {
         for (int i = 0; i < k; i++) {
             if (!rows[i] || !rows[k]) continue;
-            if (!same_letters(s->class_names[i], s->class_names[k])) continue;
+            if (strcasecmp(s->class_names[i], s->class_names[k]) != 0) continue;
             if (pairs++) continue;
             one = i;
             other = k;
