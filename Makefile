@@ -44,7 +44,7 @@ LESSONS += out_of_distribution calibration imputation
 # pngquant does not support the animated film.png: its strip replaces it.
 STILLS  = $(filter-out film,$(LESSONS)) film_strip samplers_traces attack_digits
 
-.PHONY: FORCE help demo demo-long gallery examples tools mpi test tests check strict portability \
+.PHONY: FORCE help demo demo-long gallery examples tools windows mpi test tests check strict portability \
         fuzz graphs resume faults diverge mutate examine soak coverage covered sanitize sanitized \
         bench bench-torch bench-peers \
         bench-wasm check-torch check-bf16 seeds recipes debug stb playground site slides \
@@ -88,6 +88,12 @@ examples: $(EXAMPLES)  ## build every example into build/
 tools: $(TOOLS)        ## build every tool into build/
 tests: $(TESTS)
 
+# isfinite of MinGW converts to float.
+WINDOWS_CC ?= x86_64-w64-mingw32-gcc
+windows: stb  ## build/windows/jem.exe, by gcc of MinGW; on Windows: WINDOWS_CC=gcc
+	$(AGAIN) BUILD=build/windows CC="$(WINDOWS_CC)" OPENMP=-fopenmp WARN="-Wall -Wextra $(WERROR)" \
+	    CFLAGS="-O2 -DJEM_WINDOWS_SIMD -Wa,-muse-unaligned-vector-move" build/windows/jem.exe
+
 mpi: stb    ## build/jem-mpi: `jem` on several machines (mpirun -n N build/jem-mpi train ..)
 	@tools/get_package.sh mpi
 	$(AGAIN) $(BUILD)/jem-mpi
@@ -111,7 +117,7 @@ test: stb   ## build and run every test; the last line is: N passed, N failed
 	@tests/run.sh $(EXAMPLES) $(TOOLS) $(QUICK) $(filter-out $(QUICK),$(TESTS)) \
 		documents two_units sanitized python cmake cli uses \
 		smoke mpi get_data report limits mutate lessons \
-		with strict fuzz portability examine playground slides site grade s390x wasm neon
+		with strict fuzz portability examine playground slides site grade windows s390x wasm neon
 
 # Everything that this machine can run or emulate: emulated programs take hours.
 EVERY = $(patsubst test_%,%,$(notdir $(TESTS)))
@@ -335,6 +341,11 @@ $(BUILD)/%: tools/%.c $(LINKED)
 	$(program)
 $(BUILD)/jem: tools/cli/jem.c $(CLI)
 	$(program)
+$(BUILD)/windows.o: tools/cli/windows.rc tools/cli/windows.manifest $(BUILD)/command
+	$(patsubst %gcc,%windres,$(CC)) $< -o $@
+$(BUILD)/jem.exe: tools/cli/jem.c $(BUILD)/windows.o $(CLI)
+	@rm -f $@
+	$(COMPILE) $< $(BUILD)/windows.o $(BUILD)/cli.a $(BUILD)/support.a -static -o $@ -lm
 
 export GRAPHS SEED
 export CC CXX BUILD WARN NEON_TESTS S390X_TESTS WASM_TESTS WASM_CC

@@ -4,7 +4,7 @@
 #   build/other    an example or tool: one test, that it was built
 #   two_units sanitized neon s390x wasm strict documents smoke lessons python mutate mpi playground site slides grade
 #   cmake get_data cli uses report limits fuzz musl clang exceptions folders compilers x86_32
-#   processors portability examine graphs
+#   processors portability examine graphs windows
 #                  the functions and scripts below
 #   with           items after it run in parallel to the others, on another core, and are shown last
 # A test that crashes, hangs, or does not end with that line is one failure. A test that a busy machine
@@ -24,7 +24,7 @@ longest() {                                         # seconds on a slow machine
         neon_kernels) echo 480 ;; lessons) echo 800 ;; strict) echo 330 ;; smoke) echo 240 ;;
         fuzz | portability | examine | report) echo 180 ;;
         test_kernels | test_models | test_faults) echo 120 ;;
-        cli | cmake | wasm_*) echo 100 ;; uses | mutate | sanitized) echo 240 ;;
+        cli | cmake | wasm_*) echo 100 ;; uses | mutate | sanitized | windows) echo 240 ;;
         playground | slides | python | mpi | get_data) echo 60 ;; *) echo 40 ;;
     esac
 }
@@ -597,6 +597,14 @@ site() {
     fi
 }
 
+# The tool as a Windows program.
+windows() {
+    if command -v wine >/dev/null && command -v x86_64-w64-mingw32-gcc >/dev/null
+    then run windows tests/tools/windows.sh
+    else skipped windows "needs wine and x86_64-w64-mingw32-gcc"
+    fi
+}
+
 # Several processes: make has installed Open MPI and built jem-mpi, if it could.
 mpi() {
     if mpirun --version 2>/dev/null | grep -q "Open MPI"
@@ -646,7 +654,7 @@ for test in $here; do
     case $test in
         graphs) torch_graphs "${GRAPHS:-4000}" "${SEED:-1}" ;;
         two_units | sanitized | neon | s390x | wasm | documents | smoke | lessons | python | \
-        mutate | mpi | playground | site | slides) $test ;;
+        mutate | mpi | playground | site | slides | windows) $test ;;
         cmake) users_projects ;;
         grade) OPENMP=$(cat "$BUILD/command" 2>/dev/null | grep -o -e -fopenmp) run grade tests/tools/grade.sh ;;
         strict | get_data | cli | uses | report | fuzz | limits) run $test tests/*/$test.sh ;;

@@ -7,7 +7,8 @@
    train.c is the training run, train_options.h its options, classify.c and score.c are `jem
    classify` and `jem score`, use.c the other commands, eval.c and noise.c the measurements of `jem
    eval MODEL WHAT`, judge.c the judges of samples, report.c the model card, onnx.c ONNX files,
-   memory.c the limit on memory; options are read by tools/support/options.c.
+   memory.c the limit on memory, system.c the differences between POSIX and Windows; options are
+   read by tools/support/options.c.
    Exit status: 0; 1 after a failure; 2 for an impossible request; 128 + signal if interrupted. */
 #include "tools/cli/system.h"
 
@@ -73,6 +74,7 @@ static int run_command(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    system_arguments(argc, argv);
     const int status = run_command(argc, argv);
     const int had_failed = ferror(stdout);
     errno = 0;

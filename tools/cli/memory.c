@@ -5,7 +5,6 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tools/cli/memory.h"
 #include "tools/support/options.h"
@@ -14,16 +13,10 @@ memory_budget budget = { HUGE_VAL, 0, 0 };
 typedef union block { double bytes; char room[64]; } block;        /* before each block: its size */
 
 void limit_memory(int mb) {
+    const double all = system_memory();
     budget.most = HUGE_VAL;
-    if (mb) {
-        budget.most = mb * 1e6;
-        return;
-    }
-#ifdef _SC_PHYS_PAGES
-    const long pages = sysconf(_SC_PHYS_PAGES);
-    const long page = sysconf(_SC_PAGESIZE);
-    if (pages > 0 && page > 0) budget.most = .75 * (double)pages * (double)page;
-#endif
+    if (mb) budget.most = mb * 1e6;
+    else if (all > 0) budget.most = .75 * all;
 }
 void limit_data(data_desc *desc, int file_mb, int picture_mb) {
     desc->file_mb = file_mb;

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -288,7 +287,7 @@ static int run_caught(int (*command)(int argc, char **argv), command_line *c, ch
     fflush(stderr);
     for (int i = 0; i < c->n; i++) c->word[i] = c->text[i];
     for (int k = 0; k < 2; k++) {
-        file[k] = tmpfile();
+        file[k] = system_temporary();
         kept[k] = dup(k + 1);
         said[k] = NULL;
         ok = ok && file[k] && kept[k] >= 0;
@@ -778,9 +777,7 @@ static void report_sections(card *r, const char *temporary) {
     snprintf(report_temp[0], sizeof report_temp[0], "%s", temporary);
     strcpy(report_temp[1], r->picture);
     strcpy(report_temp[2], r->second);
-    signal(SIGINT, report_stopped);
-    signal(SIGTERM, report_stopped);
-    if (signal(SIGHUP, report_stopped) == SIG_IGN) signal(SIGHUP, SIG_IGN);    /* nohup */
+    system_on_signals(report_stopped);
     for (int i = 0; i < SECTIONS; i++) r->planned += report_has(r, &sections[i]);
     for (int i = 0; i < SECTIONS; i++) {
         const struct section *s = &sections[i];
@@ -794,9 +791,9 @@ static void report_sections(card *r, const char *temporary) {
 static int report_make(card *r, const char *out) {
     new_file page;
     FILE *whole = NULL;                            /* the page's own temporary file */
-    r->body = tmpfile();
-    r->links = tmpfile();
-    r->left_out = tmpfile();
+    r->body = system_temporary();
+    r->links = system_temporary();
+    r->left_out = system_temporary();
     int ok = new_file_open(&page, out);
     const char *temporary = ok && page.file ? jem_file_temporary(page.file) : "";
     if (ok && (!*temporary || strlen(temporary) + 11 > OPTION_TEXT_SIZE)) {

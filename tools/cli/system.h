@@ -1,4 +1,5 @@
-/* The first include of each part of `jem`: names of POSIX that -std=c99 hides. */
+/* The first include of each part of `jem`: names of POSIX that -std=c99 hides, and the
+   differences between POSIX and Windows. */
 #ifndef CLI_SYSTEM_H
 #define CLI_SYSTEM_H
 
@@ -6,5 +7,31 @@
 #define _XOPEN_SOURCE 600                          /* clock_gettime, isatty, sigaction, fsync */
 #define _DARWIN_C_SOURCE                           /* how much memory there is, on macOS */
 #endif
+
+#include <stdio.h>
+
+/* On Windows, writes paths among the arguments as everywhere else: with '/', without one at the
+   end. */
+void system_arguments(int argc, char **argv);
+
+/* Returns the absolute path of a file or folder, without links, to be freed; NULL if there is no
+   such file. */
+char *system_path(const char *path);
+
+/* Opens a file that disappears when it is closed. Returns NULL if it cannot be created. */
+FILE *system_temporary(void);
+
+/* Creates a file, and locks it until its descriptor, *lock, is closed; *lock is -1 where that is
+   impossible. Returns 0 if another process has locked it. */
+int system_lock(const char *path, int *lock);
+
+/* Calls `handler` at SIGINT, SIGTERM and SIGHUP (unless nohup ignores it). */
+void system_on_signals(void (*handler)(int number));
+
+/* Returns the size of main memory in bytes; 0 if it is unknown. */
+double system_memory(void);
+
+/* Returns the width of the terminal that is standard output, in characters; 0 if it is unknown. */
+int system_columns(void);
 
 #endif

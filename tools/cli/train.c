@@ -3,13 +3,11 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -107,14 +105,7 @@ static int path_in(char *path, const run *r, const char *name) {
 /* Locks a directory against a second run, where the system can lock files. */
 static int lock_folder(run *r) {
     char path[512];
-    struct flock all;
-    if (team.rank) return 1;
-    memset(&all, 0, sizeof all);
-    all.l_type = F_WRLCK;
-    all.l_whence = SEEK_SET;
-    r->lock = path_in(path, r, ".lock") ? open(path, O_RDWR | O_CREAT, 0666) : -1;
-    if (r->lock < 0 || fcntl(r->lock, F_SETLK, &all) != -1 ||
-        (errno != EACCES && errno != EAGAIN)) return 1;
+    if (team.rank || !path_in(path, r, ".lock") || system_lock(path, &r->lock)) return 1;
     return complain(r, 1, r->o->out, ": another jem train uses this directory");
 }
 
@@ -1276,17 +1267,14 @@ static int log_open(run *r, int update) {
                 ok = copy_row(&n, line, is_older);
         }
         if (old && ferror(old)) ok = new_file_fail(&n, "cannot be read");
+        if (old) fclose(old);                      /* Windows does not replace an open file */
         replaced = new_file_done(&n, ok);
         errno = 0;
-        if (replaced && !(r->log = fopen(path, "a"))) wrong = "cannot be opened";
+        if (replaced && !(r->log = fopen(path, "ab"))) wrong = "cannot be opened";
     }
-    if (!replaced && !wrong) {
-        if (old) fclose(old);
-        return complain(r, 1, "", n.message);
-    }
+    if (!replaced && !wrong) return complain(r, 1, "", n.message);
     if (wrong && errno) snprintf(line, sizeof line, ": %s: %s", wrong, strerror(errno));
     else if (wrong) snprintf(line, sizeof line, ": %s", wrong);
-    if (old) fclose(old);
     if (wrong) return complain(r, 1, path, line);
     return 1;
 }
@@ -1518,12 +1506,8 @@ void time_text(char text[32], double seconds) {
 }
 
 static int terminal_width(void) {
-#ifdef TIOCGWINSZ
-    struct winsize size;
-    if (ioctl(1, TIOCGWINSZ, &size) == 0 && size.ws_col > 20)
-        return smaller(size.ws_col, 250);
-#endif
-    return 80;
+    const int columns = system_columns();
+    return columns > 20 ? smaller(columns, 250) : 80;
 }
 
 /* Prints the progress: cross-entropy, accuracy and f as means since the last row of the log; score
@@ -2469,7 +2453,9 @@ static void carry_out(run *r) {
     stop_on_signals(team.ranks > 1 ? "\nsaving after this update, unless another process is gone: "
                                      "then the last checkpoint remains\n"
                                    : "\nsaving after this update; press again to stop at once\n");
+#ifdef SIGPIPE
     signal(SIGPIPE, SIG_IGN);                      /* training continues without a reader */
+#endif
     announce(r);
     char film[512];
     if (!r->update && !team.rank && path_in(film, r, "samples_film.png")) remove(film);

@@ -131,7 +131,7 @@ void model_name(const char *path, char name[NAME_SIZE]) {
     const int is_best = !strcmp(from, "best.safetensors");
     const int is_of_run = is_best || !strcmp(from, "last.safetensors");
     char *whole = NULL;                        /* the directory of the run may be the current one */
-    if (is_of_run && (*path == '.' || !slash)) whole = realpath(path, NULL);
+    if (is_of_run && (*path == '.' || !slash)) whole = system_path(path);
     if (whole) {
         path = whole;
         slash = strrchr(path, '/');
@@ -157,21 +157,31 @@ static size_t folder_length(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash ? (size_t)(slash + 1 - path) : 0;
 }
-static int stat_folder(const char *path, struct stat *s) {
-    char folder[OPTION_TEXT_SIZE];
-    const size_t n = folder_length(path);
-    if (n >= sizeof folder) return -1;
-    snprintf(folder, sizeof folder, "%.*s", (int)n, path);
-    return stat(n ? folder : ".", s);
+
+/* Returns 1 if two paths lead to one file or folder. Where files have no numbers (Windows), it
+   compares absolute paths. */
+static int lead_to_one(const char *a, const char *b) {
+    struct stat x, y;
+    if (stat(a, &x) || stat(b, &y)) return 0;
+    if (x.st_ino) return x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    char *of_a = system_path(a);
+    char *of_b = system_path(b);
+    const int same = of_a && of_b && !strcasecmp(of_a, of_b);
+    free(of_a);
+    free(of_b);
+    return same;
 }
 
 int is_same_file(const char *a, const char *b) {
-    struct stat x, y;
-    if (!strcmp(a, b)) return 1;
-    int both = !stat(a, &x) && !stat(b, &y);
-    if (!both) both = !strcmp(a + folder_length(a), b + folder_length(b)) && !stat_folder(a, &x) &&
-                      !stat_folder(b, &y);
-    return both && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    char folder[2][OPTION_TEXT_SIZE];
+    const size_t n = folder_length(a);
+    const size_t m = folder_length(b);
+    if (!strcmp(a, b) || lead_to_one(a, b)) return 1;
+    if (strcmp(a + n, b + m) != 0) return 0;
+    if (n + 1 >= OPTION_TEXT_SIZE || m + 1 >= OPTION_TEXT_SIZE) return 0;
+    snprintf(folder[0], OPTION_TEXT_SIZE, "%.*s.", (int)n, a);
+    snprintf(folder[1], OPTION_TEXT_SIZE, "%.*s.", (int)m, b);
+    return lead_to_one(folder[0], folder[1]);
 }
 
 int outputs_differ(const char *command, const char *const *out, int n) {
