@@ -88,8 +88,8 @@
        CE is the cross-entropy, the mean of -log p(y|x). The rest of L is contrastive divergence
        (CD): it lowers the energy of data, and raises that of samples. Samples come from Markov
        chains, which start at noise and repeat the last line: stochastic gradient Langevin dynamics
-       (SGLD). A run of such steps is called a walk here, and a function of yours that is called
-       after every step a watch. Z cancels in learning and in sampling.
+       (SGLD). Here, a run of such steps is called a walk, and a callback that runs after every
+       step is called a watch. Z cancels in learning and in sampling.
 
    WHAT TO CALL
        build a network     jem_wrn_create, jem_convnet_create (faster), jem_mlp_create (vectors)
@@ -116,8 +116,8 @@
        - image files (the examples use stb_image), data sets, plots
        - thread safety within a context: use one context per thread; contexts share nothing. A
          context and its objects may move to another thread, if only one uses them at a time
-       - 32-bit ARM; SIMD with compilers other than gcc and clang, or, without a macro (below),
-         with gcc for Windows
+       - 32-bit ARM; SIMD with compilers other than gcc and clang (gcc for Windows needs a macro:
+         JEM_WINDOWS_SIMD)
 
    MACROS to define before the #include
        JEM_IMPLEMENTATION   compiles the implementation here; define it in exactly one file
@@ -142,9 +142,10 @@
        an error all ops return NULL, and functions that use ops do nothing and return that first
        error, until jem_clear_error(ctx). An op whose input is NULL returns NULL, so you can write a
        whole expression and check once at its end. A program that continues after an error, for
-       instance with the next file, must clear it. Functions of yours that the library calls must
-       return: neither longjmp nor a C++ exception may leave them. They may call the library, but
-       must not free an object that is in use, or tensors made before the call (an error).
+       instance with the next file, must clear it. Callbacks (functions of yours that the library
+       calls) must return: neither longjmp nor a C++ exception may leave them. They may call the
+       library, but must not free an object that is in use; to free a tensor made before the call is
+       an error.
    DESCRIPTIONS
        Start each jem_..._desc from jem_..._desc_default() and change the fields you need; zero is a
        value, not a default. A field's comment begins with the default. A NULL desc means all
@@ -152,15 +153,15 @@
        convolutions, scores and pixels have no such function: there zero means default.) Unless a
        comment says otherwise, numbers are finite, at least 0 and, for rates of decay, shares and
        probabilities, at most 1; a step size, a scale and a noise level that is divided by must be
-       above 0. Another value is an error, which names the field and its range. An rng is required
+       above 0. Any other value is an error, which names the field and its range. An rng is required
        unless the function says that it may be NULL.
    MEMORY
        Everything belongs to a context and is allocated with the context's `allocate` (default: the
        C library's). Tensors live on the context's tape, an arena: jem_end frees all tensors made
        since jem_begin (jem_reset: all tensors) and keeps the memory for reuse, so a training loop
        does not allocate. The arena grows by JEM_CHUNK_BYTES or more at a time; jem_trim returns
-       what is not in use. Networks, optimisers, trainers, samplers, buffers, archives and files
-       have their own jem_*_free; free them before the context.
+       unused memory. Networks, optimisers, trainers, samplers, buffers, archives and files have
+       their own jem_*_free; free them before the context.
    THREADS
        The library uses OpenMP if the compiler enables it, or the parallel_for in the context's
        desc. Work is divided by images, pixels and channels; the order of a sum never changes. gcc's
@@ -182,8 +183,8 @@
    IMAGES
        Functions take and return images as row-major NCHW floats, usually in [-1,1]. Internally, 16
        images are interleaved ("lanes are images", see >>platform), so in batches of 16 or more any
-       height and width is as fast as a multiple of a vector's length. Values within +-1.2e-38 other
-       than 0, which are subnormal, are computed correctly, but by most processors very slowly.
+       height and width is as fast as a multiple of a vector's length. Subnormal values (within
+       +-1.2e-38, other than 0) are computed correctly, but very slowly on most processors.
 
    TABLE OF CONTENTS              (each section is a room; search for its mark)
        >>platform   status, context, instruction sets      >>optim       Adam, SGD, Muon, schedules
@@ -196,10 +197,10 @@
        >>nets       wide-resnet, convnet, MLP, your own    >>engine      kernels by instruction set
        >>losses     log-densities, CE, CD, score           >>bf16        convolutions in bf16
        >>samplers   SGLD, HMC, AIS, buffer                 >>changelog   and licence
-   First the API in this order, then the implementation in the same order: ideas first, machinery
-   last. A room uses only the rooms above it. The exceptions are >>engine and >>bf16, the kernels
-   for every instruction set, which are last: their interface is declared in >>platform and, for
-   convolutions, in >>ops.
+   The API comes first, in this order, then the implementation, in the same order: ideas first,
+   machinery last. A room uses only the rooms above it. The exceptions are >>engine and >>bf16, the
+   kernels for every instruction set, which are last: their interface is declared in >>platform and,
+   for convolutions, in >>ops.
 */
 #ifdef JEM_DECLARATIONS
 #undef JEM_IMPLEMENTATION
@@ -259,10 +260,11 @@ typedef enum jem_isa {
    M x M outputs (Lavin & Gray 2015), then replaces the direct sum where it is faster. Largest
    error, compared with double and relative to the output's rms: 9e-6 (direct), 3e-6 (M = 2), 6e-5
    (M = 4); see `make bench`. The images of a small batch, or the last ones of a batch, are computed
-   with other tiles, so their results may be rounded differently, except with JEM_PRECISION_DIRECT.
+   with different tiles, so their results may be rounded differently, except with
+   JEM_PRECISION_DIRECT.
 
-   JEM_PRECISION_BF16 applies to convolutions with k <= 8 that read at most 2 columns of padding
-   (weight gradients: any padding). All others, and jem_linear, are computed in fp32.
+   JEM_PRECISION_BF16 applies to convolutions with kernels up to 8 x 8 that read at most 2 columns
+   of padding (weight gradients: any padding). All others, and jem_linear, are computed in fp32.
        AMX              bf16 for all of these convolutions
        AVX-512 BF16     bf16 except for convolutions that write fewer than 8 channels (weight
                         gradients: that read or write fewer), and for outputs and input gradients
@@ -288,14 +290,15 @@ typedef struct jem_ctx jem_ctx;
 /* Settings of a context. Zero means default in every field; a NULL desc is all defaults. */
 typedef struct jem_ctx_desc {
     /* Set both or neither. allocate returns memory as malloc does, which need not be zero, or NULL.
-       Only the thread that calls the library calls them, and release never for NULL. */
+       They are called only on the thread that called the library; release is never called for
+       NULL. */
     void *(*allocate)(void *user, size_t bytes);
     void (*release)(void *user, void *memory);
-    void (*log)(void *user, const char *message);  /* receives each error that is kept, and a note
-                                                      if JEM_PRECISION_FAST replaces _BF16,
-                                                      tensors of a file cannot be read, or a
-                                                      trainer rolls back or has had no good state
-                                                      for 1,000 updates; default: no log */
+    void (*log)(void *user, const char *message);  /* receives each error that is kept, and notes:
+                                                      JEM_PRECISION_FAST replaces _BF16; arrays of a
+                                                      file are skipped; a trainer rolls back, or has
+                                                      had no good state for 1,000 updates. Default:
+                                                      no log */
     /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
@@ -357,7 +360,7 @@ JEM_API float jem_rng_uniform(jem_rng *rng);               /* [0,1), 24 bits */
 JEM_API float jem_rng_normal(jem_rng *rng);                /* N(0,1), Box-Muller */
 JEM_API int jem_rng_below(jem_rng *rng, int n);            /* 0..n-1, without bias; 0 if n <= 1 */
 /* Fill out[n] with uniform numbers from lo to hi, or with N(mean, std^2), and advance rng. They are
-   much faster than single draws, and yield other numbers than these, but the same numbers on all
+   much faster than single draws, and yield different numbers, but the same numbers on all
    instruction sets except JEM_ISA_WASM. Rounding can yield hi itself, unless lo = 0 or lo = -hi.
    hi - lo must be finite, which is not checked. If a pointer is NULL or n <= 0, they do nothing. */
 JEM_API void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo,
@@ -399,13 +402,13 @@ typedef struct jem_mark {
     int nodes;
     uint64_t pushes;
 } jem_mark;
-/* Returns the present position, for jem_end. Pairs of jem_begin and jem_end may nest. */
+/* Returns the current position, for jem_end. Pairs of jem_begin and jem_end may nest. */
 JEM_API jem_mark jem_begin(jem_ctx *ctx);
 /* Frees all tensors made since `mark`. The use of a freed tensor is reported as an error until a
    new tensor reuses its memory. Values and gradients of older tensors that were computed since
    `mark` are freed as well: a value is computed again on request, but jem_read_grad must be called
-   before jem_end. A mark of another context and, in a function that the library calls, such as a
-   watch, one from before the call are errors: nothing is freed. */
+   before jem_end. It is an error, and nothing is freed, if the mark belongs to another context or,
+   in a callback such as a watch, was made before the call. */
 JEM_API void jem_end(jem_ctx *ctx, jem_mark mark);
 /* Frees all tensors of the context, as jem_end does. */
 JEM_API void jem_reset(jem_ctx *ctx);
@@ -432,11 +435,11 @@ typedef struct jem_param {
 JEM_API void jem_param_changed(jem_param *p);
 
 /* Records a leaf, a tensor that no op computes, with a copy of n images nchw[n][c][h][w], or with
-   zeros. Returns NULL after an error: a size below 1, c*h*w above 1e8, n*c*h*w above 1e12,
-   no memory. */
+   zeros. Returns NULL after an error: nchw is NULL, a size is below 1, c*h*w is above 1e8, n*c*h*w
+   is above 1e12, or memory runs out. */
 JEM_API jem_tensor *jem_input(jem_ctx *ctx, const float *nchw, int n, int c, int h, int w);
 JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
-/* Replaces a leaf's images by a copy of nchw[n][c][h][w]. Tensors that depend on them are
+/* Replaces a leaf's images with a copy of nchw[n][c][h][w]. Tensors that depend on them are
    recomputed at the next request. It is an error if an op computes the tensor. */
 JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 
@@ -445,7 +448,7 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
    which training, walks and jem_logits detect (jem_read returns it); in a context of one thread
    they may also call jem_fail. They read x and write y. Element (channel c, row i, column j) of
    lane l is at [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the
-   last image, and their dy is 0; y and dx may get any value there. Try the ops of >>ops first:
+   last image, and their dy is 0; y and dx may hold any value there. Try the ops of >>ops first:
    unlike a loop over math.h, they are vectorised and fuse with convolutions (for exp, tanh and
    sigmoid, see jem_compute_exp). A custom op cannot own parameters: pass a parameter as another
    input, such as jem_linear of a constant 1 whose weight is the parameter (PReLU in
@@ -464,8 +467,9 @@ typedef struct jem_call {
                                                       JEM_KEEPS_OUTPUT */
     void *aux;                                     /* aux_bytes per group, kept for backward; NULL
                                                       if aux_bytes is 0 */
-    const float *dy;                               /* backward: gradient of the output; in forward,
-                                                      NULL if no backward will follow */
+    const float *dy;                               /* backward: gradient of the output; forward: not
+                                                      to be read, and NULL if no backward will
+                                                      follow */
     float *dx[JEM_MAX_INPUTS];                     /* backward: ADD to it; NULL if not needed (with
                                                       one input it is needed), and in forward */
     struct jem__inner *inner;                      /* private: used by built-in ops */
@@ -488,7 +492,7 @@ typedef struct jem_op {
    not `op` and op->name, which must stay valid. Each group has aux_bytes in which forward can store
    values for backward. Returns NULL if an input is NULL, and after an error: JEM_BAD_ARGUMENT if
    op, its name, its forward or `inputs` is NULL, or n_inputs, op->keeps or aux_bytes is out of
-   range; JEM_BAD_SHAPE if out.n is another, or no tensor can have the shape. */
+   range; JEM_BAD_SHAPE if out.n or the shape is wrong. */
 JEM_API jem_tensor *jem_custom(jem_ctx *ctx, const jem_op *op, jem_tensor *const *inputs,
                                int n_inputs, jem_shape out, const void *user, size_t user_bytes,
                                size_t aux_bytes);
@@ -530,14 +534,15 @@ JEM_API jem_status jem_read_grad(const jem_tensor *x, float *nchw);
    passed with the function. For jem_check_gradient, the result may also be a single number. */
 typedef jem_tensor *(*jem_logp_fn)(jem_ctx *ctx, jem_tensor *x, void *user);
 /* Compares the tape's gradient of the sum of fn's numbers with a central difference of 4th order,
-   for every element of x (or of p, if it is not NULL). Returns the largest difference, relative to
-   the largest gradient: below .01 if correct (in fp32, step .02), else the share of the gradient
-   that is wrong, NaN if a value is NaN; negative on an error. These limits are for a single op. The
-   rounding error falls as 1/step, the error of the difference rises: for parameters and log p(x) of
-   a whole network, and for jem_slope_along, take the least result of several steps, .005 to 1. (A
-   wrong backward has a large difference with all of them.) A backward that
-   sets dx instead of adding to it is found if fn also uses x after the op, as in f(x) + x. With p,
-   gradients are also added to the grad of all other parameters. */
+   for every element of the leaf x or, if p is not NULL, of the trainable parameter p; their values
+   are restored. Returns the largest difference, relative to the largest gradient: below .01 if the
+   gradient is correct, otherwise the share of it that is wrong; NaN if a value is NaN; a negative
+   number on an error. The limit of .01 is for a single op in fp32, with a step of .02. As the step
+   grows, the rounding error falls as 1/step, but the truncation error rises: for parameters and log
+   p(x) of a whole network, and for jem_slope_along, take the smallest result of several steps, .005
+   to 1. (A wrong backward has a large difference with all of them.) A backward that sets dx instead
+   of adding to it is found if fn also uses x after the op, as in f(x) + x. With p, gradients are
+   also added to the grad of all other parameters. */
 JEM_API float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x,
                                  jem_param *p, float step);
 
@@ -580,12 +585,13 @@ JEM_API void jem_compute_tanh(const jem_ctx *ctx, const float *x, float *y, ptrd
 JEM_API void jem_compute_sigmoid(const jem_ctx *ctx, const float *x, float *y, ptrdiff_t n);
 /* Limits x to lo <= y <= hi; the gradient is zero where x is outside. */
 JEM_API jem_tensor *jem_clamp(jem_ctx *ctx, jem_tensor *x, float lo, float hi);
-JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), not -0; x finite */
+JEM_API jem_tensor *jem_relu(jem_ctx *ctx, jem_tensor *x);         /* max(x, 0), not -0, of finite
+                                                                      x */
 /* Computes x where x >= 0, slope * x elsewhere. */
 JEM_API jem_tensor *jem_leaky_relu(jem_ctx *ctx, jem_tensor *x, float slope);
 JEM_API jem_tensor *jem_silu(jem_ctx *ctx, jem_tensor *x);         /* x sigmoid(x); 0 if x < -30 */
 /* Zeroes each element with probability p in [0,1) and divides the others by 1 - p (Srivastava et
-   al. 2014), in evaluation too: record it in training only. Advances rng, which is required. */
+   al. 2014). It does so in evaluation, too, so record it only in training. Advances rng. */
 JEM_API jem_tensor *jem_dropout(jem_ctx *ctx, jem_tensor *x, float p, jem_rng *rng);
 
 /* Computes the mean of k x k windows, without padding: y (n, c, (h - k)/stride + 1, ...), for k up
@@ -674,9 +680,9 @@ typedef struct jem_query {
 /* A network with log p(x) = scale * logsumexp f(x) - log Z and p(y|x) = softmax f(x), without the
    scale; so log p(x,y) = log p(x) + log p(y|x) is f(x)[y] - log Z only for a scale of 1. Score
    matching (>>losses) needs a larger scale, since the slopes of log p(x) are in the hundreds there,
-   while the logits of a new network are near 0: set 10 before training. A forward function can
-   compute log p(x) separately (see `log_density`). If it also sets `features`, to the inputs of the
-   last linear layer, jem_calibrate includes them in its statistics. */
+   while the logits of a new network are near 0: set `scale` to 10 before training. A forward
+   function can compute log p(x) separately (see `log_density`). If it also sets `features`, to the
+   inputs of the last linear layer, jem_calibrate includes them in its statistics. */
 struct jem_net {
     jem_query query;                               /* this network, no labels: being the first
                                                       field, it lets a jem_net * serve as a
@@ -689,7 +695,8 @@ struct jem_net {
                                                       was learned; 0, 0, 0 without a score */
     float guidance;                                /* weight of log p(y|x) in samples of a class; 0:
                                                       see jem_net_query */
-    int denoise_steps;                             /* noise-blind steps of its samples; 0: 300 */
+    int denoise_steps;                             /* noise-blind steps (jem_denoise_desc) of its
+                                                      samples; 0: 300 */
     float denoise_fraction;                        /* part of the noise that each of them removes,
                                                       0..1; 0: .05 */
     float last_sigma;                              /* noise that the last step of a sample removes,
@@ -745,9 +752,10 @@ typedef struct jem_wrn_desc {
     jem_head head;                                 /* pooled; flat learns faster on small nets */
     int stem_stride;                               /* 1; 2 makes the rest 4 times cheaper;
                                                       at most 8 */
-    int separate_energy;                           /* 0; 1: log p(x) from a separate head, the
-                                                      layer "energy_output" of net->log_density
-                                                      (minus an energy: high where x is likely) */
+    int separate_energy;                           /* 0; 1: log p(x) has a head of its own, the
+                                                      layer "energy_output", whose output is
+                                                      net->log_density (minus an energy: high where
+                                                      x is likely) */
     jem_blocks blocks;                             /* JEM_BLOCKS_WRN */
     int unet;                                      /* 0; 1: adds e(x) = sum of x U(x) to log p(x),
                                                       see jem_net.shift. U is a U-Net's decoder on
@@ -858,10 +866,10 @@ JEM_API jem_tensor *jem_apply(const jem_layer *layer, jem_tensor *x, int trainin
 JEM_API jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation a, float slope);
 
 /* Records the logits (n,classes,1,1) of x (n,channels,height,width), in the network's units.
-   training = 1 uses batch statistics and dropout. Replaces net->log_density, shift and features by
-   those of this pass: use them before the next one. Returns NULL if x is NULL, and after an error:
-   x has been freed, x or an output has the wrong shape (JEM_BAD_SHAPE), or the network has no
-   forward function. */
+   training = 1 uses batch statistics and dropout. Replaces net->log_density, shift and features
+   with those of this pass: use them before the next one. Returns NULL if x is NULL, and after an
+   error: x has been freed, x or an output has the wrong shape (JEM_BAD_SHAPE), or the network has
+   no forward function. */
 JEM_API jem_tensor *jem_forward(jem_net *net, jem_tensor *x, int training);
 /* Stores a text (UTF-8) that is saved with the network; a value of NULL removes it. Key and value
    are copied. A network holds at most 3840 texts, the library's included. Keys that begin with
@@ -900,7 +908,7 @@ JEM_API jem_status jem_unstandardize(const jem_net *net, const float *u, int n, 
    evaluation mode (no dropout, running statistics), and returns (n,1,1,1). The last argument is a
    jem_query *; a jem_net *, which begins with one, suffices where no labels are needed. Labels are
    copied. NULL after an error: no query; no labels where they are needed; jem_logp_class of a
-   network whose log p(x) is a separate output (net->log_density). There, f(x)[y] is no part of
+   network whose log p(x) is a separate output (net->log_density). There, f(x)[y] is not part of
    log p(x,y); jem_logp_guided with weight 1 adds log p(x) and log p(y|x). */
 JEM_API jem_tensor *jem_logp(jem_ctx *ctx, jem_tensor *x, void *query);           /* log p(x) */
 JEM_API jem_tensor *jem_logp_class(jem_ctx *ctx, jem_tensor *x, void *query);     /* log p(x,y) */
@@ -910,7 +918,7 @@ JEM_API jem_tensor *jem_logp_label(jem_ctx *ctx, jem_tensor *x, void *query);   
    value is 1e18. */
 JEM_API jem_tensor *jem_log_odds(jem_ctx *ctx, jem_tensor *x, void *query);
 /* Records log p(x) + weight log p(y|x): with weight 1 that is log p(x,y); a larger weight gives
-   samples more typical of the class. jem_net_query chooses it. */
+   samples more typical of the class. jem_net_query chooses the weight. */
 JEM_API jem_tensor *jem_logp_guided(jem_ctx *ctx, jem_tensor *x, void *query);
 
 /* Records the mean of -log p(y|x) over the batch, mean(logsumexp(logits) - logits[y]), as one
@@ -927,7 +935,7 @@ JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_ten
 
        L = mean over images of weight/2 ||r||^2,    r = sigma d log p(x~)/dx~ + z,    z ~ N(0,I)
 
-   It is least if d log p(x~)/dx~ is the mean of -z/sigma, given x~. One log p serves all noise
+   It is minimal if d log p(x~)/dx~ is the mean of -z/sigma, given x~. One log p serves all noise
    levels, since an image of hundreds of values shows how noisy it is; below the lowest level, score
    matching does not determine log p. Here and in >>samplers, D = c*h*w is the number of values of
    an image. */
@@ -1028,11 +1036,12 @@ JEM_API jem_status jem_sgld(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tens
 
        L_KL = mean E(x; held) - entropy H(x),      x = x' + step_size d log p(x')/dx' + noise
 
-   whose gradient flows through the last step only; `held` parameters receive no gradient. H, the
-   entropy of the samples, is d mean log(distance to the nearest unequal sample) plus a
-   constant (Kozachenko & Leonenko 1987). entropy: 0 omits H. The paper's code leaves out the factor
-   d and has a weight of .3, here .3/d; for images, 1 is too much. steps must be at least 1;
-   temperature_from and decay_b must be 0. If watch stops the walk, the last step is still taken.
+   whose gradient flows through the last step only; `held`: the parameters of E count as constants,
+   and receive no gradient. H, the entropy of the samples, is D mean log(distance to the nearest
+   unequal sample) plus a constant (Kozachenko & Leonenko 1987), with D = c*h*w. `entropy` is its
+   weight; 0 omits H. The paper's code leaves out the factor D and has a weight of .3, here .3/D;
+   for images, 1 is too much. steps must be at least 1; temperature_from and decay_b must be 0. If
+   watch stops the walk, the last step is still taken. Advances rng; with rng NULL it adds no noise.
    Returns NULL on an error. */
 JEM_API jem_tensor *jem_kl_walk(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                 const jem_sgld_desc *desc, float entropy, jem_rng *rng);
@@ -1082,7 +1091,7 @@ typedef struct jem_generate_desc {
                                                       matching; 0: skips the third phase */
 } jem_generate_desc;
 JEM_API jem_generate_desc jem_generate_desc_default(void);
-/* Replaces the leaf x(n,c,h,w) by n samples; its previous content is ignored. A NULL desc is
+/* Replaces the leaf x(n,c,h,w) with n samples; its previous content is ignored. A NULL desc is
    jem_generate_desc_default's. rng is required, and advances. Returns JEM_DIVERGED if x is not
    finite after one of the phases. */
 JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
@@ -1094,8 +1103,8 @@ JEM_API jem_status jem_generate(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_
 typedef struct jem_sampler {
     jem_ctx *ctx;
     int n, channels, height, width;
-    float *x;                                      /* [n][c][h][w]: the present images, of a network
-                                                      in its own units; freed with the sampler. May
+    float *x;                                      /* [n][c][h][w]: the current images, in the units
+                                                      of the network; freed with the sampler. May
                                                       be read and changed between steps. Values may
                                                       exceed the range of pixels: jem_classify needs
                                                       a copy, clamped and, if the network has
@@ -1157,9 +1166,10 @@ typedef struct jem_buffer {
                                                       empty */
     float lo, hi;                                  /* -1, 1: chains start from U(lo,hi) */
 } jem_buffer;
-/* Creates a buffer whose chains all start from U(-1,1). jem_buffer_restart restarts all of them
-   from U(lo,hi), which also applies to later restarts; checkpoints do not store lo and hi (a
-   trainer takes them from restart_lo and restart_hi in its desc). Returns NULL on an error. */
+/* Creates a buffer whose chains all start from U(-1,1); NULL on an error. jem_buffer_restart
+   restarts all of them from U(lo,hi), lo < hi, which also applies to later restarts; checkpoints do
+   not store lo and hi (a trainer takes them from restart_lo and restart_hi in its desc). Both
+   advance rng. */
 JEM_API jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int height,
                                       int width, int classes, jem_rng *rng);
 JEM_API void jem_buffer_free(jem_buffer *buffer);                        /* NULL is allowed */
@@ -1183,7 +1193,7 @@ JEM_API jem_status jem_buffer_put(jem_buffer *buffer, int n, const int *slot, co
        0   random-walk Metropolis, which needs no gradient: x' = x + step_size N(0,I)
        1   MALA: the Langevin step of jem_sgld_desc_langevin(step_size^2, ..), made exact
        L   Hamiltonian Monte Carlo: x' follows Hamilton's equations from x, with momentum N(0,I),
-           for the time L step_size
+           for a time of L step_size
    tools/support/measures.h computes the effective sample size of their chains. */
 typedef struct jem_mcmc_desc {
     int steps;                                     /* 1000: proposals */
@@ -1266,8 +1276,9 @@ typedef struct jem_optim_desc {
        decay is decoupled, and for the matrices only: a step multiplies them by
        1 - lr * weight_decay, which must not be negative. */
     float muon_momentum;                           /* .95, Nesterov's */
-    const char *adam_names;                        /* "output": the last layers; NULL or "": no
-                                                      others; read at creation */
+    const char *adam_names;                        /* "output", for the last layers; NULL or "":
+                                                      Muon updates all other matrices; read at
+                                                      creation only */
     float adam_rate;                               /* 1; Muon: Adam's rate, in units of lr, up to
                                                       1e6 */
 } jem_optim_desc;
@@ -1285,11 +1296,11 @@ JEM_API void jem_optim_free(jem_optim *opt);                             /* NULL
    parameter is updated. With Muon, lr * weight_decay above 1 is JEM_BAD_ARGUMENT. Nothing changes
    while the context has an error. */
 JEM_API jem_status jem_optim_step(jem_optim *opt, float lr, float *grad_norm);
-/* Puts the averaged weights (ema) into the net and keeps the trained ones (on = 1), or puts the
-   trained ones back (on = 0, and always if ema is 0), even those that another optimiser of this net
-   keeps. jem_optim_step and jem_net_load also put them back. Before the first update, the averages
-   equal the weights. The pointers jem_param.value are swapped, gradients are not: read these
-   pointers again. If the averages are in the net, jem_optim_free leaves them there, and frees the
+/* If on is 1, puts the averaged weights (ema) into the net, and keeps the trained ones. If on is
+   0, or if ema is 0, puts the trained ones back, even if another optimiser of this net keeps them;
+   jem_optim_step and jem_net_load also do that. Before the first update, the averages equal the
+   weights. The call swaps the pointers jem_param.value, so read them again; it does not swap
+   gradients. If the averages are in the net, jem_optim_free leaves them there, and frees the
    trained weights. Returns JEM_BAD_ARGUMENT if opt is NULL. */
 JEM_API jem_status jem_optim_use_average(jem_optim *opt, int on);
 
@@ -1306,11 +1317,12 @@ typedef struct jem_schedule {
                                                       period, as a fraction of that at its start */
     float rate;                                    /* 0; factor (not a learning rate) that applies
                                                       at each of `at`; above 0 if `at` is used */
-    int at[4];                                     /* 0: unused; else updates. Steps: each of them
-                                                      multiplies the learning rate by the factor.
-                                                      Cosine: a cosine ends there, and another
-                                                      starts, with warm-up, from the factor times
-                                                      the last start (Loshchilov & Hutter 2017) */
+    int at[4];                                     /* 0: unused; else updates. STEPS: at each of
+                                                      them, the learning rate is multiplied by
+                                                      `rate`. COSINE: at each of them, a cosine ends
+                                                      and the next one starts, with warm-up, from
+                                                      `rate` times the previous start (Loshchilov &
+                                                      Hutter 2017) */
 } jem_schedule;
 /* Returns the rate of update number `update`, from 0. lr is the rate that the schedule multiplies;
    without a schedule (NULL), returns lr. */
@@ -1319,6 +1331,7 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
 /* ==== >>train: one step at a time ============================================================= */
 
 /* Sums x[n] over all processes (ranks), in place, as MPI_Allreduce does. x belongs to the library.
+   The function may call jem_fail; after that it may still be called once.
 
    To train one model on several machines, run the same program with the same data on each, with its
    own jem_train_desc.rank. A rank computes its share of an update's images and chains. The function
@@ -1331,8 +1344,7 @@ JEM_API float jem_learning_rate(const jem_schedule *schedule, float lr, int upda
    If the network has buffers (jem_param), those of rank 0 are kept, each rank computes the whole
    first update, and the function is not called for it. Divergence on one rank is divergence on all.
    After any other error (no memory, a term that fails), this rank stops, and the others diverge or
-   block: end them, as examples/mpi.c does. The function may call jem_fail; after that it may still
-   be called once. */
+   block: end them, as examples/mpi.c does. */
 typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
 
 /* Inputs of a loss term of your own, on the tape; an input that the update does not have is NULL.
@@ -1342,7 +1354,7 @@ typedef void (*jem_sum_fn)(void *user, float *x, ptrdiff_t n);
    buffers (see jem_sum_fn). */
 typedef struct jem_term_inputs {
     jem_net *net;
-    jem_tensor *x;                                 /* labelled images as cross-entropy sees them */
+    jem_tensor *x;                                 /* labelled images, as used by cross-entropy */
     const int *labels;                             /* labels of x */
     jem_tensor *logits;                            /* f(x), as jem_forward returns in training */
     jem_tensor *x_data;                            /* images for p(x): x, or images of their own */
@@ -1355,10 +1367,10 @@ typedef struct jem_term_inputs {
    number to the loss. Called once per update; NULL is an error. */
 typedef jem_tensor *(*jem_term_fn)(const jem_term_inputs *in, void *user);
 
-/* Settings of a training run. Defaults are those of the paper, except its warm-up and its steps of
-   the learning rate (schedule: kind STEPS, warmup 1000, rate .3, at the updates of epochs 160 and
-   180 of 200), and the guard, which max_rollbacks = 0 turns off. The batch size may vary from one
-   update to the next. */
+/* Settings of a training run. The defaults are those of the paper, with two differences: they lack
+   its schedule (kind STEPS, warmup 1000, rate .3, at the updates of epochs 160 and 180 of 200), and
+   they add the guard, which max_rollbacks = 0 turns off. The batch size may vary from one update to
+   the next. */
 typedef struct jem_train_desc {
     float lr;                                      /* 1e-4 */
     jem_schedule schedule;                         /* constant, no warm-up */
@@ -1387,10 +1399,11 @@ typedef struct jem_train_desc {
     float data_noise;                              /* .03: std of the noise added to images of p(x)
                                                       and, unless the next two fields are set, of
                                                       cross-entropy; not of score matching */
-    /* 0, 0. If either is > 0, cross-entropy uses noisy images of its own: label_all_noise is the
-       fraction of them, 0..1, that get the noise levels of score matching; the std of the noise of
-       the others is drawn from U(0, label_noise). A network that recognises classes in noise can
-       generate samples of a given class, and its samples are better. Not with weights.cd_class. */
+    /* 0, 0: noise in labelled images (labels are not changed). If either is > 0, cross-entropy uses
+       noisy images of its own: label_all_noise is the fraction of them, 0..1, that get the noise
+       levels of score matching; the std of the noise of the others is drawn from U(0, label_noise).
+       A network that recognises classes in noise can generate samples of a given class, and its
+       samples are better. Not with weights.cd_class. */
     float label_noise, label_all_noise;
     float label_smoothing;                         /* 0; fraction of cross-entropy's target that is
                                                       shared by all classes (Szegedy et al. 2016) */
@@ -1445,13 +1458,14 @@ typedef struct jem_train_desc {
            nine tenths of the chains' values are far from all images: at a clamp more than 1.5 times
            as wide as restart_lo .. restart_hi or, without such a clamp, ten half widths of that
            range from its middle, and twice as far from it as any value of the images;
-           the chains are all equal;
+           the chains are nearly equal: their variance is below .02 of that of the images, and
+           below .02 of the square of half that range;
            or a step of SGLD moves them by a quarter of that range (measured every 20 updates).
        Chains are compared with images if 8 or more have walked, and the batch has 8 or more images.
 
-       After a rollback, training draws other random numbers. Each rollback from the second on also
-       halves the learning rate, which recovers, and the step of SGLD, which does not (the noise
-       shrinks with it, at the same temperature). If the step was too wide, only the step is
+       After a rollback, training draws different random numbers. Each rollback from the second on
+       also halves the learning rate, which recovers, and the step of SGLD, which does not (the
+       noise shrinks with it, at the same temperature). If the step was too wide, only the step is
        shortened; it grows again when the gradients allow it. The copy takes as much memory as
        parameters, optimiser and buffer, and is part of checkpoints. Before the first copy,
        divergence is an error, and the other conditions have no effect. */
@@ -1495,8 +1509,8 @@ typedef struct jem_stats {
     float f_data, f_sample;                        /* mean log p(x) + log Z of data and of samples,
                                                       f(x+) and f(x-) in messages */
     float accuracy;                                /* of this batch, 0..1 */
-    float lr, grad_norm;                           /* after the guard's reductions; before
-                                                      clipping */
+    float lr, grad_norm;                           /* lr: after the guard's reductions; grad_norm:
+                                                      before clipping */
     float gap;                                     /* running mean of f_data - f_sample, over about
                                                       ten updates */
     int rolled_back;                               /* 1: the guard rolled back at this update; 0 if
@@ -1536,7 +1550,7 @@ JEM_API int jem_trainer_updates(const jem_trainer *tr);                  /* made
 /* Calls jem_optim_use_average: on = 1 to evaluate or save the averaged weights, 0 to continue
    training. */
 JEM_API jem_status jem_trainer_use_average(jem_trainer *tr, int on);
-/* Switches to other random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
+/* Switches to different random numbers, to try again from a good checkpoint after JEM_DIVERGED. */
 JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
 /* Replaces desc.lr, and undoes the guard's reductions of the learning rate; the schedule still
    applies. If lr is not above 0, or is above 1e9, nothing changes. Checkpoints do not contain the
@@ -1544,9 +1558,9 @@ JEM_API void jem_trainer_reseed(jem_trainer *tr, uint64_t seed);
 JEM_API void jem_trainer_set_lr(jem_trainer *tr, float lr);
 
 /* ==== >>familiar: calibration, familiarity, out-of-distribution scores ======================== */
-/* Recognises images unlike any that the network knows. Familiarity is a p-value: the fraction of
-   calibration images that are stranger. It combines statistics of the logits, log p(x), its slopes,
-   the last layer's features and the image itself, each compared with calibration images of the same
+/* Detects images unlike the training data. Familiarity is a p-value: the fraction of calibration
+   images that are stranger. It combines statistics of the logits, log p(x), its slopes, the last
+   layer's features and the image itself, each compared with calibration images of the same
    predicted label. A single cut-off therefore serves all networks: of new images like those of the
    calibration, 1 in 100 has a familiarity below .01. */
 
@@ -1568,7 +1582,7 @@ typedef enum jem_reason {
     JEM_REASON_CLASSES,    /* logits unlike those of any class, for instance between two */
     JEM_REASON_DENSITY,    /* log p(x) */
     JEM_REASON_SMOOTH,     /* fewer details than its class has */
-    JEM_REASON_EDGES,      /* more details, or other ones */
+    JEM_REASON_EDGES,      /* more details, or different ones */
     JEM_REASON_SLOPE,      /* the slope of log p(x), without or with noise */
     JEM_REASON_FEATURES,   /* the last layer's features */
     JEM_REASON_VALUES,     /* of a vector: its numbers */
@@ -1640,7 +1654,8 @@ typedef enum jem_ood {
 /* Writes a score per image of x[n][c][h][w], n from 0, to score[n]. walk: the walk of RISE and
    MOVE, whose noise is omitted; NULL: 10 steps of 1, or of noise_lo^2 for a network trained by
    score matching. Errors: no calibration where one is required; FEATURES of a network without
-   features; SHADES of vectors. tools/support/measures.h has AUROC. */
+   features; SHADES of vectors, or with a calibration of an older version; scores that are not
+   finite (JEM_DIVERGED). tools/support/measures.h computes AUROC. */
 JEM_API jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk,
                                  const float *x, int n, float *score);
 
@@ -1729,9 +1744,9 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
    missing pixels are sampled noise-blind from sigma_max down, while the known ones get the same
    amount of noise. Each step removes most of the noise and adds nearly all of it again, which gives
    the sampled pixels time to agree with the known ones (as in RePaint, Lugmayr et al. 2022). A walk
-   follows, in which log p sees the known pixels without noise. If denoise.steps > 0, a last step
-   after the walk removes the remaining noise. If the watch of any phase returns nonzero, the
-   imputation ends. jem_net_impute_desc returns the desc for a network. */
+   follows, for which the known pixels have no noise. If denoise.steps > 0, a last step after the
+   walk removes the remaining noise. If the watch of any phase returns nonzero, the imputation ends.
+   jem_net_impute_desc returns the desc for a network. */
 typedef struct jem_impute_desc {
     jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019: 300 of them
                                                       leave .01 of the noise. Missing pixels start
@@ -1752,10 +1767,10 @@ JEM_API jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_te
 /* Pictures as programs have them: 8-bit pixels, row by row from the top left, of `channels` bytes:
    1 grey, 2 grey and alpha, 3 RGB, 4 RGBA (as stb_image gives them). */
 
-/* How a picture whose proportions are not the network's fills its input, unless it is framed. */
+/* Ways in which a picture of other proportions fills the network's input, unless it is framed. */
 typedef enum jem_fit {
     JEM_FIT_TRAINED = 0,   /* as the training images did (jem_net_set_fit); else as STRETCH */
-    JEM_FIT_STRETCH,       /* the whole picture, in other proportions */
+    JEM_FIT_STRETCH,       /* the whole picture, stretched to fit */
     JEM_FIT_CROP,          /* the largest part in the middle that has the right proportions */
     JEM_FIT_PAD            /* the whole picture, in the middle of the background */
 } jem_fit;
@@ -1776,8 +1791,8 @@ typedef struct jem_pixels_desc {                   /* zero means default, NULL i
        network's size; > 0 (at most 2): share of the image's side that the picture's subject gets;
        < 0: no framing. */
     float subject;
-    jem_fit fit;                                   /* JEM_FIT_TRAINED: a picture's other proportions
-                                                      (jem_net_set_fit) */
+    jem_fit fit;                                   /* JEM_FIT_TRAINED; for a picture of other
+                                                      proportions than the network's */
     int frame_all;                                 /* 0; 1: subject 0 frames a picture of the
                                                       network's size, too */
 } jem_pixels_desc;
@@ -1877,7 +1892,8 @@ JEM_API jem_sampler *jem_net_sampler(jem_net *net, const int *labels, int n, uin
 JEM_API jem_status jem_sampler_set_labels(jem_sampler *s, const int *labels);
 /* Draws n samples of a class (label -1: of any) into pixels[n][h][w][c]: jem_net_sampler, run to
    its end. Without a score they start from U(lo,hi) of desc, or U(-2,2) in the network's units if
-   it has units (jem_net_fit_units). The same n and seed give the same samples. */
+   it has units (jem_net_fit_units). The same n and seed give the same samples. Errors: n below 1,
+   a label that is out of range, a network without 1 or 3 channels (JEM_BAD_SHAPE). */
 JEM_API jem_status jem_sample(jem_net *net, int label, int n, uint64_t seed,
                               const jem_pixels_desc *desc, unsigned char *pixels);
 
@@ -1964,11 +1980,11 @@ JEM_API const char *jem_file_temporary(const jem_file *f);
 
 /* ==== >>checkpoint: networks and trainers in files ============================================ */
 /* Add a network's parameters and description (every field of its desc, exactly) to an archive, and
-   create a network, which is yours, from an archive. Loading accepts the descs that jem_*_create
-   accepts, and no others. The archive points to the parameters: write it before they change. If
-   adding them fails, for instance because a parameter is not finite, the archive has only a part of
-   them: free it. jem_net_from_archive returns NULL after an error, as for a file without a
-   description (such as PyTorch's): create the net first, and use jem_net_load. */
+   create a network from an archive: free it with jem_net_free. Loading accepts the descs that
+   jem_*_create accepts, and no others. The archive points to the parameters: write it before they
+   change. If adding them fails, for instance because a parameter is not finite, the archive has
+   only some of them: free the archive. jem_net_from_archive returns NULL after an error, as for a
+   file without a description (such as PyTorch's): create the net first, and use jem_net_load. */
 JEM_API jem_status jem_net_to_archive(const jem_net *net, jem_archive *a);
 JEM_API jem_net *jem_net_from_archive(jem_ctx *ctx, const jem_archive *a);
 /* Loads the parameters of a network. The archive must have every parameter of the net, with its
@@ -1999,13 +2015,13 @@ JEM_API jem_status jem_net_set_kind(jem_net *net, const char *kind);
    the file). With jem_net_to_archive this makes a checkpoint: load the network, create a trainer
    with the same desc, call jem_trainer_from_archive last, and training continues bit for bit.
 
-   Rates, the schedule and the values of weights may differ from those of the first run. Arrays may
-   not, and their absence or another shape is an error: keep the kind of optimiser, optim.only,
-   optim.adam_names and buffer_size; do not turn optim.ema on or off; do not turn chains on or off
-   (by weights.cd, weights.cd_class or w_kl). A change of class_conditional is not detected: chains
-   of the buffer would keep the wrong class. The archive points into net and trainer: write it
-   before the next step; to restore them, read the written file. If jem_trainer_from_archive fails,
-   nothing changes. */
+   Rates, the schedule and the values of loss weights may differ from those of the first run. An
+   array that is missing, or has a different shape, is an error: keep the kind of optimiser,
+   optim.only, optim.adam_names and buffer_size; do not turn optim.ema on or off; do not turn chains
+   on or off (by weights.cd, weights.cd_class or w_kl). A change of class_conditional is not
+   detected: chains of the buffer would keep the wrong class. The archive points into net and
+   trainer: write it before the next step; to restore them, read the written file. If
+   jem_trainer_from_archive fails, nothing changes. */
 JEM_API jem_status jem_trainer_to_archive(jem_trainer *tr, jem_archive *a);
 JEM_API jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a);
 /* Do the same for the optimiser of a training loop of your own, which has to store its random
@@ -2016,9 +2032,10 @@ JEM_API jem_status jem_optim_to_archive(jem_optim *opt, jem_archive *a);
 JEM_API jem_status jem_optim_from_archive(jem_optim *opt, const jem_archive *a);
 
 #ifndef JEM_NO_STDIO
-/* Read and write a network in a file of its own. jem_load returns NULL after an error; it opens
-   networks of your own if jem_net_set_kind named their kind and jem_register_net registered it.
-   Paths are those of jem_archive_read; files are replaced as by jem_file_commit. */
+/* Read and write a network in a file of its own. jem_load returns a network, to be freed with
+   jem_net_free, or NULL after an error. It opens networks of your own if jem_net_set_kind named
+   their kind and jem_register_net registered it. Paths are those of jem_archive_read; files are
+   replaced as by jem_file_commit. */
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #endif
@@ -7812,8 +7829,8 @@ static jem_net *jem__net_from_meta(jem_ctx *ctx, const jem__meta *meta, const ch
 
 /* Records log p(x) + log Z = e(x) + scale * logsumexp f(x), from the logits that the last
    jem_forward recorded. net->log_density, if not NULL, replaces the logsumexp; without net->shift,
-   e(x) is 0. Score matching needs a large scale: at low noise the norm of the slope of log p
-   is sqrt(D)/sigma, in the hundreds, and the logits of a new network are near 0. */
+   e(x) is 0. Score matching needs a large scale (see jem_net): at low noise, the norm of the slope
+   of log p is sqrt(D)/sigma. */
 static jem_tensor *jem__logp(jem_net *net, jem_tensor *logits) {
     if (!logits) return NULL;
     jem_tensor *f = net->log_density;
@@ -8058,7 +8075,7 @@ static void jem__scale_step(const jem__kernels *k, const float *grad, ptrdiff_t 
     }
 }
 
-/* Makes the step of one group of 16 images. */
+/* Takes the step of one group of 16 images. */
 static void jem__walk_group(void *arg, int g) {
     const jem__walk_move *w = (const jem__walk_move *)arg;
     const jem__kernels *k = w->x->t.ctx->k;
@@ -8197,7 +8214,7 @@ static void jem__score_sides(void *arg, int g) {
     jem__fill_padding(minus, n, jem__live_lanes(s->x->t.n, g));
 }
 
-/* Draws each level from its own n-th of the logarithmic range, so that the loss varies less. */
+/* Draws each level from its own 1/n of the logarithmic range, so that the loss varies less. */
 void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *sigma) {
     const double log_range = log((double)hi / (double)lo);
     for (int i = 0; sigma && i < n; i++) {
@@ -9162,8 +9179,8 @@ static void jem__ais_sum(const double *w, int n, jem_ais_result *r) {
     if (n > 1) r->error = sqrt(fmax((n / r->effective_chains - 1) / (n - 1), 0));
 }
 
-/* Raises b from ((k-1)/levels)^2 to (k/levels)^2: adds the growth of b times log p - log q to the
-   weights w(n), then lets the chains follow the new density. f: room for n numbers. */
+/* Raises b from ((k-1)/levels)^2 to (k/levels)^2: adds the increase of b, times (log p - log q),
+   to the log weights w[n], then moves the chains to the new density. f: room for n numbers. */
 static void jem__ais_level(jem__bridge *s, jem_tensor *x, const jem_ais_desc *d, int k, float *f,
                            double *w, jem_rng *rng) {
     jem_ctx *ctx = x->ctx;
@@ -9281,7 +9298,7 @@ static ptrdiff_t jem__muon_floats(const jem_param *p) {
     return 2 * rows * (jem__round_16(shape.columns) + 2 * rows);
 }
 /* Returns 1 if Muon updates a parameter: it has two or four dimensions, as weights of linear layers
-   and convolutions do, more than one row and column, and a name without adam_names. */
+   and convolutions do, more than one row and column, and no adam_names in its name. */
 static int jem__is_for_muon(const jem_param *p, const char *adam_names) {
     return (p->ndim == 2 || p->ndim == 4) && p->shape[0] > 1 && p->size > p->shape[0] &&
            !(adam_names && *adam_names && strstr(p->name, adam_names));
@@ -10073,7 +10090,7 @@ static jem_tensor *jem__rank_images(const jem_trainer *tr, const float *x, int n
     return jem__images(net, x, n / net->ctx->ranks);
 }
 
-/* Replaces x[n] by its sum over all ranks. */
+/* Replaces x[n] with its sum over all ranks. */
 static void jem__sum_ranks(jem_trainer *tr, float *x, ptrdiff_t n) {
     const uint64_t outer = jem__protect(tr->net->ctx);
     tr->desc.sum(tr->desc.sum_user, x, n);
@@ -10271,7 +10288,7 @@ static jem_status jem__fill_buffer(jem_trainer *tr, int n) {
     return JEM_OK;
 }
 
-/* Replaces random slots of the buffer by n new samples, each in a slot of its class. */
+/* Replaces random slots of the buffer with n new samples, each in a slot of its class. */
 static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
     jem_buffer *b = tr->buffer;
     const int per_class = b->capacity / jem__slot_classes(b);
@@ -10286,7 +10303,7 @@ static jem_status jem__refresh_slots(jem_trainer *tr, int n) {
     return JEM_OK;
 }
 
-/* Replaces chains by new samples if restart_denoise requests it: the empty ones first, then n of
+/* Replaces chains with new samples if restart_denoise requests it: the empty ones first, then n of
    them every 1/reinit updates; never again if reinit is 1e-6 or less. */
 static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     const jem_train_desc *d = &tr->desc;
@@ -10979,9 +10996,10 @@ static void jem__move_along(float *v, const float *g, ptrdiff_t n, float distanc
     }
 }
 
-/* Replaces the gradient g by that of the same loss (images, samples, noise) at w + sam g/||g||, the
-   point at this distance from the weights w where the loss is about largest. Weights and running
-   statistics are restored; the loss is computed with `before`, the statistics before the update. */
+/* Replaces the gradient g with that of the same loss (images, samples, noise) at w + sam g/||g||,
+   the point at this distance from the weights w where the loss is about largest. Weights and
+   running statistics are restored; the loss is computed with `before`, the statistics before the
+   update. */
 static jem_status jem__sam_gradient(jem_trainer *tr, jem_tensor *loss, const float *before) {
     jem_net *net = tr->net;
     const float norm = jem__gradient_norm(tr->optim);
@@ -13760,7 +13778,7 @@ static void jem__add_pixels(const jem__bitmap *p, int background, int row, int c
     for (int k = 0; k < 3; k++) sum[k] += share * (double)s[k];
 }
 
-/* A rectangle in a picture, in pixels, which may cut pixels. */
+/* Rectangle in a picture, in pixels; its sides may cut through pixels. */
 typedef struct jem__area { double top, bottom, left, right; } jem__area;
 
 /* Sums the part of a rectangle that is inside the picture. Returns its area. */
@@ -14164,7 +14182,7 @@ static int jem__view_ground(const jem__bitmap *p, const jem_pixels_desc *d, jem_
            (plain_rim || 2 * near_end[bright] >= in_picture);
 }
 
-/* Measures the ink that a scan meets in a picture with a ground. */
+/* Measures the ink in the pixels of a scan, in a picture with a ground. */
 static jem__ink jem__view_ink(const jem__bitmap *p, const jem_pixels_desc *d,
                               const jem__view *view, jem__scan scan) {
     jem__run_of_greys run;
@@ -14178,8 +14196,8 @@ static jem__ink jem__view_ink(const jem__bitmap *p, const jem_pixels_desc *d,
         }
     return s;
 }
-/* Returns the side of the subject, whose ink a scan has met; measures a small one again, with all
-   pixels near it. */
+/* Returns the larger side of the subject, given the ink that a scan has met; measures a small
+   subject again, with all pixels near it. */
 static int jem__view_side(const jem__bitmap *p, const jem_pixels_desc *d, const jem__view *view,
                           jem__scan scan, const jem__ink *met) {
     enum { LARGE = 64 };                           /* steps of the scan */
@@ -14476,7 +14494,7 @@ jem_impute_desc jem_net_impute_desc(const jem_net *net) {
     jem_impute_desc d = jem_impute_desc_default();
     d.walk = fresh.walk;
     d.last_sigma = fresh.last_sigma;
-    if (net && net->noise_hi > 0) {                /* no clamp: the score knows noise beyond +-1 */
+    if (net && net->noise_hi > 0) {                /* no clamp: the score covers noise beyond +-1 */
         d.denoise.steps = 300;
         d.denoise.sigma_max = net->noise_hi;
         return d;
