@@ -467,7 +467,7 @@ int classify_command(int argc, char **argv) {
     memset(&r, 0, sizeof r);
     r.m = &m;
     r.o = &values;
-    r.frame_always = o->given[option_find(o, "frame")];
+    r.frame_always = option_given(o, "frame");
     if (model_open(&m, o->command, words[0], values.threads, values.precision,
                    values.max_memory)) {
         status = 2;

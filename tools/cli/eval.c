@@ -386,7 +386,7 @@ const char *drawn_from(const char *set) { return strcmp(set, "digits") ? set : "
 /* Opens all data sets of --other except the model's own; returns their number; -1: one cannot be
    opened. The default: those available that do not contain the model's own images. */
 static int others_open(other_set others[OOD_OTHERS], const uses *s) {
-    const int asked = s->o->given[option_find(s->o, "other")];
+    const int asked = option_given(s->o, "other");
     const char *list = s->u->other;
     int n = 0;
     while (n < OOD_OTHERS &&

@@ -1042,7 +1042,7 @@ static jem_archive *pack(run *r) {
 }
 
 static int asked_now(const run *r, const char *name) {
-    return r->table->given[option_find(r->table, name)];
+    return option_given(r->table, name);
 }
 
 /* Reads the state of the run, before a trainer is made with it. */
@@ -2367,7 +2367,7 @@ static int read_train_options(options *o, train_options *t, int argc, char **arg
         option_set(o, option_find(o, "dataset"), words[0]);    /* reports that it is too long */
         return 2;
     }
-    if (o->given[option_find(o, "dataset")])
+    if (option_given(o, "dataset"))
         fprintf(stderr, "jem train: unexpected '%s': the data set is %s already; options begin "
                 "with --\n", words[n_words - 1], t->dataset);
     else

@@ -338,10 +338,9 @@ int train_defaults(options *o, train_options *t) {
     static const char *const of_sampler[] = { "guidance", "sample-steps", "sample-fraction",
                                               "sample-last-sigma" };
     static const char *const of_score[] = { "chains-from", "fresh-steps", "pause-gap" };
-    const int no_score = o->given[option_find(o, "score-weight")] && t->w_score == 0;
-    const int other_density = o->given[option_find(o, "net")] ||
-                              o->given[option_find(o, "unet")] ||
-                              o->given[option_find(o, "scale")] || no_score;
+    const int no_score = option_given(o, "score-weight") && t->w_score == 0;
+    const int other_density = option_given(o, "net") || option_given(o, "unet") ||
+                              option_given(o, "scale") || no_score;
     for (size_t i = 0; other_density && i < sizeof of_sampler / sizeof *of_sampler; i++)
         if (!option_default(o, option_find(o, of_sampler[i]), "0")) return 0;
     for (size_t i = 0; no_score && i < sizeof of_score / sizeof *of_score; i++)
@@ -351,13 +350,13 @@ int train_defaults(options *o, train_options *t) {
     if (t->w_x == 0 && t->w_xy == 0 && !o->given[by_class] && !option_set(o, by_class, "off"))
         return 0;
     /* weight decay of a preset is Muon's: as a term of the gradient it means something else */
-    const int by_gradient = o->given[option_find(o, "optimizer")] &&
+    const int by_gradient = option_given(o, "optimizer") &&
                             t->optimizer != OPTIMIZER_MUON;
     if (by_gradient && !option_default(o, option_find(o, "weight-decay"), "0")) return 0;
     /* epochs and iters are two units of one length */
-    if (o->given[option_find(o, "epochs")] && !option_default(o, option_find(o, "iters"), "0"))
+    if (option_given(o, "epochs") && !option_default(o, option_find(o, "iters"), "0"))
         return 0;
-    if (o->given[option_find(o, "iters")] && !option_default(o, option_find(o, "epochs"), "0"))
+    if (option_given(o, "iters") && !option_default(o, option_find(o, "epochs"), "0"))
         return 0;
     return 1;
 }
@@ -377,12 +376,12 @@ static const char *table_combination(const options *o, const train_options *t, c
     if (is_table && t->net != NET_MLP) wrong = "a CSV file needs --net mlp";
     if (t->w_nce > 0 && t->uncond) wrong = "--nce-weight excludes --uncond";
     for (size_t i = 0; is_table && of_images[i]; i++)
-        if (o->given[option_find(o, of_images[i])]) {
+        if (option_given(o, of_images[i])) {
             snprintf(text, sizeof text, "--%s is for images, not for a CSV file", of_images[i]);
             wrong = text;
         }
     for (size_t i = 0; !is_table && i < sizeof of_tables / sizeof *of_tables; i++)
-        if (o->given[option_find(o, of_tables[i])]) {
+        if (option_given(o, of_tables[i])) {
             snprintf(text, sizeof text, "--%s is for a table, whose name ends in .csv or .tsv",
                      of_tables[i]);
             wrong = text;
@@ -430,22 +429,22 @@ static int options_have_uses(const options *o, const train_options *t) {
 }
 
 int train_combination(const options *o, const train_options *t) {
-    const int given_epochs = o->given[option_find(o, "epochs")];
+    const int given_epochs = option_given(o, "epochs");
     const char *wrong = NULL;
     static const char *const of_wrn[] = {
         "depth", "width", "stem-stride", "blocks", "unet", "norm", "dropout-rate", "head"
     };
     char text[128];
     for (size_t i = 0; i < sizeof of_wrn / sizeof *of_wrn; i++)
-        if (t->net != NET_WRN && o->given[option_find(o, of_wrn[i])]) {
+        if (t->net != NET_WRN && option_given(o, of_wrn[i])) {
             snprintf(text, sizeof text, "--%s is for --net wrn, not %s", of_wrn[i],
                      t->net == NET_MLP ? "mlp" : "convnet");
             wrong = text;
         }
-    if (t->net == NET_WRN && o->given[option_find(o, "widths")])
+    if (t->net == NET_WRN && option_given(o, "widths"))
         wrong = "--widths is for --net convnet or mlp, not wrn";
     if (t->net == NET_WRN && (t->depth - 4) % 6) wrong = "--depth must be 6k + 4: 10, 16, 22, 28";
-    if (given_epochs && o->given[option_find(o, "iters")] && t->epochs && t->iters)
+    if (given_epochs && option_given(o, "iters") && t->epochs && t->iters)
         wrong = "--epochs and --iters both set the length: give one";
     else if (!t->epochs && !t->iters) wrong = "--epochs or --iters must be above 0";
     if (t->w_y == 0 && t->w_x == 0 && t->w_xy == 0 && t->w_score == 0 && t->w_kl == 0 &&

@@ -901,8 +901,8 @@ static int grid_is_sample(const sample_options *v) {
    notes how many classes the picture shows, if not all. */
 static void fit_count(const options *o, sample_options *v, const jem_net *net) {
     if (strcmp(v->label, "all") || jem_net_meta(net, "jem.uncond")) return;
-    const int decided = o->given[option_find(o, "n")] || o->given[option_find(o, "columns")] ||
-                        o->given[option_find(o, "from")];
+    const int decided = option_given(o, "n") || option_given(o, "columns") ||
+                        option_given(o, "from");
     if (!decided && v->n < v->columns * net->classes && net->classes <= GRID_MOST) {
         v->columns = smaller(v->columns, GRID_MOST / net->classes);
         v->n = v->columns * net->classes;
@@ -1046,12 +1046,6 @@ static int has_learned(const model *m, const eval_options *e, const data_set *d)
     return learned ? !strcmp(learned, mark) : is_place_of_training(m, e);
 }
 
-/* Returns 1 if a command has an option, and it was given. */
-static int is_given(const options *o, const char *name) {
-    const int at = option_find(o, name);
-    return at >= 0 && o->given[at];
-}
-
 /* Loads the rows of a table for a model of rows. */
 static int table_for(const model *m, const options *o, const eval_options *e, data_desc *desc,
                      data_set *d) {
@@ -1065,7 +1059,7 @@ static int table_for(const model *m, const options *o, const eval_options *e, da
     }
     desc->label = e->label;
     columns_of(m, names, desc);
-    if (is_given(o, "skip-rows")) desc->skip_rows = e->skip_rows;
+    if (option_given(o, "skip-rows")) desc->skip_rows = e->skip_rows;
     const int loaded = data_load(d, e->dataset, "train", desc, error, sizeof error);
     free((void *)names);
     if (!loaded) {
@@ -1194,7 +1188,7 @@ void note_learned(const model *m, const eval_options *e, const data_set *d) {
 static int no_table_options(const options *o) {
     static const char *const names[] = { "label", "skip-rows" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (!is_given(o, names[i])) continue;
+        if (!option_given(o, names[i])) continue;
         fprintf(stderr, "jem eval: --%s is for a table, whose name ends in .csv or .tsv\n",
                 names[i]);
         return 0;
@@ -1204,7 +1198,7 @@ static int no_table_options(const options *o) {
 
 /* Returns 1 if the data set that the model names, and the command does not, is not there. */
 static int is_gone(const options *o, const char *error) {
-    const int named = is_given(o, "dataset") || is_given(o, "data");
+    const int named = option_given(o, "dataset") || option_given(o, "data");
     return !named && strstr(error, "no such folder") != NULL;
 }
 
@@ -1830,7 +1824,7 @@ static int export_combination(const options *o, const export_options *how, const
         return 0;
     }
     for (size_t i = 0; how->onnx && i < sizeof stored / sizeof *stored; i++) {
-        if (!o->given[option_find(o, stored[i])]) continue;
+        if (!option_given(o, stored[i])) continue;
         fprintf(stderr, "jem export: an ONNX graph has no sampler: leave out --%s\n", stored[i]);
         return 0;
     }

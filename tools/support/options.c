@@ -57,6 +57,10 @@ int option_find(const options *o, const char *name) {
         if (o->table[i].kind != OPTION_TITLE && !strcmp(o->table[i].name, name)) return i;
     return -1;
 }
+int option_given(const options *o, const char *name) {
+    const int i = option_find(o, name);
+    return i >= 0 && o->given[i];
+}
 void option_mark(options *o, const char *name) {
     const int i = option_find(o, name);
     if (i >= 0) o->given[i] = 1;

@@ -66,6 +66,8 @@ options *options_begin(options *o, const char *command, const option *table, siz
                        void *values);
 
 int option_find(const options *o, const char *name);
+/* Returns 1 if the command has an option, and it was given. */
+int option_given(const options *o, const char *name);
 /* Marks an option as given. */
 void option_mark(options *o, const char *name);
 
