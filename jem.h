@@ -166,8 +166,8 @@
        The library uses OpenMP if the compiler enables it, or the parallel_for in the context's
        desc. Work is divided by images, pixels and channels; the order of a sum never changes. gcc's
        OpenMP threads spin while they wait: set OMP_WAIT_POLICY=passive if other programs run too,
-       or small networks may take ten times as long. These threads do not survive fork: a child that
-       computes needs a context of one thread, or exec. A thread needs 64 KB of stack for the
+       or small networks may take several times as long. These threads do not survive fork: a child
+       that computes needs a context of one thread, or exec. A thread needs 64 KB of stack for the
        library (measured); give it twice as much.
    DETERMINISM
        The same seed gives the same numbers on every instruction set and any number of threads, for
