@@ -1202,7 +1202,8 @@ typedef struct jem_mcmc_desc {
     int temperatures;                              /* 1; more: replica exchange, see below */
     float hottest;                                 /* 10: highest temperature, 1 to 1e30 */
     float *swapped;                                /* NULL, or [temperatures - 1]: see below */
-    int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc */
+    int (*watch)(void *user, int step, jem_tensor *x);                 /* as in jem_sgld_desc, but
+                                                                          must not write x */
     void *watch_user;
 } jem_mcmc_desc;
 JEM_API jem_mcmc_desc jem_mcmc_desc_default(void);
@@ -1745,8 +1746,8 @@ JEM_API jem_status jem_attack(jem_net *net, const float *x, const int *labels, i
    amount of noise. Each step removes most of the noise and adds nearly all of it again, which gives
    the sampled pixels time to agree with the known ones (as in RePaint, Lugmayr et al. 2022). A walk
    follows, for which the known pixels have no noise. If denoise.steps > 0, a last step after the
-   walk removes the remaining noise. If the watch of any phase returns nonzero, the imputation ends.
-   jem_net_impute_desc returns the desc for a network. */
+   walk removes the remaining noise. If the watch of any phase returns nonzero, the imputation ends;
+   here, a watch must not write x. jem_net_impute_desc returns the desc for a network. */
 typedef struct jem_impute_desc {
     jem_denoise_desc denoise;                      /* 0 steps of fraction .8, beta .019: 300 of them
                                                       leave .01 of the noise. Missing pixels start
@@ -10732,6 +10733,7 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
     return NULL;
 }
 
+#define JEM__FARTHEST 1e30  /* largest distance, and inverse of the smallest factor of steps */
 /* Returns the rms distance by which one step of SGLD would move the values of some chains, without
    noise and without the clamp of x, as a fraction of the range in which chains start. Chains that
    have not walked yet, and are noise, are measured, too. Returns 0, 'not too wide', before the
@@ -10765,7 +10767,8 @@ static float jem__travel(const jem_trainer *tr) {
     }
     jem_end(ctx, mark);
     if (!jem__finite((float)sum)) return 0;
-    return (float)(sqrt(sum / (double)size) / (2 * jem__half_range(&tr->desc)));
+    const double range = 2 * jem__half_range(&tr->desc);
+    return (float)fmin(sqrt(sum / (double)size) / range, JEM__FARTHEST);
 }
 
 /* Largest jem__travel with which SGLD can find images; the guard shortens wider steps to a tenth of
@@ -10867,7 +10870,8 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
 /* Shortens the steps of SGLD if they are too wide; returns 1 if so. */
 static int jem__guard_shorten(jem_trainer *tr, float travel) {
     if (!(travel > JEM__WIDE)) return 0;
-    tr->guard.now.travel_factor *= 0.1f * JEM__WIDE / travel;
+    const float factor = tr->guard.now.travel_factor * (0.1f * JEM__WIDE / travel);
+    tr->guard.now.travel_factor = fmaxf(factor, (float)(1 / JEM__FARTHEST));
     return 1;
 }
 
@@ -13939,6 +13943,9 @@ static int jem__framing_of_data(const jem_net *net, const float *x, int n, float
     if (!count) return 0;
     const float dark = jem__median_float(darkest, count);
     const float bright = jem__median_float(brightest, count);
+    const float most = (float)JEM__MOST_WRITTEN;
+    if (dark >= bright) return 0;                  /* most of these images have a single colour */
+    if (dark < -most || bright > most) return 0;
     f[JEM__GROUND_VALUE] = ground ? bright : dark;
     f[JEM__INK_VALUE] = ground ? dark : bright;
     f[JEM__GROUND] = (float)ground;

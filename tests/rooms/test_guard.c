@@ -303,6 +303,34 @@ static void check_flipped(void) {
     end(&m);
 }
 
+/* Compares steps of SGLD with a range in which chains start of almost 0. */
+static void test_narrow_range(void) {
+    printf("steps that are wide compared with the range of restarts\n");
+    moons m;
+    begin(&m, -1);
+    jem_train_desc how = jem_train_desc_default();
+    how.restart_lo = 0;
+    how.restart_hi = 1e-36f;
+    how.max_gap = 1e9f;
+    how.sgld.step_size = 1e4f;
+    how.sgld.clamp_lo = -1;
+    how.sgld.clamp_hi = 1;
+    jem_trainer_free(m.tr);
+    m.tr = jem_trainer_create(m.net, &how);
+    for (int i = 0; i < 45; i++) CHECK(step(&m).status == JEM_OK, "%s", jem_error(m.ctx));
+    jem_archive *a = jem_archive_create(m.ctx);
+    size_t bytes = 0;
+    jem_trainer_to_archive(m.tr, a);
+    void *file = jem_archive_to_memory(a, &bytes);
+    jem_archive_free(a);
+    a = jem_archive_parse(m.ctx, file, bytes);
+    CHECK(m.tr->guard.now.travel_factor > 0, "the step never becomes 0");
+    CHECK(jem_trainer_from_archive(m.tr, a) == JEM_OK, "it resumes: %s", jem_error(m.ctx));
+    jem_archive_free(a);
+    jem_release(m.ctx, file);
+    end(&m);
+}
+
 static void test_reasons(void) {
     printf("each check of the guard makes it return, once\n");
     moons m;
@@ -746,7 +774,7 @@ int main(int argc, char **argv) {
         TEST(test_reasons), TEST(test_bad_first), TEST(test_no_steps), TEST(test_gap),
         TEST(test_pause), TEST(test_forgotten), TEST(test_classes), TEST(test_offset),
         TEST(test_hostile_file), TEST(test_own_archive), TEST(test_scale),
-        TEST(test_first_program), TEST(test_unstable), TEST(test_old_copy)
+        TEST(test_first_program), TEST(test_unstable), TEST(test_old_copy), TEST(test_narrow_range)
     };
     if (argc == 2 && !strcmp(argv[1], "long")) {
         long_run = 20000;

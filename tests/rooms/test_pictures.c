@@ -611,6 +611,10 @@ static void test_framing(jem_ctx *ctx) {
     CHECK(jem_net_fit_framing(net, t.x, DIGITS) == JEM_OK && !jem_net_meta(net, "jem.framing"),
           "noise has no framing");
     CHECK(jem_net_fit_framing(net, t.x, 0) != JEM_OK && says(ctx, "0 images"), "no images");
+    jem_clear_error(ctx);
+    for (int i = 0; i < DIGITS * 784; i++) t.x[i] = i < 784 ? 1.f : -1.f;
+    CHECK(jem_net_fit_framing(net, t.x, DIGITS) == JEM_OK && !jem_net_meta(net, "jem.framing"),
+          "blank images, except for one that has one colour, have no framing");
     jem_net_free(net);
 }
 
