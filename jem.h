@@ -322,7 +322,8 @@ JEM_API const char *jem_error(const jem_ctx *ctx);
 /* Returns the status of that error, or JEM_OK; JEM_BAD_ARGUMENT if ctx is NULL. */
 JEM_API jem_status jem_error_status(const jem_ctx *ctx);
 JEM_API int jem_ok(const jem_ctx *ctx);            /* 1 if there is no error, and ctx is not NULL */
-/* Forgets the error, so that ops work again. Tensors, networks and trainers remain as they are. */
+/* Forgets the error, so that ops work again. Tensors, networks and trainers remain as they are. Has
+   no effect in the context's log, since the function that failed has not returned yet. */
 JEM_API void jem_clear_error(jem_ctx *ctx);
 /* Reports an error of your own, which is kept if it is the first. Copies the first 511 bytes of
    `message`, with '?' for control characters, and returns `status`; with JEM_OK it reports
@@ -361,8 +362,9 @@ JEM_API float jem_rng_normal(jem_rng *rng);                /* N(0,1), Box-Muller
 JEM_API int jem_rng_below(jem_rng *rng, int n);            /* 0..n-1, without bias; 0 if n <= 1 */
 /* Fill out[n] with uniform numbers from lo to hi, or with N(mean, std^2), and advance rng. They are
    much faster than single draws, and yield different numbers, but the same numbers on all
-   instruction sets except JEM_ISA_WASM. Rounding can yield hi itself, unless lo = 0 or lo = -hi.
-   hi - lo must be finite, which is not checked. If a pointer is NULL or n <= 0, they do nothing. */
+   instruction sets except JEM_ISA_WASM. Rounding can yield hi itself, unless lo = 0 or lo = -hi,
+   and hi is a normal number. hi - lo must be finite, which is not checked. If a pointer is NULL or
+   n <= 0, they do nothing. */
 JEM_API void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float lo,
                               float hi);
 JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean,
@@ -1147,10 +1149,10 @@ JEM_API void jem_sampler_free(jem_sampler *s);                           /* NULL
    they were before the call. A number in s->x that is not finite is an error. */
 JEM_API jem_status jem_sampler_step(jem_sampler *s, const jem_budget *budget);
 /* Restarts the sampler from noise drawn from s->rng, which advances; logp and labels stay the same.
-   To repeat the samples, first set s->rng to a copy of its initial value. To store a sampler and
-   continue it later, with the same bits, create one with the same arguments, set its labels if
-   jem_sampler_set_labels has changed them, and copy x, rng and step to it. On an error, x, rng and
-   step stay the same. */
+   To repeat the samples, first set s->rng to the sequence that the sampler was created with
+   (jem_net_sampler: jem_rng_seed(seed)). To store a sampler and continue it later, with the same
+   bits, create one with the same arguments, set its labels if jem_sampler_set_labels has changed
+   them, and copy x, rng and step to it. On an error, x, rng and step stay the same. */
 JEM_API jem_status jem_sampler_restart(jem_sampler *s);
 
 /* Replay buffer: the current states of `capacity` Markov chains, one in each slot, whose walks
@@ -2035,8 +2037,9 @@ JEM_API jem_status jem_optim_from_archive(jem_optim *opt, const jem_archive *a);
 #ifndef JEM_NO_STDIO
 /* Read and write a network in a file of its own. jem_load returns a network, to be freed with
    jem_net_free, or NULL after an error. It opens networks of your own if jem_net_set_kind named
-   their kind and jem_register_net registered it. Paths are those of jem_archive_read; files are
-   replaced as by jem_file_commit. */
+   their kind and jem_register_net registered it. An untrusted file may describe a small network for
+   huge images, or long sampling: check net->channels, height, width and denoise_steps before use.
+   Paths are those of jem_archive_read; files are replaced as by jem_file_commit. */
 JEM_API jem_net *jem_load(jem_ctx *ctx, const char *path);
 JEM_API jem_status jem_save(const jem_net *net, const char *path);
 #endif
@@ -2165,6 +2168,7 @@ struct jem_ctx {
     jem_status status;                             /* of the first error, or JEM_OK */
     char message[512];                             /* that of the first error, or "" */
     int errors;                                    /* count of all errors, also cleared ones */
+    int logging;                                   /* 1 while the log receives an error */
     size_t held, peak, allocations;                /* see jem_memory */
     jem__chunk *chunks, *chunk;                    /* the arena: all chunks, the one in use */
     size_t used;                                   /* bytes of the chunk in use */
@@ -2276,7 +2280,9 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
     va_end(list);
     jem__mask_controls(ctx->message, 0);
     ctx->status = status;
+    ctx->logging = 1;                              /* the failing function still needs the error */
     if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
+    ctx->logging = 0;
     return status;
 }
 /* Formats a text as jem__message does, from its own arguments. snprintf is for texts without a
@@ -2395,7 +2401,7 @@ jem_status jem_error_status(const jem_ctx *ctx) {
 }
 int jem_ok(const jem_ctx *ctx) { return ctx && ctx->status == JEM_OK; }
 void jem_clear_error(jem_ctx *ctx) {
-    if (!ctx) return;
+    if (!ctx || ctx->logging) return;
     ctx->status = JEM_OK;
     ctx->message[0] = 0;
 }
@@ -2848,7 +2854,9 @@ float jem_rng_normal(jem_rng *rng) {
 
 /* ==== >>memory: the tape's arena ============================================================== */
 /* The arena is a list of chunks, used in order; a mark is a position in it. Chunks are kept when
-   the tape is reset, so that a loop allocates them in its first step only. */
+   the tape is reset, so that a loop allocates them in its first step only. A chunk that is too
+   small when its turn comes is replaced: chunks only grow, and those of smaller requests do not
+   add up. */
 
 #ifndef JEM_CHUNK_BYTES
 #define JEM_CHUNK_BYTES 1048576
@@ -2880,14 +2888,26 @@ static int jem__chunk_add(jem_ctx *ctx, size_t bytes) {
     return 1;
 }
 
+/* Moves to the next chunk that has room for this many bytes, and frees those before it; without
+   one, the chunk in use becomes the last. */
+static void jem__chunk_next(jem_ctx *ctx, size_t bytes) {
+    jem__chunk *next = ctx->chunk->next;
+    while (next && next->size < bytes) {
+        jem__chunk *const unused = next;
+        next = next->next;
+        jem__free(ctx, unused);
+    }
+    ctx->chunk->next = next;
+    if (!next) return;
+    ctx->chunk = next;
+    ctx->used = 0;
+}
+
 /* Allocates bytes on the tape, aligned to 64, not zeroed. */
 static void *jem__push(jem_ctx *ctx, size_t bytes) {
     if (bytes > (size_t)-1 / 4) return jem__too_much(ctx);
     bytes = (bytes + 63) & ~(size_t)63;
-    while (ctx->chunk && ctx->chunk->next && !jem__chunk_fits(ctx, bytes)) {
-        ctx->chunk = ctx->chunk->next;
-        ctx->used = 0;
-    }
+    if (ctx->chunk && !jem__chunk_fits(ctx, bytes)) jem__chunk_next(ctx, bytes);
     if (!jem__chunk_fits(ctx, bytes) && !jem__chunk_add(ctx, bytes)) return NULL;
     char *memory = (char *)ctx->chunk + 64 + ctx->used;
     JEM__UNPOISON(memory, bytes);
@@ -3113,7 +3133,7 @@ static int jem__last_is_newer(const jem_ctx *ctx, jem_mark mark) {
 }
 
 /* Moves the arena back to the mark's position; NULL is its start. If an older mark was ended first,
-   jem_trim may have freed the chunk: then nothing moves, since what is older may be in use. */
+   the chunk may have been freed since: then nothing moves, as older arrays may be in use. */
 static void jem__arena_return(jem_ctx *ctx, jem_mark mark) {
     if (!mark.chunk) {
         ctx->chunk = ctx->chunks;
@@ -9971,7 +9991,7 @@ static int jem__train_rules_good(jem_ctx *ctx, const jem_train_desc *d) {
    computed. */
 static int jem__density_good(jem_net *net, const jem_train_desc *d) {
     jem_ctx *ctx = net->ctx;
-    const int small = !(fabsf(net->scale) >= d->least_scale);           /* also if it is NaN */
+    const int too_small = !(fabsf(net->scale) >= d->least_scale);       /* also if it is NaN */
     if (d->w_nce > 0 && !jem__student(net))
         jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: w_nce = %g needs a network with a Student "
                   "distribution (jem_mlp_desc_vectors)", (double)d->w_nce);
@@ -9979,7 +9999,7 @@ static int jem__density_good(jem_net *net, const jem_train_desc *d) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "trainer: w_nce = %g needs a network with units: call "
                   "jem_net_fit_units with the training data", (double)d->w_nce);
     if (!jem_ok(ctx)) return 0;
-    if (!net->forward || !(small || jem__by_class(d))) return 1;
+    if (!net->forward || !(too_small || jem__by_class(d))) return 1;
     const jem_mark mark = jem_begin(ctx);
     jem_forward(net, jem__images(net, NULL, 1), 0);
     const int has_energy = net->log_density != NULL;
@@ -15613,7 +15633,8 @@ jem_file *jem_file_create(jem_ctx *ctx, const char *path) {
 static jem_status jem__file_is_open(const jem_file *f) {
     errno = 0;
     if (f->fd >= 0) return JEM_OK;
-    return f->failed ? JEM_BAD_FILE : jem__file_fail(f->ctx, f->path, "is already complete");
+    return jem__file_fail(f->ctx, f->path, f->failed ? "could not be written before"
+                                                     : "is already complete");
 }
 
 jem_status jem_file_put(jem_file *f, const void *bytes, size_t size) {
@@ -16332,6 +16353,26 @@ static void jem__guard_take(jem_trainer *tr, jem__guard *from) {
     tr->guard.size = old.size;
 }
 
+/* Checks that a file has the parts that a trainer has, and names the field that decides it. */
+static void jem__parts_check(jem__arrays *v, const jem_trainer *tr) {
+    const jem_optim *o = tr->optim;
+    const char *first = o->moments[0].param->name;
+    char average[256];
+    char trained[256];
+    snprintf(average, sizeof average, "average.%s", first);
+    snprintf(trained, sizeof trained, "trained.%s", first);
+    const int averages = jem_archive_find(v->in, average) || jem_archive_find(v->in, trained);
+    const int chains = jem_archive_find(v->in, "replay_buffer") ||
+                       jem_archive_find(v->in, "replay_visits");
+    const char *wrong = NULL;
+    if (averages && !(o->desc.ema > 0)) wrong = "has averaged weights, but optim.ema is 0";
+    if (!averages && o->desc.ema > 0) wrong = "lacks averaged weights, but optim.ema is above 0";
+    if (chains && !tr->buffer) wrong = "has chains, but weights.cd, weights.cd_class and w_kl are 0";
+    if (!chains && tr->buffer) wrong = "lacks chains, which this trainer has";
+    if (wrong && !v->f.status)
+        v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: %s", v->f.where, wrong);
+}
+
 jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     if (!tr || !a)
         return jem__null_argument(tr ? tr->net->ctx : NULL, a, "trainer_from_archive", "trainer");
@@ -16339,8 +16380,9 @@ jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     int64_t state[JEM__STATE_SIZE] = { 0 };
     jem__arrays v = jem__arrays_in(ctx, "trainer", a);
     int64_t same[JEM__OPTIM_STATE] = { 0 };        /* its counts are in trainer.state, too */
-    jem__state_read(&v, tr, state);
+    jem__parts_check(&v, tr);
     if (jem_archive_find(a, "optim.state")) jem__optim_state(&v, tr->optim, same);
+    jem__state_read(&v, tr, state);
     const int averaged = state[2] != 0;
     v.fill = 0;                                    /* checks the arrays of optimiser and buffer */
     jem__trainer_arrays(&v, tr, averaged);

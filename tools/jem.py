@@ -14,6 +14,7 @@ from one thread at a time. Errors of the library are JemError, with the library'
 """
 import ctypes
 import ctypes.util
+import operator
 import os
 from ctypes import (POINTER, Structure, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint64,
                     c_void_p)
@@ -116,6 +117,24 @@ def library():
     return _library
 
 
+def _text(text):
+    """A string for C, where a 0 would end it."""
+    if b"\0" in text:
+        raise ValueError("%r contains a character 0" % text)
+    return text
+
+
+C_INT = -2**31, 2**31 - 1
+
+
+def _whole(name, value, lo, hi):
+    """A whole number in lo..hi; C would wrap others."""
+    value = operator.index(value)
+    if not lo <= value <= hi:
+        raise ValueError("%s = %d is not in %d..%d" % (name, value, lo, hi))
+    return value
+
+
 def _pointer(array, kind):
     return array.ctypes.data_as(kind)
 
@@ -129,7 +148,7 @@ class Net:
         self._ctx = lib.jem_ctx_create(None)
         if not self._ctx:
             raise JemError("no memory for a context")
-        net = lib.jem_load(self._ctx, os.fsencode(path))
+        net = lib.jem_load(self._ctx, _text(os.fsencode(path)))
         if not net:
             message = lib.jem_error(self._ctx).decode("utf-8", "replace")
             self.close()
@@ -153,6 +172,12 @@ class Net:
     def __exit__(self, *_):
         self.close()
 
+    def __copy__(self):
+        raise TypeError("a Net cannot be copied: load its file again")
+
+    def __reduce__(self):
+        return self.__copy__()
+
     def __del__(self):
         if getattr(self, "_ctx", None):
             self.close()
@@ -162,7 +187,7 @@ class Net:
     def meta(self, key):
         """A text that was saved with the network, or None."""
         self._open()
-        text = self._lib.jem_net_meta(self._net, key.encode())
+        text = self._lib.jem_net_meta(self._net, _text(key.encode()))
         return None if text is None else text.decode("utf-8")
 
     def logits(self, x):
@@ -242,8 +267,9 @@ class Net:
         """n samples of a class (-1: of any) as bytes (n, height, width, channels). lo, hi: what 0
         and 255 are to the network. A model of a table has none: its rows are no pictures."""
         self._of_pictures()
-        if n < 1:
-            raise ValueError("n = %d: 1 or more" % n)
+        n = _whole("n", n, 1, C_INT[1])
+        label = _whole("label", label, *C_INT)
+        seed = _whole("seed", seed, 0, 2**64 - 1)
         pixels = numpy.empty((n, self.height, self.width, self.channels), numpy.uint8)
         desc = PixelsDesc(lo, hi, 0, int(invert), 0.0, 0)
         self._check(self._lib.jem_sample(self._net, label, n, seed, ctypes.byref(desc),
@@ -285,10 +311,14 @@ class Net:
     def _labels(self, labels, n):
         if labels is None:
             return None
-        labels = numpy.ascontiguousarray(labels, numpy.intc)
+        labels = numpy.asarray(labels)
         if labels.shape != (n,):
             raise ValueError("labels of shape %s for %d images" % (labels.shape, n))
-        return labels
+        if n and not numpy.issubdtype(labels.dtype, numpy.integer):
+            raise ValueError("labels of %s: must be whole numbers" % labels.dtype)
+        for label in labels:
+            _whole("label", label, *C_INT)
+        return numpy.ascontiguousarray(labels, numpy.intc)
 
     def _scale(self):
         """The scale of each channel's units; a model without units has 1."""

@@ -194,6 +194,42 @@ static void test_many_chains(void) {
     }
 }
 
+/* Batches of each size up to BATCHES, one after the other, take hardly more memory than the one that
+   needs most; any order of them settles, and then allocates nothing. */
+enum { BATCHES = 40 };
+static float batch_images[BATCHES * 784];
+
+/* Returns the most MB held by batches from `first` to `last`, in four rounds, the last two in other
+   orders. */
+static double batches_mb(int first, int last) {
+    meter m = { 0, 0 };
+    jem_ctx *ctx = metered(&m);
+    jem_net *net = network(ctx, "mnist");
+    jem_answer answers[BATCHES];
+    size_t allocations = 0;
+    const int count = last - first + 1;
+    for (int round = 0; round < 4; round++) {
+        allocations = jem_memory(ctx).allocations;
+        for (int k = 0; k < count; k++) {
+            const int n = first + (round < 2 ? k : round * 7 * k % count);
+            CHECK(jem_classify(net, batch_images, n, answers) == JEM_OK, "%s", jem_error(ctx));
+        }
+    }
+    CHECK(jem_memory(ctx).allocations == allocations, "the last round allocates");
+    jem_net_free(net);
+    jem_ctx_free(ctx);
+    return (double)m.peak / 1e6;
+}
+static void test_batch_sizes(void) {
+    double most = 0;
+    for (int n = 1; n <= BATCHES; n++) {
+        const double alone = batches_mb(n, n);
+        if (alone > most) most = alone;
+    }
+    const double all = batches_mb(1, BATCHES);
+    CHECK(all < 1.2 * most, "all take %.1f MB, the largest alone %.1f", all, most);
+}
+
 static const char *const names[] = {
     "mnist", "mnist-plain", "fashion-mnist", "cifar10", "WRN-16-2"
 };
@@ -238,6 +274,7 @@ int main(int argc, char **argv) {
         else check_row(names[i], mb);
     }
     if (!table && test_wants("test_many_chains")) test_many_chains();
+    if (!table && test_wants("test_batch_sizes")) test_batch_sizes();
     if (!table && test_wants("test_bypass")) test_bypass();
     return test_report();
 }

@@ -2445,6 +2445,11 @@ static void test_net_errors(void) {
     fixture_close(&f, "errors of networks");
 }
 
+static void clear_in_log(void *user, const char *message) {
+    (void)message;
+    jem_clear_error((jem_ctx *)user);
+}
+
 static void test_messages(void) {
     printf("errors: logged, cleared; NULL in place of a context\n");
     jem_ctx_desc desc;
@@ -2457,6 +2462,10 @@ static void test_messages(void) {
           jem_error_status(ctx) == JEM_BAD_SHAPE && !jem_ok(ctx), "logged: %s", logged);
     jem_clear_error(ctx);
     CHECK(jem_ok(ctx) && !jem_error(ctx)[0], "cleared");
+    ctx->desc.log = clear_in_log;
+    ctx->desc.user = ctx;
+    CHECK(!jem_zeros(ctx, 0, 1, 1, 1) && jem_error_status(ctx) == JEM_BAD_SHAPE,
+          "the log cannot clear the error of a function that has not returned");
     jem_ctx_free(ctx);
     CHECK(!jem_ok(NULL) && jem_error(NULL)[0] && jem_error_status(NULL) == JEM_BAD_ARGUMENT,
           "no context");

@@ -52,7 +52,8 @@ mkdir -p alone/tools && cp "$root/jem.h" alone && cp -R "$root/tools/cmake" alon
 project copied -DHOW=subdirectory -DJEM_SOURCE="$dir/alone" -DJEM_OPENMP=OFF
 # A parent's variable is respected. (A fetched library is in a folder of its own.)
 project fetch_shared -DHOW=fetch -DSHARED=ON
-project subdirectory_shared -DHOW=subdirectory -DSHARED=ON -DJEM_OPENMP=OFF
+project subdirectory_shared -DHOW=subdirectory -DSHARED=ON -DJEM_OPENMP=OFF \
+    -DCMAKE_C_VISIBILITY_PRESET=hidden
 for folder in fetch subdirectory; do
     check "$folder: static" sh -c "find $folder -name libjem.a | grep -q ."
     check "$folder: shared, as its parent asks" sh -c "find ${folder}_shared -name 'libjem.so*' |

@@ -3,9 +3,11 @@
 Needs numpy, a C compiler (CC), the shared library and the jem command, whose paths are the
 arguments.
 """
+import copy
 import csv
 import ctypes
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -216,7 +218,15 @@ def test_errors(net, x):
     raises(ValueError, "labels of shape", net.logp, x[:2], [1])
     raises(jem.JemError, "label 11", net.logp, x[:1], [11])
     raises(jem.JemError, "label 10 is neither", net.sample, 10)
-    raises(ValueError, "1 or more", net.sample, 1, 0)
+    raises(ValueError, "label = 4294967297", net.logp, x[:1], [2**32 + 1])
+    raises(ValueError, "labels of float64", net.logp, x[:2], [1.9, 2.7])
+    raises(ValueError, "label = 4294967303", net.sample, 2**32 + 7)
+    raises(ValueError, "seed = -1", net.sample, 7, 1, -1)
+    raises(ValueError, "n = 0 is not in", net.sample, 7, 0)
+    raises(ValueError, "contains a character 0", net.meta, "class.0\0x")
+    raises(ValueError, "contains a character 0", jem.Net, "model\0.bak")
+    raises(TypeError, "cannot be copied", copy.copy, net)
+    raises(TypeError, "cannot be copied", pickle.dumps, net)
     nan = x[:1].copy()
     nan[0, 0, 0, 0] = numpy.nan
     raises(jem.JemError, "image 0", net.classify, nan)
