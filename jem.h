@@ -16367,7 +16367,7 @@ static void jem__parts_check(jem__arrays *v, const jem_trainer *tr) {
     const char *wrong = NULL;
     if (averages && !(o->desc.ema > 0)) wrong = "has averaged weights, but optim.ema is 0";
     if (!averages && o->desc.ema > 0) wrong = "lacks averaged weights, but optim.ema is above 0";
-    if (chains && !tr->buffer) wrong = "has chains, but weights.cd, weights.cd_class and w_kl are 0";
+    if (chains && !tr->buffer) wrong = "has chains, but no weight of this trainer needs them";
     if (!chains && tr->buffer) wrong = "lacks chains, which this trainer has";
     if (wrong && !v->f.status)
         v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: %s", v->f.where, wrong);

@@ -194,8 +194,8 @@ static void test_many_chains(void) {
     }
 }
 
-/* Batches of each size up to BATCHES, one after the other, take hardly more memory than the one that
-   needs most; any order of them settles, and then allocates nothing. */
+/* Batches of all sizes up to BATCHES, one after the other, take hardly more memory than the one
+   that needs most; after a few rounds nothing is allocated. */
 enum { BATCHES = 40 };
 static float batch_images[BATCHES * 784];
 
