@@ -227,6 +227,8 @@ static void test_batch_sizes(void) {
         if (alone > most) most = alone;
     }
     const double all = batches_mb(1, BATCHES);
+    printf("batches of 1 to %d images: the largest takes %.1f MB, all sizes %.1f\n", BATCHES, most,
+           all);
     CHECK(all < 1.2 * most, "all take %.1f MB, the largest alone %.1f", all, most);
 }
 
