@@ -91,8 +91,8 @@ tests: $(TESTS)
 # isfinite of MinGW converts to float.
 WINDOWS_CC ?= x86_64-w64-mingw32-gcc
 windows: stb  ## build/windows/jem.exe, by gcc of MinGW; on Windows: WINDOWS_CC=gcc
-	$(AGAIN) BUILD=build/windows CC="$(WINDOWS_CC)" OPENMP=-fopenmp WARN="-Wall -Wextra $(WERROR)" \
-	    CFLAGS="-O2 -DJEM_WINDOWS_SIMD -Wa,-muse-unaligned-vector-move" build/windows/jem.exe
+	$(AGAIN) BUILD=$(BUILD)/windows CC="$(WINDOWS_CC)" OPENMP=-fopenmp WARN="-Wall -Wextra $(WERROR)" \
+	    CFLAGS="-O2 -DJEM_WINDOWS_SIMD -Wa,-muse-unaligned-vector-move" $(BUILD)/windows/jem.exe
 
 mpi: stb    ## build/jem-mpi: `jem` on several machines (mpirun -n N build/jem-mpi train ..)
 	@tools/get_package.sh mpi
