@@ -1864,21 +1864,21 @@ JEM_API jem_status jem_floats_to_pixels(const jem_net *net, const float *x, int 
 JEM_API jem_status jem_classify_pixels(jem_net *net, const unsigned char *pixels, int width,
                                        int height, int channels, const jem_pixels_desc *desc,
                                        jem_answer *answer, int *did);
-/* Returns how to sample a network. With a learned score: noise-blind steps from its largest noise,
-   by its denoise_steps and denoise_fraction; a walk whose noise is .1, or the limit of the last
-   step if that is less, and whose step size is the square of its noise; a last step that removes
-   the remaining noise, at most its last_sigma (if that is 0, 2 noise_lo). Without a score: 300
-   steps of SGLD from U(-1,1), with step size and noise of the chains in training or, if they are
-   unknown, the paper's 1 and .01; for vectors with a Student distribution and no chains, 1000 steps
-   of jem_sgld_desc_langevin(.01) from U(-2,2). */
+/* Returns the desc for sampling a network. With a learned score: noise-blind steps from its largest
+   noise, by its denoise_steps and denoise_fraction; a walk whose noise is .1, or the limit of the
+   last step if that is less, and whose step size is the square of its noise; a last step that
+   removes the remaining noise, at most its last_sigma (if that is 0, 2 noise_lo). Without a score:
+   300 steps of SGLD from U(-1,1), with step size and noise of the chains in training or, if they
+   are unknown, the paper's 1 and .01; for vectors with a Student distribution and no chains, 1000
+   steps of jem_sgld_desc_langevin(.01) from U(-2,2). */
 JEM_API jem_generate_desc jem_net_generate_desc(const jem_net *net);
-/* Returns how to draw a quick draft: as jem_net_generate_desc, but with 15 noise-blind steps of .3
-   and a walk of 45, usually a tenth of the steps (quality: tools/BENCHMARKS.md). Without a score it
-   is the same as jem_net_generate_desc. */
+/* Returns the desc for a quick draft: that of jem_net_generate_desc, but with 15 noise-blind steps
+   of .3 and a walk of 45, usually a tenth of the steps (quality: tools/BENCHMARKS.md). Without a
+   score it is the same as jem_net_generate_desc. */
 JEM_API jem_generate_desc jem_net_draft_desc(const jem_net *net);
-/* Returns how to impute pixels by a network. With a learned score: 300 noise-blind steps from its
-   largest noise; the walk and the last step of jem_net_generate_desc. Without a score: the walk of
-   jem_net_generate_desc, within -1..1 for images. */
+/* Returns the desc for imputing pixels with a network. With a learned score: 300 noise-blind steps
+   from its largest noise; the walk and the last step of jem_net_generate_desc. Without a score: the
+   walk of jem_net_generate_desc, within -1..1 for images. */
 JEM_API jem_impute_desc jem_net_impute_desc(const jem_net *net);
 /* Returns the query for jem_logp_guided. The query points to labels, which must stay valid. Its
    weight is net->guidance. If that is 0, the weight is 7 for a network with a score and a scale
@@ -1939,7 +1939,7 @@ JEM_API jem_status jem_archive_set_meta(jem_archive *a, const char *key, const c
 JEM_API const char *jem_archive_meta(const jem_archive *a, const char *key);
 /* Chooses how arrays of JEM_DTYPE_F32 are written from now on: on = 1: as BF16, in half the bytes,
    each number rounded to the nearest, ties to even, which changes it by at most 1/256 of itself, or
-   by 5e-41 if that is more; 0: in full, as at first. Numbers that would round to infinity become
+   by 5e-41 if that is more; 0: in full, the default. Numbers that would round to infinity become
    the largest bf16, 3.39e38. Reading gives JEM_DTYPE_F32 again. Not for a trainer's archive:
    training would not resume bit for bit. */
 JEM_API jem_status jem_archive_set_bf16(jem_archive *a, int on);
@@ -2175,8 +2175,9 @@ struct jem_ctx {
     struct jem__node **nodes;                      /* the tape, in the order of recording */
     struct jem__step *steps;                       /* of each node, during a run */
     int n_nodes, cap_nodes;
-    double params_left;                            /* parameters that a file may still create */
-    const char *loading;                           /* that file; NULL: none */
+    double params_left;                            /* parameter values that a file being loaded may
+                                                      still add */
+    const char *loading;                           /* name of that file, or NULL */
     uint64_t floor;                                /* jem_end frees nothing made before this
                                                       count of pushes: see jem__protect */
     uint64_t pushes;                               /* counts arena allocations and nodes, to order
@@ -2185,8 +2186,8 @@ struct jem_ctx {
     jem__list *kinds;                              /* jem__kind, of jem_register_net */
 };
 
-/* Decodes the UTF-8 character at c, reading at most n > 0 bytes. Returns its length, 1 to 4; 0 if
-   it is malformed, longer than necessary, a surrogate or above U+10FFFF (RFC 3629). */
+/* Decodes the UTF-8 character at c, reading at most n > 0 bytes. Returns its length, 1 to 4, or 0
+   if it is malformed, overlong, a surrogate or above U+10FFFF (RFC 3629). */
 static int jem__utf8(const unsigned char *c, size_t n, uint32_t *code) {
     static const uint32_t smallest[5] = { 0, 0, 0x80, 0x800, 0x10000 };
     int length = 2;
@@ -2301,6 +2302,11 @@ static void jem__print(char *out, size_t room, const char *format, ...) {
 #define jem__refuse(...) (jem__fail(__VA_ARGS__), (void *)NULL)
 #endif
 
+/* Gives a note to the log. */
+static void jem__note(const jem_ctx *ctx, const char *note) {
+    if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
+}
+
 JEM__INLINE uint32_t jem__float_bits(float f) {
     uint32_t bits;
     memcpy(&bits, &f, 4);
@@ -2328,7 +2334,7 @@ JEM__INLINE int jem__min(int x, int y) { return x < y ? x : y; }
 JEM__INLINE int jem__div_up(int n, int unit) { return n / unit + (n % unit > 0); }
 JEM__INLINE int jem__is_nan(float x) { return (jem__float_bits(x) & 0x7fffffffu) > 0x7f800000u; }
 
-/* Writes a number of a message: whole ones with all digits. */
+/* Formats a number for a message; a whole number below 1e15 gets all its digits. */
 static void jem__number(char to[48], double v, int digits) {
     if (v == floor(v) && fabs(v) < 1e15) snprintf(to, 48, "%.0f", v);
     else snprintf(to, 48, "%.*g", digits, v);
@@ -2522,9 +2528,9 @@ static char *jem__strdup(jem_ctx *ctx, const char *s) {
     return copy;
 }
 
-/* Calls task(arg, i) for i in 0..n-1, in any order: tasks write to different places. `flops`
-   estimates the work of all tasks. If that is small, the calling thread does all of it: it finishes
-   before the others could start. */
+/* Calls task(arg, i) for i in 0..n-1, in any order and on several threads, so tasks must not write
+   to the same memory. `flops` estimates the work of all tasks. If that is small, the calling thread
+   does all of it: it finishes before the others could start. */
 static void jem__parallel(jem_ctx *ctx, int n, double flops, void (*task)(void *arg, int i),
                           void *arg) {
     const double worth_threads = 4e6;
@@ -2555,7 +2561,8 @@ static unsigned jem__x86_saved_states(void) {
 }
 
 #ifdef JEM__X86_BF16
-/* Returns 1 if the system allows the use of AMX tiles; Linux grants it on request. */
+/* Requests permission to use AMX tiles, as Linux requires; returns 1 if it is granted. Returns 0 on
+   other systems. */
 static int jem__x86_tiles_granted(unsigned saved_states) {
     if ((saved_states & 0x60000) != 0x60000) return 0;
 #ifdef __linux__           /* arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA) */
@@ -2641,7 +2648,7 @@ typedef struct jem__langevin {
     float step[JEM_LANES], noise[JEM_LANES], clamp_grad, lo, hi;
 } jem__langevin;
 
-#define JEM__LEAST_MOMENTUM 1e-30f  /* smaller ones are 0, or they would end as subnormal numbers */
+#define JEM__LEAST_MOMENTUM 1e-30f  /* smaller ones become 0: they would decay to subnormals */
 
 /* Coefficients of a parameter update; for lr and root2 see the kernel `adam`. */
 typedef struct jem__update {
@@ -2733,16 +2740,16 @@ static int jem__thread_count(const jem_ctx_desc *desc) {
 }
 
 jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
-    JEM__ZEROED(jem_ctx, seed);                    /* enough to allocate the real context */
-    if (desc) seed.desc = *desc;
-    if (seed.desc.precision > JEM_PRECISION_BF16 || (int)seed.desc.precision < 0) return NULL;
-    if (!seed.desc.allocate != !seed.desc.release) return NULL;
-    if (!jem__engine_open(&seed)) return NULL;
-    seed.threads = jem__thread_count(&seed.desc);
-    seed.params_left = HUGE_VAL;
-    seed.ranks = 1;
-    jem_ctx *ctx = (jem_ctx *)jem__alloc(&seed, sizeof *ctx);
-    if (ctx) *ctx = seed;
+    JEM__ZEROED(jem_ctx, draft);                    /* enough to allocate the real context */
+    if (desc) draft.desc = *desc;
+    if (draft.desc.precision > JEM_PRECISION_BF16 || (int)draft.desc.precision < 0) return NULL;
+    if (!draft.desc.allocate != !draft.desc.release) return NULL;
+    if (!jem__engine_open(&draft)) return NULL;
+    draft.threads = jem__thread_count(&draft.desc);
+    draft.params_left = HUGE_VAL;
+    draft.ranks = 1;
+    jem_ctx *ctx = (jem_ctx *)jem__alloc(&draft, sizeof *ctx);
+    if (ctx) *ctx = draft;
     return ctx;
 }
 
@@ -2816,8 +2823,8 @@ int jem_rng_below(jem_rng *rng, int n) {
     return (int)(u % bound);
 }
 
-/* Reserves counters for a vector fill, and returns the first. They are whole blocks of 16, so that
-   adding the lane never carries into a counter's upper word. */
+/* Reserves counters for a vector fill, one for every two floats, and returns the first. They form
+   whole blocks of 16, so that adding the lane never carries into a counter's upper word. */
 static uint64_t jem__rng_take(jem_rng *rng, ptrdiff_t floats) {
     uint64_t start = (rng->counter + 15) & ~(uint64_t)15;
     rng->counter = start + (uint64_t)((floats + 31) / 32) * 16;
@@ -2844,7 +2851,7 @@ void jem_fill_uniform(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float
 void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n, float mean, float std) {
     jem__fill(ctx, JEM__NORMAL, rng, out, n, mean, std);
 }
-/* Takes a block, of which it uses the first number only. */
+/* Reserves a block of counters, but uses only the first number. */
 float jem_rng_normal(jem_rng *rng) {
     float z[2];
     if (!rng) return 0;
@@ -2855,8 +2862,8 @@ float jem_rng_normal(jem_rng *rng) {
 /* ==== >>memory: the tape's arena ============================================================== */
 /* The arena is a list of chunks, used in order; a mark is a position in it. Chunks are kept when
    the tape is reset, so that a loop allocates them in its first step only. A chunk that is too
-   small when its turn comes is replaced: chunks only grow, and those of smaller requests do not
-   add up. */
+   small when its turn comes is freed, and a larger one takes its place, so that chunks of earlier,
+   smaller requests do not accumulate. */
 
 #ifndef JEM_CHUNK_BYTES
 #define JEM_CHUNK_BYTES 1048576
@@ -3001,7 +3008,7 @@ typedef struct jem__step {
     int needs;                                     /* the run computes its gradient */
     int receives;                                  /* a reader passes its gradient on to it */
     int runs;                                      /* it is computed in this run */
-    int written;                                   /* its gradient has been begun */
+    int written;                                   /* a reader already writes its gradient */
     int add[JEM_MAX_INPUTS];                       /* backward adds to that input's gradient */
     jem__place value, grad, aux;
 
@@ -3035,7 +3042,7 @@ typedef struct jem__run {
     jem__step **list;                              /* steps that run, in the order of recording */
     int n;
     jem__place work;                               /* scratch of the running op's part 0 */
-    ptrdiff_t part_step;                           /* floats from a part's scratch to the next's */
+    ptrdiff_t part_stride;                         /* floats from a part's scratch to the next's */
     int parts;                                     /* of each group, in the running span */
 
     /* Fields that only the plan uses (see >>plan). */
@@ -3184,8 +3191,8 @@ void jem_reset(jem_ctx *ctx) {
     jem__end(ctx, start, "reset");
 }
 
-/* Protects the arrays of the arena while the library calls a function of the user's. Returns the
-   floor to restore afterwards. */
+/* Protects everything on the tape while a callback runs, so that jem_end cannot free it. Returns
+   the floor to restore afterwards. */
 static uint64_t jem__protect(jem_ctx *ctx) {
     const uint64_t outer = ctx->floor;
     ctx->floor = ctx->pushes;
@@ -3407,7 +3414,7 @@ JEM__COMPILE("O2")                                 /* all values of a batch are 
 static void jem__fill_padding(float *x, ptrdiff_t n, int live) {
     if (live == JEM_LANES) return;
     for (ptrdiff_t i = 0; i < n; i += JEM_LANES, x += JEM_LANES) {
-        const float last = x[live - 1];            /* all lanes are stored: as one vector */
+        const float last = x[live - 1];            /* storing all lanes takes one vector store */
         for (int l = 0; l < JEM_LANES; l++) x[l] = l < live ? x[l] : last;
     }
 }
@@ -3422,7 +3429,8 @@ static ptrdiff_t jem__lane_at(const jem__node *node, int image, int c, int y, in
     return image / JEM_LANES * node->group_floats + at + image % JEM_LANES;
 }
 
-/* Copies lanes to images, without the padding lanes. Most outputs are small, such as logits. */
+/* Copies lanes to images, without the padding lanes. It is simple rather than fast, because most
+   outputs are small, such as logits. */
 static void jem__copy_out(const jem__node *node, const float *lanes, float *nchw) {
     for (int i = 0; i < node->t.n; i++)
         for (int c = 0; c < node->t.c; c++)
@@ -3513,7 +3521,7 @@ static jem__place jem__all_groups(const jem__node *node, float *at) {
 }
 
 /* Prepares a step for each node up to the target. */
-static void jem__run_steps(jem__run *r, const jem__node *target, const jem__node *leaf) {
+static void jem__prepare_steps(jem__run *r, const jem__node *target, const jem__node *leaf) {
     jem__step *steps = r->ctx->steps;
     for (int i = 0; i <= target->index; i++) {
         jem__step *s = steps + i;
@@ -3536,7 +3544,7 @@ static void jem__mark_reached(jem__run *r) {
     }
 }
 
-/* Marks, from the leaves on, the steps that depend on the leaf or on parameters in training. */
+/* Marks, in the order of recording, the steps that depend on the leaf or on trained parameters. */
 static void jem__mark_needs(jem__run *r) {
     if (r->mode == JEM__EVAL) return;
     for (jem__step *s = r->ctx->steps; s <= r->target; s++) {
@@ -3576,8 +3584,8 @@ static void jem__mark_runs(jem__run *r) {
 }
 
 /* Decides which steps run, and which of them have a gradient. */
-static void jem__run_marks(jem__run *r, const jem__node *target, const jem__node *leaf) {
-    jem__run_steps(r, target, leaf);
+static void jem__mark_steps(jem__run *r, const jem__node *target, const jem__node *leaf) {
+    jem__prepare_steps(r, target, leaf);
     jem__mark_reached(r);
     jem__mark_needs(r);
     jem__mark_receives(r);
@@ -3601,7 +3609,7 @@ static int jem__keeps_value(const jem__run *r, const jem__step *s) {
 }
 
 /* Allocates the arrays that remain after the run: kept values and the leaf's gradient. */
-static jem_status jem__run_kept(jem__run *r) {
+static jem_status jem__allocate_kept(jem__run *r) {
     for (jem__step *s = r->ctx->steps; s <= r->target; s++) {
         jem__node *node = s->node;
         if (jem__keeps_value(r, s) && !jem__keep_room(node, &node->value, &node->value_push))
@@ -3663,7 +3671,7 @@ static void jem__call_open(const jem__run *r, jem__step *s, int group, int part,
     inner->param = node->param;
     inner->part = part;
     inner->parts = r->parts;
-    if (r->work.at) inner->work = jem__at_place(r->work, group) + part * r->part_step;
+    if (r->work.at) inner->work = jem__at_place(r->work, group) + part * r->part_stride;
     memset(call, 0, sizeof *call);
     call->ctx = r->ctx;
     call->user = node->user;
@@ -3684,8 +3692,8 @@ static void jem__seed(const jem__run *r, int group) {
     for (int l = 0; l < JEM_LANES; l++) grad[l] = (float)(l < live);
 }
 
-/* Calls an op's forward. Makes the padding lanes of a custom op's y repeat the last image: the
-   gradients of later weights contain 0 times their values, which must not be NaN. */
+/* Calls an op's forward. Makes the padding lanes of a custom op's y repeat the last image: weight
+   gradients of later ops add 0 times these values, which must therefore be finite. */
 static void jem__op_forward(const jem__node *node, const jem_call *call) {
     node->op->forward(call);
     if (node->custom) jem__fill_padding(call->y, jem__group_floats(call->out), call->live);
@@ -3729,7 +3737,8 @@ static void jem__clear_input_grad(const jem__step *s, int k, int group) {
         memset(jem__at_place(s->in[k]->grad, g), 0, (size_t)input->group_floats * sizeof(float));
 }
 
-/* Calls an op's backward. If an op that always adds to dx begins a gradient, dx is zeroed first. */
+/* Calls an op's backward. If the op always adds to dx, but is the first to write it, dx is zeroed
+   first. */
 static void jem__step_backward(const jem__run *r, jem__step *s, int group) {
     const int always_adds = !jem__has(s->node, JEM__OP_STORES);
     jem_call call;
@@ -3783,8 +3792,8 @@ static void jem__tape_forward(const jem__run *r) {
     }
 }
 
-/* Decides for each input whether the step begins its gradient or adds to it. Of several readers of
-   a value, the last one recorded goes backward first, and begins. */
+/* Decides for each input whether the step stores its gradient or adds to it. Of a value's readers,
+   the one recorded last runs backward first, and stores. */
 static void jem__begin_input_gradients(jem__step *s) {
     for (int k = 0; k < s->node->inputs; k++) {
         jem__step *in = s->in[k];
@@ -3961,7 +3970,7 @@ static int jem__writes_bf16(const jem__step *s) {
 static int jem__params_bf16(const jem__run *r, const jem__step *s) {
     return !jem__run_trains(r, s->node) || s->node->bf16_params;
 }
-/* Returns 1 if the reader, a bf16 convolution, reads the bf16 copy of s's value. */
+/* Returns 1 if the reader is a bf16 convolution that reads the bf16 copy of s's value. */
 static int jem__reads_bf16(const jem__run *r, const jem__step *reader, const jem__step *s) {
     return reader->node->bf16_out && reader->in[0] == s && jem__writes_bf16(s) &&
            jem__params_bf16(r, reader);
@@ -4061,7 +4070,7 @@ static void jem__plan_values(jem__run *r) {
 
 /* ---- buffers of gradients -------------------------------------------------------------------- */
 
-/* Decides, in the order of the backward pass, which step begins each gradient. */
+/* Decides, in the order of the backward pass, which step is the first to write each gradient. */
 static void jem__plan_adds(jem__run *r) {
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
@@ -4070,7 +4079,7 @@ static void jem__plan_adds(jem__run *r) {
 }
 
 /* Returns the step whose gradient the convolution reads. An addition passes its gradient to its
-   inputs unchanged; if it is the only reader, that gradient serves without a copy. */
+   inputs unchanged; if it is the only reader, its gradient is read directly, without a copy. */
 static jem__step *jem__gradient_source(jem__step *conv) {
     if (conv->readers != 1) return conv;
     jem__step *add = conv->first_reader;
@@ -4152,7 +4161,8 @@ static void jem__plan_input_gradient(jem__run *r, jem__step *s, int k, int in_pl
     } else in->grad_buf = jem__plan_buf(r, jem__time_back(r, s), last_use, in->node->group_floats);
 }
 
-/* Plans all gradients. Each is in use from its first writer to its own step. */
+/* Plans all gradients. Each is in use from the first step that writes it until the step whose
+   gradient it is runs backward. */
 static void jem__plan_gradients(jem__run *r) {
     for (int i = r->n - 1; i >= 0; i--) {
         jem__step *s = r->list[i];
@@ -4226,11 +4236,11 @@ static jem_status jem__plan_layout(jem__run *r) {
 static jem_status jem__plan_memory(jem__run *r) {
     const ptrdiff_t scratch = r->region_size;
     for (int i = 0; i < r->n; i++)
-        if (r->list[i]->node->work > r->part_step) r->part_step = r->list[i]->node->work;
-    r->part_step = jem__whole_vectors(r->part_step) + JEM_LANES;
-    if (r->part_step > (JEM__FLOATS - r->region_size) / r->most_parts)
+        if (r->list[i]->node->work > r->part_stride) r->part_stride = r->list[i]->node->work;
+    r->part_stride = jem__whole_vectors(r->part_stride) + JEM_LANES;
+    if (r->part_stride > (JEM__FLOATS - r->region_size) / r->most_parts)
         return jem__plan_too_large(r);
-    r->region_size += r->part_step * r->most_parts;
+    r->region_size += r->part_stride * r->most_parts;
     /* Regions a power of two apart would compete for the same cache lines. */
     r->region_size = (r->region_size / 1024 + 1) * 1024 + 16 * JEM_LANES;
     if (r->region_size > JEM__FLOATS / r->slots) return jem__plan_too_large(r);
@@ -4249,7 +4259,7 @@ static jem__place jem__buf_place(const jem__run *r, int buf) {
 }
 
 /* Turns the indices of buffers into addresses. A gradient without an fp32 buffer points to the
-   scratch, since forward reads NULL as 'no backward follows' (jem_call.dy). */
+   scratch, since to forward a NULL dy means that no backward follows (jem_call.dy). */
 static void jem__plan_places(jem__run *r) {
     for (int i = 0; i < r->n; i++) {
         jem__step *s = r->list[i];
@@ -4393,13 +4403,13 @@ static void jem__span_in_parts(jem__run *r) {
     r->from = from;
 }
 
-/* Returns the most tasks that one thread gets if each group is split into `parts` tasks. */
+/* Returns the largest number of tasks per thread if each group is split into `parts` tasks. */
 static int jem__rounds(int threads, int groups, int parts) {
     return jem__div_up(groups * parts, threads);
 }
 
-/* Returns the number of parts that leaves threads idle for the shortest time: 1 from two groups per
-   thread on, since undivided groups go depth-first and remain in the caches. */
+/* Returns the number of parts that leaves threads idle for the shortest time, but 1 if there are
+   two or more groups per thread: undivided groups go depth-first and remain in the caches. */
 static int jem__parts_for(const jem__run *r, int groups) {
     const int threads = r->ctx->threads;
     if (groups >= 2 * threads) return 1;
@@ -4483,8 +4493,8 @@ static int jem__plan_threads(jem__run *r) {
     return together;
 }
 
-/* Plans a run and executes it. The order of planning matters: fusion decides which values are
-   stored, values need their readers, and bf16 copies decide which gradients are stored in fp32. */
+/* Plans a run and executes it. The order of planning matters: fusion decides which values and
+   gradients are stored, and bf16 copies decide which of the gradients are stored in fp32. */
 static jem_status jem__run_planned(jem__run *r) {
     enum { MOST = 5 };                             /* buffers of a step: value, aux, gradient, and
                                                       bf16 copies of value and gradient */
@@ -4515,7 +4525,7 @@ static jem_status jem__run_planned(jem__run *r) {
 /* ---- requests -------------------------------------------------------------------------------- */
 
 /* Lists the steps to run, and prepares their ops: a convolution packs its weights. */
-static jem_status jem__run_list(jem__run *r) {
+static jem_status jem__list_steps(jem__run *r) {
     r->list = (jem__step **)jem__push(r->ctx, (size_t)(r->n + 1) * sizeof *r->list);
     if (!r->list) return JEM_NO_MEMORY;
     r->n = 0;
@@ -4540,17 +4550,17 @@ static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target,
     JEM__ZEROED(jem__run, r);
     r.ctx = ctx;
     r.mode = mode;
-    jem__run_marks(&r, target, leaf);
+    jem__mark_steps(&r, target, leaf);
     if (leaf && !r.target->needs)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s, or only "
                          "through an op without a gradient", jem__shape_text(&target->t).s,
                          jem__shape_text(&leaf->t).s);
     if (mode == JEM__BACKWARD && !r.target->needs)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "backward: the loss depends on no parameter");
-    jem_status status = jem__run_kept(&r);
+    jem_status status = jem__allocate_kept(&r);
     if (status == JEM_OK && r.n == 0 && !leaf) return status;
     jem_mark mark = jem_begin(ctx);                /* jem_end frees the memory of the run */
-    if (status == JEM_OK) status = jem__run_list(&r);
+    if (status == JEM_OK) status = jem__list_steps(&r);
     if (status == JEM_OK) {
         if (ctx->desc.plain_tape) status = jem__tape_plain(&r);
         else status = jem__run_planned(&r);
@@ -4626,7 +4636,7 @@ jem_status jem_read_grad(const jem_tensor *x, float *nchw) {
 
 /* ---- the gradient checker -------------------------------------------------------------------- */
 
-/* Calls a log-density, which may not free what the library uses. */
+/* Calls a log-density function, and keeps it from freeing tensors that the library uses. */
 static jem_tensor *jem__call_logp(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x) {
     const uint64_t outer = jem__protect(ctx);
     jem_tensor *y = logp(ctx, x, user);
@@ -4772,16 +4782,16 @@ typedef struct jem__map_user { int kind; float a; } jem__map_user;     /* a: the
 /* A batch of one would leave 15 of 16 lanes idle. Therefore the networks below cut the images of a
    group with idle lanes into 4 x 4 blocks: n images become 16 n smaller ones, each image fills a
    group, and its block (row, column) is lane 4*row + column. The full groups of a larger batch
-   remain whole, and pass through the network apart. Elementwise ops treat blocks like any other
-   images. Convolutions do so too, forward and backward, but read a copy with a border from the
-   neighbouring blocks, that is, from other lanes.
+   remain whole, and pass through the network separately. Elementwise ops treat blocks like any
+   other images. Convolutions do so too, forward and backward, but read a copy with a border from
+   the neighbouring blocks, that is, from other lanes.
 
    If an image's side is not 4 times a block's, a margin at the right and bottom fills up the last
    blocks. A convolution that reads neighbours must read zeros there, as in padding, and its input
    gradient must be zero there, since no output depends on the margin: the op `trim`, recorded
    before such a convolution, ensures both. In other ops, values of the margin come only from the
-   margin, and gradients of 0 remain 0, so that sums over pixels (of a bias's gradient) may include
-   it. */
+   margin, and gradients of 0 remain 0, so that sums over pixels, as for a bias's gradient, may
+   include the margin. */
 
 enum { JEM__GRID = 4 };
 enum { JEM__TO_IMAGE, JEM__TO_BLOCKS, JEM__ADDS = 2 };     /* bits of jem__copy_blocks' `how` */
@@ -4817,7 +4827,7 @@ static void jem__copy_blocks(const float *from, float *to, jem_shape block, jem_
     }
 }
 
-/* Copies all images of a call, or their gradients if `how` contains JEM__ADDS. */
+/* Copies all images of a call or, if `how` contains JEM__ADDS, adds their gradients. */
 static void jem__copy_images(const jem_call *call, jem_shape block, jem_shape whole, int how) {
     const int to_blocks = how & JEM__TO_BLOCKS;
     for (int i = 0; i < whole.n; i++) {
@@ -4874,8 +4884,9 @@ static jem_tensor *jem__join_blocks(jem_ctx *ctx, jem_tensor *x) {
     return y;
 }
 
-/* Stores margin pixels times 0, and all others times 1, in y or, with `add`, adds them. A position
-   inside the image in the last row and column of blocks is inside it in every lane. */
+/* Multiplies margin pixels by 0 and all others by 1; stores the products in y or, with `add`, adds
+   them. A position that is inside the image in the last row and column of blocks is inside it in
+   every lane; in place, such pixels are skipped. */
 static void jem__trim_pixels(const jem_call *call, const float *x, float *y, int add) {
     enum { LAST = JEM__GRID - 1 };
     const int *image = (const int *)call->user;
@@ -4935,20 +4946,20 @@ static void jem__frame(const jem_ctx *ctx, const float *x, jem_shape shape, int 
         while (column < shape.w + border) {
             const int right = jem__block_step(column, shape.w);
             const float *from = x + (line + column - right * shape.w) * pixel;
-            int run = 1;                           /* pixels copied at once */
-            if (right == 0) run = shape.w;
+            int pixels = 1;                        /* pixels copied at once */
+            if (right == 0) pixels = shape.w;
             if (down || right)
                 ctx->k->shift(from, JEM__GRID * down + right,
-                              jem__lanes_with_neighbour(down, right), y, run * pixel);
-            else memcpy(y, from, (size_t)(run * pixel) * sizeof *y);
-            y += run * pixel;
-            column += run;
+                              jem__lanes_with_neighbour(down, right), y, pixels * pixel);
+            else memcpy(y, from, (size_t)(pixels * pixel) * sizeof *y);
+            y += pixels * pixel;
+            column += pixels;
         }
     }
 }
 
-/* Copies groups of each input to y: of the first input from the group in `user` on, then all of a
-   second one. With `back`, adds the gradients of y to those of the inputs instead. */
+/* Fills y with groups of the inputs: those of the first from the index in call->user on, then those
+   of the second, if there is one. With `back`, adds y's gradients to the inputs' instead. */
 static void jem__move_groups(const jem_call *call, int back) {
     const ptrdiff_t size = jem__group_floats(call->out);
     const int groups = jem__groups(call->out.n);
@@ -4969,14 +4980,14 @@ static void jem__take_groups_forward(const jem_call *call) { jem__move_groups(ca
 static void jem__take_groups_backward(const jem_call *call) { jem__move_groups(call, 1); }
 JEM__OP(take_groups, take_groups, JEM_KEEPS_NOTHING, &jem__whole);
 
-/* Copies n images of x from `first` on, which is a multiple of 16; they end with a group or with
-   x. */
+/* Copies images first .. first+n-1 of x. first is a multiple of 16; first+n is one too, or it is
+   x's number of images. */
 static jem_tensor *jem__take_images(jem_ctx *ctx, jem_tensor *x, int first, int n) {
     const int group = first / JEM_LANES;
     const jem_shape out = jem__shape(n, x->c, x->h, x->w);
     return jem__op1(ctx, &jem__op_take_groups, x, out, &group, sizeof group, 0);
 }
-/* Appends the images of b to those of a, which fill their groups. */
+/* Appends the images of b to those of a, whose number is a multiple of 16. */
 static jem_tensor *jem__append_images(jem_ctx *ctx, jem_tensor *a, jem_tensor *b) {
     const int group = 0;
     jem_tensor *in[2] = { a, b };
@@ -4995,7 +5006,7 @@ static jem_tensor *jem__append_images(jem_ctx *ctx, jem_tensor *a, jem_tensor *b
 typedef struct jem__conv {
     int ci, hi, wi, co, ho, wo, k, stride, pad;
     int gradient;                                  /* 1: it is an input gradient */
-    int tile;                                      /* Winograd's M */
+    int tile;                                      /* Winograd's M; 0: another method */
     const struct jem__method *method;              /* how it is computed */
 } jem__conv;
 
@@ -5046,8 +5057,10 @@ typedef struct jem__weight_grad {
     const jem__conv *q;
     int groups, products, finishes;
     float *dw, *db;                                /* added to: (O,I,k,k) and (O), or NULL */
-    int planes;                                    /* of the operands: groups, or points */
+    int planes;                                    /* of each operand: one per group or, with
+                                                      Winograd, one per point of a tile */
     ptrdiff_t x_plane, y_plane, product_size, product_step, sums_size;
+    ptrdiff_t tiles;                               /* Winograd: tiles of all groups */
     float *x, *y, *product, *sums;
     int border;                                    /* of blocks of few images; 0: no blocks */
     float *framed;                                 /* x with that border */
@@ -5091,9 +5104,9 @@ typedef struct jem__pack {
     float *data;
 } jem__pack;
 
-/* Returns the kind of a packed copy. Convolutions of the same weights and kind share it. With
-   Winograd, the kind depends on tile and stride, and input gradients read the copy of the outputs;
-   otherwise, an input gradient's depends on stride and pad. */
+/* Returns the kind of a packed copy. Convolutions with the same weights, method and kind share one
+   copy. With Winograd, the kind depends on tile and stride, so an input gradient shares the
+   output's copy; with other methods, an input gradient's kind depends on stride and pad. */
 static int jem__pack_kind(const jem__conv *q) {
     if (q->tile) return q->tile + 8 * q->stride;
     if (q->gradient) return 1 + q->stride * 64 + q->pad % q->stride;
@@ -5364,7 +5377,8 @@ static jem__conv_user jem__conv_describe(const jem_ctx *ctx, const jem_tensor *x
                                          jem_conv_desc desc) {
     JEM__ZEROED(jem__conv_user, user);
     if (x->image_h) {
-        /* Row y of dx reads dy at (y + pad - tap)/stride: this far before and after its block. */
+        /* Row y of dx reads dy at (y + pad - tap)/stride, up to `before` rows before its block and
+           `after` rows after it; likewise for columns. */
         const int before = (k - 1 - desc.pad) / desc.stride;
         const int after = (desc.stride - 1 + desc.pad) / desc.stride;
         user.border_x = desc.pad;
@@ -5581,7 +5595,7 @@ static int jem__is_broadcast(const jem_call *call) {
 
 /* Returns the number of floats per call of a kernel: all, or those of a pixel if b has one number
    per channel. */
-static ptrdiff_t jem__pair_run(const jem_call *call) {
+static ptrdiff_t jem__pair_length(const jem_call *call) {
     if (jem__is_broadcast(call)) return jem__group_floats(call->in[0]);
     return jem__group_floats(call->in[1]);
 }
@@ -5591,27 +5605,27 @@ static void jem__pair_forward(const jem_call *call) {
     const int kind = jem__pair_kind(call);
     const int broadcast = jem__is_broadcast(call);
     const ptrdiff_t n = jem__group_floats(call->out);
-    const ptrdiff_t run = jem__pair_run(call);
-    for (ptrdiff_t at = 0; at < n; at += run)
-        call->ctx->k->pair(kind, call->x[0] + at, call->x[1], broadcast, call->y + at, run);
+    const ptrdiff_t length = jem__pair_length(call);
+    for (ptrdiff_t at = 0; at < n; at += length)
+        call->ctx->k->pair(kind, call->x[0] + at, call->x[1], broadcast, call->y + at, length);
 }
 
 /* Computes da = dy (add, sub), dy b (mul). */
 static void jem__pair_backward_a(const jem_call *call) {
     const int broadcast = jem__is_broadcast(call);
     const ptrdiff_t n = jem__group_floats(call->out);
-    const ptrdiff_t run = jem__pair_run(call);
+    const ptrdiff_t length = jem__pair_length(call);
     const float *factor = NULL;
     if (jem__pair_kind(call) == JEM__PAIR_MUL) factor = call->x[1];
-    for (ptrdiff_t at = 0; at < n; at += run)
+    for (ptrdiff_t at = 0; at < n; at += length)
         call->ctx->k->pair_back(1, call->dy + at, factor, broadcast, call->dx[0] + at,
-                                call->inner->add[0], run);
+                                call->inner->add[0], length);
 }
 
 /* Computes db = dy (add), -dy (sub), dy a (mul); summed where b was broadcast. */
 static void jem__pair_backward_b(const jem_call *call) {
     const ptrdiff_t n = jem__group_floats(call->out);
-    const ptrdiff_t run = jem__pair_run(call);
+    const ptrdiff_t length = jem__pair_length(call);
     float sign = 1;
     if (jem__pair_kind(call) == JEM__PAIR_SUB) sign = -1;
     const float *factor = NULL;
@@ -5620,16 +5634,16 @@ static void jem__pair_backward_b(const jem_call *call) {
         call->ctx->k->dot(sign, call->dy, factor, call->dx[1], call->inner->add[1], n);
         return;
     }
-    for (ptrdiff_t at = 0; at < n; at += run) {
+    for (ptrdiff_t at = 0; at < n; at += length) {
         const int add = call->inner->add[1] || at > 0;
         const float *factor_at = NULL;
         if (factor) factor_at = factor + at;
-        call->ctx->k->pair_back(sign, call->dy + at, factor_at, 0, call->dx[1], add, run);
+        call->ctx->k->pair_back(sign, call->dy + at, factor_at, 0, call->dx[1], add, length);
     }
 }
 
-/* Computes both gradients, except those in place: dx = dy. For x - x, dx[1] is the same buffer, to
-   which the second gradient is added. */
+/* Computes both gradients, except one that shares dy's memory (dx = dy): it is there already. For
+   x - x, dx[0] and dx[1] are one buffer, to which the second gradient is still added. */
 static void jem__pair_backward(const jem_call *call) {
     const jem__step *s = call->inner->step;
     const float *da = call->dx[0];
@@ -5688,7 +5702,7 @@ static void jem__pool_backward(const jem_call *call) {
 JEM__OP(avg_pool, pool, JEM_KEEPS_NOTHING, NULL);
 
 /* Computes the maximum of each window, and stores in aux its index in the window, which is
-   below 256 (see jem__pooled). A NaN counts as a maximum; it is compared by its bits, because of
+   below 256 (see jem__pooled). A NaN counts as a maximum; it is detected by its bits, because of
    -ffast-math. */
 static void jem__max_forward(const jem_call *call) {
     const jem__pool *pool = (const jem__pool *)call->user;
@@ -6003,7 +6017,7 @@ jem_tensor *jem_sum(jem_ctx *ctx, jem_tensor *x) { return jem__total(ctx, &jem__
 /* All four norms compute this. They differ in where mean and rstd = 1/sqrt(var + 1e-5) come from:
    x itself (instance norm, layer norm, batch norm in training), running statistics (batch norm
    otherwise), or parameters (act norm: mean = -loc, rstd = 1). aux holds mean[c][16], rstd[c][16],
-   and the two sums of the backward, where xhat = (x - mean) rstd. */
+   and two sums for the backward pass: s1 = sum dy and s2 = sum dy xhat, xhat = (x - mean) rstd. */
 
 typedef struct jem__norm_user { jem_norm kind; float momentum; } jem__norm_user;
 #define JEM__NORM_EPS 1e-5f
@@ -6055,7 +6069,7 @@ static void jem__norm_mean(const jem__norm *norm, jem_norm kind, float *sums) {
     }
 }
 
-/* Sets mean and rstd that do not depend on x. */
+/* Sets mean and rstd where they do not depend on x: from parameters or running statistics. */
 static void jem__norm_given(const jem_call *call, const jem__norm *norm) {
     jem_param *const *param = call->inner->param;
     const int act = jem__norm_kind(call) == JEM_NORM_ACT;
@@ -6122,7 +6136,8 @@ static void jem__norm_backward(const jem_call *call) {
 }
 
 /* Computes s1[c] and s2[c] over the batch, in the first lane of group 0's s1 and s2. Padding lanes
-   have dy = 0. The gradients of parameters and of x each call it, since either may run alone. */
+   have dy = 0. jem__norm_batch_backward and jem__norm_param_grad both call it, since either may run
+   without the other. */
 static void jem__norm_totals(const jem_call *call) {
     const jem__norm total = jem__norm_open(call);
     for (int g = 0; g < jem__groups(call->out.n); g++) {
@@ -6231,8 +6246,9 @@ static void jem__norm_initialise(const jem_call *call, const jem__norm *norm, co
     call->inner->param[2]->value[0] = 1;
 }
 
-/* Computes mean and variance per channel in group 0; returns 0 if they are not finite. The variance
-   is stored in place of rstd. Corrects the mean as jem__norm_per_image does. */
+/* Computes mean and variance per channel over the batch; returns 0 if they are not finite. Stores
+   them in group 0's aux, the variance in place of rstd. Corrects the mean as jem__norm_per_image
+   does. */
 static int jem__norm_statistics(const jem_call *call, const jem__norm *norm) {
     float *correction = norm->rstd;
     jem__norm_batch_moment(call, NULL, 0, norm->mean);
@@ -6243,8 +6259,8 @@ static int jem__norm_statistics(const jem_call *call, const jem__norm *norm) {
            jem__all_finite(norm->rstd, norm->c * JEM_LANES);
 }
 
-/* Computes batch norm in training. Statistics that are not finite, or of values that a failed op
-   did not write, do not change the running statistics. */
+/* Computes batch norm in training. Only jem_backward updates the running statistics, and only if
+   those of the batch are finite and no op has failed. */
 static void jem__norm_batch_forward(const jem_call *call) {
     const jem__norm norm = jem__norm_open(call);
     const int n = norm.c * JEM_LANES;
@@ -6512,7 +6528,8 @@ static int jem__print_number(char *out, size_t size, double x) {
 
 typedef struct jem__fields {
     jem_ctx *ctx;
-    const char *kind;                              /* value of "jem.net"; in jem__arrays a noun */
+    const char *kind;                              /* value of "jem.net"; in jem__arrays "network",
+                                                      "optimiser" or "trainer", for messages */
     const char *where;                             /* for messages: the file, or the kind */
     const jem__meta *in;                           /* strings to read, or NULL */
     jem__meta **out;                               /* strings to add to, or NULL */
@@ -6600,9 +6617,9 @@ static float jem__float(jem__fields *f, const char *key, float value, float lo, 
     return (float)jem__field(f, key, (double)value, (double)lo, (double)hi, 0);
 }
 
-/* Visits a field that a description ("jem.net") omits where it has its usual value. A file without
-   a description, for example one from PyTorch, leaves the value unchanged if it omits the field;
-   into such a file it is always written. */
+/* Visits a field that a description (strings with "jem.net") omits if it has its usual value. In
+   strings without a description, such as those of a PyTorch file, a missing field leaves the value
+   unchanged, so the field is always written there. */
 static double jem__optional_field(jem__fields *f, const char *key, double value, double usual,
                                   double lo, double hi, int whole) {
     int visit;
@@ -6713,7 +6730,8 @@ static int jem__features(jem__fields *f, double features) {
     return (int)features;
 }
 
-/* Returns a side of the features of a wide residual network, from that of the images. */
+/* Returns the side of a wide residual network's features that corresponds to an image's side. Two
+   convolutions halve it: 3x3 ones round up; 4x4 ones (JEM_BLOCKS_ZERO) round down. */
 static int jem__wrn_side(const jem_wrn_desc *d, int side) {
     side = jem__div_up(side, d->stem_stride);
     if (d->blocks == JEM_BLOCKS_ZERO) return side / 2 / 2;
@@ -6783,16 +6801,16 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
 
 /* ---- networks and parameters ----------------------------------------------------------------- */
 
-/* Finishes creation: returns the network or, if errors were reported since it began, frees it and
-   returns NULL. */
+/* Finishes creation: returns the network or, if the context has counted errors since its count was
+   `errors`, frees the network and returns NULL. */
 static jem_net *jem__net_done(jem_net *net, int errors) {
     if (net->ctx->errors == errors) return net;
     jem_net_free(net);
     return NULL;
 }
 
-/* Creates a network without layers. Many parameters: its function, the function's data, and the
-   sizes of images and logits. */
+/* Creates a network without layers. Many parameters: the forward function, its data, and the sizes
+   of images and logits. */
 jem_net *jem_net_create(jem_ctx *ctx, jem_forward_fn forward, const void *user, size_t user_bytes,
                         int channels, int height, int width, int classes, uint64_t seed) {
     if (!ctx) return NULL;
@@ -7072,8 +7090,8 @@ static int jem__excess(int n) {
    those of a last group that is not full, if that takes less time, otherwise 0. Blocks leave no
    lane idle, but the network takes `surcharge` times as long per pixel, since convolutions read
    neighbouring blocks, and a margin adds pixels. (`make bench`, few images: 1.05 to 1.14 for 3 x 3
-   kernels, 1.1 to 1.3 for 4 x 4 with stride 2.) Ops that divide a batch are computed for all of it
-   at once, which costs some of the time, and after four groups more than is gained. */
+   kernels, 1.1 to 1.3 for 4 x 4 with stride 2.) The ops that divide a batch process all of it at
+   once, which costs part of the time saved and, from four groups on, more than all of it. */
 static int jem__few_images(const jem_tensor *x, int unit, double surcharge) {
     const int few = x->n % JEM_LANES;
     const double divided = x->n > JEM_LANES ? 1.4 : 1;     /* measured with 18 to 54 images */
@@ -7279,8 +7297,8 @@ static const float *jem__in_units(const jem_net *net, const float *x, int n) {
     return u;
 }
 
-/* Records a leaf of n images x, which are in units of the data. */
-static jem_tensor *jem__images_of(const jem_net *net, const float *x, int n) {
+/* Records a leaf of n images x, which are in the data's units. */
+static jem_tensor *jem__images_from_data(const jem_net *net, const float *x, int n) {
     const float *u = jem__in_units(net, x, n);
     return u ? jem__images(net, u, n) : NULL;
 }
@@ -7379,7 +7397,8 @@ static jem_tensor *jem__wrn_unet(jem_net *net, const jem__wrn *wrn, jem_tensor *
     return jem_sum_image(ctx, jem_mul(ctx, y, x));
 }
 
-/* Returns 1 if few images may be cut into blocks: every op must treat pixels alike. */
+/* Returns 1 if few images may be cut into blocks: no op may combine all pixels of an image or of
+   the batch before the blocks are joined, and the stem must keep the sides. */
 static int jem__wrn_can_cut(const jem_wrn_desc *d, int training) {
     if (training || d->stem_stride != 1) return 0;
     return d->norm != JEM_NORM_INSTANCE && d->norm != JEM_NORM_LAYER;
@@ -7449,12 +7468,12 @@ static int jem__wrn_add_block(jem_net *net, jem__wrn *wrn, int i, int in) {
     const int stage = i / per_stage;
     const int out = (16 << stage) * d->widen;
     const int zero = d->blocks == JEM_BLOCKS_ZERO;
-    const int narrows = stage > 0 && i % per_stage == 0;
-    const int stride = 1 + (narrows && !zero);
+    const int halves_sides = stage > 0 && i % per_stage == 0;
+    const int stride = 1 + (halves_sides && !zero);
     char name[JEM__BLOCK_LAYERS][64];
     for (int k = 0; k < JEM__BLOCK_LAYERS; k++)
         snprintf(name[k], sizeof name[k], "f.layer%d.%d.%s", stage + 1, i % per_stage, parts[k]);
-    if (narrows && zero) {
+    if (halves_sides && zero) {
         char down[32];
         snprintf(down, sizeof down, "f.down%d", stage);
         wrn->down[stage - 1] = jem_conv_layer(net, down, in, out, 4, 2, 1);
@@ -7624,7 +7643,7 @@ static void jem__stack_add_whiten(jem_net *net, jem__stack *stack) {
     for (int i = 0; stack->whiten && i < d; i++) stack->whiten->value[i * d + i] = 1;
 }
 
-/* Replaces the lower half of the matrix cov[d][d] by its Cholesky factor L. */
+/* Replaces the lower triangle of the matrix cov[d][d] with its Cholesky factor L. */
 static void jem__whiten_factor(double *cov, int d) {
     for (int i = 0; i < d; i++)
         for (int k = 0; k <= i; k++) {
@@ -7635,8 +7654,9 @@ static void jem__whiten_factor(double *cov, int d) {
         }
 }
 
-/* Computes A from n vectors x, on the tape: the inverse of L, where L L^T is the covariance of the
-   vectors in these units. Returns NULL if the network has no A, or after an error. */
+/* Computes A from n vectors x, in memory of the tape: the inverse of L, where L L^T is the
+   covariance of the vectors in `units`, estimated from at most ROWS of them. Returns NULL if the
+   network has no A, or after an error. */
 static float *jem__whiten_fit(const jem_net *net, const float *units, const float *x, int n) {
     enum { ROWS = 16384 };                         /* rows that are read, at most */
     if (!jem__student(net)) return NULL;
@@ -7649,7 +7669,7 @@ static float *jem__whiten_fit(const jem_net *net, const float *units, const floa
     double *cov = (double *)jem__push(net->ctx, (size_t)d * (size_t)d * sizeof *cov);
     if (!a || !u || !cov) return NULL;
     for (int i = 0; i < d * d; i++) cov[i] = i % (d + 1) ? 0 : 1e-4;         /* L is invertible */
-    for (int i = 0; i < rows; i++) {               /* a random row per step: labels may alternate */
+    for (int i = 0; i < rows; i++) {               /* random rows: labels may alternate with i */
         const int from = i * step;
         const int left = n - from;
         const int row = from + jem_rng_below(&rng, left < step ? left : step);
@@ -7674,7 +7694,8 @@ static void jem__whiten_set(jem_net *net, const float *a) {
     jem_param_changed(whiten);
 }
 
-/* Draws n vectors u[n][d] from the network's Student distribution: A u = z sqrt(nu / chi^2). */
+/* Draws n vectors u[n][d] from the network's Student distribution. Solves A u = z sqrt(nu / chi^2)
+   by forward substitution, where z is normal and chi^2 the sum of nu squared normal numbers. */
 static jem_status jem__student_draw(const jem_net *net, jem_rng *rng, int n, float *u) {
     const jem__stack *stack = jem__student(net);
     const int d = net->channels;
@@ -10942,7 +10963,7 @@ static void jem__guard_roll_back(jem_trainer *tr, jem_stats *s) {
                "state, after %d updates, with %g of the learning rate and %g of the SGLD step",
                s->update, g->why, g->rollbacks, tr->desc.max_rollbacks, tr->updates,
                (double)g->now.lr_factor, (double)(g->now.step_factor * g->now.travel_factor));
-    if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
+    jem__note(ctx, note);
     s->status = JEM_OK;
     s->rolled_back = 1;
 }
@@ -10954,11 +10975,11 @@ static void jem__guard_note_age(const jem_trainer *tr) {
     const jem_ctx *ctx = tr->net->ctx;
     char note[200];
     const int age = tr->updates - tr->guard.updates;
-    if (!tr->guard.good || tr->updates % OLD || age < OLD || !ctx->desc.log) return;
+    if (!tr->guard.good || tr->updates % OLD || age < OLD) return;
     jem__print(note, sizeof note, "train_step: after %d updates, the last good state is the one "
                "after %d: since then the gap (now %.3g) or the residual was too large",
                tr->updates, tr->guard.updates, (double)tr->guard.now.gap);
-    ctx->desc.log(ctx->desc.user, note);
+    jem__note(ctx, note);
 }
 
 /* Ends an update: judges it if it succeeded, copies the state if it is good and a copy is due
@@ -11233,7 +11254,7 @@ typedef struct jem__logit_stats {
     int label;                                     /* of the highest logit */
     float logp;                                    /* log p(x) */
     float mean;                                    /* mean logit */
-    float odds;                                    /* log odds of the label, at temperature 1 */
+    float log_odds;                                /* of the label, at temperature 1 */
     float p;                                       /* p(label|x), at the network's temperature */
     int fold;                                      /* of a calibration's cross-validation */
 } jem__logit_stats;
@@ -11249,7 +11270,7 @@ static float jem__temperature_of(const jem_net *net) {
     return t > 0 ? t : 1;
 }
 
-/* Computes label, probability, mean logit and log-odds from the logits of an image. */
+/* Computes label, probability, mean logit and log odds from the logits of an image. */
 static jem__logit_stats jem__logit_stats_of(const float *f, int classes, float temperature) {
     JEM__ZEROED(jem__logit_stats, s);
     double sum = 0;
@@ -11270,8 +11291,8 @@ static jem__logit_stats jem__logit_stats_of(const float *f, int classes, float t
     }
     s.mean = (float)(sum / classes);
     s.p = (float)(1 / (1 + cooled));
-    s.odds = 1e18f;                                /* of a single class */
-    if (next >= 0) s.odds = (float)((double)f[s.label] - (double)f[next] - log(others));
+    s.log_odds = 1e18f;                            /* of a single class */
+    if (next >= 0) s.log_odds = (float)((double)f[s.label] - (double)f[next] - log(others));
     return s;
 }
 
@@ -11289,11 +11310,11 @@ static jem_status jem__compute_logits(jem_net *net, const char *what, const floa
     int m = 0;
     for (int i = 0; i < n && ctx->status == JEM_OK; i += m) {
         m = jem__batch_from(i, n);
-        m -= jem__excess(m);                       /* in the next turn */
+        m -= jem__excess(m);                       /* they form the next batch */
         const jem_mark mark = jem_begin(ctx);
         float *rows = f ? f + i * k : jem__push_floats(ctx, m * k);
         float *p = jem__push_floats(ctx, m);
-        jem_tensor *logits = jem_forward(net, jem__images_of(net, x + i * size, m), 0);
+        jem_tensor *logits = jem_forward(net, jem__images_from_data(net, x + i * size, m), 0);
         jem_tensor *logp = jem__logp(net, logits);
         jem_keep(logits);                          /* or a network of many classes runs twice */
         if (rows && p && jem_read(logits, rows) == JEM_OK && jem_read(logp, p) == JEM_OK) {
@@ -11317,7 +11338,7 @@ static jem_status jem__compute_logits(jem_net *net, const char *what, const floa
    means of its label by (a,b) has the Mahalanobis distance d, d^2 = (a,b) S^-1 (a,b)' (of a layer's
    features: Lee et al. 2018); q contains quantiles of -d over the calibration images. The mean
    logit detects images that log p(x) misses: their highest logit may be as high as that of familiar
-   images, but their other logits are rarely as low. All point into one array. */
+   images, but their other logits are rarely as low. l, q and m point into one array. */
 typedef struct jem__usual_model { float *l, *q, *m; } jem__usual_model;
 
 /* Returns -d of an image. */
@@ -11431,8 +11452,8 @@ static jem_status jem__usual_calibrate(jem_net *net, const jem__logit_stats *a, 
              denoiser's error, sigma g + z, and of sigma g; log p(x~). At noisy data the slope
              should be -z/sigma, so the error is small for images like the training images
              (multiscale score matching: Mahmood, Oliva & Styner 2021). z is the same for every
-             image, so an image always gets the same answer. Of a vector: log p(y|x) instead of the
-             logits, no details of the image.
+             image, so an image always gets the same answer. For a vector, log p(y|x) replaces the
+             logits, and the details of the image are omitted.
    FEATURES  the means over pixels of the last linear layer's inputs; the numbers of SLOPES again,
              without the layout. Empty if the network defines no features.
    IMAGE     the details of the image. Of a vector: its numbers, or the logarithm of their variance
@@ -11863,9 +11884,9 @@ static void jem__measure_symmetry(const float *u, int h, int w, float *v) {
 
 /* Returns the border width of an image, in pixels. */
 static int jem__rim(int h, int w) {
-    if (w < h) h = w;
-    if (h < 28) return 1;
-    return h / 14;
+    const int side = w < h ? w : h;
+    if (side < 28) return 1;
+    return side / 14;
 }
 
 /* Returns the log variance of the border pixels, averaged over the channels; the range of pixels is
@@ -12005,14 +12026,14 @@ static void jem__measure_features(const float *f, int channels, ptrdiff_t pixels
     }
 }
 
-/* Rows of the parts, [n][dims] each, and memory for a batch. */
+/* Rows of the parts, [n][dims] each, and scratch memory. */
 typedef struct jem__rows {
     const char *what;                              /* for messages */
     const jem__calibration_form *form;
     int gradients, features, shared, dims[JEM__PARTS];       /* shared: by SLOPES and FEATURES */
     float range[2];
     float *v[JEM__PARTS];
-    float *z, *work;                               /* an image each */
+    float *z, *work;                               /* noise; scratch: an image each */
 } jem__rows;
 
 /* Creates rows for a calibration, of which only the form, the sizes and the range are used. */
@@ -12091,7 +12112,7 @@ static int jem__measure_one(jem_net *net, const jem__rows *r, int i, const float
     int at = jem__logit_dims(net);
     if (net->classes > JEM__MOST_LOGITS) {
         to[0] = stats->mean;
-        to[1] = stats->odds;
+        to[1] = stats->log_odds;
     } else if (jem__is_vector(net)) {              /* at the centre, all logits may be higher */
         jem__log_probabilities(f, at, to);
     } else {
@@ -12270,9 +12291,10 @@ static double jem__mixture_log(const jem__gauss *g, const float *v, double *each
     return most + log(sum);
 }
 
-/* Returns the score of v before it is standardised: minus the distance d from the mean of the label
-   (Mahalanobis: Lee et al. 2018); if the part has `all`, minus d^2, relative to that from `all`
-   (relative Mahalanobis: Ren et al. 2021); or the log density of a mixture. */
+/* Returns the score of v before it is standardised: for a mixture, its log density; if the part has
+   `all`, the squared distance from `all` minus d^2 (relative Mahalanobis: Ren et al. 2021), or -d^2
+   if *relative is 0; otherwise -d. d is the distance from the mean of the label (Mahalanobis: Lee
+   et al. 2018). */
 static double jem__part_raw(const jem__calibrated_part *p, const float *v, int label) {
     double each[JEM__BLENDS];
     if (p->mixed) return jem__mixture_log(&p->own, v, each);
@@ -12293,9 +12315,9 @@ static float jem__standardised(const jem__calibrated_part *p, float raw, int lab
 static float jem__part_score(const jem__calibrated_part *p, const float *v, int label) {
     return jem__standardised(p, (float)jem__part_raw(p, v, label), label);
 }
-/* If a score ties with several quantiles, returns the highest of them. Equal images, such as the
-   readings of a machine that is off, have scores that still differ by up to 1e-3, since each fold
-   of a calibration has a fit of its own. */
+/* Returns the highest of several quantiles that tie with a score; without ties, the score. Equal
+   images, such as the readings of a machine that is off, have scores that still differ by up to
+   1e-3, since each fold of a calibration has a fit of its own. */
 static float jem__highest_tie(const float *q, float score) {
     const float same = 1e-3f;
     float highest = score;
@@ -12312,8 +12334,9 @@ static float jem__fraction(const float *q, float score) {
     const float root = jem__familiarity(q, JEM__QUANTILES, jem__highest_tie(q, score));
     return root * root;
 }
-/* Returns -log of the p-value of a part's score, its rank among those of the calibration images or,
-   in the last 5%, an exponential tail; 0 for a part that has no numbers. */
+/* Returns -log of the p-value of a part's score; 0 for a part that has no numbers. The p-value is
+   the rank of the score among those of the calibration images; for the lowest 5%, an exponential
+   tail replaces it. */
 static double jem__part_surprise(const jem__calibrated_part *p, float score) {
     const double most = 60;
     if (!p->own.dims) return 0;
@@ -12322,9 +12345,9 @@ static double jem__part_surprise(const jem__calibrated_part *p, float score) {
     if (excess > 0) return fmin(excess / (double)*p->tail - 2 * log(edge), most);
     return -log((double)jem__fraction(p->q, score));
 }
-/* Returns the joint score, minus the weighted sum of the parts' -log p (Fisher; tails of several
-   statistics: Morningstar et al. 2021) and the largest (Tippett), since one part alone can make an
-   image strange. */
+/* Returns the joint score, the negative of a sum: the weighted sum of the parts' -log p (Fisher;
+   tails of several statistics: Morningstar et al. 2021) plus the largest of them (Tippett), since
+   one part alone can make an image strange. */
 static float jem__join(const jem__calibration *k, const double *surprise) {
     double sum = 0;
     double most = 0;
@@ -12446,7 +12469,7 @@ static const float *jem__fit_row(const jem__fit_data *data, int i) {
     return data->v + (ptrdiff_t)i * data->dims;
 }
 static int jem__left_out(const jem__fit_data *d, int i) { return d->stats[i].fold == d->without; }
-/* Returns the label of image i; of one class, which has all images, 0. */
+/* Returns the label of image i, or 0 if a single class contains all images. */
 static int jem__label_of(const jem__fit_data *data, int i, int classes) {
     return classes > 1 ? data->stats[i].label : 0;
 }
@@ -12523,8 +12546,8 @@ static float jem__short_mean(float m) {
 /* Fits means and covariances. The mean of a label is shrunk towards that of all images, as if the
    label had four more images with that mean, and its covariance as if it had JEM__SHRUNK more with
    the covariance of all. A ridge reduces the correlations, so that small differences between
-   correlated numbers count for little. work: two numbers per dimension, two triangles, and one more
-   number than there are dimensions for each class. */
+   correlated numbers count for little. work: scratch, 2 dims + 2 triangles + classes (dims + 1)
+   numbers. */
 static void jem__gauss_fit(jem__gauss *g, const jem__fit_data *data, double *work) {
     const int dims = g->dims;
     const int triangle = jem__triangle(dims);
@@ -13047,7 +13070,7 @@ static void jem__ood_logits(jem_net *net, jem_ood kind, const float *x, int m, f
     const float units_log = jem__units_log_volume(net);
     for (int i = 0; i < m; i++) {
         score[i] = stats[i].logp - units_log;
-        if (kind == JEM_OOD_MAXP) score[i] = stats[i].odds;
+        if (kind == JEM_OOD_MAXP) score[i] = stats[i].log_odds;
         if (kind == JEM_OOD_USUAL) score[i] = jem__usual_score(&u, stats[i]);
     }
 }
@@ -14733,8 +14756,8 @@ static int jem__widen(const char *path, jem__wide *wide) {
     return n;
 }
 
-/* Opens a file; -1, with errno, on failure. Programs that are started meanwhile do not inherit it:
-   while they kept it open, it could not be renamed. */
+/* Opens a file. Returns -1, with errno, on failure. Child processes do not inherit the file: it
+   could not be renamed while they kept it open. */
 static int jem__open_wide(const char *path, int flags) {
     jem__wide wide;
     if (!jem__widen(path, &wide)) return -1;
@@ -14765,8 +14788,8 @@ static int jem__errno_of(unsigned long error) {
     default: return 0;
     }
 }
-/* Renames a file, which replaces another. Virus scanners open new files for a moment, so it tries
-   again for 100 ms. Returns -1, with errno, on failure. */
+/* Renames a file over another. Virus scanners open new files for a moment, so it tries again for
+   100 ms. Returns -1, with errno, on failure. */
 static int jem__rename(const char *from, const char *to) {
     enum { MAY_REPLACE = 1, ON_DISK = 8, TRIES = 6, PAUSE = 20 };
     jem__wide wide_from;
@@ -14810,7 +14833,8 @@ static int jem__file_put(int fd, const char *bytes, size_t size) {
     return 1;
 }
 
-/* Flushes a file to the disk. Returns 1, too, if the file system does not support that. */
+/* Flushes a file to the disk. Returns 0, with errno, on failure; 1 if the file system does not
+   support it. */
 static int jem__file_sync(int fd) {
     while (JEM__FSYNC(fd) != 0) {
         if (errno == EINTR) continue;
@@ -15342,7 +15366,7 @@ static void jem__archive_check(const jem_archive *a, size_t size) {
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: two tensors are named \"%.80s\"", a->where,
                   order[i]->e.name);
     qsort(order, count, sizeof *order, jem__by_place);
-    size_t end = 0;                                /* of the tensors before */
+    size_t end = 0;                                /* of the previous tensor */
     for (i = 0; i < count && order[i]->begin == end; i++) end = order[i]->end;
     if (i < count) {
         jem__fail(a->ctx, JEM_BAD_FILE, "%s: tensor \"%.80s\" begins at byte %.0f of the data; "
@@ -15373,7 +15397,7 @@ static void jem__archive_skip(jem_archive *a) {
     snprintf(note, sizeof note, "%.80s: skipped %d of %d tensors, such as \"%.60s\", whose dtype "
              "cannot be read", a->where, skips, kept + skips, a->skipped[0]->e.name);
     jem__mask_controls(note, 0);
-    if (a->ctx->desc.log) a->ctx->desc.log(a->ctx->desc.user, note);
+    jem__note(a->ctx, note);
 }
 
 /* Converts a binary16, exactly: +-fraction 2^(exponent - 25). Normal numbers have an implicit bit;
@@ -15428,8 +15452,8 @@ static void jem__entry_take(jem_ctx *ctx, jem__entry *entry, const unsigned char
     }
 }
 
-/* Reads the header, then the data. `errors` is the context's count of errors at the start: each
-   step requires that the ones before have not raised it. */
+/* Reads the header, then the data. `errors` is the context's count of errors at the start: a step
+   is taken only if the earlier ones have reported no error. */
 static void jem__archive_fill(jem_archive *a, const unsigned char *bytes, size_t size, int errors) {
     uint64_t n = 0;
     if (size >= 8) jem__copy_numbers(&n, bytes, 8, 8);
@@ -15502,9 +15526,9 @@ static jem_status jem__file_fail(jem_ctx *ctx, const char *path, const char *wha
     return jem__fail(ctx, JEM_BAD_FILE, "%s%s: %s%s%s", dots, path, what, colon, reason);
 }
 
-/* Creates a new file in the folder of `path`, and writes its name to `temp`. O_EXCL opens no
-   existing file and follows no link, so no other program uses it. old_mode: the mode of the file to
-   be replaced, or -1. Returns the file descriptor, or -1 on failure. */
+/* Creates a new file in the folder of `path`, and writes its name to `temp`. With O_EXCL, open
+   rejects existing files and links, so no other program uses the new file. old_mode: the mode of
+   the file to be replaced, or -1. Returns the file descriptor, or -1 on failure. */
 static int jem__file_create(const char *path, int old_mode, char *temp, size_t room) {
     int mode = 0666;                               /* less the umask */
     if (old_mode >= 0) mode = old_mode;            /* a private file's copy is private, too */
@@ -15522,7 +15546,7 @@ static int jem__file_create(const char *path, int old_mode, char *temp, size_t r
     return fd;
 }
 
-/* Returns 1 if the path is a pipe, a device or a socket, whose opening may wait without end. */
+/* Returns 1 if the path is a pipe, a device or a socket: to open one may block forever. */
 static int jem__is_special(const char *path) {
 #ifdef _WIN32
     (void)path;
@@ -15629,7 +15653,7 @@ jem_file *jem_file_create(jem_ctx *ctx, const char *path) {
     return NULL;
 }
 
-/* Returns JEM_OK while the file can be written; reports one that is complete. */
+/* Returns JEM_OK while the file can be written; reports one that has failed or is complete. */
 static jem_status jem__file_is_open(const jem_file *f) {
     errno = 0;
     if (f->fd >= 0) return JEM_OK;
@@ -15856,8 +15880,8 @@ static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param 
     jem__array(v, name, JEM_DTYPE_F32, p->ndim, shape, data);
 }
 
-/* Reports the argument of a function that is NULL: its archive, or else the other one, a network,
-   trainer or context, which has the context ctx unless it is NULL. */
+/* Reports that an argument of the function `what` is NULL: its archive or, if that is not NULL, its
+   other argument, which `other` names. ctx: the other argument's context, or NULL. */
 static jem_status jem__null_argument(jem_ctx *ctx, const jem_archive *a, const char *what,
                                      const char *other) {
     if (!ctx && a) ctx = a->ctx;
@@ -16353,7 +16377,7 @@ static void jem__guard_take(jem_trainer *tr, jem__guard *from) {
     tr->guard.size = old.size;
 }
 
-/* Checks that a file has the parts that a trainer has, and names the field that decides it. */
+/* Checks that a file has averaged weights, and chains, exactly if the trainer has them. */
 static void jem__parts_check(jem__arrays *v, const jem_trainer *tr) {
     const jem_optim *o = tr->optim;
     const char *first = o->moments[0].param->name;
@@ -16571,10 +16595,10 @@ JEM__ONCE int jem__conv_from(const jem__conv *q, int index, int count) {
 /* One part of a convolution: units first .. last-1 (pixels, tiles, rows) of channels o0 .. o1-1. */
 typedef struct jem__piece { int first, last, o0, o1; } jem__piece;
 
-/* Returns one part of a convolution, which is divided by units, of which kernels take `step` at a
-   time. If there are too few units, it is divided by channels. The direct method is also divided by
-   channels if the weights are larger than x, since every part by units reads all weights; with the
-   other methods, every part by channels would transform x again. */
+/* Returns one part of a convolution. A convolution is divided by units (kernels take `step` of them
+   at a time) or, if there are too few, by channels. The direct method is also divided by channels
+   if the weights are larger than x, since every part by units reads all weights; with the other
+   methods, every part by channels would transform x again. */
 JEM__ONCE jem__piece jem__conv_piece(const jem__conv *q, jem__part part, int units, int step) {
     const int heavy = (ptrdiff_t)q->co * q->k * q->k > (ptrdiff_t)q->hi * q->wi * JEM_LANES;
     const int direct = !q->tile && !q->method->bf16;
@@ -16641,8 +16665,9 @@ static void jem__direct_pack(void *packing, int part) {
     }
 }
 
-/* Returns the convolution between the dealt operands of a weight gradient. For a kernel of one
-   pixel without padding, the dealt x has only the pixels that the kernel reads. */
+/* Returns the convolution between the operands of a weight gradient after they have been dealt,
+   that is, copied into the order in which the kernel reads them. For a kernel of one pixel without
+   padding, the dealt x has only the pixels that the kernel reads. */
 static jem__conv jem__conv_dealt(const jem__conv *q) {
     jem__conv d = *q;
     if (q->k == 1 && q->pad == 0) {
@@ -16676,16 +16701,16 @@ static jem__dealt jem__dealt_dy(const jem__weight_grad *w) {
 
 /* Returns 1 if x has more pixels than dy, and at least one block per thread. A product of the
    direct method then combines one block of input channels with all blocks of output channels, so
-   that only one task reads that block of x; otherwise it is the reverse. A task takes these blocks
-   in panels of a few, and a whole panel while a group is in the cache. The sums need no finishing
-   task. */
+   that only one task reads that block of x; otherwise, one block of output channels with all blocks
+   of input channels. A task divides these blocks into panels, and computes all of a panel's blocks
+   while a group is in the cache. The sums need no finishing task. */
 static int jem__direct_by_x(const jem__weight_grad *w, const jem__conv *dealt) {
     return dealt->hi * dealt->wi > dealt->ho * dealt->wo &&
            dealt->ci >= w->ctx->threads * w->ctx->k->ins;
 }
 /* Returns the number of blocks of a panel. */
 static int jem__direct_panel(const jem__weight_grad *w) {
-    const int fit = 56 / (w->q->k * w->q->k);      /* 56 KB of sums; a tap takes 1 (AVX-512) */
+    const int fit = 56 / (w->q->k * w->q->k);      /* 56 KB of sums: 1 KB per tap (AVX-512) */
     if (w->groups == 1 || fit < 1) return 1;
     return fit;
 }
@@ -16780,8 +16805,8 @@ typedef struct jem__wino_move {
     ptrdiff_t strip;                               /* to the next of 16/VL strips of lanes */
 } jem__wino_move;
 
-/* A group of images that tiles are read from; turned: 1 reverses the order of a tile's pixels. */
-typedef struct jem__tile_source { const float *x, *zero; int c, h, w, turned; } jem__tile_source;
+/* A group of images that tiles are read from; reversed: 1 reverses the order of a tile's pixels. */
+typedef struct jem__tile_source { const float *x, *zero; int c, h, w, reversed; } jem__tile_source;
 
 /* Finds the size x size pixels from (y,z) on, `step` apart. */
 JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__tile_source *p, int size, int step,
@@ -16792,15 +16817,15 @@ JEM__ONCE void jem__wino_read(jem__wino_move *t, const jem__tile_source *p, int 
         const float *pixel = p->zero;
         if ((unsigned)iy < (unsigned)p->h && (unsigned)ix < (unsigned)p->w)
             pixel = p->x + ((ptrdiff_t)iy * p->w + ix) * p->c * JEM_LANES;
-        t->in[p->turned ? size * size - 1 - i : i] = pixel;
+        t->in[p->reversed ? size * size - 1 - i : i] = pixel;
     }
 }
 
 /* Returns the distance between two points of the sums; 80 keeps it from being a power of two. */
 static ptrdiff_t jem__wino_sums_step(const jem__conv *q) { return (ptrdiff_t)q->co * q->ci + 80; }
-/* Sets the sizes and tasks of a weight gradient by Winograd, F(4,3). A product computes a point of
-   a block of output channels, a finish one output channel. A pixel of zeros follows the bias
-   sums. */
+/* Sets the sizes and tasks of a weight gradient by Winograd, F(4,3). A product task computes one
+   point for one block of output channels; a finishing task computes one output channel. A pixel of
+   zeros follows the bias sums. */
 static void jem__wino_plan(jem__weight_grad *w) {
     const jem__kernels *k = w->ctx->k;
     const jem__conv *q = w->q;
@@ -16809,7 +16834,7 @@ static void jem__wino_plan(jem__weight_grad *w) {
     const ptrdiff_t all = (ptrdiff_t)w->groups * jem__div_up(q->ho, 4) * jem__div_up(q->wo, 4);
     w->x_plane = all * iblocks * k->ins * JEM_LANES + 80;
     w->y_plane = all * oblocks * JEM__OUTS * JEM_LANES + 80;
-    w->product_step = all;
+    w->tiles = all;
     w->planes = JEM__WINO_POINTS;
     w->products = JEM__WINO_POINTS * oblocks;
     w->finishes = q->co;
@@ -16824,7 +16849,7 @@ JEM__COMPILE_END
 #endif /* JEM_IMPLEMENTATION: the rooms */
 
 /* The file includes itself at 'instances' below, once for each JEM__PASS, the value of a jem_isa
-   (the preprocessor cannot read enumerators). Then it has only the lines from here to #elif. */
+   (the preprocessor cannot read enumerators). Only the lines from here to #elif are compiled. */
 #ifdef JEM__PASS
 #if JEM__PASS == 2                                 /* JEM_ISA_AVX2 */
 #define JEM__TARGET __attribute__((target("avx2,fma")))
@@ -16943,8 +16968,12 @@ static const uint32x4_t jem__neon_iota = { 0, 1, 2, 3 }, jem__neon_bits = { 1, 2
 #define JEM__FOLD1(a, b) JEM__MM(shuffle_ps)(a, b, 0x88) + JEM__MM(shuffle_ps)(a, b, 0xdd)
 #endif
 
-/* Vectors of floats and words. The compiler adds and multiplies them; the macros above do the rest.
-   The scalar instance is the oracle: plain loops, which the compiler may optimise freely. */
+/* Vectors of floats (JEM__V) and words (JEM__I), of JEM__VL lanes. The compiler adds and
+   multiplies them; the macros above do the rest. JEM__LESS(a, b, x, y) is x in lanes where a < b,
+   else y. JEM__BITS(a) has bit l set if lane l is negative. JEM__PICK(bits, x, y) is x in lanes
+   whose bit is set, else y. JEM__FMA is a b + c, JEM__FNMA c - a b. JEM__IOTA is 0, 1, 2, ...
+   JEM__TO_V converts signed words. JEM__FOLDn(a, b) adds the lanes of a, and of b, that are n
+   apart. The scalar instance is the reference: plain loops, which the compiler may optimise. */
 #define JEM__V JEM__FN(floats)
 #define JEM__I JEM__FN(words)
 #if JEM__VL == 1
@@ -16974,7 +17003,7 @@ JEM__VINLINE JEM__V JEM__FN(poly)(const int n, const float *c, JEM__V x) {
     return y;
 }
 
-/* Computes e^x = 2^n (1 + r + r^2 q(r)), |r| <= ln(2)/2, for x limited to [-87, 88]. The relative
+/* Computes e^x = 2^n (1 + r + r^2 c(r)), |r| <= ln(2)/2, for x limited to [-87, 88]. The relative
    error is 1e-7. */
 JEM__VINLINE JEM__V JEM__FN(exp)(JEM__V x) {
     static const float c[] = { 1.39411096e-3f, 8.36317982e-3f, 4.16663753e-2f, 0.16666577f, 0.5f };
@@ -17167,8 +17196,8 @@ JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff
 /* Adds w[o] x[i] to acc[o][i], over n input channels of PX pixels or tiles x[i]. Channels of x are
    `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per channel. With a
    single x, reading w takes most of the time: consecutive weights are prefetched 3 KB ahead, since
-   a processor's own prefetching comes too late, and stops at each page.
-   Many parameters: they cost nothing, as the function is inlined and most are constants. */
+   the hardware prefetcher is too late, and stops at page boundaries. Many parameters: they cost
+   nothing, as the function is inlined and most are constants. */
 JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int apart,
                                     int next, const float *const *x, int step, int n,
                                     JEM__V (*acc)[JEM__PX]) {
@@ -17604,7 +17633,7 @@ JEM__KERNEL void JEM__FN(deal)(const jem__weight_grad *w, int g, int side,
 /* Adds the 16 lanes of each of OUTS x INS sums, [strip][cell][VL], in the order of jem__sum_lanes:
    lanes at distances 8, 4, 2, 1. A fold does this for two registers at once, and leaves one, so
    VL sums end as the VL lanes of one register. Nothing is stored in between: Intel's processors
-   wait long for a wide load of memory that was just stored in pieces. */
+   stall on a wide load from memory that has just been written in pieces. */
 JEM__KERNEL void JEM__FN(sums)(const float *acc, ptrdiff_t strip, float *out) {
     for (int c0 = 0; c0 < JEM__OUTS * JEM__INS; c0 += JEM__VL) {
         JEM__V v[JEM__VL];
@@ -17796,7 +17825,7 @@ JEM__KERNEL void JEM__FN(wino_deal)(const jem__weight_grad *w, int group, int si
     const int from = side ? 0 : -q->pad;
     const float *zero = w->sums + (ptrdiff_t)w->groups * q->co * JEM_LANES;
     const jem__tile_source image = { in->x, zero, p.channels, p.h, p.w, 0 };
-    const ptrdiff_t all = w->product_step;
+    const ptrdiff_t all = w->tiles;
     const ptrdiff_t cell = (ptrdiff_t)p.block * JEM__VL;
     jem__wino_move tile;
     tile.in_step = JEM_LANES;
@@ -17830,7 +17859,7 @@ JEM__KERNEL void JEM__FN(wino_weights)(const jem__weight_grad *w, int i) {
     const int point = i / oblocks;
     const int ob = i % oblocks;
     const int cells = JEM__OUTS * JEM__INS;
-    const ptrdiff_t all = w->product_step;
+    const ptrdiff_t all = w->tiles;
     float *to = w->product + point * jem__wino_sums_step(q) + (ptrdiff_t)ob * JEM__OUTS * q->ci;
     for (int ib = 0; ib < iblocks; ib++) {
         float lanes[JEM__OUTS * JEM__INS * JEM_LANES], sum[JEM__SUMS];
@@ -17870,7 +17899,8 @@ JEM__VINLINE void JEM__FN(wino_dg_line)(double (*p)[16], double (*o)[16]) {
         o[2][l] = add2 - add + p[5][l];
     }
 }
-/* Applies G' and G to the products of an output channel, in double, and adds the result to dw. */
+/* Applies G' and G to the products of an output channel, in double, and adds the result to dw. Also
+   adds the bias gradient of that channel. */
 JEM__KERNEL void JEM__FN(wino_finish)(const jem__weight_grad *w, int o) {
     const int ci = w->q->ci;
     jem__bias_finish(w, o);
@@ -18125,7 +18155,7 @@ JEM__KERNEL void JEM__FN(map_back)(int kind, float a, const float *kept, const v
 }
 
 /* Computes dropout: y = 0 where u < p, x a elsewhere; y holds the uniform numbers u on entry. bits:
-   NULL, or receives which numbers were dropped. */
+   NULL, or receives a bit for each number: 1 if it was dropped. */
 JEM__KERNEL void JEM__FN(drop)(float p, float a, const float *x, float *y, uint16_t *bits,
                                ptrdiff_t n) {
     const JEM__V va = JEM__SET(a);
@@ -18209,8 +18239,8 @@ JEM__KERNEL void JEM__FN(logsumexp)(const float *x, int c, float *y) {
     }
 }
 
-/* Computes dx[i] = dy softmax(x)[i], or adds it to dx; softmax = exp(x - y), or 0 below e^-50: that
-   is negligible in sums with the largest, and its products with weights could be subnormal. */
+/* Computes dx[i] = dy softmax(x)[i], or adds it to dx. softmax = exp(x - y), but 0 below e^-50: so
+   small a value is negligible in sums, and its products with weights could be subnormal. */
 JEM__KERNEL void JEM__FN(logsumexp_back)(const float *x, const float *y, const float *dy, int c,
                                          float *dx, int add) {
     for (int i = 0; i < c; i++) {
@@ -18302,8 +18332,8 @@ JEM__KERNEL void JEM__FN(normalize_sums)(const jem__norm *norm, const float *x, 
     }
 }
 
-/* Adds rstd (dy gamma - s1 - xhat s2) to dx; or rstd dy gamma if from_x is 0: then the statistics
-   do not depend on x. */
+/* Adds rstd (dy gamma - s1 - xhat s2) to dx, where s1 and s2 are now the means of dy gamma and
+   dy gamma xhat; or adds rstd dy gamma if from_x is 0: then the statistics do not depend on x. */
 JEM__KERNEL void JEM__FN(normalize_back)(const jem__norm *norm, int from_x, const float *x,
                                          const float *dy, float *dx) {
     const jem__norm p = *norm;                     /* a copy, which stores cannot alias */
@@ -18540,8 +18570,8 @@ JEM__COMPILE("no-tree-vectorize")                  /* kernels are vectorised by 
 
 /* ==== >>bf16: convolutions in bf16, and the choice of methods ================================= */
 /* bf16 has the exponent of fp32 and 8 significant bits. Operands of convolutions are rounded to it;
-   sums are fp32. Everything consists of one operation on a tile of 16 x 16 sums, C += A B, where A
-   has 16 rows of pairs, B has 16 columns of pairs, and a pair is two neighbouring bf16. One
+   sums are fp32. All kernels are built on one operation on a tile of 16 x 16 sums, C += A B, where
+   A has 16 rows of pairs, B has 16 columns of pairs, and a pair is two neighbouring bf16. One
    instruction of AMX adds 16 pairs; AVX-512 BF16 needs 16 instructions for each pair.
 
      output, input gradient   A: weights of 16 channels   B: 16 images          pairs of channels
@@ -18582,9 +18612,9 @@ typedef struct jem__bf16 {
     int tiled;                                     /* 0: A is [16 pairs][16 rows]; 1: transposed */
     int twice;                                     /* 1: only twice as fast as fp32, so fp32 is used
                                                       where Winograd with r = 3 applies, and for
-                                                      fewer than 8 channels, which would leave half
-                                                      of a tile empty */
-    /* Multiplies. Meanwhile it may finish tiles of the block before (may be NULL). */
+                                                      fewer than 8 channels, which would leave more
+                                                      than half of a tile empty */
+    /* Computes a block. Meanwhile it may finish tiles of `previous`, which may be NULL. */
     void (*block)(const jem__bf16_block *, jem__bf16_block *previous);
     /* Finishes n channels of one pixel from o on; at, at16: the place of channel 0, in floats and
        in bf16 (f->y16). */
@@ -18726,8 +18756,8 @@ typedef enum jem__epilogue {
     JEM__EPILOGUE_SILU_BACK
 } jem__epilogue;
 
-/* Finishes the sums c of n channels as `f` describes. The epilogue, a constant, implies the fields
-   of f that are used. */
+/* Finishes the sums c of n channels as `f` describes. The epilogue, a compile-time constant,
+   determines which fields of f are used. */
 JEM__TARGET JEM__INLINE void jem__bf16_finish_as(const jem__epilogue epilogue, const jem__finish *f,
                                                  const float *c, int o, int n, ptrdiff_t at,
                                                  ptrdiff_t at16) {
@@ -18861,7 +18891,7 @@ static const jem__bf16 jem__bf16_avx512 = { JEM_ISA_AVX512_BF16, 0, 1, jem__bf16
 #define JEM__TILE_ZERO(t) _tile_zero(t)
 #define JEM__TILE_DOT(c, a, b) _tile_dpbf16ps(c, a, b)
 JEM__TILE_TARGET static void jem__tile_begin(void) {
-    struct { uint8_t palette, start, none[14]; uint16_t bytes[16]; uint8_t rows[16]; } c;
+    struct { uint8_t palette, start, reserved[14]; uint16_t bytes[16]; uint8_t rows[16]; } c;
     memset(&c, 0, sizeof c);
     c.palette = 1;
     for (int i = 0; i < 8; i++) {
@@ -18973,7 +19003,7 @@ static int jem__tiles_work(void) {
 #endif
 
 #ifdef JEM__X86_BF16
-/* Returns 1 if AVX-512 BF16 is faster than fp32 with Winograd's method. On processors of Intel it
+/* Returns 1 if AVX-512 BF16 is faster than fp32 with Winograd's method. On Intel's processors it
    is slower (measured on one: tools/BENCHMARKS.md). */
 static int jem__bf16_pays(void) {
     unsigned a, b, c, d;
@@ -19219,7 +19249,8 @@ static void jem__bf16_conv(const jem__conv *q, const jem__operands *in, const je
    [column mod stride][column / stride][8 pairs][16][2], with the columns of the padding; dy to the
    order of A, [row][tile of 16 channels][column][..]. */
 
-/* Returns the count of columns of x per column mod stride. AMX, which reads two, needs the last. */
+/* Returns the count of columns of x per column mod stride. The last is for AMX, which reads two
+   columns at a time. */
 static int jem__bf16_columns(const jem__conv *q) { return q->wo + 1 + (q->k - 1) / q->stride; }
 /* Return the sizes of one row of 16 channels of x and of dy, in bf16. */
 static ptrdiff_t jem__bf16_x_tile(const jem__conv *q) {
@@ -19514,7 +19545,7 @@ static int jem__engine_open(jem_ctx *ctx) {
             if (jem_isa_available(JEM_ISA_AVX512_BF16) && ctx->desc.isa == JEM_ISA_BEST)
                 note = "bf16: without AMX, fp32 is faster on this processor; using "
                        "JEM_PRECISION_FAST instead";
-            if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
+            jem__note(ctx, note);
         }
     }
     ctx->isa = ctx->bf16 ? ctx->bf16->isa : ctx->desc.isa;
@@ -19531,7 +19562,7 @@ JEM__COMPILE_END
    New       Residual networks without norms (jem_blocks), a U-Net's energy (jem_wrn_desc.unet).
              Muon (jem_optim_desc), with a rate of its own for Adam's parameters (adam_rate).
              A trainer's guard checks chains, gradients, cross-entropy, the residual and the step of
-               SGLD; a rollback also restores the count of updates, and jem_stats.reason says why.
+               SGLD; a rollback also restores the count of updates; jem_stats.reason is its cause.
              Contrastive terms pause until chains catch up (jem_train_desc.pause_gap).
              The loss can have a term of your own (jem_train_desc.term).
              Labels can be smoothed (jem_train_desc.label_smoothing).
@@ -19561,7 +19592,7 @@ JEM__COMPILE_END
              Muon refuses lr * weight_decay above 1.
              Settings without effect are errors: schedule.at with a constant rate, decay_b without
                decay_gamma, cd_class without labels of samples.
-             Calibration images with equal scores count as not stranger than each other.
+             Calibration images with equal scores do not count as stranger than each other.
              A cosine schedule starts again at jem_schedule.at, which it ignored before, and which
                needs a rate.
              With noise_lo below .05, the walk of samples has less noise.

@@ -225,7 +225,7 @@ static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precis
     c->run.ctx = c->ctx;
     c->run.mode = JEM__BACKWARD;
     c->run.parts = c->run.work.slots = 1;
-    jem__run_marks(&c->run, c->y, NULL);
+    jem__mark_steps(&c->run, c->y, NULL);
     c->step = c->run.target;
     c->step->needs = c->step->in[0]->needs = 1;
     c->step->in[0]->value = jem__all_groups(c->x, c->x->value);
@@ -233,7 +233,7 @@ static void conv_open(conv *c, const layer *l, jem_isa isa, jem_precision precis
     c->step->value = jem__all_groups(c->y, floats(c->ctx, &rng, ny, 1));
     c->step->grad = jem__all_groups(c->y, floats(c->ctx, &rng, ny, 1));
     c->run.work.at = floats(c->ctx, &rng, c->y->work + 1, 1);
-    if (jem__run_list(&c->run) != JEM_OK) exit(1); /* packs */
+    if (jem__list_steps(&c->run) != JEM_OK) exit(1); /* packs */
 }
 static void conv_close(conv *c) {
     jem_net_free(c->net);
