@@ -1,10 +1,10 @@
 /* QUESTION  What does it look like when the training of an energy-based model fails, and why
              does it fail?
 
-   FORMULA   f(data) - f(sample), of the means, is the loss with the opposite sign. In healthy
-             training it soon stays near 0. It does not measure progress, but it is an alarm: if it
-             moves far from 0, the samples are not from the model, and the update changes f in the
-             wrong places.
+   FORMULA   f(data) - f(sample), of the means, is the density's part of the loss with the opposite
+             sign. In healthy training it soon stays near 0. It does not measure progress, but it is
+             an alarm: if it moves far from 0, the samples are not from the model, and the update
+             changes f in the wrong places.
                  f(data) far above   chains do not reach the maxima of f, so f is not lowered there
                  f(data) far below   chains sit on a spike without data: f has run away
 

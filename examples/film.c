@@ -9,7 +9,7 @@
              last column shows as many data points. Below: the mean log p of new points, with
              either Z, and the maximum, that of the true density. The samples improve to the end;
              the density was best after 430 updates, then the outer circle fades until it is gone.
-             No chain crosses the gap, so the samples do not show how much probability is on either
+             Chains cross the gap too slowly for training to notice how much probability is on either
              side. The loss does not show it, either: it only compares f at the samples with f at
              the data. film.png is animated: truth, density, samples.
 

@@ -10,8 +10,8 @@
    LOOK FOR  Blue: the percentage of each kind that is flagged when 1% of digits are. The details of
              an image detect mixed, dim and noisy pictures, but no inverted digit, whose edges are
              those of digits. log p(x) detects these, but neither upside-down digits nor the halves
-             of two: there the features are the best. Familiarity combines all of them. Half of the
-             upside-down digits are digits again, on the right of their row.
+             of two: there the features are the best. Familiarity combines all of them. About
+             half of the upside-down digits are digits again, mostly on the right of their row.
 
    TRY       0 gradients instead of JEM_AUTO in compare(): which kinds need the slope of log p(x)? A
              kind of your own in make(), such as a digit without its left half.

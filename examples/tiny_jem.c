@@ -51,7 +51,8 @@ static float uniform(void) {                       /* (0,1): a linear congruence
     return ((float)(seed >> 41) + 0.5f) / 8388608.0f;
 }
 static float normal(void) {                        /* Box-Muller, the simplest half */
-    return sqrtf(-2 * logf(uniform())) * cosf(6.2831853f * uniform());
+    const float length = sqrtf(-2 * logf(uniform()));
+    return length * cosf(6.2831853f * uniform());
 }
 static void load(batch *x, int n, const float *image, float noise) {
     for (int i = 0; i < PIXELS; i++) x[i][n] = image[i] + (noise > 0 ? noise * normal() : 0);

@@ -11,9 +11,10 @@
              learned one (above both, the mean of new points); the classes according to the same
              network (paler: less confident), samples coloured by their predicted class, and the
              paths of three chains from noise; and the ends of 20 short steps from noise. Two
-             circles: the samples are right, but the density lacks the outer circle! Chains cannot
-             cross the gap, so the probability on either side is undetermined. Good samples do not
-             prove a good density.
+             circles: samples are on both, but the density lacks the outer one! A chain needs longer
+             to cross the gap than it lives in training (400 steps on average: 20 per update, and 5%
+             restart), and restarts refill the outer circle, so training does not notice. Good
+             samples do not prove a good density.
 
    TRY       In worlds.h: WORLD_STEP 10 times smaller or larger; 5 steps instead of 20, and
              how.weights.cd = 0, in world_recipe. Which panels change, and which does not?
