@@ -9,9 +9,9 @@
              last column shows as many data points. Below: the mean log p of new points, with
              either Z, and the maximum, that of the true density. The samples improve to the end;
              the density was best after 430 updates, then the outer circle fades until it is gone.
-             Chains cross the gap too slowly for training to notice how much probability is on either
-             side. The loss does not show it, either: it only compares f at the samples with f at
-             the data. film.png is animated: truth, density, samples.
+             Chains cross the gap too slowly for training to notice how much probability is on
+             either side. The loss does not show it, either: it only compares f at the samples with
+             f at the data. film.png is animated: truth, density, samples.
 
    TRY       build/film gaussians: which of the eight are lost? pinwheel: why does that succeed?
              how.reinit = 1 in world_recipe: no chain is kept. Does the outer circle stay?
