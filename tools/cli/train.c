@@ -54,6 +54,7 @@ typedef struct run {
        -log p(y|x) of the validation images, its update (below 0: none): the state for resuming. */
     float state[STATES];
     double seconds, began, saved, shown, pace;  /* seconds: of earlier runs; pace: of each update */
+    double pause;                                  /* seconds of the latest validation */
     int paced;                                     /* updates in pace */
     jem_stats last;
     float valid_accuracy, valid_ce, valid_score;   /* valid_score: see score_residual */
@@ -518,6 +519,14 @@ static void note_pictures(const run *r) {
                s->blank);
 }
 
+/* Spaces the validations of images, which take seconds: 100 updates or more are between two. */
+static void space_pictures(run *r) {
+    enum { LEAST = 100 };
+    const int every = (LEAST + r->per_epoch - 1) / r->per_epoch;
+    if (every > r->o->eval_every)
+        fit_default(r, "eval-every", r->o->eval_every, 0, every);
+}
+
 /* Adapts the defaults of sizes to the number of images, and checks those that were given. */
 static int fit_sizes(run *r) {
     const train_options *t = r->o;
@@ -534,8 +543,7 @@ static int fit_sizes(run *r) {
     fit_default(r, "batch-size", t->batch_size, r->n_train, r->n_train);
     r->per_epoch = r->n_train / t->batch_size;
     if (s->values && r->per_epoch > 0) space_validations(r);
-    if (!s->values && r->per_epoch > 0 && r->per_epoch < 10)       /* validations take time */
-        fit_default(r, "eval-every", t->eval_every, 0, 100 / r->per_epoch);
+    if (!s->values && r->per_epoch > 0) space_pictures(r);
     if (t->shift >= s->h || t->shift >= s->w)
         return complain(r, 2, "--shift must be smaller than the images", "");
     if (t->cutout > s->h || t->cutout > s->w)
@@ -1510,6 +1518,15 @@ static int terminal_width(void) {
     return columns > 20 ? smaller(columns, 250) : 80;
 }
 
+/* Estimates the seconds until the end, with those of validations after the first one. */
+static double time_left(const run *r) {
+    const int every = updates_of(r, r->o->eval_every);
+    const int last = r->total % every != 0;        /* the end has one in any case */
+    const int validations = r->total / every - r->update / every + last;
+    if (r->update >= r->total) return 0;
+    return (r->total - r->update) * r->pace + validations * r->pause;
+}
+
 /* Prints the progress: cross-entropy, accuracy and f as means since the last row of the log; score
    error and NCE of the last update. */
 static void progress(run *r) {
@@ -1526,7 +1543,7 @@ static void progress(run *r) {
     char line[320];
     char data[32] = "";
     char sample[32] = "";
-    time_text(left, (r->total - r->update) * r->pace);
+    time_text(left, time_left(r));
     if (r->valid_accuracy >= 0 && learns_classes(r))
         snprintf(valid, sizeof valid, " (validation %.1f%%)", 100 * (double)r->valid_accuracy);
     const jem_stats *s = &r->last;
@@ -1795,7 +1812,9 @@ static int train(run *r) {
         if (!step(r)) return 0;
         if (r->last.rolled_back) continue;
         const int evaluates = r->update % eval_every == 0 || r->update == r->total;
+        const double start = now();
         if (evaluates && !validate(r)) return 0;
+        if (evaluates) r->pause = now() - start;
         progress(r);
         if ((evaluates || r->update % t->print_every == 0) && !log_row(r, evaluates)) return 0;
         if ((evaluates || now() - r->saved > 60 * (double)t->save_minutes) &&

@@ -190,7 +190,7 @@ const option train_table[] = {
     { "print-every", OPTION_INT, OPTION_FIXED, AT(print_every), "N", { "100", "20" }, 1, 1e9,
       "updates per row of log.csv" },
     { "eval-every", OPTION_INT, OPTION_FIXED, AT(eval_every), "N", NO_PRESETS("1"), 1, 1e6,
-      "epochs between validations and pictures" },
+      "epochs between validations and pictures (more if epochs are short)" },
     { "save-minutes", OPTION_FLOAT, OPTION_FREE, AT(save_minutes), "X", NO_PRESETS("10"), 0, 1e6,
       "minutes between further checkpoints (0: after each update)" },
     { "pause-gap", OPTION_FLOAT, OPTION_FREE, AT(pause_gap), "X", NO_PRESETS("0"), 0, 1e30,
