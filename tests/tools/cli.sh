@@ -146,6 +146,8 @@ head -c 3000 /dev/urandom >noise.safetensors
 refuses 1 "run tools/get-data mnist" train --dataset mnist "$@"
 refuses 1 "nowhere" train --dataset ./nowhere "$@"
 refuses 1 "nowhere/last.safetensors: cannot be opened" train --resume nowhere
+mkdir none
+refuses 2 "none: is not the folder of a run: it has no last.safetensors" train --resume none/
 refuses 1 "not a safetensors file" train --init noise.safetensors "$@"
 refuses 1 "not a safetensors file" sample noise.safetensors --out new
 refuses 1 "cannot be opened" eval nowhere.safetensors
@@ -337,6 +339,7 @@ says "22/22"
 status 0 "values again, spelled in other ways" train --resume d/last.safetensors --batch_size=32 \
     --decay-rate 0.3 --widths "8 8"
 says "all updates are done"
+says "results go to d$"
 cp d/last.safetensors done.safetensors
 refuses 2 "3 updates requested, but 22 are done" train --resume d --iters 3
 check "nothing was written" cmp d/last.safetensors done.safetensors

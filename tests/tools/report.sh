@@ -78,6 +78,13 @@ says "jem report RUN|MODEL"
 refuses 2 "jem report RUN|MODEL"
 refuses 1 "nowhere: cannot be opened" nowhere
 refuses 2 "minutes x: a number" $mnist --minutes x
+echo "a photograph" >p5.png && cp p5.png copy.png
+for name in p5.png .html; do
+    refuses 2 "$name: the page is written to a name that ends in .html" $mnist --out $name
+done
+check "the photograph is still there" cmp p5.png copy.png
+mkdir none
+refuses 2 "none/: is not the folder of a run: it has no last.safetensors" none/
 refuses 1 "out/where.html: cannot be" $mnist --out out/where.html
 refuses 1 "/dev/null: is not a file" $mnist --out /dev/null
 check "no page, nothing left" sh -c '! ls *.html* 2>/dev/null'
@@ -137,7 +144,8 @@ if [ -n "$python" ]; then
     holds unkind "^Training: the argument is not the directory of its run"
     holds unkind "^Samples, judged: .*cannot be opened"
 fi
-status 0 "no time" "$unkind.safetensors" --minutes .00001 --out quick.html
+status 0 "no time" "$unkind.safetensors" --minutes .00001 --out quick.htm
+mv quick.htm quick.html
 says "^5 of 10: .*, left out$"
 says "^2 of 10: Samples from noise, [0-9.]* s$"
 check "a draft, by this command" grep -q "jem sample .* --draft<" quick.html
@@ -146,7 +154,8 @@ check "not so with time" sh -c '! grep -q "A draft" unkind.html'
 check "the page says so" grep -q "<li>Calibration: not enough time" quick.html
 refuses 1 "cifar10.safetensors has (3,32,32)" $mnist --beside "${mnist%mnist*}cifar10.safetensors" \
     --out none.html
-refuses 2 "are the same file" "$unkind.safetensors" --out "./$unkind.safetensors"
+ln -s "$unkind.safetensors" same.html
+refuses 2 "are the same file" "$unkind.safetensors" --out same.html
 refuses 1 "nosuch.safetensors: cannot be opened" $mnist --beside nosuch.safetensors --out none.html
 refuses 1 "nosuch.safetensors: cannot be opened" $mnist --judge nosuch.safetensors --out none.html
 check "no page then" sh -c '! ls | grep -q none.html'

@@ -916,6 +916,7 @@ int report_command(int argc, char **argv) {
     r.o = &values;
     r.began = now();
     if (!find_model(&r, words[0], out, sizeof out)) return 2;
+    if (!is_page_name(o->command, values.out) || !may_be_run(o->command, words[0])) return 2;
     if (!may_write_other(o->command, r.model, out)) return 2;
     if (!look_at_model(&r) || !besides_open(&r)) return 1;
     return report_make(&r, out);

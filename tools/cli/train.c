@@ -2431,6 +2431,12 @@ static int read_run(run *r, jem_ctx *reader, jem_archive **a) {
     return restore_options(r->table, *a);
 }
 
+/* Removes the slashes at the end of a path, except that of a root: / or C:/. */
+static void cut_slashes(char *path) {
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/' && path[n - 2] != ':') path[--n] = 0;
+}
+
 /* Finds the directory of --resume, which may also be given as the file in it. */
 static int resumed_folder(train_options *t) {
     if (*t->out || *t->init) {
@@ -2448,7 +2454,8 @@ static int resumed_folder(train_options *t) {
     }
     if (!strcmp(file, "last.safetensors")) strcpy(file, slash ? "" : ".");
     strcpy(t->out, t->resume);
-    return 1;
+    cut_slashes(t->out);
+    return may_be_run("jem train", t->out);
 }
 
 /* Makes the run itself, and its directory, whose lock a resumed run has already. */
@@ -2515,6 +2522,7 @@ int train_command(int argc, char **argv) {
     } else ok = train_defaults(o, &values);
     ok = ok && train_combination(o, &values);
     ok = ok && (*values.out || default_folder(&values));
+    cut_slashes(values.out);
     ok = ok && (*values.resume || is_free(&r));
     r.rare_last = !a || jem_archive_meta(a, RARE_LAST) != NULL;
     ok = ok && open_folder(&r, a);

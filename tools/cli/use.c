@@ -83,6 +83,22 @@ int name_model_of_run(const char *command, const char *path) {
     return 0;
 }
 
+int may_be_run(const char *command, const char *path) {
+    static const char *const files[] = { ".", "last.safetensors", "best.safetensors" };
+    struct stat status;
+    char file[OPTION_TEXT_SIZE + 32];
+    int there = 0;
+    for (int i = 0; i < 3; i++) {
+        snprintf(file, sizeof file, "%s/%s", path, files[i]);
+        if (!stat(file, &status)) there++;
+        else if (errno != ENOENT || !i) return 1;
+    }
+    if (there > 1) return 1;
+    fprintf(stderr, "%s: %s: is not the folder of a run: it has no last.safetensors\n", command,
+            path);
+    return 0;
+}
+
 /* Returns 1 if a file begins like a model, 0 if not, -1 if it cannot be read. */
 static int begins_as_model(const char *path) {
     enum { LENGTH = 8 };                           /* bytes before the text of safetensors */
@@ -210,14 +226,30 @@ int can_create(const char *command, const char *path) {
     return ok;
 }
 
-int is_picture_name(const char *command, const char *name, const char *path) {
-    struct stat target;
+/* Returns 1 if a path has a name before this ending. */
+static int has_ending(const char *path, const char *ending) {
     const size_t n = strlen(path);
-    size_t same = 0;
-    while (n > 4 && same < 4 && (path[n - 4 + same] | 32) == (".png"[same] | 32)) same++;
-    if (!n || same == 4 || (!stat(path, &target) && !S_ISREG(target.st_mode))) return 1;
+    const size_t m = strlen(ending);
+    return n > m && !strcasecmp(path + n - m, ending);
+}
+
+/* Returns 1 for "", a device and a folder. */
+static int names_no_file(const char *path) {
+    struct stat target;
+    return !*path || (!stat(path, &target) && !S_ISREG(target.st_mode));
+}
+
+int is_picture_name(const char *command, const char *name, const char *path) {
+    if (names_no_file(path) || has_ending(path, ".png")) return 1;
     fprintf(stderr, "%s: %s: pictures are written as PNG, to names that end in .png (--%s "
             "FILE.png)\n", command, path, name);
+    return 0;
+}
+
+int is_page_name(const char *command, const char *path) {
+    if (names_no_file(path) || has_ending(path, ".html") || has_ending(path, ".htm")) return 1;
+    fprintf(stderr, "%s: %s: the page is written to a name that ends in .html or .htm (--out "
+            "FILE.html)\n", command, path);
     return 0;
 }
 

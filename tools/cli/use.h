@@ -36,6 +36,10 @@ int model_open(model *m, const char *command, const char *path, int threads, int
    there. Returns 1 if it did. */
 int name_model_of_run(const char *command, const char *path);
 
+/* Checks that a path is no folder without the files of a run. Returns 0 and prints the reason if it
+   is. */
+int may_be_run(const char *command, const char *path);
+
 /* Writes a short name of the model: of its file; for runs/NAME/last.safetensors, of its run. */
 void model_name(const char *path, char name[NAME_SIZE]);
 
@@ -57,6 +61,8 @@ int can_create(const char *command, const char *path);
 /* Checks that the picture of an option has a PNG name; "", a device and a folder, which can_create
    refuses, pass. Returns 0 and prints the remedy if it does not. */
 int is_picture_name(const char *command, const char *name, const char *path);
+/* Checks the name of a page in the same way. */
+int is_page_name(const char *command, const char *path);
 /* Returns 1 if two paths name the same file, which need not exist yet. */
 int is_same_file(const char *a, const char *b);
 /* Returns 1 if no two of n outputs are the same file; otherwise prints which. "" is not written. */
