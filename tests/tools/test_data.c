@@ -2,6 +2,7 @@
    and their messages; then the same files cut at every length and with flipped bytes, which must
    never crash, leak or load more than their contents (make sanitize). */
 #include "jem.h"
+#include "tools/support/chart.h"
 #include "tools/support/pictures.h"
 #include "tools/support/data.c"
 #include "tests/support/test.h"
@@ -1194,12 +1195,28 @@ static void test_limits(void) {
     check_packed_limit();
 }
 
+/* Draws a panel; the letters below it end before the picture does. */
+static void test_chart(void) {
+    enum { BOTTOM = 160 };
+    static const float x[2] = { 0, 1 };
+    const curve line = { "", 0, x, x, 2, 1.8f };
+    const panel q = { "", "(gjpqy), [Q]", 40, 60, 290, BOTTOM, 0, 1, &line, 1 };
+    plot p;
+    int last = 0;
+    if (!CHECK(plot_create(&p, 300, BOTTOM + PANEL_BELOW, 0, 300, BOTTOM + PANEL_BELOW, 0),
+               "no memory")) return;
+    draw_panel(&p, &q);
+    for (int i = 0; i < 3 * p.w * p.h; i++) if (p.rgb[i] < 255) last = i / (3 * p.w);
+    CHECK(last > BOTTOM + 40 && last < p.h - 2, "row %d of %d", last, p.h);
+    plot_free(&p);
+}
+
 int main(int argc, char **argv) {
     static const test_case all[] = {
         TEST(test_digits), TEST(test_idx), TEST(test_cifar), TEST(test_sheets),
         TEST(test_folders), TEST(test_one_image), TEST(test_behind), TEST(test_pnm),
         TEST(test_orientation), TEST(test_jpeg_tables), TEST(test_resize), TEST(test_limits),
-        TEST(test_damage), TEST(test_cifar10_itself)
+        TEST(test_damage), TEST(test_chart), TEST(test_cifar10_itself)
     };
     test_begin(argc, argv);
     make_folder("build");

@@ -127,7 +127,8 @@ panel uses_panel(const char *title, const char *x_name, float top, float bottom,
     q.n = n;
     return q;
 }
-int uses_draw(const char *path, panel *panels, int n, int height) {
+int uses_draw(const char *path, const panel *panels, int n) {
+    const int height = (int)panels[n - 1].bottom + PANEL_BELOW;
     plot p;
     if (!plot_create(&p, 900, height, 0, 900, (float)height, 0)) return uses_no_memory();
     for (int i = 0; i < n; i++) draw_panel(&p, panels + i);
@@ -235,7 +236,7 @@ static int calibration_draw(uses *const both[2], int models, const reliability_b
                            models);
     panels[1].y_lo = 0;
     panels[1].y_hi = (float)most * 1.05f;
-    return uses_draw(both[0]->u->out, panels, 2, 660);
+    return uses_draw(both[0]->u->out, panels, 2);
 }
 
 /* Saves the model with the temperature that fits all images. Returns the exit status. */
@@ -596,7 +597,7 @@ static int ood_draw(const ood_table *t) {
         panels[k].y_lo = 0;
         panels[k].y_hi = .4f;
     }
-    return uses_draw(t->s->u->out, panels, 2, 750);
+    return uses_draw(t->s->u->out, panels, 2);
 }
 
 /* Measures both models (`two`: there is another) on the same images; its row has its name. */
@@ -1111,7 +1112,7 @@ static int attack_draw(const attack_results *t) {
     panel q = uses_panel(title, of, 60, 400, curves, 2 * t->models);
     q.y_lo = 0;
     q.y_hi = 1.001f;
-    return !uses_draw(s->u->out, &q, 1, 440);
+    return !uses_draw(s->u->out, &q, 1);
 }
 
 static int eval_attack(uses *s, uses *beside) {

@@ -51,8 +51,9 @@ extern const unsigned uses_colours[USES_CURVES];
 /* Returns a panel over the whole width of the picture, between these heights. */
 panel uses_panel(const char *title, const char *x_name, float top, float bottom,
                  const curve *curves, int n);
-/* Draws n panels into a picture of this height, and prints its path; returns the exit status. */
-int uses_draw(const char *path, panel *panels, int n, int height);
+/* Draws n panels, the last one at the bottom, and prints the picture's path; returns the exit
+   status. */
+int uses_draw(const char *path, const panel *panels, int n);
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 

@@ -125,7 +125,7 @@ static int noise_draw(const uses *const both[2], const noise_curve *c, int model
     panels[1].y_hi = 2;
     panels[2].y_lo = 0;
     panels[2].y_hi = 1.001f;
-    return uses_draw(both[0]->u->out, panels, 3, 940);
+    return uses_draw(both[0]->u->out, panels, 3);
 }
 
 int eval_noise(uses *s, uses *beside) {

@@ -46,7 +46,9 @@ typedef struct panel {
     int n;
 } panel;
 
-/* Draws the axes with ticks and numbers, the title, a legend, the curves. */
+/* Draws the axes with ticks and numbers, the title, a legend, the curves. Below the axes, it needs
+   PANEL_BELOW pixels. */
+enum { PANEL_BELOW = 50 };
 void draw_panel(plot *p, const panel *q);
 /* The same with letters of another size: `unit` pixels per square of their grid, not 1.75. */
 void draw_panel_in(plot *p, const panel *q, float unit);
