@@ -1094,6 +1094,19 @@ if mkfifo slow 2>/dev/null; then
     kill $writer
     rm slow
 fi
+guess() { "$jem" classify $model "$1" 2>err | sed -n '1s/.*: \([0-9]\) (p = .*/\1/p'; }
+right=$(guess each/000000.png) wrong=$(((${right:-0} + 1) % 10)) other=$(guess each/000003.png)
+mkdir -p "sure/a,b \"c/$wrong" "sure/$right" sure/x "sure/$(((${other:-0} + 1) % 10))"
+cp each/000000.png "sure/a,b \"c/$wrong/1,\"2.png" && cp each/000000.png "sure/$right/right.png"
+cp each/000000.png sure/x/none.png && cp blank.pgm "sure/$wrong.pgm"
+cp each/000003.png "sure/$(((${other:-0} + 1) % 10))/3.png"
+status 0 "pictures in the folder of another class" classify $model sure --wrong --out wrong.csv
+says "; of 3 in the folder of a class, the answer is another for 2$"
+check "are listed" test "$(wc -l <wrong.csv)" -eq 3
+check "with their names" grep -q "^\"sure/a,b \"\"c/$wrong/1,\"\"2.png\",.*,$right,[0-9.]*,,$" wrong.csv
+check "the most certain first" sh -c \
+    "sed '1d; s/.*,\([0-9]*,[0-9.]*\),[^,]*,[^,]*$/\1/' wrong.csv | cut -d, -f2 | sort -c -g -r"
+refuses 2 "wrong is for the table of --out" classify $model sure --wrong
 refuses 2 "s1.png: the name of a table must end in .csv" classify $model album --out s1.png
 refuses 2 "top is for lines, not for the table" classify $model album --top 3 --out new.csv
 refuses 1 "album/1.png/new.csv: cannot be created" classify $model album --out album/1.png/new.csv

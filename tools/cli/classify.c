@@ -22,11 +22,14 @@
 
 typedef struct classify_options {
     char out[OPTION_TEXT_SIZE];
-    int top, invert, frame, background, threads, precision, max_memory, max_file, max_picture;
+    int wrong, top, invert, frame, background;
+    int threads, precision, max_memory, max_file, max_picture;
 } classify_options;
 static const option classify_table[] = {
     { "out", OPTION_TEXT, OPTION_NOW, offsetof(classify_options, out), "FILE.csv", NO_PRESETS(""),
       0, 0, "a table with a row for each picture (default: a line on standard output)" },
+    { "wrong", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, wrong), "", NO_PRESETS("off"), 0,
+      0, "with --out: only pictures in the folder of another class, the most certain first" },
     { "top", OPTION_INT, OPTION_NOW, offsetof(classify_options, top), "N", NO_PRESETS("1"), 1,
       1000, "number of classes to show" },
     { "invert", OPTION_FLAG, OPTION_NOW, offsetof(classify_options, invert), "", NO_PRESETS("off"),
@@ -215,6 +218,9 @@ static void print_picture(const jem_net *net, const classify_options *o, const c
                exp((double)p->logp_class[p->order[i]]));
 }
 
+/* A row of a table that is sorted. */
+typedef struct classify_row { char *text; float probability; int at; } classify_row;
+
 /* A path to classify; listed: found in a folder, where it may be no file. */
 typedef struct classify_path { char *path; int listed; } classify_path;
 
@@ -230,8 +236,45 @@ typedef struct classify_run {
     int pictures, unreadable, blank, verdicts[JEM_VERDICT_STRANGE + 1];
     int framed, inverted, stretched, cropped, padded;
     int *of_class;                                 /* [classes] */
+    classify_row *rows;                            /* [n_rows] of --wrong, with room for all */
+    int n_rows, in_class;                          /* in_class: pictures in the folder of a class */
     int failed;                                    /* folders without pictures */
 } classify_run;
+
+/* Returns the class that the folder of a picture is named after, or -1. */
+static int class_of_folder(const jem_net *net, const char *path) {
+    char folder[NAME_SIZE];
+    char name[NAME_SIZE];
+    const char *end = strrchr(path, '/');
+    const char *from = end;
+    while (from && from > path && from[-1] != '/') from--;
+    if (!from) return -1;
+    snprintf(folder, sizeof folder, "%.*s", (int)(end - from), from);
+    return class_named(net, clean(folder, name));
+}
+
+/* Returns 1 if a picture has a row: with --wrong, only one in the folder of another class. */
+static int has_row(classify_run *r, const classified *p, int answered) {
+    if (!r->o->wrong) return 1;
+    const int k = class_of_folder(r->m->net, p->path);
+    r->in_class += k >= 0;
+    return answered && !p->blank && k >= 0 && k != p->answer.label;
+}
+
+static int by_certainty(const void *a, const void *b) {
+    const classify_row *x = (const classify_row *)a;
+    const classify_row *y = (const classify_row *)b;
+    if (x->probability < y->probability) return 1;
+    return x->probability > y->probability ? -1 : x->at - y->at;
+}
+
+/* Writes the rows of --wrong, sorted. Returns 0 if it cannot. */
+static int put_rows(classify_run *r) {
+    int ok = 1;
+    if (r->n_rows) qsort(r->rows, (size_t)r->n_rows, sizeof *r->rows, by_certainty);
+    for (int i = 0; ok && i < r->n_rows; i++) ok = new_file_text(&r->table, r->rows[i].text);
+    return ok;
+}
 
 /* Writes the row of a picture; answered = 0: of one that cannot be read. Returns 0 if it cannot. */
 static int put_picture(classify_run *r, const classified *p, int answered) {
@@ -252,11 +295,18 @@ static int put_picture(classify_run *r, const classified *p, int answered) {
     }
     table_quote(changes, listed);
     format_answer(answer, net, answered && !p->blank ? a : NULL, verdict);
-    const char *const parts[] = { quoted, ",", answer, ",", reason, ",", listed, "\n" };
-    int ok = 1;
-    for (size_t i = 0; ok && i < sizeof parts / sizeof *parts; i++)
-        ok = new_file_text(&r->table, parts[i]);
+    const size_t size = strlen(quoted) + strlen(answer) + strlen(reason) + strlen(listed) + 5;
+    char *row = (char *)malloc(size);
+    if (row) snprintf(row, size, "%s,%s,%s,%s\n", quoted, answer, reason, listed);
     free(quoted);
+    if (!row) return new_file_fail(&r->table, "out of memory");
+    if (r->o->wrong) {
+        const classify_row one = { row, a->probability, r->n_rows };
+        r->rows[r->n_rows++] = one;
+        return 1;
+    }
+    const int ok = new_file_text(&r->table, row);
+    free(row);
     return ok;
 }
 
@@ -316,7 +366,7 @@ static int classify_one(classify_run *r, const classify_path *at) {
     if (answered) count_answer(r, &p);
     else r->unreadable += counts;
     r->pictures += counts;
-    if (*r->o->out && counts) ok = put_picture(r, &p, answered);
+    if (*r->o->out && counts) ok = !has_row(r, &p, answered) || put_picture(r, &p, answered);
     else if (answered) print_picture(r->m->net, r->o, &p);
     free(p.x);
     free(p.logp_class);
@@ -397,6 +447,9 @@ static void print_classified(const classify_run *r, FILE *to) {
                     r->of_class[k]);
         named++;
     }
+    if (r->o->wrong)
+        fprintf(to, "; of %d in the folder of a class, the answer is another for %d", r->in_class,
+                r->n_rows);
     fprintf(to, "\n");
     note_few_calibrate(stderr, "jem classify", rows_calibrated(r->m), "images");
 }
@@ -413,6 +466,7 @@ static int classify_paths(classify_run *r) {
              new_file_text(&r->table, ",reason,changes\n");
     }
     for (int i = 0; ok && i < r->n && !stop_signal; i++) ok = classify_one(r, &r->at[i]);
+    ok = ok && put_rows(r);
     const int stopped = stop_signal && r->pictures < r->n;
     const int none = r->pictures == r->unreadable;
     if (*out && !new_file_done(&r->table, ok && !none) && *r->table.message) {
@@ -439,7 +493,13 @@ static int classify_all(classify_run *r, char **words, int n) {
         const int is_folder = !stat(words[i], &s) && S_ISDIR(s.st_mode);
         ok = is_folder ? add_folder(r, words[i]) : add_path(r, words[i], 0);
     }
+    if (ok && r->n && r->o->wrong) {
+        r->rows = (classify_row *)malloc((size_t)r->n * sizeof *r->rows);
+        ok = r->rows || context_fail("jem classify", NULL);
+    }
     if (ok && r->n) status = classify_paths(r);
+    for (int i = 0; i < r->n_rows; i++) free(r->rows[i].text);
+    free(r->rows);
     for (int i = 0; i < r->n; i++) free(r->at[i].path);
     free(r->at);
     free(r->of_class);
@@ -448,6 +508,7 @@ static int classify_all(classify_run *r, char **words, int n) {
 
 int classify_command(int argc, char **argv) {
     static const char *const of_lines[] = { "top", NULL };
+    static const char *const of_table[] = { "wrong", NULL };
     static options table;
     static classify_options values;
     classify_run r;
@@ -462,7 +523,8 @@ int classify_command(int argc, char **argv) {
                                   "pictures, and all pictures of folders");
     if (read >= 0) return read;
     if (!is_table_name(o->command, values.out, n, words) ||
-        !options_used(o, !*values.out, "is for lines, not for the table of --out", of_lines))
+        !options_used(o, !*values.out, "is for lines, not for the table of --out", of_lines) ||
+        !options_used(o, *values.out != 0, "is for the table of --out", of_table))
         return 2;
     memset(&r, 0, sizeof r);
     r.m = &m;
