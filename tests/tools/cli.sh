@@ -1007,7 +1007,23 @@ status 0 "a class with one picture" train $few --dataset lone --n-valid 5 --iter
 says "lone: class a has no image for training, because validation takes all"
 status 0 "its picture is for training" train $few --dataset lone --n-valid 4 --iters 1 --out lone2
 check "no class without images" sh -c "! grep -q 'no image for training' out"
-says "lone: validation has no image of 1 of 2 classes"
+says "lone: validation has no image of 1 of 2 classes (b): "
+check "a ratio of 5 is no note" sh -c "! grep -q 'differ in size' out"
+cp each/000011.png lone/a
+status 0 "very unequal classes" train $few --dataset lone --n-valid 4 --iters 1 --out lone3
+says "lone: classes differ in size: a has 6 images, b has 1; always answering a is right for 86%$"
+cp lone/a/000003.png lone/b/copy.png
+status 0 "copies in two classes" train $few --dataset lone --n-valid 4 --iters 1 --out lone4
+says "in another class: 2 (the first: lone/a/000003.png and lone/b/copy.png)$"
+rm lone/b/copy.png lone/a/000011.png
+mkdir -p ink/a ink/b
+for i in 1 2 3; do cp bar.tga ink/a/$i.tga && cp bar.tga ink/b/$i.tga; done
+cp each/000000.png ink/a
+refuses 2 "ink: 6 of 7 pictures have transparent pixels, and are nearly one colour over grey 0: --backgr" \
+    train $few --dataset ink --size 16 --out new
+status 0 "over white" train $few --dataset ink --size 16 --background 255 --iters 1 --out ink1
+status 0 "as they are" train $few --dataset ink --size 16 --background 0 --iters 1 --out ink2
+says "ink: 6 of them are nearly one colour now: --background 255 shows dark ink"
 status 1 "weights for another size" train $few --dataset lone --size 14 --out new \
     --init lone1/last.safetensors
 check "says which" grep -q "the model has images of 28 x 28, the data of 14 x 14 (--size N" err
@@ -1179,8 +1195,14 @@ says "an image has 1600 numbers, more than 784: --p-x-weight is lowered to 0.002
 check "grey on purpose" sh -c '! grep -q "are grey" out'
 cp easy/train/dark/1.pgm wide/train/a
 status 0 "grey and colour" train $easy $wide --n-valid 2 --iters 1 --out easy4
-says "^wide: 1 of 13 pictures are grey, the others in colour: --grey makes all grey"
-rm wide/train/a/1.pgm
+says "^wide: 1 of 13 pictures is grey (the first: wide/train/a/1.pgm), the others in colour: --grey makes"
+cp easy/train/dark/2.pgm wide/train/a
+status 0 "two grey ones" train $easy $wide --n-valid 2 --iters 1 --out easy6
+says "^wide: 2 of 14 pictures are grey .* colour: all are of class a, so grey alone determines it; --grey"
+cp easy/train/dark/1.pgm wide/train/b
+status 0 "grey in two classes" train $easy $wide --n-valid 2 --iters 1 --out easy7
+says "^wide: 3 of 15 pictures are grey (the first: wide/train/a/1.pgm), the others in colour: --grey"
+rm wide/train/a/*.pgm wide/train/b/*.pgm
 
 mkdir -p noisy/a noisy/b
 awk 'BEGIN {

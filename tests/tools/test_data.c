@@ -529,6 +529,11 @@ static void check_colours(const unsigned char *p) {
         CHECK_CLOSE(d.pixels[135 * 14 + 90 + 7], p[7 * 4 + 2] * alpha + 255 * (1 - alpha), .51,
                     "blue on white");
         CHECK(d.grey == d.n - 1, "all but that one are grey: %d of %d", d.grey, d.n);
+        for (int i = 0; d.paths && i < d.n; i++) {
+            const int is_blue = !strcmp(d.paths[i], ROOT "/pets/cat/04.png");
+            CHECK(data_is_grey(&d, i) != is_blue, "%s", d.paths[i]);
+        }
+        CHECK(d.paths != NULL, "a folder has paths");
         data_free(&d);
     }
 }

@@ -263,6 +263,58 @@ void note_labels(const char *table, const data_set *s) {
     free(rows);
 }
 
+void note_sizes(const char *name, const data_set *s) {
+    enum { TIMES = 5 };
+    int *size = (int *)calloc((size_t)s->classes, sizeof *size);
+    int least = 0;
+    int most = 0;
+    if (!size) return;                             /* no more than a note */
+    for (int i = 0; i < s->n; i++) size[s->labels[i]]++;
+    for (int k = 1; k < s->classes; k++) {
+        if (size[k] < size[least]) least = k;
+        if (size[k] > size[most]) most = k;
+    }
+    if (size[most] > TIMES * size[least])
+        printf("%s: classes differ in size: %s has %d images, %s has %d; always answering %s is "
+               "right for %.0f%%\n", name, s->class_names[most], size[most],
+               s->class_names[least], size[least], s->class_names[most],
+               100. * size[most] / s->n);
+    free(size);
+}
+
+void note_grey(const char *name, const data_set *s) {
+    int first = -1;
+    int classes = 1;
+    if (s->grey == s->n)
+        printf("%s: no picture has colours: --grey learns a third of the numbers\n", name);
+    if (!s->grey || s->grey == s->n || !s->paths) return;
+    for (int i = 0; i < s->n; i++) {
+        if (!data_is_grey(s, i)) continue;
+        if (first < 0) first = i;
+        if (s->labels[i] != s->labels[first]) classes++;
+    }
+    printf("%s: %d of %d pictures %s grey (the first: %s), the others in colour: ", name, s->grey,
+           s->n, s->grey == 1 ? "is" : "are", s->paths[first]);
+    if (classes == 1 && s->grey > 1)
+        printf("all are of class %s, so grey alone determines it; ",
+               s->class_names[s->labels[first]]);
+    printf("--grey makes all grey, if colours do not matter\n");
+}
+
+const char *list_unseen(const data_set *s, const int *seen, char to[LISTED_SIZE]) {
+    enum { NAMED = 3 };
+    int count = 0;
+    size_t n = 0;
+    *to = 0;
+    for (int k = 0; k < s->classes && count <= NAMED; k++) {
+        if (seen[k]) continue;
+        const char *name = count < NAMED ? s->class_names[k] : "..";
+        n += (size_t)snprintf(to + n, LISTED_SIZE - n, "%s%.40s", count ? ", " : "", name);
+        count++;
+    }
+    return to;
+}
+
 void note_few_calibrate(FILE *to, const char *name, int n, const char *kind) {
     if (n < 2) return;
     if (n < LEAST_CALIBRATED)

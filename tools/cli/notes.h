@@ -1,5 +1,5 @@
-/* Notes about columns of a table, printed by `jem train`, and about calibration: short, and with a
-   remedy. */
+/* Notes about columns of a table and pictures of a folder, printed by `jem train`, and about
+   calibration: short, and with a remedy. */
 #ifndef CLI_NOTES_H
 #define CLI_NOTES_H
 
@@ -19,6 +19,15 @@ void note_values(const char *table, const data_set *s);
 /* Names a column of labels that has more different labels than half its rows, or some that occur
    once or twice. */
 void note_labels(const char *table, const data_set *s);
+
+/* Reports classes of images that differ much in size, and how often one and the same answer is
+   right. */
+void note_sizes(const char *name, const data_set *s);
+/* Reports pictures without colours among others, and whether they are all of one class. */
+void note_grey(const char *name, const data_set *s);
+/* Lists the first three classes k without images, seen[k] = 0, in `to`. Returns `to`. */
+enum { LISTED_SIZE = 160 };
+const char *list_unseen(const data_set *s, const int *seen, char to[LISTED_SIZE]);
 
 /* Reports that n rows or images (`kind`) are too few to calibrate familiarity for a rate of 1%, if
    they are. name: the data set or the command, at the beginning of the message. */

@@ -494,6 +494,20 @@ static int load_test(run *r, data_desc *desc) {
     return 1;
 }
 
+/* Stops a run whose pictures show nothing, unless their background was chosen. */
+static int shows_subjects(run *r) {
+    const data_set *s = &r->data;
+    const int background = r->o->pictures.background;
+    char text[200];
+    if (2 * (ptrdiff_t)s->blank <= s->n || *r->o->resume) return 1;
+    if (option_given(r->table, "background")) return 1;
+    snprintf(text, sizeof text, ": %d of %d pictures have transparent pixels, and are nearly one "
+             "colour over grey %d: --background %d shows %s ink (--background %d: as they are)",
+             s->blank, s->n, background, background < 128 ? 255 : 0,
+             background < 128 ? "dark" : "bright", background);
+    return complain(r, 2, r->o->dataset, text);
+}
+
 /* Reports how pictures were changed, and the options that change them otherwise. */
 static void note_pictures(const run *r) {
     const data_set *s = &r->data;
@@ -502,11 +516,8 @@ static void note_pictures(const run *r) {
     if (s->stretched)
         printf("%s: %d of %d pictures are stretched to %d x %d\n", name, s->stretched, s->n, s->w,
                s->h);
-    if (s->grey == s->n)
-        printf("%s: no picture has colours: --grey learns a third of the numbers\n", name);
-    else if (s->grey)
-        printf("%s: %d of %d pictures are grey, the others in colour: --grey makes all grey, if "
-               "colours do not matter\n", name, s->grey, s->n);
+    note_grey(name, s);
+    if (needs_folder_recipe(name)) note_sizes(name, s);
     if (s->blended)
         printf("%s: %d of %d pictures have transparent pixels, laid over grey %d (--background "
                "N)\n", name, s->blended, s->n, background);
@@ -585,13 +596,15 @@ static int enough_labelled(run *r, const int *seen) {
 static void note_classes(const run *r, int *seen) {
     const data_set *s = &r->data;
     int unseen = 0;
+    char names[LISTED_SIZE];
     if (*r->o->resume || s->values || r->o->n_valid < 1) return;
     memset(seen, 0, (size_t)s->classes * sizeof *seen);
     for (int k = 0; k < r->o->n_valid; k++) seen[s->labels[r->order[k]]]++;
     for (int c = 0; c < s->classes; c++) unseen += !seen[c];
     if (unseen)
-        printf("%s: validation has no image of %d of %d classes: accuracy and familiarity are "
-               "not measured for them (--n-valid N)\n", r->o->dataset, unseen, s->classes);
+        printf("%s: validation has no image of %d of %d classes (%s): accuracy and familiarity are "
+               "not measured for them (--n-valid N)\n", r->o->dataset, unseen, s->classes,
+               list_unseen(s, seen, names));
     for (int k = r->o->n_valid; k < s->n; k++) seen[s->labels[r->order[k]]] = 0;
     for (int c = 0; c < s->classes; c++)
         if (seen[c])
@@ -645,12 +658,17 @@ static int make_batches(run *r) {
 }
 
 /* The pixels of a picture, by a hash (FNV-1a). */
-typedef struct fingerprint { uint64_t hash; int label, is_test; } fingerprint;
+typedef struct fingerprint { uint64_t hash; int label, is_test, index; } fingerprint;
 
+/* Compares the places of two pictures: those for training come first. */
+static int by_place(const fingerprint *p, const fingerprint *q) {
+    return p->is_test != q->is_test ? p->is_test - q->is_test : p->index - q->index;
+}
 static int by_hash(const void *a, const void *b) {
     const fingerprint *p = (const fingerprint *)a;
     const fingerprint *q = (const fingerprint *)b;
-    return (p->hash > q->hash) - (p->hash < q->hash);
+    if (p->hash != q->hash) return p->hash > q->hash ? 1 : -1;
+    return by_place(p, q);
 }
 
 /* Appends the fingerprints of a set to the n that there are. Returns the new n. */
@@ -658,11 +676,17 @@ static int add_fingerprints(fingerprint *all, int n, const data_set *d, int is_t
     const size_t size = (size_t)d->c * (size_t)d->h * (size_t)d->w;
     for (int i = 0; i < d->n; i++) {
         const unsigned char *pixels = d->pixels + (size_t)i * size;
-        fingerprint f = { 14695981039346656037u, d->labels[i], is_test };
+        fingerprint f = { 14695981039346656037u, d->labels[i], is_test, i };
         for (size_t k = 0; k < size; k++) f.hash = (f.hash ^ pixels[k]) * 1099511628211u;
         all[n++] = f;
     }
     return n;
+}
+
+/* Returns the path of a picture; "" if it is not of a folder. */
+static const char *path_of(const run *r, const fingerprint *f) {
+    const data_set *d = f->is_test ? &r->test : &r->data;
+    return d->paths ? d->paths[f->index] : "";
 }
 
 /* Notes pictures of a folder that are equal to others in the network's size: if they are in two
@@ -671,6 +695,7 @@ static void note_copies(const run *r) {
     int copies = 0;
     int disagree = 0;
     int leaked = 0;
+    const fingerprint *pair[2] = { NULL, NULL };   /* the first two that disagree */
     if (team.rank || r->data.values || !needs_folder_recipe(r->o->dataset)) return;
     const size_t room = (size_t)r->data.n + (size_t)r->test.n;
     fingerprint *all = (fingerprint *)malloc(room * sizeof *all);
@@ -680,21 +705,26 @@ static void note_copies(const run *r) {
     qsort(all, (size_t)n, sizeof *all, by_hash);
     for (int first = 0, end = 0; first < n; first = end) {
         int tests = 0;
-        int differ = 0;
+        const fingerprint *differs = NULL;
         for (end = first; end < n && all[end].hash == all[first].hash; end++) {
             tests += all[end].is_test;
-            differ |= all[end].label != all[first].label;
+            if (!differs && all[end].label != all[first].label) differs = all + end;
         }
         copies += end - first - 1;
-        if (differ) disagree += end - first;
+        if (differs) disagree += end - first;
+        if (differs && (!pair[0] || by_place(all + first, pair[0]) < 0)) {
+            pair[0] = all + first;
+            pair[1] = differs;
+        }
         if (tests < end - first) leaked += tests;
     }
-    free(all);
-    if (!copies) return;
-    printf("%s: copies of other pictures: %d of %d", r->o->dataset, copies, n);
+    if (copies) printf("%s: copies of other pictures: %d of %d", r->o->dataset, copies, n);
     if (disagree) printf("; with copies in another class: %d", disagree);
+    if (disagree && *path_of(r, pair[0]))
+        printf(" (the first: %s and %s)", path_of(r, pair[0]), path_of(r, pair[1]));
     if (leaked) printf("; of the test, with copies among the training pictures: %d", leaked);
-    printf("\n");
+    if (copies) printf("\n");
+    free(all);
 }
 
 static int load_data(run *r) {
@@ -707,6 +737,7 @@ static int load_data(run *r) {
         return complain(r, 1, r->o->dataset, ": neither grey nor colour");
     mark_data(s, r->data_mark);
     note_unread(stdout, "", r->o->dataset, s);
+    if (!shows_subjects(r)) return 0;
     if (!s->values && s->classes == 1)
         printf("%s: the only class is %s, so only p(x) is learned: a second folder of pictures "
                "would be a second class\n", r->o->dataset, s->class_names[0]);

@@ -1047,6 +1047,11 @@ void shuffle_images(data_set *d, int seed) {
         unsigned char *b = d->pixels + (size_t)k * size;
         d->labels[at] = d->labels[k];
         d->labels[k] = label;
+        if (d->paths) {
+            char *path = d->paths[at];
+            d->paths[at] = d->paths[k];
+            d->paths[k] = path;
+        }
         for (size_t p = 0; p < size; p++) {
             const unsigned char one = a[p];
             a[p] = b[p];

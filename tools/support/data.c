@@ -1419,10 +1419,22 @@ static int data__common_shape(data__job *job, const data__item *items, int n, in
     return 1;
 }
 
-/* Returns 1 if a picture, planes image[c][plane], has no colours, whatever its file could hold. */
-static int data__is_grey(const unsigned char *image, int c, size_t plane) {
-    return c == 1 || (!memcmp(image, image + plane, plane) &&
-                      !memcmp(image, image + 2 * plane, plane));
+int data_is_grey(const data_set *d, int i) {
+    const size_t plane = (size_t)d->h * (size_t)d->w;
+    const unsigned char *image = d->pixels + (size_t)i * (size_t)d->c * plane;
+    return d->c == 1 || (!memcmp(image, image + plane, plane) &&
+                         !memcmp(image, image + 2 * plane, plane));
+}
+
+/* Keeps the paths of the pictures. */
+static int data__keep_paths(data__job *job, data__item *items, int n) {
+    job->d->paths = (char **)data__alloc((size_t)n, sizeof *job->d->paths);
+    if (!job->d->paths) return data__no_memory(job, job->what);
+    for (int i = 0; i < n; i++) {
+        job->d->paths[i] = items[i].path;
+        items[i].path = NULL;
+    }
+    return 1;
 }
 
 /* Checks all files first: the common shape is known before memory is allocated. If one of them
@@ -1443,8 +1455,7 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
                 ok = data__bad(job, items[i].path, "has changed while it was read");
             ok = ok && data__put(job, items[i].path, i, image, 0, 1, shape);
             job->d->labels[i] = items[i].label;
-            if (job->d->c == 3)
-                job->d->grey += data__is_grey(image, shape[0], (size_t)shape[1] * (size_t)shape[2]);
+            if (ok && job->d->c == 3) job->d->grey += data_is_grey(job->d, i);
         }
         free(image);
         if (ok) continue;
@@ -1630,7 +1641,8 @@ static int data__load_folders(data__job *job, const char *folder) {
         ok = data__fail(job, "%s: no pictures remain for testing: use 10 or more per class, or "
                         "make folders train and test", folder);
     ok = ok && data__load_items(job, items.at, items.n) &&
-         data__classes(job, classes.n, (const char *const *)classes.at, classes.n);
+         data__classes(job, classes.n, (const char *const *)classes.at, classes.n) &&
+         data__keep_paths(job, items.at, items.n);
     for (int i = 0; i < items.n; i++) free(items.at[i].path);
     free(items.at);
     data__names_free(&classes);
@@ -1744,9 +1756,11 @@ void data_free(data_set *d) {
     free(d->labels);
     free(d->values);
     for (int k = 0; d->class_names && k < d->classes; k++) free(d->class_names[k]);
+    for (int i = 0; d->paths && i < d->n; i++) free(d->paths[i]);
     for (int i = 0; d->column_names && i < d->c; i++) free(d->column_names[i]);
     free(d->class_names);
     free(d->column_names);
+    free(d->paths);
     memset(d, 0, sizeof *d);
 }
 

@@ -40,6 +40,7 @@ typedef struct data_set {
     float *values;             /* [n][c] of a table, where h and w are 1; or NULL */
     int *labels;               /* [n], 0..classes-1 */
     char **class_names;        /* [classes] */
+    char **paths;              /* [n] of the pictures of class folders; or NULL */
     char **column_names;       /* [c] of a table; or NULL */
     char label[64];            /* name of the column of labels of a table, or "" */
     int stretched;             /* pictures whose proportions were changed */
@@ -142,6 +143,9 @@ void data_free_paths(char **paths, int n);
 
 /* Returns 1 if a picture of c planes has only one colour. */
 int data_is_blank(const unsigned char *planes, int c, size_t plane);
+
+/* Returns 1 if image i has no colours, whatever its planes could hold. */
+int data_is_grey(const data_set *d, int i);
 
 /* Converts the picture that data_load_image has loaded from path to the shape of desc. Frees it on
    failure. */
