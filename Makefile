@@ -247,14 +247,22 @@ $(BUILD)/wasm/page_%.o: examples/playground/%.c examples/playground/page.h examp
 $(BUILD)/playground.wasm: $(PAGE_O)
 	$(PAGE_CC) $(PAGE_O) -o $@ -nostartfiles \
 	    -Wl,--no-entry,--strip-all,--stack-first,-z,stack-size=262144 -lc-printscan-long-double -lm
+# It draws digits, so it needs models of them.
 $(BUILD)/playground.models: FORCE
 	@mkdir -p $(@D)
+	@for file in $(PLAYGROUND_JEM) $(PLAYGROUND_PLAIN); do \
+	    for text in channels:1 height:28 width:28 classes:10; do \
+	        head -c 100000 "$$file" | LC_ALL=C grep -aq "\"jem.$${text%:*}\":\"$${text#*:}\"" || { \
+	            echo "$$file: the playground needs a model of 28 x 28 grey images, 10 classes" >&2; \
+	            exit 1; }; \
+	    done || exit 1; \
+	done
 	@echo '$(PLAYGROUND_JEM) $(PLAYGROUND_PLAIN)' | cmp -s - $@ || \
 	    echo '$(PLAYGROUND_JEM) $(PLAYGROUND_PLAIN)' >$@
-$(BUILD)/playground.html: $(BUILD)/playground.wasm $(wildcard examples/playground/*) \
-        $(BUILD)/playground.models $(PLAYGROUND_JEM) $(PLAYGROUND_PLAIN)
-	@examples/playground/build.sh examples/playground/page.html $< $(PLAYGROUND_JEM) \
-	    $(PLAYGROUND_PLAIN) >$@.part && mv $@.part $@
+$(BUILD)/playground.html: $(BUILD)/playground.models $(BUILD)/playground.wasm \
+        $(wildcard examples/playground/*) $(PLAYGROUND_JEM) $(PLAYGROUND_PLAIN)
+	@examples/playground/build.sh examples/playground/page.html $(BUILD)/playground.wasm \
+	    $(PLAYGROUND_JEM) $(PLAYGROUND_PLAIN) >$@.part && mv $@.part $@
 
 # SITE_ADDRESS, as https://name.github.io/jem: where it will be, for the preview that is shown when
 # an address is shared.

@@ -7,5 +7,14 @@ if ! ${MAKE:-make} --no-print-directory playground BUILD="$BUILD"; then
     echo "0 passed, 1 failed"
     exit 1
 fi
+photos=examples/models/cifar10.safetensors
+if ${MAKE:-make} "$BUILD/playground.models" BUILD="$BUILD" PLAYGROUND_JEM=$photos 2>&1 |
+        grep -q "^$photos: the playground needs a model of 28 x 28 grey images"
+then :
+else
+    echo "FAILED a model of photographs is refused"
+    echo "0 passed, 1 failed"
+    exit 1
+fi
 mkdir -p "$BUILD/playground"
 node tests/tools/playground.mjs "$BUILD/playground.html" "$BUILD/playground" "$@"
