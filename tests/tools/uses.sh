@@ -344,6 +344,17 @@ says "10000 test images: 100.0% recognised, 7[0-9]\.[0-9]% correctly"
 refuses 1 "nowhere.safetensors: cannot be opened" $model samples --dataset digits \
     --judge nowhere.safetensors
 refuses 1 "holds no judge" $model samples --dataset digits --judge $model
+refuses 1 "(jem judge --dataset ./photographs --size 16 --crop trains one; give it with --judge FILE)$" \
+    $colour samples
+"$jem" train --dataset ./photographs --size 16 --pad --grey --background 9 --test-split random \
+    --iters 1 --widths 8,8 --n-steps 1 --n-valid 2 --seed 5 --out greyed >out 2>err
+refuses 1 "(jem judge --dataset ./photographs --size 16 --pad --grey --background 9 --test-split random --seed 5 t" \
+    greyed/last.safetensors samples
+$(sed 's/.*(jem \(judge .*\) trains one;.*/\1/; s/^/"$jem" /; s/$/ --iters 3 --threads 1/' err |
+    sed "s|\"\$jem\"|$jem|") >out 2>err
+check "that command makes it" test -s judge.safetensors
+status 0 "which judges the samples" greyed/last.safetensors samples --judge judge.safetensors --n 4 \
+    --out s.png
 judge=examples/models/judge-mnist.safetensors
 "$jem" train --dataset digits --size 16 --iters 1 --widths 8,8 --n-steps 1 --n-valid 0 --out small \
     >out 2>err

@@ -645,6 +645,41 @@ static int judge_fits(const jem_net *judge, const jem_net *net, const char *path
     return 0;
 }
 
+/* Returns the value of an option in the training of the model, if it differs from the default; or
+   NULL. */
+static const char *option_to_repeat(const uses *s, const char *name, const char *usual) {
+    char key[64];
+    snprintf(key, sizeof key, OPTION_PREFIX "%s", name);
+    const char *value = jem_archive_meta(s->m.archive, key);
+    if (!value && !strcmp(name, "test-split")) value = OLD_SPLIT;
+    return value && strcmp(value, usual) ? value : NULL;
+}
+
+/* Prints why there is no judge, and the command that trains one for the images of the model. */
+static void suggest_judge(const uses *s, const char *why) {
+    static const char *const repeated[][2] = {
+        { "data", "data" }, { "size", "0" }, { "crop", "off" }, { "pad", "off" },
+        { "stretch", "off" }, { "grey", "off" }, { "background", "0" }, { "test-split", "name" }
+    };
+    const char *dataset = s->u->e.dataset;
+    const size_t n = needs_folder_recipe(dataset) ? sizeof repeated / sizeof *repeated : 1;
+    char word[DATA_PATH];
+    fprintf(stderr, "jem eval: %s (jem judge --dataset %s", why,
+            data_quoted(dataset, word, sizeof word));
+    for (size_t i = 0; i < n; i++) {
+        const char *name = repeated[i][0];
+        const char *value = option_to_repeat(s, name, repeated[i][1]);
+        if (!value) continue;
+        fprintf(stderr, " --%s", name);
+        if (strcmp(value, "on")) fprintf(stderr, " %s", data_quoted(value, word, sizeof word));
+        if (!strcmp(value, "random")) {
+            value = option_to_repeat(s, "seed", "");
+            fprintf(stderr, " --seed %s", value ? value : "1");
+        }
+    }
+    fprintf(stderr, " trains one; give it with --judge FILE)\n");
+}
+
 int eval_samples(uses *s, uses *beside) {
     data_set train;
     eval_options e = s->u->e;
@@ -656,9 +691,7 @@ int eval_samples(uses *s, uses *beside) {
                   drawn_from(s->test.name));
     jem_ctx *ctx = make_ctx(s->u->e.threads, JEM_PRECISION_FAST);
     if (ctx) judge = judge_load(ctx, path);
-    if (!judge) fprintf(stderr, "jem eval: %s (jem judge --dataset NAME trains one; give it with "
-                        "--judge FILE)\n",
-                        ctx ? jem_error(ctx) : "no memory");
+    if (!judge) suggest_judge(s, ctx ? jem_error(ctx) : "no memory");
     int ok = judge && uses_alike(s, beside) && judge_fits(judge, s->m.net, path);
     const int loaded = ok && !data_for(&s->m, s->o, &e, &train);
     ok = loaded;

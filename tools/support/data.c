@@ -420,7 +420,8 @@ static int data__shape(data__job *job, const char *path, int n, int c, int h, in
     d->unfit = want->resize == DATA_AS_IS && (d->h != h || d->w != w);
     if (d->unfit)
         return data__fail(job, "%s: is %d x %d (width x height), not %d x %d, and resizing was not "
-                          "requested (--size N in training)", path, w, h, d->w, d->h);
+                          "requested (--size N of jem train and jem judge)", path, w, h, d->w,
+                          d->h);
     const double mb = (double)n * d->c * d->h * d->w / 1e6;
     if (want->memory_mb > 0 && mb > want->memory_mb)
         return data__fail(job, "%s: %d images of %d x %d take %.0f MB, more than %.0f "
@@ -1406,9 +1407,9 @@ static int data__common_shape(data__job *job, const data__item *items, int n, in
         job->d->unfit = common[1] != shape[1] || common[2] != shape[2];
         if (job->d->unfit)
             return data__fail(job, "%s: is %d x %d (width x height), but %s is %d x %d: --size N "
-                              "in training makes all N x N, with --crop, --pad or --stretch if "
-                              "they are not square", path, shape[2], shape[1], first, common[2],
-                              common[1]);
+                              "of jem train and jem judge makes all N x N, with --crop, --pad or "
+                              "--stretch if they are not square", path, shape[2], shape[1],
+                              first, common[2], common[1]);
     }
     job->d->unfit = unfit > 0;
     if (unfit && !*bad)
