@@ -1065,6 +1065,20 @@ rm -r pair/void
 echo "all pictures of a folder"
 mkdir -p "album/a,b" album/void
 cp each/000000.png 'album/a,b/q"0.png' && cp each/000001.png album/1.png && cp bar.pgm album/bar.pgm
+for out in pair pair/a pair/run "$PWD/pair/b/new/run" ./lone/../pair/a/x; do
+    refuses 2 "$out: is in the data set pair, where the run's own pictures would be training data" \
+        train $few --dataset pair/ --out "$out"
+    check "$out: is not made" sh -c "test ! -e pair/run && test ! -e pair/b/new && test ! -e pair/a/x"
+done
+for out in moved moved/train moved/train/run; do
+    refuses 2 "$out: is in the data set moved" train $few --dataset moved --out $out
+done
+status 0 "beside the folders of training and test" train $few --dataset moved --iters 1 --out moved/run
+rm -r moved/run
+if ln -s nowhere.png pair/a/gone.png 2>/dev/null && [ -h pair/a/gone.png ]; then
+    refuses 1 "pair/a/gone.png: is a link to nothing" train $few --dataset pair --out new
+    rm pair/a/gone.png
+fi
 cp blank.pgm album/ && echo no picture >album/z.png && echo >album/list.txt
 ln -s .. "album/a,b/loop" 2>/dev/null || :
 status 1 "of which one is damaged" classify $model album/
@@ -1235,6 +1249,13 @@ check "they are named, too" sh -c 'test "$(grep -c "^jem judge: wide/train/[ab]/
 check "nothing is written" test ! -e new
 
 status 0 "unused labels" train $tiny --p-y-given-x-weight 0 --batches separate \
+status 1 "and some above the limit" train $easy $wide --max-picture 1 --iters 1 --out new
+check "has both remedies" grep -q "12 of 12 pictures cannot .* to PNG; --max-picture 2 allows the large ones$" err
+mkdir -p wide/test/a && echo "not a picture" >wide/test/a/1.png
+status 1 "nor test pictures" train $easy $wide --iters 1 --out new
+check "are named with them" sh -c 'test "$(grep -c "^jem train: wide/t[a-z]*/[ab]/[125].png: is " err)" = 4'
+check "and counted, too" grep -q "^jem train: test images: wide: 1 of 1 pictures cannot be read" err
+rm -r wide/test
     --iters 5 --out l
 check "no cross-entropy" sh -c 'tail -n 1 l/log.csv | cut -d, -f5,6 | grep -q "^,$"'
 status 0 "unconditional" train $tiny --uncond --iters 2 --out m

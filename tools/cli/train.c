@@ -727,11 +727,21 @@ static void note_copies(const run *r) {
     free(all);
 }
 
+/* Names test pictures that cannot be read, too, if that is why training pictures are refused. */
+static void refuse_test(run *r, data_desc *desc) {
+    char error[512];
+    const int before = r->bad_pictures;
+    if (!before) return;
+    data_load(&r->test, r->o->dataset, "test", desc, error, sizeof error);
+    if (r->bad_pictures > before) say(r, "test images: ", error);
+}
+
 static int load_data(run *r) {
     const data_set *s = &r->data;
     char error[512];
     data_desc desc = describe_data(r);
-    if (!data_load(&r->data, r->o->dataset, "train", &desc, error, sizeof error))
+    if (!data_load(&r->data, r->o->dataset, "train", &desc, error, sizeof error)) {
+        refuse_test(r, &desc);
         return refuse_data(r, error);
     if (!s->values && s->c != 1 && s->c != 3)
         return complain(r, 1, r->o->dataset, ": neither grey nor colour");

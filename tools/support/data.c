@@ -113,6 +113,14 @@ static int data__path(char path[DATA_PATH], const char *folder, const char *name
 }
 /* Returns 'd' for a folder, 'f' for a file, 0 otherwise. */
 static char data__kind(const char *path) {
+/* Returns why a path is neither a folder nor a file. */
+static const char *data__no_kind(const char *path) {
+    struct stat s;
+    if (!stat(path, &s)) return "is neither a file nor a folder";
+    return errno == ENOENT ? "is a link to nothing: remove it, or restore the file"
+                           : strerror(errno);
+}
+
     struct stat s;
     if (stat(path, &s)) return 0;
     if (S_ISDIR(s.st_mode)) return 'd';
@@ -191,7 +199,7 @@ static int data__list(data__job *job, const char *folder, char kind, data__names
         if (!data__path(path, folder, e->d_name))
             ok = data__fail(job, "a name is too long: %s", e->d_name);
         else if (kind == 'i' && !hidden && !data__kind(path))
-            ok = data__fail(job, "%s: is neither a file nor a folder", path);
+            ok = data__fail(job, "%s: %s", path, data__no_kind(path));
         else if (data__is_listed(kind, path, e->d_name))
             ok = data__names_add(names, e->d_name) || data__no_memory(job, folder);
     }
