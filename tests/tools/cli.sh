@@ -1241,6 +1241,8 @@ check "are noted" grep -q "noisy1/last.safetensors has learned most of these ima
 for i in 2 5; do echo "not a picture" >wide/train/a/$i.png; done
 head -c 9000 examples/gallery/score.png >wide/train/b/1.png
 status 1 "pictures that cannot be read" train $easy $wide --iters 1 --out new
+status 1 "pictures above the limit" train $easy $wide --max-picture 1 --iters 1 --out new
+check "a limit for all" grep -q "^jem train: wide: 12 of 12 pictures are too large: --max-picture 2 allows all$" err
 check "are all named" sh -c 'test "$(grep -c "^jem train: wide/train/[ab]/[125].png: is " err)" = 3'
 check "and counted" grep -q "^jem train: wide: 3 of 12 pictures cannot be read: repair or remove" err
 check "nothing is trained" test ! -e new

@@ -61,7 +61,7 @@ enum { LEAST_CALIBRATED = 99, FEW_CALIBRATED = 200 };
 #define LIMIT_FILES(type, mb) \
     { "max-file", OPTION_INT, OPTION_NOW, offsetof(type, max_file), "MB", { mb, NULL }, 1, 2000, \
       "limit on files of data, also unpacked" }, \
-    { "max-picture", OPTION_INT, OPTION_NOW, offsetof(type, max_picture), "MB", { "100", NULL }, \
+    { "max-picture", OPTION_INT, OPTION_NOW, offsetof(type, max_picture), "MB", { "400", NULL }, \
       1, 8000, "limit on the pixels of a picture" }
 #define LIMIT_OPTIONS(type, mb) LIMIT_MEMORY(type, mb), LIMIT_FILES(type, "1000")
 

@@ -48,6 +48,8 @@ typedef struct data__job {
     const char *what, *split;
     int test;                  /* 1 for the test split */
     int is_whole;              /* 1: a folder was loaded undivided, see data_desc */
+    int over;                  /* pictures above desc.picture_mb */
+    double over_mb;            /* the limit that would allow all of them */
     const struct data__known *known;               /* or NULL */
     char *error;
     size_t error_size;
@@ -443,6 +445,12 @@ static int data__shape(data__job *job, const char *path, int n, int c, int h, in
     return (d->pixels && d->labels) || data__no_memory(job, path);
 }
 
+/* Counts a picture above the limit. */
+static void data__count_over(data__job *job, double mb) {
+    job->over++;
+    job->over_mb = data__greater(job->over_mb, ceil(mb));
+}
+
 /* Cuts the middle of an image, planes from[c][h][w], out, or adds margins, so that it has the
    proportions of the set's images. Sets h and w; returns the new planes, to be freed, or NULL with
    job's error. */
@@ -457,6 +465,7 @@ static unsigned char *data__reshape(data__job *job, const char *path, const unsi
     else new_w = fmax(1, floor((double)*h * d->w / d->h + .5));
     const double most = 1e6 * data__limit(job->desc.picture_mb, 100);
     if (c * new_h * new_w > most) {
+        data__count_over(job, c * new_h * new_w / 1e6);
         data__fail(job, "%s: takes %.0f MB with its margins, more than %.0f (--max-picture allows "
                    "more)", path, ceil(c * new_h * new_w / 1e6), most / 1e6);
         return NULL;
@@ -899,7 +908,8 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
     const double most = data__limit(job->desc.picture_mb, 100);
     const int deep = stbi_is_16_bit_from_memory(bytes, (int)size) ? 2 : 1;
     const double mb = (double)deep * w * h * channels / 1e6;
-    if (mb > most)
+    if (mb > most) {
+        data__count_over(job, mb);
         return data__fail(job, "%s: is %d x %d, which takes %.0f MB, more than %.0f (--max-picture "
                           "%.0f allows it)", path, w, h, ceil(mb), floor(most), ceil(mb));
     const int swapped = data__orientation(bytes, size) >= 5;
@@ -1447,6 +1457,18 @@ static int data__keep_paths(data__job *job, data__item *items, int n) {
 }
 
 /* Checks all files first: the common shape is known before memory is allocated. If one of them
+/* Reports the count of pictures that cannot be read, and the remedy. */
+static int data__unreadable(data__job *job, int bad, int n) {
+    char more[80] = "";
+    if (job->over)
+        snprintf(more, sizeof more, "--max-picture %.0f allows %s", job->over_mb,
+                 job->over == bad ? "all" : "the large ones");
+    if (job->over == bad)
+        return data__fail(job, "%s: %d of %d pictures are too large: %s", job->what, bad, n, more);
+    return data__fail(job, "%s: %d of %d pictures cannot be read: repair or remove them, or "
+                      "convert them to PNG%s%s", job->what, bad, n, *more ? "; " : "", more);
+}
+
    cannot be read, decodes the others all the same: desc.bad is called for each damaged one. */
 static int data__load_items(data__job *job, const data__item *items, int n) {
     int common[3] = { 1, 0, 0 };
@@ -1455,7 +1477,7 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
     if (!data__common_shape(job, items, n, common, &bad)) return 0;
     if (!bad && !data__shape(job, items[0].path, n, common[0], common[1], common[2])) return 0;
     int keep = !bad;
-    bad = 0;
+    bad = job->over = 0;
     for (int i = 0; i < n; i++) {
         unsigned char *image = data__picture(job, items[i].path, shape);
         int ok = image != NULL;
@@ -1473,8 +1495,7 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
         bad++;
         keep = 0;
     }
-    return keep || data__fail(job, "%s: %d of %d pictures cannot be read: repair or remove them, "
-                              "or convert them to PNG", job->what, bad, n);
+    return keep || data__unreadable(job, bad, n);
 }
 
 /* Returns 1 if there are folders train and test; but a class may be called train, and contain
