@@ -188,6 +188,28 @@ static int lead_to_one(const char *a, const char *b) {
     return same;
 }
 
+int is_within(const char *path, const char *folder) {
+    char at[OPTION_TEXT_SIZE];
+    struct stat s;
+    snprintf(at, sizeof at, "%s", path);
+    while (stat(at, &s)) {                         /* up to a folder that exists */
+        char *slash = strrchr(at, '/');
+        if (!slash) strcpy(at, ".");
+        else slash[slash == at] = 0;
+        if (!slash) break;
+    }
+    char *whole = system_path(at);
+    char *slash = whole ? whole + strlen(whole) : NULL;
+    int within = 0;
+    while (slash && slash > whole && !within) {
+        *slash = 0;
+        within = lead_to_one(whole, folder);
+        slash = strrchr(whole, '/');
+    }
+    free(whole);
+    return within;
+}
+
 int is_same_file(const char *a, const char *b) {
     char folder[2][OPTION_TEXT_SIZE];
     const size_t n = folder_length(a);

@@ -65,6 +65,8 @@ int is_picture_name(const char *command, const char *name, const char *path);
 int is_page_name(const char *command, const char *path);
 /* Returns 1 if two paths name the same file, which need not exist yet. */
 int is_same_file(const char *a, const char *b);
+/* Returns 1 if a path, which need not exist yet, is a folder or in it. */
+int is_within(const char *path, const char *folder);
 /* Returns 1 if no two of n outputs are the same file; otherwise prints which. "" is not written. */
 int outputs_differ(const char *command, const char *const *out, int n);
 
