@@ -1000,6 +1000,8 @@ status 0 "one class" train $few --dataset single --out single1
 says "single: the only class is a, so only p(x) is learned"
 check "no accuracy" sh -c "! grep -q accuracy out"
 status 0 "nor in its evaluation" eval single1/last.safetensors --split all
+status 0 "nor in its answers" classify single1/last.safetensors single/a/000000.png
+says "^single/a/000000.png: log p(x) = "
 says "^single, all, 5 images: mean log p(x) [-0-9.]*$"
 status 2 "attacks on one class" eval single1/last.safetensors attack --split all --out new
 check "say why not" grep -q "single1 has one class, so it is always right" err
@@ -1054,7 +1056,7 @@ refuses 1 "typo/test/bb: no such class in train (there are a, b): rename the fol
     train $few --dataset typo --out new
 refuses 1 "deep/er: has no pictures in it, but folders (a, ..): .* is deep/er the data set" \
     train $few --dataset deep --out new
-refuses 1 "loose: .*it has pictures (1), but no folder per class: put them into loose/CLASS" \
+refuses 1 "loose: .*it has pictures (1), but no folder per class: put them into loose/CLASS or, .* loose/all$" \
     train $few --dataset loose --out new
 mkdir pair/void
 refuses 1 "pair/void: has no pictures in it: add some, or remove" train $few --dataset pair --out new

@@ -208,9 +208,11 @@ static void print_picture(const jem_net *net, const classify_options *o, const c
                changes);
         return;
     }
-    printf("%s: %s (p = %.3f), log p(x) = %.1f", p->path,
-           class_name(net, p->answer.label, number), (double)p->answer.probability,
-           (double)p->answer.log_density);
+    printf("%s: ", p->path);
+    if (net->classes > 1)
+        printf("%s (p = %.3f), ", class_name(net, p->answer.label, number),
+               (double)p->answer.probability);
+    printf("log p(x) = %.1f", (double)p->answer.log_density);
     print_familiarity(&p->answer);
     printf("%s%s\n", *changes ? "; " : "", changes);
     for (int i = 1; i < o->top && i < net->classes; i++)
@@ -361,6 +363,7 @@ static int classify_one(classify_run *r, const classify_path *at) {
     int ok = 1;
     memset(&p, 0, sizeof p);
     p.path = at->path;
+    fflush(stdout);                                /* before messages */
     const int answered = (!at->listed || is_file(at->path)) && answer_file(r, &p);
     const int counts = answered || !stop_signal;   /* otherwise the signal ended its reading */
     if (answered) count_answer(r, &p);

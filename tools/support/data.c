@@ -113,8 +113,6 @@ static int data__path(char path[DATA_PATH], const char *folder, const char *name
     errno = ENAMETOOLONG;
     return 0;
 }
-/* Returns 'd' for a folder, 'f' for a file, 0 otherwise. */
-static char data__kind(const char *path) {
 /* Returns why a path is neither a folder nor a file. */
 static const char *data__no_kind(const char *path) {
     struct stat s;
@@ -123,6 +121,8 @@ static const char *data__no_kind(const char *path) {
                            : strerror(errno);
 }
 
+/* Returns 'd' for a folder, 'f' for a file, 0 otherwise. */
+static char data__kind(const char *path) {
     struct stat s;
     if (stat(path, &s)) return 0;
     if (S_ISDIR(s.st_mode)) return 'd';
@@ -912,6 +912,7 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
         data__count_over(job, mb);
         return data__fail(job, "%s: is %d x %d, which takes %.0f MB, more than %.0f (--max-picture "
                           "%.0f allows it)", path, w, h, ceil(mb), floor(most), ceil(mb));
+    }
     const int swapped = data__orientation(bytes, size) >= 5;
     shape[0] = data__planes_of(channels);
     shape[1] = swapped ? w : h;
@@ -1456,7 +1457,6 @@ static int data__keep_paths(data__job *job, data__item *items, int n) {
     return 1;
 }
 
-/* Checks all files first: the common shape is known before memory is allocated. If one of them
 /* Reports the count of pictures that cannot be read, and the remedy. */
 static int data__unreadable(data__job *job, int bad, int n) {
     char more[80] = "";
@@ -1469,6 +1469,7 @@ static int data__unreadable(data__job *job, int bad, int n) {
                       "convert them to PNG%s%s", job->what, bad, n, *more ? "; " : "", more);
 }
 
+/* Checks all files first: the common shape is known before memory is allocated. If one of them
    cannot be read, decodes the others all the same: desc.bad is called for each damaged one. */
 static int data__load_items(data__job *job, const data__item *items, int n) {
     int common[3] = { 1, 0, 0 };
@@ -1541,7 +1542,8 @@ static int data__no_classes(data__job *job, const char *folder) {
     data__names_free(&pictures);
     if (n)
         return data__fail(job, "%s: is not a data set: it has pictures (%d), but no folder per "
-                          "class: put them into %s/CLASS", folder, n, folder);
+                          "class: put them into %s/CLASS or, without classes, into one folder, "
+                          "such as %s/all", folder, n, folder, folder);
     return data__fail(job, "%s: is not a data set: neither IDX, CIFAR, sheets, nor a folder with a "
                       "folder of pictures for each class", folder);
 }
