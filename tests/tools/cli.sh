@@ -1066,7 +1066,7 @@ refuses 1 "pair/void: has no pictures in it (list.txt is hidden or not a picture
     train $few --dataset pair --out new
 rm -r pair/void
 for out in pair pair/a pair/run "$PWD/pair/b/new/run" ./lone/../pair/a/x; do
-    refuses 2 "$out: is in the data set pair, where the run's own pictures would be training data" \
+    refuses 2 "$out: is in the data set pair/, where the run's own pictures would be training data" \
         train $few --dataset pair/ --out "$out"
     check "$out: is not made" sh -c "test ! -e pair/run && test ! -e pair/b/new && test ! -e pair/a/x"
 done

@@ -353,8 +353,7 @@ refuses 1 "(jem judge --dataset ./photographs --size 16 --pad --grey --backgroun
 $(sed 's/.*(jem \(judge .*\) trains one;.*/\1/; s/^/"$jem" /; s/$/ --iters 3 --threads 1/' err |
     sed "s|\"\$jem\"|$jem|") >out 2>err
 check "that command makes it" test -s judge.safetensors
-status 0 "which judges the samples" greyed/last.safetensors samples --judge judge.safetensors --n 4 \
-    --out s.png
+refuses 1 "samples needs at least 4 of each" greyed/last.safetensors samples --judge judge.safetensors
 judge=examples/models/judge-mnist.safetensors
 "$jem" train --dataset digits --size 16 --iters 1 --widths 8,8 --n-steps 1 --n-valid 0 --out small \
     >out 2>err

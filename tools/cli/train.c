@@ -727,6 +727,26 @@ static void note_copies(const run *r) {
     free(all);
 }
 
+/* Checks that the pictures of the run do not become data: its directory is not in the folder of a
+   class. */
+static int is_beside_data(run *r) {
+    static const char *const halves[] = { "train", "test" };
+    const char *data = r->o->dataset;
+    const char *out = r->o->out;
+    char folder[DATA_PATH + 8];
+    char text[DATA_PATH + 200];
+    if (!r->data.paths || *r->o->resume) return 1;
+    int within = r->data.held_out ? is_within(out, data) : is_same_file(out, data);
+    for (int i = 0; !r->data.held_out && i < 2; i++) {
+        snprintf(folder, sizeof folder, "%s/%s", data, halves[i]);
+        within |= is_within(out, folder);
+    }
+    if (!within) return 1;
+    snprintf(text, sizeof text, ": is in the data set %s, where the run's own pictures would be "
+             "training data: take another --out DIR", data);
+    return complain(r, 2, out, text);
+}
+
 /* Names test pictures that cannot be read, too, if that is why training pictures are refused. */
 static void refuse_test(run *r, data_desc *desc) {
     char error[512];
@@ -748,7 +768,7 @@ static int load_data(run *r) {
         return complain(r, 1, r->o->dataset, ": neither grey nor colour");
     mark_data(s, r->data_mark);
     note_unread(stdout, "", r->o->dataset, s);
-    if (!shows_subjects(r)) return 0;
+    if (!is_beside_data(r) || !shows_subjects(r)) return 0;
     if (!s->values && s->classes == 1)
         printf("%s: the only class is %s, so only p(x) is learned: a second folder of pictures "
                "would be a second class\n", r->o->dataset, s->class_names[0]);
@@ -2500,26 +2520,6 @@ static int resumed_folder(train_options *t) {
     return may_be_run("jem train", t->out);
 }
 
-/* Checks that the pictures of the run do not become data: its directory is not in the folder of a
-   class. */
-static int is_beside_data(run *r) {
-    static const char *const halves[] = { "train", "test" };
-    const char *data = r->o->dataset;
-    const char *out = r->o->out;
-    char folder[DATA_PATH + 8];
-    char text[DATA_PATH + 200];
-    if (!r->data.paths || *r->o->resume) return 1;
-    int within = r->data.held_out ? is_within(out, data) : is_same_file(out, data);
-    for (int i = 0; !r->data.held_out && i < 2; i++) {
-        snprintf(folder, sizeof folder, "%s/%s", data, halves[i]);
-        within |= is_within(out, folder);
-    }
-    if (!within) return 1;
-    snprintf(text, sizeof text, ": is in the data set %s, where the run's own pictures would be "
-             "training data: take another --out DIR", data);
-    return complain(r, 2, out, text);
-}
-
 /* Makes the run itself, and its directory, whose lock a resumed run has already. */
 static int open_folder(run *r, const jem_archive *a) {
     const train_options *t = r->o;
@@ -2527,7 +2527,7 @@ static int open_folder(run *r, const jem_archive *a) {
     r->status = 0;
     r->ctx = make_ctx(t->threads, t->precision);
     if (!r->ctx) return complain(r, 1, "no memory", "");
-    if (!prepare(r, a) || !is_beside_data(r)) return 0;
+    if (!prepare(r, a)) return 0;
     if (!team.rank && !make_folder(t->out)) {
         snprintf(text, sizeof text, ": cannot be created: %s", strerror(errno));
         return complain(r, 1, t->out, text);
