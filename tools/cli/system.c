@@ -47,6 +47,7 @@ int system_lock(const char *path, int *lock) {
     *lock = _sopen(path, _O_RDWR | _O_CREAT | _O_NOINHERIT, _SH_DENYRW, _S_IREAD | _S_IWRITE);
     return *lock >= 0 || errno != EACCES;
 }
+void system_unlock(int lock) { if (lock >= 0) _close(lock); }
 
 /* A signal restores the default handler. */
 static void (*on_signals)(int number);
@@ -94,6 +95,7 @@ int system_lock(const char *path, int *lock) {
     *lock = open(path, O_RDWR | O_CREAT, 0666);
     return *lock < 0 || fcntl(*lock, F_SETLK, &all) != -1 || (errno != EACCES && errno != EAGAIN);
 }
+void system_unlock(int lock) { if (lock >= 0) close(lock); }
 
 void system_on_signals(void (*handler)(int number)) {
     struct sigaction how;

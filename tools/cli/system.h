@@ -21,9 +21,10 @@ char *system_path(const char *path);
 /* Opens a file that disappears when it is closed. Returns NULL if it cannot be created. */
 FILE *system_temporary(void);
 
-/* Creates a file, and locks it until its descriptor, *lock, is closed; *lock is -1 where that is
-   impossible. Returns 0 if another process has locked it. */
+/* Creates a file, and locks it until system_unlock(*lock); *lock is -1 where that is impossible.
+   Returns 0 if another process has locked it. */
 int system_lock(const char *path, int *lock);
+void system_unlock(int lock);
 
 /* Calls `handler` at SIGINT, SIGTERM and SIGHUP (unless nohup ignores it). */
 void system_on_signals(void (*handler)(int number));

@@ -1891,7 +1891,7 @@ static int train(run *r) {
 
 static void run_free(run *r) {
     if (r->log) fclose(r->log);
-    if (r->lock >= 0) close(r->lock);
+    system_unlock(r->lock);
     jem_trainer_free(r->tr);
     jem_net_free(r->net);
     jem_ctx_free(r->ctx);
