@@ -2740,7 +2740,7 @@ static int jem__thread_count(const jem_ctx_desc *desc) {
 }
 
 jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
-    JEM__ZEROED(jem_ctx, draft);                    /* enough to allocate the real context */
+    JEM__ZEROED(jem_ctx, draft);                   /* enough to allocate the real context */
     if (desc) draft.desc = *desc;
     if (draft.desc.precision > JEM_PRECISION_BF16 || (int)draft.desc.precision < 0) return NULL;
     if (!draft.desc.allocate != !draft.desc.release) return NULL;
@@ -2895,8 +2895,8 @@ static int jem__chunk_add(jem_ctx *ctx, size_t bytes) {
     return 1;
 }
 
-/* Moves to the next chunk that has room for this many bytes, and frees those before it; without
-   one, the chunk in use becomes the last. */
+/* Moves to the next chunk that has room for this many bytes, and frees those between; without one,
+   frees all that follow: the chunk in use becomes the last. */
 static void jem__chunk_next(jem_ctx *ctx, size_t bytes) {
     jem__chunk *next = ctx->chunk->next;
     while (next && next->size < bytes) {
@@ -10770,7 +10770,7 @@ static const char *jem__chains_gone(const jem_trainer *tr, const float *x, int n
     const double variance = jem__variance(chains, walked, size);
     const double half = jem__half_range(&tr->desc);
     if (variance >= 0.02 * (half * half)) return NULL;       /* varied enough for any images */
-    if (variance < 0.02 * jem__variance(images, seen, size)) return "the chains are all equal";
+    if (variance < 0.02 * jem__variance(images, seen, size)) return "the chains are nearly equal";
     return NULL;
 }
 
@@ -15657,7 +15657,7 @@ jem_file *jem_file_create(jem_ctx *ctx, const char *path) {
 static jem_status jem__file_is_open(const jem_file *f) {
     errno = 0;
     if (f->fd >= 0) return JEM_OK;
-    return jem__file_fail(f->ctx, f->path, f->failed ? "could not be written before"
+    return jem__file_fail(f->ctx, f->path, f->failed ? "an earlier call has failed"
                                                      : "is already complete");
 }
 
@@ -16383,6 +16383,7 @@ static void jem__parts_check(jem__arrays *v, const jem_trainer *tr) {
     const char *first = o->moments[0].param->name;
     char average[256];
     char trained[256];
+    if (!jem_archive_find(v->in, "trainer.state")) return;     /* reported by jem__state_read */
     snprintf(average, sizeof average, "average.%s", first);
     snprintf(trained, sizeof trained, "trained.%s", first);
     const int averages = jem_archive_find(v->in, average) || jem_archive_find(v->in, trained);
@@ -19592,6 +19593,10 @@ JEM__COMPILE_END
              Muon refuses lr * weight_decay above 1.
              Settings without effect are errors: schedule.at with a constant rate, decay_b without
                decay_gamma, cd_class without labels of samples.
+             A trainer refuses a file with averaged weights or chains that it does not have.
+             jem_file reports each call after a failure. The log cannot clear the error it receives.
+             Chunks of the tape that are too small for a request are freed, not kept.
+             Images most of which have one colour, or numbers above 1e12, have no framing.
              Calibration images with equal scores do not count as stranger than each other.
              A cosine schedule starts again at jem_schedule.at, which it ignored before, and which
                needs a rate.

@@ -994,8 +994,8 @@ static void test_file(void) {
 
     f = jem_file_create(ctx, path);                /* a failure is final */
     CHECK(jem_file_put(f, NULL, 3) == JEM_BAD_FILE && says(ctx, "bytes is NULL"), "NULL");
-    CHECK(jem_file_put(f, "x", 1) == JEM_BAD_FILE && says(ctx, "written before"), "again");
-    CHECK(jem_file_commit(f) == JEM_BAD_FILE && says(ctx, "written before"), "and again");
+    CHECK(jem_file_put(f, "x", 1) == JEM_BAD_FILE && says(ctx, "an earlier call has failed"), "again");
+    CHECK(jem_file_commit(f) == JEM_BAD_FILE && says(ctx, "an earlier call has failed"), "and again");
     CHECK(!leftovers(), "after a failure");
     jem_file_free(f);
     CHECK(stat(path, &s) == 0 && s.st_size == 0, "the old file");
@@ -2333,6 +2333,10 @@ static void test_trainer_files(void) {
         CHECK(learner_is(&t, bytes, n), "case %d: it changed something", (int)i);
         jem_archive_free(a);
     }
+    jem_archive *network = jem_archive_create(ctx);
+    CHECK(!jem_net_to_archive(t.tr->net, network) && jem_trainer_from_archive(t.tr, network) &&
+          says(ctx, "lacks \"trainer.state\""), "a network alone: %s", jem_error(ctx));
+    jem_archive_free(network);
     CHECK(jem_trainer_from_archive(t.tr, NULL) && says(ctx, "the archive is NULL"), "NULL");
     CHECK(jem_trainer_to_archive(t.tr, NULL) && says(ctx, "the archive is NULL"), "NULL");
     CHECK(jem_trainer_from_archive(NULL, whole) && says(ctx, "the trainer is NULL"), "NULL");

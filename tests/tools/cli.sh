@@ -1066,7 +1066,7 @@ refuses 1 "pair/void: has no pictures in it (list.txt is hidden or not a picture
     train $few --dataset pair --out new
 rm -r pair/void
 for out in pair pair/a pair/run "$PWD/pair/b/new/run" ./lone/../pair/a/x; do
-    refuses 2 "$out: is in the data set pair/, where the run's own pictures would be training data" \
+    refuses 2 "$out: is in the data set pair/: a run's own pictures do not belong among the data" \
         train $few --dataset pair/ --out "$out"
     check "$out: is not made" sh -c "test ! -e pair/run && test ! -e pair/b/new && test ! -e pair/a/x"
 done
@@ -1139,6 +1139,8 @@ check "are listed" test "$(wc -l <sure.csv)" -eq 3
 check "with their names" grep -q "^\"sure/a,b \"\"c/$wrong/1,\"\"2.png\",.*,$right,[0-9.]*,[^,]*,$" sure.csv
 check "the most certain first" sh -c \
     "sed '1d; s/.*,\([0-9]*,[0-9.]*\),[^,]*,[^,]*$/\1/' sure.csv | cut -d, -f2 | sort -c -g -r"
+status 0 "pictures in no folder of a class" classify $model sure/x --wrong --out none.csv
+check "are explained" grep -q "no picture is in a folder with the name of a class" err
 refuses 2 "wrong is for the table of --out" classify $model sure --wrong
 refuses 2 "s1.png: the name of a table must end in .csv" classify $model album --out s1.png
 refuses 2 "top is for lines, not for the table" classify $model album --top 3 --out new.csv
@@ -1243,6 +1245,14 @@ check "are noted" grep -q "noisy1/last.safetensors has learned most of these ima
 
 status 1 "pictures above the limit" train $easy $wide --max-picture 1 --iters 1 --out new
 check "a limit for all" grep -q "^jem train: wide: 12 of 12 pictures are too large: --max-picture 2 allows all$" err
+mkdir -p long/a long/b
+for i in 1 2 3 4 5 6; do
+    { printf "P5 1500 100 255\n" && head -c 150000 "$root/jem.h"; } >long/a/$i.pgm
+    { printf "P5 1501 100 255\n" && tail -c 150100 "$root/jem.h"; } >long/b/$i.pgm
+done
+status 1 "margins above the limit" train $easy --dataset long --size 40 --pad --max-picture 1 --out new
+check "a limit for all of them" grep -q "long: 12 of 12 pictures are too large: --max-picture 3 allows all$" err
+rm -r long
 for i in 2 5; do echo "not a picture" >wide/train/a/$i.png; done
 head -c 9000 examples/gallery/score.png >wide/train/b/1.png
 status 1 "pictures that cannot be read" train $easy $wide --iters 1 --out new

@@ -81,7 +81,7 @@ async function contents() {
       s.querySelector("figcaption").textContent === s.querySelector("img").alt)`));
   const captions = await js('all.map((s) => s.querySelector("figcaption")?.textContent)');
   check("slides: that of a film is its own", captions.some((text) =>
-    text?.startsWith("A film of 300 updates: ")), captions.join("; "));
+    text?.startsWith("A film shows 300 updates: ")), captions.join("; "));
   const parts = await js('[...document.querySelectorAll("dd")].map((dd) => dd.textContent)');
   check("slides: a formula's general remark is a row of its own", parts.every((text) =>
     !/arXiv/.test(text)), parts.find((text) => /arXiv/.test(text)));

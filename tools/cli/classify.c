@@ -255,7 +255,8 @@ static int class_of_folder(const jem_net *net, const char *path) {
     return class_named(net, clean(folder, name));
 }
 
-/* Returns 1 if a picture has a row: with --wrong, only one in the folder of another class. */
+/* Counts a picture in the folder of a class. Returns 1 if a picture has a row: with --wrong, only
+   one in the folder of another class. */
 static int has_row(classify_run *r, const classified *p, int answered) {
     if (!r->o->wrong) return 1;
     const int k = class_of_folder(r->m->net, p->path);
@@ -454,6 +455,9 @@ static void print_classified(const classify_run *r, FILE *to) {
         fprintf(to, "; of %d in the folder of a class, the answer is another for %d", r->in_class,
                 r->n_rows);
     fprintf(to, "\n");
+    if (r->o->wrong && !r->in_class)
+        fprintf(stderr, "jem classify: --wrong: no picture is in a folder with the name of a class: "
+                "give the folder that contains those of the classes\n");
     note_few_calibrate(stderr, "jem classify", rows_calibrated(r->m), "images");
 }
 

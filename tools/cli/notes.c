@@ -295,7 +295,7 @@ void note_grey(const char *name, const data_set *s) {
     }
     printf("%s: %d of %d pictures %s grey (the first: %s), the others in colour: ", name, s->grey,
            s->n, s->grey == 1 ? "is" : "are", s->paths[first]);
-    if (classes == 1 && s->grey > 1)
+    if (classes == 1 && s->classes > 1 && s->grey > 1)
         printf("all are of class %s, so grey alone determines it; ",
                s->class_names[s->labels[first]]);
     printf("--grey makes all grey, if colours do not matter\n");

@@ -856,8 +856,7 @@ static int find_model(card *r, const char *path, char *out, size_t size) {
     const char *dash = *path == '-' ? "./" : "";
     const char *file = "";
     r->is_run = stat(path, &s) == 0 && S_ISDIR(s.st_mode);
-    size_t n = strlen(path);
-    while (r->is_run && n > 1 && path[n - 1] == '/') n--;
+    const size_t n = r->is_run ? system_path_length(path) : strlen(path);
     if (n > 200) {
         fprintf(stderr, "jem report: %s: the name is too long\n", path);
         return 0;

@@ -8,24 +8,25 @@
 #include <string.h>
 #include <sys/stat.h>
 
+size_t system_path_length(const char *path) {
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/' && path[n - 2] != ':') n--;
+    return n;
+}
+
 #ifdef _WIN32
 
 #include <io.h>
 #include <share.h>
 #include <windows.h>
 
-/* A name for a file may end in '/' only if it is that of a drive. */
-static void end_name(char *path) {
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/' && path[n - 2] != ':') path[--n] = 0;
-}
 static void use_slashes(char *path) {
     for (char *c = path; *c; c++) if (*c == '\\') *c = '/';
 }
 void system_arguments(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         use_slashes(argv[i]);
-        end_name(argv[i]);
+        argv[i][system_path_length(argv[i])] = 0;
     }
 }
 

@@ -10,9 +10,12 @@
 
 #include <stdio.h>
 
-/* On Windows, writes paths among the arguments as everywhere else: with '/', without one at the
-   end. */
+/* On Windows, replaces '\' by '/' in all arguments, since any may be a path, and removes '/' at
+   their ends. So a name of a column or a class cannot contain '\' there. */
 void system_arguments(int argc, char **argv);
+
+/* Returns the length of a path without slashes at its end, except that of a root: / or C:/. */
+size_t system_path_length(const char *path);
 
 /* Returns the absolute path of a file or folder, without links, to be freed; NULL if there is no
    such file. */

@@ -308,7 +308,7 @@ static void draw_batch(run *r, deck *d, int plain, int hides, float *x, int *y) 
 
 static const char *kind_of_data(const run *r) { return r->data.values ? "rows" : "images"; }
 
-/* Lowers a default that is too large for the data. */
+/* Replaces a default above `most`, which does not suit so little data, and reports that. */
 static void fit_default(run *r, const char *name, int value, int most, int instead) {
     const int i = option_find(r->table, name);
     char text[16];
@@ -530,7 +530,8 @@ static void note_pictures(const run *r) {
                s->blank);
 }
 
-/* Spaces the validations of images, which take seconds: 100 updates or more are between two. */
+/* Spaces the validations of images, which take seconds: by default, 100 updates or more are between
+   two. */
 static void space_pictures(run *r) {
     enum { LEAST = 100 };
     const int every = (LEAST + r->per_epoch - 1) / r->per_epoch;
@@ -727,8 +728,8 @@ static void note_copies(const run *r) {
     free(all);
 }
 
-/* Checks that the pictures of the run do not become data: its directory is not in the folder of a
-   class. */
+/* Checks that the pictures of the run do not become data, or look like it: its directory is neither
+   the data set's nor in it, except beside train and test. */
 static int is_beside_data(run *r) {
     static const char *const halves[] = { "train", "test" };
     const char *data = r->o->dataset;
@@ -742,8 +743,8 @@ static int is_beside_data(run *r) {
         within |= is_within(out, folder);
     }
     if (!within) return 1;
-    snprintf(text, sizeof text, ": is in the data set %s, where the run's own pictures would be "
-             "training data: take another --out DIR", data);
+    snprintf(text, sizeof text, ": is in the data set %s: a run's own pictures do not belong "
+             "among the data: take another --out DIR", data);
     return complain(r, 2, out, text);
 }
 
@@ -2493,12 +2494,6 @@ static int read_run(run *r, jem_ctx *reader, jem_archive **a) {
     return restore_options(r->table, *a);
 }
 
-/* Removes the slashes at the end of a path, except that of a root: / or C:/. */
-static void cut_slashes(char *path) {
-    size_t n = strlen(path);
-    while (n > 1 && path[n - 1] == '/' && path[n - 2] != ':') path[--n] = 0;
-}
-
 /* Finds the directory of --resume, which may also be given as the file in it. */
 static int resumed_folder(train_options *t) {
     if (*t->out || *t->init) {
@@ -2516,7 +2511,7 @@ static int resumed_folder(train_options *t) {
     }
     if (!strcmp(file, "last.safetensors")) strcpy(file, slash ? "" : ".");
     strcpy(t->out, t->resume);
-    cut_slashes(t->out);
+    t->out[system_path_length(t->out)] = 0;
     return may_be_run("jem train", t->out);
 }
 
@@ -2584,7 +2579,7 @@ int train_command(int argc, char **argv) {
     } else ok = train_defaults(o, &values);
     ok = ok && train_combination(o, &values);
     ok = ok && (*values.out || default_folder(&values));
-    cut_slashes(values.out);
+    values.out[system_path_length(values.out)] = 0;
     ok = ok && (*values.resume || is_free(&r));
     r.rare_last = !a || jem_archive_meta(a, RARE_LAST) != NULL;
     ok = ok && open_folder(&r, a);

@@ -1463,7 +1463,7 @@ static int data__unreadable(data__job *job, int bad, int n) {
     if (job->over)
         snprintf(more, sizeof more, "--max-picture %.0f allows %s", job->over_mb,
                  job->over == bad ? "all" : "the large ones");
-    if (job->over == bad)
+    if (job->over && job->over == bad)
         return data__fail(job, "%s: %d of %d pictures are too large: %s", job->what, bad, n, more);
     return data__fail(job, "%s: %d of %d pictures cannot be read: repair or remove them, or "
                       "convert them to PNG%s%s", job->what, bad, n, *more ? "; " : "", more);
@@ -1477,12 +1477,12 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
     int bad = 0;
     if (!data__common_shape(job, items, n, common, &bad)) return 0;
     if (!bad && !data__shape(job, items[0].path, n, common[0], common[1], common[2])) return 0;
-    int keep = !bad;
+    const int has_room = !bad;                     /* memory was allocated */
     bad = job->over = 0;
     for (int i = 0; i < n; i++) {
         unsigned char *image = data__picture(job, items[i].path, shape);
         int ok = image != NULL;
-        if (ok && keep) {
+        if (ok && has_room) {
             if (job->desc.resize == DATA_AS_IS && (shape[1] != common[1] || shape[2] != common[2]))
                 ok = data__bad(job, items[i].path, "has changed while it was read");
             ok = ok && data__put(job, items[i].path, i, image, 0, 1, shape);
@@ -1494,9 +1494,8 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
         if (!job->desc.bad) return 0;
         job->desc.bad(job->desc.user, job->error);
         bad++;
-        keep = 0;
     }
-    return keep || data__unreadable(job, bad, n);
+    return (has_room && !bad) || data__unreadable(job, bad, n);
 }
 
 /* Returns 1 if there are folders train and test; but a class may be called train, and contain
