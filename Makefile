@@ -350,7 +350,7 @@ $(BUILD)/%: tools/%.c $(LINKED)
 $(BUILD)/jem: tools/cli/jem.c $(CLI)
 	$(program)
 $(BUILD)/windows.o: tools/cli/windows.rc tools/cli/windows.manifest $(BUILD)/command
-	$(patsubst %gcc,%windres,$(CC)) $< -o $@
+	$(patsubst %gcc,%windres,$(CC:%-posix=%)) $< -o $@
 $(BUILD)/jem.exe: tools/cli/jem.c $(BUILD)/windows.o $(CLI)
 	@rm -f $@
 	$(COMPILE) $< $(BUILD)/windows.o $(BUILD)/cli.a $(BUILD)/support.a -static -o $@ -lm

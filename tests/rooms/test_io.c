@@ -994,8 +994,8 @@ static void test_file(void) {
 
     f = jem_file_create(ctx, path);                /* a failure is final */
     CHECK(jem_file_put(f, NULL, 3) == JEM_BAD_FILE && says(ctx, "bytes is NULL"), "NULL");
-    CHECK(jem_file_put(f, "x", 1) == JEM_BAD_FILE && says(ctx, "an earlier call has failed"), "again");
-    CHECK(jem_file_commit(f) == JEM_BAD_FILE && says(ctx, "an earlier call has failed"), "and again");
+    CHECK(jem_file_put(f, "x", 1) == JEM_BAD_FILE && says(ctx, "earlier call"), "again");
+    CHECK(jem_file_commit(f) == JEM_BAD_FILE && says(ctx, "earlier call"), "and again");
     CHECK(!leftovers(), "after a failure");
     jem_file_free(f);
     CHECK(stat(path, &s) == 0 && s.st_size == 0, "the old file");

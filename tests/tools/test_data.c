@@ -1196,7 +1196,7 @@ static void test_limits(void) {
     while (b.n < 60000) add(&b, 0);
     put("limits/a", "x.png", &b);
     refuses(ROOT "/limits", "train", NULL, "x.png: is 16000 x 16000, which takes 768 MB",
-            "more than 100");
+            "more than 400");
     check_packed_limit();
 }
 

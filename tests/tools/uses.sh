@@ -350,8 +350,8 @@ refuses 1 "(jem judge --dataset ./photographs --size 16 --crop trains one; give 
     --iters 1 --widths 8,8 --n-steps 1 --n-valid 2 --seed 5 --out greyed >out 2>err
 refuses 1 "(jem judge --dataset ./photographs --size 16 --pad --grey --background 9 --test-split random --seed 5 t" \
     greyed/last.safetensors samples
-$(sed 's/.*(jem \(judge .*\) trains one;.*/\1/; s/^/"$jem" /; s/$/ --iters 3 --threads 1/' err |
-    sed "s|\"\$jem\"|$jem|") >out 2>err
+command=$(sed 's/.*(jem \(judge .*\) trains one;.*/\1/' err)
+eval "\"\$jem\" $command --iters 3 --threads 1" >out 2>err
 check "that command makes it" test -s judge.safetensors
 refuses 1 "samples needs at least 4 of each" greyed/last.safetensors samples --judge judge.safetensors
 judge=examples/models/judge-mnist.safetensors

@@ -456,8 +456,8 @@ static void print_classified(const classify_run *r, FILE *to) {
                 r->n_rows);
     fprintf(to, "\n");
     if (r->o->wrong && !r->in_class)
-        fprintf(stderr, "jem classify: --wrong: no picture is in a folder with the name of a class: "
-                "give the folder that contains those of the classes\n");
+        fprintf(stderr, "jem classify: --wrong: no picture is in a folder with the name of a "
+                "class: give the folder that contains those of the classes\n");
     note_few_calibrate(stderr, "jem classify", rows_calibrated(r->m), "images");
 }
 

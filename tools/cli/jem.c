@@ -74,7 +74,7 @@ static int run_command(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    system_arguments(argc, argv);
+    system_begin(argc, argv);
     const int status = run_command(argc, argv);
     const int had_failed = ferror(stdout);
     errno = 0;

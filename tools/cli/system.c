@@ -23,11 +23,15 @@ size_t system_path_length(const char *path) {
 static void use_slashes(char *path) {
     for (char *c = path; *c; c++) if (*c == '\\') *c = '/';
 }
-void system_arguments(int argc, char **argv) {
+static UINT console_encoding;
+static void restore_console(void) { SetConsoleOutputCP(console_encoding); }
+void system_begin(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         use_slashes(argv[i]);
         argv[i][system_path_length(argv[i])] = 0;
     }
+    console_encoding = GetConsoleOutputCP();
+    if (console_encoding && SetConsoleOutputCP(CP_UTF8)) atexit(restore_console);
 }
 
 char *system_path(const char *path) {
@@ -79,7 +83,7 @@ int system_columns(void) {
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-void system_arguments(int argc, char **argv) {
+void system_begin(int argc, char **argv) {
     (void)argc;
     (void)argv;
 }

@@ -11,8 +11,9 @@
 #include <stdio.h>
 
 /* On Windows, replaces '\' by '/' in all arguments, since any may be a path, and removes '/' at
-   their ends. So a name of a column or a class cannot contain '\' there. */
-void system_arguments(int argc, char **argv);
+   their ends: names of columns and classes with these cannot be given there. Also makes a console
+   show UTF-8 until the program ends. */
+void system_begin(int argc, char **argv);
 
 /* Returns the length of a path without slashes at its end, except that of a root: / or C:/. */
 size_t system_path_length(const char *path);

@@ -194,8 +194,10 @@ int is_within(const char *path, const char *folder) {
     snprintf(at, sizeof at, "%s", path);
     while (stat(at, &s)) {                         /* up to a folder that exists */
         char *slash = strrchr(at, '/');
+        const int is_root = slash && (slash == at || slash[-1] == ':');
+        if (is_root && !slash[1]) return 0;        /* no such drive */
         if (!slash) strcpy(at, ".");
-        else slash[slash == at] = 0;
+        else slash[is_root] = 0;
         if (!slash) break;
     }
     char *whole = system_path(at);

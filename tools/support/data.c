@@ -463,7 +463,7 @@ static unsigned char *data__reshape(data__job *job, const char *path, const unsi
     double new_w = *w;
     if ((for_width > *h) == pad) new_h = fmax(1, floor(for_width + .5));
     else new_w = fmax(1, floor((double)*h * d->w / d->h + .5));
-    const double most = 1e6 * data__limit(job->desc.picture_mb, 100);
+    const double most = 1e6 * data__limit(job->desc.picture_mb, 400);
     if (c * new_h * new_w > most) {
         data__count_over(job, c * new_h * new_w / 1e6);
         data__fail(job, "%s: takes %.0f MB with its margins, more than %.0f (--max-picture allows "
@@ -905,7 +905,7 @@ static int data__look(data__job *job, const char *path, const unsigned char *byt
                           "psd, pnm): %s", path, stbi_failure_reason());
     if (w < 1 || h < 1 || (double)w * h > 1e4 * (double)size + 65536)
         return data__bad(job, path, "is damaged: its header claims more data than it has");
-    const double most = data__limit(job->desc.picture_mb, 100);
+    const double most = data__limit(job->desc.picture_mb, 400);
     const int deep = stbi_is_16_bit_from_memory(bytes, (int)size) ? 2 : 1;
     const double mb = (double)deep * w * h * channels / 1e6;
     if (mb > most) {

@@ -98,7 +98,7 @@ typedef struct data_desc {
     data_resize resize;        /* needs height and width */
     data_shape shape;          /* DATA_STRETCH */
     double file_mb;            /* limit on files, also unpacked: 1000 */
-    double picture_mb;         /* limit on a picture's pixels: 100 */
+    double picture_mb;         /* limit on a picture's pixels: 400 */
     double memory_mb;          /* limit on all images (0: no limit) */
     const char *label, *label_name, *drop;         /* of a table, as in table_desc */
     int label_optional;
