@@ -1123,6 +1123,7 @@ static int unpack_state(run *r, const jem_archive *a) {
         jem_fail(r->ctx, JEM_BAD_FILE, "no run.state in the file");
         return 0;
     }
+    r->state[STATE_SCORE] = NAN;                   /* older files lack the sum: no mean, at first */
     memcpy(r->state, e->data, e->bytes < sizeof r->state ? e->bytes : sizeof r->state);
     if (asked_now(r, "sgld-lr")) r->state[STATE_STEP] = 1;       /* the command line has priority */
     if (asked_now(r, "lr")) r->state[STATE_LR] = 1;
@@ -1303,14 +1304,24 @@ static int learns_classes(const run *r) {
 }
 
 #define LOG_HEADER "update,epoch,lr,loss,ce,accuracy,f_data,f_sample,grad_norm,valid_accuracy," \
-                   "valid_ce,retries,nce,valid_log_p,seconds"
+                   "valid_ce,retries,nce,valid_log_p,score_error,valid_score_error,seconds"
 
-/* Copies a row of a log; one of an older version gets the columns that it does not have. */
-static int copy_row(new_file *n, char *line, int old) {
+static int count_commas(const char *text) {
+    int n = 0;
+    for (; *text; text++) n += *text == ',';
+    return n;
+}
+
+/* Copies a row of a log. One of an older version gets the `missing` columns, which are before the
+   last. */
+static int copy_row(new_file *n, char *line, int missing) {
     char *last = strrchr(line, ',');
-    if (!old || !last) return new_file_text(n, line);
+    if (missing <= 0 || !last) return new_file_text(n, line);
     *last = 0;
-    return new_file_text(n, line) && new_file_text(n, ",,,") && new_file_text(n, last + 1);
+    int ok = new_file_text(n, line);
+    for (int i = 0; i < missing; i++) ok = ok && new_file_text(n, ",");
+    *last = ',';
+    return ok && new_file_text(n, last);
 }
 
 /* Opens the log for appending, without the rows beyond `update`; does not replace unreadable
@@ -1320,7 +1331,7 @@ static int log_open(run *r, int update) {
     const char *wrong = NULL;
     FILE *old = NULL;
     int replaced = 0;
-    int is_older = 0;                              /* its header has no nce */
+    int missing = 0;                               /* columns: the log is of an older version */
     new_file n;
     if (team.rank) return 1;
     if (!path_in(path, r, "log.csv")) return complain(r, 1, r->o->out, ": the name is too long");
@@ -1333,9 +1344,10 @@ static int log_open(run *r, int update) {
     else {
         int ok = new_file_open(&n, path) && new_file_text(&n, LOG_HEADER "\n");
         while (ok && old && fgets(line, sizeof line, old)) {
-            if (!strncmp(line, "update,", 7)) is_older = !strstr(line, ",nce,");
+            if (!strncmp(line, "update,", 7))
+                missing = count_commas(LOG_HEADER) - count_commas(line);
             if (isdigit((unsigned char)*line) && strchr(line, '\n') && atoi(line) <= update)
-                ok = copy_row(&n, line, is_older);
+                ok = copy_row(&n, line, missing);
         }
         if (old && ferror(old)) ok = new_file_fail(&n, "cannot be read");
         if (old) fclose(old);                      /* Windows does not replace an open file */
@@ -1354,6 +1366,7 @@ static int log_open(run *r, int update) {
 static void clear_sums(run *r) {
     for (int i = 0; i < STATE_SUMS; i++) r->state[i] = 0;
     r->state[STATE_NCE] = 0;
+    r->state[STATE_SCORE] = 0;
     r->state[STATE_COUNT] = 0;
 }
 
@@ -1387,6 +1400,8 @@ static int log_row(run *r, int evaluated) {
     char sample[32] = "";
     char nce[32] = "";
     char logp[32] = "";
+    char score[32] = "";
+    char valid_score[32] = "";
     if (n > 0 && (whole || 2 * n >= (float)r->o->print_every)) {
         const double f_data = mean_f(r, STATE_F_DATA, 0);
         snprintf(loss, sizeof loss, "%.6g", mean_of(r, STATE_LOSS, 0));
@@ -1394,6 +1409,8 @@ static int log_row(run *r, int evaluated) {
             snprintf(labels, sizeof labels, "%.6g,%.5f", mean_of(r, STATE_CE, 0),
                      mean_of(r, STATE_ACCURACY, 0));
         if (r->o->w_nce > 0) snprintf(nce, sizeof nce, "%.6g", mean_of(r, STATE_NCE, 0));
+        if (r->o->w_score > 0 && isfinite(r->state[STATE_SCORE]))
+            snprintf(score, sizeof score, "%.5g", mean_of(r, STATE_SCORE, 0));
         if (chains_walked(r))
             snprintf(sample, sizeof sample, "%.6g", mean_f(r, STATE_F_SAMPLE, 0));
         if (f_data != 0) snprintf(data, sizeof data, "%.6g", f_data);
@@ -1403,9 +1420,11 @@ static int log_row(run *r, int evaluated) {
         snprintf(valid, sizeof valid, "%.5f,%.5f", (double)r->valid_accuracy, (double)r->valid_ce);
     if (evaluated && r->valid_at == r->update && isfinite(r->valid_logp))
         snprintf(logp, sizeof logp, "%.6g", r->valid_logp);
-    snprintf(row, sizeof row, "%d,%.3f,%.4g,%s,%s,%s,%s,%.0f,%s,%s,%.1f\n", r->update,
+    if (evaluated && r->valid_at == r->update && r->valid_score > 0 && isfinite(r->valid_score))
+        snprintf(valid_score, sizeof valid_score, "%.5g", (double)r->valid_score);
+    snprintf(row, sizeof row, "%d,%.3f,%.4g,%s,%s,%s,%s,%.0f,%s,%s,%s,%s,%.1f\n", r->update,
              (double)r->update / r->per_epoch, (double)r->last.lr, loss, labels, others, valid,
-             (double)r->state[STATE_RETRIES], nce, logp, elapsed(r));
+             (double)r->state[STATE_RETRIES], nce, logp, score, valid_score, elapsed(r));
     if (whole) clear_sums(r);
     errno = 0;
     if (!r->log || (fputs(row, r->log) >= 0 && !fflush(r->log))) return 1;
@@ -1413,17 +1432,17 @@ static int log_row(run *r, int evaluated) {
     return complain(r, 1, row, "");
 }
 
-/* Columns of log.csv that are drawn; logs of older versions lack the last two. */
+/* Columns of log.csv that are drawn; logs of older versions lack those from LOG_NCE on. */
 enum {
     LOG_UPDATE, LOG_CE, LOG_VALID_CE, LOG_ACCURACY, LOG_VALID_ACCURACY, LOG_GAP, LOG_F_SAMPLE,
-    LOG_NCE, LOG_VALID_LOGP, LOG_COLUMNS
+    LOG_NCE, LOG_VALID_LOGP, LOG_SCORE, LOG_VALID_SCORE, LOG_COLUMNS
 };
 typedef struct log_columns { float *at[LOG_COLUMNS]; int n; } log_columns;
 
 static int read_columns(log_columns *c, const char *log) {
     static const char *const names[LOG_COLUMNS] = {
         "update", "ce", "valid_ce", "accuracy", "valid_accuracy", "f_data", "f_sample", "nce",
-        "valid_log_p"
+        "valid_log_p", "score_error", "valid_score_error"
     };
     memset(c, 0, sizeof *c);
     for (int k = 0; k < LOG_COLUMNS; k++) {
@@ -1452,20 +1471,40 @@ static curve curve_of(const log_columns *c, int column, const char *name, unsign
     return one;
 }
 
+/* Draws panels below each other, the last of which names the x axis. */
+static int draw_panels(panel *panels, int n, const char *png) {
+    enum { WIDTH = 900, PANEL = 290 };
+    const int height = PANEL * n + 30;
+    plot p;
+    if (!plot_create(&p, WIDTH, height, 0, WIDTH, (float)height, 0)) return 0;
+    for (int k = 0; k < n; k++) {
+        panels[k].top = (float)(PANEL * k + 60);
+        panels[k].bottom = (float)(PANEL * k + PANEL);
+    }
+    panels[n - 1].x_name = "updates";
+    panels[n - 1].bottom -= 20;
+    for (int k = 0; k < n; k++) draw_panel(&p, &panels[k]);
+    const int ok = plot_write(&p, png);
+    plot_free(&p);
+    return ok;
+}
+
 int draw_log(const char *log, const char *png) {
-    enum { WIDTH = 900, LEFT = 80, RIGHT = 870, PANEL = 290, PANELS = 5 };
+    enum { LEFT = 80, RIGHT = 870, PANELS = 6 };
     enum { BLUE = 0x1f5fa8, ORANGE = 0xd2691e, GREEN = 0x2e8b57 };
     log_columns c;
-    plot p;
     panel panels[PANELS];
     int n = 0;
     int ok = read_columns(&c, log);
     const int by_noise = ok && has_numbers(&c, LOG_NCE);
+    const int by_score = ok && has_numbers(&c, LOG_SCORE);
     const int chains = ok && has_numbers(&c, LOG_GAP);
     const curve ce[2] = { curve_of(&c, LOG_CE, "training", BLUE),
                           curve_of(&c, LOG_VALID_CE, "validation", ORANGE) };
     const curve accuracy[2] = { curve_of(&c, LOG_ACCURACY, "training", BLUE),
                                 curve_of(&c, LOG_VALID_ACCURACY, "validation", ORANGE) };
+    const curve score[2] = { curve_of(&c, LOG_SCORE, "training", BLUE),
+                             curve_of(&c, LOG_VALID_SCORE, "validation", ORANGE) };
     const curve nce = curve_of(&c, LOG_NCE, "training", BLUE);
     const curve logp = curve_of(&c, LOG_VALID_LOGP, "validation", ORANGE);
     const curve gap = curve_of(&c, LOG_GAP, "f(x+) - f(x-)", GREEN);
@@ -1474,28 +1513,16 @@ int draw_log(const char *log, const char *png) {
         { "log p(x), mean", NULL, LEFT, 0, RIGHT, 0, 0, 0, &logp, 1 },
         { "cross-entropy", NULL, LEFT, 0, RIGHT, 0, 0, 0, ce, 2 },
         { "accuracy, %", NULL, LEFT, 0, RIGHT, 0, 0, 0, accuracy, 2 },
+        { "score error: fraction of the noise that is not predicted", NULL, LEFT, 0, RIGHT, 0, 0, 0,
+          score, 2 },
         { chains ? "data against samples" : "data against samples: no chains yet", NULL, LEFT, 0,
           RIGHT, 0, 0, 0, &gap, chains }
     };
     const int drawn[PANELS] = { by_noise, by_noise && has_numbers(&c, LOG_VALID_LOGP),
                                 has_numbers(&c, LOG_CE), has_numbers(&c, LOG_CE),
-                                !by_noise || chains };
-    for (int k = 0; ok && k < PANELS; k++) {
-        if (!drawn[k]) continue;
-        panels[n] = all[k];
-        panels[n].top = (float)(PANEL * n + 60);
-        panels[n].bottom = (float)(PANEL * n + PANEL);
-        n++;
-    }
-    const int height = PANEL * n + 30;
-    ok = ok && plot_create(&p, WIDTH, height, 0, WIDTH, (float)height, 0);
-    if (ok) {
-        panels[n - 1].x_name = "updates";
-        panels[n - 1].bottom -= 20;
-        for (int k = 0; k < n; k++) draw_panel(&p, &panels[k]);
-        ok = plot_write(&p, png);
-        plot_free(&p);
-    }
+                                by_score, !by_noise || chains };
+    for (int k = 0; k < PANELS; k++) if (drawn[k]) panels[n++] = all[k];
+    ok = ok && draw_panels(panels, n, png);
     for (int k = 0; k < LOG_COLUMNS; k++) free(c.at[k]);
     return ok;
 }
@@ -1854,6 +1881,7 @@ static int step(run *r) {
     const float add[STATE_SUMS] = { s.ce, s.accuracy, s.f_data, s.f_sample, s.grad_norm, s.loss };
     for (int i = 0; i < STATE_SUMS; i++) r->state[i] += add[i];
     r->state[STATE_NCE] += s.nce;
+    r->state[STATE_SCORE] += s.residual;
     r->state[STATE_COUNT] += 1;
     keep_pace(r, now() - start);
     return 1;
