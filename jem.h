@@ -733,14 +733,16 @@ typedef enum jem_blocks {
                               at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
                               & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
                               channels, a block keeps their number, and between two stages an
-                              activation and a conv4x4 of stride 2 double it.
+                              activation and a conv4x4 of stride 2 (f.down1,
+                              f.down2) double it.
                               Learns best with JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
 } jem_blocks;
 
 /* Shape of the wide residual network (Zagoruyko & Komodakis 2016) as the authors of JEM use it, by
    default without batch norm: conv3x3; three stages of (depth-4)/6 blocks with 16, 32, 64 times
    `widen` channels; activation, head, linear. The first block of stages 2 and 3 has a stride of 2,
-   in its second convolution and its shortcut. A field's comment begins with its default. */
+   in its second convolution and its shortcut. The padding is 1, or 0 for kernels of 1x1. A field's
+   comment begins with its default. */
 typedef struct jem_wrn_desc {
     int depth, widen;                              /* 28, 10; depth = 6k + 4, 10 to 1000; widen 1
                                                       to 100 */
@@ -779,8 +781,8 @@ JEM_API jem_wrn_desc jem_wrn_desc_default(void);
 JEM_API jem_net *jem_wrn_create(jem_ctx *ctx, const jem_wrn_desc *desc, uint64_t seed);
 
 /* Shape of a convnet: conv3x3 at full size, then a conv4x4 of stride 2 for each further width, each
-   followed by the activation; flat head, linear. The default, for 28x28 digits, has 113,000
-   parameters. */
+   with a padding of 1 and followed by the activation; flat head, linear. The default, for 28x28
+   digits, has 113,000 parameters. */
 typedef struct jem_convnet_desc {
     int channels, height, width, classes;          /* 1, 28, 28, 10; limits as in jem_wrn_desc */
     int layers, widths[8];                         /* 4 (1 to 8); 16, 32, 64, 64 (each up to 65536):
@@ -794,7 +796,8 @@ typedef struct jem_convnet_desc {
     int student;                                   /* 0: off; 1..1000: degrees of freedom. Adds to
                                                       log p(x), as jem_net.shift, the log-density of
                                                       u under a multivariate Student's t
-                                                      distribution. u is x in the network's units.
+                                                      distribution whose scale matrix is the
+                                                      identity. u is x in the network's units.
                                                       This density and f are functions of z = A u,
                                                       where A is the buffer "whiten.weight": the
                                                       identity until jem_net_fit_units sets it so
@@ -893,7 +896,8 @@ JEM_API const char *jem_net_meta(const jem_net *net, const char *key);
    vector (height and width 1) has a channel for each value. Tensors, samplers, replay buffers, and
    the steps, noise, distances and ranges in descs stay in the network's units, u: jem_standardize
    and jem_unstandardize convert. The text "jem.units", which is saved with the network, contains m
-   and s of each channel; to return to a network without units, remove it (jem_net_set_meta). */
+   and s of the first channel, then of the second, and so on; to return to a network without units,
+   remove it (jem_net_set_meta). */
 /* Fits units to the training data x[n][c][h][w], n > 0, before training. No number may exceed 1e12
    in absolute value. The s[c] of a constant channel is its absolute value, or 1 if that is (nearly)
    0. An outlier, such as a sensor's error code, enlarges s[c] and hides the variation

@@ -10,7 +10,9 @@
 
 One file on ctypes and numpy. It needs the shared library: `make build/libjem.so`, or tools/cmake
 with -DBUILD_SHARED_LIBS=ON; JEM_LIBRARY names another place. A Net has a context of its own: use it
-from one thread at a time. Errors of the library are JemError, with the library's message.
+from one thread at a time. It computes with OpenMP's threads, which do not survive a fork: in
+workers of multiprocessing or of a DataLoader, use the start method "spawn", or OMP_NUM_THREADS=1.
+Errors of the library are JemError, with the library's message.
 """
 import ctypes
 import ctypes.util
@@ -109,7 +111,11 @@ def library():
     """The library, loaded once."""
     global _library
     if _library is None:
-        lib = ctypes.CDLL(_find())
+        path = _find()
+        try:
+            lib = ctypes.CDLL(path)
+        except OSError as error:
+            raise JemError("%s cannot be loaded: %s" % (path, error)) from None
         for name, (result, arguments) in FUNCTIONS.items():
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
@@ -124,6 +130,7 @@ def _text(text):
     return text
 
 
+BATCH = 1000        # images whose values are in memory at once
 C_INT = -2**31, 2**31 - 1
 
 
@@ -259,8 +266,11 @@ class Net:
         shape = numpy.shape(x)
         x = self._images(x)
         logp, gradient = numpy.empty(len(x), numpy.float32), numpy.empty_like(x)
-        if len(x):
-            self._density(x, self._labels(labels, len(x)), logp, gradient if slope else None)
+        labels = self._labels(labels, len(x))
+        for at in range(0, len(x), BATCH):          # the tape keeps the values of all its images
+            part = slice(at, at + BATCH)
+            self._density(x[part], None if labels is None else labels[part], logp[part],
+                          gradient[part] if slope else None)
         return (logp, gradient.reshape(shape)) if slope else logp
 
     def sample(self, label=-1, n=1, seed=1, lo=-1.0, hi=1.0, invert=False):
@@ -296,6 +306,9 @@ class Net:
 
     def _images(self, x):
         self._open()
+        if getattr(x, "dtype", None) == numpy.uint8 and self.height * self.width > 1:
+            raise ValueError("bytes: pass x / 127.5 - 1 if the network takes pixels in -1..1, or "
+                             "use classify_pixels")
         x = numpy.ascontiguousarray(x, numpy.float32)
         given = x.shape
         shape = (self.channels, self.height, self.width)

@@ -245,8 +245,8 @@ class Machine:
         if module == "torch" and name in STORAGES:
             return name
         if module + " " + name not in CALLABLE:
-            raise Bad("the pickle asks for %s.%s, which no checkpoint needs: refused"
-                      % (shown(module), shown(name)))
+            raise Bad("the pickle asks for %s.%s, which no checkpoint needs: refused (save "
+                      "model.state_dict(), not the model)" % (shown(module), shown(name)))
         return CALLABLE[module + " " + name]
 
     def long(self):
@@ -272,7 +272,7 @@ class Machine:
         """What the pickle makes."""
         push = self.stack.append
         if self.take(1) != b"\x80" or self.number("B") != 2:
-            raise Bad("a pickle of protocol 2 is missing")
+            raise Bad("a pickle of protocol 2, the default of torch.save, is missing")
         while True:
             at = self.at
             op = self.take(1)
@@ -335,7 +335,8 @@ def read_zip(path):
             if info.filename in entries:
                 raise Bad("%s occurs twice" % shown(info.filename))
             if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-                raise Bad("%s is packed, which torch.save never does" % shown(info.filename))
+                raise Bad("%s is packed, which torch.save never does (TorchScript cannot be read)"
+                          % shown(info.filename))
             entries[info.filename] = info
         if sum(info.file_size for info in entries.values()) > os.path.getsize(path):
             raise Bad("its headers claim more data than it has")
@@ -429,9 +430,11 @@ def state_dict(value):
         raise Bad("has no model_state_dict")
     for name, tensor in state.items():
         if type(name) is not str or not isinstance(tensor, Tensor):
-            raise Bad("its state dict contains something that is not a tensor: %s" % shown(name))
-    if all(name.startswith("module.") for name in state):      # torch.nn.DataParallel
-        state = {name[7:]: tensor for name, tensor in state.items()}
+            raise Bad("its state dict contains something that is not a tensor: %s (a checkpoint has "
+                      "its state dict under model_state_dict)" % shown(name))
+    for prefix in ("_orig_mod.", "module."):       # torch.compile, torch.nn.DataParallel
+        if all(name.startswith(prefix) for name in state):
+            state = {name[len(prefix):]: tensor for name, tensor in state.items()}
     whole_ones = [name for name, tensor in state.items() if tensor.storage.becomes != "F32"
                   and not name.endswith(USED_WHOLE)]
     if whole_ones:
@@ -532,6 +535,8 @@ def describe(state, buffer, options):
         if name not in shapes and not extra:
             raise Bad("contains %s, which a WRN-%d-%d with norm %s does not have" % (
                 shown(name), depth, widen, norm))
+    if buffer is None and not options.size:
+        print("no replay buffer: images are taken to be 32x32 (--size HxW for others)")
     height, width = options.size or (32, 32)
     if buffer is not None:
         if buffer.size[1] != channels or (options.size and options.size != buffer.size[2:]):

@@ -771,8 +771,10 @@ refuses 2 "no sampler: leave out --guidance" export --onnx --guidance 5 $model n
 refuses 2 "no-slope needs --onnx" export --no-slope $model new
 refuses 2 "flat/best.safetensors: is the best network of the run" export $model \
     flat/best.safetensors
-refuses 2 "small.safetensors: is a model, and would be replaced" export --onnx $model \
+refuses 2 "small.safetensors: the name of a graph must end in .onnx" export --onnx $model \
     small.safetensors
+cp small.safetensors small.onnx
+refuses 2 "small.onnx: is a model, and would be replaced" export --onnx $model small.onnx
 cp $model spare.safetensors
 refuses 2 "are the same file" eval spare.safetensors calibration --dataset digits --n 20 \
     --out spare.safetensors

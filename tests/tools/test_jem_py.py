@@ -6,9 +6,11 @@ arguments.
 import copy
 import csv
 import ctypes
+import json
 import os
 import pickle
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -207,6 +209,7 @@ def test_pixels(net, model):
     colour = numpy.repeat(picture[:, :, None], 3, 2)
     check(numpy.array_equal(net.pixels(colour), net.pixels(picture)), "grey in three channels")
     raises(ValueError, "must be bytes", net.pixels, picture.astype(float))
+    raises(ValueError, "bytes: pass x / 127.5 - 1", net.classify, picture[None, None])
     raises(ValueError, "must be (height, width", net.pixels, picture[None, :, :, None])
     raises(jem.JemError, "1 to 4", net.pixels, picture[:, :, None].repeat(5, 2))
 
@@ -272,6 +275,76 @@ def test_units():
                 check(error < 0.05, "slope of column %d: off by %g" % (column, error))
 
 
+def convolved(x, w, b, stride):
+    """A convolution with a padding of 1."""
+    x = numpy.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    side = w.shape[2]
+    h, width = ((s - side) // stride + 1 for s in x.shape[2:])
+    return b[:, None, None] + sum(
+        numpy.einsum("oc,nchw->nohw", w[:, :, i, j],
+                     x[:, :, i:i + stride * h:stride, j:j + stride * width:stride])
+        for i in range(side) for j in range(side))
+
+
+def test_own_convnet():
+    """A convnet with the description of tools/README.md has the logits of numpy."""
+    with open(os.path.join(ROOT, "tools", "README.md"), encoding="utf-8") as file_:
+        found = re.search(r"^(description = .*?\})$", file_.read(), re.M | re.S)
+    if not check(found is not None, "tools/README.md describes a convnet"):
+        return
+    names = {}
+    exec(found.group(1), names)
+    random = numpy.random.default_rng(5)
+    arrays, inputs, side = {}, 1, 28
+    for i, width in enumerate((16, 32, 64, 64)):
+        k = 4 if i else 3
+        arrays["conv%d.weight" % (i + 1)] = random.normal(size=(width, inputs, k, k)) * (
+            2 / (inputs * k * k)) ** .5
+        arrays["conv%d.bias" % (i + 1)] = random.normal(size=width)
+        inputs, side = width, side // 2 if i else side
+    arrays["class_output.weight"] = random.normal(size=(10, inputs * side * side)) / 24
+    arrays["class_output.bias"] = random.normal(size=10)
+    x = random.normal(size=(3, 1, 28, 28))
+    h = x
+    for i in range(4):
+        h = convolved(h, arrays["conv%d.weight" % (i + 1)], arrays["conv%d.bias" % (i + 1)],
+                      2 if i else 1)
+        h = h / (1 + numpy.exp(-h))
+    truth = h.reshape(3, -1) @ arrays["class_output.weight"].T + arrays["class_output.bias"]
+    entries, data = {"__metadata__": names["description"]}, b""
+    for name, array in arrays.items():
+        some_bytes = array.astype("<f4").tobytes()
+        entries[name] = {"dtype": "F32", "shape": list(array.shape),
+                         "data_offsets": [len(data), len(data) + len(some_bytes)]}
+        data += some_bytes
+    text = json.dumps(entries).encode()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "own.safetensors")
+        with open(path, "wb") as file_:
+            file_.write(struct.pack("<Q", len(text)) + text + data)
+        with jem.Net(path) as net:
+            error = numpy.abs(net.logits(x) - truth).max()
+    check(error < 1e-4 * numpy.abs(truth).max(), "logits differ by %g" % error)
+
+
+def test_parts(net, images):
+    """log p(x) and slopes of many images are computed in parts."""
+    logp, slope = net.logp(images, slope=True)
+    batch, jem.BATCH = jem.BATCH, 4
+    parts, slopes = net.logp(images, slope=True)
+    jem.BATCH = batch
+    check(numpy.abs(parts - logp).max() < 1e-2, "log p(x) in parts")
+    check(numpy.abs(slopes - slope).max() < 1e-3 * numpy.abs(slope).max(), "slopes in parts")
+
+
+def test_no_library():
+    """A library that is not one is named."""
+    loaded, jem._library = jem._library, None
+    os.environ["JEM_LIBRARY"] = file
+    raises(jem.JemError, "mnist.safetensors cannot be loaded: ", jem.library)
+    jem._library = loaded
+
+
 test_functions()
 test_structs()
 test_units()
@@ -282,5 +355,8 @@ test_numbers(model, some, labels)
 test_samples(model)
 test_pixels(model, file)
 test_errors(model, some)
+test_parts(model, some)
 model.close()
+test_own_convnet()
+test_no_library()
 finish()

@@ -300,8 +300,11 @@ def test_formats():
         check(meta["jem.uncond"] == "1" and "f.linear.weight" not in tensors and
               tensors["energy_output.bias"][2] == state["energy_output.bias"].list(), "an energy")
     refused(as_zip(wrn(unused=False)), "energy_output.weight", "no energy", "--uncond")
-    parallel = collections.OrderedDict(("module." + k, v) for k, v in wrn().items())
-    check(run(as_zip(parallel)).returncode == 0, "DataParallel's names")
+    for prefix in ("module.", "_orig_mod.", "_orig_mod.module."):
+        longer = collections.OrderedDict((prefix + k, v) for k, v in wrn().items())
+        result = run(as_zip(longer))
+        check(result.returncode == 0, "names with " + prefix)
+        check("images are taken to be 32x32" in result.stdout, "the size is unknown")
 
 
 def test_views_and_types():

@@ -1658,6 +1658,7 @@ static void info_options_of(const jem_archive *a) {
     const options *o = usual_options(a);           /* NULL: unknown */
     const char *preset = jem_archive_meta(a, OPTION_PREFIX "preset");
     const int fast = preset && !strcmp(preset, "fast");
+    if (!preset) return;
     printf("  options   ");
     for (int i = 0; i < train_count; i++) {
         const option *t = &train_table[i];
@@ -1887,6 +1888,10 @@ static int export_combination(const options *o, const export_options *how, const
     for (size_t i = 0; how->onnx && i < sizeof stored / sizeof *stored; i++) {
         if (!option_given(o, stored[i])) continue;
         fprintf(stderr, "jem export: an ONNX graph has no sampler: leave out --%s\n", stored[i]);
+        return 0;
+    }
+    if (how->onnx && !ends_in_onnx(path)) {
+        fprintf(stderr, "jem export: %s: the name of a graph must end in .onnx\n", path);
         return 0;
     }
     if (!how->onnx && ends_in_onnx(path)) {
