@@ -150,11 +150,11 @@
        Start each jem_..._desc from jem_..._desc_default() and change the fields you need; zero is a
        value, not a default. A field's comment begins with the default. A NULL desc means all
        defaults, except where sigma is required (jem_score_desc). (The descs of contexts,
-       convolutions, scores and pixels have no such function: there zero means default.) Unless a
-       comment says otherwise, numbers are finite, at least 0 and, for rates of decay, shares and
-       probabilities, at most 1; a step size, a scale and a noise level that is divided by must be
-       above 0. Any other value is an error, which names the field and its range. An rng is required
-       unless the function says that it may be NULL.
+       convolutions, scores and pixels have no such function: there zero means default, = {0} in C,
+       = {} in C++.) Unless a comment says otherwise, numbers are finite, at least 0 and, for rates
+       of decay, shares and probabilities, at most 1; a step size, a scale and a noise level that is
+       divided by must be above 0. Any other value is an error, which names the field and its range.
+       An rng is required unless the function says that it may be NULL.
    MEMORY
        Everything belongs to a context and is allocated with the context's `allocate` (default: the
        C library's). Tensors live on the context's tape, an arena: jem_end frees all tensors made
@@ -299,7 +299,10 @@ typedef struct jem_ctx_desc {
                                                       file are skipped; a trainer rolls back, or has
                                                       had no good state for 1,000 updates. Default:
                                                       no log */
-    /* Calls task(arg, i) once for each i in 0..n-1, in any order; returns when all are done. */
+    /* Calls task(arg, i) once for each i in 0..n-1, in any order and on any threads (also on one),
+       and returns when all are done. It is called on the thread that called the library, never by a
+       task, and only for work that several threads finish sooner. Threads need the stack of
+       THREADS, above. */
     void (*parallel_for)(void *user, int n, void (*task)(void *arg, int i), void *arg);
     void *user;            /* passed to the four functions */
     int threads;           /* at most 4096 (more become 4096); below 1, the default: OpenMP's thread
@@ -375,7 +378,7 @@ JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n
 typedef struct jem_memory_stats {
     size_t bytes;          /* allocated from the context's allocator now */
     size_t peak;           /* largest value of `bytes` so far */
-    size_t allocations;    /* calls to allocate so far: a steady loop makes no further ones */
+    size_t allocations;    /* successful calls to allocate so far: a steady loop makes no others */
 } jem_memory_stats;
 /* Returns the memory that the context and everything created with it hold; zeros if ctx is NULL. */
 JEM_API jem_memory_stats jem_memory(const jem_ctx *ctx);
@@ -1128,8 +1131,9 @@ typedef struct jem_sampler {
    so a frame must have room for one gradient of the network (tools/BENCHMARKS.md, 'Few images', has
    the times of most models that ship). For many images, create several samplers of a few each, and
    step them in turn. The time of a step is an estimate from recent ones: leave a margin, and take
-   the first step, which is slower, before the first frame. In a game, give the context one thread:
-   several would wait, at every step, for a core that another thread uses. */
+   the first step, and the first after jem_net_load, which are slower, outside of frames. In a game,
+   give the context one thread: several would wait, at every step, for a core that another thread
+   uses. */
 typedef struct jem_budget {
     int steps;                                     /* at most this many; 0: no limit */
     double microseconds;                           /* 0: no limit; below 0, for a frame that is
@@ -1540,12 +1544,15 @@ JEM_API void jem_trainer_free(jem_trainer *tr);                          /* NULL
    that takes images of a network. Parameters that were added to the network after the trainer are
    an error. First puts the trained weights back (see jem_trainer_use_average).
 
-   After an error the weights are as before, except if memory runs out while the guard measures the
-   chains: then the update is complete (jem_trainer_updates counts it). After a rollback, status is
-   JEM_OK, rolled_back is 1, and the count of updates is that of the restored state; the other
-   numbers are those that led to the rollback (0 if not finite); the context's log receives a note.
-   When a rollback is due after max_rollbacks of them, the state is restored as well, but status is
-   JEM_DIVERGED. */
+   After an error the weights are as before, but random numbers may have been drawn, so the same
+   update again has other bits unless a checkpoint is restored. If memory runs out while the guard
+   measures the chains, the update is complete (jem_trainer_updates counts it). To cancel training,
+   stop between two updates.
+
+   After a rollback, status is JEM_OK, rolled_back is 1, and the count of updates is that of the
+   restored state; the other numbers are those that led to the rollback (0 if not finite); the
+   context's log receives a note. When a rollback is due after max_rollbacks of them, the state is
+   restored as well, but status is JEM_DIVERGED. */
 JEM_API jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int n);
 /* Does the same with other images for p(x), x_unlabelled[n_unlabelled][c][h][w], without labels; n
    may then be 0. With n_unlabelled = 0, the labelled images are used. */
@@ -2286,7 +2293,7 @@ static jem_status jem__fail(jem_ctx *ctx, jem_status status, const char *format,
     jem__mask_controls(ctx->message, 0);
     ctx->status = status;
     ctx->logging = 1;                              /* the failing function still needs the error */
-    if (ctx->desc.log) ctx->desc.log(ctx->desc.user, ctx->message);
+    if (ctx->desc.log) (ctx->desc.log)(ctx->desc.user, ctx->message);     /* log may be a macro */
     ctx->logging = 0;
     return status;
 }
@@ -2308,7 +2315,7 @@ static void jem__print(char *out, size_t room, const char *format, ...) {
 
 /* Gives a note to the log. */
 static void jem__note(const jem_ctx *ctx, const char *note) {
-    if (ctx->desc.log) ctx->desc.log(ctx->desc.user, note);
+    if (ctx->desc.log) (ctx->desc.log)(ctx->desc.user, note);
 }
 
 JEM__INLINE uint32_t jem__float_bits(float f) {
@@ -2449,8 +2456,8 @@ static void *jem__alloc(jem_ctx *ctx, size_t bytes) {
     if (ctx->desc.allocate) start = ctx->desc.allocate(ctx->desc.user, total);
     else start = calloc(1, total);
     if (!start)
-        return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: %.1f MB requested, %.1f MB in use",
-                           (double)bytes / 1048576.0, (double)ctx->held / 1048576.0);
+        return jem__refuse(ctx, JEM_NO_MEMORY, "out of memory: %.0f bytes requested, %.0f in use",
+                           (double)bytes, (double)ctx->held);
     uintptr_t at = ((uintptr_t)start + sizeof(jem__allocation) + 63) & ~(uintptr_t)63;
     jem__allocation *head = (jem__allocation *)at - 1;
     head->start = start;
@@ -17453,7 +17460,7 @@ static void (*const JEM__FN(wino_out)[2][2])(const jem__wino_move *w, int channe
 JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__conv *q, int whole,
                                       const float *u, int o0, int co, const float *v, float *p,
                                       int apart) {
-    enum { N = JEM__FULL_BLOCK };
+    enum { FULL = JEM__FULL_BLOCK };
     const int all = jem__wino_channels(q);
     const ptrdiff_t block = (ptrdiff_t)q->co * q->stride * q->stride;
     const int rows = JEM__VL == 1 ? co : most;
@@ -17465,12 +17472,12 @@ JEM__VINLINE void JEM__FN(wino_block)(const int most, const int px, const jem__c
     if (!q->gradient) {
         JEM__FN(multiply)(rows, px, u + (ptrdiff_t)o0 * all, 1, co, x, step, all, acc);
     } else {
-        for (int b = 0; b < whole; b++, u += N * block) {
-            JEM__REPEAT(i, 3) jem__prefetch(u, (o0 + N) * N + i * 16);
-            JEM__FN(multiply)(rows, px, u + o0 * N, N, 1, x, step, N, acc);
-            JEM__REPEAT(t, px) x[t] += N * step;
+        for (int b = 0; b < whole; b++, u += FULL * block) {
+            JEM__REPEAT(i, 3) jem__prefetch(u, (o0 + FULL) * FULL + i * 16);
+            JEM__FN(multiply)(rows, px, u + o0 * FULL, FULL, 1, x, step, FULL, acc);
+            JEM__REPEAT(t, px) x[t] += FULL * step;
         }
-        for (int left = all - N * whole, n; left > 0; left -= n, u += n * block) {
+        for (int left = all - FULL * whole, n; left > 0; left -= n, u += n * block) {
             n = jem__min(left, 4);
             JEM__FN(multiply)(rows, px, u + o0 * n, n, 1, x, step, n, acc);
             JEM__REPEAT(t, px) x[t] += n * step;

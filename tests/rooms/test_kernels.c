@@ -102,8 +102,12 @@ typedef struct setup {
 typedef void (*scenario)(jem_ctx *ctx, record *r);
 
 static void backwards(void *user, int n, void (*task)(void *arg, int i), void *arg) {
+    static int within;
+    CHECK(!within, "a task calls parallel_for");
+    within = 1;
     (*(int *)user)++;
     while (n-- > 0) task(arg, n);
+    within = 0;
 }
 static int backwards_calls;
 static jem_precision precision;                    /* of every set-up, until it is changed */

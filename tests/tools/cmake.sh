@@ -59,6 +59,20 @@ for folder in fetch subdirectory; do
     check "$folder: shared, as its parent asks" sh -c "find ${folder}_shared -name 'libjem.so*' |
         grep -q . && ! find ${folder}_shared -name libjem.a | grep -q ."
 done
+if command -v clang++ >/dev/null; then             # its libomp may not be in a folder of the linker
+    project clang -DHOW=subdirectory -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+    check "clang: an installation" sh -c "cmake -S '$root/tools/cmake' -B clang_library $quick \
+        -DCMAKE_C_COMPILER=clang -DCMAKE_INSTALL_PREFIX='$dir/installed_clang' &&
+        cmake --build clang_library && cmake --install clang_library"
+    if command -v pkg-config >/dev/null; then
+        check "clang: by jem.pc" sh -c "
+            export PKG_CONFIG_PATH=\$(dirname \$(find '$dir/installed_clang' -name jem.pc))
+            ${CC:-cc} -std=c99 '$root/tests/tools/cmake/program.c' -o by_pc_clang \
+            \$(pkg-config --cflags --libs jem)"
+        classifies "clang: the program" "$dir/by_pc_clang"
+    fi
+else echo "SKIPPED clang: it is not there"
+fi
 if command -v x86_64-w64-mingw32-gcc >/dev/null; then
     check "gcc for Windows: configured" cmake -S "$root/tools/cmake" -B windows \
         -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_C_COMPILER=x86_64-w64-mingw32-gcc
