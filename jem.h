@@ -378,7 +378,7 @@ JEM_API void jem_fill_normal(jem_ctx *ctx, jem_rng *rng, float *out, ptrdiff_t n
 typedef struct jem_memory_stats {
     size_t bytes;          /* allocated from the context's allocator now */
     size_t peak;           /* largest value of `bytes` so far */
-    size_t allocations;    /* successful calls to allocate so far: a steady loop makes no others */
+    size_t allocations;    /* successful calls to allocate so far; a steady loop makes no more */
 } jem_memory_stats;
 /* Returns the memory that the context and everything created with it hold; zeros if ctx is NULL. */
 JEM_API jem_memory_stats jem_memory(const jem_ctx *ctx);
@@ -736,8 +736,7 @@ typedef enum jem_blocks {
                               at 0, so that the block begins as the identity (Fixup: Zhang, Dauphin
                               & Ma 2019; SkipInit: De & Smith 2020). The stem has 16 * widen
                               channels, a block keeps their number, and between two stages an
-                              activation and a conv4x4 of stride 2 (f.down1,
-                              f.down2) double it.
+                              activation and a conv4x4 of stride 2 (f.down1, f.down2) double it.
                               Learns best with JEM_ACTIVATION_SILU and JEM_OPTIMIZER_MUON */
 } jem_blocks;
 
@@ -798,13 +797,13 @@ typedef struct jem_convnet_desc {
                                                       a normal density does */
     int student;                                   /* 0: off; 1..1000: degrees of freedom. Adds to
                                                       log p(x), as jem_net.shift, the log-density of
-                                                      u under a multivariate Student's t
+                                                      u if z = A u has a multivariate Student's t
                                                       distribution whose scale matrix is the
-                                                      identity. u is x in the network's units.
-                                                      This density and f are functions of z = A u,
-                                                      where A is the buffer "whiten.weight": the
-                                                      identity until jem_net_fit_units sets it so
-                                                      that the coordinates of the data's z are
+                                                      identity. u is x in the network's units; f is
+                                                      a function of z, too. A is the buffer
+                                                      "whiten.weight": the identity until
+                                                      jem_net_fit_units sets it so that the
+                                                      coordinates of the data's z are
                                                       uncorrelated and have variance 1. Only for an
                                                       MLP of vectors (height and width 1, up to 1024
                                                       numbers), without quadratic */

@@ -111,11 +111,10 @@ def library():
     """The library, loaded once."""
     global _library
     if _library is None:
-        path = _find()
         try:
-            lib = ctypes.CDLL(path)
+            lib = ctypes.CDLL(_find())
         except OSError as error:
-            raise JemError("%s cannot be loaded: %s" % (path, error)) from None
+            raise JemError("the library cannot be loaded: %s" % error) from None
         for name, (result, arguments) in FUNCTIONS.items():
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
@@ -130,7 +129,7 @@ def _text(text):
     return text
 
 
-BATCH = 1000        # images whose values are in memory at once
+BATCH = 256         # images that are copied at once
 C_INT = -2**31, 2**31 - 1
 
 
@@ -267,7 +266,7 @@ class Net:
         x = self._images(x)
         logp, gradient = numpy.empty(len(x), numpy.float32), numpy.empty_like(x)
         labels = self._labels(labels, len(x))
-        for at in range(0, len(x), BATCH):          # the tape keeps the values of all its images
+        for at in range(0, len(x), BATCH):
             part = slice(at, at + BATCH)
             self._density(x[part], None if labels is None else labels[part], logp[part],
                           gradient[part] if slope else None)
@@ -306,9 +305,10 @@ class Net:
 
     def _images(self, x):
         self._open()
-        if getattr(x, "dtype", None) == numpy.uint8 and self.height * self.width > 1:
+        x = numpy.asarray(x)
+        if x.dtype == numpy.uint8 and self.height * self.width > 1:
             raise ValueError("bytes: pass x / 127.5 - 1 if the network takes pixels in -1..1, or "
-                             "use classify_pixels")
+                             "use pixels or classify_pixels")
         x = numpy.ascontiguousarray(x, numpy.float32)
         given = x.shape
         shape = (self.channels, self.height, self.width)

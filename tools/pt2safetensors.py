@@ -430,9 +430,9 @@ def state_dict(value):
         raise Bad("has no model_state_dict")
     for name, tensor in state.items():
         if type(name) is not str or not isinstance(tensor, Tensor):
-            raise Bad("its state dict contains something that is not a tensor: %s (a checkpoint has "
-                      "its state dict under model_state_dict)" % shown(name))
-    for prefix in ("_orig_mod.", "module."):       # torch.compile, torch.nn.DataParallel
+            raise Bad("its state dict contains something that is not a tensor: %s (a checkpoint "
+                      "has its state dict under model_state_dict)" % shown(name))
+    for prefix in ("_orig_mod.", "module.", "_orig_mod."):     # torch.compile, nn.DataParallel
         if all(name.startswith(prefix) for name in state):
             state = {name[len(prefix):]: tensor for name, tensor in state.items()}
     whole_ones = [name for name, tensor in state.items() if tensor.storage.becomes != "F32"

@@ -69,6 +69,7 @@ rises() {
     cut -d, -f1 "$1" | tail -n +2 >part1
     [ -s part1 ] && sort -n -u -c part1
 }
+height() { od -A n -t u1 -j 22 -N 2 "$1" | awk '{ print $1 * 256 + $2 }'; }
 is_png() { [ "$(head -c 4 "$1" | tail -c 3)" = PNG ] && [ "$(wc -c <"$1")" -gt "${2:-500}" ]; }
 
 small="--threads 1 --batch-size 32 --n-steps 3 --buffer-size 100 --negatives 16 --n-valid 100"
@@ -314,7 +315,9 @@ status 0 "a score alone" train $small --widths 8,8 --iters 5 --p-x-weight 0 --sc
     --fresh-steps 5 --out dreams
 check "its error is in the log" awk -F, 'END { exit !($15 > .5 && $15 < 1.5 && $16 > .5 && $16 < 1.5) }' \
     dreams/log.csv
+check "and is drawn" test "$(height dreams/curves.png)" = 1190
 status 0 "chains alone" train $small --widths 8,8 --iters 5 --out chained
+check "a panel less" test "$(height chained/curves.png)" = 900
 check "have none" sh -c 'tail -n 1 chained/log.csv | cut -d, -f15,16 | grep -qx ","'
 status 0 "samples of it" sample dreams/last.safetensors --n 2 --steps 1 --fresh-steps 1 --out s0.png
 check "are poor" grep -q "dreams/last.safetensors: .* a score alone, .*: its samples are poor$" err
@@ -1378,7 +1381,6 @@ says "jem score t1/best.safetensors FILE.csv"
 check "its log has the loss and log p(x)" sh -c "head -n 1 t1/log.csv | grep -q ',nce,valid_log_p,' &&
     tail -n 1 t1/log.csv | cut -d, -f13,14 | grep -q '^[0-9.e-]*,-[0-9.]*$'"
 check "and no accuracy of one class" sh -c 'tail -n 1 t1/log.csv | cut -d, -f5,6,10,11 | grep -qx ",,,"'
-height() { od -A n -t u1 -j 22 -N 2 "$1" | awk '{ print $1 * 256 + $2 }'; }
 check "two curves are drawn" test "$(height t1/curves.png)" = 610
 status 0 "the same, stopped" train plain.csv $brief --out t2 --stop-at 130
 status 0 "stopped again" train --resume t2 --stop-at 171 --threads 2

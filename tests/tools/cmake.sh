@@ -59,7 +59,7 @@ for folder in fetch subdirectory; do
     check "$folder: shared, as its parent asks" sh -c "find ${folder}_shared -name 'libjem.so*' |
         grep -q . && ! find ${folder}_shared -name libjem.a | grep -q ."
 done
-if command -v clang++ >/dev/null; then             # its libomp may not be in a folder of the linker
+if command -v clang >/dev/null && command -v clang++ >/dev/null; then
     project clang -DHOW=subdirectory -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
     check "clang: an installation" sh -c "cmake -S '$root/tools/cmake' -B clang_library $quick \
         -DCMAKE_C_COMPILER=clang -DCMAKE_INSTALL_PREFIX='$dir/installed_clang' &&

@@ -341,7 +341,7 @@ def test_no_library():
     """A library that is not one is named."""
     loaded, jem._library = jem._library, None
     os.environ["JEM_LIBRARY"] = file
-    raises(jem.JemError, "mnist.safetensors cannot be loaded: ", jem.library)
+    raises(jem.JemError, "the library cannot be loaded: ", jem.library)
     jem._library = loaded
 
 

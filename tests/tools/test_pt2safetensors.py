@@ -300,7 +300,7 @@ def test_formats():
         check(meta["jem.uncond"] == "1" and "f.linear.weight" not in tensors and
               tensors["energy_output.bias"][2] == state["energy_output.bias"].list(), "an energy")
     refused(as_zip(wrn(unused=False)), "energy_output.weight", "no energy", "--uncond")
-    for prefix in ("module.", "_orig_mod.", "_orig_mod.module."):
+    for prefix in ("module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod."):
         longer = collections.OrderedDict((prefix + k, v) for k, v in wrn().items())
         result = run(as_zip(longer))
         check(result.returncode == 0, "names with " + prefix)

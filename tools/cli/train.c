@@ -1125,6 +1125,7 @@ static int unpack_state(run *r, const jem_archive *a) {
     }
     r->state[STATE_SCORE] = NAN;                   /* older files lack the sum: no mean, at first */
     memcpy(r->state, e->data, e->bytes < sizeof r->state ? e->bytes : sizeof r->state);
+    if (!(r->state[STATE_COUNT] > 0)) r->state[STATE_SCORE] = 0;
     if (asked_now(r, "sgld-lr")) r->state[STATE_STEP] = 1;       /* the command line has priority */
     if (asked_now(r, "lr")) r->state[STATE_LR] = 1;
     return 1;

@@ -194,7 +194,8 @@ int is_within(const char *path, const char *folder) {
     snprintf(at, sizeof at, "%s", path);
     while (stat(at, &s)) {                         /* up to a folder that exists */
         char *slash = strrchr(at, '/');
-        const int is_root = slash && (slash == at || slash[-1] == ':');
+        const int is_drive = slash == at + 2 && at[1] == ':';
+        const int is_root = slash && (slash == at || is_drive);
         if (is_root && !slash[1]) return 0;        /* no such drive */
         if (!slash) strcpy(at, ".");
         else slash[is_root] = 0;
@@ -1890,7 +1891,7 @@ static int export_combination(const options *o, const export_options *how, const
         fprintf(stderr, "jem export: an ONNX graph has no sampler: leave out --%s\n", stored[i]);
         return 0;
     }
-    if (how->onnx && !ends_in_onnx(path)) {
+    if (how->onnx && !names_no_file(path) && !ends_in_onnx(path)) {
         fprintf(stderr, "jem export: %s: the name of a graph must end in .onnx\n", path);
         return 0;
     }

@@ -1495,7 +1495,8 @@ static int data__load_items(data__job *job, const data__item *items, int n) {
         job->desc.bad(job->desc.user, job->error);
         bad++;
     }
-    return (has_room && !bad) || data__unreadable(job, bad, n);
+    if (!has_room && !bad) return data__fail(job, "%s: has changed while it was read", job->what);
+    return !bad || data__unreadable(job, bad, n);
 }
 
 /* Returns 1 if there are folders train and test; but a class may be called train, and contain
