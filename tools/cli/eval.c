@@ -128,15 +128,11 @@ panel uses_panel(const char *title, const char *x_name, float top, float bottom,
     return q;
 }
 int uses_draw(const char *path, const panel *panels, int n) {
-    const int height = (int)panels[n - 1].bottom + PANEL_BELOW;
-    plot p;
-    if (!plot_create(&p, 900, height, 0, 900, (float)height, 0)) return uses_no_memory();
-    for (int i = 0; i < n; i++) draw_panel(&p, panels + i);
-    const int ok = plot_write(&p, path);
-    if (ok) printf("%s\n", path);
+    const int drawn = draw_panels(path, panels, n);
+    if (drawn < 0) return uses_no_memory();
+    if (drawn) printf("%s\n", path);
     else fprintf(stderr, "jem eval: %s: cannot be written\n", path);
-    plot_free(&p);
-    return !ok;
+    return !drawn;
 }
 
 /* ---- calibration ----------------------------------------------------------------------------- */

@@ -1472,26 +1472,8 @@ static curve curve_of(const log_columns *c, int column, const char *name, unsign
     return one;
 }
 
-/* Draws panels below each other, the last of which names the x axis. */
-static int draw_panels(panel *panels, int n, const char *png) {
-    enum { WIDTH = 900, PANEL = 290 };
-    const int height = PANEL * n + 30;
-    plot p;
-    if (!plot_create(&p, WIDTH, height, 0, WIDTH, (float)height, 0)) return 0;
-    for (int k = 0; k < n; k++) {
-        panels[k].top = (float)(PANEL * k + 60);
-        panels[k].bottom = (float)(PANEL * k + PANEL);
-    }
-    panels[n - 1].x_name = "updates";
-    panels[n - 1].bottom -= 20;
-    for (int k = 0; k < n; k++) draw_panel(&p, &panels[k]);
-    const int ok = plot_write(&p, png);
-    plot_free(&p);
-    return ok;
-}
-
 int draw_log(const char *log, const char *png) {
-    enum { LEFT = 80, RIGHT = 870, PANELS = 6 };
+    enum { LEFT = 80, RIGHT = 870, PANEL = 290, PANELS = 6 };
     enum { BLUE = 0x1f5fa8, ORANGE = 0xd2691e, GREEN = 0x2e8b57 };
     log_columns c;
     panel panels[PANELS];
@@ -1522,8 +1504,18 @@ int draw_log(const char *log, const char *png) {
     const int drawn[PANELS] = { by_noise, by_noise && has_numbers(&c, LOG_VALID_LOGP),
                                 has_numbers(&c, LOG_CE), has_numbers(&c, LOG_CE),
                                 by_score, !by_noise || chains };
-    for (int k = 0; k < PANELS; k++) if (drawn[k]) panels[n++] = all[k];
-    ok = ok && draw_panels(panels, n, png);
+    for (int k = 0; k < PANELS; k++) {
+        if (!drawn[k]) continue;
+        panels[n] = all[k];
+        panels[n].top = (float)(PANEL * n + 60);
+        panels[n].bottom = (float)(PANEL * n + PANEL);
+        n++;
+    }
+    if (ok) {
+        panels[n - 1].x_name = "updates";
+        panels[n - 1].bottom -= 20;
+        ok = draw_panels(png, panels, n) > 0;
+    }
     for (int k = 0; k < LOG_COLUMNS; k++) free(c.at[k]);
     return ok;
 }

@@ -183,6 +183,17 @@ void draw_panel(plot *p, const panel *q) {
     draw_panel_in(p, q, 1.75f);
 }
 
+int draw_panels(const char *path, const panel *panels, int n) {
+    enum { WIDTH = 900 };
+    const int height = (int)panels[n - 1].bottom + PANEL_BELOW;
+    plot p;
+    if (!plot_create(&p, WIDTH, height, 0, WIDTH, (float)height, 0)) return -1;
+    for (int i = 0; i < n; i++) draw_panel(&p, panels + i);
+    const int ok = plot_write(&p, path);
+    plot_free(&p);
+    return ok;
+}
+
 /* What a panel shows: from x0 to x1 and from y0 to y1; sx, sy: pixels of a unit. */
 typedef struct chart__scale { double x0, x1, y0, y1, sx, sy; } chart__scale;
 

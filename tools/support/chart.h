@@ -52,6 +52,9 @@ enum { PANEL_BELOW = 50 };
 void draw_panel(plot *p, const panel *q);
 /* The same with letters of another size: `unit` pixels per square of their grid, not 1.75. */
 void draw_panel_in(plot *p, const panel *q, float unit);
+/* Writes a picture, 900 pixels wide, of n panels, the last one at the bottom. Returns 1; 0: it
+   cannot be written; -1: no memory. */
+int draw_panels(const char *path, const panel *panels, int n);
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
