@@ -16575,8 +16575,8 @@ JEM__ONCE void jem__conv_pixels(const jem__conv *q, const jem__phase *s, int fir
     }
 }
 
-/* Divides a single pixel into `count` strips of `vl` lanes. They are computed together, so that the
-   sum of each hides the latency of the others. */
+/* Divides a pixel into `count` strips of `vl` lanes. They are computed together, so that the sum of
+   each hides the latency of the others. */
 JEM__ONCE void jem__conv_strips(jem__pixels *p, int count, int vl) {
     p->count = count;
     for (int i = 1; i < count; i++) {
@@ -16867,8 +16867,8 @@ JEM__COMPILE_END
 #define JEM__FN(name) jem__##name##_avx2
 #define JEM__VL 8
 #define JEM__MM(name) _mm256_##name
-#define JEM__PX 2                                  /* pixels of a block: CO x PX sums fill the
-                                                      registers */
+#define JEM__PX 2                                  /* vectors of a channel in a block: CO x PX sums
+                                                      fill the registers */
 #define JEM__INS 3                                 /* input channels of a weight gradient's block:
                                                       OUTS x INS sums fill the registers, too */
 #define JEM__FOLD4(a, b) _mm256_permute2f128_ps(a, b, 0x20) + _mm256_permute2f128_ps(a, b, 0x31)
@@ -17003,6 +17003,9 @@ typedef uint32_t JEM__I __attribute__((vector_size(4 * JEM__VL)));
 #define JEM__REPEAT(i, n) JEM__UNROLL for (int i = 0; i < (n); i++)
 #endif
 #define JEM__KERNEL JEM__TARGET static
+/* Pixels or tiles in a block: one if a group has more than one vector, since a block then reads
+   whole cache lines. */
+#define JEM__PIXELS (JEM_LANES > JEM__VL ? 1 : JEM__PX)
 #define JEM__EACH(i, n) for (ptrdiff_t i = 0; i < (n); i += JEM__VL)
 
 /* ---- elementary functions -------------------------------------------------------------------- */
@@ -17281,16 +17284,15 @@ JEM__TARGET JEM__ONCE void JEM__FN(conv_blocks)(const jem__pixels *p, const floa
 /* Computes one part of the direct convolution of one group of 16 images, x (hi,wi,ci,16) to
    (ho,wo,co,16), finished as f describes. */
 JEM__KERNEL void JEM__FN(conv)(const jem__conv *q, const jem__operands *in, const jem__finish *f) {
-    enum { STRIPS = JEM_LANES / JEM__VL >= JEM__PX };
     const float *pack = in->packed;
     jem__phase s;
     jem__pixels p;
     for (int phase = 0; jem__conv_phase(q, phase, &s); phase++) {
-        const jem__piece to = jem__conv_piece(q, in->part, s.rows * s.cols, JEM__PX);
+        const jem__piece to = jem__conv_piece(q, in->part, s.rows * s.cols, JEM__PIXELS);
         for (int i = to.first, n; i < to.last; i += n) {
-            n = to.last - i >= JEM__PX ? JEM__PX : 1;
+            n = to.last - i >= JEM__PIXELS ? JEM__PIXELS : 1;
             jem__conv_pixels(q, &s, i, n, in->x, &p);
-            if (STRIPS && n < JEM__PX) jem__conv_strips(&p, JEM__PX, JEM__VL);
+            if (JEM__PIXELS == 1) jem__conv_strips(&p, JEM__PX, JEM__VL);
             const int step = JEM__VL + p.lane[JEM__PX - 1];
             const float *w = pack + (ptrdiff_t)to.o0 * q->ci * p.taps;
             for (int o = to.o0, co; o < to.o1; o += co) {
@@ -17506,12 +17508,10 @@ JEM__TARGET JEM__ONCE void JEM__FN(wino_blocks)(const jem__conv *q, int whole, c
     }
 }
 
-/* Computes the products of n tiles, point by point. A single last tile is computed by itself, in
-   several strips at a time if a register has fewer than 16 lanes. Of each block, an input gradient
-   reads the weights of its phase. */
+/* Computes the products of n tiles, point by point. Of each block, an input gradient reads the
+   weights of its phase. */
 JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, const float *u,
                                         int n) {
-    enum { STRIPS = JEM_LANES / JEM__VL >= JEM__PX };
     const ptrdiff_t plane = (ptrdiff_t)q->co * q->ci * q->stride * q->stride;
     int whole = 0;
     int first = 0;
@@ -17522,12 +17522,12 @@ JEM__KERNEL void JEM__FN(wino_products)(const jem__conv *q, const jem__wino *w, 
         for (int o = w->to.o0, co; o < w->to.o1; o += co) {
             float *p = w->p + i * w->pplane + (ptrdiff_t)o * JEM__WINO_TILES * JEM_LANES;
             co = jem__conv_channels(q->co - o);
-            for (int t = 0; t < n; t += JEM__PX) {
-                int apart = JEM_LANES;
+            for (int t = 0; t < n; t += JEM__PIXELS) {
+                int apart = n - t == 1 ? 0 : JEM_LANES;
                 int step = JEM__VL;
-                if (n - t == 1) {
-                    apart = STRIPS ? JEM__VL : 0;
-                    step = STRIPS ? JEM__VL * JEM__PX : JEM__VL;
+                if (JEM__PIXELS == 1) {
+                    apart = JEM__VL;
+                    step = JEM__VL * JEM__PX;
                 }
                 for (int l = t * JEM_LANES; l < (t + 1) * JEM_LANES; l += step)
                     JEM__FN(wino_blocks)(q, whole, u, first + o, co, v + l, p + l, apart);
