@@ -449,15 +449,16 @@ JEM_API jem_tensor *jem_zeros(jem_ctx *ctx, int n, int c, int h, int w);
 JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
-   several threads, so they must not change anything shared. To report an error they write NaN,
-   which training, walks and jem_logits detect (jem_read returns it); in a context of one thread
-   they may also call jem_fail. They read x and write y. Element (channel c, row i, column j) of
-   lane l is at [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the
-   last image, and their dy is 0; y and dx may hold any value there. Try the ops of >>ops first:
-   unlike a loop over math.h, they are vectorised and fuse with convolutions (for exp, tanh and
-   sigmoid, see jem_compute_exp). A custom op cannot own parameters: pass a parameter as another
-   input, such as jem_linear of a constant 1 whose weight is the parameter (PReLU in
-   examples/own_op.c). */
+   several threads, so they must not change anything shared. To report an error, forward writes NaN
+   to y, and backward NaN to dx; in a context of one thread they may also call jem_fail. Training
+   and jem_logits detect both, jem_sgld and jem_denoise only NaN in dx, and jem_read returns it.
+   jem_mcmc rejects a proposal where log p is NaN, and fails if it is NaN at the start. forward and
+   backward read x, and forward writes y. Element (channel c, row i, column j) of lane l is at
+   [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image,
+   and their dy is 0; y and dx may hold any value there. Try the ops of >>ops first: unlike a loop
+   over math.h, they are vectorised and fuse with convolutions (for exp, tanh and sigmoid, see
+   jem_compute_exp). A custom op cannot own parameters: pass a parameter as another input, such as
+   jem_linear of a constant 1 whose weight is the parameter (PReLU in examples/own_op.c). */
 typedef struct jem_shape { int n, c, h, w; } jem_shape;
 
 typedef struct jem_call {
@@ -489,7 +490,8 @@ typedef struct jem_op {
     void (*forward)(const jem_call *call);
     void (*backward)(const jem_call *call);        /* NULL: passes no gradient */
     int keeps;                                     /* sum of JEM_KEEPS_...: arrays that backward
-                                                      reads; the others are NULL there */
+                                                      reads; the others are NULL there, so reading
+                                                      an array that is missing here crashes */
     const struct jem__traits *traits;              /* private: used by built-in ops; else NULL */
 } jem_op;
 /* Records a custom op on inputs[n_inputs], 1 to 4 tensors of this context, and returns its output,
@@ -939,14 +941,16 @@ JEM_API jem_tensor *jem_contrastive(jem_ctx *ctx, jem_tensor *logp_data, jem_ten
 
 /* The score of a density is the gradient of log p. Denoising score matching (Vincent 2011) learns
    it without chains. At noisy images x~ = x + sigma z, the score of the noisy density points to the
-   mean of the clean images that x~ may come from. The loss is
+   mean of the clean images that x~ may come from. The loss, over many noise levels and weighted by
+   sigma^2 (Song & Ermon 2019), is
 
        L = mean over images of weight/2 ||r||^2,    r = sigma d log p(x~)/dx~ + z,    z ~ N(0,I)
 
    It is minimal if d log p(x~)/dx~ is the mean of -z/sigma, given x~. One log p serves all noise
-   levels, since an image of hundreds of values shows how noisy it is; below the lowest level, score
-   matching does not determine log p. Here and in >>samplers, D = c*h*w is the number of values of
-   an image. */
+   levels, since an image of hundreds of values shows how noisy it is. A vector of a few values does
+   not: with several levels, its log p is blurred by all of them, so use a single level. Below the
+   lowest level, score matching does not determine log p. Here and in >>samplers, D = c*h*w is the
+   number of values of an image. */
 typedef struct jem_score_desc {
     const float *sigma;    /* [n], 0 < sigma < 1e6: noise of each image, from invisible to
                               dominant: .12 to 2 for pixels in [-1,1] */
@@ -962,9 +966,10 @@ JEM_API void jem_noise_levels(jem_rng *rng, int n, float lo, float hi, float *si
 /* Adds sigma[i] N(0,I) to image i of a leaf. sigma[n] is finite. Advances rng. */
 JEM_API jem_status jem_add_noise(jem_tensor *leaf, const float *sigma, jem_rng *rng);
 /* Records L, as one number for jem_backward, for clean images x(n,c,h,w), a leaf, and any
-   log-density. Computes the score at x~ immediately, then records log p on either side of x~.
-   residual (may be NULL) receives the mean of ||r||^2 / D: 1 for a density that has learned
-   nothing. Advances rng. NULL after an error. */
+   log-density. Computes the score at x~ immediately, then records log p on either side of x~, so
+   the value of L has the error of this difference, too. residual (may be NULL) receives the mean of
+   ||r||^2 / D, without that error: 1 for a density that has learned nothing. Advances rng. NULL
+   after an error. */
 JEM_API jem_tensor *jem_score_matching(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                                        const jem_score_desc *desc, jem_rng *rng, float *residual);
 
@@ -1253,7 +1258,9 @@ typedef struct jem_ais_result {
 } jem_ais_result;
 JEM_API jem_ais_desc jem_ais_desc_default(void);
 /* Estimates log Z with one chain per image of the leaf x. Ignores the content of x, and replaces it
-   by the final states of the chains. rng is required. Writes the result only on success. */
+   by the final states of the chains. rng is required. Writes the result only on success. log p must
+   be finite wherever the chains start: outside the support of p, use about -1e4 instead of minus
+   infinity. */
 JEM_API jem_status jem_ais(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
                            const jem_ais_desc *desc, jem_rng *rng, jem_ais_result *result);
 
@@ -1418,12 +1425,16 @@ typedef struct jem_train_desc {
     float label_smoothing;                         /* 0; fraction of cross-entropy's target that is
                                                       shared by all classes (Szegedy et al. 2016) */
     float noise_lo, noise_hi;                      /* .12, 2: noise levels of score matching, up to
-                                                      1e5 */
+                                                      1e5; for vectors of a few values, both equal
+                                                      (>>losses) */
     int cd_from;                                   /* 0; index of the first update with chains.
                                                       Above 0, a term without chains needs a
                                                       weight: ce, energy_l2, w_score, w_nce or
                                                       w_term */
-    jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01 */
+    jem_sgld_desc sgld;                            /* 20 steps of 1, noise .01. With chains at the
+                                                      temperature T, contrastive divergence fits
+                                                      p^(1/T) to the data; for a calibrated log p(x)
+                                                      use T = 1 (jem_sgld_desc_langevin) */
     int negatives;                                 /* 64: chains per update; 0: one per data
                                                       image */
     int buffer_size;                               /* 10000 */
@@ -1441,9 +1452,10 @@ typedef struct jem_train_desc {
        makes the same calls and must compute the same x: draw all random numbers from rng. */
     void (*chain)(void *user, jem_rng *rng, int visits, int label, float *x);
     void *chain_user;
-    int class_conditional;                         /* 0; 1: each chain has a class y, drawn
-                                                      uniformly; it uses the slots of that class,
-                                                      and walks by log p(x,y), so it samples p(x|y).
+    int class_conditional;                         /* 0; 1: each chain has a class y, that of a
+                                                      labelled image of the update (random without
+                                                      these); it uses the slots of that class, and
+                                                      walks by log p(x,y), so it samples p(x|y).
                                                       weights.cd_class > 0 has the same effect. Not
                                                       for a network with log_density */
     /* 0: off. Else, while the mean gap (jem_stats.gap) exceeds pause_gap times the network's scale,
@@ -1495,7 +1507,9 @@ JEM_API jem_train_desc jem_train_desc_default(void);
    network with scale = 10: score matching by Muon first, chains in the last two fifths. It is
    faster than chains alone, and gives better samples. Its least_scale is 2: it rejects a network
    with the default scale of 1 and no shift, which cannot learn a score. Weights are averaged:
-   jem_trainer_use_average(trainer, 1) at the end puts the averages into the network. */
+   jem_trainer_use_average(trainer, 1) at the end puts the averages into the network. Its chains
+   have a temperature of 1/2: their term, which has a small weight, fits p^2 to the data, and score
+   matching fits p. */
 JEM_API jem_train_desc jem_train_desc_score(int updates);
 /* Returns the desc for a run of this many updates, 2000 for example, with batches of 64 vectors and
    a network of jem_mlp_desc_vectors that has units (jem_net_fit_units): noise-contrastive
@@ -1611,7 +1625,8 @@ JEM_API const char *jem_reason_name(jem_reason reason);
 #define JEM_AUTO (-1)      /* for jem_calibrate: as many gradients as cost little, which is 1 */
 /* Stores statistics of n images x[n][c][h][w], n >= 2, from which jem_answer.familiarity is
    computed. The images must resemble those to be judged, and should not have been used in training.
-   p-values are accurate from about 500 images on; more images resolve smaller p-values. The
+   p-values are accurate from about 500 images on; more images resolve smaller p-values. With fewer
+   than 100, more than one usual image in a hundred is judged strange. The
    calibration is saved with the network, as the texts "jem.statistics", "jem.usual" and
    "jem.familiar". Calibrate again after training, which does not update it, and when the conditions
    change (another season, another camera); otherwise new images are judged strange. After an error,
@@ -3853,7 +3868,7 @@ static jem_status jem__tape_plain(jem__run *r) {
        all groups before the next step begins, and convolutions are split among threads;
      - fuses a convolution with the addition and activation after it, and its input gradient with
        that of the activation before it;
-     - passes bf16 from convolution to convolution, where both compute in it. */
+     - passes values in bf16 between convolutions that both compute in bf16. */
 
 /* Adds a buffer in use from time `start` to time `end`; returns its index. */
 static int jem__plan_buf(jem__run *r, int start, int end, ptrdiff_t floats) {
@@ -4561,10 +4576,12 @@ static jem_status jem__run_tape(jem_ctx *ctx, jem__mode mode, jem__node *target,
     r.ctx = ctx;
     r.mode = mode;
     jem__mark_steps(&r, target, leaf);
-    if (leaf && !r.target->needs)
+    if (leaf && !r.target->needs) {
+        leaf->grad = NULL;                         /* of an earlier target */
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "grad: %s does not depend on the leaf %s, or only "
                          "through an op without a gradient", jem__shape_text(&target->t).s,
                          jem__shape_text(&leaf->t).s);
+    }
     if (mode == JEM__BACKWARD && !r.target->needs)
         return jem__fail(ctx, JEM_BAD_ARGUMENT, "backward: the loss depends on no parameter");
     jem_status status = jem__allocate_kept(&r);
@@ -4720,6 +4737,11 @@ float jem_check_gradient(jem_ctx *ctx, jem_logp_fn fn, void *user, jem_tensor *x
     if (!ctx || !fn || !is_leaf || !trainable || !jem__finite(step) || !(step > 0)) {
         jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: needs a function, a leaf, a trainable "
                   "parameter (or none) and a finite step > 0");
+        return -1;
+    }
+    if (x->ctx != ctx || (p && p->ctx != ctx)) {
+        jem__fail(ctx, JEM_BAD_ARGUMENT, "check_gradient: the %s is of another context",
+                  x->ctx != ctx ? "leaf" : "parameter");
         return -1;
     }
     ptrdiff_t n = x->n * (x->node->group_floats / JEM_LANES);
@@ -6687,7 +6709,7 @@ jem_status jem_net_set_meta(jem_net *net, const char *key, const char *value) {
     if (key && value && texts >= JEM__NET_TEXTS && !jem_net_meta(net, key))
         return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "metadata \"%.80s\": the network already has "
                          "%d texts", key, texts);
-    jem__calibration_forget(net);
+    if (key && !strcmp(key, "jem.statistics")) jem__calibration_forget(net);
     return jem__meta_set(net->ctx, &net->meta, key, value);
 }
 const char *jem_net_meta(const jem_net *net, const char *key) {
@@ -6811,8 +6833,8 @@ static int jem__stack_fields(jem__fields *f, jem_convnet_desc *d) {
 
 /* ---- networks and parameters ----------------------------------------------------------------- */
 
-/* Finishes creation: returns the network or, if the context has counted errors since its count was
-   `errors`, frees the network and returns NULL. */
+/* Returns the network; but if an error has been counted since `errors` was read, frees it, and
+   returns NULL. */
 static jem_net *jem__net_done(jem_net *net, int errors) {
     if (net->ctx->errors == errors) return net;
     jem_net_free(net);
@@ -7089,11 +7111,12 @@ jem_tensor *jem_activate(jem_ctx *ctx, jem_tensor *x, jem_activation activation,
                        (int)activation);
 }
 
-/* Returns how many of n images to process after the full groups: those of a last group that is
-   less than half full. */
+/* Returns how many of n images to leave to a batch of their own: those of a last group that is less
+   than half full, which takes less time when it is cut into blocks (jem__few_images). */
 static int jem__excess(int n) {
     const int excess = n % JEM_LANES;
-    return n > JEM_LANES && excess < JEM_LANES / 2 ? excess : 0;
+    if (n <= JEM_LANES || excess >= JEM_LANES / 2) return 0;
+    return excess;
 }
 
 /* Returns how many images, at the end of x, to cut into blocks, with sides rounded up to `unit`:
@@ -7825,14 +7848,19 @@ static void jem__units_fit(const jem_net *net, const float *x, int n, int c, flo
     unit[1] = scale > JEM__TINY ? (float)scale : 1;
 }
 
+/* Returns 0, with an error, if there are no images. */
+static int jem__has_images(jem_ctx *ctx, const char *what, const float *x, int n) {
+    if (x && n >= 1) return 1;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: %d images%s", what, n, x ? "" : ", x is NULL");
+    return 0;
+}
+
 jem_status jem_net_fit_units(jem_net *net, const float *x, int n) {
     if (!net) return JEM_BAD_ARGUMENT;
     jem_ctx *ctx = net->ctx;
     const float most = (float)JEM__MOST_WRITTEN;
     if (!jem_ok(ctx)) return ctx->status;
-    if (!x || n < 1)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "net_fit_units: %d images%s", n,
-                         x ? "" : ", x is NULL");
+    if (!jem__has_images(ctx, "net_fit_units", x, n)) return ctx->status;
     if (jem__images_within(net, "net_fit_units", x, n, most) != JEM_OK) return ctx->status;
     const jem_mark mark = jem_begin(ctx);
     float *units = jem__push_floats(ctx, 2 * net->channels);
@@ -8041,9 +8069,13 @@ jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *w, jem_tensor *x, con
         sum = jem__loss(net, w, x, labels, x_data, x_sample, sample_labels, &t);
     if (terms) *terms = t;
     if (!net) return NULL;
-    if (w && w->cd_class > 0 && x_sample && !(labels && sample_labels))
+    const char *missing = NULL;
+    if (!sample_labels) missing = "sample_labels";
+    if (!labels) missing = "labels";
+    if (!x) missing = "x";
+    if (w && w->cd_class > 0 && x_sample && missing)
         jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: cd_class = %g, but %s is NULL",
-                  (double)w->cd_class, labels ? "sample_labels" : "labels");
+                  (double)w->cd_class, missing);
     if (!w) jem__fail(net->ctx, JEM_BAD_ARGUMENT, "loss: weights is NULL");
     return jem__loss_checked(net->ctx, sum);
 }
@@ -8090,11 +8122,13 @@ static jem_tensor *jem__density(jem_ctx *ctx, const char *what, jem_logp_fn logp
     return jem__refuse(ctx, JEM_BAD_SHAPE, "%s: the log-density returned %s for x %s", what,
                        y ? jem__shape_text(y).s : "nothing", jem__shape_text(x).s);
 }
-/* Records log p as jem__density does, and computes d log p/dx. */
+/* Records log p as jem__density does, and computes d log p/dx; after an error, x has none. */
 static jem_tensor *jem__density_and_slope(jem_ctx *ctx, const char *what, jem_logp_fn logp,
                                           void *user, jem_tensor *x) {
     jem_tensor *y = jem__density(ctx, what, logp, user, x);
-    return jem_grad(y, x) == JEM_OK ? y : NULL;
+    if (jem_grad(y, x) == JEM_OK) return y;
+    if (x) x->node->grad = NULL;
+    return NULL;
 }
 
 /* A step of a walk (>>samplers), or noise without a step. */
@@ -8143,7 +8177,7 @@ static void jem__walk_group(void *arg, int g) {
     jem__fill_padding(x, n, jem__live_lanes(w->x->t.n, g));
 }
 
-/* Steps all groups, in parallel. rng may be NULL: no noise. */
+/* Takes a step of all groups, in parallel. rng may be NULL: no noise. */
 static void jem__walk_step(jem__walk_move *w, jem_rng *rng) {
     jem__node *x = w->x;
     w->rng = rng;
@@ -8656,11 +8690,18 @@ jem_generate_desc jem_generate_desc_default(void) {
     return d;
 }
 
+/* Checks the noise that the last step of samples removes; 0: there is no such step. */
+static int jem__last_sigma_good(jem_ctx *ctx, const char *what, float sigma) {
+    if (sigma == 0 || (sigma >= JEM__TINY && sigma <= JEM__MOST)) return 1;
+    jem__fail(ctx, JEM_BAD_ARGUMENT, "%s: last_sigma = %g is neither 0 nor in %g..%g", what,
+              (double)sigma, (double)JEM__TINY, (double)JEM__MOST);
+    return 0;
+}
 /* Checks a desc; reports the invalid field. */
 static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
     const char *const what = "generate";
     return JEM__IN(d.lo, -1e4, 1e4) && JEM__IN(d.hi, d.lo, 1e4) && JEM__IN(d.mean, -1e4, 1e4) &&
-           (d.last_sigma == 0 || JEM__IN(d.last_sigma, JEM__TINY, JEM__MOST)) &&
+           jem__last_sigma_good(ctx, what, d.last_sigma) &&
            jem__denoise_good(ctx, "generate: denoise", d.denoise) &&
            jem__sgld_good(ctx, "generate: walk", d.walk);
 }
@@ -8855,8 +8896,9 @@ jem_buffer *jem_buffer_create(jem_ctx *ctx, int capacity, int channels, int heig
         (double)capacity * channels * height * width > fmin(1e12, (double)JEM__FLOATS) ||
         (classes > 0 && capacity < classes) || !rng)
         return jem__refuse(ctx, JEM_BAD_ARGUMENT, "buffer_create: capacity %d for %d classes of "
-                           "images (%d,%d,%d)%s", capacity, classes, channels, height, width,
-                           rng ? "" : ", and no rng");
+                           "images (%d,%d,%d): %s", capacity, classes, channels, height, width,
+                           rng ? "needs sizes of 1 or more, a slot per class, and at most 1e12 "
+                                 "numbers" : "rng is NULL");
     jem_buffer *b = (jem_buffer *)jem__alloc(ctx, sizeof *b);
     if (!b) return NULL;
     b->ctx = ctx;
@@ -9814,7 +9856,7 @@ typedef struct jem__guard {
     float travel;                                  /* last jem__travel; 0: none */
     int good;                                      /* 1: `kept` holds a state */
     int rollbacks;                                 /* made so far */
-    int fresh;                                     /* 1: it has just rolled back */
+    int just_rolled_back;                          /* 1 until the next update */
     int guesses;                                   /* rollbacks because of cross-entropy */
     int updates, optim_updates;                    /* of the kept state */
     char why[160];                                 /* reason to roll back the last update, or "" */
@@ -10293,8 +10335,8 @@ typedef struct jem__new_chains {
     int *labels;                                   /* [m], all 0 without classes */
 } jem__new_chains;
 
-/* Draws n new samples, whose classes take turns or are random, and as many more as whole groups of
-   all ranks need. */
+/* Draws n new samples, plus as many as fill whole groups on all ranks. Their classes take turns if
+   in_turn is 1, and are random otherwise. */
 static jem_status jem__draw_new_chains(jem_trainer *tr, int n, int in_turn, jem__new_chains *f) {
     jem_ctx *ctx = tr->net->ctx;
     const jem_buffer *b = tr->buffer;
@@ -10365,7 +10407,7 @@ static jem_status jem__renew_chains(jem_trainer *tr, int n) {
     if (empty) return jem__fill_buffer(tr, n);
     if (!(d->reinit > 1e-6f)) return JEM_OK;
     const int period = (int)(1 / d->reinit + 0.5f);
-    if (!period || (tr->updates - d->cd_from) % period) return JEM_OK;
+    if ((tr->updates - d->cd_from) % period) return JEM_OK;
     return jem__refresh_slots(tr, n);
 }
 
@@ -10395,9 +10437,9 @@ static jem_tensor *jem__walk_chains(jem_trainer *tr, int n, const int *labels, f
     return status == JEM_OK ? t : NULL;
 }
 
-/* Draws n chains from the buffer, walks them, and stores them again. labels: NULL, or receives
-   their random classes. Returns a leaf of this rank's samples, constant for the update. */
-static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tensor **kl) {
+/* Draws n chains of these classes (NULL: of any) from the buffer, walks them, and stores them
+   again. Returns a leaf of this rank's samples, constant for the update. */
+static jem_tensor *jem__negatives(jem_trainer *tr, int n, const int *labels, jem_tensor **kl) {
     const jem_train_desc *d = &tr->desc;
     jem_ctx *ctx = tr->net->ctx;
     const ptrdiff_t image = jem__buffer_image_size(tr->buffer);
@@ -10406,7 +10448,6 @@ static jem_tensor *jem__negatives(jem_trainer *tr, int n, int *labels, jem_tenso
     int *slot = (int *)jem__push(ctx, (size_t)n * sizeof *slot);
     int *visits = (int *)jem__push(ctx, (size_t)n * sizeof *visits);
     if (!x || !slot || !visits) return NULL;
-    for (int i = 0; labels && i < n; i++) labels[i] = jem_rng_below(&tr->rng, tr->net->classes);
     const float reinit = d->restart_denoise.steps ? 0 : d->reinit;
     jem__buffer_draw(tr->buffer, &tr->rng, n, labels, reinit, x, slot, visits);
     const uint64_t outer = jem__protect(ctx);
@@ -10494,7 +10535,8 @@ static jem_tensor *jem__nce_term(jem_trainer *tr, const float *x, int n) {
 /* Images of an update: labelled ones, and those for p(x), which may be the same. */
 typedef struct jem__batch {
     const float *x, *x_data;
-    const int *labels;
+    const int *labels;                             /* from the first image of this rank on */
+    const int *all_labels;                         /* of the images of all ranks */
     int n, n_data;
     int separate;                                  /* 1: they are not the same */
 } jem__batch;
@@ -10528,14 +10570,27 @@ typedef struct jem__samples {
     int *labels;                                   /* this rank's; NULL unless by class */
 } jem__samples;
 
+/* Chooses the classes of n chains: those of the labelled images, from a random one on. If a class
+   were less frequent among samples than among data, its logit would grow without limit. */
+static void jem__chain_classes(jem_trainer *tr, const jem__batch *b, int n, int *labels) {
+    int first = 0;
+    if (b->n) first = jem_rng_below(&tr->rng, b->n);
+    for (int i = 0; i < n; i++) {
+        if (b->n) labels[i] = b->all_labels[(first + i) % b->n];
+        else labels[i] = jem_rng_below(&tr->rng, tr->net->classes);
+    }
+}
+
 /* Draws the samples of an update, and records the term `kl`. Returns 0 if memory runs out. */
-static int jem__update_samples(jem_trainer *tr, int n_data, jem__samples *sample, jem_tensor **kl) {
+static int jem__update_samples(jem_trainer *tr, const jem__batch *b, jem__samples *sample,
+                               jem_tensor **kl) {
     const jem_train_desc *d = &tr->desc;
-    const int n = d->negatives ? d->negatives : n_data;
+    const int n = d->negatives ? d->negatives : b->n_data;
     int *labels = NULL;
     if (jem__by_class(d)) {
         labels = (int *)jem__push(tr->net->ctx, (size_t)n * sizeof *labels);
         if (!labels) return 0;
+        jem__chain_classes(tr, b, n, labels);
     }
     sample->x = jem__negatives(tr, n, labels, kl);
     sample->labels = labels;
@@ -10588,6 +10643,7 @@ static void jem__prepare_update(jem_trainer *tr, jem__batch *b) {
         ctx->rank = d->rank;
         ctx->ranks = d->ranks;
     }
+    b->all_labels = b->labels;
     if (b->n) b->labels += jem__rank_first(tr, b->n);
     jem__store_noise_levels(tr, b->x_data, b->n_data * jem__image_size(tr->net));
     tr->awaits_chains = jem__needs_chains(d) && tr->updates >= d->cd_from;
@@ -10606,7 +10662,7 @@ static jem_tensor *jem__train_loss(jem_trainer *tr, const jem__batch *b, jem__te
     jem__samples sample = { NULL, NULL };
     jem_tensor *labelled = NULL;
     jem_tensor *data = NULL;                       /* NULL: the labelled images are the data */
-    if (has_samples && !jem__update_samples(tr, b->n_data, &sample, &terms->kl)) return NULL;
+    if (has_samples && !jem__update_samples(tr, b, &sample, &terms->kl)) return NULL;
     if (b->n) labelled = jem__labelled(tr, b->x, b->n);
     if (b->separate || (noisy_labelled && needs_data))
         data = jem__noisy(tr, b->x_data, b->n_data);
@@ -10841,8 +10897,8 @@ static void jem__follow_least(float *mean, float *least, float value, float most
     if (begun && (*least < 0 || *mean < *least)) *least = *mean;
 }
 
-/* Updates the running means with those of a successful update. Returns 0 if its gap is not finite:
-   in a pause, the loss would not show it. */
+/* Updates the running means with the values of a successful update. Returns 0 if its gap is not
+   finite: in a pause, the loss would not show it. */
 static int jem__pulse_follow(jem_trainer *tr, const jem__batch *b, const jem_stats *s, float norm) {
     jem__pulse *now = &tr->guard.now;
     const jem_train_desc *d = &tr->desc;
@@ -10896,9 +10952,9 @@ static void jem__guard_check(jem_trainer *tr, const jem__batch *b, const jem_sta
 }
 
 /* Copies the state if it is good: the gap is small, the score is not being forgotten, and all
-   numbers are finite. With each copy, reduced rates recover: the learning rate doubles, and steps
-   of SGLD grow up to fourfold, as far as gradients allow. All ranks have the same numbers, so they
-   decide alike. */
+   numbers are finite. With each copy, a reduced learning rate doubles, and travel_factor grows up
+   to fourfold, as far as gradients allow; step_factor remains. All ranks have the same numbers, so
+   they decide alike. */
 static jem_status jem__guard_keep(jem_trainer *tr) {
     jem__guard *g = &tr->guard;
     const float most = tr->desc.max_gap * fabsf(tr->net->scale) / 20;
@@ -10912,9 +10968,10 @@ static jem_status jem__guard_keep(jem_trainer *tr) {
     if (g->now.lr_factor < 1) g->now.lr_factor = fminf(1, 2 * g->now.lr_factor);
     if (g->now.travel_factor >= 1) return JEM_OK;
     const float travel = jem__travel(tr);
-    if (travel > 0)
-        g->now.travel_factor = fminf(1, g->now.travel_factor *
-                                        fminf(4, fmaxf(1, 0.1f * JEM__WIDE / travel)));
+    if (travel > 0) {
+        const float growth = fminf(4, fmaxf(1, 0.1f * JEM__WIDE / travel));
+        g->now.travel_factor = fminf(1, g->now.travel_factor * growth);
+    }
     return tr->net->ctx->status;
 }
 
@@ -10927,9 +10984,9 @@ static int jem__guard_shorten(jem_trainer *tr, float travel) {
 }
 
 /* Shortens the steps of SGLD if they are too wide in a state just restored by a rollback. */
-static void jem__guard_begin(jem_trainer *tr) {
-    if (tr->guard.fresh) jem__guard_shorten(tr, jem__travel(tr));
-    if (jem_ok(tr->net->ctx)) tr->guard.fresh = 0;
+static void jem__guard_after_rollback(jem_trainer *tr) {
+    if (tr->guard.just_rolled_back) jem__guard_shorten(tr, jem__travel(tr));
+    if (jem_ok(tr->net->ctx)) tr->guard.just_rolled_back = 0;
 }
 
 /* Rolls back to the good state, for the reason in g->why. */
@@ -10954,7 +11011,7 @@ static void jem__guard_roll_back(jem_trainer *tr, jem_stats *s) {
         g->now.step_factor = fmaxf(0.5f * g->now.step_factor, JEM__LEAST_FACTOR);
     }
     g->travel = 0;
-    g->fresh = 1;
+    g->just_rolled_back = 1;
     jem__trainer_use(tr, jem_rng_split(&tr->rng, (uint64_t)g->rollbacks));
     jem__stats_means(s, means);
     for (int i = 0; i < JEM__MEANS; i++) {
@@ -10978,8 +11035,8 @@ static void jem__guard_roll_back(jem_trainer *tr, jem_stats *s) {
     s->rolled_back = 1;
 }
 
-/* Logs, at every thousandth update, that no state has been good for a thousand updates, which a
-   rollback would lose. */
+/* Logs, at every thousandth update, that a rollback would lose a thousand updates or more, since no
+   later state was good. */
 static void jem__guard_note_age(const jem_trainer *tr) {
     enum { OLD = 1000 };
     const jem_ctx *ctx = tr->net->ctx;
@@ -11086,7 +11143,7 @@ static int jem__batch_ready(const jem_trainer *tr, jem__batch *b, const float *x
     else if (missing || b->n < 0 || n < 0 || (!b->n && !n))
         jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images: %s", b->n,
                   n, missing ? "data or labels are NULL (without labels: train_step_semi)"
-                             : "0 or more of each, and 1 in all");
+                             : "a count is below 0, or there are no images");
     else if (b->n % ranks || n % ranks)
         jem__fail(ctx, JEM_BAD_ARGUMENT, "train_step: %d labelled, %d unlabelled images: not "
                   "multiples of ranks = %d", b->n, n, ranks);
@@ -11164,7 +11221,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     if (!tr) return s;
     jem_ctx *ctx = tr->net->ctx;
     s.rollbacks = tr->guard.rollbacks;
-    jem__batch b = { x, x, labels, n, n, 0 };      /* x, x_data, labels, n, n_data, separate */
+    jem__batch b = { x, x, labels, labels, n, n, 0 };
     s.update = tr->updates;
     if (!jem__batch_ready(tr, &b, x_unlabelled, n_unlabelled)) {
         s.status = ctx->status;
@@ -11173,7 +11230,7 @@ jem_stats jem_train_step_semi(jem_trainer *tr, const float *x, const int *labels
     s.lr = jem_learning_rate(&tr->desc.schedule, tr->desc.lr, tr->updates);
     s.lr *= tr->guard.now.lr_factor;
     jem_optim_use_average(tr->optim, 0);
-    jem__guard_begin(tr);
+    jem__guard_after_rollback(tr);
     const jem_mark mark = jem_begin(ctx);
     const float *kept = NULL;                      /* running statistics, and act norm's parameters
                                                       before the first update sets them; restored
@@ -12504,7 +12561,7 @@ static void jem__cholesky(const double *r, int dims, float *root) {
     for (int a = 0; a < dims; a++) {
         const float *rows = root + jem__triangle(a);
         for (int b = 0; b <= a; b++) {
-            const float *columns = root + b * (b + 1) / 2;
+            const float *columns = root + jem__triangle(b);
             double sum = r[jem__triangle(a) + b] * JEM__FIXED * JEM__FIXED;
             for (int j = 0; j < b; j++) sum = fma(-(double)rows[j], (double)columns[j], sum);
             if (a == b) sum = sqrt(fmax(sum, 1e-3 * JEM__FIXED * JEM__FIXED));
@@ -12813,9 +12870,9 @@ static void jem__part_standardise(jem__calibrated_part *p, const jem__fit_data *
     }
 }
 
-/* Computes scores[n] by fits that exclude each image's fold, just as the final fit excludes new
-   images: raw scores first, which are then standardised by those of the other folds. Finally sets
-   p's shift and scale from all raw scores. raw[n]: scratch. */
+/* Computes scores[n] by fits that exclude each image's fold, since the final fit has not seen new
+   images, either: first raw scores, which are then standardised by those of the other folds.
+   Finally sets p's shift and scale from all raw scores. raw[n]: scratch. */
 static void jem__part_folds(jem__calibrated_part *p, const jem__fit_data *all, float *scores,
                             float *raw, double *work) {
     const int folds = all->n < JEM__FOLDS ? all->n : JEM__FOLDS;
@@ -13094,9 +13151,10 @@ jem_status jem_ood_score(jem_net *net, jem_ood kind, const jem_sgld_desc *walk, 
     d.steps = 10;
     if (net->noise_lo > 0) d.step_size = net->noise_lo * net->noise_lo;
     if (walk) d = *walk;
-    if (n < 0 || (n > 0 && (!x || !score)) || kind < JEM_OOD_LOGP || kind > JEM_OOD_FAMILIAR)
-        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: n = %d, kind = %d, or a pointer is "
-                         "NULL", n, (int)kind);
+    if (kind < JEM_OOD_LOGP || kind > JEM_OOD_FAMILIAR)
+        return jem__fail(ctx, JEM_BAD_ARGUMENT, "ood_score: %d is not a jem_ood", (int)kind);
+    if (n < 0 || (n > 0 && (!x || !score)))
+        return jem__bad_arrays(ctx, "ood_score", n, "x", x, "score", score);
     if (jem__images_check(net, "ood_score", x, n) != JEM_OK) return ctx->status;
     int m = 0;
     for (int i = 0; i < n && ctx->status == JEM_OK; i += m) {
@@ -13610,8 +13668,9 @@ typedef struct jem__held {
 /* Computes log p; known pixels receive no gradient. */
 static jem_tensor *jem__logp_held(jem_ctx *ctx, jem_tensor *u, void *user) {
     const jem__held *h = (const jem__held *)user;
-    jem_tensor *open = jem_mul(ctx, u, h->open);
-    return h->logp(ctx, jem_add(ctx, open, h->held), h->user);
+    jem_tensor *whole = jem_add(ctx, jem_mul(ctx, u, h->open), h->held);
+    if (!whole) return NULL;
+    return h->logp(ctx, whole, h->user);
 }
 
 /* Restores the known pixels of u, after an error too. */
@@ -13626,8 +13685,8 @@ static void jem__impute_restore(const jem__held *h, jem_tensor *u) {
 }
 
 /* Shows the watch the known pixels without noise. The walk adds noise to them as to the others, and
-   they are restored only after the last step. If they were clean before it, its estimate of sigma
-   would be too small, and samples would stay grainy (measured: examples/models/measured.md). */
+   they are restored only after the last step. If they were clean before that step, it would
+   underestimate sigma, and samples would stay grainy (measured: examples/models/measured.md). */
 static int jem__impute_watch(void *user, int step, jem_tensor *u) {
     jem__held *h = (jem__held *)user;
     jem_read(u, h->noisy);
@@ -13691,7 +13750,7 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     const char *const what = "impute";
     if (!jem__walk_ready(ctx, what, logp, x, rng != NULL)) return jem_error_status(ctx);
     if (!JEM__IN(d.lo, -1e4, 1e4) || !JEM__IN(d.hi, d.lo, 1e4)) return ctx->status;
-    if (d.last_sigma != 0 && !JEM__IN(d.last_sigma, JEM__TINY, JEM__MOST)) return ctx->status;
+    if (!jem__last_sigma_good(ctx, what, d.last_sigma)) return ctx->status;
     if (!jem__denoise_good(ctx, "impute: denoise", d.denoise)) return ctx->status;
     if (!jem__sgld_good(ctx, "impute: walk", d.walk)) return ctx->status;
     if (!known) return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: known is NULL");
@@ -13904,14 +13963,14 @@ static int jem__framing_parse(const char *text, float *f) {
 /* Sums of ink: its amount and moments, and its bounding box. */
 typedef struct jem__ink { double mass, y, x; int top, bottom, left, right; } jem__ink;
 
-/* Adds a pixel with `ink` from 0 to 1. The first quarter counts as paper, whose shades would
-   outweigh a small subject on a large photo. Only ink above a half extends the bounding box. */
+/* Adds a pixel with `ink` from 0 to 1. Ink up to a quarter counts as ground, whose shades would
+   outweigh a small subject in a large photo. Only ink above a half extends the bounding box. */
 static void jem__ink_add(jem__ink *s, int row, int column, double ink) {
-    const double more = ink - 0.25;
-    if (more <= 0) return;
-    s->mass += more;
-    s->y += more * (row + 0.5);
-    s->x += more * (column + 0.5);
+    const double above_ground = ink - 0.25;
+    if (above_ground <= 0) return;
+    s->mass += above_ground;
+    s->y += above_ground * (row + 0.5);
+    s->x += above_ground * (column + 0.5);
     if (ink <= 0.5) return;
     if (s->top > row) s->top = row;
     if (s->bottom <= row) s->bottom = row + 1;
@@ -14012,9 +14071,7 @@ static int jem__framing_of_data(const jem_net *net, const float *x, int n, float
 jem_status jem_net_fit_framing(jem_net *net, const float *x, int n) {
     if (!net) return JEM_BAD_ARGUMENT;
     if (!jem_ok(net->ctx)) return net->ctx->status;
-    if (!x || n < 1)
-        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "net_fit_framing: %d images%s", n,
-                         x ? "" : ", x is NULL");
+    if (!jem__has_images(net->ctx, "net_fit_framing", x, n)) return net->ctx->status;
     if (jem__images_check(net, "net_fit_framing", x, n) != JEM_OK) return net->ctx->status;
     float f[JEM__FRAMING];
     float *scratch = jem__alloc_floats(net->ctx, 3 * (ptrdiff_t)n);
@@ -14402,7 +14459,8 @@ static jem__area jem__fit_area(const jem_net *net, const jem__bitmap *p, jem_fit
         return a;
     }
     *did |= fit == JEM_FIT_CROP ? JEM_DID_CROP : JEM_DID_PAD;
-    if (wide == (fit == JEM_FIT_CROP)) {           /* the width follows from the height */
+    const int keeps_height = wide == (fit == JEM_FIT_CROP);
+    if (keeps_height) {
         const double width = by_width / net->height;
         a.left = (p->width - width) / 2;
         a.right = a.left + width;
@@ -14550,17 +14608,17 @@ jem_generate_desc jem_net_generate_desc(const jem_net *net) {
 }
 
 jem_impute_desc jem_net_impute_desc(const jem_net *net) {
-    const jem_generate_desc fresh = jem_net_generate_desc(net);
+    const jem_generate_desc generate = jem_net_generate_desc(net);
     jem_impute_desc d = jem_impute_desc_default();
-    d.walk = fresh.walk;
-    d.last_sigma = fresh.last_sigma;
+    d.walk = generate.walk;
+    d.last_sigma = generate.last_sigma;
     if (net && net->noise_hi > 0) {                /* no clamp: the score covers noise beyond +-1 */
         d.denoise.steps = 300;
         d.denoise.sigma_max = net->noise_hi;
         return d;
     }
-    d.lo = fresh.lo;
-    d.hi = fresh.hi;
+    d.lo = generate.lo;
+    d.hi = generate.hi;
     if (!net || !jem__is_vector(net)) {
         d.walk.clamp_lo = -1;
         d.walk.clamp_hi = 1;
@@ -14927,7 +14985,7 @@ static ptrdiff_t jem__elements(int ndim, const int64_t *shape) {
     return empty ? 0 : (ptrdiff_t)n;
 }
 
-/* Makes room for one more entry. Returns 0 if memory is short. */
+/* Makes room for one more entry. Returns 0 if memory runs out. */
 static int jem__archive_grow(jem_archive *a) {
     if (a->count < a->capacity) return 1;
     const size_t bytes = (size_t)a->count * sizeof *a->entries;
@@ -15556,7 +15614,7 @@ static int jem__file_create(const char *path, int old_mode, char *temp, size_t r
     return fd;
 }
 
-/* Returns 1 if the path is a pipe, a device or a socket: to open one may block forever. */
+/* Returns 1 if the path is a pipe, a device or a socket: opening one may block forever. */
 static int jem__is_special(const char *path) {
 #ifdef _WIN32
     (void)path;
@@ -15700,7 +15758,7 @@ jem_status jem_file_commit(jem_file *f) {
 }
 
 /* Reads an open file whole. Returns a description of the failure, with errno, or NULL; bytes
-   belongs to the caller, and is NULL if memory is short. */
+   belongs to the caller, and is NULL if memory runs out. */
 static const char *jem__file_read(jem_ctx *ctx, FILE *f, char **bytes, size_t *size) {
     if (getc(f) == EOF && !ferror(f)) {
         errno = 0;
@@ -15870,6 +15928,17 @@ static void jem__array(jem__arrays *v, const char *name, jem_dtype dtype, int nd
     }
 }
 
+/* Checks that n counts read from the array `name` are in 0 .. most[i]; reports the first that is
+   not. */
+static void jem__counts_check(jem__arrays *v, const char *name, const int64_t *count,
+                              const int64_t *most, int n) {
+    for (int i = 0; i < n && !v->f.status; i++) {
+        if (count[i] < 0 || count[i] > most[i])
+            v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"%s\": number %d is %.0f",
+                                    v->f.where, name, i, (double)count[i]);
+    }
+}
+
 /* Visits an array with the shape of p, named prefix + p's name. data NULL: there is no such
    array. */
 static void jem__array_like(jem__arrays *v, const char *prefix, const jem_param *p, float *data) {
@@ -15919,7 +15988,7 @@ jem_status jem_net_to_archive(const jem_net *net, jem_archive *a) {
 }
 
 /* A text in metadata that was fitted to data (see jem_net_load). `good` returns 1 if a text is
-   valid for this network, 0 if not, -1 if memory is short. */
+   valid for this network, 0 if not, -1 if memory runs out. */
 typedef struct jem__fitted {
     const char *const *key;
     int (*good)(const jem_net *net, const char *text);
@@ -16075,7 +16144,9 @@ jem_status jem_register_net(jem_ctx *ctx, const char *kind, jem_construct_fn con
 jem_status jem_net_set_kind(jem_net *net, const char *kind) {
     if (!net) return JEM_BAD_ARGUMENT;
     const char *now = jem__meta_get(net->meta, "jem.net");
-    if (now && !jem__kind_good(now)) kind = now;   /* the library's networks: refused below */
+    if (now && !jem__kind_good(now))
+        return jem__fail(net->ctx, JEM_BAD_ARGUMENT, "net_set_kind: the network is of the "
+                         "library's kind \"%.40s\"", now);
     if (!jem__kind_good(kind)) return jem__kind_refused(net->ctx, "net_set_kind", kind);
     jem_net copy = *net;
     jem__fields f = { net->ctx, kind, kind, NULL, NULL, JEM_OK };
@@ -16164,11 +16235,7 @@ static void jem__optim_state(jem__arrays *v, const jem_optim *o, int64_t *state)
     if (known && state[2] != (int64_t)o->desc.kind)
         v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: its optimiser is %s, not %s",
                                 v->f.where, kinds[state[2]], kinds[o->desc.kind]);
-    for (int i = 0; i < JEM__OPTIM_STATE && !v->f.status; i++) {
-        if (state[i] < 0 || state[i] > most[i])
-            v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"optim.state\": number %d is "
-                                    "%.0f", v->f.where, i, (double)state[i]);
-    }
+    jem__counts_check(v, "optim.state", state, most, JEM__OPTIM_STATE);
 }
 
 /* Lists the arrays of an optimiser. averaged: 1 if the network has the averages, and the optimiser
@@ -16290,7 +16357,7 @@ static void jem__guard_pack(jem__guard *g) {
     memcpy(g->numbers, &g->now, sizeof g->numbers);
     g->counts[0] = g->rollbacks;
     g->counts[1] = g->optim_updates;
-    g->counts[2] = g->fresh;
+    g->counts[2] = g->just_rolled_back;
     g->counts[3] = g->good;
     g->counts[4] = g->guesses;
     g->counts[5] = g->updates;
@@ -16311,7 +16378,7 @@ static int jem__guard_unpack(jem__guard *g) {
     }
     g->rollbacks = (int)c[0];
     g->optim_updates = (int)c[1];
-    g->fresh = c[2] != 0;
+    g->just_rolled_back = c[2] != 0;
     g->good = g->kept && c[3] != 0;
     g->guesses = (int)c[4];
     g->updates = (int)c[5];
@@ -16360,11 +16427,7 @@ static void jem__state_read(jem__arrays *v, const jem_trainer *tr, int64_t *stat
     const int64_t most[JEM__STATE_COUNTS] = { JEM__MANY, JEM__MANY, tr->optim->desc.ema > 0 };
     v->fill = 1;
     jem__array(v, "trainer.state", JEM_DTYPE_I64, 1, jem__state_shape, state);
-    for (int i = 0; i < JEM__STATE_COUNTS && !v->f.status; i++) {
-        if (state[i] < 0 || state[i] > most[i])
-            v->f.status = jem__fail(v->f.ctx, JEM_BAD_FILE, "%s: \"trainer.state\": number %d is "
-                                    "%.0f", v->f.where, i, (double)state[i]);
-    }
+    jem__counts_check(v, "trainer.state", state, most, JEM__STATE_COUNTS);
 }
 
 /* Replaces the trainer's guard with one that was read. If the trainer's has memory, the state is
@@ -16387,7 +16450,7 @@ static void jem__guard_take(jem_trainer *tr, jem__guard *from) {
     tr->guard.size = old.size;
 }
 
-/* Checks that a file has averaged weights, and chains, exactly if the trainer has them. */
+/* Checks that a file has averaged weights if and only if the trainer has; likewise chains. */
 static void jem__parts_check(jem__arrays *v, const jem_trainer *tr) {
     const jem_optim *o = tr->optim;
     const char *first = o->moments[0].param->name;
@@ -16414,9 +16477,9 @@ jem_status jem_trainer_from_archive(jem_trainer *tr, const jem_archive *a) {
     jem_ctx *ctx = tr->net->ctx;
     int64_t state[JEM__STATE_SIZE] = { 0 };
     jem__arrays v = jem__arrays_in(ctx, "trainer", a);
-    int64_t same[JEM__OPTIM_STATE] = { 0 };        /* its counts are in trainer.state, too */
+    int64_t optim_state[JEM__OPTIM_STATE] = { 0 }; /* its counts are in trainer.state, too */
     jem__parts_check(&v, tr);
-    if (jem_archive_find(a, "optim.state")) jem__optim_state(&v, tr->optim, same);
+    if (jem_archive_find(a, "optim.state")) jem__optim_state(&v, tr->optim, optim_state);
     jem__state_read(&v, tr, state);
     const int averaged = state[2] != 0;
     v.fill = 0;                                    /* checks the arrays of optimiser and buffer */
@@ -18666,7 +18729,7 @@ static void jem__bf16_finish_all(jem__bf16_block *d) {
     while (jem__bf16_finish_tile(d)) continue;
 }
 
-/* ---- in plain C: the oracle of the others ---------------------------------------------------- */
+/* ---- in plain C: the reference for the others ------------------------------------------------ */
 
 /* The functions of jem__bf16. Within a pair the odd element is added first. */
 static void jem__bf16_block_scalar(const jem__bf16_block *s, jem__bf16_block *previous) {
@@ -19615,6 +19678,7 @@ JEM__COMPILE_END
              If p(x) has images of its own, jem_stats.f_data and jem_loss_terms.f_data are only
                computed if a term uses them.
              A network without a score is sampled with the steps of its chains in training.
+             Chains by class have the classes of the update's labelled images, not uniform ones.
              Few images are cut into blocks at any image size, also a few after one to three full
                groups of 16: a single image of 28 x 28 takes a tenth of the time, 17 take half.
              Winograd for 4x4 with stride 2: convnets are up to twice as fast in fp32. Their
@@ -19638,6 +19702,7 @@ JEM__COMPILE_END
              Norms computed wrong means where values are nearly equal (all norms have new bits).
              A checkpoint always holds the guard's numbers; a run resumed without them could differ.
              A term of your own gets images of p(x) without cross-entropy's noise.
+             Chains by class made logits diverge if classes differ in frequency.
              Contrastive divergence of p(x,y) uses e(x) of the data, not of the samples.
              Act norm is set before the first chains walk.
              Padding lanes of custom ops have no effect. Files above 2 GB on Windows.

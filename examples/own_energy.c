@@ -1,8 +1,9 @@
 /* QUESTION  How can one sample from a density of which only log p is known, without Z?
 
    FORMULA   Langevin: x <- x + a/2 d log p/dx + sqrt(a) N(0,I). For small a and many steps, x is
-             distributed as p, up to an error of order a (Roberts & Tweedie 1996). Z is a constant:
-             the gradient of log p does not contain it.
+             distributed as p, up to an error of order a (Talay & Tubaro 1990); if a is too large,
+             the walk diverges (Roberts & Tweedie 1996). Z is a constant: the gradient of log p does
+             not contain it.
 
    LOOK FOR  A banana. White: the last points of 1000 chains. Blue: the path of the first chain from
              the top, where all of them start. Printed: known and sampled moments.

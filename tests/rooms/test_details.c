@@ -264,7 +264,7 @@ static void test_restart(jem_ctx *ctx) {
     }
 }
 
-typedef struct hook { int calls, wrong, by_class; } hook;
+typedef struct hook { int calls, wrong, by_class, count[3]; } hook;
 static void see_chain(void *user, jem_rng *rng, int visits, int label, float *x) {
     hook *h = (hook *)user;
     (void)rng;
@@ -272,16 +272,17 @@ static void see_chain(void *user, jem_rng *rng, int visits, int label, float *x)
     h->calls++;
     h->wrong += h->by_class ? label < 0 || label > 2 || x[0] != (float)label
         : label != -1;
+    if (label >= 0 && label < 3) h->count[label]++;
 }
 
-/* A slot holds its class. */
+/* A slot holds its class; the chains of an update have the classes of its images. */
 static void test_chain_label(jem_ctx *ctx) {
     printf("the label of a chain\n");
-    enum { SLOTS = 30, PIXELS = 4, UPDATES = 5, CHAINS = 8 };
+    enum { SLOTS = 30, PIXELS = 4, UPDATES = 5, N = 4, CHAINS = 8 };
     for (int by_class = 0; by_class < 2; by_class++) {
-        hook h = { 0, 0, by_class };
-        const float x[PIXELS] = { 0 };
-        const int label = 1;
+        hook h = { 0, 0, by_class, { 0, 0, 0 } };
+        const float x[N * PIXELS] = { 0 };
+        const int labels[N] = { 2, 0, 2, 2 };
         jem_net *net = line_net(ctx, 2, 3, 0.1f, NULL);
         jem_train_desc d = jem_train_desc_default();
         d.class_conditional = by_class;
@@ -294,9 +295,12 @@ static void test_chain_label(jem_ctx *ctx) {
         jem_trainer *tr = jem_trainer_create(net, &d);
         float *data = jem_trainer_buffer(tr)->data;
         for (int i = 0; i < SLOTS * PIXELS; i++) data[i] = (float)(i / (PIXELS * SLOTS / 3));
-        for (int k = 0; k < UPDATES; k++) jem_train_step(tr, x, &label, 1);
+        for (int k = 0; k < UPDATES; k++) jem_train_step(tr, x, labels, N);
         CHECK(h.calls == UPDATES * CHAINS && h.wrong == 0, "by class %d: %d calls, %d wrong",
               by_class, h.calls, h.wrong);
+        const int each = by_class ? UPDATES * CHAINS / N : 0;
+        CHECK(h.count[0] == each && h.count[1] == 0 && h.count[2] == 3 * each,
+              "by class %d: %d, %d and %d chains", by_class, h.count[0], h.count[1], h.count[2]);
         jem_trainer_free(tr);
         jem_net_free(net);
     }
@@ -1202,6 +1206,61 @@ static void test_relu_zero(jem_ctx *ctx) {
     }
 }
 
+/* A gradient that could not be computed cannot be read: neither that of an earlier target, nor the
+   memory of a walk that failed before its last step. */
+static jem_tensor *failing_last(jem_ctx *ctx, jem_tensor *x, void *user) {
+    int *left = (int *)user;
+    if ((*left)-- > 0) return squares(ctx, x, NULL);
+    jem_fail(ctx, JEM_BAD_ARGUMENT, "no more");
+    return NULL;
+}
+static void test_failed_gradients(jem_ctx *ctx) {
+    printf("gradients that were not computed\n");
+    const float numbers[2] = { 1, 2 };
+    float dx[2];
+    jem_tensor *x = jem_input(ctx, numbers, 1, 2, 1, 1);
+    jem_tensor *other = jem_input(ctx, numbers, 1, 2, 1, 1);
+    CHECK(jem_grad(squares(ctx, x, NULL), x) == JEM_OK && jem_read_grad(x, dx) == JEM_OK, "%s",
+          jem_error(ctx));
+    CHECK(jem_grad(squares(ctx, other, NULL), x) == JEM_BAD_ARGUMENT, "another leaf");
+    jem_clear_error(ctx);
+    CHECK(jem_read_grad(x, dx) == JEM_BAD_ARGUMENT, "the gradient of another target");
+    jem_clear_error(ctx);
+    jem_sgld_desc walk = jem_sgld_desc_langevin(0.01f, 1);
+    for (int calls = 0; calls < 2; calls++) {
+        int left = calls;
+        jem_tensor *leaf = jem_input(ctx, numbers, 1, 2, 1, 1);
+        CHECK(!jem_kl_walk(ctx, failing_last, &left, leaf, &walk, 0, NULL) && says(ctx, "no more"),
+              "%d calls: %s", calls, jem_error(ctx));
+        jem_clear_error(ctx);
+        if (calls == 0)
+            CHECK(jem_read_grad(leaf, dx) == JEM_BAD_ARGUMENT, "memory without a gradient");
+        jem_clear_error(ctx);
+    }
+}
+
+/* A network whose forward function counts its calls in a text, also while a calibration is used. */
+static jem_tensor *counting_forward(jem_net *net, jem_tensor *x, int training, void *user) {
+    const line *l = (const line *)user;
+    jem_net_set_meta(net, "counted", "yes");
+    return jem_apply(&l->layer, jem_flatten(net->ctx, x), training);
+}
+static void test_texts_in_forward(jem_ctx *ctx) {
+    printf("texts that change while a network is used\n");
+    enum { N = 40 };
+    jem_answer answers[N];
+    jem_rng rng = jem_rng_seed(5);
+    float *x = random_floats(&rng, N * 4, -1, 1);
+    jem_net *net = jem_net_create(ctx, counting_forward, NULL, sizeof(line), 1, 2, 2, 3, 1);
+    ((line *)net->user)->layer = jem_linear_layer(net, "last", 4, 3);
+    CHECK(jem_calibrate(net, x, N, JEM_AUTO) == JEM_OK, "%s", jem_error(ctx));
+    CHECK(jem_classify(net, x, N, answers) == JEM_OK && answers[0].familiarity >= 0, "%s",
+          jem_error(ctx));
+    CHECK(jem_net_meta(net, "counted") != NULL, "it has set the text");
+    jem_net_free(net);
+    free(x);
+}
+
 /* The gradients of sure answers are 0 or normal: subnormal ones would make training slow. */
 static void test_sure_gradients(jem_ctx *ctx) {
     printf("gradients of sure answers\n");
@@ -1649,6 +1708,10 @@ static void test_refusals(jem_ctx *ctx) {
           "samples without classes: %s", jem_error(ctx));
     CHECK(!jem_loss(net, &w, t, NULL, NULL, t, labels, NULL) && says(ctx, ", but labels is NULL"),
           "data without classes: %s", jem_error(ctx));
+    w.cd = 1;
+    CHECK(!jem_loss(net, &w, NULL, labels, t, t, labels, NULL) && says(ctx, ", but x is NULL"),
+          "no data with classes: %s", jem_error(ctx));
+    w.cd = 0;
     jem_train_desc d = jem_train_desc_default();
     d.schedule.warmup = -5;
     CHECK(!jem_trainer_create(net, &d) &&
@@ -1726,6 +1789,7 @@ int main(int argc, char **argv) {
         TEST_IN(test_nan), TEST_IN(test_energy_shape), TEST_IN(test_fitted_texts),
         TEST_IN(test_overflow), TEST_IN(test_messages), TEST_IN(test_one_seed),
         TEST_IN(test_relu_zero), TEST_IN(test_sure_gradients), TEST_IN(test_rest),
+        TEST_IN(test_failed_gradients), TEST_IN(test_texts_in_forward),
         TEST_IN(test_utf8), TEST(test_shared_weight),
         TEST_IN(test_unknown_norm), TEST_IN(test_rules), TEST_IN(test_slope_density),
         TEST_IN(test_term_data), TEST(test_units_poor), TEST_IN(test_averages),

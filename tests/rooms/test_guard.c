@@ -17,11 +17,13 @@ typedef struct moons {
     jem_trainer *tr;
     jem_rng rng;
     int flipped;                                   /* 1: labels are wrong */
+    int period;                                    /* every period-th image is of moon 1 */
 } moons;
 
 /* The network, the trainer and the data of the first program in jem.h, which has a data_noise of
    .15 and an energy_l2 of .03; with .03 and 0, the run diverges again and again. */
-static void begin_with(moons *m, int max_rollbacks, float data_noise, float energy_l2) {
+static void begin_by(moons *m, int max_rollbacks, float data_noise, float energy_l2, float cd,
+                     float cd_class) {
     jem_ctx_desc one;                              /* so small a batch gains nothing from more */
     memset(&one, 0, sizeof one);
     one.threads = 1;
@@ -35,11 +37,18 @@ static void begin_with(moons *m, int max_rollbacks, float data_noise, float ener
     how.lr = 3e-3f;
     how.data_noise = data_noise;
     how.weights.energy_l2 = energy_l2;
+    how.weights.cd = cd;
+    how.weights.cd_class = cd_class;
     how.sgld = jem_sgld_desc_langevin(0.02f, 20);
     if (max_rollbacks >= 0) how.max_rollbacks = max_rollbacks;
     m->tr = jem_trainer_create(m->net, &how);
     m->rng = jem_rng_seed(7);
     m->flipped = 0;
+    m->period = 2;
+}
+
+static void begin_with(moons *m, int max_rollbacks, float data_noise, float energy_l2) {
+    begin_by(m, max_rollbacks, data_noise, energy_l2, 1, 0);
 }
 
 static void begin(moons *m, int max_rollbacks) { begin_with(m, max_rollbacks, .03f, 0); }
@@ -55,7 +64,7 @@ static jem_stats step(moons *m) {
     int y[BATCH];
     for (int k = 0; k < BATCH; k++) {
         const float a = 3.14159f * jem_rng_uniform(&m->rng);
-        y[k] = k & 1;
+        y[k] = k % m->period == m->period - 1;
         x[2 * k] = (y[k] ? 0.5f - cosf(a) : cosf(a) - 0.5f) * 0.5f;
         x[2 * k + 1] = (y[k] ? 0.25f - sinf(a) : sinf(a) - 0.25f) * 0.5f;
         y[k] ^= m->flipped;
@@ -412,6 +421,23 @@ static void begin_still(moons *m, int by_class) {
     how.class_conditional = by_class;
     jem_trainer_free(m->tr);
     m->tr = jem_trainer_create(m->net, &how);
+}
+
+/* With one image in eight of moon 1, chains by class need the same share: with half of them, the
+   logit of moon 1 falls without limit. */
+static void test_rare_class(void) {
+    printf("chains by class, with a rare class\n");
+    moons m;
+    begin_by(&m, -1, .15f, .03f, 0, 1);
+    m.period = 8;
+    double ce = 0;
+    for (int i = 0; i < 1000; i++) {
+        const jem_stats s = step(&m);
+        CHECK(s.status == JEM_OK && s.rollbacks == 0, "update %d: %s", i, s.reason);
+        if (i >= 800) ce += (double)s.ce / 200;
+    }
+    CHECK(ce < .377 / 2, "cross-entropy %g, and .377 of a guess", ce);
+    end(&m);
 }
 
 /* Chains of the first class may be equal, as those of a class without variance. */
@@ -772,7 +798,8 @@ int main(int argc, char **argv) {
         TEST(test_same_program), TEST(test_without), TEST(test_resumed_late),
         TEST(test_resumed_early), TEST(test_resumed_older), TEST(test_poisoned),
         TEST(test_reasons), TEST(test_bad_first), TEST(test_no_steps), TEST(test_gap),
-        TEST(test_pause), TEST(test_forgotten), TEST(test_classes), TEST(test_offset),
+        TEST(test_pause), TEST(test_forgotten), TEST(test_classes), TEST(test_rare_class),
+        TEST(test_offset),
         TEST(test_hostile_file), TEST(test_own_archive), TEST(test_scale),
         TEST(test_first_program), TEST(test_unstable), TEST(test_old_copy), TEST(test_narrow_range)
     };

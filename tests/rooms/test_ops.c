@@ -2418,6 +2418,11 @@ static void test_gradient_errors(void) {
     CHECK(jem_check_gradient(ctx, weighed, &t, x, f.one, 0.1f) < 0 && says(ctx, "trainable"),
           "a buffer has no gradient");
     CHECK(jem_check_gradient(ctx, weighed, &t, x, NULL, 0) < 0 && says(ctx, "step"), "step 0");
+    jem_ctx *apart = jem_ctx_create(NULL);
+    jem_tensor *leaf = jem_input(apart, number, 1, 2, 1, 1);
+    CHECK(jem_check_gradient(ctx, weighed, &t, leaf, NULL, 0.1f) < 0 && says(ctx, "the leaf is of"),
+          "a leaf of another context: %s", jem_error(ctx));
+    jem_ctx_free(apart);
     jem_param *trained = random_param(f.bag, &f.rng, 1, 1, 1, 1, 1, -1, 1);
     CHECK(jem_check_gradient(ctx, of_many, NULL, x, trained, 0.1f) < 0 && says(ctx, "one number"),
           "many numbers per image");

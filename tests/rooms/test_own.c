@@ -388,7 +388,7 @@ static void test_names(jem_ctx *ctx) {
         CHECK(jem_net_set_kind(net, bad[i]) == JEM_BAD_ARGUMENT && says(ctx, "name a custom kind"),
               "set %s", bad[i] ? bad[i] : "NULL");
     }
-    CHECK(jem_net_set_kind(mlp, "own") == JEM_BAD_ARGUMENT && says(ctx, "\"mlp\""), "an MLP");
+    CHECK(jem_net_set_kind(mlp, "own") == JEM_BAD_ARGUMENT && says(ctx, "kind \"mlp\""), "an MLP");
     jem_net *wide = jem_net_create(ctx, own_forward, NULL, 0, 1, 1, 1, (1 << 24) + 1, 1);
     CHECK(jem_net_set_kind(wide, "own") == JEM_BAD_ARGUMENT, "%s", jem_error(ctx));
     CHECK(says(ctx, "classes") && !jem_net_meta(wide, "jem.channels"), "a refused description");
