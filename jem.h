@@ -228,6 +228,7 @@
 extern "C" {
 #endif
 
+#define JEM_VERSION 3      /* 100 * major + minor: version 0.3 */
 #define JEM_LANES 16       /* images that are interleaved in memory: one group */
 #define JEM_MAX_INPUTS 4   /* inputs of one op */
 
@@ -242,6 +243,8 @@ typedef enum jem_status {
     JEM_DIVERGED           /* a loss, gradient, logit, log p, sample or parameter that is too large
                               or not finite; or a rollback after max_rollbacks of them (>>train) */
 } jem_status;
+/* Returns the status in words, such as "out of memory", or "unknown". The string is static. */
+JEM_API const char *jem_status_name(jem_status status);
 
 typedef enum jem_isa {
     JEM_ISA_BEST = 0,      /* the widest that processor, system and build all support */
@@ -315,7 +318,8 @@ typedef struct jem_ctx_desc {
 } jem_ctx_desc;
 
 /* Creates a context. Returns NULL if memory runs out, the instruction set in the desc is not
-   available, the precision is unknown, or only one of allocate and release is set. */
+   available, the precision is unknown, or only one of allocate and release is set; desc->log
+   receives the reason. */
 JEM_API jem_ctx *jem_ctx_create(const jem_ctx_desc *desc);
 /* Frees the context and its tape. Free everything else made with it first. Accepts NULL. */
 JEM_API void jem_ctx_free(jem_ctx *ctx);
@@ -2767,9 +2771,16 @@ static int jem__thread_count(const jem_ctx_desc *desc) {
 jem_ctx *jem_ctx_create(const jem_ctx_desc *desc) {
     JEM__ZEROED(jem_ctx, draft);                   /* enough to allocate the real context */
     if (desc) draft.desc = *desc;
-    if (draft.desc.precision > JEM_PRECISION_BF16 || (int)draft.desc.precision < 0) return NULL;
-    if (!draft.desc.allocate != !draft.desc.release) return NULL;
-    if (!jem__engine_open(&draft)) return NULL;
+    const int precision = (int)draft.desc.precision;
+    if (precision < 0 || precision > JEM_PRECISION_BF16)
+        return jem__refuse(&draft, JEM_BAD_ARGUMENT, "ctx_create: %d is not a jem_precision",
+                           precision);
+    if (!draft.desc.allocate != !draft.desc.release)
+        return jem__refuse(&draft, JEM_BAD_ARGUMENT, "ctx_create: only one of allocate and release "
+                           "is set");
+    if (!jem__engine_open(&draft))
+        return jem__refuse(&draft, JEM_BAD_ARGUMENT, "ctx_create: the instruction set %s (%d) is "
+                           "not available", jem_isa_name(draft.desc.isa), (int)draft.desc.isa);
     draft.threads = jem__thread_count(&draft.desc);
     draft.params_left = HUGE_VAL;
     draft.ranks = 1;
@@ -2796,6 +2807,13 @@ void jem_ctx_free(jem_ctx *ctx) {
     jem_ctx copy = *ctx;                           /* jem__free needs a context other than the one
                                                       that it frees */
     jem__free(&copy, ctx);
+}
+
+const char *jem_status_name(jem_status status) {
+    static const char *const name[] = { "ok", "bad argument", "bad shape", "out of memory",
+                                        "bad file", "diverged" };
+    if ((unsigned)status >= sizeof name / sizeof *name) return "unknown";
+    return name[status];
 }
 
 jem_isa jem_ctx_isa(const jem_ctx *ctx) {
@@ -19658,6 +19676,7 @@ JEM__COMPILE_END
                (jem_archive_set_bf16, jem_archive_keep_f32); jem_file writes files of your own.
              The optimiser of your own training loop can be stored (jem_optim_to_archive).
              jem_compute_exp, _tanh and _sigmoid; jem_mask_controls.
+             JEM_VERSION; jem_status_name; the log receives why jem_ctx_create failed.
              jem_trim returns the tape's unused memory; JEM_API and JEM_CHUNK_BYTES can be defined
                by the user.
    Changed   jem_train_desc_score trains with Muon.

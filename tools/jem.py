@@ -11,7 +11,7 @@
 One file on ctypes and numpy. It needs the shared library: `make build/libjem.so`, or tools/cmake
 with -DBUILD_SHARED_LIBS=ON; JEM_LIBRARY names another place. A Net has a context of its own: use it
 from one thread at a time. It computes with OpenMP's threads, which do not survive a fork: in
-workers of multiprocessing or of a DataLoader, use the start method "spawn", or OMP_NUM_THREADS=1.
+workers of multiprocessing or of a DataLoader, use the start method "spawn", or Net(path, threads=1).
 Errors of the library are JemError, with the library's message.
 """
 import ctypes
@@ -38,6 +38,12 @@ class Mark(Structure):
                 ("pushes", c_uint64)]
 
 
+class CtxDesc(Structure):
+    _fields_ = [("allocate", c_void_p), ("release", c_void_p), ("log", c_void_p),
+                ("parallel_for", c_void_p), ("user", c_void_p), ("threads", c_int),
+                ("precision", c_int), ("isa", c_int), ("plain_tape", c_int)]
+
+
 class Answer(Structure):
     _fields_ = [("label", c_int), ("probability", c_float), ("log_density", c_float),
                 ("familiarity", c_float), ("reason", c_int)]
@@ -60,13 +66,13 @@ class NetHead(Structure):
 
 
 # C's names of the structures above.
-STRUCTS = {"jem_mark": Mark, "jem_answer": Answer, "jem_pixels_desc": PixelsDesc,
-           "jem_query": Query, "jem_net": NetHead}
+STRUCTS = {"jem_mark": Mark, "jem_ctx_desc": CtxDesc, "jem_answer": Answer,
+           "jem_pixels_desc": PixelsDesc, "jem_query": Query, "jem_net": NetHead}
 
 FLOATS, INTS, BYTES, NET = POINTER(c_float), POINTER(c_int), POINTER(c_ubyte), POINTER(NetHead)
 # name: result, arguments. Contexts, tensors and descs that are always NULL are plain pointers.
 FUNCTIONS = {
-    "jem_ctx_create": (c_void_p, [c_void_p]),
+    "jem_ctx_create": (c_void_p, [POINTER(CtxDesc)]),
     "jem_ctx_free": (None, [c_void_p]),
     "jem_error": (c_char_p, [c_void_p]),
     "jem_clear_error": (None, [c_void_p]),
@@ -146,12 +152,14 @@ def _pointer(array, kind):
 
 
 class Net:
-    """A network from a safetensors file that jem.h or the jem command wrote."""
+    """A network from a safetensors file that jem.h or the jem command wrote. threads: those to
+    compute with; 0: OpenMP's."""
 
-    def __init__(self, path):
+    def __init__(self, path, threads=0):
         self._lib = lib = library()
-        self._net = None
-        self._ctx = lib.jem_ctx_create(None)
+        self._net = self._ctx = None
+        settings = CtxDesc(threads=_whole("threads", threads, 0, 4096))
+        self._ctx = lib.jem_ctx_create(ctypes.byref(settings))
         if not self._ctx:
             raise JemError("no memory for a context")
         net = lib.jem_load(self._ctx, _text(os.fsencode(path)))

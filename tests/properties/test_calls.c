@@ -480,6 +480,7 @@ static void *made(void *p) {                       /* and freed at once */
 /* These cannot: they return nothing, or a value for whatever they are given. */
 static const char always[] =
     " jem_error jem_ok jem_clear_error jem_isa_available jem_isa_name jem_ctx_isa"
+    " jem_status_name"
     " jem_ctx_precision jem_ctx_threads jem_rng_split jem_rng_u32 jem_rng_uniform jem_rng_normal"
     " jem_rng_below jem_fill_uniform jem_fill_normal jem_memory jem_release jem_begin jem_end"
     " jem_trim jem_reset jem_param_changed jem_keep jem_net_size jem_zero_grad jem_noise_levels"
@@ -525,6 +526,7 @@ static void to_memory(const jem_archive *a) {
     ROW(jem_clear_error, jem_clear_error(CTX())) \
     ROW(jem_fail, got = jem_fail(CTX(), (jem_status)KIND(JEM_BAD_FILE), TEXT("why"))) \
     ROW(jem_isa_available, (void)jem_isa_available((jem_isa)KIND(1))) \
+    ROW(jem_status_name, ptr = jem_status_name((jem_status)KIND(1))) \
     ROW(jem_isa_name, ptr = jem_isa_name((jem_isa)KIND(1))) \
     ROW(jem_ctx_isa, (void)jem_ctx_isa(CTX())) \
     ROW(jem_ctx_precision, (void)jem_ctx_precision(CTX())) \

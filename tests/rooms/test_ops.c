@@ -2450,6 +2450,9 @@ static void test_net_errors(void) {
     fixture_close(&f, "errors of networks");
 }
 
+static void keep_message(void *user, const char *message) {
+    snprintf((char *)user, 256, "%s", message);
+}
 static void clear_in_log(void *user, const char *message) {
     (void)message;
     jem_clear_error((jem_ctx *)user);
@@ -2478,8 +2481,18 @@ static void test_messages(void) {
     jem_net_free(NULL);
     jem_trainer_free(NULL);
     jem_buffer_free(NULL);
+    char said[256] = "";
+    desc.log = keep_message;
+    desc.user = said;
     desc.isa = (jem_isa)99;
-    CHECK(!jem_ctx_create(&desc), "an instruction set that is not there");
+    CHECK(!jem_ctx_create(&desc) && strstr(said, "instruction set unknown (99)"), "%s", said);
+    desc.isa = JEM_ISA_BEST;
+    desc.precision = (jem_precision)-1;
+    CHECK(!jem_ctx_create(&desc) && strstr(said, "-1 is not a jem_precision"), "%s", said);
+    CHECK(!strcmp(jem_status_name(JEM_NO_MEMORY), "out of memory") &&
+          !strcmp(jem_status_name(JEM_DIVERGED), "diverged") &&
+          !strcmp(jem_status_name((jem_status)-1), "unknown"), "statuses in words");
+    CHECK(JEM_VERSION == 3, "the version in the first line of jem.h: v0.3");
 }
 
 /* ---- memory: what fails, what is steady ------------------------------------------------------ */

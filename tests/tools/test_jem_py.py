@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -337,6 +338,18 @@ def test_parts(net, images):
     check(numpy.abs(slopes - slope).max() < 1e-3 * numpy.abs(slope).max(), "slopes in parts")
 
 
+def test_threads(path, images, logp):
+    """One thread computes the same, also in a child of a process whose threads it lacks."""
+    print("threads")
+    raises(ValueError, "threads = -1 is not in", jem.Net, path, -1)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)                           # rather than wait for a thread forever
+        with jem.Net(path, threads=1) as net:
+            os._exit(0 if (net.logp(images) == logp).all() else 1)
+    check(os.waitpid(child, 0)[1] == 0, "one thread, after a fork")
+
+
 def test_no_library():
     """A library that is not one is named."""
     loaded, jem._library = jem._library, None
@@ -356,6 +369,7 @@ test_samples(model)
 test_pixels(model, file)
 test_errors(model, some)
 test_parts(model, some)
+test_threads(file, some[:3], model.logp(some[:3]))
 model.close()
 test_own_convnet()
 test_no_library()

@@ -48,10 +48,11 @@ static int model_fits(const model *m, const char *command) {
     return 0;
 }
 
-/* Returns 1 if the path ends in .onnx. */
-static int ends_in_onnx(const char *path) {
+/* Returns 1 if a path has a name before this ending. */
+static int has_ending(const char *path, const char *ending) {
     const size_t n = strlen(path);
-    return n >= 5 && !strcmp(path + n - 5, ".onnx");
+    const size_t m = strlen(ending);
+    return n > m && !strcasecmp(path + n - m, ending);
 }
 
 int name_model_of_run(const char *command, const char *path) {
@@ -128,7 +129,7 @@ int model_open(model *m, const char *command, const char *path, int threads, int
                 "it\n", command, path);
         return 0;
     }
-    if (!m->archive && ends_in_onnx(path) && !stat(path, &status)) {
+    if (!m->archive && has_ending(path, ".onnx") && !stat(path, &status)) {
         fprintf(stderr, "%s: %s is an ONNX graph, for other programs; use the .safetensors file "
                 "that it was exported from\n", command, path);
         return 0;
@@ -251,13 +252,6 @@ int can_create(const char *command, const char *path) {
     return ok;
 }
 
-/* Returns 1 if a path has a name before this ending. */
-static int has_ending(const char *path, const char *ending) {
-    const size_t n = strlen(path);
-    const size_t m = strlen(ending);
-    return n > m && !strcasecmp(path + n - m, ending);
-}
-
 /* Returns 1 for "", a device and a folder. */
 static int names_no_file(const char *path) {
     struct stat target;
@@ -337,9 +331,8 @@ int may_write_other(const char *command, const char *from, const char *to) {
 int names_device(const char *path) { return !strncmp(path, "/dev/", 5); }
 
 int is_table_name(const char *command, const char *out, int n, char **words) {
-    const char *ending = strrchr(out, '.');
     if (!*out || names_device(out)) return 1;
-    if (!ending || strcasecmp(ending, ".csv") != 0) {
+    if (!has_ending(out, ".csv")) {
         fprintf(stderr, "%s: --out %s: the name of a table must end in .csv\n", command, out);
         return 0;
     }
@@ -1891,11 +1884,11 @@ static int export_combination(const options *o, const export_options *how, const
         fprintf(stderr, "jem export: an ONNX graph has no sampler: leave out --%s\n", stored[i]);
         return 0;
     }
-    if (how->onnx && !names_no_file(path) && !ends_in_onnx(path)) {
+    if (how->onnx && !names_no_file(path) && !has_ending(path, ".onnx")) {
         fprintf(stderr, "jem export: %s: the name of a graph must end in .onnx\n", path);
         return 0;
     }
-    if (!how->onnx && ends_in_onnx(path)) {
+    if (!how->onnx && has_ending(path, ".onnx")) {
         fprintf(stderr, "jem export: %s: a name that ends in .onnx is for a graph: add --onnx, or "
                 "choose a name that ends in .safetensors\n", path);
         return 0;
