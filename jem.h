@@ -3321,6 +3321,10 @@ static jem_shape jem__shape(int n, int c, int h, int w) {
     const jem_shape shape = { n, c, h, w };
     return shape;
 }
+/* Returns how many numbers a tensor holds, without padding. */
+static ptrdiff_t jem__tensor_values(const jem_tensor *t) {
+    return (ptrdiff_t)t->n * t->c * t->h * t->w;
+}
 static jem_shape jem__shape_of(const jem_tensor *t) { return jem__shape(t->n, t->c, t->h, t->w); }
 
 /* Returns the number of floats in one group. */
@@ -8727,7 +8731,7 @@ static int jem__generate_good(jem_ctx *ctx, jem_generate_desc d) {
 /* Fills the leaf x with the start of sampling: U(lo,hi), or N(mean, sigma_max^2). */
 static jem_status jem__generate_start(jem_tensor *x, const jem_generate_desc *d, jem_rng *rng) {
     jem_ctx *ctx = x->ctx;
-    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
+    const ptrdiff_t size = jem__tensor_values(x);
     float *values = jem__push_floats(ctx, size);
     float *sigma = jem__push_floats(ctx, x->n);
     if (!values || !sigma) return JEM_NO_MEMORY;
@@ -11284,7 +11288,7 @@ jem_stats jem_train_step(jem_trainer *tr, const float *x, const int *labels, int
 #define JEM__EVAL_BATCH 256
 /* Returns the size of the batch that begins at image i of n. */
 static int jem__batch_from(int i, int n) {
-    return n - i < JEM__EVAL_BATCH ? n - i : JEM__EVAL_BATCH;
+    return jem__min(n - i, JEM__EVAL_BATCH);
 }
 #define JEM__QUANTILES 65
 static const char *const jem__familiar_key = "jem.familiar";  /* quantiles of log p(x), ascending */
@@ -13718,7 +13722,7 @@ static int jem__impute_watch(void *user, int step, jem_tensor *u) {
    multiplies it by 1 - beta * fraction. known, clean, u: [size]; u receives the pixels. */
 static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *x, const float *known,
                               const float *clean, float *u, jem_rng *rng) {
-    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
+    const ptrdiff_t size = jem__tensor_values(x);
     const jem_denoise_desc *d = &h->desc->denoise;
     jem_denoise_desc one = *d;
     float sigma = d->sigma_max;
@@ -13744,7 +13748,7 @@ static void jem__impute_noisy(jem_ctx *ctx, jem__held *h, jem_tensor *x, const f
 static void jem__impute_all(jem_ctx *ctx, jem__held *h, jem_tensor *x, const float *known,
                             const float *clean, float *u, jem_rng *rng) {
     const jem_impute_desc *d = h->desc;
-    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
+    const ptrdiff_t size = jem__tensor_values(x);
     jem_sgld_desc walk = d->walk;
     if (walk.watch) {
         walk.watch = jem__impute_watch;
@@ -13772,7 +13776,7 @@ jem_status jem_impute(jem_ctx *ctx, jem_logp_fn logp, void *user, jem_tensor *x,
     if (!jem__denoise_good(ctx, "impute: denoise", d.denoise)) return ctx->status;
     if (!jem__sgld_good(ctx, "impute: walk", d.walk)) return ctx->status;
     if (!known) return jem__fail(ctx, JEM_BAD_ARGUMENT, "impute: known is NULL");
-    const ptrdiff_t size = (ptrdiff_t)x->n * x->c * x->h * x->w;
+    const ptrdiff_t size = jem__tensor_values(x);
     const jem_mark mark = jem_begin(ctx);
     float *clean = jem__push_floats(ctx, size);
     float *u = jem__push_floats(ctx, size);
