@@ -506,6 +506,7 @@ static void begin_slanted(moons *m, float scale) {
     m->net = jem_net_create(m->ctx, slanted, NULL, 0, 2, 1, 1, 2, 1);
     m->rng = jem_rng_seed(7);
     m->flipped = 0;
+    m->period = 2;
     m->net->scale = scale;
     jem_param *w = jem_net_param(m->net, "w", 2, shape, 1);
     w->value[0] = w->value[2] = 2 / scale;
