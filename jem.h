@@ -243,7 +243,8 @@ typedef enum jem_status {
     JEM_DIVERGED           /* a loss, gradient, logit, log p, sample or parameter that is too large
                               or not finite; or a rollback after max_rollbacks of them (>>train) */
 } jem_status;
-/* Returns the status in words, such as "out of memory", or "unknown". The string is static. */
+/* Returns the status in words, such as "out of memory"; "unknown" for any other number. The string
+   is static. */
 JEM_API const char *jem_status_name(jem_status status);
 
 typedef enum jem_isa {
@@ -455,7 +456,7 @@ JEM_API jem_status jem_write(jem_tensor *leaf, const float *nchw);
 /* Custom op. forward and backward are called for one group of 16 images at a time, possibly from
    several threads, so they must not change anything shared. To report an error, forward writes NaN
    to y, and backward NaN to dx; in a context of one thread they may also call jem_fail. Training
-   and jem_logits detect both, jem_sgld and jem_denoise only NaN in dx, and jem_read returns it.
+   detects both, jem_logits NaN in y, jem_sgld and jem_denoise NaN in dx; jem_read returns it.
    jem_mcmc rejects a proposal where log p is NaN, and fails if it is NaN at the start. forward and
    backward read x, and forward writes y. Element (channel c, row i, column j) of lane l is at
    [((i*w + j)*c_total + c)*16 + l]. Lanes from `live` on are padding: they repeat the last image,
@@ -494,8 +495,8 @@ typedef struct jem_op {
     void (*forward)(const jem_call *call);
     void (*backward)(const jem_call *call);        /* NULL: passes no gradient */
     int keeps;                                     /* sum of JEM_KEEPS_...: arrays that backward
-                                                      reads; the others are NULL there, so reading
-                                                      an array that is missing here crashes */
+                                                      reads; in backward, all others are NULL, and
+                                                      reading them crashes */
     const struct jem__traits *traits;              /* private: used by built-in ops; else NULL */
 } jem_op;
 /* Records a custom op on inputs[n_inputs], 1 to 4 tensors of this context, and returns its output,
@@ -1002,8 +1003,8 @@ typedef struct jem_loss_terms { jem_tensor *ce, *f_data, *f_sample, *logits; } j
    training mode; for training loops of your own. x(n,c,h,w) and labels[n] are for cross-entropy and
    p(x,y), x_data for p(x) (NULL: x is used); x_sample and sample_labels are the samples and their
    classes. Each of these may be NULL, but one term must remain. terms may be NULL. Errors: a weight
-   below 0 or not finite, no term, x_sample without labels or sample_labels although cd_class has a
-   weight. */
+   below 0 or not finite, no term, x_sample without x, labels or sample_labels although cd_class has
+   a weight. */
 JEM_API jem_tensor *jem_loss(jem_net *net, const jem_loss_weights *weights, jem_tensor *x,
                              const int *labels, jem_tensor *x_data, jem_tensor *x_sample,
                              const int *sample_labels, jem_loss_terms *terms);
@@ -1457,11 +1458,11 @@ typedef struct jem_train_desc {
     void (*chain)(void *user, jem_rng *rng, int visits, int label, float *x);
     void *chain_user;
     int class_conditional;                         /* 0; 1: each chain has a class y, that of a
-                                                      labelled image of the update (random without
-                                                      these); it uses the slots of that class, and
-                                                      walks by log p(x,y), so it samples p(x|y).
-                                                      weights.cd_class > 0 has the same effect. Not
-                                                      for a network with log_density */
+                                                      labelled image of the update (a random one
+                                                      if there are none); it uses the slots of that
+                                                      class, and walks by log p(x,y), so it samples
+                                                      p(x|y). weights.cd_class > 0 has the same
+                                                      effect. Not for a network with log_density */
     /* 0: off. Else, while the mean gap (jem_stats.gap) exceeds pause_gap times the network's scale,
        the contrastive terms have no weight, and chains walk on and catch up. Without a limit, a
        network can learn to separate samples from data faster than the samples can improve. Energy
@@ -4662,12 +4663,14 @@ jem_status jem_backward(jem_tensor *loss) {
 jem_status jem_grad(jem_tensor *y, jem_tensor *x) {
     if (!y || !x) return JEM_BAD_ARGUMENT;
     if (!jem__usable(y, "grad")) return y->ctx->status;
-    if (y->node->group_floats != JEM_LANES)
-        return jem__fail(y->ctx, JEM_BAD_SHAPE, "grad: y is %s, not one number per image",
-                         jem__shape_text(y).s);
     if (!jem__need_leaf(x, "grad")) return x->ctx->status;
     if (x->ctx != y->ctx)
         return jem__fail(y->ctx, JEM_BAD_ARGUMENT, "grad: x is a tensor of another context");
+    if (y->node->group_floats != JEM_LANES) {
+        x->node->grad = NULL;                      /* of an earlier target */
+        return jem__fail(y->ctx, JEM_BAD_SHAPE, "grad: y is %s, not one number per image",
+                         jem__shape_text(y).s);
+    }
     return jem__run_tape(y->ctx, JEM__GRAD, y->node, x->node);
 }
 
@@ -17088,8 +17091,8 @@ typedef uint32_t JEM__I __attribute__((vector_size(4 * JEM__VL)));
 #define JEM__REPEAT(i, n) JEM__UNROLL for (int i = 0; i < (n); i++)
 #endif
 #define JEM__KERNEL JEM__TARGET static
-/* Pixels or tiles in a block: one if a group has more than one vector, since a block then reads
-   whole cache lines. */
+/* Pixels or tiles in a block: one if a group has several vectors; with AVX2 and NEON, a block then
+   reads whole cache lines. */
 #define JEM__PIXELS (JEM_LANES > JEM__VL ? 1 : JEM__PX)
 #define JEM__EACH(i, n) for (ptrdiff_t i = 0; i < (n); i += JEM__VL)
 
@@ -17292,11 +17295,11 @@ JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff
         (void)JEM__FN(finish_one)(f, JEM__LOAD(sum), o, at, l);
 }
 
-/* Adds w[o] x[i] to acc[o][i], over n input channels of PX pixels or tiles x[i]. Channels of x are
-   `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per channel. With a
-   single x, reading w takes most of the time: consecutive weights are prefetched 3 KB ahead, since
-   the hardware prefetcher is too late, and stops at page boundaries. Many parameters: they cost
-   nothing, as the function is inlined and most are constants. */
+/* Adds w[o] x[i] to acc[o][i], over n input channels of PX pixels, tiles or strips x[i]. Channels
+   of x are `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per
+   channel. With a single x, reading w takes most of the time: consecutive weights are prefetched 3
+   KB ahead, since the hardware prefetcher is too late, and stops at page boundaries. Many
+   parameters: they cost nothing, as the function is inlined and most are constants. */
 JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int apart,
                                     int next, const float *const *x, int step, int n,
                                     JEM__V (*acc)[JEM__PX]) {
@@ -17311,10 +17314,10 @@ JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w
     }
 }
 
-/* Computes a block of output channels x pixels (CO x PX), accumulated in registers over taps and
-   input channels. Weights are packed [block of CO][16 input channels][tap][input channel][CO]. It
-   computes `most` channels, of which co are used: the others read the weights that follow, and are
-   not stored. */
+/* Computes a block of output channels x pixels or strips (CO x PX), accumulated in registers over
+   taps and input channels. Weights are packed [block of CO][16 input channels][tap][input
+   channel][CO]. It computes `most` channels, of which co are used: the others read the weights that
+   follow, and are not stored. */
 JEM__VINLINE void JEM__FN(conv_block)(const int most, const int px, const jem__pixels *p,
                                       const float *w, int co, const jem__finish *f, int o0, int l) {
     static const float zero[16 * JEM_LANES] = { 0 };
@@ -19688,7 +19691,7 @@ JEM__COMPILE_END
              Vectors with a Student distribution are sampled by small Langevin steps.
              Muon refuses lr * weight_decay above 1.
              Settings without effect are errors: schedule.at with a constant rate, decay_b without
-               decay_gamma, cd_class without labels of samples.
+               decay_gamma, cd_class without labels of samples or without x.
              A trainer refuses a file with averaged weights or chains that it does not have.
              jem_file reports each call after a failure. The log cannot clear the error it receives.
              Chunks of the tape that are too small for a request are freed, not kept.

@@ -11,7 +11,7 @@
 One file on ctypes and numpy. It needs the shared library: `make build/libjem.so`, or tools/cmake
 with -DBUILD_SHARED_LIBS=ON; JEM_LIBRARY names another place. A Net has a context of its own: use it
 from one thread at a time. It computes with OpenMP's threads, which do not survive a fork: in
-workers of multiprocessing or of a DataLoader, use the start method "spawn", or Net(path, threads=1).
+workers of multiprocessing or of a DataLoader, use the start method "spawn", or one thread per Net.
 Errors of the library are JemError, with the library's message.
 """
 import ctypes
@@ -152,8 +152,8 @@ def _pointer(array, kind):
 
 
 class Net:
-    """A network from a safetensors file that jem.h or the jem command wrote. threads: those to
-    compute with; 0: OpenMP's."""
+    """A network from a safetensors file that jem.h or the jem command wrote. threads: how many to
+    compute with; 0: OpenMP's default."""
 
     def __init__(self, path, threads=0):
         self._lib = lib = library()

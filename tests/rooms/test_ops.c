@@ -2492,7 +2492,12 @@ static void test_messages(void) {
     CHECK(!strcmp(jem_status_name(JEM_NO_MEMORY), "out of memory") &&
           !strcmp(jem_status_name(JEM_DIVERGED), "diverged") &&
           !strcmp(jem_status_name((jem_status)-1), "unknown"), "statuses in words");
-    CHECK(JEM_VERSION == 3, "the version in the first line of jem.h: v0.3");
+    int major = -1;
+    int minor = -1;
+    FILE *head = fopen("jem.h", "r");
+    const int found = head ? fscanf(head, "/* jem.h - v%d.%d", &major, &minor) : 0;
+    CHECK(!head || (found == 2 && JEM_VERSION == 100 * major + minor), "v%d.%d", major, minor);
+    if (head) fclose(head);
 }
 
 /* ---- memory: what fails, what is steady ------------------------------------------------------ */

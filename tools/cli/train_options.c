@@ -170,7 +170,7 @@ const option train_table[] = {
     { "move-chains", OPTION_FLOAT, OPTION_FIXED, AT(move_chains), "P", NO_PRESETS("0"), 0, 1,
       "fraction of chains moved like images (--shift, --flip)" },
     { "class-cond-p-x-sample", OPTION_FLAG, OPTION_FIXED, AT(class_cond), "", NO_PRESETS("off"), 0,
-      0, "chains follow p(x|y), for random y" },
+      0, "chains follow p(x|y), for the y of the batch" },
     { "guidance", OPTION_FLOAT, OPTION_FREE, AT(guidance), "X", NO_PRESETS("0"), 0, 1e6,
       "weight of log p(y|x) in later samples (0: by the scale)" },
     { "sample-steps", OPTION_INT, OPTION_FREE, AT(sample_steps), "N", NO_PRESETS("0"), 0, 1e5,
