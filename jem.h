@@ -17298,8 +17298,8 @@ JEM__KERNEL void JEM__FN(finish)(const jem__finish *f, const float *sum, ptrdiff
 /* Adds w[o] x[i] to acc[o][i], over n input channels of PX pixels, tiles or strips x[i]. Channels
    of x are `step` floats apart, weights of neighbouring o `apart`; w advances by `next` per
    channel. With a single x, reading w takes most of the time: consecutive weights are prefetched 3
-   KB ahead, since the hardware prefetcher is too late, and stops at page boundaries. Many
-   parameters: they cost nothing, as the function is inlined and most are constants. */
+   KB ahead, since the hardware prefetcher is too late, and stops at page boundaries.
+   Many parameters: they cost nothing, as the function is inlined and most are constants. */
 JEM__VINLINE void JEM__FN(multiply)(const int rows, const int px, const float *w, int apart,
                                     int next, const float *const *x, int step, int n,
                                     JEM__V (*acc)[JEM__PX]) {
